@@ -1,0 +1,146 @@
+"""Entry of the Hydra commands: bad input is one sentence on stderr and exit code 2, never a stack trace.
+
+A command is a function of its configuration and one call::
+
+    if __name__ == "__main__":
+        run_hydra(main, "locomo")
+
+Its file in ``configs/`` keeps Hydra from making folders and log files of its own::
+
+    defaults:
+      - _self_
+      - override hydra/hydra_logging: none
+      - override hydra/job_logging: none
+    hydra:
+      output_subdir: null
+      run: {dir: .}
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from functools import wraps
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn, TypeVar
+
+from pydantic import BaseModel, ValidationError
+
+from deltamem.errors import DeltaMemError
+
+if TYPE_CHECKING:
+    from omegaconf import DictConfig
+
+CONFIGS = Path(__file__).resolve().parents[1] / "configs"
+"""The configuration files of the checkout."""
+
+USAGE_ERROR = 2
+"""Exit code for wrong usage and bad data."""
+
+Config = TypeVar("Config", bound=BaseModel)
+
+
+def run_hydra(task: Callable[[DictConfig], int | None], config_name: str, config_dir: Path = CONFIGS) -> NoReturn:
+    """Run a command under Hydra and exit.
+
+    Exit code: what the task returns (None is 0); 2 for an unknown key, an unreadable override or a `DeltaMemError`; 130
+    when interrupted. Any other exception is a defect of ours and keeps its stack trace. With ``HYDRA_FULL_ERROR=1`` in
+    the environment nothing is shortened.
+
+    Args:
+        task: Takes the composed configuration.
+        config_name: Name of the primary configuration file, without ``.yaml``.
+        config_dir: Folder of the configuration files.
+    """
+    try:
+        import hydra
+        from hydra.errors import HydraException
+        from omegaconf.errors import OmegaConfBaseException
+    except ImportError:
+        _fail("this command needs Hydra; install it with: pip install 'deltamem[hydra]'")
+
+    shorten = os.environ.get("HYDRA_FULL_ERROR") != "1"
+
+    @wraps(task)
+    def guarded(config: DictConfig) -> None:
+        # Hydra would announce a failed job with lines of its own, so the task ends the process itself.
+        try:
+            code = task(config)
+        except (DeltaMemError, OmegaConfBaseException) as error:
+            if not shorten:
+                raise
+            _fail(_sentence(error))
+        if code:
+            sys.exit(code)
+
+    # Hydra's own report would be several lines and exit code 1; this makes it hand the exception on.
+    os.environ["HYDRA_FULL_ERROR"] = "1"
+    try:
+        hydra.main(version_base="1.3", config_path=str(config_dir), config_name=config_name)(guarded)()
+    except (HydraException, OmegaConfBaseException) as error:
+        if not shorten:
+            raise
+        _fail(_sentence(error))
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        sys.exit(130)
+    sys.exit(0)
+
+
+def run_plain(task: Callable[[], int | None]) -> NoReturn:
+    """Run a command that is not configured by Hydra, with the same treatment of bad input."""
+    try:
+        sys.exit(task() or 0)
+    except DeltaMemError as error:
+        _fail(str(error))
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        sys.exit(130)
+
+
+def validated(config: DictConfig, model: type[Config]) -> Config:
+    """Turn a composed configuration into a typed object.
+
+    Args:
+        config: What Hydra composed.
+        model: A pydantic model; give it ``extra="forbid"`` so that keys added with ``+`` are refused too.
+
+    Raises:
+        DeltaMemError: If a value is missing, unknown or of the wrong type; names the key.
+    """
+    from omegaconf import OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
+
+    try:
+        return model.model_validate(OmegaConf.to_container(config, resolve=True, throw_on_missing=True))
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = ".".join(str(part) for part in first["loc"]) or "(whole configuration)"
+        if first["type"] == "extra_forbidden":
+            raise DeltaMemError(f"unknown config key {key!r}; there are: {', '.join(model.model_fields)}") from error
+        raise DeltaMemError(f"config key {key!r}: {first['msg']}, got {first['input']!r}") from error
+    except OmegaConfBaseException as error:
+        raise DeltaMemError(_sentence(error)) from error
+
+
+def _sentence(error: BaseException) -> str:
+    """Say in one sentence what Hydra or OmegaConf say in several lines."""
+    from omegaconf.errors import ConfigAttributeError, ConfigKeyError, MissingMandatoryValue
+
+    if isinstance(error, DeltaMemError):
+        return str(error)
+    cause = error.__cause__
+    for candidate in (cause, error):
+        if isinstance(candidate, MissingMandatoryValue):
+            return f"config key {candidate.full_key!r} has no value; give one with {candidate.full_key}=..."
+        if isinstance(candidate, (ConfigAttributeError, ConfigKeyError)):
+            return f"unknown config key {candidate.full_key!r}; --cfg job shows the keys that there are"
+    text = str(error) if cause is None else f"{error}\n{cause}"
+    text = text.partition("Config search path:")[0]
+    return "; ".join(line.strip().rstrip(".") for line in text.splitlines() if line.strip())
+
+
+def _fail(message: str) -> NoReturn:
+    print(f"error: {message}", file=sys.stderr)
+    sys.exit(USAGE_ERROR)

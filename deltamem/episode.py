@@ -1,0 +1,195 @@
+"""The ReAct protocol as a state machine: what to send, what came back, what is next.
+
+An `Episode` knows nothing of engines or servers. Training, serving and evaluation drive the same object::
+
+    episode = Episode(session, state, EpisodeConfig())
+    step = episode.read(policy(episode.messages))
+    while isinstance(step, Search):
+        episode.answer(bank.search(step.queries))
+        step = episode.read(policy(episode.messages))
+    trajectory = episode.trajectory
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Literal, TypedDict
+
+from deltamem.memory import Memory, Operation
+from deltamem.prompts import load_prompt
+from deltamem.protocol import Violation, read_turn
+from deltamem.sessions import TIME_FORMAT, Session, format_dialogue
+
+MemoryField = Literal["id", "time", "text"]
+
+
+class Message(TypedDict):
+    """A chat message as every engine takes it."""
+
+    role: str
+    content: str
+
+
+@dataclass(frozen=True, slots=True)
+class EpisodeConfig:
+    """What shapes an episode besides the session.
+
+    Attributes:
+        system_prompt: Name of the prompt file for the system message.
+        session_prompt: Name of the prompt file that presents the session.
+        k: Memories that `search_memory` returns for each query (paper, table 5).
+        max_turns: Assistant turns; the last one must give the outputs.
+        memory_fields: Order of the keys in the tool's answer. The paper's figure 6 shows ``id, time, text``.
+    """
+
+    system_prompt: str = "manager"
+    session_prompt: str = "session"
+    k: int = 5
+    max_turns: int = 4
+    memory_fields: tuple[MemoryField, ...] = ("id", "time", "text")
+
+    @property
+    def prompt_hashes(self) -> dict[str, str]:
+        """sha256 of each prompt file in use, by name."""
+        return {name: load_prompt(name).sha256 for name in (self.system_prompt, self.session_prompt)}
+
+
+@dataclass(frozen=True, slots=True)
+class Search:
+    """The model wants to search; the driver must call `Episode.answer`."""
+
+    queries: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """The episode is over."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trajectory:
+    """A finished episode.
+
+    Attributes:
+        messages: The whole conversation with the model.
+        queries: The queries of each search.
+        retrieved_ids: The ids that each search returned.
+        operations: The applicable operations; None if the outputs are missing or could not be read.
+        violations: Every departure from the protocol.
+        failure: What broke in our own machinery, if anything; such an episode says nothing about the model.
+    """
+
+    messages: tuple[Message, ...]
+    queries: tuple[tuple[str, ...], ...] = ()
+    retrieved_ids: tuple[tuple[str, ...], ...] = ()
+    operations: tuple[Operation, ...] | None = None
+    violations: tuple[Violation, ...] = ()
+    failure: str | None = None
+
+    @property
+    def seen_ids(self) -> frozenset[str]:
+        """All ids that some search returned."""
+        return frozenset(memory_id for ids in self.retrieved_ids for memory_id in ids)
+
+
+def opening_messages(session: Session, config: EpisodeConfig) -> list[Message]:
+    """The system message and the session, with which every episode begins."""
+    return [
+        Message(role="system", content=load_prompt(config.system_prompt).text),
+        Message(
+            role="user",
+            content=load_prompt(config.session_prompt).fill(
+                person=session.person_name,
+                time=session.time.strftime(TIME_FORMAT),
+                dialogue=format_dialogue(session.dialogue),
+            ),
+        ),
+    ]
+
+
+def format_memories(memories: Sequence[Memory], fields: Sequence[MemoryField]) -> str:
+    """The tool's answer: a JSON list of memories with their id, time and text."""
+    records = []
+    for memory in memories:
+        values = {"id": memory.id, "time": memory.time.strftime(TIME_FORMAT), "text": memory.text}
+        records.append({field: values[field] for field in fields})
+    return json.dumps(records, ensure_ascii=False)
+
+
+class Episode:
+    """One ReAct run over one session."""
+
+    def __init__(self, session: Session, known_ids: Collection[str], config: EpisodeConfig) -> None:
+        """Begin an episode.
+
+        Args:
+            session: The dialogue to read.
+            known_ids: Ids of the memory state before the session.
+            config: Prompts and limits.
+        """
+        self._known_ids = known_ids
+        self._config = config
+        self.messages: list[Message] = opening_messages(session, config)
+        self._turns = 0
+        self._queries: list[tuple[str, ...]] = []
+        self._retrieved: list[tuple[str, ...]] = []
+        self._operations: tuple[Operation, ...] | None = None
+        self._violations: list[Violation] = []
+        self._failure: str | None = None
+
+    def read(self, text: str, *, truncated: bool = False) -> Search | Finished:
+        """Take one assistant text.
+
+        Args:
+            text: What the model wrote, without its end-of-turn token.
+            truncated: Whether the engine stopped at a token limit.
+
+        Returns:
+            `Search` if the model asked for memories and may go on, else `Finished`. A turn without a readable action ends
+            the episode.
+        """
+        self.messages.append(Message(role="assistant", content=text))
+        self._turns += 1
+        turn = read_turn(text, self._known_ids)
+        self._violations += turn.violations
+        if truncated:
+            self._violations.append(Violation.TOKEN_LIMIT)
+        if turn.queries is None:
+            self._operations = turn.operations
+            return Finished()
+        if truncated:
+            return Finished()
+        if self._turns >= self._config.max_turns:
+            self._violations.append(Violation.TURN_LIMIT)
+            return Finished()
+        self._queries.append(turn.queries)
+        return Search(turn.queries)
+
+    def answer(self, memories: Sequence[Memory]) -> Message:
+        """Answer the search with the memories it found; returns the tool message that was appended."""
+        self._retrieved.append(tuple(memory.id for memory in memories))
+        message = Message(role="tool", content=format_memories(memories, self._config.memory_fields))
+        self.messages.append(message)
+        return message
+
+    def stop(self, violation: Violation) -> None:
+        """End the episode from outside, for example because the context is full."""
+        self._violations.append(violation)
+
+    def fail(self, reason: str) -> None:
+        """Record that our own machinery broke; the trajectory then carries the reason."""
+        self._failure = reason
+
+    @property
+    def trajectory(self) -> Trajectory:
+        """The episode so far."""
+        return Trajectory(
+            messages=tuple(self.messages),
+            queries=tuple(self._queries),
+            retrieved_ids=tuple(self._retrieved),
+            operations=self._operations,
+            violations=tuple(self._violations),
+            failure=self._failure,
+        )

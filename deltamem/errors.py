@@ -1,0 +1,13 @@
+"""The one exception type whose message is meant for the person at the keyboard."""
+
+
+class DeltaMemError(Exception):
+    """Bad input or a missing resource, told in one sentence.
+
+    The sentence names the file, line or key and says what was expected. Commands print it without a stack trace and exit
+    with code 2.
+    """
+
+
+class EmbedderUnavailableError(DeltaMemError):
+    """An embedding model is neither installed nor in the local cache; the message says which command fetches it."""

@@ -1,0 +1,236 @@
+"""Memories, memory states, operations and the transition between states. Pure; standard library only."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from typing import NamedTuple
+
+
+class Event(StrEnum):
+    """Kind of a memory operation (paper, section 3.1; NONE repeats what is known and changes nothing)."""
+
+    ADD = "ADD"
+    UPDATE = "UPDATE"
+    NONE = "NONE"
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """One atomic, third-person factual sentence ``(m, t, id)``.
+
+    Attributes:
+        id: Unique within its state, short enough to be shown to a model (``m1``, ``m2``, ...).
+        text: The sentence.
+        time: Time of the session that wrote the sentence as it stands now.
+    """
+
+    id: str
+    text: str
+    time: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """One decision of the memory manager about one fact.
+
+    Attributes:
+        event: ADD, UPDATE or NONE.
+        text: The memory sentence; for NONE the sentence that is already known (may be empty).
+        target_memory_id: The memory that an UPDATE rewrites or a NONE repeats; None for ADD.
+        keywords: Words that a faithful memory must contain. Only target operations carry them.
+    """
+
+    event: Event
+    text: str
+    target_memory_id: str | None = None
+    keywords: tuple[str, ...] = ()
+
+
+class MemoryState(Mapping[str, Memory]):
+    """All memories of one person at one time: an immutable finite map from id to memory (paper, definition 3.1)."""
+
+    __slots__ = ("_memories",)
+
+    def __init__(self, memories: Iterable[Memory] = ()) -> None:
+        """Build a state.
+
+        Args:
+            memories: The memories, in the order in which the state iterates.
+
+        Raises:
+            ValueError: If two memories share an id.
+        """
+        self._memories: dict[str, Memory] = {}
+        for memory in memories:
+            if memory.id in self._memories:
+                raise ValueError(f"memory id {memory.id!r} occurs twice in one state")
+            self._memories[memory.id] = memory
+
+    def __getitem__(self, memory_id: str) -> Memory:
+        return self._memories[memory_id]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._memories)
+
+    def __len__(self) -> int:
+        return len(self._memories)
+
+    def __hash__(self) -> int:
+        return hash(frozenset(self._memories.values()))
+
+    def __repr__(self) -> str:
+        return f"MemoryState({list(self._memories.values())!r})"
+
+    @property
+    def memories(self) -> tuple[Memory, ...]:
+        """The memories in iteration order."""
+        return tuple(self._memories.values())
+
+    @property
+    def entries(self) -> frozenset[tuple[str, str]]:
+        """The ``(id, text)`` pairs by which two states are compared."""
+        return frozenset((memory.id, memory.text) for memory in self._memories.values())
+
+
+class OperationProblem(StrEnum):
+    """Why an operation cannot be applied to a state."""
+
+    UNKNOWN_TARGET = "unknown_target"
+    MISSING_TARGET = "missing_target"
+    EMPTY_TEXT = "empty_text"
+    DUPLICATE_OPERATION = "duplicate_operation"
+    CONFLICTING_UPDATE = "conflicting_update"
+
+
+class CheckedOperations(NamedTuple):
+    """Operations that can be applied, and the problems of those that cannot."""
+
+    valid: tuple[Operation, ...]
+    problems: tuple[OperationProblem, ...]
+
+
+def _problem(operation: Operation, known_ids: Iterable[str]) -> OperationProblem | None:
+    if operation.event is not Event.NONE and not operation.text.strip():
+        return OperationProblem.EMPTY_TEXT
+    if operation.event is Event.ADD:
+        return None
+    if not operation.target_memory_id:
+        return OperationProblem.MISSING_TARGET
+    if operation.target_memory_id not in known_ids:
+        return OperationProblem.UNKNOWN_TARGET
+    return None
+
+
+def check(known_ids: Iterable[str], operations: Sequence[Operation]) -> CheckedOperations:
+    """Separate the operations that can be applied from those that cannot.
+
+    The result does not depend on the order of the operations: a repeated operation counts once, and UPDATEs that give one
+    memory different texts are all refused, because none of them can be preferred.
+
+    Args:
+        known_ids: Ids of the state that the operations refer to.
+        operations: What the manager answered.
+
+    Returns:
+        The valid operations in their order, and one problem for each refused or repeated operation.
+    """
+    known = frozenset(known_ids)
+    problems: list[OperationProblem] = []
+    candidates: list[Operation] = []
+    seen: set[tuple[Event, str, str | None]] = set()
+    update_texts: dict[str, set[str]] = {}
+    for operation in operations:
+        problem = _problem(operation, known)
+        key = (operation.event, operation.text, operation.target_memory_id)
+        if problem is None and key in seen:
+            problem = OperationProblem.DUPLICATE_OPERATION
+        if problem is not None:
+            problems.append(problem)
+            continue
+        seen.add(key)
+        candidates.append(operation)
+        if operation.event is Event.UPDATE and operation.target_memory_id is not None:
+            update_texts.setdefault(operation.target_memory_id, set()).add(operation.text)
+    valid = []
+    for operation in candidates:
+        if operation.event is Event.UPDATE and len(update_texts[operation.target_memory_id or ""]) > 1:
+            problems.append(OperationProblem.CONFLICTING_UPDATE)
+        else:
+            valid.append(operation)
+    return CheckedOperations(tuple(valid), tuple(problems))
+
+
+def fresh_ids(known_ids: Iterable[str], prefix: str = "m") -> Iterator[str]:
+    """Yield ids ``<prefix>N`` that the state does not use, counting on from its largest."""
+    pattern = re.compile(re.escape(prefix) + r"(\d+)")
+    used = [int(match[1]) for memory_id in known_ids if (match := pattern.fullmatch(memory_id))]
+    return (f"{prefix}{number}" for number in itertools.count(max(used, default=0) + 1))
+
+
+def apply(
+    state: MemoryState, operations: Sequence[Operation], time: datetime, *, id_prefix: str = "m"
+) -> MemoryState:
+    """Apply operations to a state (the transition function ``f`` of paper, section 3.1).
+
+    Args:
+        state: The prior state; unchanged.
+        operations: Valid operations (see `check`).
+        time: Time of the session; written to every memory that is added or rewritten.
+        id_prefix: Prefix of the ids that added memories get.
+
+    Returns:
+        The next state. Rewritten memories keep their place, added ones follow in the order of their operations.
+
+    Raises:
+        ValueError: If an operation cannot be applied.
+    """
+    checked = check(state, operations)
+    if checked.problems:
+        raise ValueError(f"operations cannot be applied: {', '.join(sorted(set(checked.problems)))}")
+    memories = dict(state.items())
+    new_ids = fresh_ids(state, id_prefix)
+    for operation in operations:
+        if operation.event is Event.ADD:
+            memory_id = next(new_ids)
+        elif operation.event is Event.UPDATE and operation.target_memory_id is not None:
+            memory_id = operation.target_memory_id
+            if memories[memory_id].text == operation.text:
+                continue
+        else:
+            continue
+        memories[memory_id] = Memory(memory_id, operation.text, time)
+    return MemoryState(memories.values())
+
+
+class Diff(NamedTuple):
+    """What separates two states, by id."""
+
+    added: tuple[Memory, ...]
+    removed: tuple[Memory, ...]
+    changed: tuple[tuple[Memory, Memory], ...]
+
+
+def diff(before: MemoryState, after: MemoryState) -> Diff:
+    """Compare two states.
+
+    Args:
+        before: The earlier state.
+        after: The later state.
+
+    Returns:
+        Memories only in `after`, memories only in `before`, and ``(old, new)`` pairs whose text differs.
+    """
+    return Diff(
+        added=tuple(memory for memory_id, memory in after.items() if memory_id not in before),
+        removed=tuple(memory for memory_id, memory in before.items() if memory_id not in after),
+        changed=tuple(
+            (before[memory_id], memory)
+            for memory_id, memory in after.items()
+            if memory_id in before and before[memory_id].text != memory.text
+        ),
+    )

@@ -1,0 +1,1 @@
+"""Training with verl: the only package that imports verl, ray or vllm."""

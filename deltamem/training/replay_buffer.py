@@ -1,0 +1,115 @@
+"""verl's replay buffer with eyes: training metrics of the rollouts, and an end to a run whose rollouts fail.
+
+verl shows the figures of a reward in validation only, and goes on when agent loops fail. Its replay buffer sees every batch
+and may return metrics, so this is the place for both (``trainer.v1.sampler.custom_sampler``).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import transfer_queue as tq
+from transfer_queue import KVBatchMeta
+from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer
+
+from deltamem.errors import DeltaMemError
+
+logger = logging.getLogger(__name__)
+
+PREFIX = "deltamem"
+"""Training metrics are named ``deltamem/<figure>``."""
+
+class DeltaMemReplayBuffer(ReplayBuffer):  # type: ignore[misc]
+    """The synchronous replay buffer of verl."""
+
+    def __init__(self, *, sampler_kwargs: Mapping[str, Any], **kwargs: Any) -> None:
+        """Make the buffer; verl calls this.
+
+        Args:
+            sampler_kwargs: ``trainer.v1.sampler.sampler_kwargs``: `poll_seconds`, `max_failure_rate`, `sort_by_length`,
+                the numbers of rollouts a session, `train_rollouts` and `heldout_rollouts`, and `rates`, see
+                `rollout_metrics`.
+            kwargs: What verl passes on.
+        """
+        self._options = dict(sampler_kwargs)
+        super().__init__(sampler_kwargs=sampler_kwargs, poll_interval=self._options["poll_seconds"], **kwargs)
+
+    def sample(self, global_steps: int, partition_id: str, batch_size: int) -> tuple[KVBatchMeta, dict[str, Any]]:
+        """Wait for a batch, look at it, and return it with metrics.
+
+        Raises:
+            DeltaMemError: If too large a share of its rollouts failed.
+        """
+        batch, metrics = super().sample(global_steps, partition_id, batch_size)
+        training = partition_id == "train"
+        expected = batch_size * self._options["train_rollouts" if training else "heldout_rollouts"]
+        fields = _extra_fields(batch)
+        lost = Counter(str(entry["failure"]) for entry in fields if entry["failure"])
+        # A rollout that is not there at all failed outside of our own handling.
+        lost["the rollout was lost; see the agent loop worker's log"] += max(expected - len(fields), 0)
+        check_failures(lost, expected, self._options["max_failure_rate"])
+        if training:
+            figures = [entry["reward_extra_info"] for entry in fields]
+            means = rollout_metrics(figures, self._options["rates"])
+            means |= {"reward": float(np.mean(_rewards(batch))), "failure": lost.total() / expected}
+            metrics = metrics | {f"{PREFIX}/{name}": value for name, value in means.items()}
+        if training and self._options["sort_by_length"]:
+            # verl cuts micro-batches out of the batch in order: neighbours of equal length need no padding.
+            batch.reorder(sorted(range(len(batch.keys)), key=lambda place: batch.tags[place]["seq_len"]))
+        return batch, metrics
+
+
+def _extra_fields(batch: KVBatchMeta) -> list[dict[str, Any]]:
+    if not batch.keys:
+        return []
+    data = tq.kv_batch_get(keys=batch.keys, partition_id=batch.partition_id, select_fields=["extra_fields"])
+    return list(data["extra_fields"].tolist())
+
+
+def _rewards(batch: KVBatchMeta) -> list[float]:
+    data = tq.kv_batch_get(keys=batch.keys, partition_id=batch.partition_id, select_fields=["rm_scores"])
+    return [float(scores.sum()) for scores in data["rm_scores"].unbind()]
+
+
+def check_failures(lost: Counter[str], expected: int, max_failure_rate: float) -> None:
+    """Refuse a batch whose rollouts failed too often.
+
+    Args:
+        lost: How many rollouts failed, by reason.
+        expected: How many rollouts there should be.
+        max_failure_rate: The largest share that is accepted.
+
+    Raises:
+        DeltaMemError: If the share is larger; names the most frequent reason.
+    """
+    if lost.total():
+        logger.warning("%d of %d rollouts failed: %s", lost.total(), expected, dict(lost))
+    if lost.total() > max_failure_rate * expected:
+        reason, _ = lost.most_common(1)[0]
+        raise DeltaMemError(
+            f"{lost.total()} of {expected} rollouts of one step failed, more than deltamem.max_failure_rate="
+            f"{max_failure_rate} allows; most often: {reason}"
+        )
+
+
+def rollout_metrics(
+    figures: Sequence[Mapping[str, float]], rates: Mapping[str, Sequence[str]]
+) -> dict[str, float]:
+    """Mean of every figure over the rollouts that have it, and shares of sums.
+
+    Args:
+        figures: The reward figures of each rollout.
+        rates: Name of a share -> names of its numerator and denominator. A share is left out when its denominator is 0.
+    """
+    names = sorted({name for entry in figures for name in entry})
+    means = {name: float(np.mean([entry[name] for entry in figures if name in entry])) for name in names}
+    shares = {
+        name: means.get(numerator, 0.0) / means[denominator]
+        for name, (numerator, denominator) in rates.items()
+        if means.get(denominator)
+    }
+    return means | shares

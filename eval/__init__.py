@@ -1,0 +1,1 @@
+"""Evaluation: held-out sessions, public benchmarks, metrics and reports."""

@@ -1,0 +1,121 @@
+"""What a run folder holds for the report. What is missing is said on the page; it never prevents the page."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from deltamem.errors import DeltaMemError
+
+Record = dict[str, Any]
+
+PHASES = ("before", "after")
+MODES = ("sampled", "greedy")
+SHOWN_EVALUATION = "after_sampled"
+"""The evaluation whose trajectories are shown."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunInputs:
+    """Everything that was found.
+
+    Attributes:
+        name: Name of the run folder.
+        metrics: Lines of ``metrics.jsonl``: ``step`` and training metrics, held-out ones with the prefix ``heldout/``.
+        warm_start: Lines of ``warm_start.jsonl``: ``step, loss, accuracy, seconds``.
+        summaries: ``eval/<phase>_<mode>/summary.json`` by ``<phase>_<mode>``.
+        trajectories: Records of ``eval/after_sampled/trajectories.jsonl``.
+        run_summary: ``summary.json`` of the whole run; empty if there is none yet.
+        missing: One sentence for each input that is not there or could not be read, by the name of the section it leaves
+            empty or incomplete.
+    """
+
+    name: str
+    metrics: list[Record]
+    warm_start: list[Record]
+    summaries: dict[str, Record]
+    trajectories: list[Record]
+    run_summary: Record
+    missing: Mapping[str, list[str]]
+
+
+class _Reader:
+    """Reads JSON files below a folder and notes what it could not read."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.missing: dict[str, list[str]] = {}
+
+    def note(self, section: str, sentence: str) -> None:
+        self.missing.setdefault(section, []).append(sentence)
+
+    def lines(self, name: str, section: str) -> list[Record]:
+        """The JSON objects of a file of lines; a line that is none (a run that was killed) is skipped and noted."""
+        path = self.folder / name
+        if not path.is_file():
+            self.note(section, f"{name} is not in the run folder.")
+            return []
+        records = []
+        for number, text in enumerate(_text_lines(path), start=1):
+            try:
+                record = json.loads(text)
+            except ValueError:
+                record = None
+            if isinstance(record, dict):
+                records.append(record)
+            else:
+                self.note(section, f"{name}, line {number}: not a JSON object; skipped.")
+        if not records:
+            self.note(section, f"{name} holds no records.")
+        return records
+
+    def mapping(self, name: str, section: str) -> Record:
+        """One JSON object; empty if it is missing or unreadable."""
+        path = self.folder / name
+        if not path.is_file():
+            self.note(section, f"{name} is not in the run folder.")
+            return {}
+        try:
+            record = json.loads(path.read_text(encoding="utf-8", errors="replace"))
+        except ValueError:
+            record = None
+        if isinstance(record, dict):
+            return record
+        self.note(section, f"{name} is not a JSON object.")
+        return {}
+
+
+def _text_lines(path: Path) -> Iterator[str]:
+    with path.open(encoding="utf-8", errors="replace") as lines:
+        yield from (line for line in lines if line.strip())
+
+
+def read_run(folder: Path) -> RunInputs:
+    """Collect the inputs of the report.
+
+    Args:
+        folder: The run folder.
+
+    Raises:
+        DeltaMemError: If the folder does not exist.
+    """
+    if not folder.is_dir():
+        raise DeltaMemError(f"{folder}: no such run folder")
+    reader = _Reader(folder)
+    summaries = {}
+    for phase in PHASES:
+        for mode in MODES:
+            if summary := reader.mapping(f"eval/{phase}_{mode}/summary.json", "evaluation"):
+                summaries[f"{phase}_{mode}"] = summary
+    return RunInputs(
+        name=folder.resolve().name,
+        metrics=reader.lines("metrics.jsonl", "training"),
+        warm_start=reader.lines("warm_start.jsonl", "warm_start"),
+        summaries=summaries,
+        trajectories=reader.lines(f"eval/{SHOWN_EVALUATION}/trajectories.jsonl", "trajectories"),
+        run_summary=reader.mapping("summary.json", "run"),
+        missing=reader.missing,
+    )

@@ -1,0 +1,171 @@
+"""What a policy does right and wrong: counts of one episode that can be summed, and rates from the sums.
+
+The reward alone hides how it was earned. Most of all, ``add_for_update_rate`` shows a policy that adds a second memory
+where it should have found and rewritten the first.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+
+from deltamem.episode import Trajectory
+from deltamem.memory import Event, MemoryState, Operation
+from deltamem.protocol import Violation
+from deltamem.sessions import LabelledSession
+from rewards.complements import Origin
+from rewards.transition import TransitionScore
+
+VIOLATION_PREFIX = "violations/"
+
+COUNTS = {
+    "episodes": "episodes",
+    "failures": "episodes that broke in our own machinery; everything below leaves them out",
+    "unreadable": "episodes without outputs that could be read",
+    "target_operations": "operations of the target",
+    "predicted_operations": "valid operations of the manager",
+    "queries": "search queries",
+    "due_updates": "target UPDATEs that change a memory",
+    "right_target_updates": "due UPDATEs whose memory the manager rewrote, with any text",
+    "matched_updates": "due UPDATEs whose memory the manager rewrote, with a text that matches the target's",
+    "add_for_update": "due UPDATEs whose text was matched by an added memory while the old text stayed",
+    "predicted_updates": "UPDATEs of the manager",
+    "wrong_target_updates": "UPDATEs of the manager on a memory that is not due an UPDATE",
+    "restored_overwrites": "wrongly overwritten memories whose old text an added memory matched (credit nobody deserves)",
+    "target_adds": "target ADDs",
+    "matched_adds": "target ADDs matched by an added memory",
+    "predicted_adds": "ADDs of the manager",
+    "duplicate_adds": "ADDs of the manager that repeat a prior memory or another ADD, but for case, spacing and punctuation",
+    "due_nones": "target NONEs",
+    "predicted_nones": "NONEs of the manager",
+    "right_nones": "target NONEs whose memory the manager named in a NONE",
+}
+"""Every count and its meaning; besides them there is ``violations/<kind>`` for each kind of `Violation`."""
+
+_NOT_WORD = re.compile(r"[\W_]+")
+
+
+def count(labelled: LabelledSession, trajectory: Trajectory, transition: TransitionScore) -> dict[str, int]:
+    """Count what happened in one episode.
+
+    Args:
+        labelled: The session with its prior state and target.
+        trajectory: The finished episode.
+        transition: Its transition score.
+
+    Returns:
+        All keys of `COUNTS` and one key for each kind of violation, always the same keys.
+    """
+    counts = dict.fromkeys(COUNTS, 0) | {f"{VIOLATION_PREFIX}{kind}": 0 for kind in Violation}
+    counts["episodes"] = 1
+    if trajectory.failure is not None:
+        counts["failures"] = 1
+        return counts
+    counts["unreadable"] = int(trajectory.operations is None)
+    counts["queries"] = sum(len(queries) for queries in trajectory.queries)
+    for violation in trajectory.violations:
+        counts[f"{VIOLATION_PREFIX}{violation}"] += 1
+    return counts | _count_operations(labelled, trajectory.operations or (), transition)
+
+
+def _count_operations(
+    labelled: LabelledSession, predicted: Sequence[Operation], transition: TransitionScore
+) -> dict[str, int]:
+    prior, target = labelled.prior_state, labelled.operations
+    due = _changed(prior, target)
+    rewritten = _changed(prior, predicted)
+    ours, theirs = _by_event(predicted), _by_event(target)
+    named = {op.target_memory_id for op in ours[Event.NONE]}
+    links = [(pair.predicted, pair.target) for pair in transition.pairs]
+    return {
+        "target_operations": len(target),
+        "predicted_operations": len(predicted),
+        "due_updates": len(due),
+        "right_target_updates": len(due & rewritten),
+        "matched_updates": sum(a.origin is b.origin is Origin.UPDATED and a.id == b.id for a, b in links),
+        "add_for_update": sum(
+            a.origin is Origin.ADDED and b.origin is Origin.UPDATED and b.id not in rewritten for a, b in links
+        ),
+        "predicted_updates": len(ours[Event.UPDATE]),
+        "wrong_target_updates": sum(op.target_memory_id not in due for op in ours[Event.UPDATE]),
+        "restored_overwrites": sum(b.origin is Origin.OVERWRITTEN and a.origin is Origin.ADDED for a, b in links),
+        "target_adds": len(theirs[Event.ADD]),
+        "matched_adds": sum(a.origin is b.origin is Origin.ADDED for a, b in links),
+        "predicted_adds": len(ours[Event.ADD]),
+        "duplicate_adds": _duplicates(prior, [op.text for op in ours[Event.ADD]]),
+        "due_nones": len(theirs[Event.NONE]),
+        "predicted_nones": len(ours[Event.NONE]),
+        "right_nones": sum(op.target_memory_id in named for op in theirs[Event.NONE]),
+    }
+
+
+def _by_event(operations: Sequence[Operation]) -> dict[Event, list[Operation]]:
+    return {event: [op for op in operations if op.event is event] for event in Event}
+
+
+def _changed(prior: MemoryState, operations: Sequence[Operation]) -> set[str]:
+    """Ids of the memories whose text the operations change."""
+    texts = {op.target_memory_id: op.text for op in operations if op.event is Event.UPDATE}
+    return {memory.id for memory in prior.memories if texts.get(memory.id, memory.text) != memory.text}
+
+
+def _duplicates(prior: MemoryState, added: Sequence[str]) -> int:
+    """Added texts that a prior memory or an earlier addition already holds, compared by their words alone.
+
+    Embeddings would not do here: a due update is close to the old text by nature, and is no duplicate of it.
+    """
+    known = {_words(memory.text) for memory in prior.memories}
+    duplicates = 0
+    for text in added:
+        duplicates += _words(text) in known
+        known.add(_words(text))
+    return duplicates
+
+
+def _words(text: str) -> str:
+    return _NOT_WORD.sub(" ", text.casefold()).strip()
+
+
+def total_counts(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
+    """Sum the counts of many episodes key by key."""
+    total: dict[str, int] = {}
+    for episode in counts:
+        for key, value in episode.items():
+            total[key] = total.get(key, 0) + value
+    return total
+
+
+RATES = {
+    "add_precision": ("matched_adds", "predicted_adds"),
+    "add_recall": ("matched_adds", "target_adds"),
+    "update_precision": ("right_target_updates", "predicted_updates"),
+    "update_recall": ("right_target_updates", "due_updates"),
+    "update_matched_recall": ("matched_updates", "due_updates"),
+    "none_precision": ("right_nones", "predicted_nones"),
+    "none_recall": ("right_nones", "due_nones"),
+    "wrong_target_rate": ("wrong_target_updates", "predicted_updates"),
+    "add_for_update_rate": ("add_for_update", "due_updates"),
+    "duplicates_per_episode": ("duplicate_adds", "answered"),
+    "restored_overwrites_per_episode": ("restored_overwrites", "answered"),
+    "queries_per_episode": ("queries", "answered"),
+    "queries_per_memory": ("queries", "target_operations"),
+    "operations_per_target_operation": ("predicted_operations", "target_operations"),
+    "unreadable_rate": ("unreadable", "answered"),
+    "failure_rate": ("failures", "episodes"),
+}
+"""Numerator and denominator of every rate; ``answered`` are the episodes without a failure."""
+
+
+def rates(counts: Mapping[str, float]) -> dict[str, float | None]:
+    """Turn summed (or averaged) counts into rates.
+
+    Args:
+        counts: Sums or means of the counts over episodes, with all keys that `count` returns.
+
+    Returns:
+        Named rates, among them ``violations_per_episode/<kind>``; None where the denominator is 0. Rates per episode leave
+        failed episodes out. A memory of ``queries_per_memory`` is one operation of the target.
+    """
+    values = dict(counts) | {"answered": counts["episodes"] - counts["failures"]}
+    pairs = RATES | {f"violations_per_episode/{kind}": (f"{VIOLATION_PREFIX}{kind}", "answered") for kind in Violation}
+    return {name: values[top] / values[bottom] if values[bottom] else None for name, (top, bottom) in pairs.items()}

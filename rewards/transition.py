@@ -1,0 +1,251 @@
+"""The state transition reward: soft F1 over the memory-based Levenshtein distance (paper, sections 3.3.2 and 3.3.3)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, TypedDict
+
+import numpy as np
+import numpy.typing as npt
+from scipy.optimize import linear_sum_assignment
+
+from deltamem.errors import DeltaMemError
+from deltamem.memory import MemoryState, Operation
+from deltamem.scoring import EmbedTexts
+from rewards.complements import Complements, Entry, Origin, compare
+
+Matrix = npt.NDArray[np.floating[Any]]
+
+
+class PairKind(StrEnum):
+    """Why a predicted and a target entry are a pair."""
+
+    MATCHED = "matched"
+    """The assignment put them together."""
+    AGREED_UPDATE = "agreed_update"
+    """The same memory was rewritten word for word as the target does."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """A predicted entry and the target entry that it stands for.
+
+    Attributes:
+        predicted: The predicted entry.
+        target: The target entry.
+        similarity: Cosine of their embeddings, in [0, 1]; exactly 1 for equal texts.
+        score: Local lexical fidelity ``s`` (paper, equation 4), or the similarity.
+        kind: Why they are a pair.
+    """
+
+    predicted: Entry
+    target: Entry
+    similarity: float
+    score: float
+    kind: PairKind
+
+
+@dataclass(frozen=True, slots=True)
+class TransitionScore:
+    """How close the predicted state is to the target state.
+
+    Attributes:
+        reward: Harmonic mean of precision and recall (paper, equation 7).
+        precision: Soft precision (paper, equation 6).
+        recall: Soft recall.
+        positive_distance: Predicted entries without a counterpart, ``|Dp| - sum s`` (paper, equation 5).
+        negative_distance: Target entries without a counterpart, ``|Dt| - sum s``.
+        pairs: The matched pairs and the agreed updates.
+        unmatched_predicted: The rest of ``Dp``.
+        unmatched_target: The rest of ``Dt``.
+    """
+
+    reward: float
+    precision: float
+    recall: float
+    positive_distance: float
+    negative_distance: float
+    pairs: tuple[Pair, ...]
+    unmatched_predicted: tuple[Entry, ...]
+    unmatched_target: tuple[Entry, ...]
+
+
+class TransitionOptions(TypedDict, total=False):
+    """Keyword options of `transition_score`, for functions that pass them on."""
+
+    tau: float
+    lexical_fidelity: bool
+    paper_literal: bool
+    stale_weight: float
+    match_overwritten: bool
+
+
+def transition_score(
+    prior: MemoryState,
+    predicted: Sequence[Operation] | None,
+    target: Sequence[Operation],
+    embed: EmbedTexts,
+    *,
+    tau: float = 0.75,
+    lexical_fidelity: bool = True,
+    paper_literal: bool = False,
+    stale_weight: float = 1.0,
+    match_overwritten: bool = True,
+) -> TransitionScore:
+    """Score predicted operations by the state they lead to.
+
+    Args:
+        prior: The state before the session.
+        predicted: The manager's operations; those that are not valid for the state are ignored. None: the outputs could
+            not be read, which scores 0.
+        target: The labelled operations with their keywords.
+        embed: Returns unit vectors of shape ``(n, dim)`` for n texts. Called at most once, with the distinct texts of the
+            entries that can be matched; not called where nothing can be.
+        tau: Pairs below this cosine similarity are not valid (paper, table 5).
+        lexical_fidelity: Score a pair by the share of the target's keywords in the predicted text; else by similarity.
+        paper_literal: Follow the paper where this project departs from it: untouched memories can be matched and agreed
+            updates are not counted.
+        stale_weight: How many times a stale entry (untouched although the target updates it) counts in the precision
+            denominator; 1 is the paper. With weight w, an ADD in place of a single due UPDATE earns ``2 / (2 + w)``.
+        match_overwritten: Whether the target's old text of a wrongly overwritten memory can be matched. The specification
+            says nothing against it, so overwriting a memory and adding its old text again earns credit; False refuses it.
+
+    Returns:
+        The score. Its pairs are empty where nothing changed, only one of the states changed, or the outputs could not be
+        read.
+
+    Raises:
+        DeltaMemError: If an option is out of its range or a target operation is not valid for the state.
+    """
+    check_options(tau=tau, stale_weight=stale_weight)
+    states = compare(prior, predicted if predicted is not None else (), target)
+    if predicted is None or states.predicted_changed != states.target_changed:
+        return _without_pairs(states, 0.0)
+    if not states.predicted_changed:
+        return _without_pairs(states, 1.0)
+
+    left = [entry for entry in states.predicted if _may_match(entry, paper_literal=paper_literal)]
+    right = [entry for entry in states.target if match_overwritten or entry.origin is not Origin.OVERWRITTEN]
+    matched = _assign(left, right, embed, tau=tau, lexical_fidelity=lexical_fidelity)
+    agreed = [] if paper_literal else [_agreed(entry, lexical_fidelity=lexical_fidelity) for entry in states.agreed]
+    pairs = (*agreed, *matched)
+    credit = sum(pair.score for pair in pairs)
+    stale = sum(entry.origin is Origin.STALE for entry in states.predicted)
+    in_predicted = len(states.predicted) + len(agreed)
+    in_target = len(states.target) + len(agreed)
+    # Only the paper's own reading leaves nothing to divide by: equal states without agreed updates then earn nothing.
+    precision = credit / (in_predicted + (stale_weight - 1.0) * stale) if in_predicted else 0.0
+    recall = credit / in_target if in_target else 0.0
+    return TransitionScore(
+        reward=2 * precision * recall / (precision + recall) if credit else 0.0,
+        precision=precision,
+        recall=recall,
+        positive_distance=in_predicted - credit,
+        negative_distance=in_target - credit,
+        pairs=pairs,
+        unmatched_predicted=_without(states.predicted, [pair.predicted for pair in matched]),
+        unmatched_target=_without(states.target, [pair.target for pair in matched]),
+    )
+
+
+def check_options(*, tau: float, stale_weight: float) -> None:
+    """Refuse options that would take the score out of [0, 1].
+
+    Raises:
+        DeltaMemError: If ``tau`` is not in (0, 1] or ``stale_weight`` is below 1 or not finite.
+    """
+    if not 0.0 < tau <= 1.0:
+        raise DeltaMemError(f"tau must be above 0 and at most 1, not {tau}")
+    if not 1.0 <= stale_weight < float("inf"):
+        raise DeltaMemError(f"stale_weight must be a finite number of at least 1, not {stale_weight}")
+
+
+def keyword_coverage(text: str, keywords: Sequence[str]) -> float | None:
+    """Share of the keywords that occur in a text (paper, equation 4, without the epsilon).
+
+    Case and runs of whitespace do not matter. A keyword occurs where it is a substring. Empty and repeated keywords are
+    ignored.
+
+    Returns:
+        A number in [0, 1]; None if there is no keyword.
+    """
+    wanted = {_normalise(keyword) for keyword in keywords} - {""}
+    if not wanted:
+        return None
+    found = _normalise(text)
+    return sum(keyword in found for keyword in wanted) / len(wanted)
+
+
+def _normalise(text: str) -> str:
+    return " ".join(text.casefold().split())
+
+
+def _may_match(entry: Entry, *, paper_literal: bool) -> bool:
+    """Whether a predicted entry may be paired: overwriting a random memory or doing nothing must not earn credit."""
+    if entry.origin is Origin.STALE:
+        return paper_literal
+    return entry.origin is not Origin.UNEXPECTED_UPDATE
+
+
+def _assign(
+    left: Sequence[Entry], right: Sequence[Entry], embed: EmbedTexts, *, tau: float, lexical_fidelity: bool
+) -> list[Pair]:
+    """Pair the entries so that the total similarity over valid pairs is largest (paper, equation 3)."""
+    if not left or not right:
+        return []
+    similarity = _similarities([entry.text for entry in left], [entry.text for entry in right], embed)
+    # A pair that is not valid weighs nothing, so the complete assignment is the best partial one once those are dropped.
+    weight = np.where(similarity >= tau, similarity, 0.0)
+    rows, columns = linear_sum_assignment(weight, maximize=True)
+    pairs = []
+    for row, column in zip(rows.tolist(), columns.tolist(), strict=True):
+        if weight[row, column] > 0.0:
+            ours, theirs, alike = left[row], right[column], float(weight[row, column])
+            score = _fidelity(ours.text, theirs, alike, lexical_fidelity=lexical_fidelity)
+            pairs.append(Pair(ours, theirs, alike, score, PairKind.MATCHED))
+    return pairs
+
+
+def _similarities(left: Sequence[str], right: Sequence[str], embed: EmbedTexts) -> Matrix:
+    """Cosine similarities, shape ``(len(left), len(right))``, from one call of the embedder."""
+    texts = list(dict.fromkeys((*left, *right)))
+    vectors = np.asarray(embed(texts), dtype=np.float64)
+    row = {text: index for index, text in enumerate(texts)}
+    ours, theirs = [row[text] for text in left], [row[text] for text in right]
+    cosine = vectors[ours] @ vectors[theirs].T
+    # Rounding must not cost a word-for-word match, nor lift any pair above 1.
+    return np.where(np.equal.outer(ours, theirs), 1.0, np.minimum(cosine, 1.0))
+
+
+def _agreed(entry: Entry, *, lexical_fidelity: bool) -> Pair:
+    ours = Entry(entry.id, entry.text, Origin.UPDATED)
+    score = _fidelity(entry.text, entry, 1.0, lexical_fidelity=lexical_fidelity)
+    return Pair(ours, entry, 1.0, score, PairKind.AGREED_UPDATE)
+
+
+def _fidelity(text: str, target: Entry, similarity: float, *, lexical_fidelity: bool) -> float:
+    coverage = keyword_coverage(text, target.keywords) if lexical_fidelity else None
+    return similarity if coverage is None else coverage
+
+
+def _without(entries: Sequence[Entry], matched: list[Entry]) -> tuple[Entry, ...]:
+    """The entries that are in no pair; an entry that occurs twice leaves as often as it was matched."""
+    remaining = list(entries)
+    for entry in matched:
+        remaining.remove(entry)
+    return tuple(remaining)
+
+
+def _without_pairs(states: Complements, value: float) -> TransitionScore:
+    return TransitionScore(
+        reward=value,
+        precision=value,
+        recall=value,
+        positive_distance=float(len(states.predicted)),
+        negative_distance=float(len(states.target)),
+        pairs=(),
+        unmatched_predicted=states.predicted,
+        unmatched_target=states.target,
+    )

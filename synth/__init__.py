@@ -1,0 +1,1 @@
+"""Synthetic people with target operations: persona -> profile -> events -> memories -> dialogue (paper, section 3.2)."""

@@ -1,0 +1,145 @@
+"""Labelled sessions, a small embedder and scripted policies, shared by the tests of held-out evaluation and report."""
+
+from __future__ import annotations
+
+import json
+import re
+import zlib
+from collections.abc import Callable, Sequence
+from datetime import datetime, timedelta
+
+import numpy as np
+
+from deltamem.embedding import Vectors
+from deltamem.episode import EpisodeConfig, Message, opening_messages
+from deltamem.memory import Event, Memory, MemoryState, Operation, apply
+from deltamem.policy import Completion
+from deltamem.sessions import LabelledSession, Session, Split, Turn
+
+START = datetime(2026, 4, 5, 20, 1)
+
+
+class WordEmbedder:
+    """Unit vectors of word counts: texts with the same words are close, others are not."""
+
+    name = "words"
+    dim = 256
+
+    def __init__(self) -> None:
+        self.calls: list[list[str]] = []
+
+    def documents(self, texts: Sequence[str]) -> Vectors:
+        self.calls.append(list(texts))
+        vectors = np.zeros((len(texts), self.dim), dtype=np.float32)
+        for row, text in enumerate(texts):
+            for word in re.findall(r"\w+", text.lower()):
+                vectors[row, zlib.crc32(word.encode()) % self.dim] += 1
+        return vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-9)
+
+    queries = documents
+
+
+def labelled(
+    person: str,
+    index: int,
+    prior: dict[str, str],
+    operations: Sequence[Operation],
+    *,
+    split: Split = "heldout",
+    dialogue: Sequence[str] = (),
+) -> LabelledSession:
+    """A labelled session whose user says the target operations, unless a dialogue is given."""
+    time = START + timedelta(days=index)
+    state = MemoryState(Memory(key, text, START - timedelta(days=30)) for key, text in prior.items())
+    said = dialogue or [operation.text for operation in operations]
+    turns = tuple(turn for text in said for turn in (Turn("user", text), Turn("assistant", "I see.")))
+    return LabelledSession(
+        Session(person, person.title(), time, turns),
+        index,
+        split,
+        state,
+        tuple(operations),
+        apply(state, operations, time),
+    )
+
+
+def add(text: str, *keywords: str) -> Operation:
+    return Operation(Event.ADD, text, None, keywords)
+
+
+def update(target: str, text: str, *keywords: str) -> Operation:
+    return Operation(Event.UPDATE, text, target, keywords)
+
+
+def none(target: str, text: str) -> Operation:
+    return Operation(Event.NONE, text, target)
+
+
+def people(count: int, sessions: int, split: Split = "heldout") -> list[LabelledSession]:
+    """Sessions with one ADD and one due UPDATE each, different for every person and session."""
+    return [
+        labelled(
+            f"person{number}",
+            index,
+            {
+                "m1": f"Person{number} works as baker in Oslo{index}",
+                "m2": f"Person{number} owns a dog called Rex{index}",
+            },
+            [
+                update("m1", f"Person{number} works as pilot in Oslo{index}", "pilot", f"Oslo{index}"),
+                add(f"Person{number} plays violin every evening{index}", "violin", "evening"),
+            ],
+            split=split,
+        )
+        for number in range(count)
+        for index in range(sessions)
+    ]
+
+
+def outputs(*operations: Operation) -> str:
+    """An assistant text that answers with operations."""
+    listed = [
+        {"text": operation.text, "event": operation.event.value}
+        | ({"target_memory_id": operation.target_memory_id} if operation.target_memory_id else {})
+        for operation in operations
+    ]
+    return f"<think>That is all.</think><outputs>{json.dumps({'operations': listed})}</outputs>"
+
+
+def search(*queries: str) -> str:
+    """An assistant text that searches."""
+    call = {"name": "search_memory", "arguments": {"query_list": list(queries)}}
+    return f"<think>What is known?</think><tool_call>{json.dumps(call)}</tool_call>"
+
+
+class ScriptedPolicy:
+    """Looks the session up by its opening message and writes what `script` says, first turn and turns after a search."""
+
+    name = "scripted"
+
+    def __init__(
+        self,
+        sessions: Sequence[LabelledSession],
+        script: Callable[[LabelledSession, int], str],
+        config: EpisodeConfig | None = None,
+    ) -> None:
+        self._sessions = {opening_messages(item.session, config or EpisodeConfig())[1]["content"]: item for item in sessions}
+        self._script = script
+
+    async def complete(self, messages: Sequence[Message]) -> Completion:
+        turn = sum(message["role"] == "assistant" for message in messages)
+        text = self._script(self._sessions[messages[1]["content"]], turn)
+        return Completion(text, truncated=False, tokens=len(text.split()))
+
+
+def oracle(item: LabelledSession, turn: int) -> str:
+    """Searches for what the target touches, then writes the target."""
+    touched = [op.target_memory_id for op in item.operations if op.target_memory_id]
+    if turn == 0 and touched:
+        return search(*(item.prior_state[memory_id].text for memory_id in touched))
+    return outputs(*item.operations)
+
+
+def silent(item: LabelledSession, turn: int) -> str:
+    """Never searches and changes nothing."""
+    return outputs()

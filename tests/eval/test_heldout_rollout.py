@@ -1,0 +1,128 @@
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+import numpy as np
+from heldout_cases import ScriptedPolicy, WordEmbedder, oracle, people, search, silent
+
+from deltamem.embedding import CachedEmbedder, Vectors
+from deltamem.episode import EpisodeConfig, Message
+from deltamem.policy import Completion
+from deltamem.protocol import Violation
+from deltamem.rollout import QueryBatcher, run_episodes
+
+CONFIG = EpisodeConfig(k=1)
+
+
+async def test_oracle_writes_the_target_in_the_order_of_the_sessions() -> None:
+    sessions = people(3, 2)
+    done = []
+    rollouts = await run_episodes(
+        sessions, ScriptedPolicy(sessions, oracle), WordEmbedder(), CONFIG, on_done=done.append, max_concurrency=2
+    )
+    assert len(done) == len(sessions)
+    for item, rollout in zip(sessions, rollouts, strict=True):
+        trajectory = rollout.trajectory
+        assert trajectory.failure is None and not trajectory.violations
+        assert trajectory.retrieved_ids == (("m1",),)
+        assert trajectory.operations is not None
+        assert [op.text for op in trajectory.operations] == [op.text for op in item.operations]
+        assert rollout.tokens == sum(len(m["content"].split()) for m in trajectory.messages if m["role"] == "assistant")
+
+
+async def test_prior_memories_are_embedded_in_one_call() -> None:
+    sessions = people(4, 3)
+    embedder = WordEmbedder()
+    await run_episodes(sessions, ScriptedPolicy(sessions, silent), CachedEmbedder(embedder), CONFIG)
+    assert [len(call) for call in embedder.calls] == [24]
+
+
+async def test_an_empty_prior_state_answers_searches_with_nothing() -> None:
+    sessions = [people(1, 1)[0]]
+    sessions[0] = type(sessions[0])(
+        sessions[0].session, 0, "heldout", type(sessions[0].prior_state)(), (), type(sessions[0].prior_state)()
+    )
+    policy = ScriptedPolicy(sessions, lambda item, turn: search("anything"))
+    (rollout,) = await run_episodes(sessions, policy, CachedEmbedder(WordEmbedder()), CONFIG)
+    assert rollout.trajectory.failure is None
+    assert rollout.trajectory.retrieved_ids == ((), (), ())
+    assert rollout.trajectory.violations == (Violation.TURN_LIMIT,)
+
+
+async def test_one_failing_episode_does_not_lose_the_others() -> None:
+    sessions = people(3, 1)
+
+    def script(item: object, turn: int) -> str:
+        if item is sessions[1] and turn == 1:
+            raise ConnectionError("server went away")
+        return oracle(item, turn)  # type: ignore[arg-type]
+
+    rollouts = await run_episodes(sessions, ScriptedPolicy(sessions, script), WordEmbedder(), CONFIG)
+    assert [rollout.trajectory.failure for rollout in rollouts] == [None, "ConnectionError: server went away", None]
+    assert rollouts[1].trajectory.retrieved_ids == (("m1",),), "what was done before the failure is kept"
+    assert rollouts[1].trajectory.operations is None
+
+
+async def test_failing_query_embedding_fails_only_the_episodes_that_search() -> None:
+    sessions = people(2, 1)
+
+    class Broken(WordEmbedder):
+        def queries(self, texts: Sequence[str]) -> Vectors:
+            raise RuntimeError("no queries today")
+
+    def script(item: object, turn: int) -> str:
+        return (silent if item is sessions[0] else oracle)(item, turn)  # type: ignore[arg-type]
+
+    rollouts = await run_episodes(sessions, ScriptedPolicy(sessions, script), Broken(), CONFIG)
+    assert [rollout.trajectory.failure for rollout in rollouts] == [None, "RuntimeError: no queries today"]
+
+
+async def test_truncated_text_is_a_violation() -> None:
+    class Cut:
+        name = "cut"
+
+        async def complete(self, messages: Sequence[Message]) -> Completion:
+            return Completion("<think>and so", truncated=True, tokens=3)
+
+    (rollout,) = await run_episodes(people(1, 1), Cut(), WordEmbedder(), CONFIG)
+    assert Violation.TOKEN_LIMIT in rollout.trajectory.violations
+    assert rollout.tokens == 3
+
+
+async def test_concurrency_is_bounded() -> None:
+    running = peak = 0
+
+    class Slow:
+        name = "slow"
+
+        async def complete(self, messages: Sequence[Message]) -> Completion:
+            nonlocal running, peak
+            running += 1
+            peak = max(peak, running)
+            await asyncio.sleep(0.005)
+            running -= 1
+            return Completion("", truncated=False, tokens=0)
+
+    await run_episodes(people(10, 1), Slow(), WordEmbedder(), CONFIG, max_concurrency=3)
+    assert peak == 3
+
+
+async def test_batcher_joins_waiting_queries_and_gives_everyone_their_rows() -> None:
+    embedder = WordEmbedder()
+    batcher = QueryBatcher(embedder)
+    wanted = [[f"word{i}", f"other{i}"][: 1 + i % 2] for i in range(9)]
+    results = await asyncio.gather(*(batcher.embed(texts) for texts in wanted))
+    assert len(embedder.calls) < len(wanted)
+    for texts, vectors in zip(wanted, results, strict=True):
+        np.testing.assert_array_equal(vectors, WordEmbedder().queries(texts))
+
+
+async def test_cancelling_does_not_hang_those_who_wait() -> None:
+    batcher = QueryBatcher(WordEmbedder())
+    tasks = [asyncio.create_task(batcher.embed([f"word{i}"])) for i in range(4)]
+    await asyncio.sleep(0)
+    for task in tasks:
+        task.cancel()
+    results = await asyncio.wait_for(asyncio.gather(*tasks, return_exceptions=True), timeout=5)
+    assert all(isinstance(result, asyncio.CancelledError) for result in results)

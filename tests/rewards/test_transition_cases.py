@@ -1,0 +1,161 @@
+"""Single cases of the transition reward, each with its expected figure worked out by hand."""
+
+import numpy as np
+import pytest
+from reward_cases import PlaneEmbedder, add, none, state, update
+
+from deltamem.errors import DeltaMemError
+from rewards.complements import Origin
+from rewards.transition import PairKind, keyword_coverage, transition_score
+
+PRIOR = state({"m1": "Anna lives in Oslo.", "m2": "Anna has a cat.", "m3": "Anna swims."})
+
+
+def unit(degrees):
+    return (float(np.cos(np.radians(degrees))), float(np.sin(np.radians(degrees))))
+
+
+def test_update_on_the_right_memory_in_other_words_is_scored_by_its_keywords():
+    embed = PlaneEmbedder(fixed={"Anna moved to Bergen.": unit(0), "Anna lives in Bergen with Ole.": unit(20)})
+    target = [update("m1", "Anna lives in Bergen with Ole.", "Bergen", "Ole")]
+    score = transition_score(PRIOR, [update("m1", "Anna moved to Bergen.")], target, embed)
+    assert score.reward == score.precision == score.recall == 0.5
+    assert score.pairs[0].kind is PairKind.MATCHED
+    assert score.pairs[0].similarity == pytest.approx(np.cos(np.radians(20)))
+    by_similarity = transition_score(
+        PRIOR, [update("m1", "Anna moved to Bergen.")], target, embed, lexical_fidelity=False
+    )
+    assert by_similarity.reward == pytest.approx(np.cos(np.radians(20)))
+    assert transition_score(PRIOR, [update("m1", "Anna moved to Bergen.")], target, embed, tau=0.95).reward == 0.0
+
+
+def test_agreed_updates_count_in_numerator_and_denominators_unless_paper_literal():
+    embed = PlaneEmbedder(fixed={"Anna runs.": unit(0), "Anna paints.": unit(90)})
+    target = [update("m1", "Anna lives in Bergen.", "bergen"), add("Anna paints.", "paints")]
+    predicted = [update("m1", "Anna lives in Bergen."), add("Anna runs.")]
+    score = transition_score(PRIOR, predicted, target, embed)
+    assert (score.precision, score.recall, score.reward) == (0.5, 0.5, 0.5)
+    assert [pair.kind for pair in score.pairs] == [PairKind.AGREED_UPDATE]
+    assert transition_score(PRIOR, predicted, target, embed, paper_literal=True).reward == 0.0
+    assert transition_score(PRIOR, predicted[:1], target[:1], embed).reward == 1.0
+    assert transition_score(PRIOR, predicted[:1], target[:1], embed, paper_literal=True).reward == 0.0
+
+
+def test_an_agreed_update_does_not_embed_and_its_score_is_1_without_keywords():
+    embed = PlaneEmbedder()
+    score = transition_score(PRIOR, [update("m1", "New.")], [update("m1", "New.")], embed)
+    assert score.reward == 1.0
+    assert embed.calls == []
+
+
+def test_stale_entries_cannot_be_matched_unless_paper_literal():
+    embed = PlaneEmbedder(fixed={"Anna has a cat.": unit(0), "Anna has a black cat.": unit(10), "Anna paints.": unit(90)})
+    target = [update("m2", "Anna has a black cat.", "cat"), add("Anna paints.", "paints")]
+    score = transition_score(PRIOR, [add("Anna paints.")], target, embed)
+    assert score.reward == 0.5
+    assert [(entry.id, entry.origin) for entry in score.unmatched_predicted] == [("m2", Origin.STALE)]
+    assert transition_score(PRIOR, [add("Anna paints.")], target, embed, paper_literal=True).reward == 1.0
+    assert transition_score(PRIOR, [add("Anna paints.")], target, embed, stale_weight=3.0).precision == 0.25
+
+
+def test_an_update_of_the_wrong_memory_earns_nothing_even_with_the_right_text():
+    target = [add("Anna paints.", "paints")]
+    score = transition_score(PRIOR, [update("m3", "Anna paints.")], target, PlaneEmbedder())
+    assert score.reward == 0.0
+    assert (score.positive_distance, score.negative_distance) == (1.0, 2.0)
+
+
+def test_old_text_added_again_after_overwriting_is_the_known_hole_and_can_be_closed():
+    embed = PlaneEmbedder(
+        fixed={"Anna swims.": (1, 0, 0), "Anna paints.": (0, 1, 0), "Junk.": (0, 0, 1), "Anna lives in Oslo.": (0, 0, -1)}
+    )
+    target = [add("Anna paints.", "paints")]
+    predicted = [update("m3", "Junk."), add("Anna swims.")]
+    assert transition_score(PRIOR, predicted, target, embed).reward == 0.5
+    assert transition_score(PRIOR, predicted, target, embed, match_overwritten=False).reward == 0.0
+
+
+def test_the_assignment_takes_the_largest_total_similarity_not_the_nearest_first():
+    embed = PlaneEmbedder(fixed={"A": unit(0), "B": unit(32), "a": unit(-25), "b": unit(5)})
+    score = transition_score(
+        state({}), [add("A"), add("B")], [add("a"), add("b")], embed, tau=0.75, lexical_fidelity=False
+    )
+    # A-b is the nearest pair (5 degrees), but then B-a (57 degrees) would not be valid.
+    assert {(pair.predicted.text, pair.target.text) for pair in score.pairs} == {("A", "a"), ("B", "b")}
+
+
+def test_targets_without_keywords_and_equal_texts():
+    def blurred(texts):
+        return np.full((len(texts), 4), 0.49999, dtype=np.float32)
+
+    score = transition_score(state({}), [add("A fact.")], [add("A fact.")], blurred)
+    assert score.reward == score.pairs[0].similarity == 1.0  # rounding of the embedder costs nothing
+
+
+def test_operations_that_the_state_refuses_are_left_out():
+    embed = PlaneEmbedder()
+    target = [add("Anna paints.", "paints")]
+    predicted = [
+        add("Anna paints."),
+        add("Anna paints."),
+        update("m9", "x"),
+        update("m1", "one"),
+        update("m1", "two"),
+        add(" "),
+    ]
+    assert transition_score(PRIOR, predicted, target, embed).reward == 1.0
+
+
+@pytest.mark.parametrize("target", [[update("m9", "x")], [add("x"), add("x")], [update("m1", "a"), update("m1", "b")]])
+def test_target_operations_must_fit(target):
+    with pytest.raises(DeltaMemError, match="target operations"):
+        transition_score(PRIOR, [], target, PlaneEmbedder())
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [("tau", 0.0), ("tau", 1.1), ("tau", float("nan")), ("stale_weight", 0.9), ("stale_weight", float("inf"))],
+)
+def test_options_out_of_range(option, value):
+    with pytest.raises(DeltaMemError, match=option):
+        transition_score(PRIOR, [], [], PlaneEmbedder(), **{option: value})
+
+
+def test_one_call_of_the_embedder_with_distinct_texts_of_what_can_be_matched():
+    embed = PlaneEmbedder()
+    predicted = [add("X."), update("m1", "X."), update("m2", "unexpected")]
+    target = [add("X.", "x"), update("m1", "Y."), update("m3", "Z."), none("m2")]
+    transition_score(PRIOR, predicted, target, embed)
+    assert len(embed.calls) == 1
+    assert sorted(embed.calls[0]) == ["Anna has a cat.", "X.", "Y.", "Z."]
+
+
+@pytest.mark.parametrize(
+    ("predicted", "target"),
+    [
+        ([], [add("X.")]),
+        ([add("X.")], []),
+        (None, [add("X.")]),
+        ([update("m1", "X.")], [add("X.")]),
+        ([update("m2", "Y.")], [update("m1", "X."), update("m2", "Y.")]),
+        ([none("m1", "other words")], [none("m1")]),
+    ],
+)
+def test_the_embedder_is_not_called_where_nothing_can_be_matched(predicted, target):
+    embed = PlaneEmbedder()
+    transition_score(PRIOR, predicted, target, embed)
+    assert embed.calls == []
+
+
+@pytest.mark.parametrize(
+    ("text", "keywords", "coverage"),
+    [
+        ("Anna  moved to\nNew York.", ("new york", "ANNA"), 1.0),
+        ("Straße in Bonn", ("STRASSE", "Köln"), 0.5),
+        ("anything", (), None),
+        ("anything", (" ", ""), None),
+        ("tea", ("Tea", "tea", "milk"), 0.5),
+    ],
+)
+def test_keyword_coverage(text, keywords, coverage):
+    assert keyword_coverage(text, keywords) == coverage

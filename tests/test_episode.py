@@ -1,0 +1,120 @@
+"""The episode as a state machine: messages, limits, and what the trajectory holds."""
+
+import json
+from datetime import datetime
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from deltamem.episode import Episode, EpisodeConfig, Finished, Search, format_memories
+from deltamem.memory import Event, Memory, Operation
+from deltamem.prompts import load_prompt
+from deltamem.protocol import Violation
+from deltamem.sessions import Session, Turn
+
+TIME = datetime(2026, 4, 5, 20, 1)
+SESSION = Session("p1", "Ana", TIME, (Turn("user", "I pay $5 to ${person}."), Turn("assistant", "Noted.")))
+OSLO = Memory("m1", "Ana lives in Oslo.", TIME)
+SEARCH = '<think>a</think><tool_call>{"name": "search_memory", "arguments": {"query_list": ["home"]}}</tool_call>'
+ANSWER = '<think>b</think><outputs>{"operations": [{"text": "Ana runs.", "event": "ADD"}]}</outputs>'
+ADDED = (Operation(Event.ADD, "Ana runs."),)
+
+
+def begin(**config) -> Episode:
+    return Episode(SESSION, {"m1"}, EpisodeConfig(**config))
+
+
+def test_opening_shows_instructions_person_time_and_dialogue() -> None:
+    system, user = begin().messages
+    assert system == {"role": "system", "content": load_prompt("manager").text}
+    assert user["role"] == "user"
+    for shown in ("Ana", "2026/04/05 (Sun) 20:01", "user: I pay $5 to ${person}.\nassistant: Noted."):
+        assert shown in user["content"]
+
+
+def test_search_then_answer() -> None:
+    episode = begin()
+    assert episode.read(SEARCH) == Search(("home",))
+    tool = episode.answer([OSLO])
+    assert json.loads(tool["content"]) == [{"id": "m1", "time": "2026/04/05 (Sun) 20:01", "text": "Ana lives in Oslo."}]
+    assert episode.read(ANSWER) == Finished()
+    trajectory = episode.trajectory
+    assert [message["role"] for message in trajectory.messages] == ["system", "user", "assistant", "tool", "assistant"]
+    assert trajectory.queries == (("home",),)
+    assert trajectory.retrieved_ids == (("m1",),)
+    assert trajectory.seen_ids == {"m1"}
+    assert trajectory.operations == ADDED
+    assert trajectory.violations == ()
+    assert trajectory.failure is None
+
+
+def test_last_turn_must_answer() -> None:
+    episode = begin(max_turns=2)
+    assert isinstance(episode.read(SEARCH), Search)
+    episode.answer([])
+    assert episode.read(SEARCH) == Finished()
+    assert episode.trajectory.violations == (Violation.TURN_LIMIT,)
+    assert episode.trajectory.operations is None
+    assert episode.trajectory.queries == (("home",),)
+
+
+def test_answer_in_the_last_turn_is_in_time() -> None:
+    episode = begin(max_turns=1)
+    assert episode.read(ANSWER) == Finished()
+    assert episode.trajectory.violations == ()
+
+
+def test_unreadable_turn_ends_the_episode() -> None:
+    episode = begin()
+    assert episode.read("hm") == Finished()
+    assert episode.trajectory.operations is None
+    assert set(episode.trajectory.violations) == {Violation.MISSING_THINK, Violation.NO_ACTION}
+
+
+@pytest.mark.parametrize(("text", "operations"), [(SEARCH, None), (ANSWER, ADDED), ("<think>so lo", None)])
+def test_truncated_turn_ends_the_episode(text: str, operations: object) -> None:
+    episode = begin()
+    assert episode.read(text, truncated=True) == Finished()
+    assert Violation.TOKEN_LIMIT in episode.trajectory.violations
+    assert episode.trajectory.operations == operations
+    assert episode.trajectory.queries == ()
+
+
+def test_outside_stop_and_own_failure_are_recorded() -> None:
+    episode = begin()
+    episode.stop(Violation.TOKEN_LIMIT)
+    episode.fail("server went away")
+    assert episode.trajectory.violations == (Violation.TOKEN_LIMIT,)
+    assert episode.trajectory.failure == "server went away"
+
+
+def test_trajectory_is_a_snapshot() -> None:
+    episode = begin()
+    before = episode.trajectory
+    episode.read(SEARCH)
+    assert len(before.messages) == 2
+    assert before.queries == ()
+
+
+def test_memory_fields_set_the_order_of_the_keys() -> None:
+    assert list(json.loads(format_memories([OSLO], ("text", "id")))[0]) == ["text", "id"]
+    assert json.loads(format_memories([], ("id",))) == []
+
+
+def test_prompt_hashes_name_the_files_in_use() -> None:
+    config = EpisodeConfig(system_prompt="manager_compact", session_prompt="session_compact")
+    assert config.prompt_hashes == {name: load_prompt(name).sha256 for name in ("manager_compact", "session_compact")}
+
+
+@given(st.lists(st.sampled_from([SEARCH, ANSWER, "", "<think>x</think>"]), max_size=6), st.integers(1, 4))
+def test_any_conversation_ends_within_its_turns(texts: list[str], max_turns: int) -> None:
+    episode = begin(max_turns=max_turns)
+    searches = 0
+    for text in texts:
+        if isinstance(episode.read(text), Finished):
+            break
+        searches += 1
+        episode.answer([OSLO])
+    assert searches < max_turns
+    assert len(episode.trajectory.queries) == len(episode.trajectory.retrieved_ids) == searches

@@ -1,0 +1,150 @@
+"""The tree itself: nothing of one machine in it, imports point one way, the package is complete."""
+
+import ast
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+PACKAGES = ("deltamem", "rewards", "synth", "eval")
+NOT_OURS = {".git", ".venv", "runs", "data", "outputs", "multirun", "build", "dist", "__pycache__"}
+
+MACHINE_PATH = re.compile(r"(?<![\w.}\])])/(?:root|tmp|opt|mnt|(?:home|Users)/[\w.-]+)(?![\w-])")
+REGISTRY = re.compile(
+    r"pypi\.org|pythonhosted\.org|download\.pytorch\.org|anaconda\.(?:org|com)|registry\.npmjs|hf-mirror|"
+    r"(?:mirrors?|pypi|artifactory|nexus|devpi)\.[\w-]+\.[a-z]{2,}|\bghcr\.io|docker\.io",
+    re.IGNORECASE,
+)
+
+
+def tree_files() -> list[Path]:
+    """Files that are committed or about to be; in a copy without git, all that no tool made."""
+    command = ["git", "-C", str(ROOT), "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    inside = subprocess.run(["git", "-C", str(ROOT), "rev-parse", "--show-toplevel"], capture_output=True, text=True)
+    if inside.returncode == 0 and Path(inside.stdout.strip()).resolve() == ROOT:
+        names = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split("\0")
+        return [ROOT / name for name in names if name and (ROOT / name).is_file()]
+    return list(walk(ROOT))
+
+
+def walk(folder: Path) -> Iterator[Path]:
+    for path in folder.iterdir():
+        if path.name in NOT_OURS or path.name.endswith((".egg-info", "_cache")):
+            continue
+        if path.is_dir():
+            yield from walk(path)
+        else:
+            yield path
+
+
+def texts() -> Iterator[tuple[Path, str]]:
+    for path in tree_files():
+        try:
+            yield path.relative_to(ROOT), path.read_text(encoding="utf-8")
+        except UnicodeDecodeError:
+            continue
+
+
+def hits(pattern: re.Pattern[str]) -> list[str]:
+    return [
+        f"{path}:{number}: {line.strip()[:120]}"
+        for path, text in texts()
+        for number, line in enumerate(text.splitlines(), start=1)
+        if pattern.search(line)
+    ]
+
+
+def run_contracts(folder: Path) -> subprocess.CompletedProcess[str]:
+    command = "from importlinter.cli import lint_imports_command; lint_imports_command()"
+    return subprocess.run(
+        [sys.executable, "-c", command, "--no-cache"],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        env=os.environ | {"PYTHONPATH": str(folder)},
+    )
+
+
+def test_the_tree_is_found() -> None:
+    names = {str(path.relative_to(ROOT)) for path in tree_files()}
+    assert {"pyproject.toml", "LICENSE", "Makefile", "deltamem/memory.py", "tests/test_repository.py"} <= names
+    assert {"deltamem/memory.py", "Makefile"} <= {str(path.relative_to(ROOT)) for path in walk(ROOT)}
+
+
+def test_no_path_of_a_machine() -> None:
+    # Nothing general can be said about a checkout that lies at the top of the file system.
+    outside = [] if ROOT.parent == Path("/") else [rf"(?<![\w.}}]){re.escape(str(ROOT.parent))}/"]
+    found = [hit for pattern in (MACHINE_PATH, *map(re.compile, outside)) for hit in hits(pattern)]
+    assert not found, "\n".join(found)
+
+
+def test_no_registry_host() -> None:
+    found = hits(REGISTRY)
+    assert not found, "\n".join(found)
+
+
+def test_the_patterns_catch_what_they_are_for() -> None:
+    parts = [("", "root", "x"), ("", "home", "ana", "x"), ("", "tmp", "x"), ("", "opt", "wheels"), ("", "Users", "ana")]
+    for path in map("/".join, parts):
+        assert MACHINE_PATH.search(f"cd {path}")
+        assert not MACHINE_PATH.search(f"${{HOME}}{path}")
+    for host in (("pypi", "org"), ("mirror", "example", "com"), ("download", "pytorch", "org")):
+        assert REGISTRY.search("https://" + ".".join(host) + "/simple")
+
+
+def test_imports_point_one_way() -> None:
+    done = run_contracts(ROOT)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    ("module", "line"),
+    [
+        ("deltamem/memory.py", "import rewards"),
+        ("deltamem/episode.py", "import eval.statistics"),
+        ("deltamem/episode.py", "import deltamem.training"),
+        ("deltamem/episode.py", "import verl"),
+        ("deltamem/bank/snapshot.py", "import chromadb"),
+        ("rewards/__init__.py", "import synth"),
+        ("synth/__init__.py", "import rewards"),
+        ("eval/statistics.py", "import synth"),
+        ("eval/statistics.py", "import ray"),
+    ],
+)
+def test_a_wrong_import_breaks_a_contract(tmp_path: Path, module: str, line: str) -> None:
+    for package in PACKAGES:
+        shutil.copytree(ROOT / package, tmp_path / package, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(ROOT / "pyproject.toml", tmp_path)
+    path = tmp_path / module
+    path.write_text(path.read_text(encoding="utf-8") + f"\n{line}\n", encoding="utf-8")
+    done = run_contracts(tmp_path)
+    assert done.returncode == 1
+    assert "BROKEN" in done.stdout
+
+
+def test_core_needs_only_the_standard_library() -> None:
+    for node in ast.walk(ast.parse((ROOT / "deltamem" / "memory.py").read_text(encoding="utf-8"))):
+        names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+        if isinstance(node, ast.ImportFrom):
+            names = [node.module or ""]
+        for name in names:
+            assert name.partition(".")[0] in sys.stdlib_module_names, name
+
+
+def test_types_are_published() -> None:
+    assert (ROOT / "deltamem" / "py.typed").is_file()
+    assert "py.typed" in (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+
+
+def test_ci_runs_tests_and_lint() -> None:
+    script = ROOT / ".ci" / "run"
+    assert os.access(script, os.X_OK)
+    text = script.read_text(encoding="utf-8")
+    assert "set -euo pipefail" in text
+    assert {"make test", "make lint"} <= set(text.splitlines())
