@@ -44,9 +44,9 @@ Config = TypeVar("Config", bound=BaseModel)
 def run_hydra(task: Callable[[DictConfig], int | None], config_name: str, config_dir: Path = CONFIGS) -> NoReturn:
     """Run a command under Hydra and exit.
 
-    Exit code: what the task returns (None is 0); 2 for an unknown key, an unreadable override or a `DeltaMemError`; 130
-    when interrupted. Any other exception is a defect of ours and keeps its stack trace. With ``HYDRA_FULL_ERROR=1`` in
-    the environment nothing is shortened.
+    Exit code: what the task returns (None is 0); 2 for an unknown key, an unreadable override, a `DeltaMemError` or what
+    the operating system refuses (no permission, no space); 130 when interrupted. Any other exception is a defect of ours
+    and keeps its stack trace. With ``HYDRA_FULL_ERROR=1`` in the environment nothing is shortened.
 
     Args:
         task: Takes the composed configuration.
@@ -67,7 +67,7 @@ def run_hydra(task: Callable[[DictConfig], int | None], config_name: str, config
         # Hydra would announce a failed job with lines of its own, so the task ends the process itself.
         try:
             code = task(config)
-        except (DeltaMemError, OmegaConfBaseException) as error:
+        except (DeltaMemError, OmegaConfBaseException, OSError) as error:
             if not shorten:
                 raise
             _fail(_sentence(error))
@@ -92,8 +92,8 @@ def run_plain(task: Callable[[], int | None]) -> NoReturn:
     """Run a command that is not configured by Hydra, with the same treatment of bad input."""
     try:
         sys.exit(task() or 0)
-    except DeltaMemError as error:
-        _fail(str(error))
+    except (DeltaMemError, OSError) as error:
+        _fail(_sentence(error))
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         sys.exit(130)
@@ -126,9 +126,13 @@ def validated(config: DictConfig, model: type[Config]) -> Config:
 
 def _sentence(error: BaseException) -> str:
     """Say in one sentence what Hydra or OmegaConf say in several lines."""
-    from omegaconf.errors import ConfigAttributeError, ConfigKeyError, MissingMandatoryValue
-
     if isinstance(error, DeltaMemError):
+        return str(error)
+    if isinstance(error, OSError) and error.filename is not None:
+        return f"{error.filename}: {error.strerror}"
+    try:
+        from omegaconf.errors import ConfigAttributeError, ConfigKeyError, MissingMandatoryValue
+    except ImportError:  # a command without Hydra in the base installation
         return str(error)
     cause = error.__cause__
     for candidate in (cause, error):

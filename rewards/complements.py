@@ -12,7 +12,6 @@ from deltamem.errors import DeltaMemError
 from deltamem.memory import Event, MemoryState, Operation, apply, check
 
 _ANY_TIME = datetime.min  # entries are compared by id and text only
-_PREDICTED_PREFIX, _TARGET_PREFIX = "p", "t"  # so that no predicted addition shares its id with a target addition
 
 
 class Origin(StrEnum):
@@ -84,11 +83,11 @@ def compare(prior: MemoryState, predicted: Sequence[Operation], target: Sequence
             f"the target operations do not fit the prior state ({', '.join(sorted(set(checked.problems)))}): every UPDATE "
             "and NONE needs an existing target_memory_id, and no operation may be empty or repeated"
         )
-    predicted_state = apply(prior, check(prior, predicted).valid, _ANY_TIME, id_prefix=_PREDICTED_PREFIX)
-    target_state = apply(prior, target, _ANY_TIME, id_prefix=_TARGET_PREFIX)
+    predicted_state = apply(prior, check(prior, predicted).valid, _ANY_TIME)
+    target_state = apply(prior, target, _ANY_TIME)
     keywords = {op.target_memory_id: op.keywords for op in target if op.event is Event.UPDATE}
 
-    # `apply` numbers additions in the order of their operations, but only texts and keywords matter from here on.
+    # Both states number their additions alike, but no addition is the same memory as one of the other state.
     left = [Entry(None, entry.text, Origin.ADDED) for key, entry in predicted_state.items() if key not in prior]
     right = [Entry(None, op.text, Origin.ADDED, op.keywords) for op in target if op.event is Event.ADD]
     agreed: list[Entry] = []
@@ -99,7 +98,7 @@ def compare(prior: MemoryState, predicted: Sequence[Operation], target: Sequence
             agreed += [due] if theirs != before else []
         elif theirs == before:
             left.append(Entry(memory_id, ours, Origin.UNEXPECTED_UPDATE))
-            right.append(Entry(memory_id, theirs, Origin.OVERWRITTEN))
+            right.append(Entry(memory_id, theirs, Origin.OVERWRITTEN, due.keywords))
         else:
             left.append(Entry(memory_id, ours, Origin.STALE if ours == before else Origin.UPDATED))
             right.append(due)

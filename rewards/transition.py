@@ -16,6 +16,9 @@ from deltamem.memory import MemoryState, Operation
 from deltamem.scoring import EmbedTexts
 from rewards.complements import Complements, Entry, Origin, compare
 
+# Equal texts with different keywords tie in similarity; the better score then decides, not an unrelated entry.
+_TIE_BREAK = 1e-9
+
 Matrix = npt.NDArray[np.floating[Any]]
 
 
@@ -196,16 +199,22 @@ def _assign(
     if not left or not right:
         return []
     similarity = _similarities([entry.text for entry in left], [entry.text for entry in right], embed)
+    possible = {
+        (row, column): _pair(left[row], right[column], float(similarity[row, column]), lexical_fidelity=lexical_fidelity)
+        for row, column in np.argwhere(similarity >= tau).tolist()
+    }
     # A pair that is not valid weighs nothing, so the complete assignment is the best partial one once those are dropped.
-    weight = np.where(similarity >= tau, similarity, 0.0)
+    weight = np.zeros_like(similarity)
+    for place, pair in possible.items():
+        weight[place] = pair.similarity + _TIE_BREAK * pair.score
     rows, columns = linear_sum_assignment(weight, maximize=True)
-    pairs = []
-    for row, column in zip(rows.tolist(), columns.tolist(), strict=True):
-        if weight[row, column] > 0.0:
-            ours, theirs, alike = left[row], right[column], float(weight[row, column])
-            score = _fidelity(ours.text, theirs, alike, lexical_fidelity=lexical_fidelity)
-            pairs.append(Pair(ours, theirs, alike, score, PairKind.MATCHED))
-    return pairs
+    chosen = zip(rows.tolist(), columns.tolist(), strict=True)
+    return [possible[place] for place in chosen if place in possible]
+
+
+def _pair(ours: Entry, theirs: Entry, similarity: float, *, lexical_fidelity: bool) -> Pair:
+    score = _fidelity(ours.text, theirs, similarity, lexical_fidelity=lexical_fidelity)
+    return Pair(ours, theirs, similarity, score, PairKind.MATCHED)
 
 
 def _similarities(left: Sequence[str], right: Sequence[str], embed: EmbedTexts) -> Matrix:

@@ -17,7 +17,7 @@ NOT_OURS = {".git", ".venv", "runs", "data", "outputs", "multirun", "build", "di
 
 MACHINE_PATH = re.compile(r"(?<![\w.}\])])/(?:root|tmp|opt|mnt|(?:home|Users)/[\w.-]+)(?![\w-])")
 REGISTRY = re.compile(
-    r"pypi\.org|pythonhosted\.org|download\.pytorch\.org|anaconda\.(?:org|com)|registry\.npmjs|hf-mirror|"
+    r"pypi\.org|pythonhosted\.org|download\.pytorch\.org|anaconda\.(?:org|com)|registry\.npmjs|hf-mirro[r]|"
     r"(?:mirrors?|pypi|artifactory|nexus|devpi)\.[\w-]+\.[a-z]{2,}|\bghcr\.io|docker\.io",
     re.IGNORECASE,
 )

@@ -67,7 +67,7 @@ def _extra_fields(batch: KVBatchMeta) -> list[dict[str, Any]]:
     if not batch.keys:
         return []
     data = tq.kv_batch_get(keys=batch.keys, partition_id=batch.partition_id, select_fields=["extra_fields"])
-    return list(data["extra_fields"].tolist())
+    return list(data["extra_fields"])
 
 
 def _rewards(batch: KVBatchMeta) -> list[float]:

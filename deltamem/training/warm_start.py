@@ -114,7 +114,7 @@ def warm_start(
         for optimizer in optimizers:
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
-        report(WarmStartStep(phase, step, float(loss), accuracy))
+        report(WarmStartStep(phase, step, float(loss.detach()), accuracy))
     model.eval()
 
 

@@ -32,8 +32,11 @@ def main(config: DictConfig) -> int:
     """Run the command; returns its exit code."""
     settings = validated(config, HeldoutSettings)
     settings.check_policy()
-    sessions = _choose(settings)
     console = Console(stderr=True)
+    sessions = _choose(settings)
+    if len(sessions) < settings.n:
+        console.print(f"{settings.sessions} has only {len(sessions)} sessions of the split {settings.split}", markup=False)
+    _make_folder(settings.out)
     result = asyncio.run(_run(settings, sessions, console))
     result.write(settings.out)
     Console().print(summary_table(result.summary))
@@ -50,11 +53,19 @@ def _choose(settings: HeldoutSettings) -> list[LabelledSession]:
     return sessions
 
 
+def _make_folder(folder: Path) -> None:
+    """Make the output folder first: an evaluation whose result cannot be written is wasted."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise DeltaMemError(f"{folder}: the output folder cannot be made: {error.strerror or error}") from error
+
+
 async def _run(settings: HeldoutSettings, sessions: list[LabelledSession], console: Console) -> HeldoutResult:
     config = settings.episode_config()
-    weights = settings.reward.weights
-    embedder = load_embedder(settings.embedder, device=settings.device, batch_size=settings.batch_size)
+    weights, options = settings.reward.weights, settings.reward.options
     policy = await _policy(settings)
+    embedder = load_embedder(settings.embedder, device=settings.device, batch_size=settings.batch_size)
     columns = (TextColumn("episodes"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console, transient=True) as progress:
         bar = progress.add_task("episodes", total=len(sessions))
@@ -69,7 +80,7 @@ async def _run(settings: HeldoutSettings, sessions: list[LabelledSession], conso
             seed=settings.seed,
             provenance=_provenance(settings),
             on_done=lambda rollout: progress.advance(bar),
-            **settings.reward.options,
+            **options,
         )
 
 

@@ -12,7 +12,7 @@ from deltamem.episode import EpisodeConfig, MemoryField
 from deltamem.errors import DeltaMemError
 from deltamem.sessions import Split
 from rewards.total import Weights
-from rewards.transition import TransitionOptions
+from rewards.transition import TransitionOptions, check_options
 
 EPISODE_FILE = "episode.json"
 """Written beside a checkpoint by training: the episode configuration that the policy was trained with."""
@@ -66,7 +66,8 @@ class RewardSettings(_Strict):
 
     @property
     def options(self) -> TransitionOptions:
-        """Options of the transition score."""
+        """Options of the transition score; a `DeltaMemError` if one is out of its range."""
+        check_options(tau=self.tau, stale_weight=self.stale_weight)
         return TransitionOptions(
             tau=self.tau,
             lexical_fidelity=self.lexical_fidelity,

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from deltamem.protocol import Violation
 from eval.statistics import RESAMPLES, bootstrap_interval
 from rewards.diagnostics import RATES, VIOLATION_PREFIX, total_counts
 
@@ -13,6 +14,9 @@ Record = Mapping[str, Any]
 
 SCORES = ("reward", "format", "retrieval", "transition", "precision", "recall")
 """Means over sessions."""
+
+VIOLATIONS_PER_EPISODE = "violations_per_episode/"
+"""Prefix of the metrics that tell how often each kind of violation occurs."""
 
 
 def summarise(records: Sequence[Record], *, resamples: int = RESAMPLES, seed: int = 0) -> dict[str, Any]:
@@ -39,7 +43,7 @@ def summarise(records: Sequence[Record], *, resamples: int = RESAMPLES, seed: in
         return None if interval is None else interval.as_dict()
 
     metrics = {name: ratio([_score(record, name) for record in answered]) for name in SCORES}
-    for name, (top, bottom) in _ratios(records).items():
+    for name, (top, bottom) in _ratios().items():
         metrics[name] = ratio(
             [record["counts"][top] for record in answered], [_denominator(record, bottom) for record in answered]
         )
@@ -69,14 +73,9 @@ def _score(record: Record, name: str) -> float:
     return float(score[name] if name in score else score["transition"][name])
 
 
-def _ratios(records: Sequence[Record]) -> dict[str, tuple[str, str]]:
-    """Numerator and denominator of every rate, those of the violations that occurred included."""
-    kinds = sorted({key for record in records for key, value in record["counts"].items() if value})
-    violations = {
-        f"violations_per_episode/{key.removeprefix(VIOLATION_PREFIX)}": (key, "answered")
-        for key in kinds
-        if key.startswith(VIOLATION_PREFIX)
-    }
+def _ratios() -> dict[str, tuple[str, str]]:
+    """Numerator and denominator of every rate over the answered sessions."""
+    violations = {f"{VIOLATIONS_PER_EPISODE}{kind}": (f"{VIOLATION_PREFIX}{kind}", "answered") for kind in Violation}
     return {name: pair for name, pair in (RATES | violations).items() if name != "failure_rate"}
 
 

@@ -7,6 +7,8 @@ from typing import Any
 
 from rich.table import Table
 
+from eval.heldout.summary import VIOLATIONS_PER_EPISODE
+
 LABELS = {
     "reward": "reward",
     "format": "  format",
@@ -34,12 +36,14 @@ LABELS = {
 
 def label(name: str) -> str:
     """How a metric is called on the terminal and in the report."""
-    return LABELS.get(name) or name.replace("violations_per_episode/", "violations per session: ").replace("_", " ")
+    return LABELS.get(name) or name.replace(VIOLATIONS_PER_EPISODE, "violations per session: ").replace("_", " ")
 
 
 def shown_metrics(metrics: Mapping[str, Any]) -> list[str]:
     """Names of the metrics to show, in order: those with a label, then the violations that occurred."""
-    violations = [name for name in metrics if name.startswith("violations_per_episode/")]
+    violations = [
+        name for name, value in metrics.items() if name.startswith(VIOLATIONS_PER_EPISODE) and value and value["estimate"]
+    ]
     return [name for name in LABELS if name in metrics] + violations
 
 
@@ -55,7 +59,7 @@ def summary_table(summary: Mapping[str, Any]) -> Table:
     for name in shown_metrics(summary["metrics"]):
         value = summary["metrics"][name]
         if value is None:
-            table.add_row(label(name), "–", "nothing to count")
+            table.add_row(label(name), "-", "nothing to count")
         else:
             table.add_row(label(name), f"{value['estimate']:.3f}", f"{value['low']:.3f} to {value['high']:.3f}")
     return table

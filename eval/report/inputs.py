@@ -18,6 +18,9 @@ SHOWN_EVALUATION = "after_sampled"
 """The evaluation whose trajectories are shown."""
 
 
+_SHOWN_KEYS = {"key", "dialogue", "turns", "operations", "target_operations", "prior_state", "score", "violations"}
+
+
 @dataclass(frozen=True, slots=True)
 class RunInputs:
     """Everything that was found.
@@ -110,12 +113,17 @@ def read_run(folder: Path) -> RunInputs:
         for mode in MODES:
             if summary := reader.mapping(f"eval/{phase}_{mode}/summary.json", "evaluation"):
                 summaries[f"{phase}_{mode}"] = summary
+    name = f"eval/{SHOWN_EVALUATION}/trajectories.jsonl"
+    records = reader.lines(name, "trajectories")
+    trajectories = [record for record in records if record.keys() >= _SHOWN_KEYS]
+    if len(trajectories) < len(records):
+        reader.note("trajectories", f"{name}: {len(records) - len(trajectories)} records of another format; skipped.")
     return RunInputs(
         name=folder.resolve().name,
         metrics=reader.lines("metrics.jsonl", "training"),
         warm_start=reader.lines("warm_start.jsonl", "warm_start"),
         summaries=summaries,
-        trajectories=reader.lines(f"eval/{SHOWN_EVALUATION}/trajectories.jsonl", "trajectories"),
+        trajectories=trajectories,
         run_summary=reader.mapping("summary.json", "run"),
         missing=reader.missing,
     )

@@ -1,4 +1,4 @@
-"""Small random cases for the reward tests: texts of few words, embeddings in the plane, so that similarities straddle tau."""
+"""Small random cases for the reward tests; texts lie in a plane, so that their similarities straddle tau."""
 
 from __future__ import annotations
 

@@ -59,8 +59,8 @@ def oracle(
     paper_literal: bool,
     stale_weight: float,
     match_overwritten: bool,
-) -> list[tuple[float, float, float, float, float]]:
-    """All scores (reward, precision, recall, positive, negative) that a best matching gives: several if matchings tie."""
+) -> tuple[float, float, float, float, float]:
+    """The reward, precision, recall, positive and negative distance; of matchings that tie, the one that scores best."""
     predicted_state = after(prior, readable(prior, predicted or []), "predicted")
     target_state = after(prior, target, "target")
     keywords = {("target", n): op[3] for n, op in enumerate(target) if op[0] == "ADD"}
@@ -73,11 +73,11 @@ def oracle(
     unexpected = touched - due
     stale = (due - touched) & set(dp)
     if predicted is None:
-        return [(0.0, 0.0, 0.0, len(dp), len(dt))]
+        return 0.0, 0.0, 0.0, len(dp), len(dt)
     changed = predicted_state != prior, target_state != prior
     if changed != (True, True):
         value = 1.0 if changed == (False, False) else 0.0
-        return [(value, value, value, len(dp), len(dt))]
+        return value, value, value, len(dp), len(dt)
 
     def score(text: Text, key: object, similarity: float) -> float:
         wanted = {" ".join(k.casefold().split()) for k in keywords.get(key, ())}
@@ -85,9 +85,7 @@ def oracle(
             return sum(occurs(keyword, text) for keyword in wanted) / len(wanted)
         return similarity
 
-    similarity = {
-        (i, j): cosine(predicted_state[a], target_state[b]) for i, a in enumerate(dp) for j, b in enumerate(dt)
-    }
+    similarity = {(i, j): cosine(predicted_state[a], target_state[b]) for i, a in enumerate(dp) for j, b in enumerate(dt)}
     valid = {
         (i, j)
         for (i, j), value in similarity.items()
@@ -111,4 +109,4 @@ def oracle(
         recall = credit / n_target if n_target else 0.0
         f1 = 0.0 if precision + recall == 0 else 2 * precision * recall / (precision + recall)
         results.append((f1, precision, recall, n_predicted - credit, n_target - credit))
-    return results
+    return max(results)

@@ -22,9 +22,7 @@ def test_update_on_the_right_memory_in_other_words_is_scored_by_its_keywords():
     assert score.reward == score.precision == score.recall == 0.5
     assert score.pairs[0].kind is PairKind.MATCHED
     assert score.pairs[0].similarity == pytest.approx(np.cos(np.radians(20)))
-    by_similarity = transition_score(
-        PRIOR, [update("m1", "Anna moved to Bergen.")], target, embed, lexical_fidelity=False
-    )
+    by_similarity = transition_score(PRIOR, [update("m1", "Anna moved to Bergen.")], target, embed, lexical_fidelity=False)
     assert by_similarity.reward == pytest.approx(np.cos(np.radians(20)))
     assert transition_score(PRIOR, [update("m1", "Anna moved to Bergen.")], target, embed, tau=0.95).reward == 0.0
 
@@ -77,9 +75,7 @@ def test_old_text_added_again_after_overwriting_is_the_known_hole_and_can_be_clo
 
 def test_the_assignment_takes_the_largest_total_similarity_not_the_nearest_first():
     embed = PlaneEmbedder(fixed={"A": unit(0), "B": unit(32), "a": unit(-25), "b": unit(5)})
-    score = transition_score(
-        state({}), [add("A"), add("B")], [add("a"), add("b")], embed, tau=0.75, lexical_fidelity=False
-    )
+    score = transition_score(state({}), [add("A"), add("B")], [add("a"), add("b")], embed, tau=0.75, lexical_fidelity=False)
     # A-b is the nearest pair (5 degrees), but then B-a (57 degrees) would not be valid.
     assert {(pair.predicted.text, pair.target.text) for pair in score.pairs} == {("A", "a"), ("B", "b")}
 

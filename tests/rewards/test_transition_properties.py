@@ -104,7 +104,7 @@ def test_the_order_of_operations_does_not_matter(seed, mode, shuffler):
 def test_more_invented_additions_never_help(seed, invented, lexical_fidelity, match_overwritten):
     case = random_case(seed)
     names = [f"Invented {number}." for number in range(invented)]
-    case.embed.fixed |= {name: (0.0, 0.0, 1.0) for name in names}  # at right angles to everything else
+    case.embed.fixed |= dict.fromkeys(names, (0.0, 0.0, 1.0))  # at right angles to everything else
     rewards = [
         transition_score(
             case.prior,

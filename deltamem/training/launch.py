@@ -1,0 +1,192 @@
+"""Starting GRPO in a child process, following it, and ending it cleanly."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf, open_dict
+from rich.console import Console
+
+from deltamem.errors import DeltaMemError
+from deltamem.files import atomic_writer
+from deltamem.provenance import config_hash
+from deltamem.training.checkpoints import check_space, latest_complete, remove_incomplete, step_of
+from deltamem.training.dataset import AGENT_NAME
+from deltamem.training.progress import GrpoProgress, MetricsFile, Tail
+from deltamem.training.settings import TrainSettings
+
+_POLL_SECONDS = 0.5
+_STOP_SECONDS = 30.0
+
+_CADENCE = ("total_training_steps", "total_epochs", "save_freq", "test_freq", "val_before_train", "logger")
+"""Keys of ``trainer`` that may change when a run goes on; the rest of the configuration may not."""
+
+
+class TrainingFailedError(Exception):
+    """GRPO ended before its last step; the message says why and where the log is."""
+
+
+def run_grpo(config: DictConfig, settings: TrainSettings, console: Console) -> None:
+    """Train until the last step, from the last complete checkpoint if there is one.
+
+    Args:
+        config: The whole configuration, resolved.
+        settings: Its ``deltamem`` part.
+        console: Shows the progress.
+
+    Raises:
+        DeltaMemError: If the checkpoints do not fit on the disk, or belong to another configuration.
+        TrainingFailedError: If verl's trainer fails.
+    """
+    folder = settings.out / "grpo"
+    checkpoints = Path(config.trainer.default_local_dir)
+    checkpoints.mkdir(parents=True, exist_ok=True)
+    remove_incomplete(checkpoints)
+    last = latest_complete(checkpoints)
+    _check_same_run(folder / "identity.json", config, resuming=last is not None)
+    keep = config.trainer.max_actor_ckpt_to_keep
+    check_space(checkpoints, Path(config.actor_rollout_ref.model.path), keep=1 if keep is None else int(keep))
+    start = step_of(last) if last else 0
+    total = int(config.trainer.total_training_steps or 0)
+    metrics = MetricsFile(settings.out / "metrics.jsonl", from_step=start if last else None)
+    if last and start >= total > 0:
+        return
+    config = config.copy()
+    with open_dict(config):
+        # Named explicitly: verl's own note of the last step may be cut off.
+        config.trainer.resume_mode = "resume_path" if last else "disable"
+        config.trainer.resume_from_path = str(last) if last else None
+        if last:
+            config.trainer.val_before_train = False
+    write_yaml(folder / "config.yaml", config)
+    write_yaml(Path(config.actor_rollout_ref.rollout.agent.agent_loop_config_path), agent_loop_config(settings))
+    logs = settings.out / "logs"
+    logs.mkdir(exist_ok=True)
+    attempt = 1 + len(list(logs.glob("grpo_*.log")))
+    log, verl_metrics = logs / f"grpo_{attempt}.log", logs / f"grpo_{attempt}.jsonl"
+    console.print(f"grpo: full log in {log}" + (f", going on after step {start}" if last else ""))
+    with GrpoProgress(console, total, start) as progress:
+        code = _follow(folder / "config.yaml", environment(settings, verl_metrics), log, verl_metrics, metrics, progress)
+    if code != 0:
+        raise TrainingFailedError(f"GRPO ended with exit code {code}: {last_words(log)} (full log: {log})")
+
+
+def _follow(
+    config: Path, env: Mapping[str, str], log: Path, verl_metrics: Path, metrics: MetricsFile, progress: GrpoProgress
+) -> int:
+    tail = Tail(verl_metrics)
+
+    def take() -> None:
+        for record in tail.records():
+            metrics.add(record)
+            progress.show(record)
+
+    with log.open("wb") as output:
+        # A session of its own: Ctrl-C reaches this process only, which then ends the child and its ray instance in order.
+        child = subprocess.Popen(
+            [sys.executable, "-m", "deltamem.training.grpo", str(config)],
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            stdin=subprocess.DEVNULL,
+            env=dict(env),
+            start_new_session=True,
+        )
+        try:
+            while True:
+                try:
+                    code = child.wait(_POLL_SECONDS)
+                except subprocess.TimeoutExpired:
+                    take()
+                else:
+                    take()
+                    return code
+        finally:
+            _stop(child)
+
+
+def _stop(child: subprocess.Popen[bytes]) -> None:
+    """End the child if it still runs: it shuts ray down on SIGTERM, and is killed if it does not."""
+    if child.poll() is None:
+        child.terminate()
+        try:
+            child.wait(_STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            os.killpg(child.pid, signal.SIGKILL)
+            child.wait()
+
+
+def _check_same_run(path: Path, config: DictConfig, *, resuming: bool) -> None:
+    plain: Any = OmegaConf.to_container(config)
+    plain["trainer"] = {key: value for key, value in plain["trainer"].items() if key not in _CADENCE}
+    identity = config_hash(plain)
+    if resuming and (not path.exists() or path.read_text(encoding="utf-8") != identity):
+        raise DeltaMemError(
+            f"{path.parent}: the checkpoints there were made with another configuration; choose another deltamem.out, or "
+            "remove the folder to begin anew"
+        )
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with atomic_writer(path) as file:
+        file.write(identity)
+
+
+def environment(settings: TrainSettings, verl_metrics: Path) -> dict[str, str]:
+    """Environment of the child and of all ray workers."""
+    env = dict(os.environ)
+    env |= {
+        "VERL_FILE_LOGGER_PATH": str(verl_metrics),
+        "TOKENIZERS_PARALLELISM": "false",
+        "RAY_USAGE_STATS_ENABLED": "0",
+        "RAY_DEDUP_LOGS": "0",
+        "PYTHONUNBUFFERED": "1",
+    }
+    # The workers must find this package and the scorer's, whatever folder ray starts them in.
+    root = str(Path(__file__).resolve().parents[2])
+    env["PYTHONPATH"] = os.pathsep.join([root, *filter(None, [env.get("PYTHONPATH")])])
+    if os.environ.get("DELTAMEM_ALLOW_HUB") != "1":
+        env["HF_HUB_OFFLINE"] = "1"
+    if settings.cpu_threads is not None:
+        env |= {
+            "VERL_PLATFORM": "cpu",
+            "VERL_USE_EXTERNAL_MODULES": "deltamem.training.cpu",
+            "DELTAMEM_CPU_THREADS": str(settings.cpu_threads),
+            # One thread for all that does not ask for more, and no spinning while the other process computes.
+            "OMP_NUM_THREADS": "1",
+            "OMP_WAIT_POLICY": "PASSIVE",
+            "GOMP_SPINCOUNT": "0",
+            "RAY_worker_niceness": "0",
+            "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+        }
+    return env
+
+
+def agent_loop_config(settings: TrainSettings) -> DictConfig:
+    """What verl's workers instantiate for every rollout, as the content of a YAML file."""
+    loop = {
+        "name": AGENT_NAME,
+        "_target_": "deltamem.training.agent_loop.DeltaMemAgentLoop",
+        "turn_tokens": settings.turn_tokens,
+        "episode": settings.episode.model_dump(mode="json"),
+        "embedder": settings.embedder.model_dump(),
+        "scorer": settings.reward,
+    }
+    return OmegaConf.create([loop])  # type: ignore[return-value]
+
+
+def write_yaml(path: Path, config: Any) -> None:
+    """Write a configuration file whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with atomic_writer(path) as file:
+        file.write(OmegaConf.to_yaml(config))
+
+
+def last_words(log: Path) -> str:
+    """The reason at the end of a log: its last ``error:`` line, else its last line."""
+    lines = [line.strip() for line in log.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
+    told = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
+    return (told or lines or ["nothing was logged"])[-1]

@@ -1,0 +1,162 @@
+"""A training run as a list of stages: data, model, warm start, GRPO, export."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+from omegaconf import DictConfig, OmegaConf
+from rich.console import Console
+
+from deltamem.errors import DeltaMemError
+from deltamem.provenance import file_sha256
+from deltamem.sessions import LabelledSession, read_sessions
+from deltamem.training import dataset
+from deltamem.training.checkpoints import export_policy, latest_complete
+from deltamem.training.launch import run_grpo
+from deltamem.training.settings import TrainSettings
+from deltamem.training.stages import Stage
+
+Options = TypeVar("Options")
+
+_REPORT_EVERY = 50
+
+
+def stages(config: DictConfig, settings: TrainSettings, console: Console) -> list[Stage]:
+    """The stages of a run, in order; `model` and `warm_start` only where they are configured.
+
+    Args:
+        config: The whole configuration, resolved.
+        settings: Its ``deltamem`` part, with an absolute `out`.
+        console: Shows progress inside a stage.
+
+    Raises:
+        DeltaMemError: If the sessions file is missing or a stage is configured with unknown keys.
+    """
+    if not settings.sessions.is_file():
+        raise DeltaMemError(
+            f"{settings.sessions}: no such file; make one with: python -m synth out={settings.sessions.parent}"
+        )
+    out = settings.out
+    episode = {"episode": settings.episode.model_dump(mode="json"), "seed": settings.seed}
+    found = [
+        Stage(
+            "data",
+            {**episode, **settings.data.model_dump(), "sessions_sha256": file_sha256(settings.sessions)},
+            lambda: _export_data(config, settings),
+            out / "data" / "heldout.parquet",
+        )
+    ]
+    if settings.model is not None:
+        found.append(
+            Stage("model", {**episode, "model": settings.model}, lambda: _build_model(settings), out / "model")
+        )
+    if settings.warm_start is not None:
+        found.append(
+            Stage(
+                "warm_start",
+                {**episode, "warm_start": settings.warm_start},
+                lambda: _warm_start(settings, console),
+                out / "warm_start" / "model",
+            )
+        )
+    inputs: Any = OmegaConf.to_container(config)
+    # These say how a run is shown and continued, not what it computes.
+    for key in ("logger", "save_freq", "default_local_dir"):
+        inputs["trainer"].pop(key)
+    policy = out / "policy"
+    checkpoints = Path(config.trainer.default_local_dir)
+    return [
+        *found,
+        Stage("grpo", {"config": inputs}, lambda: run_grpo(config, settings, console), checkpoints),
+        Stage("export", {}, lambda: _export(checkpoints, policy), policy),
+    ]
+
+
+def _export_data(config: DictConfig, settings: TrainSettings) -> None:
+    exported = dataset.export(
+        settings.sessions,
+        settings.out / "data",
+        settings.episode.config(),
+        train_sessions=settings.data.train_sessions,
+        heldout_sessions=settings.data.heldout_sessions,
+        skip_people=settings.data.skip_people,
+        seed=settings.seed,
+    )
+    batch = config.data.train_batch_size
+    if exported.train_sessions < batch:
+        raise DeltaMemError(
+            f"{settings.sessions}: {exported.train_sessions} training sessions are fewer than data.train_batch_size={batch}"
+        )
+
+
+def _early_sessions(settings: TrainSettings) -> list[LabelledSession]:
+    """Sessions of the training persons that GRPO leaves alone; of all of them if it leaves none."""
+    everything = list(read_sessions(settings.sessions, split="train"))
+    people = dataset.people(everything, "train")
+    early = set(people[: settings.data.skip_people] or people)
+    return [item for item in everything if item.session.person_id in early]
+
+
+def _options(kind: type[Options], values: Mapping[str, Any], key: str) -> Options:
+    try:
+        return kind(**values)
+    except TypeError as error:
+        raise DeltaMemError(f"config key 'deltamem.{key}': {error}") from error
+
+
+def _build_model(settings: TrainSettings) -> None:
+    from deltamem.training.tiny_model import TinyModelConfig, build
+
+    options = _options(TinyModelConfig, settings.model or {}, "model")
+    target = settings.out / "model"
+    partial = _fresh(target)
+    build(partial, _early_sessions(settings), settings.episode.config(), options, seed=settings.seed)
+    partial.replace(target)
+
+
+def _warm_start(settings: TrainSettings, console: Console) -> None:
+    import torch
+    from transformers import AutoTokenizer, Qwen3ForCausalLM
+
+    from deltamem.training.warm_start import WarmStartConfig, WarmStartStep, warm_start
+
+    options = _options(WarmStartConfig, settings.warm_start or {}, "warm_start")
+    if settings.cpu_threads is not None:
+        torch.set_num_threads(settings.cpu_threads)
+    start = settings.out / "model"
+    tokenizer = AutoTokenizer.from_pretrained(start)
+    model = Qwen3ForCausalLM.from_pretrained(start, dtype=torch.float32)
+    total = options.copy_steps + options.steps
+
+    def report(step: WarmStartStep) -> None:
+        if step.step % _REPORT_EVERY == 0 or step.step == total:
+            console.print(
+                f"warm_start {step.step}/{total}: {step.phase}, loss {step.loss:.3f}, accuracy {step.accuracy:.3f}"
+            )
+
+    episode = settings.episode.config()
+    warm_start(model, tokenizer, _early_sessions(settings), episode, options, seed=settings.seed, report=report)
+    target = settings.out / "warm_start" / "model"
+    partial = _fresh(target)
+    model.save_pretrained(partial)
+    tokenizer.save_pretrained(partial)
+    partial.replace(target)
+
+
+def _fresh(target: Path) -> Path:
+    """An empty folder beside the target, which is removed."""
+    partial = target.with_name(f".{target.name}.partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    shutil.rmtree(target, ignore_errors=True)
+    partial.mkdir(parents=True)
+    return partial
+
+
+def _export(checkpoints: Path, policy: Path) -> None:
+    last = latest_complete(checkpoints)
+    if last is None:
+        raise DeltaMemError(f"{checkpoints}: no complete checkpoint to export; set trainer.save_freq")
+    export_policy(last, policy)

@@ -1,0 +1,65 @@
+"""The ``deltamem:`` part of the training configuration as a typed object."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from deltamem.episode import EpisodeConfig, MemoryField
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class DataSettings(_Strict):
+    """Which sessions are trained and validated on; see `deltamem.training.dataset.export`."""
+
+    train_sessions: int | None = Field(ge=1)
+    heldout_sessions: int | None = Field(ge=1)
+    skip_people: int = Field(ge=0)
+
+
+class EpisodeSettings(_Strict):
+    """Fields of `deltamem.episode.EpisodeConfig`."""
+
+    system_prompt: str
+    session_prompt: str
+    k: int = Field(ge=1)
+    max_turns: int = Field(ge=1)
+    memory_fields: tuple[MemoryField, MemoryField, MemoryField]
+
+    def config(self) -> EpisodeConfig:
+        """The library's own type."""
+        return EpisodeConfig(**self.model_dump())
+
+
+class EmbedderSettings(_Strict):
+    """Arguments of `deltamem.training.embedding_actor.connect`."""
+
+    name: str
+    device: str
+    batch_size: int = Field(ge=1)
+    threads: int = Field(ge=1)
+
+
+class TrainSettings(_Strict):
+    """Everything under ``deltamem:``; ``configs/train.yaml`` says what each key means."""
+
+    out: Path
+    sessions: Path
+    seed: int
+    data: DataSettings
+    episode: EpisodeSettings
+    turn_tokens: int = Field(ge=1)
+    embedder: EmbedderSettings
+    reward: dict[str, Any]
+    max_failure_rate: float = Field(ge=0.0, le=1.0)
+    rates: dict[str, tuple[str, str]]
+    cpu_threads: int | None = Field(ge=1)
+    model: dict[str, Any] | None
+    warm_start: dict[str, Any] | None
+    poll_seconds: float = Field(gt=0.0)
+    sort_by_length: bool

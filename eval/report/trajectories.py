@@ -1,0 +1,224 @@
+"""Which trajectories are shown, and each of them taken apart for the page."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from deltamem.episode import Message
+from deltamem.memory import Event
+
+Record = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Keyword:
+    """A keyword of a target and whether the matched prediction contains it."""
+
+    text: str
+    found: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A stretch of a target's text; `found` is None outside keywords."""
+
+    text: str
+    found: bool | None
+
+
+@dataclass(frozen=True, slots=True)
+class OperationView:
+    """An operation as shown.
+
+    Attributes:
+        event: ADD, UPDATE or NONE.
+        target_id: The memory it refers to.
+        old_text: Its text before the session.
+        pieces: The new text, split at its keywords.
+        keywords: The keywords; empty for predictions.
+        pair: The matched pair of a target operation, if there is one.
+        remark: What became of a target operation without a pair.
+    """
+
+    event: str
+    target_id: str | None
+    old_text: str | None
+    pieces: list[Piece]
+    keywords: list[Keyword]
+    pair: Record | None = None
+    remark: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class TurnView:
+    """One message after the opening: an assistant's thinking and action, or what a search returned."""
+
+    role: str
+    think: str
+    queries: list[str]
+    memories: list[Record]
+    rest: str
+
+
+@dataclass(frozen=True, slots=True)
+class TrajectoryView:
+    """A record with the reason for showing it and its parts taken apart."""
+
+    record: Record
+    reason: str
+    turns: list[TurnView]
+    predicted: list[OperationView] | None
+    target: list[OperationView]
+
+
+def choose(records: Sequence[Record], count: int) -> list[tuple[str, Record]]:
+    """Choose a spread: the best, the worst, those with due updates, and the rest evenly between them.
+
+    Args:
+        records: The records of an evaluation; those that failed are not shown.
+        count: How many to choose; all if there are fewer.
+
+    Returns:
+        Reason and record, best reward first, equal rewards in the order of the records.
+    """
+    answered = sorted(
+        (record for record in records if record.get("failure") is None),
+        key=lambda record: -float(record["score"]["reward"]),
+    )
+    share = max(1, count // 4)
+    chosen: dict[int, str] = {}
+
+    def take(indices: Iterable[int], reason: str, limit: int) -> None:
+        free = [index for index in indices if index not in chosen]
+        limit = min(limit, count - len(chosen))
+        chosen.update(dict.fromkeys((free[position] for position in _spread(len(free), limit)), reason))
+
+    every = range(len(answered))
+    take(every[:share], "one of the best", share)
+    take(every[-share:], "one of the worst", share)
+    take((index for index in every if answered[index].get("counts", {}).get("due_updates")), "with a due update", share)
+    take(every, "in between", count)
+    return [(chosen[index], answered[index]) for index in sorted(chosen)]
+
+
+def _spread(length: int, count: int) -> list[int]:
+    """At most `count` positions, evenly over a sequence, away from its ends."""
+    return sorted({int((position + 0.5) * length / count) for position in range(count)} & set(range(length)))
+
+
+def view(record: Record, reason: str) -> TrajectoryView:
+    """Take a record apart for the page."""
+    predicted = record["operations"]
+    return TrajectoryView(
+        record=record,
+        reason=reason,
+        turns=[_turn(message) for message in record["turns"]],
+        predicted=None if predicted is None else [_predicted(operation, record) for operation in predicted],
+        target=[_target(operation, record) for operation in record["target_operations"]],
+    )
+
+
+_THINK = re.compile(r"\s*<think>(.*?)</think>\s*(.*)", re.DOTALL)
+_CALL = re.compile(r"<tool_call>(.*?)</tool_call>", re.DOTALL)
+
+
+def _turn(message: Message) -> TurnView:
+    content = message["content"]
+    if message["role"] == "tool":
+        memories = _json(content)
+        readable = isinstance(memories, list) and all(isinstance(memory, dict) for memory in memories)
+        return TurnView("tool", "", [], memories if readable else [], "" if readable else content)
+    match = _THINK.fullmatch(content)
+    think, rest = (match[1].strip(), match[2].strip()) if match else ("", content)
+    call = _CALL.fullmatch(rest)
+    queries = _queries(_json(call[1])) if call else []
+    return TurnView("assistant", think, queries, [], "" if queries else rest)
+
+
+def _json(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return None
+
+
+def _queries(call: Any) -> list[str]:
+    """The queries of a call that keeps to the protocol; any other call is shown as it was written."""
+    arguments = call.get("arguments") if isinstance(call, dict) else None
+    queries = arguments.get("query_list") if isinstance(arguments, dict) else None
+    return queries if isinstance(queries, list) and all(isinstance(query, str) for query in queries) else []
+
+
+def _predicted(operation: Record, record: Record) -> OperationView:
+    target_id = operation["target_memory_id"]
+    return OperationView(operation["event"], target_id, _old_text(target_id, record), [Piece(operation["text"], None)], [])
+
+
+def _target(operation: Record, record: Record) -> OperationView:
+    target_id, event = operation["target_memory_id"], operation["event"]
+    pair = _pair(operation, record["score"]["transition"]["pairs"])
+    predicted_text = pair["predicted"]["text"] if pair else ""
+    keywords = [Keyword(text, _normalise(text) in _normalise(predicted_text)) for text in operation["keywords"]]
+    return OperationView(
+        event,
+        target_id,
+        _old_text(target_id, record),
+        _pieces(operation["text"], keywords),
+        keywords,
+        pair,
+        "" if pair else _remark(operation, record),
+    )
+
+
+def _old_text(memory_id: str | None, record: Record) -> str | None:
+    memory = record["prior_state"].get(memory_id)
+    return None if memory is None else memory["text"]
+
+
+def _pair(operation: Record, pairs: Sequence[Record]) -> Record | None:
+    """The pair whose target entry this operation wrote; additions have no id in pairs, so their text decides."""
+    if operation["event"] == Event.NONE:
+        return None
+    for pair in pairs:
+        entry = pair["target"]
+        if (entry["id"], entry["text"]) == (operation["target_memory_id"], operation["text"]):
+            return pair
+    return None
+
+
+def _remark(operation: Record, record: Record) -> str:
+    if operation["event"] != Event.NONE:
+        return "no counterpart"
+    target_id = operation["target_memory_id"]
+    named = any(
+        predicted["event"] == Event.NONE and predicted["target_memory_id"] == target_id
+        for predicted in record["operations"] or ()
+    )
+    seen = any(target_id in ids for ids in record["retrieved_ids"])
+    return f"{'named by a NONE' if named else 'not named by a NONE'}, {'found' if seen else 'not found'} by a search"
+
+
+def _pieces(text: str, keywords: Sequence[Keyword]) -> list[Piece]:
+    """Split a text at its keywords, without regard to case and the kind of whitespace; longer keywords win."""
+    patterns = {
+        r"\s+".join(map(re.escape, keyword.text.split())): keyword.found
+        for keyword in sorted(keywords, key=lambda keyword: -len(keyword.text))
+        if keyword.text.strip()
+    }
+    if not patterns:
+        return [Piece(text, None)]
+    found = list(patterns.values())
+    pieces, end = [], 0
+    for match in re.finditer("|".join(f"({pattern})" for pattern in patterns), text, re.IGNORECASE):
+        pieces += [Piece(text[end : match.start()], None)] if match.start() > end else []
+        pieces.append(Piece(match[0], found[(match.lastindex or 1) - 1]))
+        end = match.end()
+    return [*pieces, Piece(text[end:], None)] if end < len(text) else pieces
+
+
+def _normalise(text: str) -> str:
+    return " ".join(text.casefold().split())

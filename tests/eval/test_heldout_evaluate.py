@@ -1,0 +1,169 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from heldout_cases import ScriptedPolicy, WordEmbedder, add, labelled, none, oracle, outputs, people, search, silent, update
+
+from deltamem.embedding import CachedEmbedder
+from deltamem.episode import EpisodeConfig
+from deltamem.errors import DeltaMemError
+from deltamem.sessions import LabelledSession
+from eval.heldout import HeldoutResult, evaluate, select
+
+CONFIG = EpisodeConfig(k=1)
+
+
+def run(sessions: list[LabelledSession], script: object) -> HeldoutResult:
+    policy = ScriptedPolicy(sessions, script, CONFIG)  # type: ignore[arg-type]
+    return evaluate(policy, sessions, WordEmbedder(), CONFIG, resamples=100)
+
+
+def test_the_oracle_earns_everything() -> None:
+    result = run(people(3, 2), oracle)
+    metrics = result.summary["metrics"]
+    for name in (
+        "reward",
+        "format",
+        "retrieval",
+        "transition",
+        "precision",
+        "recall",
+        "add_recall",
+        "update_matched_recall",
+    ):
+        assert metrics[name]["estimate"] == metrics[name]["low"] == metrics[name]["high"] == 1.0, name
+    assert result.failed == 0 and result.summary["people"] == 3 and result.summary["answered"] == 6
+    assert metrics["add_for_update_rate"]["estimate"] == metrics["wrong_target_rate"]["estimate"] == 0.0
+    assert metrics["none_recall"] is None, "there was no NONE to recall"
+
+
+def test_silence_earns_the_format_only() -> None:
+    metrics = run(people(3, 2), silent).summary["metrics"]
+    assert metrics["reward"]["estimate"] == pytest.approx(0.1)
+    assert metrics["update_recall"]["estimate"] == 0.0
+    assert metrics["update_precision"] is None, "no UPDATE was made"
+
+
+def test_figures_of_a_small_case_worked_out_by_hand() -> None:
+    first, second, third, _ = sessions = [
+        labelled(
+            "ann",
+            0,
+            {"m1": "Ann works as baker", "m2": "Ann owns a dog"},
+            [update("m1", "Ann works as pilot", "pilot"), none("m2", "Ann owns a dog")],
+        ),
+        labelled(
+            "ann", 1, {"m1": "Ann lives in Oslo"}, [update("m1", "Ann lives in Rome", "Rome"), add("Ann likes jazz", "jazz")]
+        ),
+        labelled("bob", 0, {"m1": "Bob drives a tram"}, [add("Bob collects old stamps", "stamps")]),
+        labelled("bob", 1, {}, [add("Bob sings", "sings")]),
+    ]
+
+    def script(item: LabelledSession, turn: int) -> str:
+        if item is first:  # right update after a search that finds only m1; the NONE is forgotten
+            return search("Ann works as baker") if turn == 0 else outputs(update("m1", "Ann works as pilot"))
+        if item is second:  # ADD instead of the due UPDATE, no search
+            return outputs(add("Ann lives in Rome"), add("Ann likes jazz"))
+        if item is third:  # wrong UPDATE, a right ADD, and one that is known already
+            return outputs(update("m1", "Bob plays chess badly"), add("Bob collects old stamps"), add("bob drives a tram."))
+        raise ConnectionError("gone")
+
+    result = run(sessions, script)
+    summary, metrics = result.summary, result.summary["metrics"]
+    assert (summary["sessions"], summary["answered"], summary["failed"]) == (4, 3, 1)
+    assert summary["failures"] == {"ConnectionError: gone": 1}
+    assert metrics["failure_rate"]["estimate"] == 0.25
+
+    by_key = {record["key"]: record for record in result.records}
+    # ann/0: the agreed update is the only change, m2 was never found: transition 1, retrieval 0.
+    assert by_key["ann/0"]["score"]["reward"] == pytest.approx(0.1 + 0 + 0.8)
+    # ann/1: Dp = two additions and the stale m1, Dt = the new m1 and jazz: P = 2/3, R = 1, F = 0.8; no search.
+    assert by_key["ann/1"]["score"]["reward"] == pytest.approx(0.1 + 0 + 0.8 * 0.8)
+    # bob/0: Dp = wrong m1 and two additions, Dt = the old m1 and the stamps. The stamps match, and the known sentence added
+    # again restores the old m1: P = 2/3, R = 1, F = 0.8. Nothing had to be retrieved.
+    assert by_key["bob/0"]["score"]["reward"] == pytest.approx(0.1 + 0.1 + 0.8 * 0.8)
+    assert metrics["reward"]["estimate"] == pytest.approx((0.9 + 0.74 + 0.84) / 3)
+    assert (metrics["reward"]["count"], metrics["reward"]["groups"]) == (3, 2)
+    assert metrics["reward"]["low"] == pytest.approx(0.82) and metrics["reward"]["high"] == pytest.approx(0.84)
+
+    expected = {
+        "update_recall": 1 / 2,
+        "add_for_update_rate": 1 / 2,
+        "update_precision": 1 / 2,
+        "wrong_target_rate": 1 / 2,
+        "add_recall": 2 / 2,
+        "none_recall": 0 / 1,
+        "duplicates_per_episode": 1 / 3,
+        "queries_per_episode": 1 / 3,
+        "queries_per_memory": 1 / 5,
+        "restored_overwrites_per_episode": 1 / 3,
+        "violations_per_episode/no_action": 0,
+    }
+    assert {name: metrics[name]["estimate"] for name in expected} == pytest.approx(expected)
+
+
+def test_violations_are_told_by_kind() -> None:
+    sessions = people(2, 2)
+    result = run(sessions, lambda item, turn: "nonsense" if item.session_index else outputs())
+    metrics = result.summary["metrics"]
+    assert metrics["violations_per_episode/no_action"]["estimate"] == 0.5
+    assert metrics["unreadable_rate"]["estimate"] == 0.5
+    assert result.records[1]["violations"] == ["missing_think", "no_action"] and result.records[1]["operations"] is None
+
+
+def test_all_failed_leaves_no_figures_but_a_summary() -> None:
+    def script(item: LabelledSession, turn: int) -> str:
+        raise TimeoutError
+
+    summary = run(people(2, 1), script).summary
+    assert summary["failed"] == 2 and summary["metrics"]["reward"] is None
+    assert summary["metrics"]["failure_rate"]["estimate"] == 1.0
+
+
+def test_texts_are_embedded_in_batches_not_one_session_at_a_time() -> None:
+    sessions, embedder = people(5, 4), WordEmbedder()
+    evaluate(ScriptedPolicy(sessions, silent, CONFIG), sessions, CachedEmbedder(embedder), CONFIG, resamples=10)
+    assert len(embedder.calls) == 2, "prior memories, then all that is scored"
+
+
+def test_files_hold_records_and_making(tmp_path: Path) -> None:
+    sessions = people(2, 1)
+    result = run(sessions, oracle)
+    result.write(tmp_path / "a" / "b")
+    lines = (tmp_path / "a" / "b" / "trajectories.jsonl").read_text(encoding="utf-8").splitlines()
+    records = [json.loads(line) for line in lines]
+    assert [record["key"] for record in records] == ["person0/0", "person1/0"]
+    record = records[0]
+    assert record["queries"] == [["Person0 works as baker in Oslo0"]] and record["retrieved_ids"] == [["m1"]]
+    assert record["target_operations"][0]["keywords"] == ["pilot", "Oslo0"]
+    assert {pair["kind"] for pair in record["score"]["transition"]["pairs"]} == {"agreed_update", "matched"}
+    assert [turn["role"] for turn in record["turns"]] == ["assistant", "tool", "assistant"]
+    summary = json.loads((tmp_path / "a" / "b" / "summary.json").read_text(encoding="utf-8"))
+    making = summary["provenance"]
+    assert making["episode"]["k"] == 1 and set(making["prompt_hashes"]) == {"manager", "session"}
+    assert making["versions"]["python"] and making["embedder"] == "words"
+    assert summary["tokens"] == sum(record["tokens"] for record in records) > 0
+
+
+def test_a_folder_that_cannot_be_written_is_told(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(DeltaMemError, match="cannot be written"):
+        run(people(1, 1), silent).write(tmp_path / "file")
+
+
+def test_selection_is_spread_over_people_and_depends_on_nothing_but_the_seed() -> None:
+    sessions = people(5, 6)
+    chosen = select(sessions, 12, seed=3)
+    per_person = [sum(item.session.person_id == f"person{number}" for item in chosen) for number in range(5)]
+    assert sorted(per_person) == [2, 2, 2, 3, 3]
+    assert chosen == select(list(reversed(sessions)), 12, seed=3)
+    assert {item.key for item in chosen} != {item.key for item in select(sessions, 12, seed=4)}
+    assert {item.key for item in chosen} <= {item.key for item in select(sessions, 20, seed=3)}
+
+
+def test_selection_takes_all_if_there_are_fewer() -> None:
+    sessions = people(2, 2) + people(3, 1)[2:]
+    assert [item.key for item in select(sessions, 99)] == ["person0/0", "person0/1", "person1/0", "person1/1", "person2/0"]
+    assert select([], 5) == []

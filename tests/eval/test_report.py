@@ -1,0 +1,266 @@
+from __future__ import annotations
+
+import html
+import json
+import re
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+from heldout_cases import add, labelled, none, oracle, outputs, people, search, update
+from report_cases import make_run, run_policy
+
+from deltamem.errors import DeltaMemError
+from deltamem.sessions import LabelledSession
+from eval.report import write_report
+from eval.report.charts import Curve, line_chart, running_mean
+from eval.report.tables import comparison
+from eval.report.trajectories import choose, view
+
+EVIL = "Eve owns <script>alert('memory')</script> & \"more\""
+
+
+class Page(HTMLParser):
+    """Collects tags, attributes and text, and checks that tags are closed in order."""
+
+    VOID = frozenset({"meta", "br", "link", "img", "input", "hr"})
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.texts: list[str] = []
+        self.open: list[str] = []
+        self.feed(text)
+        self.close()
+        assert not self.open, f"left open: {self.open}"
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open and self.open[-1] == tag, f"</{tag}> closes {self.open[-3:]}"
+        self.open.pop()
+
+    def handle_data(self, data: str) -> None:
+        self.texts.append(data)
+
+    @property
+    def text(self) -> str:
+        return " ".join(" ".join(self.texts).split())
+
+    def count(self, tag: str, css_class: str | None = None) -> int:
+        return sum(
+            name == tag and (css_class is None or css_class in (attributes.get("class") or "").split())
+            for name, attributes in self.tags
+        )
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    evil = labelled("eve", 0, {"m1": EVIL}, [update("m1", EVIL.replace("owns", "sold"), "<script>"), none("m1", EVIL)])
+    folder = make_run(tmp_path_factory.mktemp("runs") / "seed7")
+    result = run_policy(oracle, [evil])
+    with (folder / "eval" / "after_sampled" / "trajectories.jsonl").open("a", encoding="utf-8") as file:
+        file.write(json.dumps(result.records[0] | {"key": "<i>eve</i>/0"}) + "\n")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def page(run: Path) -> Page:
+    return Page(write_report(run, trajectories=25).read_text(encoding="utf-8"))
+
+
+def test_it_shows_header_table_curves_and_trajectories(page: Page) -> None:
+    assert page.count("details", "trajectory") == 25
+    assert page.count("svg") == 5
+    assert not page.count("p", "missing")
+    for said in ("seed7", "0123abcd", "12.2", "due UPDATEs done as ADD", "reward, held out", "24 sessions of 6 people"):
+        assert said in page.text, said
+    assert "+0.417" in page.text, "the change of the reward"
+
+
+def test_a_dozen_trajectories_are_shown_unless_asked_otherwise(run: Path, tmp_path: Path) -> None:
+    page = Page(write_report(run, out=tmp_path / "page.html").read_text(encoding="utf-8"))
+    assert page.count("details", "trajectory") == 12
+
+
+def test_nothing_comes_from_outside(run: Path, page: Page) -> None:
+    for tag, attributes in page.tags:
+        assert tag not in {"script", "link", "img", "iframe", "object", "embed", "base"}
+        for name in ("src", "href", "xlink:href", "srcset", "action"):
+            value = attributes.get(name)
+            assert value is None or value.startswith("#"), (tag, name, value)
+        assert not any(name.startswith("on") for name in attributes)
+    text = (run / "report.html").read_text(encoding="utf-8")
+    assert "@import" not in text
+    assert set(re.findall(r"url\((.)", text)) == {"#"}
+    assert set(re.findall(r"https?://[^\"'\s<]+", text)) <= {"http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink"}
+
+
+def test_everything_is_escaped(run: Path, page: Page) -> None:
+    text = (run / "report.html").read_text(encoding="utf-8")
+    assert page.count("script") == 0 and page.count("b", None) == page.text.count("user ") + page.text.count("assistant ")
+    assert html.escape(EVIL, quote=True).replace("&#x27;", "&#39;").replace("&quot;", "&#34;") in text
+    assert EVIL in page.text and "<i>eve</i>/0" in page.text
+    assert "I remember: <script>alert('policy')</script>" in page.text
+
+
+def test_ids_inside_charts_are_unique_and_resolve(page: Page) -> None:
+    ids = [attributes["id"] for _, attributes in page.tags if attributes.get("id")]
+    assert len(ids) == len(set(ids))
+    wanted = [attributes["xlink:href"] for _, attributes in page.tags if "xlink:href" in attributes]
+    assert wanted and {(target or "").removeprefix("#") for target in wanted} <= set(ids)
+
+
+def test_keywords_found_and_missing_are_marked() -> None:
+    (item,) = people(1, 1)
+
+    def script(item: LabelledSession, turn: int) -> str:
+        due, _ = item.operations
+        return outputs(due, add("Person0 plays trumpet every  EVENING0 evening"))
+
+    shown = view(run_policy(script, [item]).records[0], "")
+    due, new = shown.target
+    assert [(keyword.text, keyword.found) for keyword in new.keywords] == [("violin", False), ("evening", True)]
+    assert [(piece.text, piece.found) for piece in new.pieces] == [
+        ("Person0 plays ", None),
+        ("violin", False),
+        (" every ", None),
+        ("evening", True),
+        ("0", None),
+    ]
+    assert due.pair is not None and due.pair["kind"] == "agreed_update" and all(keyword.found for keyword in due.keywords)
+    assert due.old_text == "Person0 works as baker in Oslo0"
+
+
+def test_what_became_of_targets_without_a_pair() -> None:
+    item = labelled(
+        "ann", 0, {"m1": "Ann owns a dog", "m2": "Ann sings"}, [none("m1", "Ann owns a dog"), add("Ann is six", "six")]
+    )
+
+    def script(item: LabelledSession, turn: int) -> str:
+        return search("dog") if turn == 0 else outputs(none("m1", ""))
+
+    nothing, six = view(run_policy(script, [item]).records[0], "").target
+    assert nothing.remark == "named by a NONE, found by a search"
+    assert six.remark == "no counterpart" and not six.keywords[0].found
+
+
+def test_turns_are_taken_apart_and_what_cannot_be_is_shown_raw() -> None:
+    def script(item: LabelledSession, turn: int) -> str:
+        return search("a", "b") if turn == 0 else "<think>x</think><tool_call>{}</tool_call>"
+
+    record = run_policy(script, people(1, 1)).records[0]
+    asked, answered, broken = view(record, "").turns
+    assert (asked.think, asked.queries, asked.rest) == ("What is known?", ["a", "b"], "")
+    assert [memory["id"] for memory in answered.memories] == record["retrieved_ids"][0]
+    assert (broken.think, broken.queries, broken.rest) == ("x", [], "<tool_call>{}</tool_call>")
+    assert view(record, "").predicted is None
+
+
+def record(reward: float, due: int = 0, failure: str | None = None) -> dict[str, object]:
+    return {"score": {"reward": reward}, "counts": {"due_updates": due}, "failure": failure}
+
+
+def test_a_spread_is_chosen() -> None:
+    records = [record(value / 100, due=int(value in (40, 41))) for value in range(100)] + [record(1.0, failure="x")]
+    chosen = choose(records, 12)
+    rewards = [item["score"]["reward"] for _, item in chosen]
+    assert len(chosen) == 12 and rewards == sorted(rewards, reverse=True)
+    assert rewards[:3] == [0.99, 0.98, 0.97] and rewards[-3:] == [0.02, 0.01, 0.0]
+    assert {0.40, 0.41} <= set(rewards), "those with due updates"
+    middle = [reward for reward in rewards if 0.1 < reward < 0.9 and reward not in (0.40, 0.41)]
+    assert len(middle) >= 3 and max(middle) - min(middle) > 0.4
+
+
+@pytest.mark.parametrize("available", [0, 1, 2, 5, 11])
+def test_fewer_than_asked_for_are_all_shown(available: int) -> None:
+    assert len(choose([record(0.5) for _ in range(available)], 12)) == available
+
+
+def test_the_table_tells_better_from_worse() -> None:
+    def summary(**values: float) -> dict[str, object]:
+        return {"metrics": {name: {"estimate": v, "low": v - 0.05, "high": v + 0.05} for name, v in values.items()}}
+
+    rows = comparison(
+        {
+            "before_sampled": summary(reward=0.5, add_for_update_rate=0.1, format=0.9, queries_per_memory=0.1),
+            "after_sampled": summary(reward=0.7, add_for_update_rate=0.4, format=0.91, queries_per_memory=0.9),
+        }
+    )
+    verdicts = {row.label: (row.changes[0].verdict, row.changes[1].difference) for row in rows}
+    assert verdicts == {
+        "reward": ("better", None),
+        "due UPDATEs done as ADD": ("worse", None),
+        "format": ("", None),
+        "queries per memory": ("", None),
+    }
+
+
+def test_an_empty_run_folder_makes_a_page_that_says_what_is_missing(tmp_path: Path) -> None:
+    page = Page(write_report(tmp_path).read_text(encoding="utf-8"))
+    for name in ("metrics.jsonl", "warm_start.jsonl", "summary.json", "eval/after_sampled/trajectories.jsonl"):
+        assert f"{name} is not in the run folder." in page.text
+    assert page.count("details", "trajectory") == 0
+
+
+def test_damaged_and_odd_inputs_are_named_and_the_rest_is_shown(tmp_path: Path) -> None:
+    (tmp_path / "metrics.jsonl").write_text(
+        '{"step": 0, "reward": 0.1}\n{"step": 1, "reward": NaN, "format": null}\n{"step": 2, "reward": 0.2}\n{"step"'
+    )
+    (tmp_path / "warm_start.jsonl").write_text("")
+    (tmp_path / "summary.json").write_text("[]")
+    folder = tmp_path / "eval" / "after_sampled"
+    folder.mkdir(parents=True)
+    (folder / "trajectories.jsonl").write_text('{"key": "a"}\n')
+    page = Page(write_report(tmp_path, out=tmp_path / "page.html").read_text(encoding="utf-8"))
+    assert page.count("svg") == 1
+    for said in (
+        "metrics.jsonl, line 4: not a JSON object; skipped.",
+        "warm_start.jsonl holds no records.",
+        "summary.json is not a JSON object.",
+        "1 records of another format; skipped.",
+    ):
+        assert said in page.text, said
+
+
+def test_a_missing_run_folder_is_told(tmp_path: Path) -> None:
+    with pytest.raises(DeltaMemError, match="no such run folder"):
+        write_report(tmp_path / "nothing")
+
+
+@pytest.mark.parametrize(("folder", "code"), [(".", 0), ("nothing", 2)])
+def test_the_command_prints_the_page_or_one_line(folder: str, code: int, tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "eval.report", str(tmp_path / folder)],
+        cwd=Path(__file__).parents[2],
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == code
+    said = done.stderr if code else done.stdout
+    assert said.count("\n") == 1 and ("no such run folder" in said) == bool(code)
+    assert (tmp_path / "report.html").is_file() != bool(code)
+
+
+def test_a_page_that_cannot_be_written_is_told(tmp_path: Path) -> None:
+    with pytest.raises(DeltaMemError, match="cannot be written"):
+        write_report(tmp_path, out=tmp_path / "no" / "folder.html")
+
+
+def test_charts_follow_the_colours_of_the_page() -> None:
+    svg = line_chart("one", [Curve("a & b", range(30), [x / 30 for x in range(30)], "#3b82f6")], y_label="y")
+    assert "currentColor" in svg and "#010203" not in svg and "a &amp; b" in svg
+    assert svg == line_chart("one", [Curve("a & b", range(30), [x / 30 for x in range(30)], "#3b82f6")], y_label="y")
+
+
+def test_running_mean_is_narrower_at_the_ends() -> None:
+    assert running_mean([0, 3, 6, 9]) == [1.5, 3, 6, 7.5]
