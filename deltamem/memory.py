@@ -172,9 +172,7 @@ def fresh_ids(known_ids: Iterable[str], prefix: str = "m") -> Iterator[str]:
     return (f"{prefix}{number}" for number in itertools.count(max(used, default=0) + 1))
 
 
-def apply(
-    state: MemoryState, operations: Sequence[Operation], time: datetime, *, id_prefix: str = "m"
-) -> MemoryState:
+def apply(state: MemoryState, operations: Sequence[Operation], time: datetime, *, id_prefix: str = "m") -> MemoryState:
     """Apply operations to a state (the transition function ``f`` of paper, section 3.1).
 
     Args:

@@ -48,7 +48,9 @@ def main(config: DictConfig) -> None:
             seed=settings.seed,
         )
     for split in ("train", "heldout"):
-        figures = ", ".join(f"{counts.get(f'{split}/{name}', 0):,} {name}" for name in ("people", "sessions", "ADD", "UPDATE", "NONE"))
+        figures = ", ".join(
+            f"{counts.get(f'{split}/{name}', 0):,} {name}" for name in ("people", "sessions", "ADD", "UPDATE", "NONE")
+        )
         print(f"{split}: {figures}")
     print(f"written to {settings.out} in {time.monotonic() - started:.1f} s; every session passed the invariant checks")
 

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 from omegaconf import DictConfig, OmegaConf, open_dict
 from rich.console import Console
 
@@ -53,9 +54,9 @@ def run_grpo(config: DictConfig, settings: TrainSettings, console: Console) -> N
     keep = config.trainer.max_actor_ckpt_to_keep
     check_space(checkpoints, Path(config.actor_rollout_ref.model.path), keep=1 if keep is None else int(keep))
     start = step_of(last) if last else 0
-    total = int(config.trainer.total_training_steps or 0)
+    total = _total_steps(config)
     metrics = MetricsFile(settings.out / "metrics.jsonl", from_step=start if last else None)
-    if last and start >= total > 0:
+    if last and start >= total:
         return
     config = config.copy()
     with open_dict(config):
@@ -75,6 +76,14 @@ def run_grpo(config: DictConfig, settings: TrainSettings, console: Console) -> N
         code = _follow(folder / "config.yaml", environment(settings, verl_metrics), log, verl_metrics, metrics, progress)
     if code != 0:
         raise TrainingFailedError(f"GRPO ended with exit code {code}: {last_words(log)} (full log: {log})")
+
+
+def _total_steps(config: DictConfig) -> int:
+    """Steps of the run: given, or as many as the epochs have."""
+    if config.trainer.total_training_steps is not None:
+        return int(config.trainer.total_training_steps)
+    rows = pq.read_metadata(config.data.train_files).num_rows
+    return int(rows // config.data.train_batch_size * config.trainer.total_epochs)
 
 
 def _follow(

@@ -11,6 +11,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 from transformers import Qwen3ForCausalLM
+from transformers.models.qwen3.modeling_qwen3 import Qwen3Attention
 
 _SHARED = 0.2
 """Value of embedding dimension 0 in every token: a constant from which position-only queries and keys can be made."""
@@ -89,12 +90,12 @@ def _orthogonal_subspaces(hidden: int, dim: int, seed: int) -> tuple[Tensor, Ten
     return token, previous, before_previous, copied
 
 
-def _by_head(attention: torch.nn.Module, heads: int, kv_heads: int, dim: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def _by_head(attention: Qwen3Attention, heads: int, kv_heads: int, dim: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Views of the projections, split by head."""
-    query: Tensor = attention.q_proj.weight
-    key: Tensor = attention.k_proj.weight
-    value: Tensor = attention.v_proj.weight
-    output: Tensor = attention.o_proj.weight
+    query = attention.q_proj.weight
+    key = attention.k_proj.weight
+    value = attention.v_proj.weight
+    output = attention.o_proj.weight
     return (
         query.view(heads, dim, -1),
         key.view(kv_heads, dim, -1),

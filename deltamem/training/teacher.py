@@ -52,9 +52,7 @@ def query_for(operation: Operation, person: str) -> str:
     return " ".join(dict.fromkeys((words[0], words[-1])))
 
 
-def target_trajectory(
-    labelled: LabelledSession, config: EpisodeConfig, rng: random.Random, *, drop: float
-) -> list[Message]:
+def target_trajectory(labelled: LabelledSession, config: EpisodeConfig, rng: random.Random, *, drop: float) -> list[Message]:
     """Write the messages of one teacher episode.
 
     The search results are drawn at random so that no embedding is computed: every memory that a written operation targets is

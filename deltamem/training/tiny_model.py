@@ -82,7 +82,9 @@ def scaffolds(fields: Sequence[MemoryField]) -> list[str]:
     return pieces
 
 
-def train_tokenizer(corpus: Iterable[str], config: TinyModelConfig, fields: Sequence[MemoryField]) -> PreTrainedTokenizerFast:
+def train_tokenizer(
+    corpus: Iterable[str], config: TinyModelConfig, fields: Sequence[MemoryField]
+) -> PreTrainedTokenizerFast:
     """Train a byte-level BPE tokenizer in which wire-format scaffolds and memory ids are single tokens."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(

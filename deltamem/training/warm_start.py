@@ -205,9 +205,7 @@ class _Weigher:
             if place >= 3 and token_ids[place - 3] == self._start:
                 own = token_ids[place - 2] == self._assistant
             decides = token in self._events or token_ids[place - 1] in self._events
-            weights.append(
-                (self._config.decision_weight if decides else 1.0) if own else self._config.context_weight
-            )
+            weights.append((self._config.decision_weight if decides else 1.0) if own else self._config.context_weight)
             if token == self._end:
                 own = False
         return weights

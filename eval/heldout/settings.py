@@ -5,17 +5,15 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt
 
+from deltamem.checkpoint import load_episode_config
 from deltamem.endpoint_policy import ToolRole
 from deltamem.episode import EpisodeConfig, MemoryField
 from deltamem.errors import DeltaMemError
 from deltamem.sessions import Split
 from rewards.total import Weights
 from rewards.transition import TransitionOptions, check_options
-
-EPISODE_FILE = "episode.json"
-"""Written beside a checkpoint by training: the episode configuration that the policy was trained with."""
 
 
 class _Strict(BaseModel):
@@ -119,15 +117,7 @@ class HeldoutSettings(_Strict):
         Raises:
             DeltaMemError: If ``episode.json`` cannot be read or a prompt does not exist.
         """
-        base = EpisodeConfig()
-        path = None if self.checkpoint is None else self.checkpoint / EPISODE_FILE
-        if path is not None and path.is_file():
-            try:
-                base = EpisodeSettings.model_validate_json(path.read_text(encoding="utf-8")).over(base)
-            except (ValidationError, UnicodeDecodeError) as error:
-                first = error.errors()[0] if isinstance(error, ValidationError) else {"loc": (), "msg": str(error)}
-                where = ".".join(str(part) for part in first["loc"]) or "the file"
-                raise DeltaMemError(f"{path}: {where}: {first['msg']}") from error
+        base = EpisodeConfig() if self.checkpoint is None else load_episode_config(self.checkpoint)
         config = self.episode.over(base)
         _ = config.prompt_hashes  # a prompt that does not exist is told before the model is loaded
         return config

@@ -122,9 +122,7 @@ class _OfflineWriter:
         for _ in range(2):
             if rng.random() < self._config.small_talk:
                 said.insert(rng.randint(0, len(said)), rng.choice(SMALL_TALK))
-        return tuple(
-            turn for text in said for turn in (Turn("user", text), Turn("assistant", rng.choice(REPLIES)))
-        )
+        return tuple(turn for text in said for turn in (Turn("user", text), Turn("assistant", rng.choice(REPLIES))))
 
 
 def _word(rng: random.Random, topic: Topic, split: Split) -> str:

@@ -1,79 +1,14 @@
-"""A few labelled sessions, and a tiny random Qwen3 model that speaks the chat format."""
+"""A tiny random Qwen3 model that speaks the chat format."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
-import torch
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
+from training_cases import labelled_session, make_model, make_tokenizer
+from transformers import PreTrainedTokenizerFast
 
-from deltamem.memory import Event, Memory, MemoryState, Operation, apply
-from deltamem.sessions import LabelledSession, Session, Split, Turn, to_json_line
-
-START = datetime(2026, 4, 5, 20, 1)
-CITIES = ("Lisbon", "Oslo", "Quito", "Hanoi", "Perth", "Turin", "Accra", "Osaka")
-CHAT_TEMPLATE = (
-    "{%- for m in messages -%}{%- if m.role == 'tool' -%}"
-    "{{ '<|im_start|>user\n<tool_response>' + m.content + '</tool_response><|im_end|>\n' }}"
-    "{%- else -%}{{ '<|im_start|>' + m.role + '\n' + m.content + '<|im_end|>\n' }}{%- endif -%}{%- endfor -%}"
-    "{%- if add_generation_prompt -%}{{ '<|im_start|>assistant\n' }}{%- endif -%}"
-)
-
-
-def labelled_session(number: int, split: Split = "train") -> LabelledSession:
-    """A person who moves to another city and gets a pet: one UPDATE, one ADD."""
-    name = f"Person{number}"
-    old, new = CITIES[number % 8], CITIES[(number + 3) % 8]
-    prior = MemoryState(
-        [
-            Memory("m1", f"{name} lives in {old}.", START - timedelta(days=9)),
-            Memory("m2", f"{name} likes tea.", START - timedelta(days=9)),
-        ]
-    )
-    operations = (
-        Operation(Event.UPDATE, f"{name} lives in {new}.", "m1", (new,)),
-        Operation(Event.ADD, f"{name} has a cat.", None, ("cat",)),
-    )
-    session = Session(
-        f"p{number}",
-        name,
-        START,
-        (Turn("user", f"I have moved to {new} and got a cat."), Turn("assistant", "Nice!")),
-    )
-    return LabelledSession(session, 0, split, prior, operations, apply(prior, operations, START))
-
-
-def write_sessions(path: Path, train: int, heldout: int) -> Path:
-    """Write a ``sessions.jsonl`` of one session a person."""
-    items = [labelled_session(number) for number in range(train)]
-    items += [labelled_session(number, "heldout") for number in range(train, train + heldout)]
-    path.write_text("".join(to_json_line(item) + "\n" for item in items), encoding="utf-8")
-    return path
-
-
-def make_tokenizer(corpus: Sequence[str]) -> PreTrainedTokenizerFast:
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=512,
-        special_tokens=["<|endoftext|>", "<|im_start|>", "<|im_end|>"],
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        show_progress=False,
-    )
-    tokenizer.train_from_iterator(corpus, trainer)
-    return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer,
-        eos_token="<|im_end|>",
-        pad_token="<|endoftext|>",
-        additional_special_tokens=["<|im_start|>"],
-        chat_template=CHAT_TEMPLATE,
-        clean_up_tokenization_spaces=False,
-    )
+from deltamem.sessions import to_json_line
 
 
 @pytest.fixture(scope="session")
@@ -83,23 +18,4 @@ def tokenizer() -> PreTrainedTokenizerFast:
 
 @pytest.fixture(scope="session")
 def model_folder(tokenizer: PreTrainedTokenizerFast, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A random model of 0.2 million parameters."""
-    folder = tmp_path_factory.mktemp("model")
-    torch.manual_seed(0)
-    config = Qwen3Config(
-        vocab_size=len(tokenizer),
-        hidden_size=64,
-        intermediate_size=128,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        num_key_value_heads=1,
-        head_dim=32,
-        max_position_embeddings=2048,
-        tie_word_embeddings=True,
-        bos_token_id=None,
-        eos_token_id=tokenizer.eos_token_id,
-        pad_token_id=tokenizer.pad_token_id,
-    )
-    Qwen3ForCausalLM(config).save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    return folder
+    return make_model(tokenizer, tmp_path_factory.mktemp("model"))

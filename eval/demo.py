@@ -1,0 +1,225 @@
+"""``python -m eval.demo``: from nothing to a trained and measured memory manager, in one run folder.
+
+Every stage is the public command or function that a user would call; this file only strings them together, measures the policy
+before and after GRPO on the same sessions, and writes ``summary.json``.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pydantic import BaseModel, ConfigDict, Field
+from rich.console import Console
+from rich.table import Table
+
+from deltamem.checkpoint import load_episode_config
+from deltamem.checkpoint_policy import CheckpointPolicy
+from deltamem.cli import run_hydra, validated
+from deltamem.embedding import CachedEmbedder, load_embedder
+from deltamem.errors import DeltaMemError
+from deltamem.files import atomic_writer
+from deltamem.provenance import file_sha256, git_commit, versions
+from deltamem.sessions import read_sessions
+from deltamem.training.stages import Stage, run_stages
+from eval.data import LOCOMO, find, missing
+from eval.heldout.evaluate import evaluate
+from eval.heldout.selection import select
+from eval.report import write_report
+
+if TYPE_CHECKING:
+    from omegaconf import DictConfig
+
+LOCOMO_K = 20
+CHECKPOINTS = {"before": Path("warm_start/model"), "after": Path("policy")}
+TEMPERATURES = {"sampled": 1.0, "greedy": 0.0}
+_MAX_NEW_TOKENS = 192
+
+
+class DemoSettings(BaseModel):
+    """``configs/demo.yaml``."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    seed: int
+    out: Path
+    people: int = Field(ge=10)
+    sessions: int = Field(ge=1)
+    max_facts: int = Field(ge=1)
+    n: int = Field(ge=1)
+    train: list[str]
+
+
+def main(config: DictConfig) -> None:
+    """Run all stages that are not done yet and print the summary."""
+    settings = validated(config, DemoSettings)
+    console = Console(stderr=True)
+    out = settings.out
+    data = out / "data"
+    sessions = data / "sessions.jsonl"
+    synth = {
+        "people": settings.people,
+        "sessions": settings.sessions,
+        "offline.max_facts": settings.max_facts,
+        "seed": settings.seed,
+    }
+    train = ["+experiment=tiny", f"deltamem.seed={settings.seed}", *settings.train]
+    evaluation = {"n": settings.n, "temperatures": TEMPERATURES}
+    locomo = find(LOCOMO)
+    root = Path(__file__).resolve().parents[1]
+    stages = [
+        Stage("synth", synth, lambda: _command("-m", "synth", *_overrides(synth), f"out={data}"), data / "dataset.json"),
+        Stage(
+            "train",
+            {"overrides": train, "config": file_sha256(root / "configs" / "experiment" / "tiny.yaml")},
+            lambda: _command(str(root / "train.py"), *train, f"deltamem.out={out}", f"deltamem.sessions={sessions}"),
+            out / CHECKPOINTS["after"],
+        ),
+        Stage(
+            "evaluate",
+            evaluation,
+            lambda: _evaluate(settings, sessions, console),
+            out / "eval" / "after_greedy" / "summary.json",
+        ),
+    ]
+    if locomo is not None:
+        folder = out / "locomo"
+        stages.append(
+            Stage(
+                "locomo",
+                {"sha256": file_sha256(locomo)},
+                lambda: _command("-m", "eval.locomo", f"out={folder}", f"data={locomo}"),
+                folder / "summary.json",
+            )
+        )
+    seconds = run_stages(stages, out / "stages" / "demo", lambda line: console.print(line, markup=False, highlight=False))
+    summary = _summary(settings, seconds, locomo)
+    with atomic_writer(out / "summary.json") as file:
+        file.write(json.dumps(summary, indent=2) + "\n")
+    report = write_report(out)
+    Console().print(_table(summary))
+    print(f"{out / 'summary.json'}\n{report}")
+
+
+def _overrides(values: Mapping[str, object]) -> list[str]:
+    return [f"{key}={value}" for key, value in values.items()]
+
+
+def _command(*arguments: str) -> None:
+    """Run one of our own commands.
+
+    Raises:
+        DeltaMemError: If it fails; it has said why itself.
+    """
+    done = subprocess.run([sys.executable, *arguments], check=False)
+    if done.returncode:
+        raise DeltaMemError(f"python {' '.join(arguments)} ended with exit code {done.returncode}")
+
+
+def _evaluate(settings: DemoSettings, sessions: Path, console: Console) -> None:
+    """Measure the warm start and the trained policy, sampled and greedy, on the same sessions of unseen people."""
+    chosen = select(read_sessions(sessions, split="heldout"), settings.n, settings.seed)
+    embedder: CachedEmbedder = load_embedder()
+    for phase, folder in CHECKPOINTS.items():
+        episode = load_episode_config(settings.out / folder)
+        for mode, temperature in TEMPERATURES.items():
+            policy = CheckpointPolicy(
+                settings.out / folder, temperature=temperature, seed=settings.seed, max_new_tokens=_MAX_NEW_TOKENS
+            )
+            result = evaluate(
+                policy,
+                chosen,
+                embedder,
+                episode,
+                max_concurrency=len(chosen),
+                seed=settings.seed,
+                provenance={"seed": settings.seed, "sessions_sha256": file_sha256(sessions), "temperature": temperature},
+            )
+            result.write(settings.out / "eval" / f"{phase}_{mode}")
+            reward = result.summary["metrics"]["reward"]
+            console.print(f"{phase} GRPO, {mode}: reward {_interval(reward)}", markup=False, highlight=False)
+
+
+def _read(path: Path) -> dict[str, Any]:
+    content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return content
+
+
+def _summary(settings: DemoSettings, seconds: Mapping[str, float], locomo: Path | None) -> dict[str, Any]:
+    out = settings.out
+    results = {
+        f"{phase}{suffix}": _read(out / "eval" / f"{phase}_{mode}" / "summary.json")
+        for phase in CHECKPOINTS
+        for mode, suffix in (("sampled", ""), ("greedy", "_greedy"))
+    }
+    summary: dict[str, Any] = {}
+    for name, metric in (
+        ("heldout_reward", "reward"),
+        ("update_recall", "update_recall"),
+        ("add_for_update", "add_for_update_rate"),
+        ("wrong_target", "wrong_target_rate"),
+    ):
+        for when, result in results.items():
+            figure = result["metrics"][metric]
+            summary[f"{name}_{when}"] = figure["estimate"]
+            summary[f"{name}_{when}_interval"] = [figure["low"], figure["high"]]
+    training = {path.stem: _read(path)["seconds"] for path in sorted((out / "stages").glob("*.json"))}
+    summary |= {
+        "heldout_sessions": results["before"]["sessions"],
+        "heldout_people": results["before"]["people"],
+        "failed_episodes": sum(result["failed"] for result in results.values()),
+        "seconds": {
+            **seconds,
+            **{f"train/{stage}": spent for stage, spent in training.items()},
+            "total": sum(seconds.values()),
+        },
+        **_locomo(out, locomo),
+        "versions": versions(),
+        "git_commit": git_commit(),
+        "seed": settings.seed,
+        "config": settings.model_dump(mode="json", exclude={"out"}),
+    }
+    return summary
+
+
+def _locomo(out: Path, path: Path | None) -> dict[str, Any]:
+    """Evidence recall of LoCoMo's questions, pooled over categories 1 to 4; null and why, without the data."""
+    if path is None:
+        return {"locomo_recall_at_20": None, "locomo_note": missing(LOCOMO)}
+    pooled = _read(out / "locomo" / "summary.json")["groups"]["all"]
+    figure = pooled["recall_per_question"][str(LOCOMO_K)]
+    return {
+        "locomo_recall_at_20": figure["estimate"],
+        "locomo_recall_at_20_interval": [figure["low"], figure["high"]],
+        "locomo_questions": pooled["questions"],
+        "locomo_questions_scored": pooled["scored"],
+    }
+
+
+def _interval(figure: Mapping[str, float]) -> str:
+    return f"{figure['estimate']:.3f} [{figure['low']:.3f}, {figure['high']:.3f}]"
+
+
+def _table(summary: Mapping[str, Any]) -> Table:
+    table = Table("held-out people", "before GRPO", "after GRPO", title="95% intervals by person")
+    for label, name in (
+        ("reward", "heldout_reward"),
+        ("UPDATE recall, right target", "update_recall"),
+        ("ADD for a due UPDATE", "add_for_update"),
+    ):
+        for mode in ("", "_greedy"):
+            cells = []
+            for phase in CHECKPOINTS:
+                key = f"{name}_{phase}{mode}"
+                low, high = summary[f"{key}_interval"]
+                cells.append(_interval({"estimate": summary[key], "low": low, "high": high}))
+            table.add_row(f"{label}, {'greedy' if mode else 'sampled'}", *cells)
+    return table
+
+
+if __name__ == "__main__":
+    run_hydra(main, "demo")
