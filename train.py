@@ -1,4 +1,4 @@
-"""Training: ``python train.py +experiment=tiny deltamem.out=runs/tiny deltamem.sessions=data/sessions.jsonl``.
+"""Training: ``python train.py +experiment=tiny``, or ``+experiment=qwen8b deltamem.sessions=FILE deltamem.out=FOLDER``.
 
 The same command again goes on where an interrupted run stopped. ``--cfg job`` prints the whole configuration.
 """
@@ -16,7 +16,7 @@ from deltamem.cli import run_hydra, validated
 from deltamem.files import atomic_writer
 from deltamem.provenance import git_commit, versions
 from deltamem.training.launch import TrainingFailedError
-from deltamem.training.pipeline import stages
+from deltamem.training.pipeline import stages, synthesis
 from deltamem.training.settings import TrainSettings
 from deltamem.training.stages import run_stages
 
@@ -34,10 +34,11 @@ def main(config: DictConfig) -> int:
     OmegaConf.resolve(config)
     settings = validated(config.deltamem, TrainSettings)
     console = Console(highlight=False)
-    todo = stages(config, settings, console)
     settings.out.mkdir(parents=True, exist_ok=True)
+    seconds = run_stages(synthesis(settings), settings.out / "stages", console.print)
+    todo = stages(config, settings, console)
     try:
-        seconds = run_stages(todo, settings.out / "stages", console.print)
+        seconds |= run_stages(todo, settings.out / "stages", console.print)
     except TrainingFailedError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1

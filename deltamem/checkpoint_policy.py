@@ -7,11 +7,15 @@ import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from deltamem.episode import Message
 from deltamem.errors import DeltaMemError
 from deltamem.generation import BatchGenerator, Generated
 from deltamem.policy import Completion
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase, Qwen3ForCausalLM
 
 _QUIET_SECONDS = 0.05
 """A batch starts when no further request has arrived for this long, so that episodes in step share it."""
@@ -39,18 +43,9 @@ class CheckpointPolicy:
             DeltaMemError: If the folder holds no such model.
         """
         import torch
-        from transformers import AutoTokenizer, Qwen3ForCausalLM
-        from transformers.utils import logging as transformers_logging
 
-        if not (folder / "config.json").is_file():
-            raise DeltaMemError(f"{folder}: no checkpoint there (config.json is missing)")
         torch.set_num_threads(threads or len(os.sched_getaffinity(0)))
-        transformers_logging.disable_progress_bar()
-        try:
-            self._tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
-            model = Qwen3ForCausalLM.from_pretrained(folder, local_files_only=True, dtype=torch.float32)
-        except (OSError, ValueError) as error:
-            raise DeltaMemError(f"{folder}: cannot be loaded as a Qwen3 checkpoint ({error})") from error
+        self._tokenizer, model = _load(folder)
         self.name = str(folder)
         self._generator = BatchGenerator(model.eval(), eos_ids={self._tokenizer.eos_token_id}, seed=seed)
         self._context = int(model.config.max_position_embeddings)
@@ -87,11 +82,50 @@ class CheckpointPolicy:
                 )
             except Exception as error:
                 for _, future in batch:
-                    future.set_exception(error)
+                    if not future.done():
+                        future.set_exception(error)
                 continue
             for (_, future), generated in zip(batch, results, strict=True):
-                future.set_result(generated)
+                # Whoever gave up waiting has cancelled the future; the others must get theirs all the same.
+                if not future.done():
+                    future.set_result(generated)
 
     def _sample(self, prompts: list[list[int]]) -> list[Generated]:
         limits = [min(self._max_new_tokens, self._context - len(prompt)) for prompt in prompts]
         return self._generator.generate(prompts, limits, [self._temperature] * len(prompts))
+
+
+def _load(folder: Path) -> tuple[PreTrainedTokenizerBase, Qwen3ForCausalLM]:
+    """Load tokenizer and model.
+
+    Raises:
+        DeltaMemError: If the folder holds no whole Qwen3 model with a chat template.
+    """
+    import torch
+    from transformers import AutoConfig, AutoTokenizer, Qwen3ForCausalLM
+    from transformers.utils import logging as transformers_logging
+
+    if not (folder / "config.json").is_file():
+        raise DeltaMemError(f"{folder}: no checkpoint there (config.json is missing)")
+    transformers_logging.disable_progress_bar()
+    # What is wrong with the folder is told in one sentence below, not in a report of many lines.
+    transformers_logging.set_verbosity_error()
+    try:
+        kind = AutoConfig.from_pretrained(folder, local_files_only=True).model_type
+        if kind != "qwen3":
+            raise DeltaMemError(f"{folder}: expected a dense Qwen3 checkpoint, not one of type {kind!r}")
+        tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+        model, loading = Qwen3ForCausalLM.from_pretrained(
+            folder, local_files_only=True, dtype=torch.float32, output_loading_info=True
+        )
+    except DeltaMemError:
+        raise
+    except Exception as error:  # a damaged file shows as a different exception in every library
+        reason = str(error).partition("\n")[0]
+        raise DeltaMemError(f"{folder}: cannot be loaded as a Qwen3 checkpoint ({reason})") from error
+    if loading["missing_keys"]:
+        # transformers would go on with random weights in their place.
+        raise DeltaMemError(f"{folder}: the weights lack {min(loading['missing_keys'])}")
+    if tokenizer.chat_template is None or tokenizer.eos_token_id is None:
+        raise DeltaMemError(f"{folder}: the tokenizer needs a chat template and an end-of-turn token")
+    return tokenizer, model

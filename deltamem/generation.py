@@ -1,8 +1,8 @@
 """Batched sampling from a small Qwen3 model on a CPU, several times faster than the general loop of transformers.
 
-Used where a policy of about a million parameters is trained and measured without a GPU: by verl's rollout on a CPU and by the
-evaluation of a checkpoint. What makes it fast is a key-value cache of fixed size, one prefill for identical prompts, fused
-projections, and dropping finished rows. The arithmetic is that of `Qwen3ForCausalLM`; a test compares the two.
+Used where a policy of about a million parameters is trained and measured without a GPU: by verl's rollout on a CPU and by
+the evaluation of a checkpoint. What makes it fast is a key-value cache of fixed size, one prefill for identical prompts,
+fused projections, and dropping finished rows. The arithmetic is that of `Qwen3ForCausalLM`; a test compares the two.
 """
 
 from __future__ import annotations

@@ -47,9 +47,6 @@ class DemoSettings(BaseModel):
 
     seed: int
     out: Path
-    people: int = Field(ge=10)
-    sessions: int = Field(ge=1)
-    max_facts: int = Field(ge=1)
     n: int = Field(ge=1)
     train: list[str]
 
@@ -59,24 +56,16 @@ def main(config: DictConfig) -> None:
     settings = validated(config, DemoSettings)
     console = Console(stderr=True)
     out = settings.out
-    data = out / "data"
-    sessions = data / "sessions.jsonl"
-    synth = {
-        "people": settings.people,
-        "sessions": settings.sessions,
-        "offline.max_facts": settings.max_facts,
-        "seed": settings.seed,
-    }
+    sessions = out / "synth" / "sessions.jsonl"
     train = ["+experiment=tiny", f"deltamem.seed={settings.seed}", *settings.train]
     evaluation = {"n": settings.n, "temperatures": TEMPERATURES}
     locomo = find(LOCOMO)
     root = Path(__file__).resolve().parents[1]
     stages = [
-        Stage("synth", synth, lambda: _command("-m", "synth", *_overrides(synth), f"out={data}"), data / "dataset.json"),
         Stage(
             "train",
             {"overrides": train, "config": file_sha256(root / "configs" / "experiment" / "tiny.yaml")},
-            lambda: _command(str(root / "train.py"), *train, f"deltamem.out={out}", f"deltamem.sessions={sessions}"),
+            lambda: _command(str(root / "train.py"), *train, f"deltamem.out={out}"),
             out / CHECKPOINTS["after"],
         ),
         Stage(
@@ -103,10 +92,6 @@ def main(config: DictConfig) -> None:
     report = write_report(out)
     Console().print(_table(summary))
     print(f"{out / 'summary.json'}\n{report}")
-
-
-def _overrides(values: Mapping[str, object]) -> list[str]:
-    return [f"{key}={value}" for key, value in values.items()]
 
 
 def _command(*arguments: str) -> None:

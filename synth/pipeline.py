@@ -27,11 +27,11 @@ MANIFEST_FILE = "dataset.json"
 def personas(count: int, heldout_share: float) -> Iterator[Persona]:
     """Number the people and spread the held-out ones evenly among them.
 
-    At least one person is held out when there are two or more.
+    Of two or more people, at least one is held out and at least one is trained on.
     """
     heldout = 0
     for index in range(count):
-        wanted = max(round((index + 1) * heldout_share), int(index == count - 1 and count > 1))
+        wanted = min(index, max(round((index + 1) * heldout_share), int(index == count - 1)))
         split: Split = "heldout" if wanted > heldout else "train"
         heldout += split == "heldout"
         yield Persona(person_id=f"p{index:06d}", seed="somebody with a job, friends and habits", split=split)

@@ -181,7 +181,9 @@ class DeltaMemAgentLoop(AgentLoopBase):  # type: ignore[misc]
 
     async def _score(self, labelled: LabelledSession, trajectory: Trajectory) -> dict[str, float]:
         predicted = apply(labelled.prior_state, trajectory.operations or (), labelled.session.time)
-        texts = {memory.text for state in (labelled.prior_state, predicted, labelled.next_state) for memory in state.memories}
+        texts = {
+            memory.text for state in (labelled.prior_state, predicted, labelled.next_state) for memory in state.memories
+        }
         texts |= {operation.text for operation in (*labelled.operations, *(trajectory.operations or ()))}
         vectors: Mapping[str, Vectors] = await self._embeddings.documents(sorted(texts))
         return self._scorer(labelled, trajectory, Lookup(vectors))

@@ -73,9 +73,7 @@ def export(
     folder.mkdir(parents=True, exist_ok=True)
     for name, items in chosen.items():
         _write(folder / f"{name}.parquet", items, episode)
-    return Exported(
-        folder / "train.parquet", folder / "heldout.parquet", len(chosen["train"]), len(chosen["heldout"])
-    )
+    return Exported(folder / "train.parquet", folder / "heldout.parquet", len(chosen["train"]), len(chosen["heldout"]))
 
 
 def people(sessions: Iterable[LabelledSession], split: Split) -> list[str]:

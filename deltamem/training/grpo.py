@@ -36,9 +36,7 @@ def main(path: Path) -> int:
     OmegaConf.set_struct(config, True)
     try:
         auto_set_device(config)
-        validate_config(
-            config=config, use_reference_policy=need_reference_policy(config), use_critic=need_critic(config)
-        )
+        validate_config(config=config, use_reference_policy=need_reference_policy(config), use_critic=need_critic(config))
         run_ppo(config, task_runner_class=TaskRunnerV1)
     except Exception as error:
         traceback.print_exc()

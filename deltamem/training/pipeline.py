@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import shutil
-from collections.abc import Mapping
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -11,6 +15,8 @@ from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 
 from deltamem.errors import DeltaMemError
+from deltamem.checkpoint import save_episode_config
+from deltamem.files import atomic_writer
 from deltamem.provenance import file_sha256
 from deltamem.sessions import LabelledSession, read_sessions
 from deltamem.training import dataset
@@ -22,6 +28,30 @@ from deltamem.training.stages import Stage
 Options = TypeVar("Options")
 
 _REPORT_EVERY = 50
+
+
+def synthesis(settings: TrainSettings) -> list[Stage]:
+    """The stage that makes the data set, where it is configured; it comes before `stages`, whose inputs its result is."""
+    if settings.synth is None:
+        return []
+    folder = settings.sessions.parent
+    command = [sys.executable, "-m", "synth", *_overrides(settings.synth), f"out={folder}"]
+    return [Stage("synth", {"synth": settings.synth}, lambda: _run(command), settings.sessions)]
+
+
+def _overrides(values: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
+    """Hydra overrides that set nested keys."""
+    for key, value in values.items():
+        if isinstance(value, Mapping):
+            yield from _overrides(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}={value}"
+
+
+def _run(command: Sequence[str]) -> None:
+    # A process of its own: the library never imports synth.
+    if code := subprocess.run(command, check=False).returncode:
+        raise DeltaMemError(f"{' '.join(command[1:])} ended with exit code {code}")
 
 
 def stages(config: DictConfig, settings: TrainSettings, console: Console) -> list[Stage]:
@@ -50,9 +80,7 @@ def stages(config: DictConfig, settings: TrainSettings, console: Console) -> lis
         )
     ]
     if settings.model is not None:
-        found.append(
-            Stage("model", {**episode, "model": settings.model}, lambda: _build_model(settings), out / "model")
-        )
+        found.append(Stage("model", {**episode, "model": settings.model}, lambda: _build_model(settings), out / "model"))
     if settings.warm_start is not None:
         found.append(
             Stage(
@@ -71,7 +99,7 @@ def stages(config: DictConfig, settings: TrainSettings, console: Console) -> lis
     return [
         *found,
         Stage("grpo", {"config": inputs}, lambda: run_grpo(config, settings, console), checkpoints),
-        Stage("export", {}, lambda: _export(checkpoints, policy), policy),
+        Stage("export", {}, lambda: _export(checkpoints, policy, settings), policy),
     ]
 
 
@@ -131,7 +159,11 @@ def _warm_start(settings: TrainSettings, console: Console) -> None:
     model = Qwen3ForCausalLM.from_pretrained(start, dtype=torch.float32)
     total = options.copy_steps + options.steps
 
+    begin = time.perf_counter()
+    records: list[dict[str, Any]] = []
+
     def report(step: WarmStartStep) -> None:
+        records.append({**step._asdict(), "seconds": round(time.perf_counter() - begin, 2)})
         if step.step % _REPORT_EVERY == 0 or step.step == total:
             console.print(
                 f"warm_start {step.step}/{total}: {step.phase}, loss {step.loss:.3f}, accuracy {step.accuracy:.3f}"
@@ -143,6 +175,9 @@ def _warm_start(settings: TrainSettings, console: Console) -> None:
     partial = _fresh(target)
     model.save_pretrained(partial)
     tokenizer.save_pretrained(partial)
+    save_episode_config(partial, episode)
+    with atomic_writer(settings.out / "warm_start.jsonl") as file:
+        file.writelines(f"{json.dumps(record)}\n" for record in records)
     partial.replace(target)
 
 
@@ -155,8 +190,9 @@ def _fresh(target: Path) -> Path:
     return partial
 
 
-def _export(checkpoints: Path, policy: Path) -> None:
+def _export(checkpoints: Path, policy: Path, settings: TrainSettings) -> None:
     last = latest_complete(checkpoints)
     if last is None:
         raise DeltaMemError(f"{checkpoints}: no complete checkpoint to export; set trainer.save_freq")
     export_policy(last, policy)
+    save_episode_config(policy, settings.episode.config())

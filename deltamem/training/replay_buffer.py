@@ -23,6 +23,7 @@ logger = logging.getLogger(__name__)
 PREFIX = "deltamem"
 """Training metrics are named ``deltamem/<figure>``."""
 
+
 class DeltaMemReplayBuffer(ReplayBuffer):  # type: ignore[misc]
     """The synchronous replay buffer of verl."""
 
@@ -96,9 +97,7 @@ def check_failures(lost: Counter[str], expected: int, max_failure_rate: float) -
         )
 
 
-def rollout_metrics(
-    figures: Sequence[Mapping[str, float]], rates: Mapping[str, Sequence[str]]
-) -> dict[str, float]:
+def rollout_metrics(figures: Sequence[Mapping[str, float]], rates: Mapping[str, Sequence[str]]) -> dict[str, float]:
     """Mean of every figure over the rollouts that have it, and shares of sums.
 
     Args:

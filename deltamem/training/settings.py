@@ -50,6 +50,7 @@ class TrainSettings(_Strict):
 
     out: Path
     sessions: Path
+    synth: dict[str, Any] | None
     seed: int
     data: DataSettings
     episode: EpisodeSettings

@@ -1,9 +1,9 @@
 """Initial weights with which a tiny transformer can copy from its context from the first step.
 
-A small model started at random spends most of a CPU's training time on discovering that it may copy a name it has never seen.
-Here four heads start as the two-layer circuit that does this: in layer 0 one head looks at the previous token and one at the
-token before that; in layer 1 two heads look for the place where the present context occurred before and raise the token that
-followed there. Everything stays trainable.
+A small model started at random spends most of a CPU's training time on discovering that it may copy a name it has never
+seen. Here four heads start as the two-layer circuit that does this: in layer 0 one head looks at the previous token and one
+at the token before that; in layer 1 two heads look for the place where the present context occurred before and raise the
+token that followed there. Everything stays trainable.
 """
 
 from __future__ import annotations

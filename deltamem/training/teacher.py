@@ -1,8 +1,8 @@
 """Target trajectories for the warm start: what a correct but incomplete manager would write.
 
-The teacher is right in all it writes. It leaves out a share of the facts, with their queries, as an untrained base model does;
-completeness is what is left to reinforcement learning. It never writes ADD for a due UPDATE: a policy that has learnt this
-does not unlearn it (shared/TINY.md).
+The teacher is right in all it writes. It leaves out a share of the facts, with their queries, as an untrained base model
+does; completeness is what is left to reinforcement learning. It never writes ADD for a due UPDATE: a policy that has learnt
+this does not unlearn it (shared/TINY.md).
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from deltamem.episode import EpisodeConfig, Message, format_memories, opening_messages
 from deltamem.memory import Event, Operation
@@ -19,13 +18,6 @@ from deltamem.sessions import LabelledSession
 
 SEARCH_THOUGHT = "What is known?"
 ANSWER_THOUGHT = "What changed?"
-
-
-class Query(NamedTuple):
-    """A search query and the target operation it looks for."""
-
-    text: str
-    operation: Operation
 
 
 def write_call(queries: Sequence[str]) -> str:
@@ -65,8 +57,10 @@ def target_trajectory(labelled: LabelledSession, config: EpisodeConfig, rng: ran
         drop: Chance that a fact is left out; at least one is kept.
 
     Returns:
-        System, user, assistant (search), tool, assistant (outputs).
+        System, user, assistant (search), tool, assistant (outputs); without the search where there is nothing to remember.
     """
+    if not labelled.operations:
+        return [*opening_messages(labelled.session, config), Message(role="assistant", content=write_outputs([]))]
     kept = [operation for operation in labelled.operations if rng.random() >= drop]
     kept = kept or [rng.choice(labelled.operations)]
     person = labelled.session.person_name

@@ -101,9 +101,7 @@ def warm_start(
     copying = islice(_copy_batches(len(tokenizer), config.batch_size, rng), config.copy_steps)
     trajectories = islice(_trajectory_batches(tokenizer, sessions, episode, config, rng), config.steps)
     phases = [("copy", batch) for batch in copying]
-    step = 0
-    for phase, batch in _chain(phases, trajectories):
-        step += 1
+    for step, (phase, batch) in enumerate(_chain(phases, trajectories), start=1):
         scale = min(1.0, step / 30) * min(1.0, (1 - step / (total + 1)) / config.decay_share)
         groups = [group for optimizer in optimizers for group in optimizer.param_groups]
         for group, peak in zip(groups, peaks, strict=True):

@@ -13,7 +13,7 @@ from eval.report.charts import Curve, line_chart
 
 Record = Mapping[str, Any]
 
-HELDOUT = "heldout/"
+TRAIN, HELDOUT = "train/", "heldout/"
 BLUE, GREEN, ORANGE, VIOLET, RED = "#3b82f6", "#16a34a", "#ea8a0c", "#a855f7", "#e5484d"
 
 
@@ -34,14 +34,14 @@ def training_charts(metrics: Sequence[Record]) -> list[Chart]:
             "updates",
             "Updates: right target, and ADD in their place",
             "share",
-            {"update_recall": GREEN, "add_for_update": ORANGE, "failure_rate": RED},
+            {"update_recall": GREEN, "add_for_update": ORANGE, "failure": RED},
         ),
     ]
     drawn = []
     for name, title, y_label, colours in charts:
         curves = []
         for metric, colour in colours.items():
-            curves += _curve(metrics, metric, f"{_spoken(metric)}, training", colour, measured=False)
+            curves += _curve(metrics, TRAIN + metric, f"{_spoken(metric)}, training", colour, measured=False)
             curves += _curve(metrics, HELDOUT + metric, f"{_spoken(metric)}, held out", colour, measured=True)
         if curves:
             drawn.append(Chart(title, line_chart(name, curves, y_label=y_label, y_range=(-0.02, 1.02))))

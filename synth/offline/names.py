@@ -7,7 +7,10 @@ import random
 
 from deltamem.sessions import Split
 
-_ONSETS = ["b", "br", "c", "ch", "cl", "d", "dr", "f", "fl", "g", "gr", "h", "j", "k", "kl", "l", "m", "n", "p", "pr", "qu", "r", "s", "sh", "st", "t", "tr", "v", "w", "z"]
+_ONSETS = [
+    "b", "br", "c", "ch", "cl", "d", "dr", "f", "fl", "g", "gr", "h", "j", "k", "kl",
+    "l", "m", "n", "p", "pr", "qu", "r", "s", "sh", "st", "t", "tr", "v", "w", "z",
+]  # fmt: skip
 _VOWELS = ["a", "e", "i", "o", "u", "ai", "ea", "io"]
 _CODAS = ["", "n", "r", "l", "s", "m", "x", "nd", "rt", "ck"]
 _HELDOUT_SHARE = 51 / 256

@@ -22,8 +22,8 @@ _POOLS = {
     "dish": "ramen sushi pizza tacos curry falafel lasagna pancakes dumplings risotto paella gumbo chili waffles burritos "
     "gnocchi noodles bagels burgers casserole chowder couscous crepes goulash guacamole nachos omelets pudding quiche "
     "ravioli salmon spaghetti strudel tiramisu tofu",
-    "instrument": "piano guitar violin cello flute drums banjo harp trumpet clarinet accordion oboe trombone mandolin bassoon "
-    "fiddle harmonica horn lute lyre organ piccolo sitar tuba viola zither",
+    "instrument": "piano guitar violin cello flute drums banjo harp trumpet clarinet accordion oboe trombone mandolin "
+    "bassoon fiddle harmonica horn lute lyre organ piccolo sitar tuba viola zither",
     "subject": "physics history botany geology latin algebra painting pottery cooking chemistry drama economics geography "
     "grammar journalism law logic medicine music nursing optics poetry politics robotics statistics",
     "sport": "tennis hockey rugby squash handball soccer baseball volleyball cricket curling darts golf polo badminton "

@@ -52,10 +52,11 @@ def make_run(folder: Path, sessions: list[LabelledSession] | None = None) -> Pat
         for step in range(61):
             level = 0.45 + 0.25 * (1 - math.exp(-step / 25))
             wobble = 0.05 * math.sin(step * 2.7)
-            line = {"step": step, "reward": level + wobble, "format": 0.9 + wobble, "retrieval": level, "transition": level}
-            line |= {"add_for_update": 0.1 + step / 600, "update_recall": 0.3 + wobble, "failure_rate": 0.0}
+            train = {"reward": level + wobble, "format": 0.9 + wobble, "retrieval": level, "transition": level}
+            train |= {"add_for_update": 0.1 + step / 600, "update_recall": 0.3 + wobble, "failure": 0.0}
+            line = {"step": step} | {f"train/{name}": value for name, value in train.items()}
             if step % 20 == 0:
-                line |= {f"heldout/{name}": line[name] - 0.03 for name in ("reward", "transition", "update_recall")}
+                line |= {f"heldout/{name}": train[name] - 0.03 for name in ("reward", "transition", "update_recall")}
             file.write(json.dumps(line) + "\n")
     with (folder / "warm_start.jsonl").open("w", encoding="utf-8") as file:
         for step in range(0, 500, 10):
