@@ -6,6 +6,7 @@ The same command again goes on where an interrupted run stopped. ``--cfg job`` p
 from __future__ import annotations
 
 import json
+import signal
 import sys
 from pathlib import Path
 
@@ -27,6 +28,8 @@ def main(config: DictConfig) -> int:
     Returns:
         0, or 1 if training failed.
     """
+    # A batch system ends jobs with SIGTERM: treat it like Ctrl-C, so that the child and its ray instance end too.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     settings = validated(config.deltamem, TrainSettings)
     # Ray workers run in folders of their own: paths must be absolute before they are spread over the configuration.
     config.deltamem.out = str(settings.out.absolute())

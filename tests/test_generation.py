@@ -112,14 +112,15 @@ def test_every_row_has_its_own_limit(model):
 def test_rows_that_finish_at_many_different_times_do_not_disturb_the_others(model):
     prompts = [[5 + row % 50, *range(3, 4 + row % 9)] for row in range(70)]
     limits = [1 + (7 * row) % 40 for row in range(70)]
-    results = BatchGenerator(model, eos_ids=[EOS], seed=6).generate(prompts, limits, [1.0] * 70)
+    temperatures = [(0.6, 1.0, 1.4, 0.0)[row % 4] for row in range(70)]
+    results = BatchGenerator(model, eos_ids=[EOS], seed=6).generate(prompts, limits, temperatures)
     assert len({len(result.token_ids) for result in results}) > 20
     assert any(result.stopped for result in results)
-    for prompt, limit, result in zip(prompts, limits, results, strict=True):
+    for prompt, limit, temperature, result in zip(prompts, limits, temperatures, results, strict=True):
         assert result.stopped == (result.token_ids[-1] == EOS)
         assert result.stopped or len(result.token_ids) == limit
         assert EOS not in result.token_ids[:-1]
-        expected = reference_log_probs(model, prompt, result.token_ids, 1.0)
+        expected = reference_log_probs(model, prompt, result.token_ids, temperature)
         chosen = expected.gather(1, torch.tensor(result.token_ids)[:, None]).squeeze(1)
         assert torch.allclose(torch.tensor(result.log_probs), chosen, rtol=0, atol=1e-5)
 

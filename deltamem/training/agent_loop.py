@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -9,8 +10,7 @@ from functools import cache
 from typing import Any
 from uuid import uuid4
 
-import ray
-from omegaconf import OmegaConf
+import hydra
 from verl.experimental.agent_loop.agent_loop import AgentLoopBase, AgentLoopMetrics, AgentLoopOutput
 from verl.utils.profiler import simple_timer
 
@@ -46,35 +46,63 @@ class _Tokens:
         return self.ids[len(self.ids) - len(self.mask) :]
 
 
+@dataclass(frozen=True)
+class Services:
+    """What all rollouts of a worker share.
+
+    Attributes:
+        episode: Prompts and limits.
+        turn_tokens: Most tokens of one assistant turn.
+        scorer: Scores a finished episode.
+        embeddings: Gives vectors.
+    """
+
+    episode: EpisodeConfig
+    turn_tokens: int
+    scorer: Scorer
+    embeddings: EmbeddingClient
+
+
+@cache
+def services(settings: str) -> Services:
+    """Build what the rollouts share, once a worker process.
+
+    Args:
+        settings: JSON with `episode` (fields of `EpisodeConfig`), `turn_tokens`, `scorer` (a Hydra ``_target_``) and
+            `embedder` (arguments of `deltamem.training.embedding_actor.connect`).
+    """
+    values = json.loads(settings)
+    fields = values["episode"]
+    return Services(
+        episode=EpisodeConfig(**{**fields, "memory_fields": tuple(fields["memory_fields"])}),
+        turn_tokens=values["turn_tokens"],
+        scorer=hydra.utils.instantiate(values["scorer"]),
+        embeddings=connect(**values["embedder"]),
+    )
+
+
 class DeltaMemAgentLoop(AgentLoopBase):  # type: ignore[misc]
     """Drives an `Episode` with verl's server and scores it."""
 
-    def __init__(
-        self,
-        *args: Any,
-        scorer: Scorer,
-        episode: Mapping[str, Any],
-        turn_tokens: int,
-        embedder: Mapping[str, Any] | None = None,
-        embeddings: EmbeddingClient | None = None,
-        **kwargs: Any,
-    ) -> None:
-        """Make a loop for one trajectory; verl instantiates it with Hydra.
+    def __init__(self, *args: Any, settings: str | None = None, shared: Services | None = None, **kwargs: Any) -> None:
+        """Make a loop for one trajectory.
+
+        verl instantiates it with Hydra for every rollout, which takes a while for each key of a nested configuration;
+        therefore the settings come as one string.
 
         Args:
             args: What verl passes on.
-            scorer: Scores the finished episode.
-            episode: Fields of `EpisodeConfig`.
-            turn_tokens: Most tokens of one assistant turn.
-            embedder: Arguments of `deltamem.training.embedding_actor.connect`.
-            embeddings: A client to use instead.
+            settings: See `services`.
+            shared: The services themselves, instead of `settings`.
             kwargs: What verl passes on.
+
+        Raises:
+            ValueError: If there are neither settings nor services.
         """
         super().__init__(*args, **kwargs)
-        self._scorer = scorer
-        self._episode_config = _episode_config(**_plain(episode))
-        self._turn_tokens = turn_tokens
-        self._embeddings = embeddings or _connected(**_plain(embedder or {}))
+        if shared is None and settings is None:
+            raise ValueError("the agent loop needs settings")
+        self._shared = shared or services(settings or "")
 
     async def run(self, sampling_params: dict[str, Any], **kwargs: Any) -> AgentLoopOutput:
         """Run one episode over a row of the data set.
@@ -128,7 +156,7 @@ class DeltaMemAgentLoop(AgentLoopBase):  # type: ignore[misc]
         metrics: dict[str, float],
         versions: list[int],
     ) -> Trajectory:
-        episode = Episode(labelled.session, labelled.prior_state.keys(), self._episode_config)
+        episode = Episode(labelled.session, labelled.prior_state.keys(), self._shared.episode)
         tokens.ids = await self.ct_build_initial_tokens(list(episode.messages))
         if len(tokens.ids) >= self.rollout_config.prompt_length:
             # verl cuts longer prompts on the left, which would take the instructions away.
@@ -136,7 +164,7 @@ class DeltaMemAgentLoop(AgentLoopBase):  # type: ignore[misc]
         bank: SnapshotBank | None = None
         request = uuid4().hex
         while True:
-            room = min(self._turn_tokens, self.rollout_config.response_length - len(tokens.mask))
+            room = min(self._shared.turn_tokens, self.rollout_config.response_length - len(tokens.mask))
             with simple_timer("generate_sequences", metrics):
                 answer = await self.server_manager.generate(
                     request_id=request, prompt_ids=tokens.ids, sampling_params={**sampling_params, "max_tokens": room}
@@ -153,7 +181,7 @@ class DeltaMemAgentLoop(AgentLoopBase):  # type: ignore[misc]
                 return episode.trajectory
             with simple_timer("tool_calls", metrics):
                 bank = bank or await self._bank(labelled)
-                found = bank.search(await self._embeddings.queries(step.queries), self._episode_config.k)
+                found = bank.search(await self._shared.embeddings.queries(step.queries), self._shared.episode.k)
                 before = list(episode.messages)
                 episode.answer(found)
                 merged, mask, log_probs = await self.ct_merge_context_msg(
@@ -176,7 +204,7 @@ class DeltaMemAgentLoop(AgentLoopBase):  # type: ignore[misc]
     async def _bank(self, labelled: LabelledSession) -> SnapshotBank:
         texts = [memory.text for memory in labelled.prior_state.memories]
         return SnapshotBank(
-            labelled.session.person_id, labelled.prior_state, Lookup(await self._embeddings.documents(texts))(texts)
+            labelled.session.person_id, labelled.prior_state, Lookup(await self._shared.embeddings.documents(texts))(texts)
         )
 
     async def _score(self, labelled: LabelledSession, trajectory: Trajectory) -> dict[str, float]:
@@ -185,24 +213,5 @@ class DeltaMemAgentLoop(AgentLoopBase):  # type: ignore[misc]
             memory.text for state in (labelled.prior_state, predicted, labelled.next_state) for memory in state.memories
         }
         texts |= {operation.text for operation in (*labelled.operations, *(trajectory.operations or ()))}
-        vectors: Mapping[str, Vectors] = await self._embeddings.documents(sorted(texts))
-        return self._scorer(labelled, trajectory, Lookup(vectors))
-
-
-def _plain(config: Mapping[str, Any]) -> dict[str, Any]:
-    """A dictionary without OmegaConf containers in it."""
-    return dict(OmegaConf.to_container(config) if OmegaConf.is_config(config) else config)  # type: ignore[arg-type]
-
-
-def _episode_config(**fields: Any) -> EpisodeConfig:
-    if "memory_fields" in fields:
-        fields["memory_fields"] = tuple(fields["memory_fields"])
-    return EpisodeConfig(**fields)
-
-
-@cache
-def _connected(**embedder: Any) -> EmbeddingClient:
-    """One client a worker process, so that its rollouts share calls and vectors."""
-    if not ray.is_initialized():
-        raise RuntimeError("the agent loop runs inside a ray worker")
-    return connect(**embedder)
+        vectors: Mapping[str, Vectors] = await self._shared.embeddings.documents(sorted(texts))
+        return self._shared.scorer(labelled, trajectory, Lookup(vectors))

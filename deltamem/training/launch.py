@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -11,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
-from omegaconf import DictConfig, OmegaConf, open_dict
+from omegaconf import DictConfig, ListConfig, OmegaConf, open_dict
 from rich.console import Console
 
 from deltamem.errors import DeltaMemError
@@ -174,17 +175,16 @@ def environment(settings: TrainSettings, verl_metrics: Path) -> dict[str, str]:
     return env
 
 
-def agent_loop_config(settings: TrainSettings) -> DictConfig:
+def agent_loop_config(settings: TrainSettings) -> ListConfig:
     """What verl's workers instantiate for every rollout, as the content of a YAML file."""
-    loop = {
-        "name": AGENT_NAME,
-        "_target_": "deltamem.training.agent_loop.DeltaMemAgentLoop",
+    shared = {
         "turn_tokens": settings.turn_tokens,
         "episode": settings.episode.model_dump(mode="json"),
         "embedder": settings.embedder.model_dump(),
         "scorer": settings.reward,
     }
-    return OmegaConf.create([loop])  # type: ignore[return-value]
+    target = "deltamem.training.agent_loop.DeltaMemAgentLoop"
+    return OmegaConf.create([{"name": AGENT_NAME, "_target_": target, "settings": json.dumps(shared)}])
 
 
 def write_yaml(path: Path, config: Any) -> None:

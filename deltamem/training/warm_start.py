@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -33,7 +34,10 @@ class WarmStartConfig:
             learning rate had not decayed did not rise (shared/TINY.md).
         context_weight: Loss weight of tokens that the assistant does not write.
         decision_weight: Loss weight of the tokens that decide on event and target id.
-        drop: Chance that the teacher leaves a fact out.
+        complete_share: First share of the trajectory steps in which the teacher leaves nothing out, so that every step
+            teaches as much as it can.
+        careless: Range from which the chance that the teacher leaves a fact out is drawn after that, once a trajectory:
+            how careful it is differs from one to the next, and reinforcement learning can prefer the careful ones.
     """
 
     copy_steps: int = 60
@@ -44,7 +48,8 @@ class WarmStartConfig:
     decay_share: float = 0.3
     context_weight: float = 0.1
     decision_weight: float = 3.0
-    drop: float = 0.4
+    complete_share: float = 0.6
+    careless: tuple[float, float] = (0.2, 1.0)
 
 
 class WarmStartStep(NamedTuple):
@@ -99,7 +104,13 @@ def warm_start(
     peaks = [group["lr"] for optimizer in optimizers for group in optimizer.param_groups]
     total = config.copy_steps + config.steps
     copying = islice(_copy_batches(len(tokenizer), config.batch_size, rng), config.copy_steps)
-    trajectories = islice(_trajectory_batches(tokenizer, sessions, episode, config, rng), config.steps)
+    complete = round(config.complete_share * config.steps)
+    trajectories = itertools.chain(
+        islice(_trajectory_batches(tokenizer, sessions, episode, config, rng, careless=(0.0, 0.0)), complete),
+        islice(
+            _trajectory_batches(tokenizer, sessions, episode, config, rng, careless=config.careless), config.steps - complete
+        ),
+    )
     phases = [("copy", batch) for batch in copying]
     for step, (phase, batch) in enumerate(_chain(phases, trajectories), start=1):
         scale = min(1.0, step / 30) * min(1.0, (1 - step / (total + 1)) / config.decay_share)
@@ -155,10 +166,12 @@ def _trajectory_batches(
     episode: EpisodeConfig,
     config: WarmStartConfig,
     rng: random.Random,
+    *,
+    careless: tuple[float, float],
 ) -> Iterator[_Batch]:
     """Batches of similar length: a few batches are drawn, sorted and cut, so that little is padded."""
     weigh = _Weigher(tokenizer, config)
-    examples = _examples(tokenizer, sessions, episode, config, rng, weigh)
+    examples = _examples(tokenizer, sessions, episode, careless, rng, weigh)
     while True:
         drawn = sorted(islice(examples, 8 * config.batch_size), key=lambda example: len(example.token_ids))
         batches = [drawn[start : start + config.batch_size] for start in range(0, len(drawn), config.batch_size)]
@@ -171,7 +184,7 @@ def _examples(
     tokenizer: PreTrainedTokenizerFast,
     sessions: Sequence[LabelledSession],
     episode: EpisodeConfig,
-    config: WarmStartConfig,
+    careless: tuple[float, float],
     rng: random.Random,
     weigh: _Weigher,
 ) -> Iterator[_Example]:
@@ -179,7 +192,7 @@ def _examples(
     while True:
         rng.shuffle(order)
         for index in order:
-            messages = target_trajectory(sessions[index], episode, rng, drop=config.drop)
+            messages = target_trajectory(sessions[index], episode, rng, drop=rng.uniform(*careless))
             token_ids = tokenizer(chat_text(messages, tokenizer), add_special_tokens=False)["input_ids"]
             yield _Example(token_ids, weigh(token_ids))
 

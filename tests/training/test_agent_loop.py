@@ -16,14 +16,14 @@ from verl.utils.dataset.rl_dataset import RLHFDataset
 from verl.workers.rollout.replica import TokenOutput
 
 from deltamem.embedding import Vectors
-from deltamem.episode import Trajectory
+from deltamem.episode import EpisodeConfig, Trajectory
 from deltamem.protocol import Violation
 from deltamem.sessions import LabelledSession, to_json_line
-from deltamem.training.agent_loop import DeltaMemAgentLoop
+from deltamem.training.agent_loop import DeltaMemAgentLoop, Services
 from deltamem.training.embedding_actor import EmbeddingClient, TextVectors
 
 SEARCH = '<think>look</think><tool_call>{"name": "search_memory", "arguments": {"query_list": ["home"]}}</tool_call>'
-EPISODE = {"system_prompt": "manager_compact", "session_prompt": "session_compact", "k": 1, "max_turns": 3}
+EPISODE = EpisodeConfig(system_prompt="manager_compact", session_prompt="session_compact", k=1, max_turns=3)
 
 
 def answer(*operations: dict[str, str]) -> str:
@@ -95,10 +95,12 @@ def make_loop(
         dataset_cls=RLHFDataset,
         data_config=DictConfigWrap(config.data),
         hf_model_type="qwen3",
-        scorer=scorer,
-        episode=EPISODE,
-        turn_tokens=turn_tokens,
-        embeddings=EmbeddingClient(documents=TextVectors(toy_vectors), queries=TextVectors(toy_vectors)),
+        shared=Services(
+            episode=EPISODE,
+            turn_tokens=turn_tokens,
+            scorer=scorer,
+            embeddings=EmbeddingClient(documents=TextVectors(toy_vectors), queries=TextVectors(toy_vectors)),
+        ),
     )
     return loop, server, scorer
 

@@ -23,6 +23,7 @@ def train(out: Path, sessions: Path, model: Path, steps: int, *overrides: str) -
         "+experiment=tiny",
         f"deltamem.out={out}",
         f"deltamem.sessions={sessions}",
+        "deltamem.synth=null",
         "deltamem.model=null",
         "deltamem.warm_start=null",
         "deltamem.data.heldout_sessions=4",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -25,7 +26,7 @@ def embed(texts: list[str]) -> Vectors:
     """Unit vectors of letter pairs: equal texts are equal, similar texts are close."""
     vectors = np.full((len(texts), 1024), 1e-6, dtype=np.float32)
     for row, text in enumerate(texts):
-        for pair in zip(text, text[1:], strict=False):
+        for pair in pairwise(text):
             vectors[row, (31 * ord(pair[0]) + ord(pair[1])) % 1024] += 1
     return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
 

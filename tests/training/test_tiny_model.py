@@ -57,7 +57,7 @@ def test_a_conversation_survives_encoding_and_decoding(episode):
 
 
 @pytest.mark.parametrize(
-    "text", ["", " ", "Zoë – ✓ 日本\n\t  x", 'a "quoted" {json}', "m1 m10 m99 m100 team1", "2026/04/05 (Sun) 20:01"]
+    "text", ["", " ", "Zoë ✓ 日本\n\t  x", 'a "quoted" {json}', "m1 m10 m99 m100 team1", "2026/04/05 (Sun) 20:01"]
 )
 def test_any_text_survives_encoding_and_decoding(text):
     tokenizer = tokenizer_for()
@@ -98,8 +98,7 @@ def test_the_tokens_of_one_whole_answer():
         "x",
         '.", "event": "UPDATE", "target_memory_id": "',
         "m12",
-        '"}',
-        ', {"text": "',
+        '"}, {"text": "',
         "y",
         '.", "event": "ADD"}',
         "]}</outputs>",
@@ -195,7 +194,7 @@ class _Vocabulary:
 def test_the_structured_start_learns_to_copy_far_sooner_than_a_plain_start():
     plain, structured = plain_model(0), plain_model(0)
     structured_start(structured, seed=0)
-    steps = WarmStartConfig(copy_steps=20, steps=0, batch_size=16)
+    steps = WarmStartConfig(copy_steps=20, steps=0, batch_size=8)
     for model in (plain, structured):
         warm_start(model, _Vocabulary(), [], COMPACT, steps, seed=0)  # type: ignore[arg-type]
     before, after = copying_accuracy(plain), copying_accuracy(structured)

@@ -50,8 +50,8 @@ def test_qwen8b_has_the_settings_of_the_paper() -> None:
         (["deltamem.turn_token=3"], "unknown config key 'deltamem.turn_token'"),
         (["+deltamem.nonsense=3", "deltamem.out=x", "deltamem.sessions=y"], "unknown config key 'nonsense'"),
         (["actor_rollout_ref.rollout.typo=3"], "unknown config key 'actor_rollout_ref.rollout.typo'"),
-        (["deltamem.out=/tmp/x", "deltamem.sessions=/nowhere/sessions.jsonl"], "/nowhere/sessions.jsonl: no such file"),
-        (["deltamem.sessions=x"], "'deltamem.out' has no value"),
+        (["deltamem.synth=null", "deltamem.sessions=/nowhere/sessions.jsonl"], "/nowhere/sessions.jsonl: no such file"),
+        (["deltamem.out=???"], "'deltamem.out' has no value"),
     ],
 )
 def test_bad_input_is_one_sentence(arguments: list[str], sentence: str) -> None:
@@ -67,6 +67,7 @@ def test_too_few_sessions_for_one_batch(tmp_path: Path) -> None:
         "+experiment=tiny",
         f"deltamem.out={tmp_path / 'run'}",
         f"deltamem.sessions={sessions}",
+        "deltamem.synth=null",
         "deltamem.data.heldout_sessions=2",
         "deltamem.data.skip_people=0",
     )

