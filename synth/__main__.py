@@ -24,6 +24,8 @@ def main(config: DictConfig) -> None:
     settings = validated(config, SynthSettings)
     started = time.monotonic()
     console = Console(stderr=True)
+    for name in ("train.parquet", "heldout.parquet"):  # of an earlier data set in the same folder
+        (settings.out / name).unlink(missing_ok=True)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console, transient=True) as progress:
         task = progress.add_task("people", total=settings.people)

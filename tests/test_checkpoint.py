@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from deltamem.checkpoint import EPISODE_FILE, load_episode_config, save_episode_config
@@ -20,6 +20,7 @@ configs = st.builds(
 )
 
 
+@settings(max_examples=30, deadline=None)
 @given(config=configs)
 def test_round_trip(tmp_path_factory, config):
     folder = tmp_path_factory.mktemp("checkpoint")

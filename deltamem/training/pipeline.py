@@ -14,8 +14,8 @@ from typing import Any, TypeVar
 from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 
-from deltamem.errors import DeltaMemError
 from deltamem.checkpoint import save_episode_config
+from deltamem.errors import DeltaMemError
 from deltamem.files import atomic_writer
 from deltamem.provenance import file_sha256
 from deltamem.sessions import LabelledSession, read_sessions

@@ -213,7 +213,8 @@ def test_an_empty_run_folder_makes_a_page_that_says_what_is_missing(tmp_path: Pa
 
 def test_damaged_and_odd_inputs_are_named_and_the_rest_is_shown(tmp_path: Path) -> None:
     (tmp_path / "metrics.jsonl").write_text(
-        '{"step": 0, "train/reward": 0.1}\n{"step": 1, "train/reward": NaN, "train/format": null}\n{"step": 2, "train/reward": 0.2}\n{"step"'
+        '{"step": 0, "train/reward": 0.1}\n{"step": 1, "train/reward": NaN, "train/format": null}\n'
+        '{"step": 2, "train/reward": 0.2}\n{"step"'
     )
     (tmp_path / "warm_start.jsonl").write_text("")
     (tmp_path / "summary.json").write_text("[]")

@@ -5,7 +5,7 @@ import hashlib
 import json
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from deltamem.errors import DeltaMemError
@@ -169,6 +169,7 @@ def test_how_many_people_are_held_out(count, share, heldout):
     assert splits(count, share).count("heldout") == heldout
 
 
+@settings(deadline=None)
 @given(count=st.integers(2, 400), share=st.floats(0.001, 0.999))
 def test_both_splits_have_people_and_the_share_is_met(count, share):
     heldout = splits(count, share).count("heldout")
