@@ -7,6 +7,7 @@
 # TORCH     the PyTorch requirement. On Linux the default index serves the CUDA build; to get the smaller CPU build, name
 #           PyTorch's CPU index in PIP_EXTRA_INDEX_URL, which pip reads by itself.
 # JOBS      processes for the fast tests.
+# ARGS      settings of the demo, for example: make demo ARGS="seed=2 out=runs/second"
 
 PYTHON3 ?= $(shell command -v python3.11 || command -v python3)
 TORCH ?= torch==2.13.0
@@ -35,7 +36,7 @@ $(STAMP): pyproject.toml
 	@touch $@
 
 demo: install
-	$(PYTHON) -m eval.demo
+	$(PYTHON) -m eval.demo $(ARGS)
 
 test: install
 	$(PYTHON) -m pytest -n $(JOBS) -m "not slow"
