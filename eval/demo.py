@@ -1,7 +1,7 @@
 """``python -m eval.demo``: from nothing to a trained and measured memory manager, in one run folder.
 
-Every stage is the public command or function that a user would call; this file strings them together, measures the policy before
-and after GRPO on the same sessions, and writes ``summary.json``.
+Every stage is the public command or function that a user would call; this file strings them together, measures the policy
+before and after GRPO on the same sessions, and writes ``summary.json``.
 """
 
 from __future__ import annotations

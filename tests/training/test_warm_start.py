@@ -11,7 +11,7 @@ from transformers import Qwen3ForCausalLM
 
 from deltamem.training.teacher import target_trajectory
 from deltamem.training.tiny_model import chat_text, new_model
-from deltamem.training.warm_start import WarmStartConfig, WarmStartStep, _Weigher, warm_start
+from deltamem.training.warm_start import WarmStartConfig, WarmStartStep, _trajectory_batches, _Weigher, warm_start
 
 FEW_STEPS = WarmStartConfig(copy_steps=3, steps=27, batch_size=8, matrix_lr=0.06, other_lr=0.012, decay_share=0.1)
 """Faster than the defaults, because the rate still rises for thirty steps."""
@@ -90,3 +90,26 @@ def test_the_same_seed_gives_the_same_weights():
 def test_either_phase_may_be_left_out(copy_steps, steps):
     _, reported = train(WarmStartConfig(copy_steps=copy_steps, steps=steps, batch_size=2), seed=0)
     assert [step.phase for step in reported] == ["copy"] * copy_steps + ["trajectories"] * steps
+
+
+def test_the_teacher_is_complete_first_and_careless_afterwards():
+    config = WarmStartConfig(steps=4, batch_size=4, complete_share=0.5, careless=(1.0, 1.0))
+    tokenizer = tokenizer_for()
+    complete, careless = (
+        next(_trajectory_batches(tokenizer, sessions(), COMPACT, config, random.Random(0), careless=drop))
+        for drop in ((0.0, 0.0), config.careless)
+    )
+    # A careless teacher writes one fact where the complete one writes two or more.
+    assert (careless.weights >= 1).sum() < 0.75 * (complete.weights >= 1).sum()
+    phases: list[tuple[float, float]] = []
+
+    def batches(*args, careless, **kwargs):
+        phases.append(careless)
+        return original(*args, careless=careless, **kwargs)
+
+    original = _trajectory_batches
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("deltamem.training.warm_start._trajectory_batches", batches)
+        _, reported = train(WarmStartConfig(copy_steps=1, steps=4, batch_size=2, complete_share=0.5), seed=0)
+    assert phases == [(0.0, 0.0), WarmStartConfig().careless]
+    assert [step.phase for step in reported] == ["copy"] + ["trajectories"] * 4

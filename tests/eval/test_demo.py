@@ -1,0 +1,67 @@
+"""The summary of the demo, from the files that its stages leave."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from eval.data import LOCOMO
+from eval.demo import DemoSettings, _locomo, _summary, _table
+
+METRICS = ("reward", "update_recall", "add_for_update_rate", "wrong_target_rate")
+
+
+def figure(estimate: float) -> dict[str, float]:
+    return {"estimate": estimate, "low": estimate - 0.02, "high": estimate + 0.02}
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    for number, name in enumerate(("before_sampled", "before_greedy", "after_sampled", "after_greedy")):
+        folder = tmp_path / "eval" / name
+        folder.mkdir(parents=True)
+        metrics = {metric: figure(0.4 + number / 10) for metric in METRICS}
+        content = {"metrics": metrics, "sessions": 300, "people": 180, "failed": number}
+        (folder / "summary.json").write_text(json.dumps(content))
+    stages = tmp_path / "stages"
+    stages.mkdir()
+    (stages / "grpo.json").write_text(json.dumps({"seconds": 123.0}))
+    return tmp_path
+
+
+def settings(out: Path) -> DemoSettings:
+    return DemoSettings(seed=3, out=out, n=300, train=[])
+
+
+def test_the_summary_names_before_and_after_with_intervals(run: Path) -> None:
+    summary = _summary(settings(run), {"train": 200.0, "evaluate": 50.0}, None)
+    assert summary["heldout_reward_before"] == 0.4
+    assert summary["heldout_reward_before_greedy"] == 0.5
+    assert summary["heldout_reward_after"] == 0.6
+    assert summary["heldout_reward_after_greedy"] == 0.7
+    assert summary["heldout_reward_after_interval"] == pytest.approx([0.58, 0.62])
+    assert summary["update_recall_after"] == 0.6
+    assert summary["failed_episodes"] == 6
+    assert summary["seconds"] == {"train": 200.0, "evaluate": 50.0, "train/grpo": 123.0, "total": 250.0}
+    assert summary["seed"] == 3 and summary["versions"]["python"]
+
+
+def test_without_locomo_the_summary_says_what_to_fetch(run: Path) -> None:
+    figures = _locomo(run, None)
+    assert figures["locomo_recall_at_20"] is None
+    assert LOCOMO.source in figures["locomo_note"] and LOCOMO.licence in figures["locomo_note"]
+
+
+def test_with_locomo_recall_and_count_are_taken_from_its_summary(run: Path) -> None:
+    (run / "locomo").mkdir()
+    pooled = {"questions": 1540, "scored": 1536, "recall_per_question": {"20": figure(0.57)}}
+    (run / "locomo" / "summary.json").write_text(json.dumps({"groups": {"all": pooled}}))
+    figures = _locomo(run, run / "locomo10.json")
+    assert figures["locomo_recall_at_20"] == 0.57
+    assert figures["locomo_questions"] == 1540
+
+
+def test_the_table_shows_sampled_and_greedy(run: Path) -> None:
+    table = _table(_summary(settings(run), {}, None))
+    assert table.row_count == 6
+    assert list(table.columns[1].cells)[0] == "0.400 [0.380, 0.420]"
