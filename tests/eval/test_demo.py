@@ -64,4 +64,4 @@ def test_with_locomo_recall_and_count_are_taken_from_its_summary(run: Path) -> N
 def test_the_table_shows_sampled_and_greedy(run: Path) -> None:
     table = _table(_summary(settings(run), {}, None))
     assert table.row_count == 6
-    assert list(table.columns[1].cells)[0] == "0.400 [0.380, 0.420]"
+    assert next(iter(table.columns[1].cells)) == "0.400 [0.380, 0.420]"
