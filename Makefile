@@ -31,6 +31,7 @@ $(STAMP): pyproject.toml
 	@$(PYTHON3) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "error: $(PYTHON3) is older than Python 3.11; name a newer one with PYTHON3=..." >&2; exit 2; }
 	$(PYTHON3) -m venv $(VENV)
+	$(PYTHON) -m pip install --quiet --upgrade pip
 	$(PYTHON) -m pip install --quiet "$(TORCH)"
 	$(PYTHON) -m pip install --quiet -e ".[cpu,dev]"
 	@touch $@

@@ -79,9 +79,7 @@ def _facts(inputs: RunInputs) -> list[tuple[str, str]]:
     making, run = _making(inputs), inputs.run_summary
     evaluation = inputs.summaries.get(SHOWN_EVALUATION, {})
     seconds = run.get("seconds")
-    total = (
-        sum(value for value in seconds.values() if isinstance(value, int | float)) if isinstance(seconds, dict) else seconds
-    )
+    total = seconds.get("total") if isinstance(seconds, dict) else seconds
     facts = {
         "evaluated policy": evaluation.get("policy"),
         "finished": making.get("finished"),
