@@ -16,10 +16,10 @@ from rich.console import Console
 from deltamem.cli import run_hydra, validated
 from deltamem.files import atomic_writer
 from deltamem.provenance import git_commit, versions
+from deltamem.stages import run_stages
 from deltamem.training.launch import TrainingFailedError
 from deltamem.training.pipeline import stages, synthesis
 from deltamem.training.settings import TrainSettings
-from deltamem.training.stages import run_stages
 
 
 def main(config: DictConfig) -> int:

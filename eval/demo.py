@@ -25,7 +25,7 @@ from deltamem.errors import DeltaMemError
 from deltamem.files import atomic_writer
 from deltamem.provenance import file_sha256, git_commit, versions
 from deltamem.sessions import read_sessions
-from deltamem.training.stages import Stage, run_stages
+from deltamem.stages import Stage, run_stages
 from eval.data import LOCOMO, find, missing
 from eval.heldout.evaluate import evaluate
 from eval.heldout.selection import select

@@ -19,11 +19,11 @@ from deltamem.errors import DeltaMemError
 from deltamem.files import atomic_writer
 from deltamem.provenance import file_sha256
 from deltamem.sessions import LabelledSession, read_sessions
+from deltamem.stages import Stage
 from deltamem.training import dataset
 from deltamem.training.checkpoints import export_policy, latest_complete
 from deltamem.training.launch import run_grpo
 from deltamem.training.settings import TrainSettings
-from deltamem.training.stages import Stage
 
 Options = TypeVar("Options")
 

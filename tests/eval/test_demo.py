@@ -20,7 +20,7 @@ def run(tmp_path: Path) -> Path:
     for number, name in enumerate(("before_sampled", "before_greedy", "after_sampled", "after_greedy")):
         folder = tmp_path / "eval" / name
         folder.mkdir(parents=True)
-        metrics = {metric: figure(0.4 + number / 10) for metric in METRICS}
+        metrics = {metric: figure(round(0.4 + number / 10, 1)) for metric in METRICS}
         content = {"metrics": metrics, "sessions": 300, "people": 180, "failed": number}
         (folder / "summary.json").write_text(json.dumps(content))
     stages = tmp_path / "stages"

@@ -13,12 +13,12 @@ import pytest
 import torch
 
 from deltamem.errors import DeltaMemError
+from deltamem.stages import Stage, run_stages
 from deltamem.training.checkpoints import check_space, latest_complete, parameter_count, remove_incomplete
 from deltamem.training.grpo import reason
 from deltamem.training.launch import last_words
 from deltamem.training.progress import MetricsFile, Tail, convert, read_metrics
 from deltamem.training.replay_buffer import check_failures, rollout_metrics
-from deltamem.training.stages import Stage, run_stages
 
 
 def write_checkpoint(folder: Path, step: int) -> Path:
