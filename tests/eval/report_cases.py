@@ -67,7 +67,7 @@ def make_run(folder: Path, sessions: list[LabelledSession] | None = None) -> Pat
             {
                 "git_commit": "0123abcd",
                 "seed": 7,
-                "seconds": {"synth": 12.0, "warm_start": 300.0, "grpo": 420.0, "total": 732.0},
+                "seconds": {"warm_start": 300.0, "grpo": 420.0, "total": 732.0},
             }
         ),
         encoding="utf-8",
