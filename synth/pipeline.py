@@ -21,7 +21,7 @@ from synth.stages import Writer
 PEOPLE_FILE = "people.jsonl"
 SESSIONS_FILE = "sessions.jsonl"
 MANIFEST_FILE = "dataset.json"
-"""Written last: where it exists, the data set is whole."""
+"""Written after the JSONL files: where it exists, they are whole. The parquet files are made from them afterwards."""
 
 
 def personas(count: int, heldout_share: float) -> Iterator[Persona]:

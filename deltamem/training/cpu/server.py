@@ -86,10 +86,13 @@ class CpuServer:
                 generated = await loop.run_in_executor(self._thread, self._sample, batch)
             except Exception as error:
                 for request in batch:
-                    request.answer.set_exception(error)
+                    if not request.answer.done():
+                        request.answer.set_exception(error)
                 continue
             for request, answer in zip(batch, generated, strict=True):
-                request.answer.set_result(answer)
+                # A request that was cancelled meanwhile must not end the pump for all others.
+                if not request.answer.done():
+                    request.answer.set_result(answer)
 
     async def _collect(self) -> list[_Request]:
         batch = [await self._queue.get()]
