@@ -172,14 +172,17 @@ def fresh_ids(known_ids: Iterable[str], prefix: str = "m") -> Iterator[str]:
     return (f"{prefix}{number}" for number in itertools.count(max(used, default=0) + 1))
 
 
-def apply(state: MemoryState, operations: Sequence[Operation], time: datetime, *, id_prefix: str = "m") -> MemoryState:
+def apply(
+    state: MemoryState, operations: Sequence[Operation], time: datetime, *, new_ids: Iterator[str] | None = None
+) -> MemoryState:
     """Apply operations to a state (the transition function ``f`` of paper, section 3.1).
 
     Args:
         state: The prior state; unchanged.
         operations: Valid operations (see `check`).
         time: Time of the session; written to every memory that is added or rewritten.
-        id_prefix: Prefix of the ids that added memories get.
+        new_ids: Ids for the added memories, none of them in the state; by default those of `fresh_ids`. A journal gives
+            its own, so that the id of a forgotten memory is not used again.
 
     Returns:
         The next state. Rewritten memories keep their place, added ones follow in the order of their operations.
@@ -191,10 +194,10 @@ def apply(state: MemoryState, operations: Sequence[Operation], time: datetime, *
     if checked.problems:
         raise ValueError(f"operations cannot be applied: {', '.join(sorted(set(checked.problems)))}")
     memories = dict(state.items())
-    new_ids = fresh_ids(state, id_prefix)
+    unused = fresh_ids(state) if new_ids is None else new_ids
     for operation in operations:
         if operation.event is Event.ADD:
-            memory_id = next(new_ids)
+            memory_id = next(unused)
         elif operation.event is Event.UPDATE and operation.target_memory_id is not None:
             memory_id = operation.target_memory_id
             if memories[memory_id].text == operation.text:

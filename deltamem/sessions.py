@@ -36,12 +36,14 @@ class Session:
         person_name: How memories name the person.
         time: When the session took place; relative dates in it are resolved against this.
         dialogue: The utterances in order.
+        id: Names the session among its owner's; a journal takes each id once. Labelled sessions have an index instead.
     """
 
     person_id: str
     person_name: str
     time: datetime
     dialogue: tuple[Turn, ...]
+    id: str = ""
 
 
 @dataclass(frozen=True, slots=True)

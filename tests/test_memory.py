@@ -71,10 +71,11 @@ def test_update_with_the_same_text_keeps_the_time() -> None:
     assert apply(state, [Operation(Event.UPDATE, "Ana has a dog.", "m1")], LATER) == state
 
 
-def test_id_prefix_keeps_additions_of_two_predictions_apart() -> None:
+def test_given_ids_keep_additions_of_two_predictions_apart() -> None:
     state = state_of(m1="Ana has a dog.")
     add = [Operation(Event.ADD, "Ana plays chess.")]
-    predicted, target = apply(state, add, LATER, id_prefix="p"), apply(state, add, LATER, id_prefix="t")
+    predicted = apply(state, add, LATER, new_ids=fresh_ids(state, "p"))
+    target = apply(state, add, LATER, new_ids=fresh_ids(state, "t"))
     assert set(predicted) & set(target) == {"m1"}
 
 
