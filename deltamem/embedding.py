@@ -1,9 +1,10 @@
-"""Text embeddings: sentence-transformers models by name, batched, cached by text."""
+"""Text embeddings by name: sentence-transformers models or an endpoint, batched, cached by text."""
 
 from __future__ import annotations
 
 import importlib.util
 import os
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
@@ -158,10 +159,48 @@ class _Embed(Protocol):
     def __call__(self, texts: Sequence[str]) -> Vectors: ...
 
 
+class LazyEmbedder:
+    """A model that is loaded when the first text comes, because loading takes seconds and much work needs no vectors."""
+
+    def __init__(self, name: str = OFFLINE_MODEL, *, device: str = "cpu") -> None:
+        """Name a model as `load_embedder` takes it; nothing is loaded yet."""
+        self.name = name
+        self._device = device
+        self._loading = threading.Lock()
+        self._loaded: Embedder | None = None
+
+    def documents(self, texts: Sequence[str]) -> Vectors:
+        """Embed memory texts; returns float32 of shape ``(len(texts), dim)``."""
+        return self._embedder().documents(texts)
+
+    def queries(self, texts: Sequence[str]) -> Vectors:
+        """Embed search queries; returns float32 of shape ``(len(texts), dim)``."""
+        return self._embedder().queries(texts)
+
+    def _embedder(self) -> Embedder:
+        with self._loading:
+            if self._loaded is None:
+                self._loaded = load_embedder(self.name, device=self._device)
+            return self._loaded
+
+
 def load_embedder(name: str = OFFLINE_MODEL, *, device: str = "cpu", batch_size: int = 128) -> CachedEmbedder:
-    """Load a sentence-transformers model by name, with a cache in front.
+    """Load an embedder by name, with a cache in front.
+
+    Args:
+        name: A sentence-transformers model (see `SentenceTransformerEmbedder`), or ``http://host:port/v1#model`` for one
+            behind an OpenAI-compatible endpoint.
+        device: Torch device of a local model.
+        batch_size: Texts a forward pass, or a request.
 
     Raises:
         EmbedderUnavailableError: If the model cannot be loaded; the message says which command fetches it.
     """
+    if name.startswith(("http://", "https://")):
+        from deltamem.endpoint_embedder import EndpointEmbedder
+
+        base_url, _, model = name.partition("#")
+        if not model:
+            raise EmbedderUnavailableError(f"embedder {name!r} names no model; write it as http://host:port/v1#model")
+        return CachedEmbedder(EndpointEmbedder(base_url, model, batch_size=batch_size))
     return CachedEmbedder(SentenceTransformerEmbedder(name, device=device, batch_size=batch_size))

@@ -2,83 +2,76 @@
 
 from __future__ import annotations
 
-import asyncio
-import os
+import copy
 from collections.abc import Sequence
-from typing import Literal, cast
-
-import openai
-from openai.types.chat import ChatCompletionMessage, ChatCompletionMessageParam
+from typing import Literal
 
 from deltamem.episode import Message
-from deltamem.errors import DeltaMemError
+from deltamem.llm import LLM, Answer
 from deltamem.policy import Completion
 
 ToolRole = Literal["tool", "user"]
 
 
 class EndpointPolicy:
-    """Continues conversations by calling ``/chat/completions``; retries are the client's own."""
+    """Continues conversations by calling ``/chat/completions``; a `ScopedPolicy`."""
 
     def __init__(
         self,
-        base_url: str,
-        model: str,
+        llm: LLM,
         *,
-        api_key_env: str = "OPENAI_API_KEY",
         temperature: float = 1.0,
         max_tokens: int = 2048,
-        timeout: float = 120.0,
-        max_concurrency: int = 16,
-        max_retries: int = 4,
         seed: int | None = None,
         tool_role: ToolRole = "tool",
     ) -> None:
-        """Describe the endpoint; nothing is sent yet.
+        """Set how the model is asked.
 
         Args:
-            base_url: Up to and including ``/v1``.
-            model: Name under which the endpoint serves the model.
-            api_key_env: Environment variable that holds the key; local servers need none, so it may be unset.
+            llm: The model; may be shared.
             temperature: Sampling temperature.
             max_tokens: Token limit of one assistant text.
-            timeout: Seconds that one request may take.
-            max_concurrency: Requests in flight at once.
-            max_retries: How often the client repeats a request after a connection error, a 408, 409, 429 or 5xx.
             seed: Sampling seed for endpoints that take one.
             tool_role: How search results are sent. ``tool`` is what models are trained with here; services that tie tool
                 messages to their own function calling refuse it, for them ``user`` wraps the results in ``<tool_response>``.
         """
-        self.name = f"{model} at {base_url}"
-        self._base_url = base_url
-        self._model = model
-        self._api_key_env = api_key_env
+        self.name = f"{llm.model} at {llm.base_url}"
+        self.llm = llm
         self._temperature = temperature
         self._max_tokens = max_tokens
         self._seed = seed
         self._tool_role = tool_role
-        self._slots = asyncio.Semaphore(max_concurrency)
-        self._client = openai.AsyncOpenAI(
-            base_url=base_url,
-            api_key=os.environ.get(api_key_env) or "none",
-            timeout=timeout,
-            max_retries=max_retries,
-        )
+        self._scope = ""
+        self._sample = 0
 
     async def complete(self, messages: Sequence[Message]) -> Completion:
         """Write the next assistant text.
 
         Raises:
-            openai.OpenAIError: If the endpoint cannot be reached or refuses the request, after the retries.
-            DeltaMemError: If the answer holds no choice.
+            ContextLengthError: If the conversation does not fit the model's window.
+            LLMError: If the endpoint gives no usable answer, after the retries.
         """
-        return await self._request(messages, self._max_tokens)
+        answer = await self.llm.chat(
+            [self._sent(message) for message in messages],
+            temperature=self._temperature,
+            max_tokens=self._max_tokens,
+            seed=self._seed,
+            scope=self._scope,
+            sample=self._sample,
+        )
+        return Completion(
+            text=_text(answer),
+            truncated=answer.truncated,
+            tokens=answer.completion_tokens,
+            prompt_tokens=answer.prompt_tokens,
+            cached=answer.cached,
+        )
 
     async def check(self) -> None:
         """Send one tiny conversation of every kind of message that an episode sends.
 
         Raises:
-            DeltaMemError: If the endpoint cannot be reached or refuses it; the message says why.
+            LLMError: If the endpoint cannot be reached or refuses it; the message says why.
         """
         conversation = [
             Message(role="system", content="Answer briefly."),
@@ -86,37 +79,21 @@ class EndpointPolicy:
             Message(role="assistant", content="Hello."),
             Message(role="tool", content="[]"),
         ]
-        try:
-            await self._request(conversation, 1)
-        except openai.APIConnectionError as error:
-            reason = "no answer in time" if isinstance(error, openai.APITimeoutError) else error.__cause__ or error
-            raise DeltaMemError(f"endpoint {self._base_url} cannot be reached ({reason}); is the server up?") from error
-        except openai.AuthenticationError as error:
-            raise DeltaMemError(
-                f"endpoint {self._base_url} refused the key in ${self._api_key_env}: {error.message}"
-            ) from error
-        except openai.OpenAIError as error:
-            raise DeltaMemError(
-                f"endpoint {self._base_url} refused a test request to model {self._model!r}: {error}"
-            ) from error
+        await self.llm.check([self._sent(message) for message in conversation])
 
-    async def _request(self, messages: Sequence[Message], max_tokens: int) -> Completion:
-        async with self._slots:
-            response = await self._client.chat.completions.create(
-                model=self._model,
-                messages=cast(list[ChatCompletionMessageParam], [self._sent(message) for message in messages]),
-                temperature=self._temperature,
-                max_tokens=max_tokens,
-                seed=self._seed if self._seed is not None else openai.omit,
-            )
-        if not response.choices:
-            raise DeltaMemError(f"endpoint {self._base_url} answered without a choice")
-        choice = response.choices[0]
-        return Completion(
-            text=_text(choice.message),
-            truncated=choice.finish_reason == "length",
-            tokens=response.usage.completion_tokens if response.usage else 0,
-        )
+    def for_scope(self, scope: str, sample: int = 0) -> EndpointPolicy:
+        """The same policy with its cached answers bound to a scope and to a number of the draw; shares the `LLM`."""
+        bound = copy.copy(self)
+        bound._scope, bound._sample = scope, sample
+        return bound
+
+    def forget_scope(self, scope: str) -> int:
+        """Erase the cached answers of a scope; returns how many there were.
+
+        Raises:
+            DeltaMemError: If the cache cannot be written.
+        """
+        return self.llm.cache.forget(scope) if self.llm.cache is not None else 0
 
     def _sent(self, message: Message) -> Message:
         if message["role"] == "tool" and self._tool_role == "user":
@@ -124,9 +101,6 @@ class EndpointPolicy:
         return message
 
 
-def _text(message: ChatCompletionMessage) -> str:
+def _text(answer: Answer) -> str:
     """The assistant text; servers with a reasoning parser deliver the thinking in a field of its own."""
-    content = message.content or ""
-    extra = message.model_extra or {}
-    reasoning = extra.get("reasoning_content") or extra.get("reasoning")
-    return f"<think>{reasoning}</think>\n{content}" if reasoning else content
+    return f"<think>{answer.reasoning}</think>\n{answer.text}" if answer.reasoning else answer.text

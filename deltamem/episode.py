@@ -19,7 +19,7 @@ from typing import Literal, TypedDict
 
 from deltamem.memory import Memory, Operation
 from deltamem.prompts import load_prompt
-from deltamem.protocol import Violation, read_turn
+from deltamem.protocol import CONTROL_MARK, Violation, read_turn
 from deltamem.sessions import TIME_FORMAT, Session, format_dialogue
 
 MemoryField = Literal["id", "time", "text"]
@@ -101,7 +101,7 @@ def opening_messages(session: Session, config: EpisodeConfig) -> list[Message]:
         Message(
             role="user",
             content=load_prompt(config.session_prompt).fill(
-                person=session.person_name,
+                person=CONTROL_MARK.sub("< ", session.person_name),
                 time=session.time.strftime(TIME_FORMAT),
                 dialogue=format_dialogue(session.dialogue),
             ),
@@ -110,12 +110,17 @@ def opening_messages(session: Session, config: EpisodeConfig) -> list[Message]:
 
 
 def format_memories(memories: Sequence[Memory], fields: Sequence[MemoryField]) -> str:
-    """The tool's answer: a JSON list of memories with their id, time and text."""
+    r"""The tool's answer: a JSON list of memories with their id, time and text.
+
+    In a memory with a control mark every ``<`` is written as ``\u003c``: the same text to whoever reads the JSON, but no
+    special token to a chat server.
+    """
     records = []
     for memory in memories:
         values = {"id": memory.id, "time": memory.time.strftime(TIME_FORMAT), "text": memory.text}
-        records.append({field: values[field] for field in fields})
-    return json.dumps(records, ensure_ascii=False)
+        record = json.dumps({field: values[field] for field in fields}, ensure_ascii=False)
+        records.append(record.replace("<", "\\u003c") if CONTROL_MARK.search(record) else record)
+    return f"[{', '.join(records)}]"
 
 
 class Episode:

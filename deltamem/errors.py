@@ -11,3 +11,11 @@ class DeltaMemError(Exception):
 
 class EmbedderUnavailableError(DeltaMemError):
     """An embedding model is neither installed nor in the local cache; the message says which command fetches it."""
+
+
+class LLMError(DeltaMemError):
+    """A model's endpoint gave no usable answer, after the retries; the sentence names endpoint, model and reason."""
+
+
+class ContextLengthError(LLMError):
+    """The messages and the room for the answer do not fit the model's context window."""

@@ -1,9 +1,9 @@
-"""What writes the assistant texts of an episode: a protocol, and the completion it returns."""
+"""What writes the assistant texts of an episode: protocols, and the completion they return."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 from deltamem.episode import Message
 
@@ -15,11 +15,15 @@ class Completion(NamedTuple):
         text: The text without the end-of-turn token.
         truncated: Whether generation stopped at a token limit.
         tokens: How many tokens were generated.
+        prompt_tokens: How many tokens were read; 0 where nobody counts them.
+        cached: Whether the text comes from a cache, so that no tokens were spent now.
     """
 
     text: str
     truncated: bool
     tokens: int
+    prompt_tokens: int = 0
+    cached: bool = False
 
 
 class Policy(Protocol):
@@ -29,4 +33,17 @@ class Policy(Protocol):
 
     async def complete(self, messages: Sequence[Message]) -> Completion:
         """Write the next assistant text."""
+        ...
+
+
+@runtime_checkable
+class ScopedPolicy(Policy, Protocol):
+    """A policy that may keep answers; they are kept apart by scope (the owner), so that they can be erased."""
+
+    def for_scope(self, scope: str, sample: int = 0) -> Policy:
+        """The policy with its answers bound to a scope; another `sample` gets a fresh answer to the same request."""
+        ...
+
+    def forget_scope(self, scope: str) -> int:
+        """Erase what is kept for a scope; returns how many answers there were."""
         ...

@@ -8,14 +8,19 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from typing import Any, NamedTuple
 
 from deltamem.memory import Event, Operation, OperationProblem, check
 
 SEARCH_TOOL = "search_memory"
+CONTROL_MARK = re.compile(r"<(?=\||/?(?:think|tool_call|tool_response|outputs|s|start_of_turn|end_of_turn)>)")
+"""The ``<`` of a mark that a chat server or this protocol takes for control, not for text: ``<|im_start|>``, ``<think>``.
+
+Servers look for special tokens inside the content of messages too, so stored text must not contain them.
+"""
 MAX_QUERIES = 16
 """Queries of one call beyond this number are ignored: a degenerate policy must not be able to flood its own context."""
 
@@ -55,9 +60,39 @@ class AssistantTurn:
     violations: tuple[Violation, ...]
 
 
-_BLOCK = re.compile(r"<(tool_call|outputs)>(.*?)</\1>", re.DOTALL)
+_OPENING = re.compile(r"<(tool_call|outputs)>")
 _THINK = re.compile(r"<think>(.*?)</think>", re.DOTALL)
 _ANY_TAG = re.compile(r"</?(?:think|tool_call|outputs)>")
+
+
+class _Block(NamedTuple):
+    tag: str
+    body: str
+    start: int
+    end: int
+
+
+def _blocks(text: str) -> list[_Block]:
+    """The blocks of a text from left to right, each up to the first end of its own tag.
+
+    Not one regular expression with a lazy middle: that takes minutes for a model that repeats ``<outputs>`` without end.
+    """
+    last = {tag: text.rfind(f"</{tag}>") for tag in ("tool_call", "outputs")}
+    blocks: list[_Block] = []
+    for opening in _OPENING.finditer(text):
+        tag = opening[1]
+        if opening.end() > last[tag] or (blocks and opening.start() < blocks[-1].end):
+            continue
+        close = text.index(f"</{tag}>", opening.end())
+        blocks.append(_Block(tag, text[opening.end() : close], opening.start(), close + len(tag) + 3))
+    return blocks
+
+
+def _outside(text: str, blocks: Sequence[_Block]) -> str:
+    """What a text says besides its blocks."""
+    ends = [0, *(block.end for block in blocks)]
+    starts = [*(block.start for block in blocks), len(text)]
+    return "".join(text[end:start] for end, start in zip(ends, starts, strict=True))
 
 
 class _UnreadableError(Exception):
@@ -81,20 +116,20 @@ def read_turn(text: str, known_ids: Collection[str]) -> AssistantTurn:
     rest = text.lstrip()[think.end() :] if think else text
     if think is None or _ANY_TAG.search(think[1]):
         violations.append(Violation.MISSING_THINK)
-    blocks = list(_BLOCK.finditer(rest))
-    if _BLOCK.sub("", rest).strip() and (blocks or think):
+    blocks = _blocks(rest)
+    if _outside(rest, blocks).strip() and (blocks or think):
         violations.append(Violation.TEXT_OUTSIDE_TAGS)
     if not blocks:
         return AssistantTurn(None, None, (*violations, Violation.NO_ACTION))
     if len(blocks) > 1:
         violations.append(Violation.SEVERAL_ACTIONS)
     # An answer ends the episode, so it wins over a search that stands beside it.
-    chosen = next((block for block in blocks if block[1] == "outputs"), blocks[0])
+    chosen = next((block for block in blocks if block.tag == "outputs"), blocks[0])
     try:
-        if chosen[1] == "tool_call":
-            queries, problems = _read_call(_load(chosen[2]))
+        if chosen.tag == "tool_call":
+            queries, problems = _read_call(_load(chosen.body))
             return AssistantTurn(queries, None, (*violations, *problems))
-        operations, problems = _read_outputs(_load(chosen[2]), known_ids)
+        operations, problems = _read_outputs(_load(chosen.body), known_ids)
         return AssistantTurn(None, operations, (*violations, *problems))
     except _UnreadableError as error:
         return AssistantTurn(None, None, (*violations, error.violation))

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import NamedTuple
 
+from deltamem.bank.protocol import merge_hits
 from deltamem.bank.snapshot import SnapshotBank
 from deltamem.embedding import Embedder, Vectors
 from deltamem.episode import Episode, EpisodeConfig, Message, Search, Trajectory
+from deltamem.memory import Memory
 from deltamem.policy import Completion, Policy
 from deltamem.sessions import LabelledSession, Session
 
@@ -71,6 +73,27 @@ class QueryBatcher:
             start += len(texts)
 
 
+async def drive(
+    episode: Episode, policy: Policy, search: Callable[[Sequence[str]], Awaitable[Sequence[Memory]]]
+) -> None:
+    """Run an episode to its end.
+
+    Args:
+        episode: Has just begun.
+        policy: Writes the assistant texts.
+        search: Finds memories for a list of queries.
+
+    Raises:
+        Exception: Whatever the policy or the search raises; the episode keeps what went before.
+    """
+    while True:
+        completion = await policy.complete(episode.messages)
+        step = episode.read(completion.text, truncated=completion.truncated)
+        if not isinstance(step, Search):
+            return
+        episode.answer(await search(step.queries))
+
+
 async def run_episode(
     session: Session, bank: SnapshotBank, policy: Policy, queries: QueryBatcher, config: EpisodeConfig
 ) -> Trajectory:
@@ -87,13 +110,12 @@ async def run_episode(
         The trajectory. Whatever the policy or the search raises becomes its `failure`; what went before is kept.
     """
     episode = Episode(session, bank.state.keys(), config)
+
+    async def search(texts: Sequence[str]) -> list[Memory]:
+        return merge_hits(bank.search(await queries.embed(texts), config.k))
+
     try:
-        completion = await policy.complete(episode.messages)
-        step = episode.read(completion.text, truncated=completion.truncated)
-        while isinstance(step, Search):
-            episode.answer(bank.search(await queries.embed(step.queries), config.k))
-            completion = await policy.complete(episode.messages)
-            step = episode.read(completion.text, truncated=completion.truncated)
+        await drive(episode, policy, search)
     except Exception as error:  # one broken episode must not lose the others
         episode.fail(f"{type(error).__name__}: {error}")
     return episode.trajectory

@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from deltamem.errors import DeltaMemError
 from deltamem.memory import Event, Memory, MemoryState, Operation
+from deltamem.protocol import CONTROL_MARK
 
 Role = Literal["user", "assistant"]
 Split = Literal["train", "heldout"]
@@ -200,5 +201,8 @@ def read_sessions(path: Path, *, split: Split | None = None) -> Iterator[Labelle
 
 
 def format_dialogue(dialogue: Iterable[Turn]) -> str:
-    """Write a dialogue as the model reads it, one utterance a line."""
-    return "\n".join(f"{turn.role}: {turn.content}" for turn in dialogue)
+    """Write a dialogue as the model reads it, one utterance a line.
+
+    Control marks within an utterance are broken visibly (``< |im_start|>``), so that it cannot pose as another message.
+    """
+    return "\n".join(f"{turn.role}: {CONTROL_MARK.sub('< ', turn.content)}" for turn in dialogue)

@@ -13,7 +13,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ("deltamem", "rewards", "synth", "eval")
-NOT_OURS = {".git", ".venv", "runs", "data", "outputs", "multirun", "build", "dist", "__pycache__"}
+NOT_OURS = {".git", ".venv", ".venv-vllm", "runs", "data", "outputs", "multirun", "build", "dist", "__pycache__"}
 
 MACHINE_PATH = re.compile(r"(?<![\w.}\])])/(?:root|tmp|opt|mnt|(?:home|Users)/[\w.-]+)(?![\w-])")
 REGISTRY = re.compile(

@@ -1,5 +1,4 @@
-"""Where a person's memory state lives and is searched. A bank is always bound to one owner."""
+"""Where a person's memory state lives and is searched. A bank is always bound to one owner.
 
-from deltamem.bank.snapshot import SnapshotBank
-
-__all__ = ["SnapshotBank"]
+Nothing is imported here: reading a journal must not wait for numpy or Chroma.
+"""

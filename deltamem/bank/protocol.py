@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple, Protocol, runtime_checkable
 
+import numpy as np
+
 from deltamem.embedding import Vectors
 from deltamem.memory import Memory, MemoryState
 
@@ -21,17 +23,18 @@ class Hit(NamedTuple):
     similarity: float
 
 
-@runtime_checkable
-class MemoryBank(Protocol):
-    """Where one owner's memory state lives and is searched. There is no bank without an owner.
+class ReadableBank(Protocol):
+    """What searching one owner's memories needs."""
 
-    Attributes:
-        owner: Whose memories these are.
-        position: The journal position that the state stands for; 0 for a state that no journal describes.
-    """
+    @property
+    def owner(self) -> str:
+        """Whose memories these are."""
+        ...
 
-    owner: str
-    position: int
+    @property
+    def position(self) -> int:
+        """The journal position that the state stands for; 0 for a state that no journal describes."""
+        ...
 
     @property
     def state(self) -> MemoryState:
@@ -51,8 +54,17 @@ class MemoryBank(Protocol):
         ...
 
     def vectors(self, memory_ids: Sequence[str]) -> Vectors:
-        """The unit vectors of some memories, shape ``(len(memory_ids), dim)``."""
+        """The unit vectors of some memories, shape ``(len(memory_ids), dim)``.
+
+        Raises:
+            KeyError: If a memory is not in the bank.
+        """
         ...
+
+
+@runtime_checkable
+class MemoryBank(ReadableBank, Protocol):
+    """Where one owner's memory state lives and is searched. There is no bank without an owner."""
 
     def update(self, state: MemoryState, vectors: Mapping[str, Vectors], position: int) -> None:
         """Replace the state.
@@ -63,8 +75,12 @@ class MemoryBank(Protocol):
             position: The journal position that the next state stands for.
 
         Raises:
-            ValueError: If a vector is missing; the bank is unchanged.
+            ValueError: If a vector is missing or has the wrong shape; the bank is unchanged.
         """
+        ...
+
+    def purge(self) -> None:
+        """Make the vectors of removed memories and former texts unrecoverable, in memory and on disk."""
         ...
 
 
@@ -81,7 +97,29 @@ def merge_hits(rankings: Iterable[Sequence[Hit]]) -> list[Memory]:
 def stale_ids(before: MemoryState, after: MemoryState) -> list[str]:
     """Ids whose vector has to be computed when `after` replaces `before`: new memories and changed texts."""
     return [
-        memory_id
-        for memory_id, memory in after.items()
-        if memory_id not in before or before[memory_id].text != memory.text
+        memory_id for memory_id, memory in after.items() if memory_id not in before or before[memory_id].text != memory.text
     ]
+
+
+def fresh_vectors(before: MemoryState, after: MemoryState, vectors: Mapping[str, Vectors], dim: int) -> dict[str, Vectors]:
+    """The vectors of the `stale_ids` of an update.
+
+    Args:
+        before: The state that is replaced.
+        after: The next state.
+        vectors: Vectors by memory id; more than needed does no harm.
+        dim: Length of the vectors that the bank holds; 0 if it holds none.
+
+    Raises:
+        ValueError: If a vector is missing, or is not of shape ``(dim,)``.
+    """
+    fresh: dict[str, Vectors] = {}
+    for memory_id in stale_ids(before, after):
+        if memory_id not in vectors:
+            raise ValueError(f"memory {memory_id!r} is new or changed but has no vector")
+        vector = np.asarray(vectors[memory_id], dtype=np.float32)
+        dim = dim or vector.size
+        if vector.shape != (dim,):
+            raise ValueError(f"the vector of memory {memory_id!r} has shape {vector.shape}, expected ({dim},)")
+        fresh[memory_id] = vector
+    return fresh

@@ -14,7 +14,8 @@ import hydra
 from verl.experimental.agent_loop.agent_loop import AgentLoopBase, AgentLoopMetrics, AgentLoopOutput
 from verl.utils.profiler import simple_timer
 
-from deltamem.bank import SnapshotBank
+from deltamem.bank.protocol import merge_hits
+from deltamem.bank.snapshot import SnapshotBank
 from deltamem.embedding import Vectors
 from deltamem.episode import Episode, EpisodeConfig, Search, Trajectory
 from deltamem.memory import apply
@@ -183,7 +184,7 @@ class DeltaMemAgentLoop(AgentLoopBase):  # type: ignore[misc]
                 bank = bank or await self._bank(labelled)
                 found = bank.search(await self._shared.embeddings.queries(step.queries), self._shared.episode.k)
                 before = list(episode.messages)
-                episode.answer(found)
+                episode.answer(merge_hits(found))
                 merged, mask, log_probs = await self.ct_merge_context_msg(
                     before, list(episode.messages), tokens.ids, tokens.mask, tokens.log_probs
                 )

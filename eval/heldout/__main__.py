@@ -6,6 +6,7 @@ Exit code 0; 1 if some episodes failed in our own machinery (they are counted, t
 from __future__ import annotations
 
 import asyncio
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,7 @@ from deltamem.cli import run_hydra, validated
 from deltamem.embedding import load_embedder
 from deltamem.endpoint_policy import EndpointPolicy
 from deltamem.errors import DeltaMemError
+from deltamem.llm import LLM
 from deltamem.policy import Policy
 from deltamem.provenance import file_sha256
 from deltamem.sessions import LabelledSession, read_sessions
@@ -64,10 +66,11 @@ def _make_folder(folder: Path) -> None:
 async def _run(settings: HeldoutSettings, sessions: list[LabelledSession], console: Console) -> HeldoutResult:
     config = settings.episode_config()
     weights, options = settings.reward.weights, settings.reward.options
-    policy = await _policy(settings)
-    embedder = load_embedder(settings.embedder, device=settings.device, batch_size=settings.batch_size)
     columns = (TextColumn("episodes"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, transient=True) as progress:
+    async with AsyncExitStack() as stack:
+        policy = await _policy(settings, stack)
+        embedder = load_embedder(settings.embedder, device=settings.device, batch_size=settings.batch_size)
+        progress = stack.enter_context(Progress(*columns, console=console, transient=True))
         bar = progress.add_task("episodes", total=len(sessions))
         return await evaluate_async(
             policy,
@@ -84,7 +87,8 @@ async def _run(settings: HeldoutSettings, sessions: list[LabelledSession], conso
         )
 
 
-async def _policy(settings: HeldoutSettings) -> Policy:
+async def _policy(settings: HeldoutSettings, stack: AsyncExitStack) -> Policy:
+    """The policy to score; the stack closes its connections."""
     if settings.checkpoint is not None:
         # Needs torch, which a client of an endpoint need not have.
         from deltamem.checkpoint_policy import CheckpointPolicy
@@ -96,15 +100,19 @@ async def _policy(settings: HeldoutSettings) -> Policy:
             max_new_tokens=settings.max_new_tokens,
         )
     endpoint = settings.endpoint
-    policy = EndpointPolicy(
+    llm = LLM(
         endpoint.base_url or "",
         endpoint.model or "",
         api_key_env=endpoint.api_key_env,
-        temperature=settings.temperature,
-        max_tokens=settings.max_new_tokens,
         timeout=endpoint.timeout,
         max_concurrency=settings.max_concurrency,
         max_retries=endpoint.max_retries,
+    )
+    stack.push_async_callback(llm.close)
+    policy = EndpointPolicy(
+        llm,
+        temperature=settings.temperature,
+        max_tokens=settings.max_new_tokens,
         seed=settings.seed,
         tool_role=endpoint.tool_role,
     )

@@ -21,7 +21,7 @@ class _Strict(BaseModel):
 
 
 class EndpointSettings(_Strict):
-    """An OpenAI-compatible endpoint; see `deltamem.endpoint_policy.EndpointPolicy`."""
+    """An OpenAI-compatible endpoint; see `deltamem.llm.LLM` and `deltamem.endpoint_policy.EndpointPolicy`."""
 
     base_url: str | None
     model: str | None

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deltamem.bank import SnapshotBank
+from deltamem.bank.snapshot import SnapshotBank
 from deltamem.embedding import Vectors
 from deltamem.memory import Memory, MemoryState
 

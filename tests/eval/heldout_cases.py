@@ -1,42 +1,18 @@
-"""Labelled sessions, a small embedder and scripted policies, shared by the tests of held-out evaluation and report."""
+"""Labelled sessions and scripted policies, shared by the tests of held-out evaluation and report."""
 
 from __future__ import annotations
 
-import json
-import re
-import zlib
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 
-import numpy as np
+from episode_texts import add, outputs, search, update
 
-from deltamem.embedding import Vectors
 from deltamem.episode import EpisodeConfig, Message, opening_messages
-from deltamem.memory import Event, Memory, MemoryState, Operation, apply
+from deltamem.memory import Memory, MemoryState, Operation, apply
 from deltamem.policy import Completion
 from deltamem.sessions import LabelledSession, Session, Split, Turn
 
 START = datetime(2026, 4, 5, 20, 1)
-
-
-class WordEmbedder:
-    """Unit vectors of word counts: texts with the same words are close, others are not."""
-
-    name = "words"
-    dim = 256
-
-    def __init__(self) -> None:
-        self.calls: list[list[str]] = []
-
-    def documents(self, texts: Sequence[str]) -> Vectors:
-        self.calls.append(list(texts))
-        vectors = np.zeros((len(texts), self.dim), dtype=np.float32)
-        for row, text in enumerate(texts):
-            for word in re.findall(r"\w+", text.lower()):
-                vectors[row, zlib.crc32(word.encode()) % self.dim] += 1
-        return vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-9)
-
-    queries = documents
 
 
 def labelled(
@@ -63,18 +39,6 @@ def labelled(
     )
 
 
-def add(text: str, *keywords: str) -> Operation:
-    return Operation(Event.ADD, text, None, keywords)
-
-
-def update(target: str, text: str, *keywords: str) -> Operation:
-    return Operation(Event.UPDATE, text, target, keywords)
-
-
-def none(target: str, text: str) -> Operation:
-    return Operation(Event.NONE, text, target)
-
-
 def people(count: int, sessions: int, split: Split = "heldout") -> list[LabelledSession]:
     """Sessions with one ADD and one due UPDATE each, different for every person and session."""
     return [
@@ -94,22 +58,6 @@ def people(count: int, sessions: int, split: Split = "heldout") -> list[Labelled
         for number in range(count)
         for index in range(sessions)
     ]
-
-
-def outputs(*operations: Operation) -> str:
-    """An assistant text that answers with operations."""
-    listed = [
-        {"text": operation.text, "event": operation.event.value}
-        | ({"target_memory_id": operation.target_memory_id} if operation.target_memory_id else {})
-        for operation in operations
-    ]
-    return f"<think>That is all.</think><outputs>{json.dumps({'operations': listed})}</outputs>"
-
-
-def search(*queries: str) -> str:
-    """An assistant text that searches."""
-    call = {"name": "search_memory", "arguments": {"query_list": list(queries)}}
-    return f"<think>What is known?</think><tool_call>{json.dumps(call)}</tool_call>"
 
 
 class ScriptedPolicy:

@@ -6,7 +6,8 @@ import json
 import math
 from pathlib import Path
 
-from heldout_cases import ScriptedPolicy, WordEmbedder, add, none, oracle, outputs, people, search, silent, update
+from episode_texts import WordEmbedder, add, none, outputs, search, update
+from heldout_cases import ScriptedPolicy, oracle, people, silent
 
 from deltamem.episode import EpisodeConfig
 from deltamem.sessions import LabelledSession

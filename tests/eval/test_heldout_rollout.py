@@ -4,7 +4,8 @@ import asyncio
 from collections.abc import Sequence
 
 import numpy as np
-from heldout_cases import ScriptedPolicy, WordEmbedder, oracle, people, search, silent
+from episode_texts import WordEmbedder, search
+from heldout_cases import ScriptedPolicy, oracle, people, silent
 
 from deltamem.embedding import CachedEmbedder, Vectors
 from deltamem.episode import EpisodeConfig, Message

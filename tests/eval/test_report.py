@@ -9,7 +9,8 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
-from heldout_cases import add, labelled, none, oracle, outputs, people, search, update
+from episode_texts import add, none, outputs, search, update
+from heldout_cases import labelled, oracle, people
 from report_cases import make_run, run_policy
 
 from deltamem.errors import DeltaMemError

@@ -1,0 +1,124 @@
+"""A bank whose vectors live in Chroma, with its latest changes in memory."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+
+from deltamem.bank.chroma_collection import CommittedBank, IndexUnavailableError
+from deltamem.bank.locking import SharedLock
+from deltamem.bank.overlay import OverlayBank
+from deltamem.bank.protocol import Hit
+from deltamem.embedding import Vectors
+from deltamem.memory import MemoryState
+
+logger = logging.getLogger(__name__)
+
+
+class ChromaBank:
+    """One owner's memories: searched in Chroma, with the changes not yet written there laid over it.
+
+    Writing to Chroma costs some 15 ms a call, so changes are gathered and written together; `update` does not wait for
+    Chroma otherwise. If writing fails the changes stay in memory, where searches find them, and are tried again later;
+    should the process end before that, the next opening catches up from the journal. Safe for any number of threads:
+    searches run side by side, changes alone.
+    """
+
+    def __init__(self, committed: CommittedBank, erase: Callable[[CommittedBank], None], flush_every: int) -> None:
+        """Begin with what Chroma holds.
+
+        Args:
+            committed: What Chroma holds.
+            erase: Rewrites a collection and erases what was deleted from it.
+            flush_every: Write to Chroma when so many vectors are pending.
+        """
+        self.owner = committed.owner
+        self._committed = committed
+        self._erase = erase
+        self._flush_every = flush_every
+        self._flush_at = flush_every
+        self._overlay = OverlayBank(committed)
+        self._lock = SharedLock()
+
+    @property
+    def state(self) -> MemoryState:
+        """The memories."""
+        return self._overlay.state
+
+    @property
+    def position(self) -> int:
+        """The journal position that the state stands for."""
+        return self._overlay.position
+
+    @property
+    def pending(self) -> int:
+        """How many vectors are not written to, or not removed from, Chroma yet."""
+        changes = self._overlay.changes
+        return len(changes.hidden | changes.vectors.keys())
+
+    def search(self, query_vectors: Vectors, k: int) -> list[list[Hit]]:
+        """Find the `k` most similar memories for each query, see `MemoryBank.search`.
+
+        Raises:
+            IndexUnavailableError: If Chroma fails.
+        """
+        with self._lock.shared():
+            return self._overlay.search(query_vectors, k)
+
+    def vectors(self, memory_ids: Sequence[str]) -> Vectors:
+        """The unit vectors of some memories, shape ``(len(memory_ids), dim)``.
+
+        Raises:
+            KeyError: If a memory is not in the bank.
+            IndexUnavailableError: If Chroma fails.
+        """
+        with self._lock.shared():
+            return self._overlay.vectors(memory_ids)
+
+    def update(self, state: MemoryState, vectors: Mapping[str, Vectors], position: int) -> None:
+        """Replace the state, see `MemoryBank.update`. A failure of Chroma is logged, not raised.
+
+        Raises:
+            ValueError: If a vector is missing or has the wrong shape; the bank is unchanged.
+        """
+        with self._lock.exclusive():
+            self._overlay.update(state, vectors, position)
+            if self.pending >= self._flush_at:
+                self._try_to_flush()
+
+    def flush(self) -> bool:
+        """Write what is pending to Chroma; returns whether that succeeded. A failure is logged."""
+        with self._lock.exclusive():
+            return self._try_to_flush()
+
+    def purge(self) -> None:
+        """Make removed vectors unrecoverable: the collection is written anew and the old files are erased.
+
+        Takes as long as writing all vectors of this owner (about 0.1 s for 1,000). On a Chroma server only the collection
+        is written anew; what becomes of the files of the old one is the server's affair.
+
+        Raises:
+            IndexUnavailableError: If Chroma fails.
+            DeltaMemError: If the files are in use by somebody else.
+        """
+        with self._lock.exclusive():
+            self._flush()
+            self._erase(self._committed)
+
+    def _try_to_flush(self) -> bool:
+        try:
+            self._flush()
+        except IndexUnavailableError as error:
+            self._flush_at = self.pending + self._flush_every
+            logger.warning("%d changes of an index stay in memory for now: %s", self.pending, error)
+            return False
+        return True
+
+    def _flush(self) -> None:
+        changes = self._overlay.changes
+        if changes.position == self._committed.position and not self.pending:
+            return
+        removed = [memory_id for memory_id in changes.hidden if memory_id not in changes.state]
+        self._committed.write(changes.state, changes.position, changes.vectors, removed)
+        self._overlay = OverlayBank(self._committed)
+        self._flush_at = self._flush_every

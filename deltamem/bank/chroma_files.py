@@ -1,0 +1,120 @@
+"""The files of an embedded Chroma database: noticing damage before Chroma reads them, and erasing for good.
+
+Chroma's native code trusts its files: HNSW files with garbage in them end the process with a segmentation fault, and
+truncated ones can give wrong results in silence. So a folder that was closed in good order is *sealed*: a small file notes
+the size and time of change of every other file. A folder whose seal is missing (the process was killed) or does not fit
+(somebody wrote, cut, deleted or copied files) is examined in a child process first (`deltamem.bank.chroma_check`), which
+may crash in our place. What it finds bad is thrown away; the index is derived and is rebuilt.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import shutil
+import sqlite3
+import subprocess
+import sys
+from contextlib import closing
+from pathlib import Path
+
+from deltamem.errors import DeltaMemError
+
+logger = logging.getLogger(__name__)
+
+DATABASE_FILE = "chroma.sqlite3"
+SEAL_FILE = "seal.json"
+_CHECK_SECONDS = 120.0
+_CHECK_BYTES_PER_SECOND = 2e6
+"""Reading 100,000 vectors back takes seconds; garbage can also make the native code loop for ever."""
+
+
+def _inventory(folder: Path) -> dict[str, list[int]]:
+    files = (path for path in sorted(folder.rglob("*")) if path.is_file() and path.name != SEAL_FILE)
+    return {path.relative_to(folder).as_posix(): [path.stat().st_size, path.stat().st_mtime_ns] for path in files}
+
+
+def seal(folder: Path) -> None:
+    """Note the size and time of change of every file; to be called when the database is closed and complete."""
+    (folder / SEAL_FILE).write_text(json.dumps(_inventory(folder)), encoding="utf-8")
+
+
+def is_sealed(folder: Path) -> bool:
+    """Whether the folder is as the last orderly closing left it."""
+    try:
+        return bool(json.loads((folder / SEAL_FILE).read_text(encoding="utf-8")) == _inventory(folder))
+    except (OSError, ValueError):
+        return False
+
+
+def break_seal(folder: Path) -> None:
+    """Take the seal off, before anything is written."""
+    (folder / SEAL_FILE).unlink(missing_ok=True)
+
+
+def wipe(folder: Path) -> None:
+    """Throw everything away."""
+    shutil.rmtree(folder)
+    folder.mkdir(parents=True)
+
+
+def damaged_collections(folder: Path) -> list[str] | None:
+    """Examine a closed database in child processes.
+
+    Args:
+        folder: The database's folder.
+
+    Returns:
+        The names of the collections that must not be used; None if that holds for the whole database.
+    """
+    damaged: list[str] = []
+    limit = _CHECK_SECONDS + sum(size for size, _ in _inventory(folder).values()) / _CHECK_BYTES_PER_SECOND
+    while True:
+        finished, begun = _check(folder, damaged, limit)
+        damaged += [name for name, good in begun.items() if not good]
+        if finished:
+            return damaged
+        if all(begun.values()):
+            return None  # nothing to blame but the database itself
+        logger.warning("%s: reading the collection %s ended the process that examined it", folder, damaged[-1])
+
+
+def _check(folder: Path, skip: list[str], limit: float) -> tuple[bool, dict[str, bool]]:
+    """Run the examination once; returns whether it came to its end, and the verdict on each collection it began."""
+    command = [sys.executable, "-m", "deltamem.bank.chroma_check", str(folder), *skip]
+    try:
+        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, timeout=limit)
+        output, code = done.stdout, done.returncode
+    except subprocess.TimeoutExpired as error:
+        output = error.stdout.decode() if isinstance(error.stdout, bytes) else error.stdout or ""
+        code = -1
+    begun: dict[str, bool] = {}
+    for line in output.splitlines():
+        verdict, _, name = line.partition(" ")
+        begun[name] = verdict == "good"
+    return code == 0, begun
+
+
+def erase_remains(folder: Path) -> None:
+    """Make what was deleted unrecoverable from the files of a closed database.
+
+    Chroma leaves deleted rows in free pages of its SQLite file, and the HNSW folder of a deleted collection on disk.
+
+    Raises:
+        DeltaMemError: If somebody else has the database open.
+    """
+    try:
+        with closing(sqlite3.connect(folder / DATABASE_FILE)) as database:
+            database.execute("VACUUM")
+    except sqlite3.Error as error:
+        raise DeltaMemError(f"{folder / DATABASE_FILE}: could not erase what was deleted ({error})") from error
+    remove_orphans(folder)
+
+
+def remove_orphans(folder: Path) -> None:
+    """Delete the HNSW folders of a closed database that belong to no collection any more."""
+    with closing(sqlite3.connect(folder / DATABASE_FILE)) as database:
+        known = {str(segment) for (segment,) in database.execute("SELECT id FROM segments")}
+    for path in folder.iterdir():
+        if path.is_dir() and path.name not in known:
+            shutil.rmtree(path)

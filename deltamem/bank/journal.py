@@ -1,0 +1,127 @@
+"""The journal: one SQLite file with the append-only entries of every owner. The truth that everything else follows from."""
+
+from __future__ import annotations
+
+import hashlib
+import sqlite3
+from datetime import UTC, datetime
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from deltamem.bank.database import Database
+from deltamem.bank.owner_journal import OwnerJournal, SessionKnownError, StaleJournalError
+from deltamem.bank.records import Erasure
+from deltamem.errors import DeltaMemError
+
+__all__ = ["Journal", "OwnerJournal", "SessionKnownError", "StaleJournalError"]
+
+
+class Journal:
+    """The journals of all owners in one file.
+
+    The threads of a process may share one instance: they take turns on its only connection, so that a journal in memory
+    works like one on disk. Other processes may read at the same time; writers take turns.
+    """
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    @classmethod
+    def open(cls, path: Path | None, *, read_only: bool = False) -> Journal:
+        """Open or create a journal.
+
+        Args:
+            path: The SQLite file; its folder must exist. None keeps the journal in memory.
+            read_only: Never create or change anything.
+
+        Raises:
+            DeltaMemError: If the file is missing (read only), no SQLite database, one of another application, or written
+                by another version.
+        """
+        return cls(Database.open(path, read_only=read_only))
+
+    @property
+    def path(self) -> Path | None:
+        """The SQLite file; None for a journal in memory."""
+        return self._database.path
+
+    @property
+    def purge_pending(self) -> bool:
+        """Whether erased bytes may still be in the files, because another process was reading them."""
+        return self._database.purge_pending
+
+    def owner(self, name: str) -> OwnerJournal:
+        """The journal of one owner, who need not have any entry yet.
+
+        Raises:
+            DeltaMemError: If the name is empty or not valid Unicode.
+        """
+        return OwnerJournal(self._database, name)
+
+    def owners(self) -> list[str]:
+        """The owners that have entries, sorted."""
+        with self._database.read() as connection:
+            return [row[0] for row in connection.execute("SELECT name FROM owners ORDER BY name")]
+
+    def erase_owner(self, name: str) -> Erasure:
+        """Erase everything about an owner for good and record that it was done.
+
+        Returns:
+            The record. It holds a hash of the name, so that a request can be answered for, and counts.
+
+        Raises:
+            DeltaMemError: If there is no such owner.
+        """
+        owner = self.owner(name)
+        with self._database.write() as connection:
+            found = connection.execute("SELECT id FROM owners WHERE name = ?", (name,)).fetchone()
+            if found is None:
+                raise DeltaMemError(f"{name!r}: no such owner in this journal")
+            erasure = Erasure(
+                owner_sha256=hashlib.sha256(name.encode()).hexdigest(),
+                erased_at=datetime.now(UTC),
+                entries=owner.head,
+                memories=len(owner.state()),
+                dialogues=owner.dialogue_count,
+            )
+            connection.execute("DELETE FROM owners WHERE id = ?", found)
+            connection.execute(
+                "INSERT INTO erasures (owner_sha256, erased_at, entries, memories, dialogues) VALUES (?, ?, ?, ?, ?)",
+                (erasure.owner_sha256, erasure.erased_at.isoformat(), erasure.entries, erasure.memories, erasure.dialogues),
+            )
+            connection.execute("INSERT INTO pending_purges DEFAULT VALUES")
+        self._database.purge()
+        return erasure
+
+    def erasures(self) -> list[Erasure]:
+        """The owners that were erased, oldest first, without their names."""
+        query = "SELECT owner_sha256, erased_at, entries, memories, dialogues FROM erasures ORDER BY id"
+        with self._database.read() as connection:
+            return [
+                Erasure(sha256, datetime.fromisoformat(erased_at), entries, memories, dialogues)
+                for sha256, erased_at, entries, memories, dialogues in connection.execute(query)
+            ]
+
+    def integrity_check(self) -> list[str]:
+        """Let SQLite check the file; what is wrong with it, a sentence each, empty if nothing is."""
+        try:
+            with self._database.read() as connection:
+                found = [str(row[0]) for row in connection.execute("PRAGMA integrity_check")]
+                broken = connection.execute("PRAGMA foreign_key_check").fetchall()
+        except (DeltaMemError, sqlite3.DatabaseError) as error:
+            return [str(error)]
+        problems = [] if found == ["ok"] else found
+        return problems + [f"row {row} of {table} refers to a missing row of {parent}" for table, row, parent, _ in broken]
+
+    def close(self) -> None:
+        """Close the file; closing twice is fine."""
+        self._database.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()

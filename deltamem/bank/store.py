@@ -1,0 +1,305 @@
+"""A directory of memory: one journal and one index for any number of owners, held by one process.
+
+The journal is written first and is the truth; the index is derived from it and repaired when a bank is opened. Chroma's
+embedded database must not be shared by processes, so a store takes a lock on its directory: a second process gets a clear
+error (reading the journal needs no lock, see `Journal.open`). Within the process any number of threads and event loops may
+use one store.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+from weakref import WeakKeyDictionary
+
+from filelock import FileLock, Timeout
+
+from deltamem.bank.journal import Journal, OwnerJournal
+from deltamem.bank.protocol import MemoryBank, stale_ids
+from deltamem.bank.records import Change, Entry, EntryKind, Erasure
+from deltamem.bank.snapshot import SnapshotBank
+from deltamem.embedding import Embedder, Vectors
+from deltamem.errors import DeltaMemError
+from deltamem.memory import MemoryState
+from deltamem.recall import KnownTexts
+from deltamem.sessions import Session
+
+if TYPE_CHECKING:
+    from deltamem.bank.chroma import ChromaIndex
+
+JOURNAL_FILE = "journal.sqlite3"
+INDEX_FOLDER = "index"
+LOCK_FILE = "lock"
+
+Progress = Callable[[str, int, int], None]
+"""Called while an index is rebuilt: owner, memories done, memories in all."""
+
+
+class OwnedBank:
+    """One owner's journal and bank, which always stand for the same state."""
+
+    def __init__(self, journal: OwnerJournal, bank: MemoryBank, embed: Callable[[Sequence[str]], Vectors]) -> None:
+        """Bind a journal and the bank that was built from it; `embed` turns memory texts into vectors."""
+        self.owner = bank.owner
+        self.journal = journal
+        self.bank = bank
+        self._embed = embed
+        self._write = threading.RLock()
+        self._known = KnownTexts(bank.state)
+        self._turns: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = WeakKeyDictionary()
+
+    @property
+    def known_texts(self) -> KnownTexts:
+        """The texts of the present state, for recognising what was recalled from it."""
+        return self._known
+
+    def turn(self) -> asyncio.Lock:
+        """Lets the sessions of this owner take turns within one event loop.
+
+        Writers in other loops are kept apart by `commit`, which refuses a step that started from an older state.
+        """
+        return self._turns.setdefault(asyncio.get_running_loop(), asyncio.Lock())
+
+    def commit(
+        self,
+        session: Session,
+        changes: Sequence[Change],
+        state: MemoryState,
+        vectors: Mapping[str, Vectors],
+        *,
+        started_from: int,
+        model: str,
+        prompt_hash: str,
+        violations: Mapping[str, int],
+        keep_dialogue: bool,
+    ) -> Entry:
+        """Record a session and move the bank on; when this returns the session is durable.
+
+        Args:
+            session: The session; its dialogue is stored if `keep_dialogue`.
+            changes: What the session does.
+            state: The state after it.
+            vectors: The vectors of new and changed texts, by id.
+            started_from: The position whose state the session was read against.
+            model: Who decided.
+            prompt_hash: Hash of the prompts in use.
+            violations: What was refused or corrected, by name.
+            keep_dialogue: Whether to store the turns, which `blame` quotes and `audit` checks.
+
+        Raises:
+            SessionKnownError: If the session id has been applied before.
+            StaleJournalError: If something else was recorded since `started_from`.
+        """
+        with self._write:
+            entry = self.journal.append(
+                EntryKind.SESSION,
+                changes,
+                session=session,
+                keep_dialogue=keep_dialogue,
+                model=model,
+                prompt_hash=prompt_hash,
+                violations=violations,
+                expected_head=started_from,
+            )
+            self._move(entry, state, vectors)
+        return entry
+
+    def rollback(self, position: int) -> Entry:
+        """Restore the state of an earlier position by a new entry; nothing is lost from the journal."""
+        with self._write:
+            # Embedding can fail, the journal cannot be undone: so it comes first.
+            restored = self.journal.state(position)
+            vectors = self._vectors(restored)
+            entry = self.journal.rollback(position)
+            self._move(entry, restored, vectors)
+        return entry
+
+    def forget(self, memory_id: str) -> Entry:
+        """Erase a memory for good: its texts in the journal, the turns it came from, its vector."""
+        with self._write:
+            entry = self.journal.forget(memory_id)
+            self._move(entry, self.journal.state(), {})
+            self.bank.purge()
+        return entry
+
+    def reload(self) -> None:
+        """Move the bank to the journal's state after entries were written past it (an import)."""
+        with self._write:
+            state = self.journal.state()
+            self.bank.update(state, self._vectors(state), self.journal.head)
+            self._known = KnownTexts(state)
+
+    def _vectors(self, state: MemoryState) -> dict[str, Vectors]:
+        stale = stale_ids(self.bank.state, state)
+        return dict(zip(stale, self._embed([state[memory_id].text for memory_id in stale]), strict=True))
+
+    def _move(self, entry: Entry, state: MemoryState, vectors: Mapping[str, Vectors]) -> None:
+        self.bank.update(state, vectors, entry.position)
+        self._known = self._known.updated(entry.changes)
+
+
+class MemoryStore:
+    """The memory of any number of owners; hands out their banks one by one."""
+
+    def __init__(
+        self,
+        journal: Journal,
+        embedder: Embedder,
+        index: ChromaIndex | None,
+        lock: FileLock | None,
+        progress: Progress | None = None,
+    ) -> None:
+        """Put a store together; use `open` or `in_memory`."""
+        self.journal = journal
+        self.embedder = embedder
+        self._index = index
+        self._lock = lock
+        self._progress = progress
+        self._banks: dict[str, OwnedBank] = {}
+        self._opening = threading.Lock()
+        self._embedding = threading.Lock()
+
+    @classmethod
+    def open(
+        cls, folder: Path, embedder: Embedder, *, index_url: str | None = None, progress: Progress | None = None
+    ) -> MemoryStore:
+        """Open or create a store.
+
+        Args:
+            folder: Where the journal and the index live.
+            embedder: Embeds memories and queries. An index made with another one is rebuilt.
+            index_url: Address of a Chroma server that holds the index instead of the folder, for example
+                ``http://localhost:8000``.
+            progress: Told how far a rebuild is.
+
+        Raises:
+            DeltaMemError: If another process has the store open, or its files cannot be read.
+        """
+        from deltamem.bank.chroma import ChromaIndex  # half a second of imports that an in-memory store does not need
+
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except (FileExistsError, NotADirectoryError) as error:
+            raise DeltaMemError(f"{folder}: not a directory") from error
+        lock = lock_folder(folder)
+        try:
+            journal = Journal.open(folder / JOURNAL_FILE)
+            try:
+                index = ChromaIndex.open(None if index_url else folder / INDEX_FOLDER, index_url)
+            except BaseException:
+                journal.close()
+                raise
+        except BaseException:
+            lock.release()
+            raise
+        return cls(journal, embedder, index, lock, progress)
+
+    @classmethod
+    def in_memory(cls, embedder: Embedder) -> MemoryStore:
+        """A store without files: a journal in memory and exact search. For evaluation and tests."""
+        return cls(Journal.open(None), embedder, None, None)
+
+    def bank(self, owner: str) -> OwnedBank:
+        """The bank of one owner, brought in step with the journal if it was not.
+
+        Raises:
+            DeltaMemError: If the name is empty or the index cannot be opened.
+            EmbedderUnavailableError: If memories have to be embedded and the model is missing.
+        """
+        with self._opening:
+            if owner not in self._banks:
+                self._banks[owner] = self._open_bank(owner)
+            return self._banks[owner]
+
+    def owners(self) -> list[str]:
+        """Everybody who has entries in the journal."""
+        return self.journal.owners()
+
+    def documents(self, texts: Sequence[str]) -> Vectors:
+        """Embed memory texts; embedding models are not safe to call from two threads at once."""
+        with self._embedding:
+            return self.embedder.documents(texts)
+
+    def queries(self, texts: Sequence[str]) -> Vectors:
+        """Embed search queries, see `documents`."""
+        with self._embedding:
+            return self.embedder.queries(texts)
+
+    def erase_owner(self, owner: str) -> Erasure:
+        """Erase everything about one owner from journal and index; only a hash, a time and counts remain."""
+        with self._opening:
+            self._banks.pop(owner, None)
+            erasure = self.journal.erase_owner(owner)
+            if self._index is not None:
+                self._index.drop(owner)
+        return erasure
+
+    def close(self) -> None:
+        """Write what is pending and release the directory."""
+        self._banks.clear()
+        if self._index is not None:
+            self._index.close()
+        self.journal.close()
+        if self._lock is not None:
+            self._lock.release()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _open_bank(self, owner: str) -> OwnedBank:
+        journal = self.journal.owner(owner)
+        state, position = journal.state(), journal.head
+        bank: MemoryBank
+        if self._index is None:
+            vectors = self.documents([memory.text for memory in state.memories])
+            bank = SnapshotBank(owner, state, vectors, position)
+        else:
+            progress = self._progress
+            bank = self._index.bank(
+                owner,
+                state,
+                position,
+                changed_since=journal.changed_since,
+                embed=self.documents,
+                embedder_name=self.embedder.name,
+                progress=None if progress is None else lambda done, total: progress(owner, done, total),
+            )
+        return OwnedBank(journal, bank, self.documents)
+
+
+def lock_folder(folder: Path) -> FileLock:
+    """Lock a bank for this process.
+
+    Raises:
+        DeltaMemError: If another process holds it; names that process.
+    """
+    path = folder / LOCK_FILE
+    lock = FileLock(path)
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        holder = _holder(folder)
+        raise DeltaMemError(
+            f"{folder} is in use by {holder}; one process at a time may open a memory store "
+            "(share one MemoryStore within a process; commands that only read the journal need no lock)"
+        ) from None
+    (folder / "holder").write_text(str(os.getpid()), encoding="ascii")
+    return lock
+
+
+def _holder(folder: Path) -> str:
+    try:
+        pid = (folder / "holder").read_text(encoding="ascii").strip()
+    except OSError:
+        return "another process"
+    return "this process" if pid == str(os.getpid()) else f"process {pid}"

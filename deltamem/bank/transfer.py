@@ -1,0 +1,237 @@
+"""An owner's journal as JSON Lines: a header, the entries, the stored dialogues, and the memories they add up to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime
+from typing import Annotated, Literal, NamedTuple, TextIO, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, PlainSerializer, PlainValidator, ValidationError
+
+from deltamem.bank.owner_journal import OwnerJournal
+from deltamem.bank.records import Change, ChangeEvent, Entry, EntryKind
+from deltamem.bank.replay import same
+from deltamem.errors import DeltaMemError
+from deltamem.memory import Memory
+from deltamem.sessions import Role, Turn
+
+
+def _time(value: object) -> datetime:
+    if isinstance(value, datetime):
+        return value
+    if not isinstance(value, str):
+        raise ValueError("a time is an ISO 8601 text")
+    return datetime.fromisoformat(value)
+
+
+# Written as given: pydantic's own form would turn +00:00 into Z and lose the seconds of historical offsets.
+_Time = Annotated[datetime, PlainValidator(_time), PlainSerializer(datetime.isoformat, return_type=str)]
+# Small enough for SQLite's signed 64 bits.
+_Number = Annotated[int, Field(ge=0, lt=2**53)]
+_Positive = Annotated[int, Field(ge=1, lt=2**53)]
+
+
+class Counts(NamedTuple):
+    """What an export holds."""
+
+    entries: int
+    memories: int
+    dialogues: int
+
+
+class _Line(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class _Header(_Line):
+    format: Literal["deltamem-bank"]
+    version: Literal[1]
+    owner: str
+    entries: _Number
+    memories: _Number
+    dialogues: _Number
+
+
+class _Side(_Line):
+    text: str
+    time: _Time
+
+    @classmethod
+    def of(cls, memory: Memory | None) -> _Side | None:
+        return None if memory is None else cls(text=memory.text, time=memory.time)
+
+
+class _Change(_Line):
+    event: ChangeEvent
+    memory_id: str
+    before: _Side | None
+    after: _Side | None
+    turns: list[_Positive]
+    erased: bool
+
+    def record(self) -> Change:
+        sides = [
+            None if side is None else Memory(self.memory_id, side.text, side.time) for side in (self.before, self.after)
+        ]
+        return Change(self.event, self.memory_id, sides[0], sides[1], tuple(self.turns), self.erased)
+
+
+class _Entry(_Line):
+    position: _Positive
+    kind: EntryKind
+    recorded_at: _Time
+    session_id: str | None
+    session_time: _Time | None
+    session_digest: str | None
+    model: str | None
+    prompt_hash: str | None
+    violations: dict[str, _Number]
+    restored: _Number | None
+    undone: bool
+    changes: list[_Change]
+
+    def record(self) -> Entry:
+        plain = {name: getattr(self, name) for name in type(self).model_fields if name != "changes"}
+        return Entry(**plain, changes=tuple(change.record() for change in self.changes))
+
+    @classmethod
+    def of(cls, entry: Entry) -> _Entry:
+        plain = {name: getattr(entry, name) for name in cls.model_fields if name not in ("changes", "violations")}
+        changes = [
+            _Change(
+                event=change.event,
+                memory_id=change.memory_id,
+                before=_Side.of(change.before),
+                after=_Side.of(change.after),
+                turns=list(change.turns),
+                erased=change.erased,
+            )
+            for change in entry.changes
+        ]
+        return cls(**plain, violations=dict(entry.violations), changes=changes)
+
+
+class _Turn(_Line):
+    role: Role
+    content: str
+
+
+class _Dialogue(_Line):
+    position: _Positive
+    turns: list[_Turn]
+
+
+class _Memory(_Line):
+    id: str
+    text: str
+    time: _Time
+
+
+_L = TypeVar("_L", bound=_Line)
+
+
+class _Lines:
+    """Reads one line after the other and knows the number of the one at hand."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self.number = 0
+
+    def next(self, model: type[_L]) -> _L:
+        """The next line as a record."""
+        try:
+            return model.model_validate_json(self._line())
+        except ValidationError as error:
+            first = error.errors(include_url=False, include_input=False)[0]
+            where = ".".join(str(part) for part in first["loc"])
+            what = model.__name__.removeprefix("_").lower()
+            raise self.wrong(f"expected one {what}: {where + ': ' if where else ''}{first['msg']}") from error
+
+    def end(self) -> None:
+        """Nothing may follow."""
+        if self._line(optional=True):
+            raise self.wrong("expected the end of the file, as the header counts the lines")
+
+    def _line(self, *, optional: bool = False) -> str:
+        self.number += 1
+        try:
+            line = self._stream.readline()
+        except UnicodeDecodeError as error:
+            raise self.wrong("not UTF-8 text") from error
+        if not line and not optional:
+            raise self.wrong("the file ends here, but its header counts more lines")
+        return line
+
+    def wrong(self, problem: str) -> DeltaMemError:
+        return DeltaMemError(f"line {self.number}: {problem}")
+
+
+def export_owner(journal: OwnerJournal, stream: TextIO) -> Counts:
+    """Write one owner's journal and state as JSON Lines.
+
+    Entries and dialogues are written as they are read, all of one moment; other threads wait for the journal meanwhile.
+
+    Args:
+        journal: The owner's journal.
+        stream: Where to; should be UTF-8.
+
+    Raises:
+        DeltaMemError: If the journal cannot be read.
+    """
+    with journal.snapshot():
+        memories = journal.state().memories
+        counts = Counts(journal.head, len(memories), journal.dialogue_count)
+        for line in _lines(journal, counts, memories):
+            stream.write(line.model_dump_json() + "\n")
+    return counts
+
+
+def _lines(journal: OwnerJournal, counts: Counts, memories: tuple[Memory, ...]) -> Iterator[_Line]:
+    yield _Header(format="deltamem-bank", version=1, owner=journal.name, **counts._asdict())
+    for entry in journal.entries():
+        yield _Entry.of(entry)
+    for position, turns in journal.dialogues():
+        yield _Dialogue(position=position, turns=[_Turn(role=turn.role, content=turn.content) for turn in turns])
+    for memory in memories:
+        yield _Memory(id=memory.id, text=memory.text, time=memory.time)
+
+
+def import_owner(journal: OwnerJournal, stream: TextIO, *, rename: bool = False) -> Counts:
+    """Read what `export_owner` wrote into the journal of an owner without entries, as a whole or not at all.
+
+    Entries keep their positions, times and marks. The replay of the entries must be clean and give the memories that the
+    file lists.
+
+    Args:
+        journal: The owner's journal.
+        stream: Where from, as UTF-8 text.
+        rename: Accept a file of another owner.
+
+    Raises:
+        DeltaMemError: If the owner has entries, or the file is of another owner, cut short, damaged or inconsistent; the
+            message names the line. Nothing is written then.
+    """
+    lines = _Lines(stream)
+    with journal.restoring() as restorer:
+        header = lines.next(_Header)
+        if header.owner != journal.name and not rename:
+            raise lines.wrong(f"the file holds the memory of {header.owner!r}, not of {journal.name!r}")
+        try:
+            for _ in range(header.entries):
+                restorer.entry(lines.next(_Entry).record())
+            for _ in range(header.dialogues):
+                dialogue = lines.next(_Dialogue)
+                restorer.dialogue(dialogue.position, [Turn(turn.role, turn.content) for turn in dialogue.turns])
+        except ValueError as error:
+            raise lines.wrong(str(error)) from error
+        if problems := journal.verify():
+            raise DeltaMemError(f"the entries of the file contradict each other: {problems[0]}")
+        state = journal.state()
+        for memory in state.memories[: header.memories]:
+            listed = lines.next(_Memory)
+            if not same(Memory(listed.id, listed.text, listed.time), memory):
+                raise lines.wrong(f"the file lists another {memory.id} than its entries add up to")
+        if len(state) != header.memories:
+            raise DeltaMemError(f"the file lists {header.memories} memories, but its entries add up to {len(state)}")
+        lines.end()
+    return Counts(header.entries, header.memories, header.dialogues)

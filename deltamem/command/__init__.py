@@ -1,0 +1,1 @@
+"""The command `deltamem`: what a `MemoryManager` offers, for the shell. See `docs/command.md`."""

@@ -1,0 +1,171 @@
+"""The command `add`: read sessions with a language model and keep what is worth remembering."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from deltamem.command.access import store
+from deltamem.command.endpoint import connect
+from deltamem.command.options import Options
+from deltamem.command.output import Line, Output, clock
+from deltamem.command.progress import Display
+from deltamem.command.reading import SIGNS, STYLES
+from deltamem.command.records import transition_record
+from deltamem.errors import DeltaMemError
+
+if TYPE_CHECKING:
+    from deltamem.manager import MemoryManager
+    from deltamem.sessions import Session
+    from deltamem.transition import Transition
+
+
+@dataclass(slots=True)
+class Summary:
+    """What all sessions came to.
+
+    Attributes:
+        sessions: How many were given.
+        outcomes: Sessions by what became of them.
+        operations: Recorded operations by kind.
+        violations: Departures from the protocol and corrections, by name.
+        usage: Calls, tokens and searches.
+        seconds: Wall time of the sessions.
+        interrupted: Whether not all of them were read.
+    """
+
+    sessions: int
+    outcomes: Counter[str] = field(
+        default_factory=lambda: Counter(dict.fromkeys(("applied", "known", "unreadable", "failed"), 0))
+    )
+    operations: Counter[str] = field(default_factory=lambda: Counter(dict.fromkeys(("ADD", "UPDATE", "NONE"), 0)))
+    violations: Counter[str] = field(default_factory=Counter)
+    usage: Counter[str] = field(
+        default_factory=lambda: Counter(
+            dict.fromkeys(("calls", "cached", "prompt_tokens", "completion_tokens", "searches"), 0)
+        )
+    )
+    seconds: float = 0.0
+    interrupted: bool = False
+
+    def count(self, transition: Transition) -> None:
+        """Count a session."""
+        self.outcomes[str(transition.outcome)] += 1
+        self.operations.update(str(change.event) for change in transition.changes)
+        self.violations.update(transition.violations)
+        self.usage.update({name: getattr(transition.usage, name) for name in self.usage})
+        self.seconds += transition.seconds
+
+    def record(self) -> dict[str, Any]:
+        """The summary as JSON."""
+        return {
+            "sessions": self.sessions,
+            **self.outcomes,
+            "operations": dict(self.operations),
+            "violations": dict(self.violations),
+            "usage": dict(self.usage),
+            "seconds": round(self.seconds, 3),
+            "interrupted": self.interrupted,
+        }
+
+    def lines(self) -> list[Line]:
+        """The summary for people."""
+        usage = self.usage
+        told = [
+            f"sessions    {self.sessions}: {_counts(self.outcomes)}",
+            f"operations  {_counts(self.operations)}",
+            f"violations  {_counts(self.violations) or 'none'}",
+            f"model       {usage['calls']} calls, {usage['prompt_tokens']} tokens read, {usage['completion_tokens']} written, "
+            f"{usage['searches']} searches, {self.seconds:.1f} s",
+        ]
+        return [((line, ""),) for line in told + ["interrupted; what is listed above is stored"] * self.interrupted]
+
+
+def add(
+    options: Options,
+    files: Annotated[
+        list[str], typer.Argument(metavar="FILE...", help="Session files, JSON or JSONL; - is standard input.", show_default=False)
+    ],
+) -> int:
+    """Read sessions with the model and bring the memory up to date with them.
+
+    The files are read whole before the first session is given to the model. A session id that is known changes nothing, so
+    an interrupted command can simply be repeated.
+    """
+    from deltamem.session_files import read_dialogues
+
+    owner = options.required_owner
+    person = options.person or owner
+    sessions = [session for file in files for session in read_dialogues(file, owner, person)]
+    summary = asyncio.run(_add(options, sessions))
+    return 1 if summary.outcomes["failed"] or summary.outcomes["unreadable"] else 0
+
+
+async def _add(options: Options, sessions: Sequence[Session]) -> Summary:
+    from deltamem.manager import ManagerSettings, MemoryManager
+
+    endpoint = await connect(options)
+    try:
+        # The model first: an unreachable one must not leave an empty bank behind.
+        await endpoint.policy.check()
+        with Display() as display, store(options, create=True, progress=display.rebuilding) as opened:
+            settings = ManagerSettings(person_name=options.person, window_tokens=endpoint.window)
+            manager = MemoryManager(opened, options.required_owner, endpoint.policy, settings)
+            return await _ingest(manager, sessions, display, as_json=options.as_json)
+    finally:
+        await endpoint.policy.llm.close()
+
+
+async def _ingest(manager: MemoryManager, sessions: Sequence[Session], display: Display, *, as_json: bool) -> Summary:
+    output = Output()
+    summary = Summary(len(sessions))
+    try:
+        for number, session in enumerate(sessions):
+            display.sessions(number, len(sessions))
+            record: dict[str, Any]
+            try:
+                transition = await manager.ingest(session)
+            except DeltaMemError as error:
+                summary.outcomes["failed"] += 1
+                record = {"session": session.id, "time": session.time.isoformat(), "outcome": "failed", "error": str(error)}
+                lines = [_heading(session, "failed", "red"), ((f"  ! {error}", "red"),)]
+            else:
+                summary.count(transition)
+                record = transition_record(transition)
+                lines = _lines(session, transition)
+            with display.hidden():
+                output.json(record) if as_json else output.lines(lines)
+    except asyncio.CancelledError:
+        summary.interrupted = True
+        raise
+    finally:
+        with display.hidden():
+            output.json({"summary": summary.record()}) if as_json else output.lines(summary.lines())
+    return summary
+
+
+def _heading(session: Session, outcome: str, style: str, cost: str = "") -> Line:
+    return (session.id, "cyan"), (f"  {clock(session.time)}  ", "blue"), (outcome, style), (cost, "")
+
+
+def _lines(session: Session, transition: Transition) -> list[Line]:
+    usage = transition.usage
+    cost = f"  {usage.calls} calls, {transition.seconds:.1f} s" if usage.calls else ""
+    style = "red" if str(transition.outcome) == "unreadable" else "green"
+    lines = [_heading(session, str(transition.outcome), style, cost)]
+    for change in transition.changes:
+        told = change.after or change.before
+        text = told.text if told else ""
+        lines.append(((f"  {SIGNS[change.event]} {change.memory_id}  {text}", STYLES[change.event]),))
+    notes = [*transition.notes, *([f"violations: {_counts(transition.violations)}"] if transition.violations else [])]
+    return lines + [((f"  ! {text}", "yellow"),) for text in notes]
+
+
+def _counts(counts: Any) -> str:
+    return ", ".join(f"{count} {name}" for name, count in counts.items())

@@ -1,0 +1,158 @@
+"""The options that every command takes, declared once."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from functools import wraps
+from pathlib import Path
+from typing import Annotated, Literal, get_type_hints
+
+import typer
+
+from deltamem.errors import DeltaMemError
+
+ToolRole = Literal["tool", "user"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """What the options and the ``DELTAMEM_*`` variables say; each field documents itself in ``--help``."""
+
+    bank: Annotated[
+        Path, typer.Option("--bank", envvar="DELTAMEM_BANK", metavar="DIR", help="Folder of the memory bank.")
+    ] = Path("deltamem-bank")
+    owner: Annotated[
+        str | None,
+        typer.Option("--owner", envvar="DELTAMEM_OWNER", metavar="NAME", help="Whose memory. Required, except by doctor."),
+    ] = None
+    as_json: Annotated[bool, typer.Option("--json", help="Write JSON to standard output, and nothing else.")] = False
+    embedder: Annotated[
+        str,
+        typer.Option(
+            "--embedder",
+            envvar="DELTAMEM_EMBEDDER",
+            metavar="NAME",
+            help="Embedding model: a name, a folder or a hub name.",
+            rich_help_panel="Index",
+        ),
+    ] = "all-MiniLM-L6-v2"
+    index_url: Annotated[
+        str | None,
+        typer.Option(
+            "--index-url",
+            envvar="DELTAMEM_INDEX_URL",
+            metavar="URL",
+            help="Chroma server that holds the index, instead of the bank's folder.",
+            rich_help_panel="Index",
+        ),
+    ] = None
+    base_url: Annotated[
+        str | None,
+        typer.Option(
+            "--base-url",
+            envvar="DELTAMEM_BASE_URL",
+            metavar="URL",
+            help="OpenAI-compatible endpoint, up to and including /v1.",
+            rich_help_panel="Model (add, doctor)",
+        ),
+    ] = None
+    model: Annotated[
+        str | None,
+        typer.Option(
+            "--model",
+            envvar="DELTAMEM_MODEL",
+            metavar="NAME",
+            help="Model at the endpoint; may be left out if it serves only one.",
+            rich_help_panel="Model (add, doctor)",
+        ),
+    ] = None
+    api_key_env: Annotated[
+        str,
+        typer.Option(
+            "--api-key-env",
+            envvar="DELTAMEM_API_KEY_ENV",
+            metavar="VARIABLE",
+            help="Environment variable that holds the endpoint's key, if it needs one.",
+            rich_help_panel="Model (add, doctor)",
+        ),
+    ] = "OPENAI_API_KEY"
+    window: Annotated[
+        int | None,
+        typer.Option(
+            "--window",
+            envvar="DELTAMEM_WINDOW",
+            metavar="TOKENS",
+            min=1,
+            help="Context window of the model; by default as the endpoint says. Longer sessions are split.",
+            rich_help_panel="Model (add, doctor)",
+        ),
+    ] = None
+    temperature: Annotated[
+        float,
+        typer.Option(
+            "--temperature",
+            envvar="DELTAMEM_TEMPERATURE",
+            min=0.0,
+            help="Sampling temperature.",
+            rich_help_panel="Model (add, doctor)",
+        ),
+    ] = 0.0
+    tool_role: Annotated[
+        ToolRole,
+        typer.Option(
+            "--tool-role",
+            envvar="DELTAMEM_TOOL_ROLE",
+            help="Role of the messages with search results; services that refuse 'tool' take 'user'.",
+            rich_help_panel="Model (add, doctor)",
+        ),
+    ] = "tool"
+    person: Annotated[
+        str | None,
+        typer.Option(
+            "--person",
+            envvar="DELTAMEM_PERSON",
+            metavar="NAME",
+            help="How memories name the person; by default as --owner does.",
+            rich_help_panel="Model (add, doctor)",
+        ),
+    ] = None
+
+    @property
+    def required_owner(self) -> str:
+        """The owner.
+
+        Raises:
+            DeltaMemError: If none is named.
+        """
+        if not self.owner:
+            raise DeltaMemError("whose memory? name the owner with --owner NAME or in DELTAMEM_OWNER")
+        return self.owner
+
+
+def takes_options(command: Callable[..., int | None]) -> Callable[..., int | None]:
+    """Give a command the fields of `Options` besides its own parameters.
+
+    Args:
+        command: A function whose first parameter is an `Options`; it returns the exit code (None is 0).
+
+    Returns:
+        A function with a signature that typer can read.
+    """
+    own = list(inspect.signature(command, eval_str=True).parameters.values())[1:]
+    hints = get_type_hints(Options, include_extras=True)
+    shared = [
+        inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, default=field.default, annotation=hints[field.name])
+        for field in fields(Options)
+    ]
+
+    @wraps(command)
+    def with_options(**given: object) -> int | None:
+        taken = {parameter.name: given.pop(parameter.name) for parameter in shared}
+        return command(Options(**taken), **given)  # type: ignore[arg-type]
+
+    parameters = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in own] + shared
+    with_options.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    with_options.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return with_options

@@ -1,0 +1,313 @@
+"""The memory manager that an application calls: policy + bank + episode loop, bound to one owner.
+
+    policy = EndpointPolicy(LLM("http://localhost:8000/v1", "Qwen/Qwen3-8B"))
+    async with MemoryManager.open(Path("bank"), owner="ann", policy=policy) as memory:
+        await memory.ingest(memory.session("monday", time, [Turn("user", "I moved to Denver.")]))
+        hits = await memory.search("Where does Ann live?")
+
+No model has to be trained for this: any model that follows the protocol will do, a trained one does it better.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import time as clock
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from types import TracebackType
+from typing import Self, TextIO
+
+from deltamem.bank.journal import SessionKnownError, StaleJournalError
+from deltamem.bank.protocol import Hit
+from deltamem.bank.records import Entry, Erasure, digest_of
+from deltamem.bank.store import MemoryStore, Progress
+from deltamem.bank.transfer import Counts, export_owner, import_owner
+from deltamem.embedding import OFFLINE_MODEL, LazyEmbedder
+from deltamem.episode import EpisodeConfig
+from deltamem.errors import DeltaMemError
+from deltamem.history import History, HistoryStep, Origin, Point
+from deltamem.ingestion import SessionReader
+from deltamem.memory import Diff, MemoryState
+from deltamem.policy import Policy, ScopedPolicy
+from deltamem.sessions import Session, Turn
+from deltamem.transition import Outcome, Transition
+
+
+@dataclass(frozen=True, slots=True)
+class ManagerSettings:
+    """How a manager works.
+
+    Attributes:
+        person_name: How memories name the person; the owner's name if None.
+        episode: Prompts and limits of an episode.
+        window_tokens: Context window of the model. Longer sessions are split. None: they are split only when the server
+            says that they do not fit.
+        attempts: How often a session is read when the model's answer cannot be understood.
+        keep_dialogue: Whether the journal stores what was said; `blame` quotes it and the audit checks against it.
+    """
+
+    person_name: str | None = None
+    episode: EpisodeConfig = EpisodeConfig()
+    window_tokens: int | None = None
+    attempts: int = 2
+    keep_dialogue: bool = True
+
+
+class MemoryManager:
+    """Keeps one person's long-term memory. Every method concerns this owner and nobody else.
+
+    Methods that may wait for a model or a disk are coroutines; those that only read the journal are plain.
+    `deltamem.sync.SyncMemoryManager` is the same without ``await``.
+    """
+
+    def __init__(
+        self, store: MemoryStore, owner: str, policy: Policy, settings: ManagerSettings | None = None
+    ) -> None:
+        """Bind a store, an owner and a policy.
+
+        Args:
+            store: Holds the journal and the bank; may serve many managers.
+            owner: Whose memory.
+            policy: The language model that decides.
+            settings: Prompts and limits.
+
+        Raises:
+            DeltaMemError: If the owner's name is empty or the bank cannot be opened.
+        """
+        self.owner = owner
+        self.settings = settings or ManagerSettings()
+        self.person_name = self.settings.person_name or owner
+        self._store = store
+        self._policy = policy
+        self._owned = store.bank(owner)
+        self._past = History(self._owned.journal)
+        self._reader = SessionReader(
+            store,
+            self._owned,
+            policy,
+            self.settings.episode,
+            window_tokens=self.settings.window_tokens,
+            attempts=self.settings.attempts,
+        )
+        self._closes_store = False
+
+    @classmethod
+    def open(
+        cls,
+        folder: Path,
+        *,
+        owner: str,
+        policy: Policy,
+        embedder: str = OFFLINE_MODEL,
+        settings: ManagerSettings | None = None,
+        progress: Progress | None = None,
+    ) -> Self:
+        """Open a store for one owner; closing the manager closes it. Share a `MemoryStore` to serve several owners.
+
+        Raises:
+            DeltaMemError: If another process has the store open, or it cannot be read.
+        """
+        store = MemoryStore.open(folder, LazyEmbedder(embedder), progress=progress)
+        try:
+            manager = cls(store, owner, policy, settings)
+        except BaseException:
+            store.close()
+            raise
+        manager._closes_store = True
+        return manager
+
+    def session(self, session_id: str, time: datetime, turns: Sequence[Turn]) -> Session:
+        """A session of this owner, ready for `ingest`."""
+        return Session(self.owner, self.person_name, time, tuple(turns), session_id)
+
+    async def ingest(self, session: Session) -> Transition:
+        """Read a session and bring the memory up to date with it.
+
+        When this returns with the outcome ``applied`` the session is on disk and survives a crash. A session id that was
+        applied before changes nothing. Sessions of one owner take turns.
+
+        Args:
+            session: The dialogue; see `session`.
+
+        Returns:
+            What happened, with the states before and after.
+
+        Raises:
+            DeltaMemError: If the session has no id or no turns, or belongs to somebody else.
+            LLMError: If the model cannot be reached; nothing is recorded then.
+        """
+        started = clock.perf_counter()
+        self._check(session)
+        async with self._owned.turn():
+            while True:
+                if self._owned.journal.session_position(session.id) is not None:
+                    return self._known(session, started)
+                try:
+                    return await self._read_and_record(session, started)
+                except (StaleJournalError, SessionKnownError):
+                    continue  # another thread wrote meanwhile: read again, against what it left
+
+    async def search(self, query: str, k: int = 5) -> list[Hit]:
+        """The `k` memories most similar to a query, by falling similarity.
+
+        Raises:
+            ValueError: If `k` is not positive.
+        """
+        return (await self.search_many([query], k))[0]
+
+    async def search_many(self, queries: Sequence[str], k: int = 5) -> list[list[Hit]]:
+        """`search` for several queries at once, which is cheaper than one after the other."""
+        if k < 1:
+            raise ValueError(f"k must be at least 1, not {k}")
+        if not queries:
+            return []
+        return await asyncio.to_thread(lambda: self._owned.bank.search(self._store.queries(queries), k))
+
+    def state(self, point: Point = None) -> MemoryState:
+        """The memory state now, or at an earlier position, session or time."""
+        return self._owned.bank.state if point is None else self._past.state(point)
+
+    def history(self, memory_id: str) -> tuple[HistoryStep, ...]:
+        """Everything that happened to a memory, oldest first; see `deltamem.history.History.history`."""
+        return self._past.history(memory_id)
+
+    def blame(self, memory_id: str) -> tuple[Origin, ...]:
+        """The sessions and turns that a memory comes from; see `deltamem.history.History.blame`."""
+        return self._past.blame(memory_id)
+
+    def diff(self, before: Point, after: Point = None) -> Diff:
+        """What changed between two points, memory by memory."""
+        return self._past.diff(before, after)
+
+    async def rollback(self, to: Point) -> Entry:
+        """Restore the state of an earlier point. It is a new journal entry, so it can itself be rolled back.
+
+        Sessions after that point count as not ingested and may be given again.
+        """
+        async with self._owned.turn():
+            return await asyncio.to_thread(self._owned.rollback, self._past.resolve(to))
+
+    async def forget(self, memory_id: str) -> Entry:
+        """Erase a memory for good, with its history and the turns it came from; that it happened is recorded.
+
+        Exports and backups made before are out of reach.
+
+        Raises:
+            DeltaMemError: If there never was such a memory.
+        """
+        async with self._owned.turn():
+            entry = await asyncio.to_thread(self._owned.forget, memory_id)
+            await self._forget_answers()
+            return entry
+
+    async def forget_owner(self) -> Erasure:
+        """Erase everything about this owner. Only a hash of the name, the time and counts remain.
+
+        The manager cannot be used afterwards.
+        """
+        async with self._owned.turn():
+            erasure = await asyncio.to_thread(self._store.erase_owner, self.owner)
+            await self._forget_answers()
+            return erasure
+
+    def export(self, stream: TextIO) -> Counts:
+        """Write the state and the whole journal as JSON lines."""
+        return export_owner(self._owned.journal, stream)
+
+    async def import_from(self, stream: TextIO, *, rename: bool = False) -> Counts:
+        """Read what `export` wrote into this owner's empty journal; vectors are computed anew.
+
+        Args:
+            stream: The export.
+            rename: Accept the export of an owner with another name.
+
+        Raises:
+            DeltaMemError: If the journal is not empty or the export is damaged; nothing is imported then.
+        """
+        async with self._owned.turn():
+            counts = await asyncio.to_thread(import_owner, self._owned.journal, stream, rename=rename)
+            await asyncio.to_thread(self._owned.reload)
+            return counts
+
+    async def close(self) -> None:
+        """Write what is pending and release the directory, if this manager opened it."""
+        if self._closes_store:
+            await asyncio.to_thread(self._store.close)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    def _check(self, session: Session) -> None:
+        if session.person_id != self.owner:
+            raise DeltaMemError(f"session {session.id!r} belongs to {session.person_id!r}, not to {self.owner!r}")
+        if not session.id:
+            raise DeltaMemError("a session needs an id, by which the journal knows that it was ingested")
+        if not session.dialogue:
+            raise DeltaMemError(f"session {session.id!r} has no turns")
+
+    def _known(self, session: Session, started: float) -> Transition:
+        journal = self._owned.journal
+        state = self._owned.bank.state
+        other = journal.session_digest(session.id) != digest_of(session)
+        return Transition(
+            self.owner,
+            session.id,
+            session.time,
+            Outcome.KNOWN,
+            state,
+            state,
+            position=journal.session_position(session.id),
+            notes=(f"session {session.id!r} was ingested before with other content; nothing was changed",) if other else (),
+            seconds=clock.perf_counter() - started,
+        )
+
+    async def _read_and_record(self, session: Session, started: float) -> Transition:
+        before = self._owned.bank.state
+        reading = await self._reader.read(session)
+        position = None
+        if reading.readable:
+            entry = await asyncio.to_thread(
+                self._owned.commit,
+                session,
+                reading.changes,
+                reading.state,
+                reading.vectors,
+                started_from=reading.started_from,
+                model=self._policy.name,
+                prompt_hash=self._prompt_hash(),
+                violations=reading.violations,
+                keep_dialogue=self.settings.keep_dialogue,
+            )
+            position = entry.position
+        return Transition(
+            self.owner,
+            session.id,
+            session.time,
+            Outcome.APPLIED if reading.readable else Outcome.UNREADABLE,
+            before,
+            reading.state if reading.readable else before,
+            changes=tuple(reading.changes) if reading.readable else (),
+            position=position,
+            violations=dict(reading.violations),
+            notes=tuple(reading.notes),
+            parts=reading.parts,
+            usage=reading.usage,
+            seconds=clock.perf_counter() - started,
+        )
+
+    def _prompt_hash(self) -> str:
+        hashes = self.settings.episode.prompt_hashes
+        return hashlib.sha256("".join(hashes[name] for name in sorted(hashes)).encode("ascii")).hexdigest()
+
+    async def _forget_answers(self) -> None:
+        """Answers of the model that a response cache holds repeat what was said."""
+        if isinstance(self._policy, ScopedPolicy):
+            await asyncio.to_thread(self._policy.forget_scope, self.owner)

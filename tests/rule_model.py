@@ -1,0 +1,63 @@
+"""A model made of rules, which follows the protocol like a language model would and is right every time.
+
+It reads sentences of the form "My city is Boston." from the user's turns, searches for "Ann's city is", and adds, updates or
+repeats the memory "Ann's city is Boston.", as a policy in the process or as the answer function of the scripted server.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+
+from episode_texts import outputs, search
+
+from deltamem.episode import Message
+from deltamem.memory import Event, Operation
+from deltamem.policy import Completion
+
+_FACT = re.compile(r"\bmy ([a-z][a-z0-9 ]*?) is ([^.\n]+)\.", re.IGNORECASE)
+_PERSON = re.compile(r"^Person: (.*)$", re.MULTILINE)
+
+
+def facts(messages: Sequence[Mapping[str, str]]) -> dict[str, str]:
+    """Memory texts by subject, as the user's turns of the session state them; the last statement counts."""
+    opening = messages[1]["content"]
+    person = _PERSON.search(opening)
+    assert person is not None
+    said = [line for line in opening.splitlines() if line.startswith("user: ")]
+    return {
+        f"{person[1]}'s {subject.lower()} is": f"{person[1]}'s {subject.lower()} is {value}."
+        for line in said
+        for subject, value in _FACT.findall(line)
+    }
+
+
+def answer(messages: Sequence[Mapping[str, str]]) -> str:
+    """The next assistant text."""
+    wanted = facts(messages)
+    if not wanted:
+        return outputs()
+    if messages[-1]["role"] not in ("tool", "user") or len(messages) == 2:
+        return search(*wanted)
+    found = {memory["text"]: memory["id"] for memory in json.loads(messages[-1]["content"])}
+    operations = []
+    for subject, text in wanted.items():
+        stored = next((known for known in found if known.startswith(subject + " ")), None)
+        if stored is None:
+            operations.append(Operation(Event.ADD, text))
+        elif stored == text:
+            operations.append(Operation(Event.NONE, text, found[stored]))
+        else:
+            operations.append(Operation(Event.UPDATE, text, found[stored]))
+    return outputs(*operations)
+
+
+class RulePolicy:
+    """The rules as a policy."""
+
+    name = "rules"
+
+    async def complete(self, messages: Sequence[Message]) -> Completion:
+        text = answer([{"role": message["role"], "content": message["content"]} for message in messages])
+        return Completion(text, truncated=False, tokens=len(text.split()), prompt_tokens=10)

@@ -1,0 +1,114 @@
+"""A real vLLM server on the CPU as a child process, and a tiny model for it to serve.
+
+vLLM lives in a virtual environment of its own (``make vllm``): in one process it and Chroma disagree about protobuf, and it
+pins many libraries. The tests speak HTTP with it and nothing else.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+
+from deltamem.episode import EpisodeConfig
+from deltamem.training.tiny_model import TinyModelConfig, build
+from synth.offline import OfflineConfig, offline_writer
+from synth.pipeline import personas, write_person
+
+COMPACT = EpisodeConfig("manager_compact", "session_compact", memory_fields=("text", "time", "id"))
+WINDOW = 2048
+NAME = "tiny"
+
+_ENVIRONMENT = {
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+    "VLLM_NO_USAGE_STATS": "1",
+    "HF_HUB_OFFLINE": "1",
+    "TORCHDYNAMO_DISABLE": "1",
+    "OMP_NUM_THREADS": "1",
+}
+_START_SECONDS, _STOP_SECONDS = 300, 30
+
+
+def vllm_python() -> Path | None:
+    """The interpreter of the environment that vLLM is installed in: ``$DELTAMEM_VLLM_PYTHON`` or that of ``make vllm``."""
+    named = os.environ.get("DELTAMEM_VLLM_PYTHON")
+    python = Path(named) if named else Path(__file__).parents[1] / ".venv-vllm" / "bin" / "python"
+    return python if python.is_file() else None
+
+
+def write_tiny_model(folder: Path) -> None:
+    """Write a randomly initialised Qwen3 checkpoint with a tokenizer that knows the wire format."""
+    writer = offline_writer(OfflineConfig(seed=3))
+    sessions = [labelled for persona in personas(30, 0.1) for labelled in write_person(persona, writer, 3).sessions]
+    # vLLM's attention for the CPU has no kernel for heads of fewer than 32 dimensions, so those stay at their default.
+    sizes = TinyModelConfig(layers=2, mlp_size=128, vocabulary=800, context=WINDOW)
+    build(folder, sessions, COMPACT, sizes, seed=0)
+
+
+@contextmanager
+def serve(python: Path, model: Path, log: Path) -> Iterator[str]:
+    """Serve a model on a free port of this machine; yields the base URL.
+
+    Args:
+        python: Interpreter of the environment that vLLM is installed in.
+        model: The checkpoint.
+        log: Where the server's output goes.
+
+    Raises:
+        RuntimeError: If the server does not come up; the message ends with its last lines.
+    """
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    # Not the command `vllm`, which looks for a distribution of that name: the CPU build is called vllm-cpu.
+    command = [python, "-m", "vllm.entrypoints.openai.api_server", "--model", model, "--served-model-name", NAME]
+    command += ["--host", "127.0.0.1", "--port", str(port), "--max-model-len", str(WINDOW), "--max-num-seqs", "32"]
+    command += ["--enforce-eager", "--kv-cache-memory-bytes", str(64 * 2**20)]
+    # With the default back end a random model never leaves the white space between two JSON tokens.
+    command += ["--structured-outputs-config", '{"backend": "guidance", "disable_any_whitespace": true}']
+    with log.open("wb") as output:
+        # A group of its own: the server has children, and the whole group has to end.
+        server = subprocess.Popen(
+            command, stdout=output, stderr=subprocess.STDOUT, env=os.environ | _ENVIRONMENT, start_new_session=True
+        )
+        try:
+            _await_health(server, port, log)
+            yield f"http://127.0.0.1:{port}/v1"
+        finally:
+            _stop(server)
+
+
+def _await_health(server: subprocess.Popen[bytes], port: int, log: Path) -> None:
+    deadline = time.monotonic() + _START_SECONDS
+    while time.monotonic() < deadline:
+        if server.poll() is not None:
+            break
+        try:
+            if httpx.get(f"http://127.0.0.1:{port}/health").is_success:
+                return
+        except httpx.TransportError:
+            pass
+        time.sleep(0.2)
+    lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
+    raise RuntimeError("vLLM did not come up:\n" + "\n".join(lines[-30:]))
+
+
+def _stop(server: subprocess.Popen[bytes]) -> None:
+    # The second signal is for what is left of the group when the server itself has ended.
+    for signal_number in (signal.SIGTERM, signal.SIGKILL):
+        try:
+            os.killpg(server.pid, signal_number)
+        except ProcessLookupError:
+            break
+        try:
+            server.wait(_STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            continue
+    server.wait()
