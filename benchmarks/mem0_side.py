@@ -14,7 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from side import Calls, Side, run
-from workload import OWNER
+from workload import OWNER, REMEMBER
+
+_PRELOAD_TOGETHER = 200
 
 
 class Mem0Side:
@@ -24,8 +26,10 @@ class Mem0Side:
         self._memory = memory
 
     def preload(self, memories: list[str]) -> None:
-        """`add` with ``infer=False`` stores each message as it stands."""
-        self._memory.add([{"role": "user", "content": text} for text in memories], user_id=OWNER, infer=False)
+        """As sessions of many facts: `add` with ``infer=False``, the other way, stores them one by one and takes minutes."""
+        for start in range(0, len(memories), _PRELOAD_TOGETHER):
+            turns = [{"role": "user", "content": REMEMBER + text} for text in memories[start : start + _PRELOAD_TOGETHER]]
+            self._memory.add(turns, user_id=OWNER)
 
     def search(self, query: str, k: int) -> list[str]:
         """mem0 calls `k` ``top_k``."""

@@ -30,7 +30,7 @@ def answer(messages: list[dict[str, Any]]) -> tuple[str, str]:
         return "mem0", json.dumps({"memory": facts})
     found = _FACT.findall(session)
     if len(messages) == 2:
-        call = {"name": "search_memory", "arguments": {"query_list": [fact for _, fact in found]}}
+        call = {"name": "search_memory", "arguments": {"query_list": [_query(fact) for _, fact in found]}}
         return "deltamem", f"<think>What is known?</think><tool_call>{json.dumps(call)}</tool_call>"
     stored = {_without_numbers(memory["text"]): memory["id"] for memory in json.loads(messages[-1]["content"])}
     operations = [_operation(start, fact, stored) for start, fact in found]
@@ -42,6 +42,11 @@ def _operation(start: str, fact: str, stored: dict[str, str]) -> dict[str, str]:
     return (
         {"text": fact, "event": "ADD"} if target is None else {"text": fact, "event": "UPDATE", "target_memory_id": target}
     )
+
+
+def _query(fact: str) -> str:
+    """What a model would ask for: the fact without the person and the details."""
+    return " ".join(fact.rstrip(".").split()[3:])
 
 
 def _without_numbers(text: str) -> str:

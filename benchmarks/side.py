@@ -19,7 +19,7 @@ class Side(Protocol):
     """A memory system, bound to one owner."""
 
     def preload(self, memories: list[str]) -> None:
-        """Store memories without asking a model."""
+        """Store memories by any means, before anything is measured."""
         ...
 
     def search(self, query: str, k: int) -> list[str]:

@@ -1,4 +1,4 @@
-"""Memories, sessions and queries about one invented person; the same for everything that is compared. Standard library only."""
+"""Memories, sessions and queries about one invented person, the same for all that is compared. Standard library only."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ _KEEPS = ("keeps", "owns", "repairs", "collects", "sells", "paints")
 _THINGS = (
     "goats bicycles clocks kites violins lanterns canoes teapots maps looms anvils beehives globes harps kilns ladders "
     "mirrors orchids puppets quilts radios saddles tents urns wagons yachts zithers barrels candles drums"
-).split()
-_SYLLABLES = "bel dor fen gar hul kip lom mar nov pra quis rul sev tan vor wil yar zem".split()
+)
+_SYLLABLES = "bel dor fen gar hul kip lom mar nov pra quis rul sev tan vor wil yar zem"
 _CHATTER = (
     "It has been a long week and I finally have an hour to sit down and talk.",
     "The weather was mild, so most of the morning went by outside.",
@@ -50,7 +50,14 @@ class Workload:
 
 
 def make_workload(memories: int, sessions: int, facts: int, queries: int, *, seed: int) -> Workload:
-    """Make a workload; `facts` of a session are new but for the last, which corrects a memory that no other session corrects.
+    """Make a workload.
+
+    Args:
+        memories: How many are stored beforehand.
+        sessions: How many dialogues.
+        facts: How many a dialogue states. All are new but the last, which corrects a memory that no other one corrects.
+        queries: How many questions.
+        seed: Of the draw.
 
     Raises:
         ValueError: If there are not enough memories to correct or to ask for.
@@ -58,8 +65,8 @@ def make_workload(memories: int, sessions: int, facts: int, queries: int, *, see
     if sessions > memories or queries > memories:
         raise ValueError(f"{sessions} sessions and {queries} queries need at least as many memories, not {memories}")
     rng = random.Random(seed)
-    places = ["".join(parts).capitalize() for parts in itertools.product(_SYLLABLES, repeat=3)]
-    pairs = [(thing, place) for thing in _THINGS for place in places]
+    places = ["".join(parts).capitalize() for parts in itertools.product(_SYLLABLES.split(), repeat=3)]
+    pairs = [(thing, place) for thing in _THINGS.split() for place in places]
     drawn = iter(rng.sample(pairs, memories + sessions * (facts - 1)))
     stored = [(rng.choice(_KEEPS), rng.randrange(2, 60), *next(drawn)) for _ in range(memories)]
     # Corrected memories come from the front and queried ones from the back, so that the answers still stand.

@@ -14,9 +14,10 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from deltamem.bank.overlay import OverlayBank
+from deltamem.bank.owned import OwnedBank
 from deltamem.bank.protocol import Hit, merge_hits
 from deltamem.bank.records import Change
-from deltamem.bank.store import MemoryStore, OwnedBank
+from deltamem.bank.store import MemoryStore
 from deltamem.embedding import Vectors
 from deltamem.episode import Episode, EpisodeConfig, Message, Trajectory, opening_messages
 from deltamem.llm import ContextLengthError

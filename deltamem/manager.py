@@ -12,9 +12,10 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import itertools
 import time as clock
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from types import TracebackType
@@ -35,6 +36,9 @@ from deltamem.policy import Policy, ScopedPolicy
 from deltamem.sessions import Session, Turn
 from deltamem.transition import Outcome, Transition
 
+_CONFLICTS = 20
+"""How often a session is read anew because another event loop of the process wrote to the same owner meanwhile."""
+
 
 @dataclass(frozen=True, slots=True)
 class ManagerSettings:
@@ -50,7 +54,7 @@ class ManagerSettings:
     """
 
     person_name: str | None = None
-    episode: EpisodeConfig = EpisodeConfig()
+    episode: EpisodeConfig = field(default_factory=EpisodeConfig)
     window_tokens: int | None = None
     attempts: int = 2
     keep_dialogue: bool = True
@@ -63,9 +67,7 @@ class MemoryManager:
     `deltamem.sync.SyncMemoryManager` is the same without ``await``.
     """
 
-    def __init__(
-        self, store: MemoryStore, owner: str, policy: Policy, settings: ManagerSettings | None = None
-    ) -> None:
+    def __init__(self, store: MemoryStore, owner: str, policy: Policy, settings: ManagerSettings | None = None) -> None:
         """Bind a store, an owner and a policy.
 
         Args:
@@ -142,13 +144,16 @@ class MemoryManager:
         started = clock.perf_counter()
         self._check(session)
         async with self._owned.turn():
-            while True:
+            for attempt in itertools.count(1):
                 if self._owned.journal.session_position(session.id) is not None:
-                    return self._known(session, started)
+                    break
                 try:
                     return await self._read_and_record(session, started)
                 except (StaleJournalError, SessionKnownError):
-                    continue  # another thread wrote meanwhile: read again, against what it left
+                    # Another event loop wrote meanwhile: read again, against what it left.
+                    if attempt == _CONFLICTS:
+                        raise
+            return self._known(session, started)
 
     async def search(self, query: str, k: int = 5) -> list[Hit]:
         """The `k` memories most similar to a query, by falling similarity.

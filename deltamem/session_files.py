@@ -7,9 +7,9 @@ import sys
 from collections.abc import Iterable, Iterator
 from datetime import datetime
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError, field_validator
 from pydantic_core import PydanticCustomError
 
 from deltamem.errors import DeltaMemError
@@ -23,9 +23,21 @@ class _Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
 
+def _storable(text: str) -> str:
+    """Refuse lone surrogates: JSON can smuggle them in, but no file or database takes them."""
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        raise PydanticCustomError("unicode", "not valid Unicode text") from None
+    return text
+
+
+_Text = Annotated[str, AfterValidator(_storable)]
+
+
 class _TurnRecord(_Strict):
     role: Role
-    content: str
+    content: _Text
 
     @field_validator("role", mode="before")
     @classmethod
@@ -40,7 +52,7 @@ class _TurnRecord(_Strict):
 
 
 class _DialogueRecord(_Strict):
-    id: str
+    id: _Text
     time: datetime
     turns: list[_TurnRecord]
 
@@ -167,11 +179,8 @@ def _session(value: Any, where: str, owner: str, person_name: str) -> Session:
     except ValidationError as error:
         first = error.errors()[0]
         key = ".".join(str(part) for part in first["loc"])
-        message = {
-            "missing": "this key is missing",
-            "extra_forbidden": "unknown key",
-            "string_unicode": "not valid Unicode text",
-        }.get(first["type"], first["msg"])
+        messages = {"missing": "this key is missing", "extra_forbidden": "unknown key"}
+        message = messages.get(first["type"], first["msg"])
         raise DeltaMemError(f"{where}: {key}: {message}") from error
     return Session(
         owner, person_name, record.time, tuple(Turn(turn.role, turn.content) for turn in record.turns), id=record.id

@@ -72,6 +72,7 @@ BAD = [
     (record(id="  "), "id: expected a text that is not empty"),
     (record(id=True), "id: expected a text"),
     (record(id=1.5), "id: expected a text"),
+    (record(id="\udfff"), "id: not valid Unicode"),
     (record(id=None), "id: expected a text"),
     (record(time="yesterday"), "time: expected an ISO 8601 time"),
     (record(time=1700000000), "time: expected an ISO 8601 time"),

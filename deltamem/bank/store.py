@@ -8,26 +8,22 @@ use one store.
 
 from __future__ import annotations
 
-import asyncio
 import os
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
-from weakref import WeakKeyDictionary
 
 from filelock import FileLock, Timeout
 
-from deltamem.bank.journal import Journal, OwnerJournal
-from deltamem.bank.protocol import MemoryBank, stale_ids
-from deltamem.bank.records import Change, Entry, EntryKind, Erasure
+from deltamem.bank.journal import Journal
+from deltamem.bank.owned import OwnedBank
+from deltamem.bank.protocol import MemoryBank
+from deltamem.bank.records import Erasure
 from deltamem.bank.snapshot import SnapshotBank
 from deltamem.embedding import Embedder, Vectors
 from deltamem.errors import DeltaMemError
-from deltamem.memory import MemoryState
-from deltamem.recall import KnownTexts
-from deltamem.sessions import Session
 
 if TYPE_CHECKING:
     from deltamem.bank.chroma import ChromaIndex
@@ -38,109 +34,6 @@ LOCK_FILE = "lock"
 
 Progress = Callable[[str, int, int], None]
 """Called while an index is rebuilt: owner, memories done, memories in all."""
-
-
-class OwnedBank:
-    """One owner's journal and bank, which always stand for the same state."""
-
-    def __init__(self, journal: OwnerJournal, bank: MemoryBank, embed: Callable[[Sequence[str]], Vectors]) -> None:
-        """Bind a journal and the bank that was built from it; `embed` turns memory texts into vectors."""
-        self.owner = bank.owner
-        self.journal = journal
-        self.bank = bank
-        self._embed = embed
-        self._write = threading.RLock()
-        self._known = KnownTexts(bank.state)
-        self._turns: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = WeakKeyDictionary()
-
-    @property
-    def known_texts(self) -> KnownTexts:
-        """The texts of the present state, for recognising what was recalled from it."""
-        return self._known
-
-    def turn(self) -> asyncio.Lock:
-        """Lets the sessions of this owner take turns within one event loop.
-
-        Writers in other loops are kept apart by `commit`, which refuses a step that started from an older state.
-        """
-        return self._turns.setdefault(asyncio.get_running_loop(), asyncio.Lock())
-
-    def commit(
-        self,
-        session: Session,
-        changes: Sequence[Change],
-        state: MemoryState,
-        vectors: Mapping[str, Vectors],
-        *,
-        started_from: int,
-        model: str,
-        prompt_hash: str,
-        violations: Mapping[str, int],
-        keep_dialogue: bool,
-    ) -> Entry:
-        """Record a session and move the bank on; when this returns the session is durable.
-
-        Args:
-            session: The session; its dialogue is stored if `keep_dialogue`.
-            changes: What the session does.
-            state: The state after it.
-            vectors: The vectors of new and changed texts, by id.
-            started_from: The position whose state the session was read against.
-            model: Who decided.
-            prompt_hash: Hash of the prompts in use.
-            violations: What was refused or corrected, by name.
-            keep_dialogue: Whether to store the turns, which `blame` quotes and `audit` checks.
-
-        Raises:
-            SessionKnownError: If the session id has been applied before.
-            StaleJournalError: If something else was recorded since `started_from`.
-        """
-        with self._write:
-            entry = self.journal.append(
-                EntryKind.SESSION,
-                changes,
-                session=session,
-                keep_dialogue=keep_dialogue,
-                model=model,
-                prompt_hash=prompt_hash,
-                violations=violations,
-                expected_head=started_from,
-            )
-            self._move(entry, state, vectors)
-        return entry
-
-    def rollback(self, position: int) -> Entry:
-        """Restore the state of an earlier position by a new entry; nothing is lost from the journal."""
-        with self._write:
-            # Embedding can fail, the journal cannot be undone: so it comes first.
-            restored = self.journal.state(position)
-            vectors = self._vectors(restored)
-            entry = self.journal.rollback(position)
-            self._move(entry, restored, vectors)
-        return entry
-
-    def forget(self, memory_id: str) -> Entry:
-        """Erase a memory for good: its texts in the journal, the turns it came from, its vector."""
-        with self._write:
-            entry = self.journal.forget(memory_id)
-            self._move(entry, self.journal.state(), {})
-            self.bank.purge()
-        return entry
-
-    def reload(self) -> None:
-        """Move the bank to the journal's state after entries were written past it (an import)."""
-        with self._write:
-            state = self.journal.state()
-            self.bank.update(state, self._vectors(state), self.journal.head)
-            self._known = KnownTexts(state)
-
-    def _vectors(self, state: MemoryState) -> dict[str, Vectors]:
-        stale = stale_ids(self.bank.state, state)
-        return dict(zip(stale, self._embed([state[memory_id].text for memory_id in stale]), strict=True))
-
-    def _move(self, entry: Entry, state: MemoryState, vectors: Mapping[str, Vectors]) -> None:
-        self.bank.update(state, vectors, entry.position)
-        self._known = self._known.updated(entry.changes)
 
 
 class MemoryStore:
@@ -233,11 +126,13 @@ class MemoryStore:
     def erase_owner(self, owner: str) -> Erasure:
         """Erase everything about one owner from journal and index; only a hash, a time and counts remain."""
         with self._opening:
-            self._banks.pop(owner, None)
-            erasure = self.journal.erase_owner(owner)
+            owned = self._banks.pop(owner, None)
+            if owned is not None:
+                owned.retire()
+            # The index first: should this end half-way, the journal still knows the owner and it can be repeated.
             if self._index is not None:
                 self._index.drop(owner)
-        return erasure
+            return self.journal.erase_owner(owner)
 
     def close(self) -> None:
         """Write what is pending and release the directory."""
@@ -251,9 +146,7 @@ class MemoryStore:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.close()
 
     def _open_bank(self, owner: str) -> OwnedBank:

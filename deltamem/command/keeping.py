@@ -23,7 +23,8 @@ from deltamem.history import History
 if TYPE_CHECKING:
     from deltamem.bank.journal import OwnerJournal
     from deltamem.bank.records import Entry
-    from deltamem.bank.store import MemoryStore, OwnedBank
+    from deltamem.bank.owned import OwnedBank
+    from deltamem.bank.store import MemoryStore
 
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for a confirmation.")]
 

@@ -6,6 +6,7 @@ import stat
 import threading
 from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
+from random import Random
 
 import pytest
 
@@ -355,6 +356,18 @@ def test_an_erased_owner_is_gone_from_the_files(tmp_path) -> None:
         assert journal.integrity_check() == []
     with Journal.open(tmp_path / "j", read_only=True) as journal:
         assert journal.erasures() == [erasure]
+
+
+def test_no_copy_of_an_erased_name_stays_in_free_space(tmp_path) -> None:
+    """With `secure_delete` alone one of these names would stay, left behind when SQLite split a page of the index."""
+    random = Random(0)
+    names = [f"{random.getrandbits(64):016x}" + "p" * random.randrange(1, 400) for _ in range(300)]
+    with Journal.open(tmp_path / "j") as journal:
+        for name in names:
+            journal.owner(name).append(EntryKind.IMPORT, [])
+        for name in names[::15]:
+            journal.erase_owner(name)
+            assert files_with(tmp_path, name[:16]) == []
 
 
 @pytest.mark.parametrize("name", ["", "\ud800"])
