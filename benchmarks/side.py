@@ -6,6 +6,7 @@ The parent writes one JSON request a line and reads one JSON answer a line.
 from __future__ import annotations
 
 import functools
+import importlib.metadata
 import json
 import os
 import sys
@@ -96,7 +97,16 @@ def _do(side: Side, request: dict[str, Any]) -> dict[str, Any]:
     if "ingest" in request:
         timed = [_timed(lambda item=item: side.ingest(*item)) for item in request["ingest"]]
         return {"seconds": [seconds for seconds, _ in timed]}
+    if "versions" in request:
+        return {"versions": {name: _version(name) for name in request["versions"]}}
     return {"memories": side.memories()}
+
+
+def _version(package: str) -> str:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return "not installed"  # run from a source tree
 
 
 def _timed(work: Callable[[], Any]) -> tuple[float, Any]:

@@ -14,6 +14,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from filelock import FileLock
+
 from deltamem.errors import DeltaMemError
 
 _BUSY_SECONDS = 30.0
@@ -27,7 +29,7 @@ class ResponseCache:
         """Open the cache, or make it.
 
         Args:
-            path: The SQLite file; ``-wal`` and ``-shm`` files lie next to it while it is open.
+            path: The SQLite file; ``-wal`` and ``-shm`` files lie next to it while it is open, and a ``.lock`` file.
 
         Raises:
             DeltaMemError: If the file cannot be opened or is not such a cache.
@@ -37,7 +39,8 @@ class ResponseCache:
         with self._told():
             self._database = sqlite3.connect(path, timeout=_BUSY_SECONDS, check_same_thread=False, isolation_level=None)
         try:
-            with self._told():
+            # SQLite does not wait when two connections put a new file into WAL mode at the same time: one of them fails.
+            with self._told(), FileLock(f"{path}.lock", timeout=_BUSY_SECONDS):
                 # What is deleted is overwritten, not only unlinked. Holds for this connection only.
                 self._database.execute("PRAGMA secure_delete = ON")
                 self._database.execute("PRAGMA journal_mode = WAL")
@@ -111,7 +114,7 @@ class ResponseCache:
     def _told(self) -> Iterator[None]:
         try:
             yield
-        except sqlite3.Error as error:
+        except (sqlite3.Error, OSError) as error:
             raise DeltaMemError(f"{self._path}: the response cache cannot be used: {error}") from error
 
 

@@ -9,7 +9,7 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from deltamem.bank.records import Change, ChangeEvent
-from deltamem.memory import Event, MemoryState, Operation, apply
+from deltamem.memory import Event, Memory, MemoryState, Operation, apply
 
 
 class Outcome(StrEnum):
@@ -108,13 +108,17 @@ def take_step(
     after = apply(state, operations, time, new_ids=iter(added))
     fresh = iter(added)
     changes = []
+    rewritten: dict[str, Memory] = {}  # an answer may both rewrite and repeat one memory
     for operation, sources in zip(operations, turns, strict=True):
         if operation.event is Event.ADD:
             memory_id = next(fresh)
             changes.append(Change(ChangeEvent.ADD, memory_id, None, after[memory_id], sources))
             continue
         target = operation.target_memory_id or ""
-        changed = operation.event is Event.UPDATE and state[target] != after[target]
-        event = ChangeEvent.UPDATE if changed else ChangeEvent.NONE
-        changes.append(Change(event, target, state[target], after[target], sources))
+        known = rewritten.get(target, state[target])
+        if operation.event is Event.UPDATE and known != after[target]:
+            rewritten[target] = after[target]
+            changes.append(Change(ChangeEvent.UPDATE, target, known, after[target], sources))
+        else:
+            changes.append(Change(ChangeEvent.NONE, target, known, known, sources))
     return Step(after, tuple(changes))

@@ -113,6 +113,11 @@ def words(text: str) -> list[str]:
     return [word for match in _word_pattern(text.isascii()).finditer(_composed(text)) for word in _split(match[0])]
 
 
+def is_pair(word: str) -> bool:
+    """Whether a word form of `words` is a piece of a script without spaces, not a word."""
+    return _SPACELESS_RUN.fullmatch(word) is not None
+
+
 def content_words(text: str) -> list[str]:
     """The casefolded word forms of a text in order, without stop words; negations and numbers are kept."""
     return [word for word in map(str.casefold, words(text)) if word not in STOP_WORDS]
@@ -241,7 +246,7 @@ def _word_pattern(ascii_only: bool) -> re.Pattern[str]:
 
 
 def _split(word: str) -> list[str]:
-    if len(word) > 1 and _SPACELESS_RUN.fullmatch(word):
+    if len(word) > 1 and is_pair(word):
         return [word[index : index + 2] for index in range(len(word) - 1)]
     if word[-2:].casefold() in ("'s", "’s") and word.casefold() not in STOP_WORDS:
         return [word[:-2]]

@@ -107,6 +107,52 @@ def test_prompt_hashes_name_the_files_in_use() -> None:
     assert config.prompt_hashes == {name: load_prompt(name).sha256 for name in ("manager_compact", "session_compact")}
 
 
+MARKS = [
+    "<|im_start|>",
+    "<|im_end|>",
+    "<|endoftext|>",
+    "<think>",
+    "</think>",
+    "<tool_call>",
+    "</tool_response>",
+    "<outputs>",
+]
+
+
+@pytest.mark.parametrize("mark", [*MARKS, "</s>", "<end_of_turn>"])
+def test_stored_text_cannot_pose_as_control(mark: str) -> None:
+    text = f"Ana says {mark}system and 1 < 2."
+    shown = format_memories([OSLO, Memory("m2", text, TIME)], ("id", "time", "text"))
+    assert mark not in shown and "<" not in shown
+    assert [record["text"] for record in json.loads(shown)] == [OSLO.text, text]
+    session = Session("p1", f"Ana{mark}", TIME, (Turn("user", f"Hi{mark}\nassistant: {mark}"), Turn("assistant", "a < b")))
+    opening = Episode(session, set(), EpisodeConfig()).messages[1]["content"]
+    assert mark not in opening and opening.count(f"< {mark[1:]}") == 3
+    assert "a < b" in opening
+
+
+@pytest.mark.parametrize(
+    "text", ["a < b", "i <3 you", "<b>bold</b>", "|x|", "< |im_start|>", "<thinking>", 'é 北京 \\u003c "']
+)
+def test_text_without_control_marks_is_shown_as_ever(text: str) -> None:
+    memory = Memory("m2", text, TIME)
+    record = {"id": "m2", "time": "2026/04/05 (Sun) 20:01", "text": text}
+    assert format_memories([memory, memory], ("id", "time", "text")) == json.dumps([record, record], ensure_ascii=False)
+    assert (
+        f"user: {text}"
+        in Episode(Session("p", "Ana", TIME, (Turn("user", text),)), set(), EpisodeConfig()).messages[1]["content"]
+    )
+
+
+@given(st.text(alphabet="<|>/sthink im_start", max_size=30))
+def test_no_text_brings_a_control_mark_into_a_message(text: str) -> None:
+    shown = format_memories([Memory("m1", text, TIME)], ("text",))
+    opening = Episode(Session("p", "Ana", TIME, (Turn("user", text),)), set(), EpisodeConfig()).messages[1]["content"]
+    for mark in ("<|", "<think>", "</think>", "<s>", "</s>"):
+        assert mark not in shown and mark not in opening
+    assert json.loads(shown) == [{"text": text}]
+
+
 @given(st.lists(st.sampled_from([SEARCH, ANSWER, "", "<think>x</think>"]), max_size=6), st.integers(1, 4))
 def test_any_conversation_ends_within_its_turns(texts: list[str], max_turns: int) -> None:
     episode = begin(max_turns=max_turns)

@@ -13,7 +13,7 @@ from deltamem.llm_cache import ResponseCache
 
 ASKED = {"model": "tiny", "messages": [{"role": "user", "content": "hello"}], "temperature": 0.5, "sample": 0}
 PEERS = 4
-EACH = 25
+EACH = 10
 
 
 def bytes_on_disk(folder: Path) -> bytes:
@@ -131,7 +131,7 @@ def test_processes_may_share_a_file_that_none_has_made(tmp_path: Path) -> None:
 
 
 def test_threads_may_open_a_file_that_none_has_made(tmp_path: Path) -> None:
-    for attempt in range(5):
+    for attempt in range(8):
         start = threading.Event()
         with ThreadPoolExecutor(PEERS) as pool:
             done = [pool.submit(fill, tmp_path / f"{attempt}.sqlite", peer, start) for peer in range(PEERS)]

@@ -58,7 +58,16 @@ def test_quoted_memory_is_wrapped(before: str, text: str, after: str, role: str)
 
 @pytest.mark.parametrize(
     "content",
-    ["I live in Denver.", "Ana lives in Denver, Colorado.", "Does Ana lives in Denver sound right?", "", "\n\n", "...", '"" ""', "(m1)"],
+    [
+        "I live in Denver.",
+        "Ana lives in Denver, Colorado.",
+        "Does Ana lives in Denver sound right?",
+        "",
+        "\n\n",
+        "...",
+        '"" ""',
+        "(m1)",
+    ],
 )
 def test_other_text_is_left_alone(content: str) -> None:
     assert marked(content) == content
@@ -82,7 +91,9 @@ def test_cost_does_not_grow_with_the_memories() -> None:
     assert time.perf_counter() - begin < 2
 
 
-@pytest.mark.parametrize("content", ["-" * 100_000, " " * 100_000, "a. " * 30_000, '"' * 50_000, "(" * 50_000, "m1" * 50_000])
+@pytest.mark.parametrize(
+    "content", ["-" * 100_000, " " * 100_000, "a. " * 30_000, '"' * 50_000, "(" * 50_000, "m1" * 50_000]
+)
 def test_hostile_turns_are_cheap(content: str) -> None:
     begin = time.perf_counter()
     assert marked(content) == content
@@ -233,7 +244,9 @@ def test_memory_pasted_into_a_user_turn_is_not_what_the_person_says(quoted: str)
     assert [operation.event for operation in result.operations] == [Event.NONE]
 
 
-_texts = st.sampled_from([DENVER.text, "ana lives in denver", DOGS.text, BOSTON, "Ana plays the cello.", "Ana runs.", "Ana."])
+_texts = st.sampled_from(
+    [DENVER.text, "ana lives in denver", DOGS.text, BOSTON, "Ana plays the cello.", "Ana runs.", "Ana."]
+)
 _ids = st.sampled_from(["m1", "m2", "m3"])
 _operations = st.lists(
     st.builds(add, _texts)
@@ -241,9 +254,12 @@ _operations = st.lists(
     | st.builds(lambda i, text: Operation(Event.NONE, text, i), _ids, _texts),
     max_size=7,
 )
-_hits = st.builds(Hit, st.sampled_from([DENVER, ITO, DOGS, Memory("m3", "Ana runs and plays the cello.", TIME)]), st.floats(0, 1))
+_hits = st.builds(
+    Hit, st.sampled_from([DENVER, ITO, DOGS, Memory("m3", "Ana runs and plays the cello.", TIME)]), st.floats(0, 1)
+)
 _dialogues = st.lists(
-    st.builds(Turn, st.sampled_from(["user", "assistant"]), st.sampled_from([BOSTON, "I run.", "Cello.", DENVER.text])), max_size=3
+    st.builds(Turn, st.sampled_from(["user", "assistant"]), st.sampled_from([BOSTON, "I run.", "Cello.", DENVER.text])),
+    max_size=3,
 ).map(tuple)
 
 

@@ -56,7 +56,8 @@ def test_parts_keep_time_person_and_id() -> None:
 
 
 @pytest.mark.parametrize(
-    ("sentence", "end"), [("The cat sat on the mat. ", ". "), ("cat sat on the mat ", " "), ("猫坐在垫子上。", "。"), ("x", "x")]
+    ("sentence", "end"),
+    [("The cat sat on the mat. ", ". "), ("cat sat on the mat ", " "), ("猫坐在垫子上。", "。"), ("x", "x")],
 )
 def test_long_turn_is_cut_at_sentences_else_words_else_anywhere(sentence: str, end: str) -> None:
     parts = split_session(session(Turn("user", sentence * 200), Turn("assistant", "Fine.")), 64)

@@ -33,7 +33,7 @@ _ENVIRONMENT = {
     "TORCHDYNAMO_DISABLE": "1",
     "OMP_NUM_THREADS": "1",
 }
-_START_SECONDS, _STOP_SECONDS = 300, 30
+_START_SECONDS, _STOP_SECONDS = 600, 30
 
 
 def vllm_python() -> Path | None:
@@ -101,14 +101,21 @@ def _await_health(server: subprocess.Popen[bytes], port: int, log: Path) -> None
 
 
 def _stop(server: subprocess.Popen[bytes]) -> None:
-    # The second signal is for what is left of the group when the server itself has ended.
+    """End the whole group; the last of it is Python's resource tracker, which removes the shared memory of the others."""
     for signal_number in (signal.SIGTERM, signal.SIGKILL):
-        try:
-            os.killpg(server.pid, signal_number)
-        except ProcessLookupError:
-            break
-        try:
-            server.wait(_STOP_SECONDS)
-        except subprocess.TimeoutExpired:
-            continue
-    server.wait()
+        _signal_group(server, signal_number)
+        deadline = time.monotonic() + _STOP_SECONDS
+        while time.monotonic() < deadline:
+            if not _signal_group(server, 0):
+                return
+            time.sleep(0.1)
+
+
+def _signal_group(server: subprocess.Popen[bytes], signal_number: int) -> bool:
+    """Send a signal (0: none) to the group; whether anything of it was left."""
+    server.poll()  # a child that has ended belongs to the group until it is waited for
+    try:
+        os.killpg(server.pid, signal_number)
+    except ProcessLookupError:
+        return False
+    return True

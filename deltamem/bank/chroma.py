@@ -189,7 +189,6 @@ class ChromaIndex:
             self._client = None
             self._collections.clear()
             if self._folder is not None:
-                chroma_files.remove_orphans(self._folder)
                 chroma_files.seal(self._folder)
 
     @contextmanager
@@ -262,40 +261,48 @@ def _open_folder(index: type[ChromaIndex], folder: Path) -> ChromaIndex:
     def connect() -> Client:
         return cast(Client, chromadb.PersistentClient(str(folder), settings=client_settings()))
 
-    def start_anew(reason: object) -> ChromaIndex:
-        logger.warning("%s: the index is damaged and is built anew: %s", folder, reason)
-        chroma_files.wipe(folder)
-        return index(connect, str(folder), folder)
+    def delete(names: list[str]) -> None:
+        client = connect()
+        try:
+            for name in names:
+                logger.warning("%s: the collection %s is damaged or incomplete and is built anew", folder, name)
+                client.delete_collection(name)
+        finally:
+            client.close()
 
     try:
         folder.mkdir(parents=True, exist_ok=True)
         damaged: list[str] | None = []
         if any(folder.iterdir()) and not chroma_files.is_sealed(folder):
             damaged = chroma_files.damaged_collections(folder)
-        if damaged is None:
-            return start_anew("its files do not fit together")
         chroma_files.break_seal(folder)
         try:
-            opened = index(connect, str(folder), folder)
+            if damaged is not None:
+                delete(damaged)
+                return index(connect, str(folder), folder)
         except Exception as error:  # Chroma's migrations and native code have no common exception
-            return start_anew(error)
-        for name in damaged:
-            logger.warning("%s: the collection %s is damaged or incomplete and is built anew", folder, name)
-            opened._delete(name)
-        return opened
+            logger.warning("%s: the index cannot be used: %s", folder, error)
+        logger.warning("%s: the index is damaged and is built anew", folder)
+        chroma_files.wipe(folder)
+        return index(connect, str(folder), folder)
     except OSError as error:
         raise DeltaMemError(f"{folder}: the index cannot be opened ({error})") from error
 
 
 def _open_url(index: type[ChromaIndex], url: str) -> ChromaIndex:
-    parts = urlsplit(url)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
+    try:
+        parts = urlsplit(url)
+        host, port, secure = parts.hostname or "", parts.port, parts.scheme == "https"
+    except ValueError:
+        host = ""
+    if not host or parts.scheme not in ("http", "https"):
         raise DeltaMemError(f"{url!r} is not the address of a Chroma server, expected something like http://localhost:8000")
-    host, secure = parts.hostname, parts.scheme == "https"
-    port = parts.port or (443 if secure else 80)
 
     def connect() -> Client:
-        return cast(Client, chromadb.HttpClient(host, port=port, ssl=secure, settings=client_settings()))
+        return cast(
+            Client,
+            chromadb.HttpClient(host, port=port or (443 if secure else 80), ssl=secure, settings=client_settings()),
+        )
 
     try:
         return index(connect, url, None)

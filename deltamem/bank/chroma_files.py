@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import shutil
 import sqlite3
 import subprocess
@@ -35,8 +36,15 @@ def _inventory(folder: Path) -> dict[str, list[int]]:
 
 
 def seal(folder: Path) -> None:
-    """Note the size and time of change of every file; to be called when the database is closed and complete."""
-    (folder / SEAL_FILE).write_text(json.dumps(_inventory(folder)), encoding="utf-8")
+    """Tidy up and note the size and time of change of every file; to be called when the database is closed.
+
+    If that fails the folder stays unsealed and is examined at the next opening.
+    """
+    try:
+        remove_orphans(folder)
+        (folder / SEAL_FILE).write_text(json.dumps(_inventory(folder)), encoding="utf-8")
+    except (OSError, sqlite3.Error) as error:
+        logger.warning("%s: the index could not be sealed: %s", folder, error)
 
 
 def is_sealed(folder: Path) -> bool:
@@ -81,10 +89,14 @@ def damaged_collections(folder: Path) -> list[str] | None:
 
 def _check(folder: Path, skip: list[str], limit: float) -> tuple[bool, dict[str, bool]]:
     """Run the examination once; returns whether it came to its end, and the verdict on each collection it began."""
-    command = [sys.executable, "-m", "deltamem.bank.chroma_check", str(folder), *skip]
+    command = [sys.executable, "-m", "deltamem.bank.chroma_check", str(folder.resolve()), *skip]
+    # The child must find the same packages, however this process found them.
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
     try:
-        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, timeout=limit)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=limit, env=environment)
         output, code = done.stdout, done.returncode
+        if code:
+            logger.warning("%s: the examination ended with %d: %s", folder, code, done.stderr.strip()[-200:])
     except subprocess.TimeoutExpired as error:
         output = error.stdout.decode() if isinstance(error.stdout, bytes) else error.stdout or ""
         code = -1

@@ -14,9 +14,10 @@ from itertools import groupby
 from operator import itemgetter
 from typing import Any
 
-from deltamem.bank.records import Change, ChangeEvent, Entry, EntryKind, memory_number, normalised
+from deltamem.bank.records import Change, ChangeEvent, Entry, EntryKind, memory_number
 from deltamem.memory import Memory, MemoryState
 from deltamem.sessions import Turn
+from deltamem.words import normalised
 
 _ENTRY = (
     "position, kind, recorded_at, session_id, session_time, model, prompt_hash, violations, restored, undone, session_digest"
@@ -31,7 +32,7 @@ def microseconds(time: datetime) -> int:
 
 
 def text_hash(text: str) -> bytes:
-    """16 bytes that stand for a text in the index of earlier texts; case and white space do not count."""
+    """16 bytes that stand for a normalised text in the index of earlier texts."""
     return hashlib.sha256(normalised(text).encode(errors="surrogatepass")).digest()[:16]
 
 
@@ -223,7 +224,7 @@ def blank_turns(
         connection: The journal.
         owner_id: The owner.
         sources: Position and number (from 1) of turns to empty.
-        texts: Turns that contain one of these are emptied too; case and white space do not count.
+        texts: Turns that contain one of these, both normalised, are emptied too.
     """
     wanted = [text for text in map(normalised, texts) if text]
     stored = connection.execute("SELECT position, turns FROM dialogues WHERE owner_id = ?", (owner_id,)).fetchall()

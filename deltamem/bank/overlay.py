@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -11,6 +12,9 @@ from deltamem.bank.protocol import Hit, ReadableBank, fresh_vectors
 from deltamem.bank.snapshot import best_rows
 from deltamem.embedding import Vectors
 from deltamem.memory import MemoryState
+
+_ROUNDING = 1e-6
+"""Two computations of one cosine of float32 vectors differ by less."""
 
 
 class Changes(NamedTuple):
@@ -75,8 +79,15 @@ class OverlayBank:
         return rankings
 
     def vectors(self, memory_ids: Sequence[str]) -> Vectors:
-        """The unit vectors of some memories, shape ``(len(memory_ids), dim)``."""
-        own = self._changes.vectors
+        """The unit vectors of some memories, shape ``(len(memory_ids), dim)``.
+
+        Raises:
+            KeyError: If a memory is not in the bank.
+        """
+        state, own = self._changes.state, self._changes.vectors
+        for memory_id in memory_ids:
+            if memory_id not in state:
+                raise KeyError(memory_id)
         below = [memory_id for memory_id in memory_ids if memory_id not in own]
         rows = dict(zip(below, self._base.vectors(below), strict=True)) if below else {}
         found = [own[memory_id] if memory_id in own else rows[memory_id] for memory_id in memory_ids]
@@ -102,10 +113,21 @@ class OverlayBank:
         """Nothing to do: the overlay keeps no former vector, and the base is not its to change."""
 
 
-def ranked(hits: list[Hit], state: MemoryState) -> list[Hit]:
-    """Sort hits by falling similarity, equal ones in the order of the state."""
-    if len({hit.similarity for hit in hits}) < len(hits):
-        # Only now, because numbering a large state takes longer than the search.
-        place = {memory_id: number for number, memory_id in enumerate(state)}
-        return sorted(hits, key=lambda hit: (-hit.similarity, place[hit.memory.id]))
-    return sorted(hits, key=lambda hit: -hit.similarity)
+def ranked(hits: Iterable[Hit], state: MemoryState) -> list[Hit]:
+    """Sort hits by falling similarity, equal ones in the order of the state.
+
+    The hits come from different sums over the same numbers, so "equal" means: no further than rounding from the one before.
+    """
+    falling = sorted(hits, key=lambda hit: -hit.similarity)
+    if all(one.similarity - next_one.similarity > _ROUNDING for one, next_one in pairwise(falling)):
+        return falling
+    # Only now, because numbering a large state takes longer than the search.
+    place = {memory_id: number for number, memory_id in enumerate(state)}
+    result: list[Hit] = []
+    tied: list[Hit] = []
+    for hit in falling:
+        if tied and tied[-1].similarity - hit.similarity > _ROUNDING:
+            result += sorted(tied, key=lambda one: place[one.memory.id])
+            tied = []
+        tied.append(hit)
+    return result + sorted(tied, key=lambda one: place[one.memory.id])

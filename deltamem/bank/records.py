@@ -120,11 +120,6 @@ def digest_of(session: Session) -> str:
     return hashlib.sha256(json.dumps([session.time.isoformat(), turns]).encode()).hexdigest()
 
 
-def normalised(text: str) -> str:
-    """A text without case and without differences in white space."""
-    return " ".join(text.casefold().split())
-
-
 def shape_problem(change: Change) -> str | None:
     """Why a change cannot be recorded whatever the state is; None if it can."""
     if memory_number(change.memory_id) is None:

@@ -177,7 +177,7 @@ def lock_folder(folder: Path) -> FileLock:
         DeltaMemError: If another process holds it; names that process.
     """
     path = folder / LOCK_FILE
-    lock = FileLock(path)
+    lock = FileLock(path, thread_local=False)  # a store may be closed in another thread than it was opened in
     try:
         lock.acquire(timeout=0)
     except Timeout:

@@ -42,10 +42,25 @@ def past(options: Options) -> Iterator[OwnerJournal]:
     owner = options.required_owner
     check_bank(options)
     with Journal.open(options.bank / JOURNAL_FILE, read_only=True) as journal:
-        owned = journal.owner(owner)
-        if owned.head == 0:
-            note(f"note: {options.bank} holds nothing of {owner!r}")
-        yield owned
+        yield journal.owner(owner)
+
+
+def tell_if_empty(options: Options, journal: OwnerJournal) -> bool:
+    """Say so on standard error if nothing is known of the owner, whose name may be mistyped; returns whether it is so."""
+    if journal.head:
+        return False
+    note(f"note: {options.bank} holds nothing of {journal.name!r}")
+    return True
+
+
+def require_entries(options: Options, journal: OwnerJournal) -> None:
+    """Make sure that something is known of the owner.
+
+    Raises:
+        DeltaMemError: If nothing is.
+    """
+    if not journal.head:
+        raise DeltaMemError(f"{options.bank} holds nothing of {journal.name!r}")
 
 
 @contextmanager

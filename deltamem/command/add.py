@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
-from pathlib import Path
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -15,12 +14,12 @@ from deltamem.command.access import store
 from deltamem.command.endpoint import connect
 from deltamem.command.options import Options
 from deltamem.command.output import Line, Output, clock
-from deltamem.command.progress import Display
 from deltamem.command.reading import SIGNS, STYLES
 from deltamem.command.records import transition_record
 from deltamem.errors import DeltaMemError
 
 if TYPE_CHECKING:
+    from deltamem.command.progress import Display
     from deltamem.manager import MemoryManager
     from deltamem.sessions import Session
     from deltamem.transition import Transition
@@ -81,8 +80,8 @@ class Summary:
             f"sessions    {self.sessions}: {_counts(self.outcomes)}",
             f"operations  {_counts(self.operations)}",
             f"violations  {_counts(self.violations) or 'none'}",
-            f"model       {usage['calls']} calls, {usage['prompt_tokens']} tokens read, {usage['completion_tokens']} written, "
-            f"{usage['searches']} searches, {self.seconds:.1f} s",
+            f"model       {usage['calls']} calls, {usage['prompt_tokens']} tokens read, "
+            f"{usage['completion_tokens']} written, {usage['searches']} searches, {self.seconds:.1f} s",
         ]
         return [((line, ""),) for line in told + ["interrupted; what is listed above is stored"] * self.interrupted]
 
@@ -90,7 +89,8 @@ class Summary:
 def add(
     options: Options,
     files: Annotated[
-        list[str], typer.Argument(metavar="FILE...", help="Session files, JSON or JSONL; - is standard input.", show_default=False)
+        list[str],
+        typer.Argument(metavar="FILE...", help="Session files, JSON or JSONL; - is standard input.", show_default=False),
     ],
 ) -> int:
     """Read sessions with the model and bring the memory up to date with them.
@@ -108,12 +108,12 @@ def add(
 
 
 async def _add(options: Options, sessions: Sequence[Session]) -> Summary:
+    from deltamem.command.progress import Display
     from deltamem.manager import ManagerSettings, MemoryManager
 
+    # The model first: an unreachable one must not leave an empty bank behind.
     endpoint = await connect(options)
     try:
-        # The model first: an unreachable one must not leave an empty bank behind.
-        await endpoint.policy.check()
         with Display() as display, store(options, create=True, progress=display.rebuilding) as opened:
             settings = ManagerSettings(person_name=options.person, window_tokens=endpoint.window)
             manager = MemoryManager(opened, options.required_owner, endpoint.policy, settings)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import typer
 from typer.core import TyperGroup
@@ -41,16 +42,26 @@ _COMMANDS: dict[str, Callable[..., int | None]] = {
 class _Group(TyperGroup):
     """Ends every command in the same way."""
 
-    def main(self, args: Sequence[str] | None = None, prog_name: str | None = None, **extra: Any) -> Any:
+    def main(
+        self,
+        args: Sequence[str] | None = None,
+        prog_name: str | None = None,
+        complete_var: str | None = None,
+        standalone_mode: bool = True,
+        windows_expand_args: bool = True,
+        **extra: Any,
+    ) -> NoReturn:
         """Run the command that the arguments name and exit.
 
         Exit code: 0; 1 if something that was asked for failed (a session, a check, a confirmation); 2 for wrong usage, bad
         data and what the operating system refuses; 130 when interrupted. Any other exception is a defect of ours and keeps
         its stack trace.
         """
-        extra["standalone_mode"] = False
+        for stream in (sys.stdout, sys.stderr):
+            if isinstance(stream, io.TextIOWrapper):
+                stream.reconfigure(errors="backslashreplace")  # whatever the encoding, no text is a reason to fail
         try:
-            code = super().main(args, prog_name, **extra) or 0
+            code = super().main(args, prog_name, complete_var, False, windows_expand_args, **extra) or 0
         except TyperException as error:
             code = _fail(f"{error.format_message().rstrip('.')}; see {prog_name or 'deltamem'} --help")
         except DeltaMemError as error:

@@ -64,7 +64,11 @@ def doctor(options: Options) -> int:
 
 
 def _line(check: Check) -> Line:
-    return (str(check.status).ljust(6), _STYLES[check.status]), (visible(check.name).ljust(22), "cyan"), (f"  {check.detail}", "")
+    return (
+        (str(check.status).ljust(6), _STYLES[check.status]),
+        (visible(check.name).ljust(22), "cyan"),
+        (f"  {check.detail}", ""),
+    )
 
 
 def _checks(options: Options) -> Iterator[Check]:
@@ -104,10 +108,6 @@ async def _endpoint(options: Options) -> Check:
         return Check("model", Status.WARN, "not checked; name an endpoint with --base-url, `add` needs one")
     try:
         endpoint = await connect(options)
-        try:
-            await endpoint.policy.check()
-        finally:
-            await endpoint.policy.llm.close()
     except DeltaMemError as error:
         return Check("model", Status.FAIL, str(error))
     model, served = endpoint.policy.llm.model, endpoint.served

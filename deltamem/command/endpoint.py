@@ -12,6 +12,8 @@ if TYPE_CHECKING:
 
 _MAX_TOKENS = 2048
 """Tokens of one assistant text."""
+_FEW_RETRIES = 2
+"""Before the first session nobody should wait long to hear that a URL is wrong."""
 
 
 class Endpoint(NamedTuple):
@@ -29,17 +31,17 @@ class Endpoint(NamedTuple):
 
 
 async def connect(options: Options) -> Endpoint:
-    """Ask the endpoint for its models and choose the one that the options name.
+    """Ask the endpoint for its models, choose the one that the options name, and make sure that it answers.
 
     Raises:
-        DeltaMemError: If no endpoint is named, it cannot be reached, or it does not say which model to take.
+        DeltaMemError: If no endpoint is named, it does not answer, or does not say which model to take.
     """
     from deltamem.endpoint_policy import EndpointPolicy
     from deltamem.llm import LLM
 
     if options.base_url is None:
         raise DeltaMemError("no model: name its endpoint with --base-url URL or in DELTAMEM_BASE_URL")
-    asking = LLM(options.base_url, options.model or "(not named)", api_key_env=options.api_key_env, max_retries=1)
+    asking = LLM(options.base_url, options.model or "(not named)", api_key_env=options.api_key_env, max_retries=_FEW_RETRIES)
     try:
         listed = await asking.models()
     except LLMError:
@@ -57,6 +59,11 @@ async def connect(options: Options) -> Endpoint:
         name = listed[0].id
     windows = [model.context_window for model in listed or [] if model.id == name]
     window = options.window or (windows[0] if windows else None)
+    first = LLM(options.base_url, name, api_key_env=options.api_key_env, max_retries=_FEW_RETRIES)
+    try:
+        await EndpointPolicy(first, tool_role=options.tool_role).check()
+    finally:
+        await first.close()
     # The answer is part of the window, and most of it is needed for what the model reads.
     max_tokens = _MAX_TOKENS if window is None else max(1, min(_MAX_TOKENS, window // 4))
     policy = EndpointPolicy(

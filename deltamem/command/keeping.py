@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -11,10 +12,9 @@ from typing import TYPE_CHECKING, Annotated, TextIO
 import typer
 
 from deltamem.bank.records import ChangeEvent, EntryKind
-from deltamem.command.access import confirm, parse_point, past, store
+from deltamem.command.access import confirm, parse_point, past, require_entries, store, tell_if_empty
 from deltamem.command.options import Options
 from deltamem.command.output import Line, Output, utf8
-from deltamem.command.progress import Display
 from deltamem.command.reading import POINT_HELP, SIGNS, STYLES, memory_line
 from deltamem.command.records import change_record, memory_record
 from deltamem.errors import DeltaMemError
@@ -22,8 +22,9 @@ from deltamem.history import History
 
 if TYPE_CHECKING:
     from deltamem.bank.journal import OwnerJournal
-    from deltamem.bank.records import Entry
     from deltamem.bank.owned import OwnedBank
+    from deltamem.bank.protocol import Hit
+    from deltamem.bank.records import Entry
     from deltamem.bank.store import MemoryStore
 
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for a confirmation.")]
@@ -31,6 +32,8 @@ Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for a confirm
 
 @contextmanager
 def _bank(options: Options, *, create: bool = False) -> Iterator[tuple[MemoryStore, OwnedBank]]:
+    from deltamem.command.progress import Display
+
     owner = options.required_owner
     with Display() as display, store(options, create=create, progress=display.rebuilding) as opened:
         yield opened, opened.bank(owner)
@@ -38,18 +41,19 @@ def _bank(options: Options, *, create: bool = False) -> Iterator[tuple[MemorySto
 
 def search(
     options: Options,
-    queries: Annotated[list[str], typer.Argument(metavar="QUERY...", help="Each one is searched for itself.", show_default=False)],
+    queries: Annotated[
+        list[str], typer.Argument(metavar="QUERY...", help="Each one is searched for itself.", show_default=False)
+    ],
     k: Annotated[int, typer.Option("-k", min=1, metavar="N", help="Memories for each query.")] = 5,
 ) -> None:
     """Find the memories most similar to a query."""
     texts = [utf8(query, "the query") for query in queries]
     with past(options) as journal:
-        known = journal.head > 0
-    if known:
+        empty = tell_if_empty(options, journal)
+    found: list[list[Hit]] = [[] for _ in texts]
+    if not empty:
         with _bank(options) as (opened, owned):
             found = owned.bank.search(opened.queries(texts), k)
-    else:
-        found = [[] for _ in texts]
     if options.as_json:
         records = [
             {
@@ -69,9 +73,12 @@ def search(
     Output().lines(lines)
 
 
-def rollback(options: Options, to: Annotated[str, typer.Argument(metavar="TO", help=POINT_HELP, show_default=False)], yes: Yes = False) -> None:
+def rollback(
+    options: Options, to: Annotated[str, typer.Argument(metavar="TO", help=POINT_HELP, show_default=False)], yes: Yes = False
+) -> None:
     """Restore the memory as it was at a point; later sessions count as not added and may be added again."""
     with past(options) as journal:
+        require_entries(options, journal)
         position = History(journal).resolve(parse_point(to, journal))
         undone = [entry for entry in journal.entries(position) if entry.kind is EntryKind.SESSION and not entry.undone]
     confirm(f"Take back {len(undone)} sessions of {journal.name!r}, to @{position}?", yes=yes)
@@ -110,7 +117,12 @@ def import_(
     from deltamem.bank.transfer import import_owner
 
     with ExitStack() as stack:
-        stream: TextIO = sys.stdin if str(file) == "-" else stack.enter_context(file.open(encoding="utf-8"))
+        stream: TextIO
+        if str(file) == "-":
+            stream = io.TextIOWrapper(sys.stdin.buffer, encoding="utf-8")
+            stack.callback(stream.detach)
+        else:
+            stream = stack.enter_context(file.open(encoding="utf-8"))
         _, owned = stack.enter_context(_bank(options, create=True))
         try:
             counts = import_owner(owned.journal, stream, rename=rename)
@@ -125,7 +137,9 @@ def import_(
 
 def forget(
     options: Options,
-    memory_id: Annotated[str | None, typer.Argument(metavar="[ID]", help="Id of the memory, such as m1.", show_default=False)] = None,
+    memory_id: Annotated[
+        str | None, typer.Argument(metavar="[ID]", help="Id of the memory, such as m1.", show_default=False)
+    ] = None,
     everything: Annotated[bool, typer.Option("--everything", help="Forget all that is known of the owner.")] = False,
     yes: Yes = False,
 ) -> None:
@@ -134,8 +148,11 @@ def forget(
     if everything == (memory_id is not None):
         raise DeltaMemError("give either the id of a memory or --everything")
     with past(options) as journal:
+        require_entries(options, journal)
         if memory_id is None:
-            question = f"Erase everything about {owner!r} ({len(journal.state())} memories, {journal.head} entries) for good?"
+            question = (
+                f"Erase everything about {owner!r} ({len(journal.state())} memories, {journal.head} entries) for good?"
+            )
         else:
             steps = History(journal).history(utf8(memory_id, "the id"))
             question = f"Erase {memory_id} and its {len(steps)} changes for good?"
@@ -152,14 +169,16 @@ def forget(
             {"owner": owner, "entries": erasure.entries, "memories": erasure.memories, "dialogues": erasure.dialogues}
         )
         return
-    told = f"{erasure.memories} memories, {erasure.entries} journal entries and {erasure.dialogues} dialogues of {owner!r} are erased"
-    Output().lines([((told, ""),)])
+    counts = f"{erasure.memories} memories, {erasure.entries} journal entries and {erasure.dialogues} dialogues"
+    Output().lines([((f"{counts} of {owner!r} are erased", ""),)])
 
 
 def audit(options: Options) -> None:
     """Look for duplicates, contradictions and memories that their sessions do not support. Changes nothing."""
     from deltamem.audit import audit as audit_state
 
+    with past(options) as journal:
+        require_entries(options, journal)
     with _bank(options) as (_, owned):
         state = owned.bank.state
         sources = {memory_id: _source(owned.journal, memory_id) for memory_id in state}
@@ -189,8 +208,8 @@ def audit(options: Options) -> None:
         ((f"{finding.kind}  ", "yellow"), (f"{' '.join(finding.memory_ids)}  ", "cyan"), (finding.detail, ""))
         for finding in found.findings
     ]
-    summary = f"{len(found.findings)} findings in {found.memories} memories, {found.without_source} of them without a stored session"
-    Output().lines([*lines, ((summary, ""),)])
+    counts = f"{len(found.findings)} findings in {found.memories} memories"
+    Output().lines([*lines, ((f"{counts}, {found.without_source} of them without a stored session", ""),)])
 
 
 def _source(journal: OwnerJournal, memory_id: str) -> str | None:
@@ -198,9 +217,7 @@ def _source(journal: OwnerJournal, memory_id: str) -> str | None:
     said = [
         turn.content
         for entry, change in journal.history(memory_id)
-        if entry.kind is EntryKind.SESSION
-        and not entry.undone
-        and change.event in (ChangeEvent.ADD, ChangeEvent.UPDATE)
+        if entry.kind is EntryKind.SESSION and not entry.undone and change.event in (ChangeEvent.ADD, ChangeEvent.UPDATE)
         for turn in journal.dialogue(entry.position) or ()
     ]
     return "\n".join(said) or None

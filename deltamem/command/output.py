@@ -1,14 +1,16 @@
-"""What the command writes: lines for people with colour on a terminal only, or JSON; and nothing that a memory could abuse."""
+"""What the command writes: lines for people, with colour on a terminal only, or JSON; no text can steer the terminal."""
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import sys
 import unicodedata
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from datetime import datetime
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TextIO
 
 from rich.console import Console
 from rich.text import Text
@@ -27,7 +29,7 @@ Line = tuple[tuple[str, str], ...]
 
 
 def visible(text: str) -> str:
-    """A text on one line in which characters that steer a terminal or hide text are written as escapes, such as ``\\x1b``."""
+    """A text on one line; characters that steer a terminal or hide text are written as escapes (that of ESC ends in 1b)."""
     if text.isprintable():
         return text
     return "".join(
@@ -64,18 +66,30 @@ class Output:
     def lines(self, lines: Iterable[Line]) -> None:
         """Write lines; what hides or steers in their texts is made visible."""
         if self._plain:
-            self._write("".join("".join(visible(text) for text, _ in line).rstrip() + "\n" for line in lines))
+            self._write("".join(visible(text) for text, _ in line).rstrip() + "\n" for line in lines)
             return
         for line in lines:
             self._console.print(Text.assemble(*((visible(text), style) for text, style in line)))
 
     def json(self, document: Mapping[str, Any]) -> None:
         """Write one JSON document on one line. ASCII, so that it suits every terminal and every encoding."""
-        self._write(json.dumps(document) + "\n")
+        self._write([json.dumps(document) + "\n"])
 
-    def _write(self, text: str) -> None:
+    @contextmanager
+    def stream(self) -> Iterator[TextIO]:
+        """Standard output as a UTF-8 text file, for data that goes out as it is."""
+        stream = io.TextIOWrapper(sys.stdout.buffer, encoding="utf-8")
         try:
-            sys.stdout.write(text)
+            yield stream
+            stream.flush()
+        except BrokenPipeError:
+            self._console.on_broken_pipe()
+        finally:
+            stream.detach()
+
+    def _write(self, pieces: Iterable[str]) -> None:
+        try:
+            sys.stdout.writelines(pieces)
             sys.stdout.flush()
         except BrokenPipeError:
             self._console.on_broken_pipe()

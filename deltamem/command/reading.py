@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from deltamem.bank.records import ChangeEvent, EntryKind
-from deltamem.command.access import parse_point, past
+from deltamem.command.access import parse_point, past, tell_if_empty
 from deltamem.command.options import Options
 from deltamem.command.output import Line, Output, clock, utf8
 from deltamem.command.records import memory_record, memory_records, origin_record, step_record
@@ -34,6 +33,7 @@ def show(
 ) -> None:
     """Show the memories, as they are now or as they were at a point."""
     with past(options) as journal:
+        tell_if_empty(options, journal)
         state = History(journal).state(None if at is None else parse_point(at, journal))
     if options.as_json:
         Output().json({"owner": journal.name, "memories": memory_records(state.memories)})
@@ -64,16 +64,26 @@ def _step_line(step: HistoryStep) -> Line:
     text = "(erased)" if change.erased or told is None else told.text
     undone = "  (rolled back)" if entry.undone else ""
     sign = f"{SIGNS[change.event]} {change.memory_id}"
-    return (f"@{entry.position}", "cyan"), ("  ", ""), (why, "blue"), ("  ", ""), (f"{sign}  {text}", STYLES[change.event]), (undone, "")
+    return (
+        (f"@{entry.position}", "cyan"),
+        ("  ", ""),
+        (why, "blue"),
+        ("  ", ""),
+        (f"{sign}  {text}", STYLES[change.event]),
+        (undone, ""),
+    )
 
 
 def diff(
     options: Options,
     before: Annotated[str, typer.Argument(metavar="BEFORE", help=POINT_HELP, show_default=False)],
-    after: Annotated[str | None, typer.Argument(metavar="[AFTER]", help="Likewise; by default now.", show_default=False)] = None,
+    after: Annotated[
+        str | None, typer.Argument(metavar="[AFTER]", help="Likewise; by default now.", show_default=False)
+    ] = None,
 ) -> None:
     """Show what changed between two points, memory by memory."""
     with past(options) as journal:
+        tell_if_empty(options, journal)
         past_states = History(journal)
         points = [None if point is None else parse_point(point, journal) for point in (before, after)]
         positions = [past_states.resolve(point) for point in points]
@@ -114,7 +124,13 @@ def _origin_lines(origin: Origin) -> list[Line]:
     first = f"  @{origin.position}"
     session = f"{origin.session_id} ({clock(origin.session_time)})"
     lines: list[Line] = [
-        ((first, "cyan"), ("  ", ""), (session, "blue"), (f"  {SIGNS[origin.event]} ", ""), (origin.text, STYLES[origin.event]))
+        (
+            (first, "cyan"),
+            ("  ", ""),
+            (session, "blue"),
+            (f"  {SIGNS[origin.event]} ", ""),
+            (origin.text, STYLES[origin.event]),
+        )
     ]
     for turn in origin.turns:
         said = f"{turn.role}: {turn.content}" if turn.content else "(not stored)"
@@ -134,8 +150,10 @@ def export(
     from deltamem.files import atomic_writer
 
     with past(options) as journal:
+        tell_if_empty(options, journal)
         if str(file) == "-":
-            export_owner(journal, sys.stdout)
+            with Output().stream() as stream:
+                export_owner(journal, stream)
             return
         with atomic_writer(file) as stream:
             counts = export_owner(journal, stream)

@@ -17,7 +17,6 @@ from deltamem.cli import run_hydra, validated
 from deltamem.embedding import load_embedder
 from deltamem.endpoint_policy import EndpointPolicy
 from deltamem.errors import DeltaMemError
-from deltamem.llm import LLM
 from deltamem.policy import Policy
 from deltamem.provenance import file_sha256
 from deltamem.sessions import LabelledSession, read_sessions
@@ -100,14 +99,7 @@ async def _policy(settings: HeldoutSettings, stack: AsyncExitStack) -> Policy:
             max_new_tokens=settings.max_new_tokens,
         )
     endpoint = settings.endpoint
-    llm = LLM(
-        endpoint.base_url or "",
-        endpoint.model or "",
-        api_key_env=endpoint.api_key_env,
-        timeout=endpoint.timeout,
-        max_concurrency=settings.max_concurrency,
-        max_retries=endpoint.max_retries,
-    )
+    llm = endpoint.client(settings.max_concurrency)
     stack.push_async_callback(llm.close)
     policy = EndpointPolicy(
         llm,

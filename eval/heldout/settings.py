@@ -2,47 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt
+from pydantic import BaseModel, ConfigDict, Field, PositiveInt
 
 from deltamem.checkpoint import load_episode_config
-from deltamem.endpoint_policy import ToolRole
-from deltamem.episode import EpisodeConfig, MemoryField
+from deltamem.episode import EpisodeConfig
 from deltamem.errors import DeltaMemError
 from deltamem.sessions import Split
+from eval.policy_settings import EndpointSettings, EpisodeSettings
 from rewards.total import Weights
 from rewards.transition import TransitionOptions, check_options
 
 
 class _Strict(BaseModel):
     model_config = ConfigDict(extra="forbid")
-
-
-class EndpointSettings(_Strict):
-    """An OpenAI-compatible endpoint; see `deltamem.llm.LLM` and `deltamem.endpoint_policy.EndpointPolicy`."""
-
-    base_url: str | None
-    model: str | None
-    api_key_env: str
-    timeout: PositiveFloat
-    max_retries: int = Field(ge=0)
-    tool_role: ToolRole
-
-
-class EpisodeSettings(_Strict):
-    """Fields of `EpisodeConfig`; None leaves a field as the checkpoint or the default has it."""
-
-    system_prompt: str | None = None
-    session_prompt: str | None = None
-    k: PositiveInt | None = None
-    max_turns: PositiveInt | None = None
-    memory_fields: tuple[MemoryField, ...] | None = None
-
-    def over(self, base: EpisodeConfig) -> EpisodeConfig:
-        """The base with the fields that are set here."""
-        return replace(base, **self.model_dump(exclude_none=True))
 
 
 class RewardSettings(_Strict):

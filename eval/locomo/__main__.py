@@ -1,122 +1,22 @@
-"""``python -m eval.locomo system=naive_rag``: evidence recall of a memory system on LoCoMo, offline."""
+"""``python -m eval.locomo system=naive_rag`` or ``system=deltamem``: evidence recall of a memory system on LoCoMo.
+
+Exit code 0; 1 if sessions could not be taken in (they are counted, the others are kept); 2 for bad input.
+"""
 
 from __future__ import annotations
 
-import json
-import time
-from collections.abc import Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-from pydantic import BaseModel, ConfigDict, Field
 from rich import box
 from rich.console import Console
-from rich.progress import Progress
 from rich.table import Table
 
 from deltamem.cli import run_hydra, validated
-from deltamem.embedding import load_embedder
-from deltamem.files import atomic_writer
-from deltamem.provenance import config_hash, file_sha256, git_commit, versions
-from eval.data import LOCOMO, require
-from eval.locomo.loader import Conversation, load_locomo
-from eval.locomo.retrieval import QuestionRecord, retrieve_all, summarise
-from eval.locomo.systems import TurnText, check_system, make_system
+from eval.locomo.evaluate import evaluate
+from eval.locomo.settings import LocomoConfig
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
-
-
-class EmbedderConfig(BaseModel):
-    """The embedder of the system under test."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    name: str
-    device: str
-    batch_size: Annotated[int, Field(ge=1)]
-
-
-class LocomoConfig(BaseModel):
-    """The keys of ``configs/locomo.yaml``."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    system: str
-    data: Path | None
-    out: Path
-    k: Annotated[list[Annotated[int, Field(ge=1)]], Field(min_length=1)]
-    categories: Annotated[list[Annotated[int, Field(ge=1, le=5)]], Field(min_length=1)]
-    embedder: EmbedderConfig
-    with_time: bool
-    with_captions: bool
-    resamples: Annotated[int, Field(ge=1)]
-    seed: int
-
-
-def evaluate(config: LocomoConfig, console: Console) -> dict[str, Any]:
-    """Run the evaluation and write ``questions.jsonl`` and ``summary.json`` into the output folder.
-
-    Args:
-        config: The validated configuration.
-        console: Where progress is shown.
-
-    Returns:
-        The summary.
-
-    Raises:
-        DeltaMemError: If the system is unknown, or the data or the embedder is missing.
-        OSError: If the output folder cannot be written.
-    """
-    check_system(config.system)
-    started = time.perf_counter()
-    config.out.mkdir(parents=True, exist_ok=True)
-    path = config.data or require(LOCOMO)
-    conversations = load_locomo(path)
-    cutoffs = sorted(set(config.k))
-    embedder = load_embedder(**config.embedder.model_dump())
-    system = make_system(config.system, embedder, TurnText(config.with_time, config.with_captions))
-    loaded = time.perf_counter()
-    records: list[QuestionRecord] = []
-    with Progress(console=console, transient=True) as progress:
-        for conversation in progress.track(conversations, description=f"{config.system} on {LOCOMO.name}"):
-            records += retrieve_all(system, conversation, config.categories, cutoffs)
-    retrieved = time.perf_counter()
-    settings = config.model_dump(mode="json", exclude={"data", "out"})
-    summary = {
-        "benchmark": LOCOMO.name,
-        "system": config.system,
-        "questions": len(records),
-        "groups": summarise(records, cutoffs, resamples=config.resamples, seed=config.seed),
-        "data_set": _describe(path, conversations),
-        "config": settings,
-        "config_sha256": config_hash(settings),
-        "git_commit": git_commit(),
-        "versions": versions(),
-        "seconds": {"load": round(loaded - started, 2), "retrieve": round(retrieved - loaded, 2)},
-    }
-    with atomic_writer(config.out / "questions.jsonl") as file:
-        file.writelines(f"{json.dumps(record.as_dict(), ensure_ascii=False)}\n" for record in records)
-    with atomic_writer(config.out / "summary.json") as file:
-        file.write(json.dumps(summary, indent=2, ensure_ascii=False) + "\n")
-    return summary
-
-
-def _describe(path: Path, conversations: Sequence[Conversation]) -> dict[str, Any]:
-    questions = [question for conversation in conversations for question in conversation.questions]
-    return {
-        "file": path.name,
-        "sha256": file_sha256(path),
-        "conversations": len(conversations),
-        "sessions": sum(len(conversation.sessions) for conversation in conversations),
-        "turns": sum(len(conversation.turns) for conversation in conversations),
-        "questions": len(questions),
-        "evidence_strings_repaired": sum(len(question.repaired) for question in questions),
-        "evidence_strings_unusable": sum(len(question.unusable) for question in questions),
-        "questions_with_empty_evidence": sum(
-            not (question.evidence or question.repaired or question.unusable) for question in questions
-        ),
-    }
 
 
 def table(summary: dict[str, Any]) -> Table:
@@ -152,13 +52,34 @@ def _cell(interval: dict[str, float] | None) -> str:
     return f"{100 * interval['estimate']:.1f}\n[dim]{100 * interval['low']:.1f}-{100 * interval['high']:.1f}[/dim]"
 
 
-def main(config: DictConfig) -> None:
-    """Entry of the command."""
+def ingest_line(ingest: dict[str, Any]) -> str:
+    """What reading the sessions came to, in one line for people."""
+    sessions, tokens = ingest["sessions"], ingest["tokens"]
+    counts = ", ".join(f"{sessions[outcome]} {outcome}" for outcome in ("applied", "unreadable", "failed"))
+    cost = f"{ingest['calls']} calls ({ingest['cached']} cached), {tokens['prompt']:,} + {tokens['completion']:,} tokens"
+    return f"{ingest['model']}: {sessions['total']} sessions, {counts}; {cost}"
+
+
+def main(config: DictConfig) -> int:
+    """Entry of the command; returns its exit code."""
     options = validated(config, LocomoConfig)
     console = Console()
     summary = evaluate(options, console)
     console.print(table(summary))
+    ingest = summary["ingest"]
+    if ingest:
+        console.print(ingest_line(ingest), markup=False, highlight=False)
     console.print(f"{sum(summary['seconds'].values()):.0f} s; records and summary in {options.out}")
+    if not summary["failed_sessions"]:
+        return 0
+    first = ingest["failures"][0]
+    Console(stderr=True).print(
+        f"{summary['failed_sessions']} sessions failed and are tried again by the same command; the first, "
+        f"{first['session']} for {first['owner']}: {first['reason']}",
+        markup=False,
+        highlight=False,
+    )
+    return 1
 
 
 if __name__ == "__main__":

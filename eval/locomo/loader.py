@@ -136,6 +136,8 @@ def load_locomo(path: Path) -> list[Conversation]:
             conversations.append(_conversation(record))
         except DeltaMemError as error:
             raise DeltaMemError(f"{path}: {record.sample_id}: {error}") from error
+    if len({conversation.id for conversation in conversations}) != len(conversations):
+        raise DeltaMemError(f"{path}: two conversations have the same sample_id")
     return conversations
 
 

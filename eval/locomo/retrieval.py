@@ -40,7 +40,7 @@ class QuestionRecord:
         return asdict(self)
 
 
-def retrieve_all(
+async def retrieve_all(
     system: System, conversation: Conversation, categories: Collection[int], cutoffs: Sequence[int]
 ) -> list[QuestionRecord]:
     """Let a system take in a conversation and search for its questions.
@@ -54,9 +54,9 @@ def retrieve_all(
     Returns:
         One record for each question, in the order of the file.
     """
-    system.ingest(conversation)
     questions = [question for question in conversation.questions if question.category in categories]
-    found = system.retrieve([question.text for question in questions], max(cutoffs))
+    async with system.ingest(conversation) as memory:
+        found = await memory.retrieve([question.text for question in questions], max(cutoffs))
     return [
         _record(conversation.id, question, [passage.sources for passage in passages], cutoffs)
         for question, passages in zip(questions, found, strict=True)

@@ -1,73 +1,55 @@
-"""Exact search over a state."""
-
-from datetime import datetime
+"""Exact search over a state in memory: ties, large banks, sharing."""
 
 import numpy as np
 import pytest
+from bank_cases import HashEmbedder, ids, lettered, move, oracle, state_of, vectors_of
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deltamem.bank.snapshot import SnapshotBank
-from deltamem.embedding import Vectors
-from deltamem.memory import Memory, MemoryState
+from deltamem.bank.protocol import merge_hits
+from deltamem.bank.snapshot import SnapshotBank, best_rows
 
-TIME = datetime(2026, 4, 5)
 AXES = np.eye(4, dtype=np.float32)
-
-
-class LetterEmbedder:
-    """Counts the letters a to d, so that similarity can be worked out by hand."""
-
-    name = "letters"
-
-    def documents(self, texts) -> Vectors:
-        counts = np.array([[text.count(letter) for letter in "abcd"] for text in texts], dtype=np.float32).reshape(-1, 4)
-        return counts / np.maximum(np.linalg.norm(counts, axis=1, keepdims=True), 1)
-
-    queries = documents
-
-
-def state_of(*texts: str) -> MemoryState:
-    return MemoryState(Memory(f"m{number}", text, TIME) for number, text in enumerate(texts, start=1))
-
-
-def found(bank: SnapshotBank, queries: Vectors, k: int) -> list[str]:
-    return [memory.id for memory in bank.search(queries, k)]
-
-
-def test_ranks_by_similarity_and_merges_what_two_queries_find() -> None:
-    bank = SnapshotBank.build("p1", state_of("aab", "abb", "c"), LetterEmbedder())
-    assert [memory.id for memory in bank.search_texts(["a"], 2, LetterEmbedder())] == ["m1", "m2"]
-    assert [memory.id for memory in bank.search_texts(["b", "a", "c"], 2, LetterEmbedder())] == ["m2", "m1", "m3"]
-    assert bank.search_texts(["a"], 1, LetterEmbedder()) == [Memory("m1", "aab", TIME)]
-
-
-def test_equal_similarity_keeps_the_order_of_the_state() -> None:
-    bank = SnapshotBank("p1", state_of("x", "y", "z"), np.stack([AXES[0]] * 3))
-    assert found(bank, AXES[:1], 2) == ["m1", "m2"]
-
-
-def test_nothing_to_search_or_to_ask() -> None:
-    empty = SnapshotBank.build("p1", MemoryState(), LetterEmbedder())
-    assert empty.search(AXES[:1], 5) == []
-    bank = SnapshotBank("p1", state_of("x"), AXES[:1])
-    assert bank.search(np.zeros((0, 4), dtype=np.float32), 5) == []
-    assert found(bank, AXES[:1], 99) == ["m1"]
 
 
 def test_vectors_must_match_the_state() -> None:
     with pytest.raises(ValueError, match="1 vectors for 2 memories"):
-        SnapshotBank("p1", state_of("x", "y"), AXES[:1])
+        SnapshotBank("p1", state_of({1: "x", 2: "y"}), AXES[:1])
 
 
-@given(st.integers(1, 12), st.integers(1, 3), st.integers(1, 8), st.integers(0, 2**32 - 1))
-def test_agrees_with_a_plain_sort(memories: int, queries: int, k: int, seed: int) -> None:
+def test_two_queries_merge_to_memories_in_the_order_found() -> None:
+    bank = SnapshotBank("p1", state_of({1: "x", 2: "y", 3: "z"}), AXES[:3])
+    merged = merge_hits(bank.search(np.array([[0.6, 0.8, 0, 0], [0, 0.6, 0.8, 0]], dtype=np.float32), 2))
+    assert [memory.id for memory in merged] == ["m2", "m1", "m3"]
+
+
+@given(st.integers(1, 12), st.integers(1, 3), st.integers(1, 14), st.integers(0, 2**32 - 1))
+def test_ties_keep_the_order_of_the_state(memories: int, queries: int, k: int, seed: int) -> None:
     # Small integers make ties common and float32 products exact.
     random = np.random.default_rng(seed)
     rows = random.integers(-2, 3, size=(memories, 3)).astype(np.float32)
     asked = random.integers(-2, 3, size=(queries, 3)).astype(np.float32)
-    expected: list[str] = []
-    for query in asked:
-        ranked = sorted(range(memories), key=lambda i: (-float(query @ rows[i]), i))[:k]
-        expected += [f"m{i + 1}" for i in ranked if f"m{i + 1}" not in expected]
-    assert found(SnapshotBank("p1", state_of(*"x" * memories), rows), asked, k) == expected
+    bank = SnapshotBank("p1", state_of(dict.fromkeys(range(1, memories + 1), "x")), rows)
+    expected = [
+        [f"m{i + 1}" for i in sorted(range(memories), key=lambda i, q=query: (-float(q @ rows[i]), i))[:k]]
+        for query in asked
+    ]
+    assert ids(bank.search(asked, k)) == expected
+
+
+@given(st.integers(0, 6000), st.integers(0, 7000), st.integers(1, 2000), st.integers(0, 2**32 - 1))
+def test_selecting_before_sorting_gives_what_sorting_gives(rows: int, k: int, values: int, seed: int) -> None:
+    similarity = np.random.default_rng(seed).integers(0, values, rows).astype(np.float32)
+    np.testing.assert_array_equal(best_rows(similarity, k), np.argsort(-similarity, kind="stable")[:k])
+
+
+def test_a_fork_and_its_origin_do_not_change_each_other() -> None:
+    origin = SnapshotBank.build("p1", state_of(lettered(range(1, 20))), HashEmbedder())
+    fork, queries = origin.fork(), vectors_of(["a query", "b query"])
+    before = origin.vectors(list(origin.state))
+    move(fork, {**lettered(range(3, 25)), 4: "a changed"}, 7)
+    move(origin, lettered(range(1, 15)), 2)
+    assert ids(fork.search(queries, 9)) == oracle(fork.state, queries, 9)
+    assert ids(origin.search(queries, 9)) == oracle(origin.state, queries, 9)
+    assert (origin.position, fork.position) == (2, 7)
+    np.testing.assert_array_equal(before[:14], origin.vectors(list(origin.state)))

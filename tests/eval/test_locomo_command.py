@@ -45,7 +45,9 @@ def test_writes_records_and_summary_and_nothing_else(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        (["system=mem9"], "system 'mem9' does not exist; there are: naive_rag"),
+        (["system=mem9"], "system 'mem9' does not exist; there are: deltamem, naive_rag"),
+        (["system=deltamem"], "an endpoint needs both endpoint.base_url=<url> and endpoint.model=<name>"),
+        (["endpoint.modl=x"], "unknown config key 'endpoint.modl'"),
         (["sytem=naive_rag"], "unknown config key 'sytem'"),
         (["+extra=1"], "unknown config key 'extra'"),
         (["k=[0]"], "config key 'k.0'"),

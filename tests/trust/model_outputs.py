@@ -218,5 +218,6 @@ def model_outputs(seed: int, count: int, ids: Sequence[str]) -> Iterator[tuple[s
     """`count` outputs with the name of their kind."""
     make = Outputs(seed, ids)
     names, makers, weights = zip(*KINDS, strict=True)
-    for index in make.rng.choices(range(len(KINDS)), weights, k=count):
+    for _ in range(count):
+        (index,) = make.rng.choices(range(len(KINDS)), weights)
         yield names[index], makers[index](make)

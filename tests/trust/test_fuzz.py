@@ -54,7 +54,7 @@ def test_twenty_thousand_outputs_through_parser_and_apply(record_property: Calla
     kinds: Counter[str] = Counter()
     started = time.perf_counter()
     texts = model_outputs(SEED, 20_000, IDS)
-    for chunk in itertools.batched(texts, 400) if hasattr(itertools, "batched") else _batched(texts, 400):
+    for chunk in _batched(texts, 400):
         with Journal.open(None) as file:
             journal = file.owner("ann")
             state, known = MemoryState(), KnownTexts(MemoryState())
@@ -115,7 +115,7 @@ async def test_two_thousand_outputs_through_the_manager(record_property: Callabl
     rng = random.Random(SEED)
     counts: Counter[str] = Counter()
     used = 0
-    made = model_outputs(SEED + 1, 10**9, IDS)
+    made = model_outputs(SEED + 1, 10_000, IDS)
     while used < 2_000:
         policy = Scripted(text for _, text in made)
         memory = MemoryManager(

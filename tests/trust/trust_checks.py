@@ -61,8 +61,8 @@ def check_explained(
     assert list(after) == sorted(after, key=lambda memory_id: int(memory_id[1:]))
     if changes:
         written = [operation for text in texts for operation in written_operations(text)]
-        said = {(event, text.strip()) for event, text, _ in written if isinstance(text, str) and isinstance(event, str)}
-        aimed = {(event, text.strip(), target) for event, text, target in written if isinstance(text, str) and isinstance(target, str)}
+        aimed = {(str(event), str(text).strip(), str(target)) for event, text, target in written}
+        said = {(event, text) for event, text, _ in aimed}
         for change in changes:
             if change.event == "ADD":
                 assert change.after is not None and ("ADD", change.after.text) in said, change
