@@ -1,3 +1,64 @@
-"""DeltaMem: one agent that keeps a person's long-term memory (arXiv 2604.01560)."""
+"""DeltaMem: one agent that keeps a person's long-term memory (arXiv 2604.01560).
+
+What an application needs can be imported from here. The names are looked up when they are used, so that importing the
+package costs nothing and training never loads what only serving needs.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from deltamem.bank.protocol import Hit
+    from deltamem.bank.store import MemoryStore
+    from deltamem.endpoint_policy import EndpointPolicy
+    from deltamem.errors import DeltaMemError
+    from deltamem.llm import LLM
+    from deltamem.manager import ManagerSettings, MemoryManager
+    from deltamem.memory import Memory, MemoryState
+    from deltamem.sessions import Session, Turn
+    from deltamem.sync import SyncMemoryManager
+    from deltamem.transition import Outcome, Transition
 
 __version__ = "0.1.0"
+
+_HOMES = {
+    "DeltaMemError": "errors",
+    "EndpointPolicy": "endpoint_policy",
+    "Hit": "bank.protocol",
+    "LLM": "llm",
+    "ManagerSettings": "manager",
+    "Memory": "memory",
+    "MemoryManager": "manager",
+    "MemoryState": "memory",
+    "MemoryStore": "bank.store",
+    "Outcome": "transition",
+    "Session": "sessions",
+    "SyncMemoryManager": "sync",
+    "Transition": "transition",
+    "Turn": "sessions",
+}
+
+__all__ = [
+    "LLM",
+    "DeltaMemError",
+    "EndpointPolicy",
+    "Hit",
+    "ManagerSettings",
+    "Memory",
+    "MemoryManager",
+    "MemoryState",
+    "MemoryStore",
+    "Outcome",
+    "Session",
+    "SyncMemoryManager",
+    "Transition",
+    "Turn",
+]
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)

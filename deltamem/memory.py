@@ -84,7 +84,8 @@ class MemoryState(Mapping[str, Memory]):
         return hash(frozenset(self._memories.values()))
 
     def __repr__(self) -> str:
-        return f"MemoryState({list(self._memories.values())!r})"
+        # Short: asyncio.Runner writes out the result of a finished task, a state included, each time it handles signals.
+        return f"<MemoryState of {len(self)} memories>"
 
     @property
     def memories(self) -> tuple[Memory, ...]:

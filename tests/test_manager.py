@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 
 import pytest
-from episode_texts import WordEmbedder, add, none, outputs, search, update
+from episode_texts import WordEmbedder, add, none, outputs, update
 from rule_model import RulePolicy
 
 from deltamem.bank.records import ChangeEvent, EntryKind
@@ -170,7 +170,8 @@ async def test_text_recalled_from_memory_is_not_stored_again() -> None:
     await memory.ingest(said(memory, "s2", "My city is Denver.", day=1))
     echo = Fixed(outputs(add("Ann's city is Denver."), add("Ann's city is Boston.")))
     quoting = MemoryManager(memory._store, "ann", echo, memory.settings)
-    turns = [Turn("user", "What do you know about me?"), Turn("assistant", "- Ann's city is Denver.\n- Ann's city is Boston.")]
+    recalled = "- Ann's city is Denver.\n- Ann's city is Boston."
+    turns = [Turn("user", "What do you know about me?"), Turn("assistant", recalled)]
     done = await quoting.ingest(quoting.session("s3", START + timedelta(days=2), turns))
     assert texts(memory.state()) == {"m1": "Ann's city is Denver."}
     assert done.violations == {"recalled_quote": 1, "duplicate_text": 1, "recalled_text": 1}

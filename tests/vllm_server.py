@@ -12,7 +12,7 @@ import socket
 import subprocess
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import httpx
@@ -33,7 +33,7 @@ _ENVIRONMENT = {
     "TORCHDYNAMO_DISABLE": "1",
     "OMP_NUM_THREADS": "1",
 }
-_START_SECONDS, _STOP_SECONDS = 600, 30
+_START_SECONDS, _STOP_SECONDS, _TRACKER_SECONDS = 600, 30, 5
 
 
 def vllm_python() -> Path | None:
@@ -101,21 +101,18 @@ def _await_health(server: subprocess.Popen[bytes], port: int, log: Path) -> None
 
 
 def _stop(server: subprocess.Popen[bytes]) -> None:
-    """End the whole group; the last of it is Python's resource tracker, which removes the shared memory of the others."""
-    for signal_number in (signal.SIGTERM, signal.SIGKILL):
-        _signal_group(server, signal_number)
-        deadline = time.monotonic() + _STOP_SECONDS
+    """End the server and then what is left of its group."""
+    with suppress(ProcessLookupError):
+        os.killpg(server.pid, signal.SIGTERM)
+        try:
+            server.wait(_STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            os.killpg(server.pid, signal.SIGKILL)
+            server.wait()
+        # The last to go is Python's resource tracker, which removes the shared memory of the others. Orphans that nobody
+        # waits for, as in a container without an init process, stay in the group for good.
+        deadline = time.monotonic() + _TRACKER_SECONDS
         while time.monotonic() < deadline:
-            if not _signal_group(server, 0):
-                return
+            os.killpg(server.pid, 0)
             time.sleep(0.1)
-
-
-def _signal_group(server: subprocess.Popen[bytes], signal_number: int) -> bool:
-    """Send a signal (0: none) to the group; whether anything of it was left."""
-    server.poll()  # a child that has ended belongs to the group until it is waited for
-    try:
-        os.killpg(server.pid, signal_number)
-    except ProcessLookupError:
-        return False
-    return True
+        os.killpg(server.pid, signal.SIGKILL)

@@ -230,8 +230,9 @@ class ChromaIndex:
             copy = create_collection(client, following, str(metadata[EMBEDDER]))
             write_vectors(copy, ids, vectors)
         self._delete(committed.name)
-        with self._guarded():
-            copy.modify(name=committed.name, metadata=metadata)
+        with self._guarded() as client:
+            # Asked for again: the erasing of another owner may have closed the client that made `copy`.
+            client.get_collection(following, embedding_function=None).modify(name=committed.name, metadata=metadata)
         self._erase_remains()
 
     def _delete(self, name: str) -> None:

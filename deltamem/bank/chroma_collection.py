@@ -110,6 +110,7 @@ class CommittedBank:
         self._embedder_name = embedder_name
         self._texts: str | None = None
         self._embeddings: str | None = EMPTY
+        self._unsettled = 0  # rows that a failed write may or may not have changed
 
     def inspect(self) -> tuple[Mapping[str, Any], int]:
         """The collection's metadata as they are in the database, and how many vectors it holds.
@@ -144,20 +145,27 @@ class CommittedBank:
         self._embeddings = announced[0] if len(announced) == 1 else None
 
     def search(self, query_vectors: Vectors, k: int) -> list[list[Hit]]:
-        """Find the `k` most similar memories for each query, see `MemoryBank.search`; approximate."""
+        """Find the `k` most similar memories for each query, see `MemoryBank.search`; approximate.
+
+        After a failed `write` rows that it was to change may be missing or changed; `ChromaBank` does not look at those.
+
+        Raises:
+            IndexUnavailableError: If Chroma fails.
+        """
         wanted = min(len(self.state), k + _SPARE)
         if not wanted or not len(query_vectors):
             return [[] for _ in query_vectors]
+        asked = wanted + self._unsettled
         try:
             with self._use(self.name) as collection:
-                found = collection.query(query_embeddings=query_vectors, n_results=wanted, include=["distances"])
+                found = collection.query(query_embeddings=query_vectors, n_results=asked, include=["distances"])
         except IndexUnavailableError:
             # HNSW refuses when it cannot reach enough rows.
             return self._search_exactly(query_vectors, k)
         rankings = []
         for ids, distances in zip(found["ids"], found["distances"] or [], strict=True):
             hits = [Hit(self.state[i], 1.0 - d) for i, d in zip(ids, distances, strict=True) if i in self.state]
-            if len(hits) < wanted:
+            if len(hits) < min(wanted, len(self.state) - self._unsettled):
                 return self._search_exactly(query_vectors, k)
             rankings.append(ranked(hits, self.state)[:k])
         return rankings
@@ -203,7 +211,8 @@ class CommittedBank:
             if self._embeddings is None:
                 ids, rows = read_vectors(collection)
                 self._embeddings = fingerprint(zip(ids, rows, strict=True))
-            known, self._embeddings = self._embeddings, None  # unknown, should one of the steps fail
+            # Unknown, should one of the steps fail.
+            known, self._embeddings, self._unsettled = self._embeddings, None, len(vectors) + len(removed)
             for gone in batches(list(removed)):
                 known = self._announce(collection, known, gone, {})
                 collection.delete(ids=gone)
@@ -212,7 +221,8 @@ class CommittedBank:
                 collection.upsert(ids=batch, embeddings=np.stack([vectors[memory_id] for memory_id in batch]))
             texts = self._texts_after(state, vectors, removed)
             collection.modify(metadata=self._metadata(position, texts, known))
-        self.state, self.position, self._texts, self._embeddings = state, position, texts, known
+        self.state, self.position = state, position
+        self._texts, self._embeddings, self._unsettled = texts, known, 0
 
     def metadata(self) -> dict[str, str | int]:
         """The metadata of the collection as it stands."""
@@ -240,7 +250,11 @@ class CommittedBank:
         return combine(self._texts, of_texts(before), of_texts(state[memory_id] for memory_id in changed))
 
     def _search_exactly(self, query_vectors: Vectors, k: int) -> list[list[Hit]]:
-        return SnapshotBank(self.owner, self.state, self.vectors(list(self.state))).search(query_vectors, k)
+        with self._use(self.name) as collection:
+            ids, vectors = read_vectors(collection)
+        row = {memory_id: index for index, memory_id in enumerate(ids)}
+        held = MemoryState(memory for memory in self.state.memories if memory.id in row)
+        return SnapshotBank(self.owner, held, vectors[[row[memory_id] for memory_id in held]]).search(query_vectors, k)
 
 
 def batches(items: Sequence[Any], size: int = _BATCH) -> Iterable[list[Any]]:

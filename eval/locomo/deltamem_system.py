@@ -22,7 +22,7 @@ from deltamem.errors import DeltaMemError
 from deltamem.manager import ManagerSettings, MemoryManager
 from deltamem.policy import Policy
 from eval.locomo.loader import Conversation
-from eval.locomo.session_log import SessionLog, SessionRecord, check_making
+from eval.locomo.session_log import SessionLog, SessionRecord, check_making, note_making
 from eval.locomo.session_report import session_report
 from eval.locomo.speaker_reader import Sources, SpeakerReader
 from eval.locomo.systems import Passage, Retriever, TurnText
@@ -67,7 +67,6 @@ class DeltaMemSystem:
 
         Raises:
             DeltaMemError: If the folder was made with other settings.
-            OSError: If the folder cannot be written.
         """
         self._policy = policy
         self._embedder = _OneAtATime(embedder)
@@ -77,11 +76,12 @@ class DeltaMemSystem:
         self._slots = asyncio.Semaphore(max(1, max_concurrency // 2))
         self._connect = connect
         self._connecting = asyncio.Lock()
-        self._window: tuple[int | None] | None = None if connect else (self._settings.window_tokens,)
+        self._window: tuple[int | None] | None = None
         self._on_session = on_session or (lambda record: None)
         self._records: list[SessionRecord] = []
         self._memories: dict[str, dict[str, int]] = {}
-        check_making(folder, making or {})
+        self._making = making or {}
+        check_making(folder, self._making)
 
     @asynccontextmanager
     async def ingest(self, conversation: Conversation) -> AsyncIterator[Retriever]:
@@ -94,8 +94,8 @@ class DeltaMemSystem:
         """
         async with self._slots:
             folder = self._folder / _folder_name(conversation)
-            store = await asyncio.to_thread(MemoryStore.open, folder, self._embedder)
-            try:
+            # Not in a thread: if the run were cancelled meanwhile, nobody would close the store.
+            with MemoryStore.open(folder, self._embedder) as store:
                 log = SessionLog(folder / LOG_FILE)
                 readers = [
                     SpeakerReader(store.bank(owner).journal, log, conversation, self._turn_text)
@@ -110,14 +110,11 @@ class DeltaMemSystem:
                 self._memories[conversation.id] = {manager.owner: len(manager.state()) for manager in managers}
                 sources = [reader.sources() for reader in readers]
                 yield _Memories(list(zip(managers, sources, strict=True)), self._turn_text)
-            finally:
-                await asyncio.to_thread(store.close)
 
     def report(self) -> dict[str, Any]:
         """Model, prompts, counts, costs and failures of all conversations taken in so far."""
         return {
             "model": self._policy.name,
-            "window": self._window[0] if self._window else None,
             "prompt_hashes": self._settings.episode.prompt_hashes,
             **session_report(self._records),
             "memories": dict(sorted(self._memories.items())),
@@ -129,10 +126,12 @@ class DeltaMemSystem:
         return sum(record.outcome == "failed" for record in self._records)
 
     async def _connected(self) -> int | None:
+        """The model's window; asked for once, when it is certain that there is something to read."""
         async with self._connecting:
-            if self._window is None and self._connect is not None:
-                self._window = (await self._connect(),)
-        return self._window[0] if self._window else None
+            if self._window is None:
+                self._window = (await self._connect() if self._connect else self._settings.window_tokens,)
+                note_making(self._folder, self._making)
+            return self._window[0]
 
     def _manager(self, store: MemoryStore, owner: str, window: int | None) -> MemoryManager:
         settings = replace(self._settings, person_name=owner, window_tokens=window)

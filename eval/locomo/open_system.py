@@ -11,7 +11,7 @@ from deltamem.errors import DeltaMemError, LLMError
 from deltamem.llm_cache import ResponseCache
 from eval.locomo.deltamem_system import DeltaMemSystem
 from eval.locomo.session_log import SessionRecord
-from eval.locomo.settings import LocomoConfig
+from eval.locomo.settings import LocomoConfig, ManagerEndpoint
 from eval.locomo.systems import NaiveRag, System
 
 SYSTEMS = (DeltaMemSystem.name, NaiveRag.name)
@@ -60,7 +60,7 @@ async def open_system(
             turn_text=config.turn_text,
             making=config.making(data_sha256),
             max_concurrency=config.endpoint.max_concurrency,
-            connect=lambda: _connect(policy, config.endpoint.window),
+            connect=lambda: _connect(policy, config.endpoint),
             on_session=on_session,
         )
 
@@ -86,13 +86,22 @@ def _policy(config: LocomoConfig, stack: AsyncExitStack) -> EndpointPolicy:
     )
 
 
-async def _connect(policy: EndpointPolicy, window: int | None) -> int | None:
-    """Make sure that the endpoint answers; its context window, as configured or as the endpoint tells."""
+async def _connect(policy: EndpointPolicy, endpoint: ManagerEndpoint) -> int | None:
+    """Make sure that the endpoint answers; its context window, as configured or as the endpoint tells.
+
+    Raises:
+        DeltaMemError: If the endpoint does not answer, or an answer would fill the whole window.
+    """
     await policy.check()
-    if window is not None:
-        return window
-    try:
-        served = await policy.llm.models()
-    except LLMError:  # some services do not list their models; sessions are then split when they are refused
-        return None
-    return next((model.context_window for model in served if model.id == policy.llm.model), None)
+    window = endpoint.window
+    if window is None:
+        try:
+            served = await policy.llm.models()
+        except LLMError:  # some services do not list their models; sessions are then split when they are refused
+            return None
+        window = next((model.context_window for model in served if model.id == endpoint.model), None)
+    if window is not None and endpoint.max_tokens >= window:
+        raise DeltaMemError(
+            f"endpoint.max_tokens={endpoint.max_tokens} leaves no room in a context window of {window} tokens"
+        )
+    return window

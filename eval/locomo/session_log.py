@@ -27,6 +27,7 @@ class SessionRecord(BaseModel):
         outcome: ``applied``; ``unreadable`` if no answer of the model could be read; ``failed`` if something broke.
         operations: Changes of the memory by kind.
         violations: Departures from the protocol and corrections, by name.
+        window: Context window in tokens by which the session was split, if it is known.
         parts: Episodes that the session was split into.
         calls: Requests to the model; with the four below, 0 for sessions that failed or whose cost is not known.
         cached: How many of them the response cache answered.
@@ -45,6 +46,7 @@ class SessionRecord(BaseModel):
     outcome: Literal["applied", "unreadable", "failed"]
     operations: dict[str, int] = {}
     violations: dict[str, int] = {}
+    window: int | None = None
     parts: int = 0
     calls: int = 0
     cached: int = 0
@@ -56,7 +58,7 @@ class SessionRecord(BaseModel):
     reason: str | None = None
 
     @classmethod
-    def of_transition(cls, transition: Transition, *, late: bool) -> Self:
+    def of_transition(cls, transition: Transition, *, window: int | None, late: bool) -> Self:
         """The record of a session that the manager has just read."""
         usage = transition.usage
         return cls(
@@ -65,6 +67,7 @@ class SessionRecord(BaseModel):
             outcome="applied" if transition.outcome is Outcome.APPLIED else "unreadable",
             operations=Counter(str(change.event) for change in transition.changes),
             violations=dict(transition.violations),
+            window=window,
             parts=transition.parts,
             calls=usage.calls,
             cached=usage.cached,
@@ -132,30 +135,37 @@ class SessionLog:
 
 
 def check_making(folder: Path, making: Mapping[str, Any]) -> None:
-    """Make sure that a folder holds memories that were made with the same settings, or none yet; notes them if none.
+    """Make sure that a folder holds memories that were made with the same settings, or none yet.
 
     Args:
-        folder: Where the memories lie; made if it is missing.
+        folder: Where the memories lie.
         making: All that decides what is remembered; JSON values.
 
     Raises:
         DeltaMemError: If other settings were noted; names the first that differs.
-        OSError: If the folder cannot be written.
     """
-    folder.mkdir(parents=True, exist_ok=True)
     path = folder / MAKING_FILE
-    now = json.loads(json.dumps(making))
     if not path.exists():
-        with atomic_writer(path) as file:
-            json.dump(now, file, indent=2)
         return
     try:
         before = json.loads(path.read_bytes())
     except ValueError as error:
         raise DeltaMemError(f"{path}: not valid JSON") from error
+    now = json.loads(json.dumps(making))
     for key in sorted({*now, *before}):
         if now.get(key) != before.get(key):
             raise DeltaMemError(
                 f"{folder} holds memories that were made with {key} = {before.get(key)!r}, not {now.get(key)!r}; "
                 "choose another out=... or remove the folder"
             )
+
+
+def note_making(folder: Path, making: Mapping[str, Any]) -> None:
+    """Write down what the memories of a folder are made with, for `check_making`.
+
+    Raises:
+        OSError: If the folder cannot be written.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    with atomic_writer(folder / MAKING_FILE) as file:
+        json.dump(making, file, indent=2)

@@ -18,9 +18,10 @@ def session_report(records: Sequence[SessionRecord]) -> dict[str, Any]:
         records: One for each session and speaker.
 
     Returns:
-        ``sessions`` (how many by outcome, and how many were ``split``, ``late`` or of unknown cost), ``calls``, ``cached``,
-        ``searches``, ``tokens``, ``seconds_per_session`` (p50 and p95 over the sessions that were read; None without any),
-        ``operations`` by kind, ``violations`` by name, and ``failures`` with their reasons.
+        ``sessions`` (how many by outcome, and how many were ``split``, ``late`` or of unknown cost), ``windows`` (the
+        context windows in tokens by which they were split), ``calls``, ``cached``, ``searches``, ``tokens``,
+        ``seconds_per_session`` (p50 and p95 over the sessions that were read; None without any), ``operations`` by kind,
+        ``violations`` by name, and ``failures`` with their reasons.
     """
     operations: Counter[str] = Counter()
     violations: Counter[str] = Counter()
@@ -40,6 +41,7 @@ def session_report(records: Sequence[SessionRecord]) -> dict[str, Any]:
             "late": sum(record.late for record in records),
             "cost_unknown": len(read) - len(seconds),
         },
+        "windows": sorted({record.window for record in records if record.window is not None}),
         "calls": sum(record.calls for record in records),
         "cached": sum(record.cached for record in records),
         "searches": sum(record.searches for record in records),

@@ -81,7 +81,7 @@ class SpeakerReader:
         except Exception as error:  # one broken session must not lose the others
             reason = str(error) if isinstance(error, DeltaMemError) else f"{type(error).__name__}: {error}"
             return SessionRecord(owner=self._journal.name, session=session_id, outcome="failed", late=late, reason=reason)
-        return SessionRecord.of_transition(transition, late=late)
+        return SessionRecord.of_transition(transition, window=manager.settings.window_tokens, late=late)
 
     def _settled(self, session_id: str) -> bool:
         record = self._log.get(self._journal.name, session_id)

@@ -6,6 +6,7 @@ import shutil
 import threading
 from collections.abc import Callable, Collection
 from pathlib import Path
+from typing import Any
 
 import chromadb
 import numpy as np
@@ -15,6 +16,7 @@ from bank_cases import HashEmbedder, check_ranking, lettered, move, state_of, ve
 from deltamem.bank.chroma import ChromaIndex, IndexStatus
 from deltamem.bank.chroma_bank import ChromaBank
 from deltamem.bank.chroma_collection import client_settings, collection_name
+from deltamem.bank.chroma_files import SEAL_FILE
 from deltamem.errors import DeltaMemError
 from deltamem.memory import MemoryState
 
@@ -169,15 +171,21 @@ def test_failing_writes_stay_in_memory_and_are_tried_again(
     texts = {**TEXTS, 1: "b first", 40: "d third"}
     del texts[9]
     with monkeypatch.context() as patch:
-        # The deletion goes through, the rest does not.
-        patch.setattr(chromadb.Collection, "upsert", lambda *_, **__: (_ for _ in ()).throw(OSError("disk full")))
+        # Chroma does what it is told, but the answer is lost, so the position is not written.
+        upsert = chromadb.Collection.upsert
+
+        def fails_afterwards(collection: chromadb.Collection, **rows: Any) -> None:
+            upsert(collection, **rows)
+            raise OSError("disk full")
+
+        patch.setattr(chromadb.Collection, "upsert", fails_afterwards)
         with caplog.at_level(logging.WARNING):
             move(bank, texts, 6)
         assert "disk full" in caplog.text
         assert bank.pending == 3
         check_ranking(bank.search(QUERIES, 5), state_of(texts), QUERIES, 5)
-        assert not bank.flush()
         shutil.copytree(folder, folder.parent / "killed")
+        assert not bank.flush()
         texts[41] = "a late"
         move(bank, texts, 7)
         check_ranking(bank.search(QUERIES, 5), state_of(texts), QUERIES, 5)
@@ -187,8 +195,28 @@ def test_failing_writes_stay_in_memory_and_are_tried_again(
     index.close()
     assert reopen(folder, texts, 7) == []
     # Killed between the steps of a write: the fingerprint announced before them still vouches for the vectors.
-    changed = ("m1", "m40", "m9", "m41")
-    assert reopen(folder.parent / "killed", texts, 7, *changed) == ["b first", "d third", "a late"]
+    killed = folder.parent / "killed"
+    assert reopen(killed, texts, 7, "m1", "m40", "m9", "m41") == ["b first", "d third", "a late"]
+    (killed / SEAL_FILE).unlink()
+    assert reopen(killed, texts, 7) == []
+
+
+def test_a_search_that_hnsw_refuses_is_done_exactly(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    index = ChromaIndex.open(folder)
+    bank = opened(index, state_of(TEXTS), 5, HashEmbedder())
+    query = chromadb.Collection.query
+
+    def refuses(collection: chromadb.Collection, **asked: Any) -> Any:
+        raise RuntimeError("Cannot return the results in a contiguous 2D array. Probably ef or M is too small")
+
+    def gives_too_few(collection: chromadb.Collection, **asked: Any) -> Any:
+        return query(collection, **{**asked, "n_results": 2})
+
+    move(bank, {**TEXTS, 1: "b first"}, 6)
+    for behaviour in (refuses, gives_too_few):
+        monkeypatch.setattr(chromadb.Collection, "query", behaviour)
+        check_ranking(bank.search(QUERIES, 5), state_of({**TEXTS, 1: "b first"}), QUERIES, 5)
+    index.close()
 
 
 def test_copies_restored_from_a_backup(folder: Path, tmp_path: Path) -> None:
@@ -309,14 +337,18 @@ def test_a_closed_index_says_so(folder: Path) -> None:
 def test_searches_of_many_threads_see_whole_states(folder: Path) -> None:
     index = ChromaIndex.open(folder)
     bank = opened(index, state_of(TEXTS), 5, HashEmbedder(), flush_every=5)
-    stop, problems = threading.Event(), []
+    stop = threading.Event()
+    problems: list[Exception] = []
 
     def search() -> None:
-        while not stop.is_set():
-            for query, ranking in zip(QUERIES, bank.search(QUERIES, 5), strict=True):
-                expected = vectors_of([hit.memory.text for hit in ranking]) @ query
-                if len(ranking) != 5 or not np.allclose([hit.similarity for hit in ranking], expected, atol=1e-5):
-                    problems.append(ranking)
+        try:
+            while not stop.is_set():
+                for query, ranking in zip(QUERIES, bank.search(QUERIES, 5), strict=True):
+                    expected = vectors_of([hit.memory.text for hit in ranking]) @ query
+                    assert len(ranking) == 5
+                    np.testing.assert_allclose([hit.similarity for hit in ranking], expected, atol=1e-5)
+        except Exception as error:
+            problems.append(error)
 
     threads = [threading.Thread(target=search) for _ in range(4)]
     for thread in threads:
@@ -332,5 +364,5 @@ def test_searches_of_many_threads_see_whole_states(folder: Path) -> None:
         thread.join()
     check(bank, state_of(texts), 39)
     index.close()
-    assert not problems
+    assert problems == []
     assert reopen(folder, texts, 39) == []

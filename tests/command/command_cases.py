@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from rule_model import answer
+from scripted_server import Reply, completion
 from typer.testing import CliRunner, Result
 
 from deltamem.command.app import app
@@ -23,6 +25,13 @@ deltamem.embedding.load_embedder = lambda name, **settings: WordEmbedder()
 main()
 """
 """A process that runs the command, and spares itself the seconds that loading an embedding model takes."""
+
+
+def follow_rules(body: dict[str, Any]) -> Reply:
+    """How a server answers whose model follows the rules of `rule_model`."""
+    if body["max_tokens"] == 1:
+        return completion("Hello.", tokens=1)
+    return completion(answer(body["messages"]), prompt_tokens=100, tokens=10)
 
 
 def run(*arguments: str, given: str | None = None) -> Result:

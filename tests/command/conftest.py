@@ -5,16 +5,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from command_cases import follow_rules
 from episode_texts import WordEmbedder
-from rule_model import answer
-from scripted_server import Reply, Served, completion, serve
-
-
-def follow_rules(body: dict[str, object]) -> Reply:
-    """How the server answers."""
-    if body["max_tokens"] == 1:
-        return completion("Hello.", tokens=1)
-    return completion(answer(body["messages"]), prompt_tokens=100, tokens=10)  # type: ignore[arg-type]
+from scripted_server import Served, serve
 
 
 @pytest.fixture

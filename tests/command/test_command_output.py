@@ -104,12 +104,14 @@ def test_what_hides_becomes_visible(char: str) -> None:
     assert visible(char).isprintable()
 
 
-def on_a_terminal(*arguments: str, given: str = "", **environment: str) -> tuple[str, int]:
+def on_a_terminal(
+    *arguments: str, given: str = "", program: tuple[str, ...] = ("-m", "deltamem.command"), **environment: str
+) -> tuple[str, int]:
     """Run the command on a terminal of its own; what it showed, and how it ended."""
     ours, theirs = pty.openpty()
     env = {name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "FORCE_COLOR")}
     process = subprocess.Popen(
-        [sys.executable, "-m", "deltamem.command", *arguments],
+        [sys.executable, *program, *arguments],
         env=env | {"PYTHONPATH": str(ROOT), "TERM": "xterm-256color"} | environment,
         stdin=theirs,
         stdout=theirs,

@@ -151,7 +151,7 @@ def test_memories_recall_and_summary(configure: Configure) -> None:
     assert summary["groups"]["all"]["recall_micro"][1]["estimate"] == pytest.approx(5 / 6)
 
     ingest = summary["ingest"]
-    assert ingest["model"] == f"tiny at {server.url}" and ingest["window"] == 4096
+    assert ingest["model"] == f"tiny at {server.url}" and ingest["windows"] == [4096]
     assert set(ingest["prompt_hashes"]) == {"manager", "session"}
     assert ingest["sessions"] == {
         "total": 8,
@@ -242,8 +242,10 @@ async def test_an_interrupted_run_goes_on_where_it_was(configure: Configure) -> 
 async def _take_in(config: LocomoConfig, url: str) -> None:
     """The part of `evaluate` that can be cancelled, as Ctrl-C cancels it."""
     loaded = load_locomo(config.data or Path())
-    async with open_system.open_system(config, file_sha256(config.data or Path()), lambda record: None) as system:
-        await asyncio.gather(*(retrieve_all(system, conversation, (1, 2, 4), [1]) for conversation in loaded))
+    opened = open_system.open_system(config, file_sha256(config.data or Path()), lambda record: None)
+    async with opened as system, asyncio.TaskGroup() as group:
+        for conversation in loaded:
+            group.create_task(retrieve_all(system, conversation, (1, 2, 4), [1]))
 
 
 def test_a_process_killed_before_it_noted_the_cost(configure: Configure) -> None:
@@ -317,6 +319,8 @@ def test_memories_made_with_other_settings_are_refused(configure: Configure) -> 
 def test_what_cannot_work_is_said_in_one_sentence(configure: Configure, tmp_path: Path) -> None:
     with pytest.raises(DeltaMemError, match="endpoint http"):
         evaluate(configure(unused_url()), quiet())
+    with serve(rules) as server, pytest.raises(DeltaMemError, match=r"max_tokens=5000 leaves no room .* of 4096 tokens"):
+        evaluate(configure(server.url, "endpoint.max_tokens=5000"), quiet())
     with pytest.raises(DeltaMemError, match=r"unknown config key 'endpoint\.modl'"):
         configure(None, "endpoint.modl=x")
     with pytest.raises(DeltaMemError, match=r"config key 'endpoint\.tool_role'"):

@@ -8,6 +8,7 @@ import inspect
 import io
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from datetime import datetime, timedelta
 from pathlib import Path
 
@@ -22,6 +23,7 @@ import deltamem.sync
 from deltamem.bank import chroma, chroma_bank, chroma_collection, journal, overlay, owned, owner_view, protocol, snapshot, store
 from deltamem.bank.store import MemoryStore
 from deltamem.episode import Message
+from deltamem.errors import DeltaMemError
 from deltamem.history import History
 from deltamem.manager import ManagerSettings, MemoryManager
 from deltamem.policy import Completion
@@ -75,7 +77,7 @@ async def one_task(memory: MemoryManager, number: int) -> int:
     seen += [state, memory.diff(0)]
     for memory_id in list(state)[:3]:
         seen.append(memory.history(memory_id))
-        if memory_id in memory.state():
+        with suppress(DeltaMemError):  # another task may have rolled back meanwhile
             seen.append(memory.blame(memory_id))
     if number == 2 and owner in (NAMES[0], NAMES[3]):
         seen.append(await memory.forget(next(iter(memory.state()))))
@@ -127,9 +129,9 @@ async def test_fifty_tasks_of_ten_owners_on_disk(tmp_path: Path) -> None:
 
 def check_files(folder: Path, owners: int) -> None:
     """The index holds one collection an owner, no text, and no owner's name; the erased owner's canary is nowhere."""
-    index = b"".join(path.read_bytes() for path in (folder / "index").rglob("*") if path.is_file())
-    assert not [canary for canary in CANARIES.values() if canary.encode() in index]
-    assert b"ann\n" not in index and NAMES[-1].encode() not in index
+    index = {path.relative_to(folder): path.read_bytes() for path in (folder / "index").rglob("*") if path.is_file()}
+    assert not [(path, canary) for path, held in index.items() for canary in CANARIES.values() if canary.encode() in held]
+    assert not [path for path, held in index.items() if NAMES[-1][:100].encode() in held]
     everything = b"".join(path.read_bytes() for path in folder.rglob("*") if path.is_file())
     assert CANARIES[NAMES[6]].encode() not in everything and CANARIES[NAMES[0]].encode() in everything
     from deltamem.bank.chroma import ChromaIndex

@@ -1,0 +1,145 @@
+"""The process that is killed: ``python ingest_child.py JOB FOLDER SESSIONS``.
+
+Jobs: ``ingest`` (checks the store, then ingests what is missing), ``export``, ``import`` and ``forget``. It tells what it is
+doing in FOLDER.stage, which stays readable when it is killed, and acknowledges sessions, fsynced, in FOLDER.acks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+sys.path += [str(Path(__file__).parent), str(Path(__file__).parent.parent), str(Path(__file__).parent.parent.parent)]
+
+from episode_texts import WordEmbedder
+from rule_model import RulePolicy
+from trust_checks import replay_journal
+
+import deltamem.manager
+from deltamem.bank.owned import OwnedBank
+from deltamem.bank.owner_journal import OwnerJournal
+from deltamem.bank.snapshot import SnapshotBank
+from deltamem.bank.store import MemoryStore
+from deltamem.bank.transfer import import_owner
+from deltamem.files import atomic_writer
+from deltamem.manager import ManagerSettings, MemoryManager
+from deltamem.sessions import Session, Turn
+
+OWNERS = ("ann", "bob")
+START = datetime(2026, 4, 5, 20, 1)
+FLUSH_EVERY = 7
+TOPICS = 40
+
+
+class Stage:
+    """What the process is doing, in a file: a name, and how often something began."""
+
+    def __init__(self, folder: Path) -> None:
+        self._file = os.open(f"{folder}.stage", os.O_RDWR | os.O_CREAT, 0o600)
+        self._stack = ["start"]
+        self._count = 0
+        self._write()
+
+    def _write(self) -> None:
+        os.pwrite(self._file, f"{self._count:08d} {self._stack[-1]:<12}".encode(), 0)
+
+    def during(self, name: str, call: Callable[..., Any]) -> Callable[..., Any]:
+        def told(*args: Any, **kwargs: Any) -> Any:
+            self._stack.append(name)
+            self._count += 1
+            self._write()
+            try:
+                return call(*args, **kwargs)
+            finally:
+                self._stack.pop()
+                self._write()
+
+        return told
+
+
+def a_session(number: int) -> Session:
+    """Session `number` of all; owners take turns. Its facts rewrite or repeat some that earlier ones stated."""
+    owner, day = OWNERS[number % len(OWNERS)], number // len(OWNERS)
+    facts = [f"My thing{day % TOPICS} is value{number}.", f"My other{day % 7} is same{day % 14}."]
+    turns = [Turn("user", fact) for fact in facts]
+    return Session(owner, owner.title(), START + timedelta(hours=number), tuple(turns), f"session-{number}")
+
+
+def expected_sessions(owner: str, count: int) -> list[Session]:
+    return [session for session in map(a_session, range(count)) if session.person_id == owner]
+
+
+def check(store: MemoryStore, owner: str) -> None:
+    """The journal is sound, the bank stands for it, and the index finds what exact search over the state finds."""
+    opened = store.bank(owner)
+    assert opened.journal.verify() == [], opened.journal.verify()
+    state = opened.journal.state()
+    assert replay_journal(opened.journal) == dict(state) == dict(opened.bank.state)
+    assert opened.bank.position == opened.journal.head
+    exact = SnapshotBank(owner, state, store.documents([memory.text for memory in state.memories]), 0)
+    queries = store.queries([memory.text for memory in state.memories] + [f"{owner.title()}'s thing1 is", "other3 same"])
+    found, wanted = opened.bank.search(queries, 5), exact.search(queries, 5)
+    for mine, theirs in zip(found, wanted, strict=True):
+        assert [round(hit.similarity, 4) for hit in mine] == [round(hit.similarity, 4) for hit in theirs], (mine, theirs)
+        assert all(state[hit.memory.id] == hit.memory for hit in mine)
+
+
+async def ingest(store: MemoryStore, count: int, acks: int) -> None:
+    managers = {
+        owner: MemoryManager(store, owner, RulePolicy(), ManagerSettings(person_name=owner.title())) for owner in OWNERS
+    }
+    for owner in OWNERS:
+        check(store, owner)
+    os.write(acks, b"checked\n")
+    for session in map(a_session, range(count)):
+        if managers[session.person_id]._owned.journal.session_position(session.id) is None:
+            done = await managers[session.person_id].ingest(session)
+            assert done.outcome == "applied" and not done.violations, done
+            os.write(acks, f"{session.id}\n".encode())
+            os.fsync(acks)
+    for session in map(a_session, range(max(0, count - 4), count)):
+        assert (await managers[session.person_id].ingest(session)).outcome == "known"
+
+
+def main(job: str, folder: Path, count: int) -> None:
+    from deltamem.bank import chroma, chroma_bank
+
+    stage = Stage(folder)
+    chroma.ChromaIndex.bank.__kwdefaults__["flush_every"] = FLUSH_EVERY
+    OwnerJournal.append = stage.during("commit", OwnerJournal.append)  # type: ignore[method-assign]
+    OwnerJournal.forget = stage.during("forget", OwnerJournal.forget)  # type: ignore[method-assign]
+    chroma_bank.ChromaBank._flush = stage.during("flush", chroma_bank.ChromaBank._flush)  # type: ignore[method-assign]
+    chroma_bank.ChromaBank.purge = stage.during("purge", chroma_bank.ChromaBank.purge)  # type: ignore[method-assign]
+    deltamem.manager.import_owner = stage.during("import", import_owner)  # type: ignore[attr-defined]
+    OwnedBank.reload = stage.during("reload", OwnedBank.reload)  # type: ignore[method-assign]
+    chroma.build = stage.during("rebuild", chroma.build)  # type: ignore[assignment]
+    acks = os.open(f"{folder}.acks", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    with stage.during("open", MemoryStore.open)(folder, WordEmbedder()) as store:
+        bank = stage.during("open", store.bank)
+        store.bank = bank  # type: ignore[method-assign]
+        if job == "ingest":
+            asyncio.run(ingest(store, count, acks))
+            return
+        check(store, OWNERS[0])
+        memory = MemoryManager(store, OWNERS[0], RulePolicy())
+        exported = folder.with_suffix(".jsonl")
+        if job == "export":
+            while True:  # again and again until it is killed
+                with atomic_writer(exported) as stream:
+                    stage.during("export", memory.export)(stream)
+        elif job == "import":
+            with exported.open(encoding="utf-8") as stream:
+                asyncio.run(memory.import_from(stream))
+        elif job == "forget":
+            asyncio.run(memory.forget("m1"))
+        check(store, OWNERS[0])
+        os.write(acks, f"{job} done\n".encode())
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]))
