@@ -1,9 +1,9 @@
 """Search of both banks side by side: ``python benchmarks/search.py [--sizes 100 1000] [--vectors FILE.npy] [--json FILE]``.
 
 For every size: p50 and p95 of one query with k = 5, recall@5 of Chroma against exact search, the time to build a bank, to
-open an intact one, to build a lost index anew from ready vectors, and the memory that an open bank takes. Every measurement
-runs in a process of its own. Vectors are clustered (topics and subtopics) unless a file of real ones is given; sizes beyond
-the file are filled up with mixtures of its rows.
+open an intact one, to build a lost index anew from ready vectors, and the memory that an open bank takes besides its state.
+Every measurement runs in a process of its own. Vectors are clustered (topics and subtopics) unless a file of real ones is
+given; sizes beyond the file are filled up with mixtures of its rows.
 """
 
 from __future__ import annotations
@@ -86,9 +86,11 @@ def search_times(bank: ReadableBank, queries: Vectors) -> tuple[list[list[str]],
 def measure_snapshot(folder: Path, rows: int) -> tuple[list[list[str]], Figures]:
     queries = np.load(folder / "queries.npy")
     SnapshotBank("warm", state_of(10), queries[:10]).search(queries[:1], K)
+    state = state_of(rows)
     before = resident_mib()
+    vectors = np.array(np.load(folder / "vectors.npy", mmap_mode="r")[:rows])
     begin = time.perf_counter()
-    bank = SnapshotBank("owner", state_of(rows), np.load(folder / "vectors.npy")[:rows])
+    bank = SnapshotBank("owner", state, vectors)
     seconds = time.perf_counter() - begin
     found, figures = search_times(bank, queries)
     return found, {"build_s": seconds, **figures, "memory_mib": resident_mib() - before}

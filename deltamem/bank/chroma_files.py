@@ -25,6 +25,9 @@ logger = logging.getLogger(__name__)
 
 DATABASE_FILE = "chroma.sqlite3"
 SEAL_FILE = "seal.json"
+_HNSW_HEADER = "header.bin"
+_HNSW_IDS = "index_metadata.pickle"
+"""Written with the first vectors of a collection's HNSW files; without it Chroma does not use what they contain."""
 _CHECK_SECONDS = 120.0
 _CHECK_BYTES_PER_SECOND = 2e6
 """Reading 100,000 vectors back takes seconds; garbage can also make the native code loop for ever."""
@@ -41,7 +44,7 @@ def seal(folder: Path) -> None:
     If that fails the folder stays unsealed and is examined at the next opening.
     """
     try:
-        remove_orphans(folder)
+        _tidy(folder)
         (folder / SEAL_FILE).write_text(json.dumps(_inventory(folder)), encoding="utf-8")
     except (OSError, sqlite3.Error) as error:
         logger.warning("%s: the index could not be sealed: %s", folder, error)
@@ -120,13 +123,24 @@ def erase_remains(folder: Path) -> None:
             database.execute("VACUUM")
     except sqlite3.Error as error:
         raise DeltaMemError(f"{folder / DATABASE_FILE}: could not erase what was deleted ({error})") from error
-    remove_orphans(folder)
+    _tidy(folder)
 
 
-def remove_orphans(folder: Path) -> None:
-    """Delete the HNSW folders of a closed database that belong to no collection any more."""
+def _tidy(folder: Path) -> None:
+    """Remove what a closed database does not use.
+
+    These are the HNSW folders of deleted collections, and the contents of HNSW files that only reserve space: Chroma
+    writes those from memory it has not initialised, so bytes of anything that this process held, forgotten memories
+    among them, can stand in them. The vectors of such a collection are in the SQLite file.
+    """
     with closing(sqlite3.connect(folder / DATABASE_FILE)) as database:
         known = {str(segment) for (segment,) in database.execute("SELECT id FROM segments")}
     for path in folder.iterdir():
         if path.is_dir() and path.name not in known:
             shutil.rmtree(path)
+        elif path.is_dir() and not (path / _HNSW_IDS).exists():
+            for reserved in path.glob("*.bin"):
+                if reserved.name != _HNSW_HEADER:
+                    size = reserved.stat().st_size
+                    os.truncate(reserved, 0)
+                    os.truncate(reserved, size)

@@ -163,13 +163,13 @@ class OwnerView:
     def next_id_number(self) -> int:
         """The number of the next new memory.
 
-        One more than the largest that an effective entry gave away: the id of a forgotten memory is not used again, and
-        sessions that are undone and applied again give the same ids.
+        One more than the largest that an effective entry gave away or that was forgotten: the id of a forgotten memory is
+        not used again, and sessions that are undone and applied again give the same ids.
         """
         # From the largest number downwards, which meets an effective entry soon.
         query = (
             "SELECT memory_number FROM changes CROSS JOIN entries USING (owner_id, position)"
-            " WHERE owner_id = ? AND event = 'ADD' AND undone = 0 ORDER BY memory_number DESC LIMIT 1"
+            " WHERE owner_id = ? AND event = 'ADD' AND (undone = 0 OR erased = 1) ORDER BY memory_number DESC LIMIT 1"
         )
         with self._database.read() as connection:
             found = connection.execute(query, (self._owner_id(connection),)).fetchone()

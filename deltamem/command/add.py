@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -140,14 +140,21 @@ async def _ingest(manager: MemoryManager, sessions: Sequence[Session], display: 
                 record = transition_record(transition)
                 lines = _lines(session, transition)
             with display.hidden():
-                output.json(record) if as_json else output.lines(lines)
+                _tell(output, record, lines, as_json=as_json)
     except asyncio.CancelledError:
         summary.interrupted = True
         raise
     finally:
         with display.hidden():
-            output.json({"summary": summary.record()}) if as_json else output.lines(summary.lines())
+            _tell(output, {"summary": summary.record()}, summary.lines(), as_json=as_json)
     return summary
+
+
+def _tell(output: Output, record: Mapping[str, Any], lines: Iterable[Line], *, as_json: bool) -> None:
+    if as_json:
+        output.json(record)
+    else:
+        output.lines(lines)
 
 
 def _heading(session: Session, outcome: str, style: str, cost: str = "") -> Line:
@@ -167,5 +174,5 @@ def _lines(session: Session, transition: Transition) -> list[Line]:
     return lines + [((f"  ! {text}", "yellow"),) for text in notes]
 
 
-def _counts(counts: Any) -> str:
+def _counts(counts: Mapping[str, int]) -> str:
     return ", ".join(f"{count} {name}" for name, count in counts.items())

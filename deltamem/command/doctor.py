@@ -158,37 +158,45 @@ def _owners(journal: Journal, owner: str | None) -> list[str]:
 
 
 def _index(options: Options, journal: Journal) -> Iterator[Check]:
-    from deltamem.bank import chroma_files
-    from deltamem.bank.chroma import ChromaIndex
-    from deltamem.bank.store import INDEX_FOLDER, lock_folder
+    from deltamem.bank.store import lock_folder
 
     try:
         lock = lock_folder(options.bank)
     except DeltaMemError as error:
         yield Check("lock", Status.WARN, f"{error}; the index was not checked")
         return
-    with lock:
+    try:
         yield Check("lock", Status.OK, "free")
-        folder = options.bank / INDEX_FOLDER
-        if options.index_url is None:
-            if not folder.is_dir():
-                yield Check("index", Status.WARN, "none yet; it is built when the bank is opened")
-                return
-            # Opening throws damaged parts away; what only looks must not.
-            if not chroma_files.is_sealed(folder) and (damaged := chroma_files.damaged_collections(folder)) != []:
-                what = "as a whole" if damaged is None else f"in {len(damaged)} collections"
-                yield Check("index", Status.WARN, f"damaged {what}; it is rebuilt when the bank is opened")
-                return
-        try:
-            index = ChromaIndex.open(None if options.index_url else folder, options.index_url)
-        except DeltaMemError as error:
-            yield Check("index", Status.FAIL, str(error))
+        yield from _index_files(options, journal)
+    finally:
+        lock.release()
+
+
+def _index_files(options: Options, journal: Journal) -> Iterator[Check]:
+    from deltamem.bank import chroma_files
+    from deltamem.bank.chroma import ChromaIndex
+    from deltamem.bank.store import INDEX_FOLDER
+
+    folder = options.bank / INDEX_FOLDER
+    if options.index_url is None:
+        if not folder.is_dir():
+            yield Check("index", Status.WARN, "none yet; it is built when the bank is opened")
             return
-        try:
-            for name in _owners(journal, options.owner):
-                yield _in_step(index, journal.owner(name), options.embedder)
-        finally:
-            index.close()
+        # Opening throws damaged parts away; what only looks must not.
+        if not chroma_files.is_sealed(folder) and (damaged := chroma_files.damaged_collections(folder)) != []:
+            what = "as a whole" if damaged is None else f"in {len(damaged)} collections"
+            yield Check("index", Status.WARN, f"damaged {what}; it is rebuilt when the bank is opened")
+            return
+    try:
+        index = ChromaIndex.open(None if options.index_url else folder, options.index_url)
+    except DeltaMemError as error:
+        yield Check("index", Status.FAIL, str(error))
+        return
+    try:
+        for name in _owners(journal, options.owner):
+            yield _in_step(index, journal.owner(name), options.embedder)
+    finally:
+        index.close()
 
 
 def _in_step(index: ChromaIndex, journal: OwnerJournal, embedder: str) -> Check:

@@ -133,4 +133,4 @@ class Life(RuleBasedStateMachine):
 
 
 TestLife = Life.TestCase
-TestLife.settings = settings(max_examples=25, stateful_step_count=20, deadline=None)
+TestLife.settings = settings(max_examples=15, stateful_step_count=15, deadline=None)
