@@ -26,7 +26,7 @@ from deltamem.policy import Completion, Policy, ScopedPolicy
 from deltamem.recall import mark_recalled, settle
 from deltamem.rollout import drive
 from deltamem.sessions import Session
-from deltamem.sources import source_turns
+from deltamem.sources import SourceFinder
 from deltamem.splitting import Part, estimate_tokens, split_session
 from deltamem.transition import Usage, take_step
 
@@ -121,7 +121,8 @@ class SessionReader:
                 earlier_text=self._owned.journal.text_owner,
             )
             reading.violations.update({str(name): count for name, count in settled.notes.items()})
-            sources = [_sources(operation, view.state, part) for operation in settled.operations]
+            finder = SourceFinder(part.session.dialogue, session.person_name)
+            sources = [_sources(operation, view.state, part, finder) for operation in settled.operations]
             step = take_step(view.state, settled.operations, session.time, new_ids, sources)
             fresh = {
                 change.memory_id: vectors[change.after.text]
@@ -210,12 +211,11 @@ class _Metered:
         )
 
 
-def _sources(operation: Operation, state: MemoryState, part: Part) -> tuple[int, ...]:
+def _sources(operation: Operation, state: MemoryState, part: Part, finder: SourceFinder) -> tuple[int, ...]:
     """The source turns of an operation, as numbers of the whole session."""
     stored = state[operation.target_memory_id].text if operation.target_memory_id else ""
     text, before = (stored, "") if operation.event is Event.NONE else (operation.text, stored)
-    found = source_turns(text, before, part.session.dialogue, person_name=part.session.person_name)
-    return tuple(sorted({part.turn_numbers[number - 1] for number in found}))
+    return tuple(sorted({part.turn_numbers[number - 1] for number in finder.turns(text, before)}))
 
 
 def _halves(part: Part) -> list[Part]:

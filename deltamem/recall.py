@@ -17,7 +17,7 @@ from deltamem.bank.protocol import Hit
 from deltamem.bank.records import Change
 from deltamem.memory import Event, MemoryState, Operation
 from deltamem.sessions import Turn
-from deltamem.sources import source_turns
+from deltamem.sources import SourceFinder
 from deltamem.words import content_stems, negations, normalised, salient
 
 MARK = "[recalled from memory, already stored: "
@@ -168,10 +168,10 @@ def settle(
         The settled operations. Each stems from one that was given, with its text; settling them again changes nothing.
     """
     own_words = [replace(turn, content=_MARKED.sub("", _rewrite(turn.content, known, _removed))) for turn in dialogue]
+    sources = SourceFinder(own_words, person_name)
 
     def said(text: str, before: str) -> bool:
-        numbers = source_turns(text, before, own_words, person_name=person_name)
-        return any(own_words[number - 1].role == "user" for number in numbers)
+        return any(own_words[number - 1].role == "user" for number in sources.turns(text, before))
 
     def is_recalled(operation: Operation) -> bool:
         old_id = earlier_text(operation.text)

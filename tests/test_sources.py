@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deltamem.sessions import Turn
-from deltamem.sources import source_turns
+from deltamem.sources import SourceFinder
 
 
 def dialogue(*contents: str) -> list[Turn]:
@@ -36,45 +36,45 @@ MOVE = dialogue(
     ],
 )
 def test_turns_that_say_it(text: str, before: str, expected: tuple[int, ...]) -> None:
-    assert source_turns(text, before, MOVE, person_name="Ana") == expected
+    assert SourceFinder(MOVE, "Ana").turns(text, before) == expected
 
 
 def test_only_new_words_count_unless_none_is_new() -> None:
     turns = dialogue("I have a dog.", "And his name?", "Rex.", "Good name for a dog.")
-    assert source_turns("Ana has a dog called Rex.", "Ana has a dog.", turns, person_name="Ana") == (3,)
-    assert 1 in source_turns("Ana has a dog.", "Ana has a dog.", turns, person_name="Ana")
+    assert SourceFinder(turns, "Ana").turns("Ana has a dog called Rex.", "Ana has a dog.") == (3,)
+    assert 1 in SourceFinder(turns, "Ana").turns("Ana has a dog.", "Ana has a dog.")
 
 
 def test_user_goes_before_an_echoing_assistant() -> None:
     turns = [Turn("assistant", "So you play the cello?"), Turn("user", "I play the cello."), Turn("assistant", "Cello!")]
-    assert source_turns("Ana plays the cello.", "", turns, person_name="Ana") == (2,)
+    assert SourceFinder(turns, "Ana").turns("Ana plays the cello.", "") == (2,)
 
 
 def test_assistant_alone_can_be_the_source() -> None:
     turns = dialogue("Where do I live again?", "You told me that you live in Boston with Tom.")
-    assert source_turns("Ana lives in Boston with Tom.", "", turns, person_name="Ana") == (2,)
+    assert SourceFinder(turns, "Ana").turns("Ana lives in Boston with Tom.", "") == (2,)
 
 
 def test_name_of_the_person_does_not_count() -> None:
     turns = dialogue("Ana Lopez speaking, hello!", "Hello Ana.", "I bake bread.")
-    assert source_turns("Ana Lopez bakes bread.", "", turns, person_name="Ana Lopez") == (3,)
+    assert SourceFinder(turns, "Ana Lopez").turns("Ana Lopez bakes bread.", "") == (3,)
 
 
 def test_other_scripts_match() -> None:
     turns = dialogue("你好", "你好!", "我上个月搬到了北京。")
-    assert source_turns("安娜住在北京。", "", turns, person_name="安娜") == (3,)
+    assert SourceFinder(turns, "安娜").turns("安娜住在北京。", "") == (3,)
 
 
 def test_limit_keeps_the_turns_that_cover_most() -> None:
     turns = dialogue("red", "ok", "green blue", "ok", "yellow violet", "ok", "brown")
     text = "red green blue yellow violet brown"
-    assert source_turns(text, "", turns, person_name="Ana") == (1, 3, 5)
-    assert source_turns(text, "", turns, person_name="Ana", limit=2) == (3, 5)
+    assert SourceFinder(turns, "Ana").turns(text, "") == (1, 3, 5)
+    assert SourceFinder(turns, "Ana").turns(text, "", limit=2) == (3, 5)
 
 
 @given(st.text(), st.text(), st.lists(st.tuples(st.sampled_from(["user", "assistant"]), st.text())), st.integers(0, 4))
 def test_numbers_are_turns(text: str, before: str, spoken: list, limit: int) -> None:
     turns = [Turn(*turn) for turn in spoken]
-    found = source_turns(text, before, turns, person_name="Ana", limit=limit)
+    found = SourceFinder(turns, "Ana").turns(text, before, limit=limit)
     assert list(found) == sorted(set(found)) and len(found) <= limit
     assert all(1 <= number <= len(turns) for number in found)

@@ -121,13 +121,11 @@ def ranked(hits: Iterable[Hit], state: MemoryState) -> list[Hit]:
     falling = sorted(hits, key=lambda hit: -hit.similarity)
     if all(one.similarity - next_one.similarity > _ROUNDING for one, next_one in pairwise(falling)):
         return falling
-    # Only now, because numbering a large state takes longer than the search.
-    place = {memory_id: number for number, memory_id in enumerate(state)}
     result: list[Hit] = []
     tied: list[Hit] = []
     for hit in falling:
         if tied and tied[-1].similarity - hit.similarity > _ROUNDING:
-            result += sorted(tied, key=lambda one: place[one.memory.id])
+            result += sorted(tied, key=lambda one: state.place(one.memory.id))
             tied = []
         tied.append(hit)
-    return result + sorted(tied, key=lambda one: place[one.memory.id])
+    return result + sorted(tied, key=lambda one: state.place(one.memory.id))

@@ -97,7 +97,10 @@ def merge_hits(rankings: Iterable[Sequence[Hit]]) -> list[Memory]:
 def stale_ids(before: MemoryState, after: MemoryState) -> list[str]:
     """Ids whose vector has to be computed when `after` replaces `before`: new memories and changed texts."""
     return [
-        memory_id for memory_id, memory in after.items() if memory_id not in before or before[memory_id].text != memory.text
+        memory_id
+        for memory_id, memory in after.items()
+        # Most memories are the same object before and after.
+        if (old := before.get(memory_id)) is not memory and (old is None or old.text != memory.text)
     ]
 
 

@@ -125,3 +125,17 @@ def test_the_rewritten_collection_holds_the_same_vectors(tmp_path: Path) -> None
     assert index.status("Ana") == before
     np.testing.assert_array_equal(bank.vectors(["m1199", "m1"]), vectors_of([texts[1199], texts[1]]))
     index.close()
+
+
+def test_space_that_chroma_only_reserves_is_empty(tmp_path: Path) -> None:
+    # Chroma fills it with whatever the process had in memory before.
+    texts = lettered(range(1, 60))
+    index = ChromaIndex.open(tmp_path)
+    open_bank(index, "Ana", state_of(texts))
+    index.close()
+    reserved = list(tmp_path.rglob("data_level0.bin"))
+    assert reserved
+    assert not any(any(path.read_bytes()) for path in reserved)
+    index = ChromaIndex.open(tmp_path)
+    check_ranking(open_bank(index, "Ana", state_of(texts)).search(QUERIES, 5), state_of(texts), QUERIES, 5)
+    index.close()

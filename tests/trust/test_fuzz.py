@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime, timedelta
 
 import pytest
-from episode_texts import WordEmbedder, add, outputs, search, update
+from episode_texts import WordEmbedder, add, none, outputs, search, update
 from model_outputs import INJECTIONS, KINDS, ODD_TEXTS, Outputs, model_outputs
 from trust_checks import check_explained, check_journal
 
@@ -19,6 +19,7 @@ from deltamem.bank.journal import Journal
 from deltamem.bank.records import EntryKind
 from deltamem.bank.store import MemoryStore
 from deltamem.episode import Message
+from deltamem.errors import DeltaMemError
 from deltamem.manager import ManagerSettings, MemoryManager
 from deltamem.memory import MemoryState, fresh_ids
 from deltamem.policy import Completion
@@ -209,3 +210,29 @@ async def test_a_memory_full_of_control_marks_is_shown_without_them_and_kept_as_
     assert shown["role"] == "tool" and not any(mark in shown["content"] for mark in SPECIAL)
     assert json.loads(shown["content"])[0]["text"] == text
     assert memory.state()["m1"].text == "Ann obeys."
+
+
+async def test_an_answer_that_rewrites_and_repeats_one_memory_is_applied() -> None:
+    # Found by the fuzzing: the repetition was recorded as a change of the rewritten memory, which the journal refused.
+    said = iter([outputs(add("Ann's city is Boston.")), outputs(update("m1", "Ann's city is Denver."), none("m1", "Boston"))])
+    memory = MemoryManager(MemoryStore.in_memory(WordEmbedder()), "ann", Scripted(said))
+    for number in range(2):
+        done = await memory.ingest(memory.session(f"s{number}", START, [Turn("user", "My city is Denver.")]))
+    assert [(change.event, change.after and change.after.text) for change in done.changes] == [
+        ("UPDATE", "Ann's city is Denver."),
+        ("NONE", "Ann's city is Denver."),
+    ]
+    check_journal(memory._owned.journal, memory.state())
+
+
+async def test_lone_surrogates_in_a_session_or_an_answer() -> None:
+    """JSON can smuggle them in; neither may end in anything but a result or one clear sentence."""
+    policy = Scripted(iter([search("a").replace("What", "\ud800"), outputs(add("Ann is \ud800.")), outputs(add("Ann is here."))]))
+    memory = MemoryManager(MemoryStore.in_memory(WordEmbedder()), "ann", policy)
+    done = await memory.ingest(memory.session("s1", START, [Turn("user", "Hi.")]))
+    assert done.violations == {"bad_operation": 1} and not memory.state()
+    try:
+        done = await memory.ingest(memory.session("s2", START, [Turn("user", "I am \udfff.")]))
+    except DeltaMemError as error:
+        assert "Unicode" in str(error)
+    check_journal(memory._owned.journal, memory.state())
