@@ -1,7 +1,7 @@
-"""What the manager costs beside the model: ``python benchmarks/ingest.py [--memories 1000] [--sessions 200] [--json FILE]``.
+"""What the manager costs beside the model: ``python benchmarks/ingest.py [--memories 1000] [--sessions 200] [--json F]``.
 
-A model made of rules answers in the process at once, so what is measured is ours: episode, embedding, search, checks, journal
-and bank, on a store on disk. Once with all-MiniLM-L6-v2 and once with an embedder that costs nothing, which leaves the rest.
+A model made of rules answers in the process at once, so what is measured is ours: episode, embedding, search, checks,
+journal and bank, on a store on disk. Once with an embedder that costs nothing, once with all-MiniLM-L6-v2.
 """
 
 from __future__ import annotations

@@ -100,7 +100,7 @@ def open_bank(
     folder: Path, state: MemoryState, embed: Callable[[Sequence[str]], Vectors]
 ) -> tuple[ChromaIndex, ReadableBank]:
     index = ChromaIndex.open(folder / f"index-{len(state)}")
-    bank = index.bank("owner", state, 1, changed_since=lambda _: (), embed=embed, embedder_name="benchmark")
+    bank = index.bank("owner", state, 1, changed_since=lambda _: (), embed=embed, embedder_name="benchmark", exact_up_to=0)
     return index, bank
 
 

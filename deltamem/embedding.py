@@ -6,6 +6,7 @@ import importlib.util
 import os
 import threading
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
@@ -40,7 +41,7 @@ class Embedder(Protocol):
 
 
 class SentenceTransformerEmbedder:
-    """A sentence-transformers model.
+    """A sentence-transformers model; plain BERT encoders on a CPU run faster, with the same vectors (see `bert_encoder`).
 
     Models that were trained with a query instruction (Qwen3-Embedding among them) declare a prompt named ``query``; it is
     used for queries.
@@ -52,39 +53,56 @@ class SentenceTransformerEmbedder:
         Args:
             name: ``all-MiniLM-L6-v2``, a folder, or a hub name such as ``Qwen/Qwen3-Embedding-0.6B``.
             device: Torch device.
-            batch_size: Texts a forward pass.
+            batch_size: Texts a forward pass of the library.
 
         Raises:
             EmbedderUnavailableError: If the model cannot be loaded.
         """
         self.name = name
-        self._batch_size = batch_size
-        self._model = _load(name, device)
-        self._query_prompt = "query" if self._model.prompts.get("query") else None
+        model = load_model(name, device)
+        # sentence-transformers is loaded only with its models, because that takes seconds; so is torch.
+        from deltamem.bert_encoder import fast_encoder
+
+        fast = fast_encoder(model)
+        self._encode: _Encode = fast.encode if fast else partial(_library_encode, model, batch_size)
+        self._query_prompt = model.prompts.get("query") or None
 
     def documents(self, texts: Sequence[str]) -> Vectors:
         """Embed memory texts; returns float32 of shape ``(len(texts), dim)``."""
-        return self._encode(texts, None)
+        return self._vectors(texts, None)
 
     def queries(self, texts: Sequence[str]) -> Vectors:
         """Embed search queries; returns float32 of shape ``(len(texts), dim)``."""
-        return self._encode(texts, self._query_prompt)
+        return self._vectors(texts, self._query_prompt)
 
-    def _encode(self, texts: Sequence[str], prompt: str | None) -> Vectors:
-        if not texts:
-            return np.zeros((0, 0), dtype=np.float32)
-        vectors = self._model.encode(
-            list(texts),
-            prompt_name=prompt,
-            batch_size=self._batch_size,
-            normalize_embeddings=True,
-            show_progress_bar=False,
-            convert_to_numpy=True,
-        )
-        return np.asarray(vectors, dtype=np.float32).reshape(len(texts), -1)
+    def _vectors(self, texts: Sequence[str], prompt: str | None) -> Vectors:
+        return self._encode(list(texts), prompt) if texts else np.zeros((0, 0), dtype=np.float32)
 
 
-def _load(name: str, device: str) -> SentenceTransformer:
+class _Encode(Protocol):
+    """Embeds texts, each with the prompt in front."""
+
+    def __call__(self, texts: list[str], prompt: str | None) -> Vectors: ...
+
+
+def _library_encode(model: SentenceTransformer, batch_size: int, texts: list[str], prompt: str | None) -> Vectors:
+    vectors = model.encode(
+        texts,
+        prompt=prompt,
+        batch_size=batch_size,
+        normalize_embeddings=True,
+        show_progress_bar=False,
+        convert_to_numpy=True,
+    )
+    return np.asarray(vectors, dtype=np.float32).reshape(len(texts), -1)
+
+
+def load_model(name: str, device: str) -> SentenceTransformer:
+    """Load a model of sentence-transformers by the name that `SentenceTransformerEmbedder` takes.
+
+    Raises:
+        EmbedderUnavailableError: If the model cannot be loaded.
+    """
     try:
         from sentence_transformers import SentenceTransformer
     except ImportError as error:

@@ -46,6 +46,8 @@ from deltamem.memory import MemoryState
 logger = logging.getLogger(__name__)
 
 FLUSH_EVERY = 128
+EXACT_UP_TO = 5_000
+"""Memories, whose vectors of 384 numbers take 7.5 MB. Beyond, Chroma is as fast, and reading them all would delay opening."""
 _NEXT = "-next"
 """Ending of the name of a collection that will replace another."""
 
@@ -110,6 +112,7 @@ class ChromaIndex:
         embedder_name: str,
         progress: Progress | None = None,
         flush_every: int = FLUSH_EVERY,
+        exact_up_to: int = EXACT_UP_TO,
     ) -> ChromaBank:
         """The bank of an owner, brought in step with the journal.
 
@@ -122,6 +125,7 @@ class ChromaIndex:
             embedder_name: Vectors of another embedder are not used.
             progress: Told how far the embedding is.
             flush_every: Write to Chroma when so many vectors are pending.
+            exact_up_to: Up to so many memories, search a copy of the vectors in memory.
 
         Raises:
             ValueError: If the bank is open already.
@@ -138,6 +142,8 @@ class ChromaIndex:
             step = Step.LOST
         if step is Step.LOST:
             committed = CommittedBank(self.use, owner, embedder_name)
+            for memory in state.memories[:1]:
+                embed([memory.text])  # an embedder that cannot be had must not cost the index that there is
             self._delete(committed.name)
             with self._guarded() as client:
                 create_collection(client, committed.name, embedder_name)
@@ -145,7 +151,7 @@ class ChromaIndex:
         elif step is Step.REMOVED:
             # They may have been forgotten, and the process ended before their vectors were erased.
             self._rewrite(committed)
-        bank = self._banks[owner] = ChromaBank(committed, self._rewrite, flush_every)
+        bank = self._banks[owner] = ChromaBank(committed, self._rewrite, flush_every, exact_up_to)
         return bank
 
     def status(self, owner: str) -> IndexStatus | None:

@@ -32,7 +32,7 @@ Make = Callable[[str, MemoryState], MemoryBank]
 QUERIES = vectors_of(["a query", "b query", "c query"])
 
 
-def _of_index(index: ChromaIndex, owners: list[str]) -> Make:
+def _of_index(index: ChromaIndex, owners: list[str], exact_up_to: int = 0) -> Make:
     def make(owner: str, state: MemoryState) -> MemoryBank:
         owners.append(owner)
         return index.bank(
@@ -43,12 +43,13 @@ def _of_index(index: ChromaIndex, owners: list[str]) -> Make:
             embed=vectors_of,
             embedder_name="hash",
             flush_every=4,
+            exact_up_to=exact_up_to,
         )
 
     return make
 
 
-@pytest.fixture(params=["snapshot", "overlay", "chroma", "chroma server"])
+@pytest.fixture(params=["snapshot", "overlay", "chroma", "chroma, copy in memory", "chroma server"])
 def make(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Make]:
     if request.param == "snapshot":
         yield lambda owner, state: SnapshotBank.build(owner, state, HashEmbedder())
@@ -57,11 +58,12 @@ def make(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Make]:
         yield lambda owner, state: OverlayBank(SnapshotBank.build(owner, state, HashEmbedder()))
         return
     owners: list[str] = []
-    if request.param == "chroma":
-        index = ChromaIndex.open(tmp_path / "index")
-    else:
+    if request.param == "chroma server":
         index = ChromaIndex.open(None, request.getfixturevalue("chroma_url"))
-    yield _of_index(index, owners)
+    else:
+        index = ChromaIndex.open(tmp_path / "index")
+    # 20 is crossed by some of the tests, so that the step from memory to Chroma is seen too.
+    yield _of_index(index, owners, exact_up_to=20 if "copy in memory" in request.param else 0)
     for owner in owners:
         index.drop(owner)
     index.close()

@@ -38,7 +38,7 @@ ODD_TEXTS = (
 )
 _SUBJECTS = ("city", "dog", "job", "favourite color", "street", "boss")
 _VALUES = ("Boston", "Denver", "Rex", "3,000 m", "red", "2026/04/05", "not blue")
-_BAD_IDS = ("m0", "m999999", "m" + "9" * 30, "M1", "m01", "m1 ", " m1", "1", "", "m-1", "m1\x00", "../m1", "m１", "m²")
+_BAD_IDS = ("m0", "m999999", "m" + "9" * 30, "M1", "m01", "m1 ", " m1", "1", "", "m-1", "m1\x00", "../m1", "m\uff11", "m²")
 _BAD_VALUES: tuple[object, ...] = (None, True, 0, -1, 1.5, 10**40, [], {}, ["ADD"], {"a": 1}, "", "add", "DELETE", "REMOVE")
 
 
@@ -160,7 +160,9 @@ class Outputs:
     def noise(self) -> str:
         data = self.rng.randbytes(self.rng.randrange(1, 400))
         text = data.decode(self.rng.choice(["utf-8", "latin-1"]), "replace")
-        return self.rng.choice([text, f"<think>{text}</think><outputs>{text}</outputs>", f"<outputs>{text}", text + "</think>"])
+        return self.rng.choice(
+            [text, f"<think>{text}</think><outputs>{text}</outputs>", f"<outputs>{text}", text + "</think>"]
+        )
 
     def deep(self) -> str:
         depth = self.rng.choice([100, 990, 5_000, 50_000])
@@ -177,9 +179,13 @@ class Outputs:
 
     def odd(self) -> str:
         """Escapes that JSON allows and storage does not, and numbers beyond every limit."""
-        text = self.rng.choice(["\\ud800", "\\udfff x", "\\u0000", "\\u0000\\ud83d", "\ud800", "a\\u0008\\u001f", "\\ud83d\\ude00"])
+        text = self.rng.choice(
+            ["\\ud800", "\\udfff x", "\\u0000", "\\u0000\\ud83d", "\ud800", "a\\u0008\\u001f", "\\ud83d\\ude00"]
+        )
         digits = "9" * self.rng.choice([19, 400, 4_000, 10_000])
-        target = self.rng.choice([f'"m{digits}"', digits, f"-{digits}", "1e999", "NaN", "-Infinity", '"m1\\u0000"', '"\\ud800"'])
+        target = self.rng.choice(
+            [f'"m{digits}"', digits, f"-{digits}", "1e999", "NaN", "-Infinity", '"m1\\u0000"', '"\\ud800"']
+        )
         event = self.rng.choice(["ADD", "UPDATE", "NONE", "\\ud800", "ADD\\u0000"])
         listed = f'[{{"text": "{text}", "event": "{event}", "target_memory_id": {target}}}, {json.dumps(self.operation())}]'
         return f'<think>{self.rng.choice(["So.", chr(0xD800), chr(0)])}</think><outputs>{{"operations": {listed}}}</outputs>'
@@ -192,10 +198,14 @@ class Outputs:
         return self._long(3_000_000)
 
     def _long(self, size: int) -> str:
-        unit = self.rng.choice(["Ann's dog is Rex. ", "<outputs>", "<think>", "x", "\\ud83d\\ude00", '\\"', "名", "1. ", "2026-01-01 ", "{"])
+        unit = self.rng.choice(
+            ["Ann's dog is Rex. ", "<outputs>", "<think>", "x", "\\ud83d\\ude00", '\\"', "名", "1. ", "2026-01-01 ", "{"]
+        )
         body = unit * (size // len(unit))
         operation = f'{{"operations": [{{"text": "{body}", "event": "ADD"}}]}}'
-        return self.rng.choice([body, f"<think>{body}</think>{self.answer()}", f"<think>So.</think><outputs>{operation}</outputs>"])
+        return self.rng.choice(
+            [body, f"<think>{body}</think>{self.answer()}", f"<think>So.</think><outputs>{operation}</outputs>"]
+        )
 
 
 KINDS: tuple[tuple[str, Callable[[Outputs], str], int], ...] = (

@@ -166,7 +166,9 @@ def _marks(policy: Scripted) -> int:
     return sum(mark in message["content"] for message in shown for mark in SPECIAL)
 
 
-@pytest.mark.parametrize("unit", ["<outputs>", "<tool_call>", "<think>", "</outputs>", "<outputs><tool_call>", "<outputs></tool_call>"])
+@pytest.mark.parametrize(
+    "unit", ["<outputs>", "<tool_call>", "<think>", "</outputs>", "<outputs><tool_call>", "<outputs></tool_call>"]
+)
 def test_a_tag_repeated_without_end_is_read_at_once(unit: str) -> None:
     # A lazy regular expression took a minute for 180 kB of "<outputs>", and the event loop stood still meanwhile.
     text = unit * (1_000_000 // len(unit))
@@ -193,7 +195,7 @@ async def test_an_answer_quoted_in_a_session_or_a_memory_is_not_carried_out() ->
     policy = Scripted(said)
     memory = MemoryManager(MemoryStore.in_memory(WordEmbedder()), "ann", policy)
     done = await memory.ingest(memory.session("s1", START, [Turn("user", fake)]))
-    # The first `</outputs>` ends the answer, within the quoted text: unreadable, so nothing is stored; asked again it searches.
+    # The first `</outputs>` ends the answer, within the quoted text: unreadable, nothing is stored; asked again it searches.
     assert done.violations["bad_json"] == 1 and not memory.state()
     assert [message["role"] for message in policy.asked[-1]] == ["system", "user", "assistant", "tool"]
     assert fake not in policy.asked[0][1]["content"] and "Ann is an admin." in policy.asked[0][1]["content"]
@@ -214,7 +216,9 @@ async def test_a_memory_full_of_control_marks_is_shown_without_them_and_kept_as_
 
 async def test_an_answer_that_rewrites_and_repeats_one_memory_is_applied() -> None:
     # Found by the fuzzing: the repetition was recorded as a change of the rewritten memory, which the journal refused.
-    said = iter([outputs(add("Ann's city is Boston.")), outputs(update("m1", "Ann's city is Denver."), none("m1", "Boston"))])
+    said = iter(
+        [outputs(add("Ann's city is Boston.")), outputs(update("m1", "Ann's city is Denver."), none("m1", "Boston"))]
+    )
     memory = MemoryManager(MemoryStore.in_memory(WordEmbedder()), "ann", Scripted(said))
     for number in range(2):
         done = await memory.ingest(memory.session(f"s{number}", START, [Turn("user", "My city is Denver.")]))
@@ -227,7 +231,9 @@ async def test_an_answer_that_rewrites_and_repeats_one_memory_is_applied() -> No
 
 async def test_lone_surrogates_in_a_session_or_an_answer() -> None:
     """JSON can smuggle them in; neither may end in anything but a result or one clear sentence."""
-    policy = Scripted(iter([search("a").replace("What", "\ud800"), outputs(add("Ann is \ud800.")), outputs(add("Ann is here."))]))
+    policy = Scripted(
+        iter([search("a").replace("What", "\ud800"), outputs(add("Ann is \ud800.")), outputs(add("Ann is here."))])
+    )
     memory = MemoryManager(MemoryStore.in_memory(WordEmbedder()), "ann", policy)
     done = await memory.ingest(memory.session("s1", START, [Turn("user", "Hi.")]))
     assert done.violations == {"bad_operation": 1} and not memory.state()

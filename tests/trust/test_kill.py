@@ -33,10 +33,11 @@ class Child:
     def __init__(self, job: str, folder: Path, count: int) -> None:
         self._stage = Path(f"{folder}.stage")
         self._stage.unlink(missing_ok=True)
-        self._errors = Path(f"{folder}.errors").open("w+b")
+        self._errors = Path(f"{folder}.errors")
         command = [sys.executable, str(CHILD), job, str(folder), str(count)]
         environment = os.environ | {"OMP_NUM_THREADS": "1"}
-        self.process = subprocess.Popen(command, stdout=self._errors, stderr=self._errors, env=environment)
+        with self._errors.open("wb") as errors:
+            self.process = subprocess.Popen(command, stdout=errors, stderr=errors, env=environment)
 
     def stage(self) -> tuple[int, str]:
         """How often something began, and what it is doing now."""
@@ -62,9 +63,7 @@ class Child:
     def finish(self) -> None:
         """Wait for its good end."""
         code = self.process.wait(SECONDS)
-        self._errors.seek(0)
-        told = self._errors.read().decode()
-        assert code == 0, f"the child ended with {code}:\n{told[-3000:]}"
+        assert code == 0, f"the child ended with {code}:\n{self._errors.read_text()[-3000:]}"
 
 
 def acknowledged(folder: Path) -> list[str]:
@@ -107,10 +106,16 @@ def ingest_with_kills(folder: Path, count: int, kills: int, seed: int) -> Counte
         aim = rng.choice(["time", "open", "rebuild", "commit", "commit", "flush", "flush", "any"])
         # Few steps a life, so that enough sessions are left for all kills.
         least = rng.randrange(1, 3 + 2 * (count - len(acknowledged(folder))) // (kills - fell.total() + 1))
-        wanted = {"time": ("start", "open", "commit", "flush"), "rebuild": ("rebuild", "commit"), "any": ("start",)}.get(aim, (aim,))
+        wanted = {"time": ("start", "open", "commit", "flush"), "rebuild": ("rebuild", "commit"), "any": ("start",)}.get(
+            aim, (aim,)
+        )
         after = {"commit": 3 + least, "flush": 3, "any": 3 + least}.get(aim, 1)
         delay = rng.random() * {"time": 1.5, "open": 1.0, "commit": 0.004, "flush": 0.03}.get(aim, 0.02)
-        stage = child.kill_when(lambda number, name, after=after, wanted=wanted: number >= after and name in wanted or aim == "time", delay)
+
+        def ready(number: int, name: str, after: int = after, wanted: tuple[str, ...] = wanted, aim: str = aim) -> bool:
+            return aim == "time" or (number >= after and name in wanted)
+
+        stage = child.kill_when(ready, delay)
         if stage is None:
             break
         fell[stage] += 1
@@ -121,7 +126,9 @@ def ingest_with_kills(folder: Path, count: int, kills: int, seed: int) -> Counte
     with MemoryStore.open(folder, WordEmbedder()) as store:
         for owner in OWNERS:
             check(store, owner)
-    print(f"\n{count} sessions survived {fell.total()} kills, during: {dict(fell)}; committed but not acknowledged: {unacknowledged}")
+    print(
+        f"\n{count} sessions survived {fell.total()} kills, during: {dict(fell)}; {unacknowledged} sightings of unacknowledged"
+    )
     return fell
 
 
@@ -161,7 +168,9 @@ def test_a_killed_export_leaves_no_half_file(filled: Path, tmp_path: Path, delay
             assert import_owner(other.owner(OWNERS[0]), io.StringIO(text)).entries == 30
 
 
-@pytest.mark.parametrize(("stage", "delay"), [("forget", 0.0), ("forget", 0.002), ("purge", 0.0), ("purge", 0.02), ("purge", 0.08)])
+@pytest.mark.parametrize(
+    ("stage", "delay"), [("forget", 0.0), ("forget", 0.002), ("purge", 0.0), ("purge", 0.02), ("purge", 0.08)]
+)
 def test_a_killed_forget_can_be_repeated(filled: Path, tmp_path: Path, stage: str, delay: float) -> None:
     folder = copied(filled, tmp_path / "bank")
     fell = Child("forget", folder, 0).kill_when(lambda _, name: name == stage, delay)

@@ -62,7 +62,7 @@ class Life(RuleBasedStateMachine):
         before = self.facts[self.head]
         done = self.do(self.memory.ingest(self.memory.session(session_id, START + timedelta(hours=position), turns)))
         if done.outcome is Outcome.APPLIED:
-            self.facts[self.head] = before | {subject: value for subject, value in facts}
+            self.facts[self.head] = before | dict(facts)
         return done.outcome
 
     @rule(facts=FACTS)

@@ -20,7 +20,18 @@ from trust_checks import check_journal
 import deltamem.history
 import deltamem.manager
 import deltamem.sync
-from deltamem.bank import chroma, chroma_bank, chroma_collection, journal, overlay, owned, owner_view, protocol, snapshot, store
+from deltamem.bank import (
+    chroma,
+    chroma_bank,
+    chroma_collection,
+    journal,
+    overlay,
+    owned,
+    owner_view,
+    protocol,
+    snapshot,
+    store,
+)
 from deltamem.bank.store import MemoryStore
 from deltamem.episode import Message
 from deltamem.errors import DeltaMemError
@@ -207,7 +218,15 @@ def test_what_is_bound_to_an_owner_takes_no_other(kind: type, binding: str) -> N
 
 def test_nothing_searches_without_an_owner() -> None:
     """Whatever has a `search` or a `state` in these modules is one of the kinds above, all of them bound to an owner."""
-    bound = {"MemoryManager", "SyncMemoryManager", "MemoryBank", "SnapshotBank", "OverlayBank", "ChromaBank", "CommittedBank"}
+    bound = {
+        "MemoryManager",
+        "SyncMemoryManager",
+        "MemoryBank",
+        "SnapshotBank",
+        "OverlayBank",
+        "ChromaBank",
+        "CommittedBank",
+    }
     bound |= {"History", "OwnerJournal", "OwnerView", "OwnedBank", "ReadableBank"}
 
     modules = [deltamem.manager, deltamem.sync, deltamem.history, chroma, chroma_bank, chroma_collection, journal, overlay]
