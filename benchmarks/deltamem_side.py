@@ -14,7 +14,7 @@ from side import Calls, Side, run
 from workload import OWNER
 
 from deltamem.bank.store import MemoryStore
-from deltamem.embedding import load_embedder
+from deltamem.embedding import SentenceTransformerEmbedder, load_embedder
 from deltamem.endpoint_policy import EndpointPolicy
 from deltamem.episode import Message
 from deltamem.llm import LLM
@@ -85,9 +85,8 @@ def open_deltamem(folder: Path, model_url: str) -> Iterator[Side]:
 def watch(calls: Calls) -> None:
     """Count what both sides have: embedding and Chroma."""
     from chromadb.api.models.Collection import Collection
-    from sentence_transformers import SentenceTransformer
 
-    calls.watch("embedding", SentenceTransformer, "encode")
+    calls.watch("embedding", SentenceTransformerEmbedder, "documents", "queries")
     calls.watch("store", Collection, "query", "get", "add", "upsert", "update", "delete", "modify", "count")
 
 

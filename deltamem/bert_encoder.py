@@ -76,14 +76,10 @@ class BertEncoder:
     """Mean-pooled unit vectors of texts, for the weights of a loaded sentence-transformers model."""
 
     def __init__(self, model: SentenceTransformer) -> None:
-        """Pack the weights; use `fast_encoder`, which checks that the model is of the right kind.
-
-        Args:
-            model: A BERT encoder with mean pooling, float32, on the CPU.
+        """Pack the weights of a float32 BERT on the CPU; use `fast_encoder`, which checks that the model is one.
 
         Raises:
-            RuntimeError: If this build of torch cannot pack weights for oneDNN.
-            AttributeError: If the model is not built like BERT.
+            AttributeError: If the model is not built like BERT, or this build of torch has no oneDNN.
         """
         library: Any = model[0].tokenizer
         # A copy, because the library sets padding and truncation on its own at every call.
@@ -168,7 +164,7 @@ def fast_encoder(model: SentenceTransformer) -> BertEncoder | None:
             _log.debug("the library embeds, because the model is not a plain float32 BERT with mean pooling on a CPU")
             return None
         encoder = BertEncoder(model)
-        expected = model.encode(list(PROBES), normalize_embeddings=True, show_progress_bar=False)
+        expected = model.encode(list(PROBES), batch_size=1, normalize_embeddings=True, show_progress_bar=False)
         difference = float(np.abs(encoder.encode(PROBES) - expected).max())
     except (AttributeError, RuntimeError) as error:
         _log.info("the library embeds, because the fast encoder cannot be used here: %s", error)
@@ -197,5 +193,7 @@ def _qualifies(model: SentenceTransformer) -> bool:
         and model.default_prompt_name is None
         and not model[0].do_lower_case
         and model[0].tokenizer.is_fast
+        # On the left, padding would shift the positions of the shorter texts.
+        and model[0].tokenizer.padding_side == "right"
         and bool(torch.backends.mkldnn.is_available())
     )

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from weakref import WeakKeyDictionary
 
 from deltamem.bank.journal import OwnerJournal
@@ -16,6 +16,9 @@ from deltamem.errors import DeltaMemError
 from deltamem.memory import MemoryState
 from deltamem.recall import KnownTexts
 from deltamem.sessions import Session
+
+_POLL_SECONDS = 0.005
+"""How often an event loop asks whether another one has finished its turn."""
 
 
 class OwnedBank:
@@ -28,8 +31,9 @@ class OwnedBank:
         self.bank = bank
         self._embed = embed
         self._write = threading.RLock()
-        self._known = KnownTexts(bank.state)
+        self._known: KnownTexts | None = None
         self._turns: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = WeakKeyDictionary()
+        self._turn = threading.Lock()
         self._erased = False
 
     @contextmanager
@@ -51,15 +55,27 @@ class OwnedBank:
 
     @property
     def known_texts(self) -> KnownTexts:
-        """The texts of the present state, for recognising what was recalled from it."""
-        return self._known
+        """The texts of the present state, for recognising what was recalled from it. Made when it is first needed."""
+        with self._write:
+            if self._known is None:
+                self._known = KnownTexts(self.bank.state)
+            return self._known
 
-    def turn(self) -> asyncio.Lock:
-        """Lets the sessions of this owner take turns within one event loop.
+    @asynccontextmanager
+    async def turn(self) -> AsyncIterator[None]:
+        """Let those who change this owner's memory take turns, whatever event loop they run in.
 
-        Writers in other loops are kept apart by `commit`, which refuses a step that started from an older state.
+        Reading a session lays changes over the bank, which must not move meanwhile. Writers without a turn are kept apart
+        by `commit`, which refuses a step that started from an older state.
         """
-        return self._turns.setdefault(asyncio.get_running_loop(), asyncio.Lock())
+        async with self._turns.setdefault(asyncio.get_running_loop(), asyncio.Lock()):
+            # Polled, because a cancelled wait in a thread would take the lock after all and never give it back.
+            while not self._turn.acquire(blocking=False):
+                await asyncio.sleep(_POLL_SECONDS)
+            try:
+                yield
+            finally:
+                self._turn.release()
 
     def commit(
         self,
@@ -132,7 +148,7 @@ class OwnedBank:
         with self.writing():
             state = self.journal.state()
             self.bank.update(state, self._vectors(state), self.journal.head)
-            self._known = KnownTexts(state)
+            self._known = None
 
     def _forgotten(self, memory_id: str) -> Entry | None:
         """The entry that forgot a memory, if it is forgotten already."""
@@ -147,4 +163,4 @@ class OwnedBank:
 
     def _move(self, entry: Entry, state: MemoryState, vectors: Mapping[str, Vectors]) -> None:
         self.bank.update(state, vectors, entry.position)
-        self._known = self._known.updated(entry.changes)
+        self._known = None if self._known is None else self._known.updated(entry.changes)

@@ -172,7 +172,8 @@ class Slow(RulePolicy):
         return await super().complete(messages)
 
 
-def test_two_managers_of_one_owner_in_two_loops_lose_nothing(tmp_path: Path) -> None:
+@pytest.mark.parametrize("place", ["disk", "memory"])
+def test_two_managers_of_one_owner_in_two_loops_lose_nothing(tmp_path: Path, place: str) -> None:
     failures: list[BaseException] = []
 
     def work(store: MemoryStore, mine: list[Session]) -> None:
@@ -187,7 +188,8 @@ def test_two_managers_of_one_owner_in_two_loops_lose_nothing(tmp_path: Path) -> 
             failures.append(error)
 
     everything = list(sessions(24))
-    with MemoryStore.open(tmp_path / "bank", WordEmbedder()) as store:
+    on_disk = place == "disk"
+    with MemoryStore.open(tmp_path, WordEmbedder()) if on_disk else MemoryStore.in_memory(WordEmbedder()) as store:
         # Eight sessions are given to both.
         parts = (everything[:16], everything[8:])
         threads = [threading.Thread(target=work, args=(store, part)) for part in parts]
