@@ -8,7 +8,9 @@ from collections.abc import ItemsView, Iterable, Iterator, KeysView, Mapping, Se
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar, overload
+
+Default = TypeVar("Default")
 
 
 class Event(StrEnum):
@@ -91,6 +93,16 @@ class MemoryState(Mapping[str, Memory]):
     # The views of the dictionary itself are several times faster than those that Mapping makes.
     def __contains__(self, memory_id: object) -> bool:
         return memory_id in self._memories
+
+    @overload
+    def get(self, memory_id: str, /) -> Memory | None: ...
+
+    @overload
+    def get(self, memory_id: str, default: Default, /) -> Memory | Default: ...
+
+    def get(self, memory_id: str, default: object = None, /) -> object:
+        """The memory of an id, or a default."""
+        return self._memories.get(memory_id, default)
 
     def keys(self) -> KeysView[str]:
         """The ids, in iteration order."""

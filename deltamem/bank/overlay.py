@@ -102,7 +102,7 @@ class OverlayBank:
         old = self._changes
         fresh = fresh_vectors(old.state, state, vectors, old.matrix.shape[1])
         own = {memory_id: vector for memory_id, vector in old.vectors.items() if memory_id in state} | fresh
-        gone = {memory_id for memory_id in old.state if memory_id not in state} | fresh.keys()
+        gone = (old.state.keys() - state.keys()) | fresh.keys()
         hidden = old.hidden | {memory_id for memory_id in gone if memory_id in self._base.state}
         # In the order of the state, so that equal similarities are cut off in that order too.
         own = {memory_id: own[memory_id] for memory_id in state if memory_id in own}
