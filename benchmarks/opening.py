@@ -1,7 +1,7 @@
 """Opening a store with many memories: ``python benchmarks/opening.py [--memories 100000]``.
 
-Makes a store with one owner, then opens it in new processes: intact, and with its index removed, which is rebuilt and says how
-far it is. Vectors cost nothing here, so the rebuilding is that of the index alone; the import of the packages counts apart.
+Makes a store with one owner, then opens it in new processes: intact, and with its index removed, which is rebuilt and says
+how far it is. Vectors cost nothing here, so it is the rebuilding of the index alone; importing packages does not count.
 """
 
 from __future__ import annotations
@@ -51,12 +51,14 @@ def fill(folder: Path, memories: int) -> None:
         for start in range(1, memories + 1, TOGETHER):
             texts = {n: f"Ann keeps {n} things in room {n % 97} of house {n // 97}." for n in range(start, start + TOGETHER)}
             changes = [Change(ChangeEvent.ADD, f"m{n}", None, Memory(f"m{n}", text, TIME)) for n, text in texts.items()]
-            owner.append(EntryKind.SESSION, changes, session=Session("ann", "Ann", TIME, (Turn("user", "Hi."),), f"s{start}"))
+            owner.append(
+                EntryKind.SESSION, changes, session=Session("ann", "Ann", TIME, (Turn("user", "Hi."),), f"s{start}")
+            )
 
 
 def open_once(folder: Path) -> None:
     """Open the store in this process, search, and print what it took."""
-    import deltamem.bank.chroma.index  # noqa: F401  the import is not what is measured
+    import deltamem.bank.chroma.index.index  # noqa: F401  the import is not what is measured
 
     base = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     told: list[int] = []

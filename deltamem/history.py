@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 
-from deltamem.bank.journal import OwnerJournal
-from deltamem.bank.records import Change, ChangeEvent, Entry, EntryKind
 from deltamem.errors import DeltaMemError
+from deltamem.journal.journal import OwnerJournal
+from deltamem.journal.records import Change, ChangeEvent, Entry, EntryKind
 from deltamem.memory import Diff, MemoryState, diff
 
 Point = int | str | datetime | None

@@ -16,18 +16,18 @@ import numpy as np
 from deltamem.bank.overlay import OverlayBank
 from deltamem.bank.owned import OwnedBank
 from deltamem.bank.protocol import Hit, merge_hits
-from deltamem.bank.records import Change
 from deltamem.bank.store import MemoryStore
 from deltamem.embedding import Vectors
 from deltamem.episode import Episode, EpisodeConfig, Message, Trajectory, opening_messages
+from deltamem.journal.records import Change
 from deltamem.llm import ContextLengthError
 from deltamem.memory import Event, Memory, MemoryState, Operation, fresh_ids
 from deltamem.policy import Completion, Policy, ScopedPolicy
-from deltamem.recall import mark_recalled, settle
 from deltamem.rollout import drive
 from deltamem.sessions import Session
-from deltamem.sources import SourceFinder
-from deltamem.splitting import Part, estimate_tokens, split_session
+from deltamem.text.recall import mark_recalled, settle
+from deltamem.text.sources import SourceFinder
+from deltamem.text.splitting import Part, estimate_tokens, split_session
 from deltamem.transition import Usage, take_step
 
 SMALLEST_PART = 128

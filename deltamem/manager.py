@@ -21,16 +21,16 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self, TextIO
 
-from deltamem.bank.journal import SessionKnownError, StaleJournalError
 from deltamem.bank.protocol import Hit
-from deltamem.bank.records import Entry, Erasure, digest_of
 from deltamem.bank.store import MemoryStore, Progress
-from deltamem.bank.transfer import Counts, export_owner, import_owner
 from deltamem.embedding import OFFLINE_MODEL, LazyEmbedder
 from deltamem.episode import EpisodeConfig
 from deltamem.errors import DeltaMemError
 from deltamem.history import History, HistoryStep, Origin, Point
 from deltamem.ingestion import SessionReader
+from deltamem.journal.journal import SessionKnownError, StaleJournalError
+from deltamem.journal.records import Entry, Erasure, digest_of
+from deltamem.journal.transfer import Counts, export_owner, import_owner
 from deltamem.memory import Diff, MemoryState
 from deltamem.policy import Policy, ScopedPolicy
 from deltamem.sessions import Session, Turn

@@ -73,9 +73,7 @@ class QueryBatcher:
             start += len(texts)
 
 
-async def drive(
-    episode: Episode, policy: Policy, search: Callable[[Sequence[str]], Awaitable[Sequence[Memory]]]
-) -> None:
+async def drive(episode: Episode, policy: Policy, search: Callable[[Sequence[str]], Awaitable[Sequence[Memory]]]) -> None:
     """Run an episode to its end.
 
     Args:

@@ -12,9 +12,9 @@ from typing import Any, Self, TextIO
 from anyio.from_thread import start_blocking_portal
 
 from deltamem.bank.protocol import Hit
-from deltamem.bank.records import Entry, Erasure
-from deltamem.bank.transfer import Counts
 from deltamem.history import HistoryStep, Origin, Point
+from deltamem.journal.records import Entry, Erasure
+from deltamem.journal.transfer import Counts
 from deltamem.manager import MemoryManager
 from deltamem.memory import Diff, MemoryState
 from deltamem.sessions import Session, Turn
@@ -107,7 +107,5 @@ class SyncMemoryManager:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.close()

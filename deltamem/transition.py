@@ -8,7 +8,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import NamedTuple
 
-from deltamem.bank.records import Change, ChangeEvent
+from deltamem.journal.records import Change, ChangeEvent
 from deltamem.memory import Event, Memory, MemoryState, Operation, apply
 
 

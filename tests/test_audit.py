@@ -12,7 +12,7 @@ from deltamem.audit import Audit, Finding, FindingKind, audit
 from deltamem.embedding import Embedder, Vectors, load_embedder
 from deltamem.memory import Memory, MemoryState
 from deltamem.sessions import LabelledSession, read_sessions
-from deltamem.words import words
+from deltamem.text.words import words
 from synth.offline import OfflineConfig, offline_writer
 from synth.pipeline import SESSIONS_FILE, write_dataset
 

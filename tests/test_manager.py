@@ -10,10 +10,10 @@ import pytest
 from episode_texts import WordEmbedder, add, none, outputs, update
 from rule_model import RulePolicy
 
-from deltamem.bank.records import ChangeEvent, EntryKind
 from deltamem.bank.store import MemoryStore
 from deltamem.episode import Message
 from deltamem.errors import DeltaMemError
+from deltamem.journal.records import ChangeEvent, EntryKind
 from deltamem.manager import ManagerSettings, MemoryManager
 from deltamem.memory import MemoryState
 from deltamem.policy import Completion, Policy
@@ -211,6 +211,10 @@ async def test_forgetting_erases_one_memory_and_then_everything() -> None:
     assert texts(memory.state()) == {"m1": "Ann's city is Boston.", "m3": "Ann's cat is Tom."}
     erasure = await memory.forget_owner()
     assert (erasure.memories, erasure.dialogues) == (2, 2)
+    with pytest.raises(DeltaMemError, match="erased"):
+        await memory.search("city")
+    with pytest.raises(DeltaMemError, match="erased"):
+        await memory.ingest(said(memory, "s9", "My cat is Tom."))
     fresh = MemoryManager(memory._store, "ann", RulePolicy())
     assert not fresh.state() and not await fresh.search("city") and memory._store.owners() == []
 

@@ -8,14 +8,14 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from weakref import WeakKeyDictionary
 
-from deltamem.bank.journal import OwnerJournal
 from deltamem.bank.protocol import MemoryBank, stale_ids
-from deltamem.bank.records import Change, Entry, EntryKind
 from deltamem.embedding import Vectors
 from deltamem.errors import DeltaMemError
+from deltamem.journal.journal import OwnerJournal
+from deltamem.journal.records import Change, Entry, EntryKind
 from deltamem.memory import MemoryState
-from deltamem.recall import KnownTexts
 from deltamem.sessions import Session
+from deltamem.text.recall import KnownTexts
 
 _POLL_SECONDS = 0.005
 """How often an event loop asks whether another one has finished its turn."""
@@ -28,13 +28,24 @@ class OwnedBank:
         """Bind a journal and the bank that was built from it; `embed` turns memory texts into vectors."""
         self.owner = bank.owner
         self.journal = journal
-        self.bank = bank
+        self._bank = bank
         self._embed = embed
         self._write = threading.RLock()
         self._known: KnownTexts | None = None
         self._turns: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = WeakKeyDictionary()
         self._turn = threading.Lock()
         self._erased = False
+
+    @property
+    def bank(self) -> MemoryBank:
+        """The bank.
+
+        Raises:
+            DeltaMemError: If the owner was erased.
+        """
+        if self._erased:
+            raise DeltaMemError(f"the memory of {self.owner!r} was erased; open it anew to begin again")
+        return self._bank
 
     @contextmanager
     def writing(self) -> Iterator[None]:
@@ -44,12 +55,11 @@ class OwnedBank:
             DeltaMemError: If the owner was erased meanwhile.
         """
         with self._write:
-            if self._erased:
-                raise DeltaMemError(f"the memory of {self.owner!r} was erased; open it anew to begin again")
+            _ = self.bank  # raises
             yield
 
     def retire(self) -> None:
-        """Refuse writing from now on, because the owner is being erased."""
+        """Refuse everything from now on, because the owner is being erased."""
         with self._write:
             self._erased = True
 

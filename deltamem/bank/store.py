@@ -17,16 +17,16 @@ from typing import TYPE_CHECKING, Self
 
 from filelock import FileLock, Timeout
 
-from deltamem.bank.journal import Journal
 from deltamem.bank.owned import OwnedBank
 from deltamem.bank.protocol import MemoryBank
-from deltamem.bank.records import Erasure
 from deltamem.bank.snapshot import SnapshotBank
 from deltamem.embedding import Embedder, Vectors
 from deltamem.errors import DeltaMemError
+from deltamem.journal.journal import Journal
+from deltamem.journal.records import Erasure
 
 if TYPE_CHECKING:
-    from deltamem.bank.chroma import ChromaIndex
+    from deltamem.bank.chroma.index import ChromaIndex
 
 JOURNAL_FILE = "journal.sqlite3"
 INDEX_FOLDER = "index"
@@ -73,7 +73,7 @@ class MemoryStore:
         Raises:
             DeltaMemError: If another process has the store open, or its files cannot be read.
         """
-        from deltamem.bank.chroma import ChromaIndex  # half a second of imports that an in-memory store does not need
+        from deltamem.bank.chroma.index import ChromaIndex  # half a second of imports that an in-memory store does not need
 
         try:
             folder.mkdir(parents=True, exist_ok=True)

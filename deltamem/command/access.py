@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from deltamem.bank.journal import Journal, OwnerJournal
 from deltamem.command.options import Options
 from deltamem.command.output import note, utf8
 from deltamem.errors import DeltaMemError
 from deltamem.history import Point
+from deltamem.journal.journal import Journal, OwnerJournal
 
 if TYPE_CHECKING:
     from deltamem.bank.store import MemoryStore, Progress

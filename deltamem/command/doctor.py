@@ -9,15 +9,15 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from deltamem.bank.journal import Journal
 from deltamem.command.access import JOURNAL_FILE
 from deltamem.command.options import Options
 from deltamem.command.output import Line, Output, visible
 from deltamem.errors import DeltaMemError
+from deltamem.journal.journal import Journal
 
 if TYPE_CHECKING:
-    from deltamem.bank.chroma import ChromaIndex
-    from deltamem.bank.owner_journal import OwnerJournal
+    from deltamem.bank.chroma.index import ChromaIndex
+    from deltamem.journal.owner_journal import OwnerJournal
 
 _PACKAGES = ("chromadb", "openai", "sentence-transformers", "torch", "numpy", "typer", "rich")
 _LITTLE_SPACE = 2**30
@@ -173,8 +173,8 @@ def _index(options: Options, journal: Journal) -> Iterator[Check]:
 
 
 def _index_files(options: Options, journal: Journal) -> Iterator[Check]:
-    from deltamem.bank import chroma_files
-    from deltamem.bank.chroma import ChromaIndex
+    from deltamem.bank.chroma import files as chroma_files
+    from deltamem.bank.chroma.index import ChromaIndex
     from deltamem.bank.store import INDEX_FOLDER
 
     folder = options.bank / INDEX_FOLDER

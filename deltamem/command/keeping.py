@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Annotated, TextIO
 
 import typer
 
-from deltamem.bank.records import ChangeEvent, EntryKind
 from deltamem.command.access import confirm, parse_point, past, require_entries, store, tell_if_empty
 from deltamem.command.options import Options
 from deltamem.command.output import Line, Output, utf8
@@ -19,13 +18,14 @@ from deltamem.command.reading import POINT_HELP, SIGNS, STYLES, memory_line
 from deltamem.command.records import change_record, memory_record
 from deltamem.errors import DeltaMemError
 from deltamem.history import History
+from deltamem.journal.records import ChangeEvent, EntryKind
 
 if TYPE_CHECKING:
-    from deltamem.bank.journal import OwnerJournal
     from deltamem.bank.owned import OwnedBank
     from deltamem.bank.protocol import Hit
-    from deltamem.bank.records import Entry
     from deltamem.bank.store import MemoryStore
+    from deltamem.journal.journal import OwnerJournal
+    from deltamem.journal.records import Entry
 
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for a confirmation.")]
 
@@ -114,7 +114,7 @@ def import_(
     rename: Annotated[bool, typer.Option("--rename", help="Accept the export of an owner with another name.")] = False,
 ) -> None:
     """Read an export into the empty memory of an owner; vectors are computed anew."""
-    from deltamem.bank.transfer import import_owner
+    from deltamem.journal.transfer import import_owner
 
     with ExitStack() as stack:
         stream: TextIO

@@ -7,12 +7,12 @@ from typing import Annotated
 
 import typer
 
-from deltamem.bank.records import ChangeEvent, EntryKind
 from deltamem.command.access import parse_point, past, tell_if_empty
 from deltamem.command.options import Options
 from deltamem.command.output import Line, Output, clock, utf8
 from deltamem.command.records import memory_record, memory_records, origin_record, step_record
 from deltamem.history import History, HistoryStep, Origin
+from deltamem.journal.records import ChangeEvent, EntryKind
 from deltamem.memory import Memory
 
 POINT_HELP = "A session id, @N for a journal position, or an ISO 8601 time."
@@ -146,8 +146,8 @@ def export(
 
     To standard output the export is all that is written, with --json too.
     """
-    from deltamem.bank.transfer import export_owner
     from deltamem.files import atomic_writer
+    from deltamem.journal.transfer import export_owner
 
     with past(options) as journal:
         tell_if_empty(options, journal)

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from dataclasses import asdict
 from typing import Any
 
-from deltamem.bank.records import Change
 from deltamem.history import HistoryStep, Origin
+from deltamem.journal.records import Change
 from deltamem.memory import Memory
 from deltamem.transition import Transition
 

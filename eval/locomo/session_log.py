@@ -10,9 +10,9 @@ from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from deltamem.bank.records import Entry
 from deltamem.errors import DeltaMemError
 from deltamem.files import atomic_writer
+from deltamem.journal.records import Entry
 from deltamem.transition import Outcome, Transition
 
 MAKING_FILE = "making.json"

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from deltamem.bank.journal import OwnerJournal
-from deltamem.bank.records import ChangeEvent
 from deltamem.errors import DeltaMemError
+from deltamem.journal.journal import OwnerJournal
+from deltamem.journal.records import ChangeEvent
 from deltamem.manager import MemoryManager
 from deltamem.sessions import Turn
 from eval.locomo.loader import Conversation, DatedSession

@@ -22,7 +22,7 @@ from bank_cases import (
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from deltamem.bank.chroma import ChromaIndex
+from deltamem.bank.chroma.index import ChromaIndex
 from deltamem.bank.overlay import OverlayBank
 from deltamem.bank.protocol import MemoryBank
 from deltamem.bank.snapshot import SnapshotBank

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 from command_cases import ROOT, one_sentence, run, run_json
 
-from deltamem.bank.journal import Journal
-from deltamem.bank.records import Change, ChangeEvent, EntryKind
 from deltamem.command.output import visible
+from deltamem.journal.journal import Journal
+from deltamem.journal.records import Change, ChangeEvent, EntryKind
 from deltamem.memory import Memory
 from deltamem.sessions import Session, Turn
 

@@ -24,11 +24,11 @@ from trust_checks import replay_journal
 
 import deltamem.manager
 from deltamem.bank.owned import OwnedBank
-from deltamem.bank.owner_journal import OwnerJournal
 from deltamem.bank.snapshot import SnapshotBank
 from deltamem.bank.store import MemoryStore
-from deltamem.bank.transfer import import_owner
 from deltamem.files import atomic_writer
+from deltamem.journal.owner_journal import OwnerJournal
+from deltamem.journal.transfer import import_owner
 from deltamem.manager import ManagerSettings, MemoryManager
 from deltamem.sessions import Session, Turn
 
@@ -110,7 +110,8 @@ async def ingest(store: MemoryStore, count: int, acks: int) -> None:
 
 
 def main(job: str, folder: Path, count: int) -> None:
-    from deltamem.bank import chroma, chroma_bank
+    from deltamem.bank.chroma import bank as chroma_bank
+    from deltamem.bank.chroma import index as chroma
 
     stage = Stage(folder)
     chroma.ChromaIndex.bank.__kwdefaults__["flush_every"] = FLUSH_EVERY

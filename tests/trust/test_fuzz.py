@@ -15,17 +15,17 @@ from episode_texts import WordEmbedder, add, none, outputs, search, update
 from model_outputs import INJECTIONS, KINDS, ODD_TEXTS, Outputs, model_outputs
 from trust_checks import check_explained, check_journal
 
-from deltamem.bank.journal import Journal
-from deltamem.bank.records import EntryKind
 from deltamem.bank.store import MemoryStore
 from deltamem.episode import Message
 from deltamem.errors import DeltaMemError
+from deltamem.journal.journal import Journal
+from deltamem.journal.records import EntryKind
 from deltamem.manager import ManagerSettings, MemoryManager
 from deltamem.memory import MemoryState, fresh_ids
 from deltamem.policy import Completion
 from deltamem.protocol import read_turn
-from deltamem.recall import KnownTexts, settle
 from deltamem.sessions import Session, Turn
+from deltamem.text.recall import KnownTexts, settle
 from deltamem.transition import Outcome, take_step
 
 SEED = 20260405

@@ -20,22 +20,15 @@ from trust_checks import check_journal
 import deltamem.history
 import deltamem.manager
 import deltamem.sync
-from deltamem.bank import (
-    chroma,
-    chroma_bank,
-    chroma_collection,
-    journal,
-    overlay,
-    owned,
-    owner_view,
-    protocol,
-    snapshot,
-    store,
-)
+from deltamem.bank import overlay, owned, protocol, snapshot, store
+from deltamem.bank.chroma import bank as chroma_bank
+from deltamem.bank.chroma import collection as chroma_collection
+from deltamem.bank.chroma import index as chroma
 from deltamem.bank.store import MemoryStore
 from deltamem.episode import Message
 from deltamem.errors import DeltaMemError
 from deltamem.history import History
+from deltamem.journal import journal, owner_view
 from deltamem.manager import ManagerSettings, MemoryManager
 from deltamem.policy import Completion
 from deltamem.sessions import Session, Turn
@@ -145,7 +138,7 @@ def check_files(folder: Path, owners: int) -> None:
     assert not [path for path, held in index.items() if NAMES[-1][:100].encode() in held]
     everything = b"".join(path.read_bytes() for path in folder.rglob("*") if path.is_file())
     assert CANARIES[NAMES[6]].encode() not in everything and CANARIES[NAMES[0]].encode() in everything
-    from deltamem.bank.chroma import ChromaIndex
+    from deltamem.bank.chroma.index import ChromaIndex
 
     opened = ChromaIndex.open(folder / "index")
     assert len(opened.collections()) == owners

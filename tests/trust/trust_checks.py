@@ -7,9 +7,9 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from deltamem.bank.journal import Journal, OwnerJournal
-from deltamem.bank.records import Change
-from deltamem.bank.transfer import export_owner, import_owner
+from deltamem.journal.journal import Journal, OwnerJournal
+from deltamem.journal.records import Change
+from deltamem.journal.transfer import export_owner, import_owner
 from deltamem.memory import Memory, MemoryState
 
 ID = re.compile(r"m[1-9][0-9]*", re.ASCII)

@@ -10,11 +10,11 @@ from random import Random
 
 import pytest
 
-from deltamem.bank import database
-from deltamem.bank.journal import Journal, OwnerJournal, SessionKnownError, StaleJournalError
-from deltamem.bank.records import Change, ChangeEvent, Entry, EntryKind, digest_of
-from deltamem.bank.replay import lineage
 from deltamem.errors import DeltaMemError
+from deltamem.journal import database
+from deltamem.journal.journal import Journal, OwnerJournal, SessionKnownError, StaleJournalError
+from deltamem.journal.records import Change, ChangeEvent, Entry, EntryKind, digest_of
+from deltamem.journal.replay import lineage
 from deltamem.memory import Memory, MemoryState
 from deltamem.sessions import Session, Turn
 

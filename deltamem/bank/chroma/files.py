@@ -3,7 +3,7 @@
 Chroma's native code trusts its files: HNSW files with garbage in them end the process with a segmentation fault, and
 truncated ones can give wrong results in silence. So a folder that was closed in good order is *sealed*: a small file notes
 the size and time of change of every other file. A folder whose seal is missing (the process was killed) or does not fit
-(somebody wrote, cut, deleted or copied files) is examined in a child process first (`deltamem.bank.chroma_check`), which
+(somebody wrote, cut, deleted or copied files) is examined in a child process first (`deltamem.bank.chroma.check`), which
 may crash in our place. What it finds bad is thrown away; the index is derived and is rebuilt.
 """
 
@@ -92,7 +92,7 @@ def damaged_collections(folder: Path) -> list[str] | None:
 
 def _check(folder: Path, skip: list[str], limit: float) -> tuple[bool, dict[str, bool]]:
     """Run the examination once; returns whether it came to its end, and the verdict on each collection it began."""
-    command = [sys.executable, "-m", "deltamem.bank.chroma_check", str(folder.resolve()), *skip]
+    command = [sys.executable, "-m", "deltamem.bank.chroma.check", str(folder.resolve()), *skip]
     # The child must find the same packages, however this process found them.
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
     try:

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from datetime import datetime
 
-from deltamem.bank import entry_rows as rows
-from deltamem.bank.database import Database
-from deltamem.bank.records import Change, Entry, memory_number
-from deltamem.bank.replay import problems_of
 from deltamem.errors import DeltaMemError
+from deltamem.journal import rows
+from deltamem.journal.database import Database
+from deltamem.journal.records import Change, Entry, memory_number
+from deltamem.journal.replay import problems_of
 from deltamem.memory import MemoryState
 from deltamem.sessions import Turn
 

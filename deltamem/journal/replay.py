@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 
-from deltamem.bank.records import Change, ChangeEvent, Entry, EntryKind, memory_number, shape_problem
+from deltamem.journal.records import Change, ChangeEvent, Entry, EntryKind, memory_number, shape_problem
 from deltamem.memory import Memory, MemoryState
 
 

@@ -19,7 +19,7 @@ from chromadb.api import ClientAPI
 from chromadb.api.collection_configuration import CreateCollectionConfiguration, CreateHNSWConfiguration
 from chromadb.config import Settings
 
-from deltamem.bank.fingerprint import EMPTY, combine, fingerprint, of_texts
+from deltamem.bank.chroma.fingerprint import EMPTY, combine, fingerprint, of_texts
 from deltamem.bank.overlay import ranked
 from deltamem.bank.protocol import Hit
 from deltamem.bank.snapshot import SnapshotBank

@@ -9,11 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deltamem.bank.protocol import Hit
-from deltamem.bank.records import Change, ChangeEvent
+from deltamem.journal.records import Change, ChangeEvent
 from deltamem.memory import Event, Memory, MemoryState, Operation
-from deltamem.recall import MARK, Adjustment, KnownTexts, Settled, mark_recalled, settle
 from deltamem.sessions import Turn
-from deltamem.words import normalised
+from deltamem.text.recall import MARK, Adjustment, KnownTexts, Settled, mark_recalled, settle
+from deltamem.text.words import normalised
 
 TIME = datetime(2026, 4, 5, 20, 1)
 DENVER = Memory("m1", "Ana lives in Denver.", TIME)

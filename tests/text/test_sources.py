@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deltamem.sessions import Turn
-from deltamem.sources import SourceFinder
+from deltamem.text.sources import SourceFinder
 
 
 def dialogue(*contents: str) -> list[Turn]:

@@ -9,10 +9,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from deltamem.bank.database import Database
-from deltamem.bank.owner_journal import OwnerJournal, SessionKnownError, StaleJournalError
-from deltamem.bank.records import Erasure
 from deltamem.errors import DeltaMemError
+from deltamem.journal.database import Database
+from deltamem.journal.owner_journal import OwnerJournal, SessionKnownError, StaleJournalError
+from deltamem.journal.records import Erasure
 
 __all__ = ["Journal", "OwnerJournal", "SessionKnownError", "StaleJournalError"]
 

@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from deltamem.bank.chroma_collection import CommittedBank, IndexUnavailableError
-from deltamem.bank.locking import SharedLock
+from deltamem.bank.chroma.collection import CommittedBank, IndexUnavailableError
+from deltamem.bank.chroma.locking import SharedLock
 from deltamem.bank.overlay import OverlayBank
 from deltamem.bank.protocol import Hit, ReadableBank
 from deltamem.bank.snapshot import SnapshotBank
@@ -50,6 +50,7 @@ class ChromaBank:
         self._base: ReadableBank = _in_memory(committed) if len(committed.state) <= exact_up_to else committed
         self._overlay = OverlayBank(self._base)
         self._lock = SharedLock()
+        self._closed = False
 
     @property
     def state(self) -> MemoryState:
@@ -74,6 +75,7 @@ class ChromaBank:
             IndexUnavailableError: If Chroma fails.
         """
         with self._lock.shared():
+            self._check_open()
             return self._overlay.search(query_vectors, k)
 
     def vectors(self, memory_ids: Sequence[str]) -> Vectors:
@@ -84,6 +86,7 @@ class ChromaBank:
             IndexUnavailableError: If Chroma fails.
         """
         with self._lock.shared():
+            self._check_open()
             return self._overlay.vectors(memory_ids)
 
     def update(self, state: MemoryState, vectors: Mapping[str, Vectors], position: int) -> None:
@@ -93,6 +96,7 @@ class ChromaBank:
             ValueError: If a vector is missing or has the wrong shape; the bank is unchanged.
         """
         with self._lock.exclusive():
+            self._check_open()
             self._overlay.update(state, vectors, position)
             if self.pending >= self._flush_at:
                 self._try_to_flush()
@@ -115,6 +119,17 @@ class ChromaBank:
         with self._lock.exclusive():
             self._flush()
             self._erase(self._committed)
+
+    def close(self) -> None:
+        """Let go of the memories and their vectors; every later call fails."""
+        with self._lock.exclusive():
+            self._closed = True
+            self._base = SnapshotBank(self.owner, MemoryState(), np.zeros((0, 0), dtype=np.float32))
+            self._overlay = OverlayBank(self._base)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise IndexUnavailableError("the bank is closed, or its owner was erased")
 
     def _try_to_flush(self) -> bool:
         try:

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from bank_cases import check_ranking, lettered, move, state_of, vectors_of
 
-from deltamem.bank.chroma import ChromaIndex
-from deltamem.bank.chroma_bank import ChromaBank
-from deltamem.bank.chroma_collection import client_settings, collection_name
+from deltamem.bank.chroma.bank import ChromaBank
+from deltamem.bank.chroma.collection import client_settings, collection_name
+from deltamem.bank.chroma.index import ChromaIndex
 from deltamem.errors import DeltaMemError
 from deltamem.memory import MemoryState
 

@@ -7,11 +7,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 
-from deltamem.bank import entry_rows as rows
-from deltamem.bank.owner_view import OwnerView
-from deltamem.bank.records import Change, ChangeEvent, Entry, EntryKind, digest_of, shape_problem
-from deltamem.bank.replay import changes_between, lineage, step
 from deltamem.errors import DeltaMemError
+from deltamem.journal import rows
+from deltamem.journal.owner_view import OwnerView
+from deltamem.journal.records import Change, ChangeEvent, Entry, EntryKind, digest_of, shape_problem
+from deltamem.journal.replay import changes_between, lineage, step
 from deltamem.memory import Memory
 from deltamem.sessions import Session, Turn
 

@@ -5,7 +5,7 @@ opens it holds a lock on the folder (see `deltamem.bank.store`). What can be wro
 
 - behind the journal (the process ended with changes in memory): only the changed memories are embedded again;
 - ahead, of other texts, incomplete, made with another embedder, or missing: the collection is built anew;
-- damaged files: see `deltamem.bank.chroma_files`; damaged collections, or the whole database, are built anew.
+- damaged files: see `deltamem.bank.chroma.files`; damaged collections, or the whole database, are built anew.
 
 Deleting a vector in Chroma leaves its bytes in several files, so erasing (`ChromaBank.purge`, `ChromaIndex.drop`) writes
 the collection anew, closes the database, vacuums it and removes what is left over.
@@ -24,9 +24,9 @@ import chromadb
 from chromadb.api.client import Client
 from chromadb.errors import NotFoundError
 
-from deltamem.bank import chroma_files
-from deltamem.bank.chroma_bank import ChromaBank
-from deltamem.bank.chroma_collection import (
+from deltamem.bank.chroma import files as chroma_files
+from deltamem.bank.chroma.bank import ChromaBank
+from deltamem.bank.chroma.collection import (
     BUILDING,
     EMBEDDER,
     POSITION,
@@ -38,8 +38,8 @@ from deltamem.bank.chroma_collection import (
     read_vectors,
     write_vectors,
 )
-from deltamem.bank.chroma_repair import Embed, Progress, Step, Target, build, catch_up
-from deltamem.bank.locking import SharedLock
+from deltamem.bank.chroma.locking import SharedLock
+from deltamem.bank.chroma.repair import Embed, Progress, Step, Target, build, catch_up
 from deltamem.errors import DeltaMemError
 from deltamem.memory import MemoryState
 
@@ -47,7 +47,7 @@ logger = logging.getLogger(__name__)
 
 FLUSH_EVERY = 128
 EXACT_UP_TO = 5_000
-"""Memories, whose vectors of 384 numbers take 7.5 MB. Beyond, Chroma is as fast, and reading them all would delay opening."""
+"""Memories, whose vectors of 384 numbers take 7.5 MB. Beyond, Chroma is as fast, and reading them would delay opening."""
 _NEXT = "-next"
 """Ending of the name of a collection that will replace another."""
 
@@ -178,7 +178,8 @@ class ChromaIndex:
             IndexUnavailableError: If Chroma fails.
             DeltaMemError: If the files are in use by somebody else.
         """
-        self._banks.pop(owner, None)
+        if (bank := self._banks.pop(owner, None)) is not None:
+            bank.close()
         for ending in ("", _NEXT):
             self._delete(collection_name(owner) + ending)
         self._erase_remains()
@@ -187,6 +188,7 @@ class ChromaIndex:
         """Write what is pending and let go of the database. Does nothing the second time."""
         for bank in self._banks.values():
             bank.flush()
+            bank.close()
         self._banks.clear()
         with self._lock.exclusive():
             if self._client is None:

@@ -8,10 +8,10 @@ from typing import Annotated, Literal, NamedTuple, TextIO, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, PlainSerializer, PlainValidator, ValidationError
 
-from deltamem.bank.owner_journal import OwnerJournal
-from deltamem.bank.records import Change, ChangeEvent, Entry, EntryKind
-from deltamem.bank.replay import same
 from deltamem.errors import DeltaMemError
+from deltamem.journal.owner_journal import OwnerJournal
+from deltamem.journal.records import Change, ChangeEvent, Entry, EntryKind
+from deltamem.journal.replay import same
 from deltamem.memory import Memory
 from deltamem.sessions import Role, Turn
 

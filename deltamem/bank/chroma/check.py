@@ -1,4 +1,4 @@
-"""Examines an embedded Chroma database: ``python -m deltamem.bank.chroma_check FOLDER [COLLECTION TO SKIP ...]``.
+"""Examines an embedded Chroma database: ``python -m deltamem.bank.chroma.check FOLDER [COLLECTION TO SKIP ...]``.
 
 Runs in a process of its own, because damaged files can end the process that reads them. Prints ``begin NAME`` and then
 ``good NAME`` or ``bad NAME`` for each collection; exit code 1 means that the database as a whole cannot be used.
@@ -15,9 +15,9 @@ from pathlib import Path
 import chromadb
 import numpy as np
 
-from deltamem.bank.chroma_collection import BUILDING, EMBEDDINGS, POSITION, client_settings, read_vectors
-from deltamem.bank.chroma_files import DATABASE_FILE
-from deltamem.bank.fingerprint import fingerprint
+from deltamem.bank.chroma.collection import BUILDING, EMBEDDINGS, POSITION, client_settings, read_vectors
+from deltamem.bank.chroma.files import DATABASE_FILE
+from deltamem.bank.chroma.fingerprint import fingerprint
 
 _SAMPLE = 200
 _LEAST_FOUND = 0.97

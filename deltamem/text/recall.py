@@ -14,11 +14,11 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from deltamem.bank.protocol import Hit
-from deltamem.bank.records import Change
+from deltamem.journal.records import Change
 from deltamem.memory import Event, MemoryState, Operation
 from deltamem.sessions import Turn
-from deltamem.sources import SourceFinder
-from deltamem.words import content_stems, negations, normalised, salient
+from deltamem.text.sources import SourceFinder
+from deltamem.text.words import content_stems, negations, normalised, salient
 
 MARK = "[recalled from memory, already stored: "
 SAME_FACT = 0.9

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from deltamem.bank.journal import Journal, OwnerJournal
-from deltamem.bank.records import Change, ChangeEvent, EntryKind
-from deltamem.bank.transfer import Counts, export_owner, import_owner
 from deltamem.errors import DeltaMemError
+from deltamem.journal.journal import Journal, OwnerJournal
+from deltamem.journal.records import Change, ChangeEvent, EntryKind
+from deltamem.journal.transfer import Counts, export_owner, import_owner
 from deltamem.memory import Memory
 from deltamem.sessions import Session, Turn
 

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from deltamem.sessions import Session, Turn, format_dialogue
-from deltamem.splitting import LEAST_LIMIT, estimate_tokens, split_session
+from deltamem.text.splitting import LEAST_LIMIT, estimate_tokens, split_session
 
 TIME = datetime(2026, 4, 5, 20, 1)
 

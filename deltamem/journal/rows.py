@@ -14,10 +14,10 @@ from itertools import groupby
 from operator import itemgetter
 from typing import Any
 
-from deltamem.bank.records import Change, ChangeEvent, Entry, EntryKind, memory_number
+from deltamem.journal.records import Change, ChangeEvent, Entry, EntryKind, memory_number
 from deltamem.memory import Memory, MemoryState
 from deltamem.sessions import Turn
-from deltamem.words import normalised
+from deltamem.text.words import normalised
 
 _ENTRY = (
     "position, kind, recorded_at, session_id, session_time, model, prompt_hash, violations, restored, undone, session_digest"

@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 from bank_cases import HashEmbedder, check_ranking, lettered, move, state_of, vectors_of
 
-from deltamem.bank.chroma import ChromaIndex, IndexStatus
-from deltamem.bank.chroma_bank import ChromaBank
-from deltamem.bank.chroma_collection import client_settings, collection_name
-from deltamem.bank.chroma_files import SEAL_FILE
+from deltamem.bank.chroma.bank import ChromaBank
+from deltamem.bank.chroma.collection import client_settings, collection_name
+from deltamem.bank.chroma.files import SEAL_FILE
+from deltamem.bank.chroma.index import ChromaIndex, IndexStatus
 from deltamem.errors import DeltaMemError, EmbedderUnavailableError
 from deltamem.memory import MemoryState
 

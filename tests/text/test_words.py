@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deltamem.words import (
+from deltamem.text.words import (
     Item,
     Kind,
     content_stems,

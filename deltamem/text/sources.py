@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from deltamem.sessions import Turn
-from deltamem.words import content_stems
+from deltamem.text.words import content_stems
 
 # The person states the facts and the assistant repeats them, often in more of the memory's own words.
 _USER_BONUS = 1.5

@@ -8,8 +8,8 @@ from enum import Enum, auto
 
 import numpy as np
 
-from deltamem.bank.chroma_collection import EMBEDDER, POSITION, TEXTS, CommittedBank, batches
-from deltamem.bank.fingerprint import of_texts
+from deltamem.bank.chroma.collection import EMBEDDER, POSITION, TEXTS, CommittedBank, batches
+from deltamem.bank.chroma.fingerprint import of_texts
 from deltamem.embedding import Vectors
 from deltamem.memory import MemoryState
 

@@ -1,0 +1,1 @@
+"""A memory bank whose vectors live in ChromaDB. Nothing else imports chromadb."""

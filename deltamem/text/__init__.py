@@ -1,0 +1,1 @@
+"""Pure functions over memory texts and dialogues: words, sources, recalled text, splitting."""
