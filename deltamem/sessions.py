@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
@@ -203,6 +204,11 @@ def read_sessions(path: Path, *, split: Split | None = None) -> Iterator[Labelle
 def format_dialogue(dialogue: Iterable[Turn]) -> str:
     """Write a dialogue as the model reads it, one utterance a line.
 
-    Control marks within an utterance are broken visibly (``< |im_start|>``), so that it cannot pose as another message.
+    Control marks within an utterance are broken visibly (``< |im_start|>``), so that it cannot pose as another message, and a
+    line within it that begins like another utterance is quoted (``> user: ...``).
     """
-    return "\n".join(f"{turn.role}: {CONTROL_MARK.sub('< ', turn.content)}" for turn in dialogue)
+    return "\n".join(f"{turn.role}: {_POSING.sub('> ', CONTROL_MARK.sub('< ', turn.content))}" for turn in dialogue)
+
+
+_POSING = re.compile(r"(?<=[\n\r\v\f\x85\u2028\u2029])(?=[ \t]*(?:user|assistant)[ \t]*:)")
+"""Where a line within an utterance begins like an utterance."""

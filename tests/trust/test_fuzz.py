@@ -92,8 +92,8 @@ def test_twenty_thousand_outputs_through_parser_and_apply(record_property: Calla
             check_journal(journal, state)
     seconds = time.perf_counter() - started
     counts["outputs"] = kinds.total()
-    record_property("outcomes", dict(counts))
-    record_property("kinds", dict(kinds))
+    record_property("outcomes", {str(name): count for name, count in counts.items()})
+    record_property("kinds", {str(name): count for name, count in kinds.items()})
     print(f"\n{dict(counts)}\n{dict(kinds)}\n{seconds:.1f} s")
     assert kinds.total() == 20_000 and set(kinds) == {name for name, _, _ in KINDS}
     # The fuzzing must reach behind the parser, or it shows nothing.
@@ -145,7 +145,7 @@ async def test_two_thousand_outputs_through_the_manager(record_property: Callabl
         for hit in await memory.search("Ann's dog", 3):
             assert memory.state()[hit.memory.id] == hit.memory
     counts["outputs"] = used
-    record_property("outcomes", dict(counts))
+    record_property("outcomes", {str(name): count for name, count in counts.items()})
     print(f"\n{dict(counts)}")
     assert counts["messages with a mark"] == 0
     assert min(counts[Outcome.APPLIED], counts[Outcome.UNREADABLE], counts["operations applied"]) > 50

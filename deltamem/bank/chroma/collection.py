@@ -35,7 +35,7 @@ BUILDING = -1
 """Position of a collection that is not complete yet."""
 
 # Chosen by measurement, see `benchmarks/search.py`.
-HNSW = CreateHNSWConfiguration(space="ip", max_neighbors=16, ef_construction=100, ef_search=200)
+HNSW = CreateHNSWConfiguration(space="ip", max_neighbors=32, ef_construction=200, ef_search=200)
 _SPARE = 16
 """Hits asked for beyond k: so many memories tied at the cut-off are still ordered as the state orders them."""
 _BATCH = 1_000
