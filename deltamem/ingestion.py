@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -110,12 +110,11 @@ class SessionReader:
                 reading.readable = False
                 return reading
             operations = trajectory.operations or ()
-            texts = [operation.text for operation in operations if operation.event is not Event.NONE]
-            vectors = dict(zip(texts, await self._embed(texts), strict=True))
+            vectors, neighbours = await asyncio.to_thread(self._place, operations, view)
             settled = settle(
                 operations,
                 known=known,
-                neighbours=self._neighbours(operations, vectors, view),
+                neighbours=neighbours,
                 dialogue=part.session.dialogue,
                 person_name=session.person_name,
                 earlier_text=self._owned.journal.text_owner,
@@ -155,8 +154,7 @@ class SessionReader:
             episode = Episode(session, view.state.keys(), self._episode)
 
             async def search(queries: Sequence[str]) -> list[Memory]:
-                vectors = await asyncio.to_thread(self._store.queries, queries)
-                return merge_hits(view.search(vectors, self._episode.k))
+                return await asyncio.to_thread(self._find, queries, view)
 
             try:
                 await drive(episode, policy, search)
@@ -173,18 +171,22 @@ class SessionReader:
             return self._policy.for_scope(self._owned.owner, attempt)
         return self._policy
 
-    async def _embed(self, texts: Sequence[str]) -> Vectors | list[Vectors]:
-        return await asyncio.to_thread(self._store.documents, texts) if texts else []
+    # In a thread, both: the embedding model computes, and a bank may ask a server.
 
-    def _neighbours(
-        self, operations: Sequence[Operation], vectors: Mapping[str, Vectors], view: OverlayBank
-    ) -> dict[int, list[Hit]]:
-        """The stored memories nearest to each addition."""
+    def _find(self, queries: Sequence[str], view: OverlayBank) -> list[Memory]:
+        return merge_hits(view.search(self._store.queries(queries), self._episode.k))
+
+    def _place(self, operations: Sequence[Operation], view: OverlayBank) -> tuple[dict[str, Vectors], dict[int, list[Hit]]]:
+        """The vectors of the texts to write, and by index of each addition the stored memories nearest to it."""
+        texts = [operation.text for operation in operations if operation.event is not Event.NONE]
+        if not texts:
+            return {}, {}
+        vectors = dict(zip(texts, self._store.documents(texts), strict=True))
         additions = [index for index, operation in enumerate(operations) if operation.event is Event.ADD]
         if not additions:
-            return {}
+            return vectors, {}
         rows = np.stack([vectors[operations[index].text] for index in additions])
-        return dict(zip(additions, view.search(rows, NEIGHBOURS), strict=True))
+        return vectors, dict(zip(additions, view.search(rows, NEIGHBOURS), strict=True))
 
 
 class _Metered:
