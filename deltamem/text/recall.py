@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from functools import cache
 
 from deltamem.bank.protocol import Hit
 from deltamem.journal.records import Change
@@ -167,11 +168,14 @@ def settle(
     Returns:
         The settled operations. Each stems from one that was given, with its text; settling them again changes nothing.
     """
-    own_words = [replace(turn, content=_MARKED.sub("", _rewrite(turn.content, known, _removed))) for turn in dialogue]
-    sources = SourceFinder(own_words, person_name)
+
+    @cache  # made when it is first needed, because most sessions recall nothing
+    def own_words() -> SourceFinder:
+        own = [replace(turn, content=_MARKED.sub("", _rewrite(turn.content, known, _removed))) for turn in dialogue]
+        return SourceFinder(own, person_name)
 
     def said(text: str, before: str) -> bool:
-        return any(own_words[number - 1].role == "user" for number in sources.turns(text, before))
+        return any(dialogue[number - 1].role == "user" for number in own_words().turns(text, before))
 
     def is_recalled(operation: Operation) -> bool:
         old_id = earlier_text(operation.text)
