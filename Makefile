@@ -60,7 +60,7 @@ demo: install
 
 test: install vllm
 	$(PYTHON) -m pytest -n $(JOBS) -m "not slow"
-	$(PYTHON) -m pytest -m slow
+	$(PYTHON) -m pytest -n $(JOBS) --dist loadfile -m slow
 
 lint: install
 	$(VENV)/bin/ruff check .
