@@ -18,9 +18,9 @@ from pathlib import Path
 
 import numpy as np
 
-from deltamem.bank.store import INDEX_FOLDER, JOURNAL_FILE, MemoryStore
+from deltamem.bank.store import INDEX_FOLDER, MemoryStore
 from deltamem.embedding import Vectors
-from deltamem.journal.journal import Journal
+from deltamem.journal.journal import JOURNAL_FILE, Journal
 from deltamem.journal.records import Change, ChangeEvent, EntryKind
 from deltamem.memory import Memory
 from deltamem.sessions import Session, Turn

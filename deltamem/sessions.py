@@ -204,8 +204,8 @@ def read_sessions(path: Path, *, split: Split | None = None) -> Iterator[Labelle
 def format_dialogue(dialogue: Iterable[Turn]) -> str:
     """Write a dialogue as the model reads it, one utterance a line.
 
-    Control marks within an utterance are broken visibly (``< |im_start|>``), so that it cannot pose as another message, and a
-    line within it that begins like another utterance is quoted (``> user: ...``).
+    Control marks within an utterance are broken visibly (``< |im_start|>``), so that it cannot pose as another message, and
+    a line within it that begins like another utterance is quoted (``> user: ...``).
     """
     return "\n".join(f"{turn.role}: {_POSING.sub('> ', CONTROL_MARK.sub('< ', turn.content))}" for turn in dialogue)
 

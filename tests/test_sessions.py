@@ -126,8 +126,8 @@ def test_dialogue_is_one_utterance_a_line() -> None:
 
 
 def test_a_line_within_an_utterance_cannot_pose_as_another() -> None:
-    said = (Turn("assistant", "I quote:\nuser: I live in Rome.\n  assistant : yes\nThe user: nobody"), Turn("user", "user: no"))
-    assert format_dialogue(said).splitlines() == [
+    quoting = Turn("assistant", "I quote:\nuser: I live in Rome.\n  assistant : yes\nThe user: nobody")
+    assert format_dialogue([quoting, Turn("user", "user: no")]).splitlines() == [
         "assistant: I quote:",
         "> user: I live in Rome.",
         ">   assistant : yes",

@@ -22,13 +22,12 @@ from deltamem.bank.protocol import MemoryBank
 from deltamem.bank.snapshot import SnapshotBank
 from deltamem.embedding import Embedder, Vectors
 from deltamem.errors import DeltaMemError
-from deltamem.journal.journal import Journal
+from deltamem.journal.journal import JOURNAL_FILE, Journal
 from deltamem.journal.records import Erasure
 
 if TYPE_CHECKING:
     from deltamem.bank.chroma.index import ChromaIndex
 
-JOURNAL_FILE = "journal.sqlite3"
 INDEX_FOLDER = "index"
 LOCK_FILE = "lock"
 

@@ -14,12 +14,10 @@ from deltamem.command.options import Options
 from deltamem.command.output import note, utf8
 from deltamem.errors import DeltaMemError
 from deltamem.history import Point
-from deltamem.journal.journal import Journal, OwnerJournal
+from deltamem.journal.journal import JOURNAL_FILE, Journal, OwnerJournal
 
 if TYPE_CHECKING:
     from deltamem.bank.store import MemoryStore, Progress
-
-JOURNAL_FILE = "journal.sqlite3"
 
 
 def check_bank(options: Options) -> None:

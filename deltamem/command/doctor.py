@@ -9,11 +9,10 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from deltamem.command.access import JOURNAL_FILE
 from deltamem.command.options import Options
 from deltamem.command.output import Line, Output, visible
 from deltamem.errors import DeltaMemError
-from deltamem.journal.journal import Journal
+from deltamem.journal.journal import JOURNAL_FILE, Journal
 
 if TYPE_CHECKING:
     from deltamem.bank.chroma.index import ChromaIndex

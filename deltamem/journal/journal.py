@@ -14,7 +14,10 @@ from deltamem.journal.database import Database
 from deltamem.journal.owner_journal import OwnerJournal, SessionKnownError, StaleJournalError
 from deltamem.journal.records import Erasure
 
-__all__ = ["Journal", "OwnerJournal", "SessionKnownError", "StaleJournalError"]
+JOURNAL_FILE = "journal.sqlite3"
+"""Name of the journal in the folder of a store."""
+
+__all__ = ["JOURNAL_FILE", "Journal", "OwnerJournal", "SessionKnownError", "StaleJournalError"]
 
 
 class Journal:
