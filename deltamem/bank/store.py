@@ -82,7 +82,7 @@ class MemoryStore:
         try:
             journal = Journal.open(folder / JOURNAL_FILE)
             try:
-                index = ChromaIndex.open(None if index_url else folder / INDEX_FOLDER, index_url)
+                index = ChromaIndex.open(None if index_url else folder / INDEX_FOLDER, index_url, journal.store_id)
             except BaseException:
                 journal.close()
                 raise

@@ -187,7 +187,7 @@ def _index_files(options: Options, journal: Journal) -> Iterator[Check]:
             yield Check("index", Status.WARN, f"damaged {what}; it is rebuilt when the bank is opened")
             return
     try:
-        index = ChromaIndex.open(None if options.index_url else folder, options.index_url)
+        index = ChromaIndex.open(None if options.index_url else folder, options.index_url, journal.store_id)
     except DeltaMemError as error:
         yield Check("index", Status.FAIL, str(error))
         return

@@ -83,6 +83,8 @@ CREATE TABLE erasures (
     dialogues INTEGER NOT NULL
 );
 CREATE TABLE pending_purges (id INTEGER PRIMARY KEY);
+CREATE TABLE store (id TEXT NOT NULL);
+INSERT INTO store VALUES (lower(hex(randomblob(16))));
 """
 
 

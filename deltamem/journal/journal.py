@@ -50,6 +50,12 @@ class Journal:
         return self._database.path
 
     @property
+    def store_id(self) -> str:
+        """A random name that the journal got when it was made, different for every journal."""
+        with self._database.read() as connection:
+            return str(connection.execute("SELECT id FROM store").fetchone()[0])
+
+    @property
     def purge_pending(self) -> bool:
         """Whether erased bytes may still be in the files, because another process was reading them."""
         return self._database.purge_pending

@@ -184,3 +184,17 @@ def test_most_of_what_exact_search_finds_in_a_larger_bank(make: Make) -> None:
     pairs = zip(ids(bank.search(queries, 5)), oracle(bank.state, queries, 5), strict=True)
     recall = float(np.mean([len({*found} & {*expected}) / 5 for found, expected in pairs]))
     assert recall == 1.0 if isinstance(bank, SnapshotBank | OverlayBank) else recall >= 0.99
+
+
+def test_two_stores_on_one_server_do_not_meet(chroma_url: str) -> None:
+    one, other = (ChromaIndex.open(None, chroma_url, namespace) for namespace in ("first store", "second store"))
+    mine = _of_index(one, [])("Ana", state_of(lettered([1, 2, 3])))
+    theirs = _of_index(other, [])("Ana", state_of({1: "h something else"}))
+    check_ranking(mine.search(QUERIES, 3), mine.state, QUERIES, 3)
+    check_ranking(theirs.search(QUERIES, 3), theirs.state, QUERIES, 3)
+    other.drop("Ana")
+    check_ranking(mine.search(QUERIES, 3), mine.state, QUERIES, 3)
+    assert one.status("Ana") is not None and other.status("Ana") is None
+    one.drop("Ana")
+    for index in (one, other):
+        index.close()

@@ -534,3 +534,11 @@ def test_writing_while_reading_in_one_thread_is_a_bug(ann) -> None:
     with ann.snapshot(), pytest.raises(RuntimeError):
         ingest(ann, 1)
     ingest(ann, 1)
+
+
+def test_every_journal_has_a_name_of_its_own_that_it_keeps(tmp_path: Path) -> None:
+    names = []
+    for file in ("one", "two", "one"):
+        with Journal.open(tmp_path / file) as journal:
+            names.append(journal.store_id)
+    assert names[0] == names[2] != names[1] and len(names[0]) == 32

@@ -55,9 +55,14 @@ def client_settings() -> Settings:
     return Settings(anonymized_telemetry=False, _env_file=None)  # type: ignore[call-arg]
 
 
-def collection_name(owner: str) -> str:
-    """The name of an owner's collection: Chroma restricts names, and a hash does not tell whose it is."""
-    return f"owner-{sha256(owner.encode()).hexdigest()[:32]}"
+def collection_name(owner: str, namespace: str = "") -> str:
+    """The name of an owner's collection: Chroma restricts names, and a hash does not tell whose it is.
+
+    Args:
+        owner: Whose collection.
+        namespace: Tells apart the owners of several stores that share one Chroma server.
+    """
+    return f"owner-{sha256(f'{namespace}/{owner}'.encode()).hexdigest()[:32]}"
 
 
 def create_collection(client: ClientAPI, name: str, embedder_name: str) -> chromadb.Collection:
@@ -100,10 +105,10 @@ def write_vectors(collection: chromadb.Collection, ids: Sequence[str], vectors: 
 class CommittedBank:
     """The part of a bank that Chroma holds. Not safe for writing and searching at once; see `ChromaBank`."""
 
-    def __init__(self, use: Use, owner: str, embedder_name: str) -> None:
-        """Describe an owner's collection that is empty and incomplete; `adopt` tells what it holds."""
+    def __init__(self, use: Use, owner: str, name: str, embedder_name: str) -> None:
+        """Describe an owner's collection of a certain name that is empty and incomplete; `adopt` tells what it holds."""
         self.owner = owner
-        self.name = collection_name(owner)
+        self.name = name
         self.state = MemoryState()
         self.position = BUILDING
         self._use = use

@@ -69,17 +69,19 @@ class IndexStatus(NamedTuple):
 class ChromaIndex:
     """One Chroma database; hands out the banks of owners."""
 
-    def __init__(self, connect: Callable[[], Client], place: str, folder: Path | None) -> None:
+    def __init__(self, connect: Callable[[], Client], place: str, folder: Path | None, namespace: str = "") -> None:
         """Connect; use `open`.
 
         Args:
             connect: Makes a client.
             place: The folder or the URL, for messages.
             folder: The database's folder; None for a server.
+            namespace: Tells apart the owners of several stores that share one server.
         """
         self._connect = connect
         self._place = place
         self._folder = folder
+        self._namespace = namespace
         self._client: Client | None = connect()
         self._collections: dict[str, chromadb.Collection] = {}
         self._banks: dict[str, ChromaBank] = {}
@@ -87,19 +89,20 @@ class ChromaIndex:
         self._lock = SharedLock()
 
     @classmethod
-    def open(cls, path: Path | None, url: str | None = None) -> ChromaIndex:
+    def open(cls, path: Path | None, url: str | None = None, namespace: str = "") -> ChromaIndex:
         """Open or create a database, checking the files of an embedded one.
 
         Args:
             path: The folder of an embedded database; None with a URL.
             url: Address of a Chroma server, for example ``http://localhost:8000``.
+            namespace: On a server, tells apart the owners of several stores; `Journal.store_id` is one.
 
         Raises:
             DeltaMemError: If the server does not answer, or the folder cannot be used.
         """
         if path is not None:
             return _open_folder(cls, path)
-        return _open_url(cls, url or "")
+        return _open_url(cls, url or "", namespace)
 
     def bank(
         self,
@@ -134,14 +137,14 @@ class ChromaIndex:
         if owner in self._banks:
             raise ValueError("the bank of this owner is open already")
         target = Target(state, position, changed_since, embed, embedder_name, progress)
-        committed = CommittedBank(self.use, owner, embedder_name)
+        committed = CommittedBank(self.use, owner, self._name(owner), embedder_name)
         try:
             step = catch_up(committed, target) if committed.name in self.collections() else Step.LOST
         except IndexUnavailableError as error:
             logger.warning("%s: a collection cannot be read and is built anew: %s", self._place, error)
             step = Step.LOST
         if step is Step.LOST:
-            committed = CommittedBank(self.use, owner, embedder_name)
+            committed = CommittedBank(self.use, owner, self._name(owner), embedder_name)
             for memory in state.memories[:1]:
                 embed([memory.text])  # an embedder that cannot be had must not cost the index that there is
             self._delete(committed.name)
@@ -156,7 +159,7 @@ class ChromaIndex:
 
     def status(self, owner: str) -> IndexStatus | None:
         """What the index holds of an owner, without repairing it; None if nothing."""
-        name = collection_name(owner)
+        name = self._name(owner)
         if name not in self.collections():
             return None
         with self.use(name, fresh=True) as collection:
@@ -181,7 +184,7 @@ class ChromaIndex:
         if (bank := self._banks.pop(owner, None)) is not None:
             bank.close()
         for ending in ("", _NEXT):
-            self._delete(collection_name(owner) + ending)
+            self._delete(self._name(owner) + ending)
         self._erase_remains()
 
     def close(self) -> None:
@@ -198,6 +201,9 @@ class ChromaIndex:
             self._collections.clear()
             if self._folder is not None:
                 chroma_files.seal(self._folder)
+
+    def _name(self, owner: str) -> str:
+        return collection_name(owner, self._namespace)
 
     @contextmanager
     def use(self, name: str, *, fresh: bool = False) -> Iterator[chromadb.Collection]:
@@ -298,7 +304,7 @@ def _open_folder(index: type[ChromaIndex], folder: Path) -> ChromaIndex:
         raise DeltaMemError(f"{folder}: the index cannot be opened ({error})") from error
 
 
-def _open_url(index: type[ChromaIndex], url: str) -> ChromaIndex:
+def _open_url(index: type[ChromaIndex], url: str, namespace: str) -> ChromaIndex:
     try:
         parts = urlsplit(url)
         host, port, secure = parts.hostname or "", parts.port, parts.scheme == "https"
@@ -314,6 +320,6 @@ def _open_url(index: type[ChromaIndex], url: str) -> ChromaIndex:
         )
 
     try:
-        return index(connect, url, None)
+        return index(connect, url, None, namespace)
     except Exception as error:  # as above
         raise DeltaMemError(f"the Chroma server at {url} does not answer; start one with: chroma run") from error
