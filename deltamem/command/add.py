@@ -6,6 +6,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -20,6 +21,7 @@ from deltamem.errors import DeltaMemError
 
 if TYPE_CHECKING:
     from deltamem.command.progress import Display
+    from deltamem.episode import EpisodeConfig
     from deltamem.manager import MemoryManager
     from deltamem.sessions import Session
     from deltamem.transition import Transition
@@ -111,15 +113,27 @@ async def _add(options: Options, sessions: Sequence[Session]) -> Summary:
     from deltamem.command.progress import Display
     from deltamem.manager import ManagerSettings, MemoryManager
 
+    episode = _episode(options.checkpoint)
     # The model first: an unreachable one must not leave an empty bank behind.
     endpoint = await connect(options)
     try:
         with Display() as display, store(options, create=True, progress=display.rebuilding) as opened:
-            settings = ManagerSettings(person_name=options.person, window_tokens=endpoint.window)
+            settings = ManagerSettings(options.person, episode, window_tokens=endpoint.window)
             manager = MemoryManager(opened, options.required_owner, endpoint.policy, settings)
             return await _ingest(manager, sessions, display, as_json=options.as_json)
     finally:
         await endpoint.policy.llm.close()
+
+
+def _episode(checkpoint: Path | None) -> EpisodeConfig:
+    from deltamem.checkpoint import EPISODE_FILE, load_episode_config
+    from deltamem.episode import EpisodeConfig
+
+    if checkpoint is None:
+        return EpisodeConfig()
+    if not (checkpoint / EPISODE_FILE).is_file():
+        raise DeltaMemError(f"{checkpoint}: no {EPISODE_FILE} there, expected the folder of a trained model")
+    return load_episode_config(checkpoint)
 
 
 async def _ingest(manager: MemoryManager, sessions: Sequence[Session], display: Display, *, as_json: bool) -> Summary:

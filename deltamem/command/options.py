@@ -108,6 +108,16 @@ class Options:
             rich_help_panel="Model (add, doctor)",
         ),
     ] = "tool"
+    checkpoint: Annotated[
+        Path | None,
+        typer.Option(
+            "--checkpoint",
+            envvar="DELTAMEM_CHECKPOINT",
+            metavar="DIR",
+            help="Folder of the trained model that the endpoint serves: asks it with the prompts that it was trained with.",
+            rich_help_panel="Model (add, doctor)",
+        ),
+    ] = None
     person: Annotated[
         str | None,
         typer.Option(

@@ -10,6 +10,10 @@ from episode_texts import add, outputs, search, update
 from rule_model import answer
 from scripted_server import Reply, Served, completion, failure, replies, serve
 
+from deltamem.checkpoint import save_episode_config
+from deltamem.episode import EpisodeConfig
+from deltamem.prompts import load_prompt
+
 
 def records(text: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in text.splitlines()]
@@ -135,3 +139,11 @@ def test_a_server_without_a_list_of_models_needs_the_name(bank: Path) -> None:
         unlisted = served.url.removesuffix("/v1")  # chat is answered under any path, the list only under its own
         assert unlisted in one_sentence(run("add", "-", "--base-url", unlisted, given=lines_of(MONDAY)))
         assert run("add", "-", "--base-url", unlisted, "--model", "x", given=lines_of(MONDAY)).exit_code == 0
+
+
+def test_a_trained_model_is_asked_with_its_own_prompts(bank: Path, tmp_path: Path, rules: Served) -> None:
+    save_episode_config(tmp_path, EpisodeConfig(system_prompt="manager_compact"))
+    assert run("add", "-", "--checkpoint", str(tmp_path), given=lines_of(MONDAY)).exit_code == 0
+    assert rules.requests[-1]["messages"][0]["content"] == load_prompt("manager_compact").text
+    missing = run("add", "-", "--checkpoint", str(bank), given=lines_of(FRIDAY))
+    assert missing.exit_code == 2 and "no episode.json there" in one_sentence(missing)
