@@ -37,7 +37,7 @@ from deltamem.sessions import Session, Turn
 from deltamem.transition import Outcome, Transition
 
 _CONFLICTS = 20
-"""How often a session is read anew because another event loop of the process wrote to the same owner meanwhile."""
+"""How often a session is read anew because something was recorded for the same owner meanwhile."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +150,7 @@ class MemoryManager:
                 try:
                     return await self._read_and_record(session, started)
                 except (StaleJournalError, SessionKnownError):
-                    # Another event loop wrote meanwhile: read again, against what it left.
+                    # A write whose caller was cancelled ends without holding the turn: read again, against what it left.
                     if attempt == _CONFLICTS:
                         raise
             return self._known(session, started)
