@@ -1,0 +1,36 @@
+"""The rules that every written record has to keep, whoever wrote it."""
+
+from __future__ import annotations
+
+from synth.records import Person, Record
+from synth.rules import dialogue, events, life, memories, profile, session
+from synth.rules.base import Case, Rule, Similarity, Verdict, Violation, judge
+from synth.shape import Shape
+from synth.tasks import Task, Unit
+
+__all__ = ["RULES", "UNIT_RULES", "Rule", "Similarity", "Verdict", "Violation", "judge_answer", "judge_life"]
+
+UNIT_RULES: dict[Unit, tuple[Rule, ...]] = {
+    Unit.FIXED: profile.FIXED,
+    Unit.DYNAMIC: profile.DYNAMIC,
+    Unit.PREFERENCES: profile.PREFERENCES,
+    Unit.INITIAL: profile.INITIAL,
+    Unit.EVENTS: events.EVENTS,
+    Unit.LINKS: memories.LINKS,
+    Unit.EVOLUTION: memories.EVOLUTION,
+    Unit.FILLING: memories.FILLING,
+    Unit.DIALOGUE: dialogue.DIALOGUE,
+}
+
+RULES: tuple[Rule, ...] = (*(rule for rules in UNIT_RULES.values() for rule in rules), *life.LIFE, *session.SESSION)
+"""All rules."""
+
+
+def judge_answer(task: Task[Record], answer: Record, similarity: Similarity | None = None) -> Verdict:
+    """Check the answer of a unit against its task."""
+    return judge(UNIT_RULES[task.unit], Case(task, answer, similarity))
+
+
+def judge_life(person: Person, shape: Shape) -> Verdict:
+    """Check the events of a whole life; only people whose events were not rejected have one."""
+    return judge(life.LIFE, Case(shape, person))

@@ -1,0 +1,309 @@
+"""The nine kinds of units that writers do: what each is told (a task) and what it answers.
+
+A task holds everything that its answer may depend on, limits included; it is put into the prompt as JSON, its hash names the
+unit, and the rules of `synth.rules` judge an answer against it alone. So a language model, the offline writer and a scripted
+server are interchangeable, and nothing has to be remembered between units.
+"""
+
+from __future__ import annotations
+
+from datetime import date
+from enum import StrEnum
+from typing import Annotated, ClassVar, Generic, TypeVar
+
+from pydantic import Field
+
+from synth.records import (
+    Dialogue,
+    DynamicPart,
+    EventGroup,
+    EventSlot,
+    Evolution,
+    Fact,
+    FixedPart,
+    LifeEvent,
+    Line,
+    Paragraph,
+    Preferences,
+    Record,
+    SessionFact,
+    TrackedFact,
+)
+from synth.shape import DialogueLimits, EventLimits, FactLimits, InitialCounts, ProfileLimits, Range
+
+
+class Unit(StrEnum):
+    """The kinds of units, in the order of a person's life."""
+
+    FIXED = "fixed"
+    DYNAMIC = "dynamic"
+    PREFERENCES = "preferences"
+    INITIAL = "initial"
+    EVENTS = "events"
+    LINKS = "links"
+    EVOLUTION = "evolution"
+    FILLING = "filling"
+    DIALOGUE = "dialogue"
+
+    @property
+    def stage(self) -> str:
+        """The stage of the paper that it belongs to: ``profile``, ``events``, ``memories`` or ``dialogue``."""
+        return _STAGES[self]
+
+
+_STAGES = {
+    Unit.FIXED: "profile",
+    Unit.DYNAMIC: "profile",
+    Unit.PREFERENCES: "profile",
+    Unit.INITIAL: "profile",
+    Unit.EVENTS: "events",
+    Unit.LINKS: "memories",
+    Unit.EVOLUTION: "memories",
+    Unit.FILLING: "memories",
+    Unit.DIALOGUE: "dialogue",
+}
+
+AnswerT = TypeVar("AnswerT", bound=Record)
+
+
+class Task(Record, Generic[AnswerT]):
+    """What a writer is told.
+
+    Attributes:
+        unit: The kind; names the prompt file and the rules.
+        answer: The type of the answer.
+    """
+
+    unit: ClassVar[Unit]
+    answer: ClassVar[type[Record]]
+
+
+# --- answers that are not records of their own -----------------------------------------------------------------------------
+
+
+class InitialFacts(Record):
+    """Answer of `InitialTask`."""
+
+    facts: Annotated[tuple[TrackedFact, ...], Field(max_length=60)]
+
+
+class Events(Record):
+    """Answer of `EventsTask`."""
+
+    events: Annotated[tuple[LifeEvent, ...], Field(max_length=60)]
+
+
+class Links(Record):
+    """Answer of `LinksTask`."""
+
+    groups: Annotated[tuple[EventGroup, ...], Field(max_length=10)]
+
+
+class Filling(Record):
+    """Answer of `FillingTask`: further facts of an event, and what the user wants from talking about it."""
+
+    goal: Line
+    summary: Paragraph
+    facts: Annotated[tuple[Fact, ...], Field(max_length=20)]
+
+
+# --- tasks -----------------------------------------------------------------------------------------------------------------
+
+
+class FixedTask(Task[FixedPart]):
+    """Enrich and correct a drafted fixed part against the persona seed; name, gender and birth date stay."""
+
+    unit: ClassVar = Unit.FIXED
+    answer: ClassVar = FixedPart
+
+    persona: Line
+    draft: FixedPart
+
+
+class DynamicTask(Task[DynamicPart]):
+    """Enrich and correct a drafted dynamic part; the number of relationships and their names stay."""
+
+    unit: ClassVar = Unit.DYNAMIC
+    answer: ClassVar = DynamicPart
+
+    persona: Line
+    fixed: FixedPart
+    today: date
+    draft: DynamicPart
+    limits: ProfileLimits
+
+
+class PreferencesTask(Task[Preferences]):
+    """Find likes and dislikes in the given categories.
+
+    Attributes:
+        categories: The categories, each once, in this order.
+    """
+
+    unit: ClassVar = Unit.PREFERENCES
+    answer: ClassVar = Preferences
+
+    persona: Line
+    fixed: FixedPart
+    dynamic: DynamicPart
+    categories: tuple[str, ...]
+    limits: ProfileLimits
+
+
+class InitialTask(Task[InitialFacts]):
+    """State what is remembered of the person before the first session (the initial memory state S0)."""
+
+    unit: ClassVar = Unit.INITIAL
+    answer: ClassVar = InitialFacts
+
+    fixed: FixedPart
+    dynamic: DynamicPart
+    preferences: Preferences
+    counts: InitialCounts
+    limits: FactLimits
+
+
+class KnownFact(TrackedFact):
+    """A fact as it holds before the events of a task, and how often events have changed it so far."""
+
+    updates: int
+
+
+class PastEvent(Record):
+    """What later units are told of an event."""
+
+    index: int
+    date: date
+    title: Line
+    narrative: Paragraph
+
+    @classmethod
+    def of(cls, event: LifeEvent) -> PastEvent:
+        """Leave out what only the event's own units need."""
+        return cls(index=event.index, date=event.date, title=event.title, narrative=event.narrative)
+
+
+class EventsTask(Task[Events]):
+    """Write the events of the given slots, in order.
+
+    Attributes:
+        fixed: Stable traits; events do not change them.
+        dynamic: Situation before the first event.
+        preferences: Tastes before the first event.
+        facts: All facts that hold before the first slot.
+        past: Earlier events of this life.
+        names: Full names of everybody known so far, the person included.
+        slots: The plan.
+        limits: Sizes and counts.
+        fact_limits: Sizes of facts.
+    """
+
+    unit: ClassVar = Unit.EVENTS
+    answer: ClassVar = Events
+
+    fixed: FixedPart
+    dynamic: DynamicPart
+    preferences: Preferences
+    facts: tuple[KnownFact, ...]
+    past: tuple[PastEvent, ...]
+    names: tuple[str, ...]
+    slots: tuple[EventSlot, ...]
+    limits: EventLimits
+    fact_limits: FactLimits
+
+
+class LinksTask(Task[Links]):
+    """Find groups of semantically related events; an event belongs to one group at most."""
+
+    unit: ClassVar = Unit.LINKS
+    answer: ClassVar = Links
+
+    name: str
+    events: tuple[PastEvent, ...]
+    groups: Range
+    events_per_group: Range
+
+
+class EvolutionTask(Task[Evolution]):
+    """Let one memory anchor evolve over the events of a group.
+
+    Attributes:
+        fixed: Who the person is.
+        thread: What links the events.
+        events: The events of the group, in order.
+        known: Texts that are remembered elsewhere and must not be repeated.
+        limits: Sizes of facts.
+    """
+
+    unit: ClassVar = Unit.EVOLUTION
+    answer: ClassVar = Evolution
+
+    fixed: FixedPart
+    thread: Line
+    events: tuple[PastEvent, ...]
+    known: tuple[str, ...]
+    limits: FactLimits
+
+
+class FillingTask(Task[Filling]):
+    """State the further facts of an event that its deltas and memory threads leave out.
+
+    Attributes:
+        fixed: Who the person is.
+        past: Earlier events.
+        event: The current one.
+        existing: What is remembered of this event already, and the facts that held before it.
+        count: How many further facts.
+        limits: Sizes of facts.
+    """
+
+    unit: ClassVar = Unit.FILLING
+    answer: ClassVar = Filling
+
+    fixed: FixedPart
+    past: tuple[PastEvent, ...]
+    event: LifeEvent
+    existing: tuple[str, ...]
+    count: Range
+    limits: FactLimits
+
+
+class DialogueTask(Task[Dialogue]):
+    """Write the session in which the user tells an assistant about an event.
+
+    Attributes:
+        fixed: Who the user is.
+        today: Date of the session; relative time words refer to it.
+        goal: What the user wants from the conversation.
+        summary: What is said.
+        past: Earlier events that may be mentioned.
+        event: What happened.
+        facts: What the user has to say.
+        limits: Sizes.
+    """
+
+    unit: ClassVar = Unit.DIALOGUE
+    answer: ClassVar = Dialogue
+
+    fixed: FixedPart
+    today: date
+    goal: Line
+    summary: Paragraph
+    past: tuple[PastEvent, ...]
+    event: LifeEvent
+    facts: tuple[SessionFact, ...]
+    limits: DialogueLimits
+
+
+TASKS: tuple[type[Task[Record]], ...] = (
+    FixedTask,
+    DynamicTask,
+    PreferencesTask,
+    InitialTask,
+    EventsTask,
+    LinksTask,
+    EvolutionTask,
+    FillingTask,
+    DialogueTask,
+)  # type: ignore[assignment]
+"""All kinds of tasks, in the order of `Unit`."""
