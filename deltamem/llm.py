@@ -24,7 +24,7 @@ from deltamem.llm_cache import ResponseCache
 from deltamem.llm_errors import explain, quoted
 from deltamem.llm_wire import Answer, ChatReply, ModelsReply, Reply, ServedModel
 
-__all__ = ["LLM", "Answer", "ContextLengthError", "LLMError", "ServedModel", "Usage"]
+__all__ = ["LLM", "Answer", "ContextLengthError", "LLMError", "ServedModel", "Usage", "is_passing"]
 
 _FIRST_DELAY, _LONGEST_DELAY = 0.5, 8.0
 """Seconds to wait before an unreadable answer is asked for again; doubled each time. As the openai client does."""
@@ -126,7 +126,7 @@ class LLM:
         messages: Sequence[Mapping[str, object]],
         *,
         temperature: float,
-        max_tokens: int,
+        max_tokens: int | None,
         seed: int | None = None,
         response_format: Mapping[str, object] | None = None,
         extra_body: Mapping[str, object] | None = None,
@@ -138,7 +138,7 @@ class LLM:
         Args:
             messages: With ``role`` and ``content``.
             temperature: Of the sampling.
-            max_tokens: Token limit of the answer.
+            max_tokens: Token limit of the answer; None leaves it to the endpoint (vLLM: the rest of the window).
             seed: Of the sampling, for endpoints that take one.
             response_format: As in the OpenAI protocol.
             extra_body: Fields outside the OpenAI protocol.
@@ -154,8 +154,9 @@ class LLM:
             "model": self.model,
             "messages": list(messages),
             "temperature": float(temperature),
-            "max_tokens": max_tokens,
         }
+        if max_tokens is not None:
+            request["max_tokens"] = max_tokens
         if seed is not None:
             request["seed"] = seed + sample
         if response_format is not None:
@@ -200,9 +201,14 @@ class LLM:
             await connection.client.close()
 
     async def _ask(self, request: dict[str, Any]) -> Answer:
+        # The client walks through all but the extra fields against its types; through a schema that takes a millisecond.
+        known = {name: value for name, value in request.items() if name in ("model", "messages")}
+        extra = {name: value for name, value in request.items() if name not in known and name != "extra_body"}
+        sent = {**known, "extra_body": extra | request.get("extra_body", {})}
+
         def send(client: openai.AsyncOpenAI) -> Awaitable[_RawResponse]:
             create: Callable[..., Awaitable[_RawResponse]] = client.chat.completions.with_raw_response.create
-            return create(**request)
+            return create(**sent)
 
         answer = (await self._exchange(ChatReply, send)).answer()
         self._count(prompt_tokens=answer.prompt_tokens, completion_tokens=answer.completion_tokens)
@@ -281,6 +287,17 @@ class LLM:
     def _count(self, **more: int) -> None:
         with self._lock:
             self._usage = replace(self._usage, **{name: getattr(self._usage, name) + count for name, count in more.items()})
+
+
+def is_passing(error: LLMError) -> bool:
+    """Whether the same request may succeed later, or at another endpoint that serves the same model.
+
+    So it is after a lost connection, a time-out, an answer that could not be read, a 408, 409, 429 or 5xx.
+    """
+    cause = error.__cause__
+    if isinstance(cause, openai.APIStatusError):
+        return cause.status_code in (408, 409, 429) or cause.status_code >= 500
+    return isinstance(cause, openai.APIConnectionError | ValidationError)
 
 
 def _check_url(base_url: str) -> None:

@@ -1,61 +1,58 @@
-"""``python -m synth people=20 sessions=25 writer=offline seed=1 out=DIR``."""
+"""``python -m synth key=value...``, ``python -m synth estimate key=value...`` and the sub-commands of `synth.commands`."""
 
 from __future__ import annotations
 
-import time
-from typing import TYPE_CHECKING
+import sys
+from typing import TYPE_CHECKING, NoReturn
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-from deltamem.cli import run_hydra, validated
-from deltamem.episode import EpisodeConfig
-from deltamem.training.dataset import export
-from synth.offline import OfflineConfig, offline_writer
-from synth.pipeline import SESSIONS_FILE, write_dataset
-from synth.settings import SynthSettings
+from deltamem.cli import USAGE_ERROR, run_hydra, validated
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
 
+_COMMANDS = ("merge", "inspect", "report", "contamination", "personas")
+_ESTIMATE = "estimate"
 
-def main(config: DictConfig) -> None:
+
+def _generate(config: DictConfig) -> int:
     """Write a data set."""
+    from synth.settings import SynthSettings
+
     settings = validated(config, SynthSettings)
-    started = time.monotonic()
-    console = Console(stderr=True)
-    for name in ("train.parquet", "heldout.parquet"):  # of an earlier data set in the same folder
-        (settings.out / name).unlink(missing_ok=True)
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, transient=True) as progress:
-        task = progress.add_task("people", total=settings.people)
-        manifest = write_dataset(
-            settings.out,
-            offline_writer(OfflineConfig(seed=settings.seed, **settings.offline.model_dump())),
-            people=settings.people,
-            sessions=settings.sessions,
-            heldout_share=settings.heldout_share,
-            config=settings.model_dump(mode="json", exclude={"out"}),
-            progress=lambda done: progress.update(task, completed=done),
-        )
-    counts = manifest["counts"]
-    if counts.get("heldout/people"):
-        export(
-            settings.out / SESSIONS_FILE,
-            settings.out,
-            EpisodeConfig(**settings.episode.model_dump()),
-            train_sessions=None,
-            heldout_sessions=None,
-            skip_people=0,
-            seed=settings.seed,
-        )
-    for split in ("train", "heldout"):
-        figures = ", ".join(
-            f"{counts.get(f'{split}/{name}', 0):,} {name}" for name in ("people", "sessions", "ADD", "UPDATE", "NONE")
-        )
-        print(f"{split}: {figures}")
-    print(f"written to {settings.out} in {time.monotonic() - started:.1f} s; every session passed the invariant checks")
+    from synth.pipeline import generate
+
+    return generate(settings)
+
+
+def _estimate(config: DictConfig) -> None:
+    """Say what a data set would take."""
+    from omegaconf import OmegaConf
+
+    from synth.estimate import estimate, measure, show
+    from synth.settings import SynthSettings
+
+    if OmegaConf.is_missing(config, "out"):
+        config.out = "."  # nothing is written
+    settings = validated(config, SynthSettings)
+    show(settings, estimate(settings, measure(settings)))
+
+
+def main() -> NoReturn:
+    """Hand over to Hydra or to a sub-command."""
+    word = sys.argv[1] if len(sys.argv) > 1 else ""
+    if word == _ESTIMATE:
+        del sys.argv[1]
+        run_hydra(_estimate, "synth")
+    if word in _COMMANDS:
+        from synth.commands import main as run_command
+
+        run_command()
+    if word and not word.startswith("-") and "=" not in word and "~" not in word:
+        known = ", ".join((_ESTIMATE, *_COMMANDS))
+        print(f"error: unknown command {word!r}; there are {known}, or key=value to write a data set", file=sys.stderr)
+        sys.exit(USAGE_ERROR)
+    run_hydra(_generate, "synth")
 
 
 if __name__ == "__main__":
-    run_hydra(main, "synth")
+    main()

@@ -1,138 +1,270 @@
-"""From a number of people to files: runs the stages, checks every session, writes the data set."""
+"""From settings to a folder of finished people: asyncio over people, stopping and going on.
+
+What is kept, and when it is found again, is told in `synth.work`.
+"""
 
 from __future__ import annotations
 
-import hashlib
+import asyncio
 import json
-from collections import Counter
-from collections.abc import Callable, Iterator
-from dataclasses import asdict
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
-from typing import Any
+from types import FrameType
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from deltamem.errors import DeltaMemError
-from deltamem.files import atomic_writer
-from deltamem.memory import Memory, MemoryState, apply
-from deltamem.sessions import LabelledSession, Session, Split, to_json_line
-from synth.invariants import chain_violations
-from synth.records import Person, Persona
-from synth.stages import Writer
+from rich.console import Console
 
-PEOPLE_FILE = "people.jsonl"
-SESSIONS_FILE = "sessions.jsonl"
-MANIFEST_FILE = "dataset.json"
-"""Written after the JSONL files: where it exists, they are whole. The parquet files are made from them afterwards."""
+from deltamem.embedding import LazyEmbedder
+from deltamem.errors import DeltaMemError, EmbedderUnavailableError, LLMError
+from synth.estimate import expected_units
+from synth.offline import OfflineWriter
+from synth.person import write_person
+from synth.personas import draw_personas
+from synth.planning.names import InventedNames, NameSource, RealNames
+from synth.progress import Progress, Totals
+from synth.records import Persona
+from synth.settings import SynthSettings
+from synth.similarity import EmbedderSimilarity
+from synth.store import JsonLinesStore
+from synth.tasks import Unit
+from synth.work import (
+    ANSWERS_STORE,
+    ERRORS_FILE,
+    PEOPLE_STORE,
+    Work,
+    is_finished,
+    plan,
+    read_people,
+    work_folder,
+    write_run,
+)
+from synth.writing import Writer, Written
 
+if TYPE_CHECKING:
+    from synth.llm import EndpointPool
 
-def personas(count: int, heldout_share: float) -> Iterator[Persona]:
-    """Number the people and spread the held-out ones evenly among them.
+_DEAD_ENDPOINT = 3
+"""People in a row that end in an endpoint's error, without one answer between them, before the run is given up."""
 
-    Of two or more people, at least one is held out and at least one is trained on.
-    """
-    heldout = 0
-    for index in range(count):
-        wanted = min(index, max(round((index + 1) * heldout_share), int(index == count - 1)))
-        split: Split = "heldout" if wanted > heldout else "train"
-        heldout += split == "heldout"
-        yield Persona(person_id=f"p{index:06d}", seed="somebody with a job, friends and habits", split=split)
-
-
-def write_person(persona: Persona, writer: Writer, sessions: int) -> Person:
-    """Run the four stages for one person.
-
-    Raises:
-        DeltaMemError: If a session violates an invariant.
-    """
-    profile = writer.profile.write_profile(persona)
-    state = MemoryState(
-        Memory(f"m{number}", fact.text, profile.start) for number, fact in enumerate(profile.initial_facts, start=1)
-    )
-    events = writer.events.write_events(profile, sessions)
-    labelled = []
-    for event in events:
-        operations = writer.memories.write_operations(profile, event, state)
-        dialogue = writer.dialogue.write_dialogue(profile, event, operations)
-        next_state = apply(state, operations, event.time)
-        session = Session(persona.person_id, profile.name, event.time, dialogue)
-        labelled.append(LabelledSession(session, event.index, persona.split, state, operations, next_state))
-        state = next_state
-    if found := chain_violations(labelled):
-        raise DeltaMemError(f"{persona.person_id}: {found[0]} ({len(found)} violations in all)")
-    return Person(profile, events, tuple(labelled))
+_SHOWN_ERRORS = 3
 
 
-def write_dataset(
-    folder: Path,
-    writer: Writer,
-    *,
-    people: int,
-    sessions: int,
-    heldout_share: float,
-    config: dict[str, Any],
-    progress: Callable[[int], None] = lambda done: None,
-) -> dict[str, Any]:
-    """Write ``people.jsonl``, ``sessions.jsonl`` and, last, ``dataset.json``.
+class _GivenUp(Exception):
+    """No endpoint answers any more."""
 
-    Args:
-        folder: Where to; made if missing.
-        writer: The four stages.
-        people: How many people.
-        sessions: Sessions a person.
-        heldout_share: Share of people that are held out.
-        config: Recorded in the manifest.
-        progress: Called with the number of finished people.
+
+class _Studio(NamedTuple):
+    """Who writes and judges; the pool is a language model's."""
+
+    writer: Writer
+    similarity: EmbedderSimilarity | None
+    pool: EndpointPool | None
+
+
+def generate(settings: SynthSettings) -> int:
+    """Write the people of this shard who are not finished yet and, without shards, the files of the data set.
+
+    Shows its progress on stderr and a summary on stdout. SIGINT and SIGTERM end it at once; what is finished stays.
 
     Returns:
-        The manifest: counts, hashes of the files, config.
+        Exit code: 0; 1 if people failed or no endpoint answers any more; 130 or 143 after a signal.
+
+    Raises:
+        DeltaMemError: If the settings ask for something that is not there.
+        OSError: If a file cannot be written.
     """
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / MANIFEST_FILE).unlink(missing_ok=True)
-    counts: Counter[str] = Counter()
-    with atomic_writer(folder / PEOPLE_FILE) as people_file, atomic_writer(folder / SESSIONS_FILE) as sessions_file:
-        for done, persona in enumerate(personas(people, heldout_share), start=1):
-            person = write_person(persona, writer, sessions)
-            people_file.write(_person_line(person) + "\n")
-            for labelled in person.sessions:
-                sessions_file.write(to_json_line(labelled) + "\n")
-            _count(counts, person)
-            progress(done)
-    manifest = {
-        "synthetic": True,
-        "config": config,
-        "counts": dict(sorted(counts.items())),
-        "sha256": {name: _sha256(folder / name) for name in (PEOPLE_FILE, SESSIONS_FILE)},
-    }
-    with atomic_writer(folder / MANIFEST_FILE) as manifest_file:
-        manifest_file.write(json.dumps(manifest, indent=2) + "\n")
-    return manifest
+    folder = work_folder(settings)
+    with _signals() as stop:
+        try:
+            personas = draw_personas(
+                settings.personas, people=settings.people, heldout_share=settings.heldout_share, seed=settings.seed
+            )
+            with JsonLinesStore(folder / PEOPLE_STORE) as store:
+                shift = _Shift(settings, folder, store)
+                asyncio.run(shift.work(personas, stop))
+                if stop.received is None:
+                    return shift.finish()
+        except (asyncio.CancelledError, _Stopped):
+            pass
+    number = stop.received or signal.SIGINT
+    print(f"stopped by {signal.Signals(number).name}; the same command goes on from here", file=sys.stderr)
+    return 128 + number
 
 
-def _person_line(person: Person) -> str:
-    profile = person.profile
-    record = {
-        "person_id": profile.persona.person_id,
-        "name": profile.name,
-        "split": profile.persona.split,
-        "persona": profile.persona.seed,
-        "start": profile.start.isoformat(),
-        "initial_facts": [asdict(fact) for fact in profile.initial_facts],
-        "events": [
-            {"index": event.index, "time": event.time.isoformat(), "deltas": [asdict(delta) for delta in event.deltas]}
-            for event in person.events
-        ],
-    }
-    return json.dumps(record, ensure_ascii=False)
+class _Stopped(BaseException):
+    """A signal came while no event loop ran."""
 
 
-def _count(counts: Counter[str], person: Person) -> None:
-    split = person.profile.persona.split
-    counts[f"{split}/people"] += 1
-    counts[f"{split}/sessions"] += len(person.sessions)
-    for labelled in person.sessions:
-        for operation in labelled.operations:
-            counts[f"{split}/{operation.event}"] += 1
+class _Stop:
+    """What signals do: cancel the task if there is one, otherwise raise `_Stopped`; a second one ends the process."""
+
+    def __init__(self) -> None:
+        self.received: int | None = None
+        self.task: asyncio.Task[Any] | None = None
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        if self.received is not None:
+            os._exit(128 + number)
+        self.received = number
+        if self.task is None:
+            raise _Stopped
+        self.task.get_loop().call_soon_threadsafe(self.task.cancel)
 
 
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+@contextmanager
+def _signals() -> Iterator[_Stop]:
+    stop = _Stop()
+    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@asynccontextmanager
+async def _studio(settings: SynthSettings, folder: Path) -> AsyncIterator[_Studio]:
+    similarity = None if settings.embedder is None else EmbedderSimilarity(LazyEmbedder(settings.embedder))
+    if settings.writer == "offline" or settings.llm is None:
+        yield _Studio(OfflineWriter(settings.seed, similarity), similarity, None)
+        return
+    from synth.llm import EndpointPool, LLMWriter  # the openai client takes half a second that the offline writer saves
+
+    pool = EndpointPool(settings.llm)
+    try:
+        with JsonLinesStore(folder / ANSWERS_STORE) as answers:
+            writer = LLMWriter(settings.llm, pool, answers, seed=settings.seed, similarity=similarity)
+            yield _Studio(writer, similarity, pool)
+    finally:
+        await pool.close()
+
+
+class _Shift:
+    """One run over the people of one shard."""
+
+    def __init__(self, settings: SynthSettings, folder: Path, store: JsonLinesStore) -> None:
+        self._settings = settings
+        self._folder = folder
+        self._store = store
+        self._names: NameSource = RealNames(settings.seed) if settings.real_names else InventedNames(settings.seed)
+        self._errors: dict[str, str] = {}
+        self._failures_in_a_row = 0
+        self._given_up: str | None = None
+
+    async def work(self, personas: Sequence[Persona], stop: _Stop) -> None:
+        """Write the people who are not finished."""
+        stop.task = asyncio.current_task()
+        try:
+            async with _studio(self._settings, self._folder) as studio:
+                await self._write(personas, studio)
+        finally:
+            stop.task = None
+
+    async def _write(self, personas: Sequence[Persona], studio: _Studio) -> None:
+        settings = self._settings
+        self._run, work = plan(settings, personas, studio.writer.making)
+        write_run(self._folder, self._run)
+        (self._folder / ERRORS_FILE).unlink(missing_ok=True)
+        todo = [item for item in work if not is_finished(self._store, item.persona.person_id, item.fingerprint)]
+        self._progress = Progress(
+            people=len(work),
+            found=len(work) - len(todo),
+            expected=expected_units(settings.shape, settings.sessions),
+            pool=studio.pool,
+        )
+        if not todo:
+            return
+        if studio.pool is not None:
+            await studio.pool.check()
+        queue = iter(todo)
+        at_once = min(settings.people_at_once or settings.slots, len(todo))
+        async with self._progress.shown(settings.progress_seconds):
+            workers = [asyncio.create_task(self._worker(queue, studio)) for _ in range(at_once)]
+            try:
+                done, _ = await asyncio.wait(workers, return_when=asyncio.FIRST_EXCEPTION)
+                for worker in done:
+                    worker.result()
+            except _GivenUp as error:
+                self._given_up = str(error)
+            finally:
+                for worker in workers:
+                    worker.cancel()
+                await asyncio.gather(*workers, return_exceptions=True)
+
+    async def _worker(self, queue: Iterator[Work], studio: _Studio) -> None:
+        for item in queue:
+            self._progress.begin()
+            try:
+                person = await write_person(
+                    item.number,
+                    item.persona,
+                    studio.writer,
+                    self._settings.shape,
+                    self._names,
+                    sessions=self._settings.sessions,
+                    seed=self._settings.seed,
+                    similarity=studio.similarity,
+                    observer=self._observe,
+                )
+            except EmbedderUnavailableError:
+                raise
+            except DeltaMemError as error:
+                self._failed(item.persona.person_id, error)
+            else:
+                value = {"fingerprint": item.fingerprint, "person": person.model_dump(mode="json")}
+                self._store.put(item.persona.person_id, value)
+                self._progress.end()
+            await asyncio.sleep(0)  # the offline writer never waits, so nothing else would get its turn
+
+    def _observe(self, unit: Unit, written: Written[Any]) -> None:
+        if written.spent_tokens:
+            self._failures_in_a_row = 0
+        self._progress.observe(unit, written)
+
+    def _failed(self, person_id: str, error: DeltaMemError) -> None:
+        self._errors[person_id] = str(error)
+        with (self._folder / ERRORS_FILE).open("a", encoding="utf-8") as file:
+            file.write(json.dumps({"person_id": person_id, "error": str(error)}, ensure_ascii=False) + "\n")
+        self._progress.end(failed=True)
+        self._failures_in_a_row = self._failures_in_a_row + 1 if isinstance(error, LLMError) else 0
+        if self._failures_in_a_row >= _DEAD_ENDPOINT:
+            raise _GivenUp(str(error))
+
+    def finish(self) -> int:
+        """Write the data set if it is whole, and say how it went; returns the exit code."""
+        settings, run = self._settings, self._run
+        finished = [name for name, fingerprint in run.people.items() if is_finished(self._store, name, fingerprint)]
+        totals = Totals()
+        people = totals.counting(read_people(self._store, finished))
+        whole = len(finished) == len(run.people)
+        if whole and settings.shard.of == 1:
+            from synth.output import write_dataset
+
+            episode = settings.episode.config()
+            write_dataset(settings.out, people, making=run.recipe, episode=episode, seed=settings.seed)
+        else:
+            for _ in people:
+                pass
+        Console(highlight=False, soft_wrap=True).print(totals.table(self._progress.seconds))
+        if not whole:
+            return self._fail(len(run.people) - len(finished))
+        if settings.shard.of == 1:
+            print(f"written to {settings.out}")
+        else:
+            print(f"shard {settings.shard} is finished; when all are: python -m synth merge {settings.out}")
+        return 0
+
+    def _fail(self, missing: int) -> int:
+        for person_id, error in list(self._errors.items())[:_SHOWN_ERRORS]:
+            print(f"{person_id}: {error}", file=sys.stderr)
+        why = f"given up after {_DEAD_ENDPOINT} people in a row: {self._given_up}" if self._given_up else "see above"
+        print(
+            f"error: {missing:,} of {len(self._run.people):,} people are missing ({why}); all errors are in "
+            f"{self._folder / ERRORS_FILE}; the same command tries again",
+            file=sys.stderr,
+        )
+        return 1

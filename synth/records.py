@@ -456,6 +456,7 @@ class Person(Record):
         groups: The linked events whose memory thread was written.
         evolutions: The memory threads, one a group.
         sessions: One an event.
+        dropped: How many facts of the filling were left out, because they repeat what is remembered elsewhere.
         rejections: What was given up.
         checked: How many answers each rule has judged.
         violations: How many answers have broken it, repaired ones included.
@@ -469,6 +470,7 @@ class Person(Record):
     groups: tuple[EventGroup, ...]
     evolutions: tuple[Evolution, ...]
     sessions: tuple[SynthSession, ...]
+    dropped: int = 0
     rejections: tuple[Rejection, ...]
     checked: dict[str, int]
     violations: dict[str, int]

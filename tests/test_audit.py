@@ -2,19 +2,16 @@
 
 import time
 from datetime import datetime
-from itertools import groupby
-from pathlib import Path
 
 import numpy as np
 import pytest
+from offline_people import people
 
 from deltamem.audit import Audit, Finding, FindingKind, audit
 from deltamem.embedding import Embedder, Vectors, load_embedder
 from deltamem.memory import Memory, MemoryState
-from deltamem.sessions import LabelledSession, read_sessions
 from deltamem.text.words import words
-from synth.offline import OfflineConfig, offline_writer
-from synth.pipeline import SESSIONS_FILE, write_dataset
+from synth.assembly import labelled_sessions
 
 TIME = datetime(2026, 4, 5, 20, 1)
 
@@ -196,12 +193,10 @@ def test_planted_faults_are_found_with_a_real_embedder(embedder: Embedder) -> No
     ]
 
 
-def test_synthetic_memories_fit_their_own_sessions_and_no_others(embedder: Embedder, tmp_path: Path) -> None:
-    writer = offline_writer(OfflineConfig(seed=1))
-    write_dataset(tmp_path, writer, people=4, sessions=8, heldout_share=0.25, config={}, progress=lambda done: None)
+def test_synthetic_memories_fit_their_own_sessions_and_no_others(embedder: Embedder) -> None:
     memories = right = wrong = 0
-    for _, group in groupby(read_sessions(tmp_path / SESSIONS_FILE), key=lambda labelled: labelled.session.person_id):
-        labelled: list[LabelledSession] = list(group)
+    for person in people(4, 8):
+        labelled = list(labelled_sessions(person))
         sources: dict[str, str | None] = {}
         for item in labelled:
             dialogue = "\n".join(turn.content for turn in item.session.dialogue)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from offline_people import labelled
 from safetensors.torch import load_file, save_file
 
 from deltamem.checkpoint_policy import CheckpointPolicy
@@ -19,8 +20,6 @@ from deltamem.generation import Generated
 from deltamem.policy import Completion
 from deltamem.sessions import LabelledSession
 from deltamem.training.tiny_model import TinyModelConfig, build
-from synth.offline import OfflineConfig, offline_writer
-from synth.pipeline import personas, write_person
 
 EPISODE = EpisodeConfig("manager_compact", "session_compact", memory_fields=("text", "time", "id"))
 CONTEXT = 512
@@ -28,8 +27,7 @@ CONTEXT = 512
 
 @pytest.fixture(scope="module")
 def sessions() -> list[LabelledSession]:
-    writer = offline_writer(OfflineConfig(seed=3))
-    return [labelled for persona in personas(4, 0.1) for labelled in write_person(persona, writer, 3).sessions]
+    return labelled(4, 3, seed=3)
 
 
 @pytest.fixture(scope="module")

@@ -16,11 +16,10 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import httpx
+from offline_people import labelled
 
 from deltamem.episode import EpisodeConfig
 from deltamem.training.tiny_model import TinyModelConfig, build
-from synth.offline import OfflineConfig, offline_writer
-from synth.pipeline import personas, write_person
 
 COMPACT = EpisodeConfig("manager_compact", "session_compact", memory_fields=("text", "time", "id"))
 WINDOW = 2048
@@ -45,11 +44,9 @@ def vllm_python() -> Path | None:
 
 def write_tiny_model(folder: Path) -> None:
     """Write a randomly initialised Qwen3 checkpoint with a tokenizer that knows the wire format."""
-    writer = offline_writer(OfflineConfig(seed=3))
-    sessions = [labelled for persona in personas(30, 0.1) for labelled in write_person(persona, writer, 3).sessions]
     # vLLM's attention for the CPU has no kernel for heads of fewer than 32 dimensions, so those stay at their default.
     sizes = TinyModelConfig(layers=2, mlp_size=128, vocabulary=800, context=WINDOW)
-    build(folder, sessions, COMPACT, sizes, seed=0)
+    build(folder, labelled(30, 3, seed=3), COMPACT, sizes, seed=0)
 
 
 @contextmanager

@@ -1,9 +1,11 @@
-"""Export of ``sessions.jsonl`` to the parquet files that verl reads."""
+"""Export of ``sessions.jsonl`` to the parquet files that verl reads; no more than a few sessions are in memory at a time."""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,13 +14,28 @@ import pyarrow.parquet as pq
 
 from deltamem.episode import EpisodeConfig, opening_messages
 from deltamem.errors import DeltaMemError
-from deltamem.sessions import LabelledSession, Split, read_sessions, to_json_line
+from deltamem.sessions import LabelledSession, Split, from_json_line, read_sessions
 
 AGENT_NAME = "deltamem"
 """Name under which the agent loop is registered with verl."""
 
 DATA_SOURCE = "deltamem"
 """verl groups its validation metrics by this column."""
+
+ROWS_PER_GROUP = 128
+"""Rows that are held in memory and written together."""
+
+_TEXT = pa.string()
+SCHEMA = pa.schema(
+    {
+        "data_source": _TEXT,
+        "agent_name": _TEXT,
+        "prompt": pa.list_(pa.struct({"role": _TEXT, "content": _TEXT})),
+        "reward_model": pa.struct({"style": _TEXT, "ground_truth": _TEXT}),
+        "extra_info": pa.struct({"index": pa.int64(), "split": _TEXT, "key": _TEXT, "session": _TEXT}),
+    }
+)
+"""Columns of both files, as verl expects them; ``extra_info.session`` is the line of ``sessions.jsonl``."""
 
 
 class Exported(NamedTuple):
@@ -28,6 +45,56 @@ class Exported(NamedTuple):
     heldout: Path
     train_sessions: int
     heldout_sessions: int
+
+
+class RowWriter:
+    """Writes labelled sessions as rows; made by `open_parquet`."""
+
+    def __init__(self, file: pq.ParquetWriter, episode: EpisodeConfig) -> None:
+        self._file = file
+        self._episode = episode
+        self._waiting: list[dict[str, Any]] = []
+        self.rows = 0
+
+    def add(self, labelled: LabelledSession, line: str) -> None:
+        """Append a row.
+
+        Args:
+            labelled: The session.
+            line: Its line of ``sessions.jsonl``, which the agent loop reads.
+        """
+        self._waiting.append(_row(labelled, line, self.rows, self._episode))
+        self.rows += 1
+        if len(self._waiting) == ROWS_PER_GROUP:
+            self.flush()
+
+    def flush(self) -> None:
+        """Write the rows that wait as one row group."""
+        if self._waiting:
+            self._file.write_table(pa.Table.from_pylist(self._waiting, schema=SCHEMA))
+            self._waiting = []
+
+
+@contextmanager
+def open_parquet(path: Path, episode: EpisodeConfig) -> Iterator[RowWriter]:
+    """Open a parquet file that takes its name only when it has been written whole.
+
+    Args:
+        path: The final name; an older file of that name stays until then.
+        episode: Prompts of the opening messages.
+
+    Yields:
+        The writer. If the block raises, nothing remains.
+    """
+    partial = path.with_name(f".{path.name}.partial")
+    try:
+        with pq.ParquetWriter(partial, SCHEMA) as file:
+            writer = RowWriter(file, episode)
+            yield writer
+            writer.flush()
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
 
 
 def export(
@@ -42,6 +109,8 @@ def export(
 ) -> Exported:
     """Write ``train.parquet`` and ``heldout.parquet``.
 
+    The file is read twice: to check every line and to draw, then to write the drawn sessions.
+
     Args:
         sessions: The file that synth wrote.
         folder: Where to; made if missing.
@@ -54,25 +123,31 @@ def export(
     Raises:
         DeltaMemError: If the file is missing, a line of it cannot be read, or there are fewer sessions than asked for.
     """
-    everything = list(read_sessions(sessions))
-    skipped = set(people(everything, "train")[:skip_people])
+    lines = [(item.split, item.session.person_id) for item in read_sessions(sessions)]
+    skipped = set(list(dict.fromkeys(person for split, person in lines if split == "train"))[:skip_people])
     chosen = {
         "train": _draw(
-            [item for item in everything if item.split == "train" and item.session.person_id not in skipped],
+            [number for number, (split, person) in enumerate(lines) if split == "train" and person not in skipped],
             train_sessions,
             seed,
             f"{sessions}: training sessions" + (f" after the first {skip_people} persons" if skip_people else ""),
         ),
         "heldout": _draw(
-            [item for item in everything if item.split == "heldout"],
+            [number for number, (split, _) in enumerate(lines) if split == "heldout"],
             heldout_sessions,
             seed,
             f"{sessions}: held-out sessions",
         ),
     }
     folder.mkdir(parents=True, exist_ok=True)
-    for name, items in chosen.items():
-        _write(folder / f"{name}.parquet", items, episode)
+    with sessions.open("rb") as file:
+        starts = list(accumulate(map(len, file), initial=0))
+        for name, numbers in chosen.items():
+            with open_parquet(folder / f"{name}.parquet", episode) as writer:
+                for number in numbers:
+                    file.seek(starts[number])
+                    line = file.readline().decode("utf-8").strip()
+                    writer.add(from_json_line(line), line)
     return Exported(folder / "train.parquet", folder / "heldout.parquet", len(chosen["train"]), len(chosen["heldout"]))
 
 
@@ -81,28 +156,18 @@ def people(sessions: Iterable[LabelledSession], split: Split) -> list[str]:
     return list(dict.fromkeys(item.session.person_id for item in sessions if item.split == split))
 
 
-def _draw(items: Sequence[LabelledSession], count: int | None, seed: int, what: str) -> list[LabelledSession]:
-    if not items or (count or 0) > len(items):
-        raise DeltaMemError(f"{what}: there are {len(items)}, expected at least {count or 1}")
-    return list(items) if count is None else random.Random(seed).sample(list(items), count)
+def _draw(numbers: Sequence[int], count: int | None, seed: int, what: str) -> Sequence[int]:
+    if not numbers or (count or 0) > len(numbers):
+        raise DeltaMemError(f"{what}: there are {len(numbers)}, expected at least {count or 1}")
+    return numbers if count is None else random.Random(seed).sample(numbers, count)
 
 
-def _write(path: Path, items: Sequence[LabelledSession], episode: EpisodeConfig) -> None:
-    rows = [_row(item, index, episode) for index, item in enumerate(items)]
-    partial = path.with_name(f".{path.name}.partial")
-    try:
-        pq.write_table(pa.Table.from_pylist(rows), partial)
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)
-
-
-def _row(item: LabelledSession, index: int, episode: EpisodeConfig) -> dict[str, Any]:
+def _row(item: LabelledSession, line: str, index: int, episode: EpisodeConfig) -> dict[str, Any]:
     return {
         "data_source": DATA_SOURCE,
         "agent_name": AGENT_NAME,
-        "prompt": list(opening_messages(item.session, episode)),
+        "prompt": opening_messages(item.session, episode),
         # Required by verl and shown in its dumps; the agent loop scores by itself.
         "reward_model": {"style": "rule", "ground_truth": item.key},
-        "extra_info": {"index": index, "split": item.split, "key": item.key, "session": to_json_line(item)},
+        "extra_info": {"index": index, "split": item.split, "key": item.key, "session": line},
     }

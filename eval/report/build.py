@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
-
 from deltamem.errors import DeltaMemError
 from deltamem.files import atomic_writer
+from deltamem.report.page import page_templates
 from eval.report.curves import training_charts, warm_start_charts
 from eval.report.inputs import SHOWN_EVALUATION, RunInputs, read_run
 from eval.report.tables import comparison
@@ -44,27 +42,23 @@ def write_report(run: Path, *, out: Path | None = None, trajectories: int = 12) 
 
 def render(inputs: RunInputs, *, trajectories: int) -> str:
     """Render the page as one HTML text without outside resources; everything that was read is escaped."""
-    environment = Environment(
-        loader=FileSystemLoader(Path(__file__).parent),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters["pretty"] = lambda value: json.dumps(value, ensure_ascii=False, indent=2)
-    return environment.get_template("report.html.j2").render(
-        name=inputs.name,
-        facts=_facts(inputs),
-        written=time.strftime("%Y-%m-%d %H:%M %Z"),
-        missing=inputs.missing,
-        training=training_charts(inputs.metrics),
-        warm_start=warm_start_charts(inputs.warm_start),
-        rows=comparison(inputs.summaries),
-        summaries=inputs.summaries,
-        shown=[view(record, reason) for reason, record in choose(inputs.trajectories, trajectories)],
-        evaluated=len(inputs.trajectories),
-        shown_evaluation=SHOWN_EVALUATION,
-        details=_details(inputs),
+    return (
+        page_templates(Path(__file__).parent)
+        .get_template("report.html.j2")
+        .render(
+            name=inputs.name,
+            facts=_facts(inputs),
+            written=time.strftime("%Y-%m-%d %H:%M %Z"),
+            missing=inputs.missing,
+            training=training_charts(inputs.metrics),
+            warm_start=warm_start_charts(inputs.warm_start),
+            rows=comparison(inputs.summaries),
+            summaries=inputs.summaries,
+            shown=[view(record, reason) for reason, record in choose(inputs.trajectories, trajectories)],
+            evaluated=len(inputs.trajectories),
+            shown_evaluation=SHOWN_EVALUATION,
+            details=_details(inputs),
+        )
     )
 
 

@@ -1,40 +1,17 @@
-"""Curves as inline SVG that follow the colours of the page."""
+"""Curves over training steps."""
 
 from __future__ import annotations
 
-import io
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-import matplotlib
 import numpy as np
 from markupsafe import Markup
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-_INK = "#010203"
-"""Stands for the text colour of the page: matplotlib knows no ``currentColor``."""
-
-_STYLE = {
-    "svg.fonttype": "none",
-    "font.size": 10,
-    "text.color": _INK,
-    "axes.edgecolor": _INK,
-    "axes.labelcolor": _INK,
-    "xtick.color": _INK,
-    "ytick.color": _INK,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.linewidth": 0.6,
-    "axes.grid": True,
-    "grid.color": _INK,
-    "grid.alpha": 0.12,
-    "grid.linewidth": 0.6,
-    "legend.frameon": False,
-    "legend.fontsize": 9,
-}
+from deltamem.report.charts import inline_svg, legend_below
 
 SMOOTHED_FROM = 20
 """Curves with at least this many points are shown as a running mean over the faint points."""
@@ -71,9 +48,8 @@ def line_chart(name: str, curves: Sequence[Curve], *, y_label: str, y_range: tup
     Returns:
         An ``<svg>`` element.
     """
-    with matplotlib.rc_context({**_STYLE, "svg.hashsalt": name}):
-        figure = Figure(figsize=(5.6, 3.1), layout="constrained")
-        axes = figure.add_subplot()
+
+    def draw(axes: Axes) -> None:
         for curve in curves:
             _draw(axes, curve)
         axes.set_xlabel("step")
@@ -81,13 +57,9 @@ def line_chart(name: str, curves: Sequence[Curve], *, y_label: str, y_range: tup
         if y_range is not None:
             axes.set_ylim(*y_range)
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-        axes.legend(ncols=2, loc="upper center", bbox_to_anchor=(0.5, -0.18))
-        buffer = io.StringIO()
-        figure.savefig(buffer, format="svg", transparent=True, metadata=dict.fromkeys(("Date", "Creator", "Format", "Type")))
-    svg = buffer.getvalue()
-    svg = svg[svg.index("<svg") :].replace(_INK, "currentColor").replace('id="', f'id="{name}-')
-    svg = svg.replace('"#', f'"#{name}-').replace("url(#", f"url(#{name}-")
-    return Markup(svg)
+        legend_below(axes, 2)
+
+    return inline_svg(name, draw)
 
 
 def _draw(axes: Axes, curve: Curve) -> None:

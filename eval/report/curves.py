@@ -9,12 +9,12 @@ from typing import Any
 
 from markupsafe import Markup
 
+from deltamem.report.charts import BLUE, GREEN, ORANGE, RED, VIOLET
 from eval.report.charts import Curve, line_chart
 
 Record = Mapping[str, Any]
 
 TRAIN, HELDOUT = "train/", "heldout/"
-BLUE, GREEN, ORANGE, VIOLET, RED = "#3b82f6", "#16a34a", "#ea8a0c", "#a855f7", "#e5484d"
 
 
 @dataclass(frozen=True, slots=True)

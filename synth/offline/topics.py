@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-ANCHOR = "anchor"
+from synth.records import Track
 
 _POOLS = {
     "job": "nurse teacher lawyer baker plumber welder designer pilot chemist editor farmer barber dentist analyst manager "
@@ -47,6 +47,7 @@ class Topic:
 
     Attributes:
         name: The topic.
+        track: The stream that its facts belong to.
         slot: The slot that an adjustment changes; ``{slot}`` in every template, its former value ``{old}``.
         pool: Where the slot's words come from; None for an invented name.
         memory: The memory sentence; ``{person}`` is its subject and it ends with ``{anchor}.``
@@ -57,6 +58,7 @@ class Topic:
     """
 
     name: str
+    track: Track
     slot: str
     pool: str | None
     memory: str
@@ -69,6 +71,7 @@ class Topic:
 TOPICS = (
     Topic(
         "home",
+        Track.RELATIONSHIP,
         "city",
         None,
         "{person} lives in {city} with {anchor}.",
@@ -82,6 +85,7 @@ TOPICS = (
     ),
     Topic(
         "job",
+        Track.CAREER,
         "job",
         "job",
         "{person} works as a {job} at {anchor}.",
@@ -91,6 +95,7 @@ TOPICS = (
     ),
     Topic(
         "dog",
+        Track.HEALTH,
         "day",
         "day",
         "{person} walks every {day} with the dog {anchor}.",
@@ -103,6 +108,7 @@ TOPICS = (
     ),
     Topic(
         "hobby",
+        Track.HEALTH,
         "hobby",
         "hobby",
         "{person} goes {hobby} with {anchor}.",
@@ -116,6 +122,7 @@ TOPICS = (
     ),
     Topic(
         "dish",
+        Track.PREFERENCE,
         "dish",
         "dish",
         "{person} orders the {dish} at {anchor}.",
@@ -128,6 +135,7 @@ TOPICS = (
     ),
     Topic(
         "instrument",
+        Track.PREFERENCE,
         "instrument",
         "instrument",
         "{person} learns the {instrument} from {anchor}.",
@@ -140,6 +148,7 @@ TOPICS = (
     ),
     Topic(
         "trip",
+        Track.PREFERENCE,
         "month",
         "month",
         "{person} travels in {month} to {anchor}.",
@@ -152,6 +161,7 @@ TOPICS = (
     ),
     Topic(
         "book",
+        Track.PREFERENCE,
         "topic",
         "topic",
         "{person} reads about {topic} in a book by {anchor}.",
@@ -164,6 +174,7 @@ TOPICS = (
     ),
     Topic(
         "friend",
+        Track.RELATIONSHIP,
         "city",
         None,
         "{person} has a friend in {city} called {anchor}.",
@@ -173,6 +184,7 @@ TOPICS = (
     ),
     Topic(
         "study",
+        Track.CAREER,
         "subject",
         "subject",
         "{person} studies {subject} at {anchor}.",
@@ -182,6 +194,7 @@ TOPICS = (
     ),
     Topic(
         "sport",
+        Track.HEALTH,
         "sport",
         "sport",
         "{person} plays {sport} for {anchor}.",
@@ -191,6 +204,7 @@ TOPICS = (
     ),
     Topic(
         "club",
+        Track.RELATIONSHIP,
         "role",
         "role",
         "{person} helps as a {role} in the club {anchor}.",
@@ -200,6 +214,7 @@ TOPICS = (
     ),
     Topic(
         "car",
+        Track.PREFERENCE,
         "color",
         "color",
         "{person} drives a {color} {anchor}.",
@@ -212,6 +227,7 @@ TOPICS = (
     ),
     Topic(
         "drink",
+        Track.PREFERENCE,
         "drink",
         "drink",
         "{person} drinks {drink} every morning at {anchor}.",
@@ -221,6 +237,7 @@ TOPICS = (
     ),
     Topic(
         "family",
+        Track.RELATIONSHIP,
         "day",
         "day",
         "{person} visits on {day} the {relative} {anchor}.",
@@ -234,6 +251,7 @@ TOPICS = (
     ),
     Topic(
         "savings",
+        Track.CAREER,
         "amount",
         "amount",
         "{person} saves {amount} euros a month at {anchor}.",

@@ -1,39 +1,25 @@
 """``python -m synth`` in a process of its own."""
 
 import json
-import re
-import subprocess
-import sys
-from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
-from omegaconf import OmegaConf
+from synth_runs import TINY, files, settings, synth
 
-from deltamem.cli import validated
-from deltamem.errors import DeltaMemError
 from deltamem.sessions import from_json_line, read_sessions
-from synth.settings import SynthSettings
-
-ROOT = Path(__file__).resolve().parents[2]
-
-
-def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "synth", *arguments]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
+from synth.settings import Shard
 
 
 def test_four_people_from_nothing_to_parquet(tmp_path):
     out = tmp_path / "data"
-    done = run("people=4", "sessions=3", "seed=5", f"out={out}")
-    assert (done.returncode, done.stderr.strip()) == (0, "")
-    assert done.stdout.startswith("train: 3 people, 9 sessions, ")
-    assert "\nheldout: 1 people, 3 sessions, " in done.stdout
-    names = {"people.jsonl", "sessions.jsonl", "dataset.json", "train.parquet", "heldout.parquet"}
-    assert {path.name for path in out.iterdir()} == names
+    done = synth("people=4", "sessions=3", "seed=5", "shape=tiny", f"out={out}")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.endswith(f"written to {out}\n")
+    names = {"people.jsonl", "sessions.jsonl", "rejected.jsonl", "dataset.json", "train.parquet", "heldout.parquet"}
+    assert set(files(out)) == names | {"README.md", "report.html"}
     sessions = list(read_sessions(out / "sessions.jsonl"))
     assert len(sessions) == 12 and len({item.session.person_id for item in sessions}) == 4
-    assert json.loads((out / "dataset.json").read_text("utf-8"))["config"]["seed"] == 5
+    assert json.loads((out / "dataset.json").read_text("utf-8"))["making"]["seed"] == 5
     for split, count in (("train", 9), ("heldout", 3)):
         rows = pq.read_table(out / f"{split}.parquet").to_pylist()
         assert len(rows) == count
@@ -42,52 +28,113 @@ def test_four_people_from_nothing_to_parquet(tmp_path):
         assert [message["role"] for message in rows[0]["prompt"]] == ["system", "user"]
 
 
+def test_the_papers_shape_is_the_default(tmp_path):
+    done = synth("people=2", "sessions=4", f"out={tmp_path}")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert len(list(read_sessions(tmp_path / "sessions.jsonl"))) == 8
+    assert json.loads((tmp_path / "dataset.json").read_text("utf-8"))["making"]["shape"]["plan"]["kind"] == "quotas"
+
+
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
         (["peple=4"], "peple"),
-        (["people=none"], "people"),
-        (["offline.min_facts=5", "offline.max_facts=2"], "min_facts must not be larger than max_facts"),
+        (["people=none"], "config key 'people'"),
+        (["people=0"], "config key 'people'"),
+        (["writer=magic"], "config key 'writer'"),
+        (["heldout_share=1.0"], "config key 'heldout_share'"),
+        (["shape=huge"], "huge"),
+        (["shape.plan.facts.min=5", "shape=tiny"], "min (5) must not be larger than max (4)"),
+        (["shape.dialogue.turns.most=5"], "shape.dialogue.turns.most"),
+        (["shard=2/2"], "must be i/n with 0 <= i < n"),
+        (["shard=first"], "must be i/n with 0 <= i < n"),
+        (["shard=0/500"], "more shards (500) than people (300)"),
+        (["writer=llm", "llm=null"], "writer=llm needs the group llm"),
+        (["writer=llm", "llm.slots=0"], "config key 'llm.slots'"),
+        (["personas.source=file"], "source=file needs a path"),
+        (["personas.source=file", "personas.path=/nowhere/people.txt"], "/nowhere/people.txt"),
+        (["llm.base_urls=[http://127.0.0.1:9/v1]", "writer=llm", "llm.max_retries=0", "people=1"], "127.0.0.1:9"),
+        (["estimat"], "unknown command 'estimat'; there are estimate, merge, inspect"),
+        (["merge"], "OUT"),
+        (["merge", "somewhere", "--quick"], "--quick"),
+        (["inspect", "/nowhere"], "/nowhere"),
+        (["report", "/nowhere"], "/nowhere"),
+        (["personas", "many"], "many"),
+        (["estimate", "peple=4"], "peple"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
 def test_bad_input_is_one_line_and_exit_code_2(tmp_path, arguments, told):
-    out = tmp_path / "data"
-    done = run(f"out={out}", *arguments)
-    assert done.returncode == 2
+    command = "=" not in arguments[0]
+    done = synth(*arguments, *([] if command else [f"out={tmp_path / 'data'}"]))
+    assert done.returncode == 2, done.stderr
+    assert done.stdout == ""
     [line] = done.stderr.splitlines()
     assert line.startswith("error: ") and told in line
-    assert not out.exists()
-
-
-@pytest.mark.parametrize(
-    ("override", "told"),
-    [
-        ({"writer": "magic"}, "config key 'writer'"),
-        ({"people": 0}, "config key 'people'"),
-        ({"heldout_share": 1.0}, "config key 'heldout_share'"),
-        ({"offline": {"extra": 1}}, "unknown config key 'offline.extra'"),
-        ({"offline": {"max_facts": 13}}, "config key 'offline.max_facts'"),
-        ({"offline": {"update_share": 0.8, "repeat_share": 0.3}}, "must not add up to more than 1"),
-    ],
-)
-def test_settings_name_the_key_that_is_wrong(override, told):
-    config = OmegaConf.merge(OmegaConf.load(ROOT / "configs" / "synth.yaml"), {"out": "somewhere"}, override)
-    del config["defaults"], config["hydra"]
-    with pytest.raises(DeltaMemError, match=re.escape(told)):
-        validated(config, SynthSettings)
+    assert not (tmp_path / "data" / "dataset.json").exists()
 
 
 def test_a_missing_folder_name_is_told():
-    done = run("people=4")
+    done = synth("people=4")
     assert done.returncode == 2
     assert done.stderr == "error: config key 'out' has no value; give one with out=...\n"
 
 
 def test_an_out_that_is_a_file(tmp_path):
     (tmp_path / "file").write_text("mine", encoding="utf-8")
-    done = run("people=2", "sessions=1", f"out={tmp_path / 'file'}")
+    done = synth(*TINY, f"out={tmp_path / 'file'}")
     assert done.returncode == 2
-    [line] = done.stderr.strip().splitlines()
+    [line] = done.stderr.splitlines()
     assert line.startswith("error: ") and str(tmp_path / "file") in line
     assert (tmp_path / "file").read_text("utf-8") == "mine"
+
+
+def test_the_commands_on_a_finished_data_set(tmp_path):
+    assert synth(*TINY, f"out={tmp_path}").returncode == 0
+    shown = synth("inspect", str(tmp_path), "p000003")
+    assert (shown.returncode, shown.stderr) == (0, "")
+    assert "p000003" in shown.stdout
+    (tmp_path / "report.html").unlink()
+    done = synth("report", str(tmp_path))
+    assert (done.returncode, done.stdout) == (0, f"written to {tmp_path / 'report.html'}\n")
+    assert (tmp_path / "report.html").is_file()
+
+
+def test_copied_passages_are_found(tmp_path):
+    out, benchmark = tmp_path / "data", tmp_path / "benchmark.txt"
+    assert synth(*TINY, f"out={out}").returncode == 0
+    benchmark.write_text("Purple zeppelins navigate treacherous Carpathian valleys carrying marzipan trombones.", "utf-8")
+    done = synth("contamination", str(out), str(benchmark))
+    assert done.returncode == 0 and "sessions with an overlap: 0" in done.stdout
+    session = next(read_sessions(out / "sessions.jsonl"))
+    benchmark.write_text(" ".join(turn.content for turn in session.session.dialogue), "utf-8")
+    done = synth("contamination", str(out), str(benchmark), "--words", "5")
+    assert done.returncode == 1 and "people with an overlap: " in done.stdout
+
+
+def test_personas_are_written_and_read_back(tmp_path):
+    seeds = tmp_path / "seeds.jsonl"
+    done = synth("personas", "9", "--out", str(seeds))
+    assert (done.returncode, done.stdout) == (0, f"written to {seeds}\n")
+    assert len({json.loads(line)["persona"] for line in seeds.open("rb")}) == 9
+    out = tmp_path / "data"
+    assert synth(*TINY, "personas.source=file", f"personas.path={seeds}", f"out={out}").returncode == 0
+    used = {json.loads(line)["persona"]["seed"] for line in (out / "people.jsonl").open("rb")}
+    assert len(used) == 6 and used <= {json.loads(line)["persona"] for line in seeds.open("rb")}
+
+
+def test_shards_and_slots_of_the_settings(tmp_path):
+    assert settings(tmp_path).shard == Shard(0, 1)
+    assert settings(tmp_path, "shard=2/5").shard == Shard(2, 5)
+    assert Shard(7, 12).folder == "07-of-12"
+    assert settings(tmp_path).slots == 1
+    assert settings(tmp_path, "writer=llm", "llm.slots=5", "llm.base_urls=[http://a/v1,http://b/v1]").slots == 10
+
+
+def test_names_are_invented_offline_and_real_for_a_language_model(tmp_path):
+    kinds = [
+        settings(tmp_path, f"writer={writer}", f"names={names}").real_names
+        for writer in ("offline", "llm")
+        for names in ("auto", "invented", "real")
+    ]
+    assert kinds == [False, False, True, True, False, True]

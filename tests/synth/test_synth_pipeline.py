@@ -1,187 +1,236 @@
-"""From people to files: whole or not there, and the same bytes from the same seed."""
+"""Runs over people: going on where they stopped, errors of single people, signals, and the same bytes whatever happens."""
 
-import errno
-import hashlib
 import json
+import re
+import shutil
+import signal
+import time
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+import synth_runs
+from synth_runs import files, settings, slow
 
-from deltamem.errors import DeltaMemError
-from deltamem.memory import Event
+import synth.pipeline
+import synth.work
+from deltamem.errors import DeltaMemError, EmbedderUnavailableError, LLMError
 from deltamem.sessions import read_sessions
-from synth.offline import OfflineConfig, offline_writer
-from synth.pipeline import (
-    MANIFEST_FILE,
-    PEOPLE_FILE,
-    SESSIONS_FILE,
-    personas,
-    write_dataset,
-    write_person,
-)
-from synth.records import Persona
-
-FILES = {PEOPLE_FILE, SESSIONS_FILE, MANIFEST_FILE}
+from synth.pipeline import generate
+from synth.records import Person
+from synth.store import JsonLinesStore
+from synth.work import code_hash, is_finished, read_run, work_folder
 
 
-def write(folder, *, seed=1, writer=None, people=5, sessions=3, progress=lambda done: None):
-    return write_dataset(
-        folder,
-        writer or offline_writer(OfflineConfig(seed=seed)),
-        people=people,
-        sessions=sessions,
-        heldout_share=0.2,
-        config={"seed": seed},
-        progress=progress,
-    )
+@pytest.fixture
+def asked(monkeypatch):
+    """Numbers of the people that are written, in the order in which they are begun."""
+    numbers = []
+    write_person = synth.pipeline.write_person
+
+    async def noting(number, *arguments, **named):
+        numbers.append(number)
+        return await write_person(number, *arguments, **named)
+
+    monkeypatch.setattr(synth.pipeline, "write_person", noting)
+    return numbers
 
 
-def contents(folder):
-    return {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
+@pytest.fixture
+def failing(monkeypatch):
+    """People by number whose writing ends in an error, as long as they are in it."""
+    errors = {}
+    write_person = synth.pipeline.write_person
+
+    async def sometimes(number, *arguments, **named):
+        if number in errors:
+            raise errors[number]
+        return await write_person(number, *arguments, **named)
+
+    monkeypatch.setattr(synth.pipeline, "write_person", sometimes)
+    return errors
 
 
-class FailingMemories:
-    """Writes operations for some sessions and then breaks."""
-
-    def __init__(self, error: Exception, after: int) -> None:
-        self.stage = offline_writer(OfflineConfig()).memories
-        self.error = error
-        self.left = after
-
-    def write_operations(self, profile, event, prior_state):
-        if not self.left:
-            raise self.error
-        self.left -= 1
-        return self.stage.write_operations(profile, event, prior_state)
+def stored(out):
+    with JsonLinesStore(out / "work" / "people.jsonl") as store:
+        return {key: store.get(key) for key in store.keys()}  # noqa: SIM118
 
 
-class SilentDialogues:
-    """Leaves the facts out of the dialogue."""
-
-    def write_dialogue(self, profile, event, operations):
-        return ()
-
-
-def test_the_files_and_their_manifest(tmp_path):
-    done = []
-    manifest = write(tmp_path / "new" / "folder", progress=done.append)
-    folder = tmp_path / "new" / "folder"
-    assert set(contents(folder)) == FILES
-    assert done == [1, 2, 3, 4, 5]
-    assert json.loads((folder / MANIFEST_FILE).read_text("utf-8")) == manifest
-    assert manifest["synthetic"] is True and manifest["config"] == {"seed": 1}
-    for name, digest in manifest["sha256"].items():
-        assert hashlib.sha256((folder / name).read_bytes()).hexdigest() == digest
-    assert set(manifest["sha256"]) == {PEOPLE_FILE, SESSIONS_FILE}
+def test_everybody_is_kept_and_the_files_are_written(tmp_path, capsys):
+    assert generate(settings(tmp_path)) == 0
+    people = stored(tmp_path)
+    assert list(people) == [f"p{number:06d}" for number in range(6)]
+    records = [Person.model_validate(value["person"]) for value in people.values()]
+    lines = (tmp_path / "people.jsonl").read_text("utf-8").splitlines()
+    assert [Person.model_validate_json(line) for line in lines] == records
+    sessions = list(read_sessions(tmp_path / "sessions.jsonl"))
+    assert len(sessions) == 12 and {item.split for item in sessions} == {"train", "heldout"}
+    told = capsys.readouterr()
+    assert re.search(r"^people +6 finished$", told.out, re.MULTILINE)
+    assert re.search(r"^sessions +12 written$", told.out, re.MULTILINE)
+    assert told.out.endswith(f"written to {tmp_path}\n")
+    assert told.err == ""
 
 
-def test_the_counts_are_those_of_the_file(tmp_path):
-    counts = write(tmp_path)["counts"]
-    for split, people in (("train", 4), ("heldout", 1)):
-        sessions = list(read_sessions(tmp_path / SESSIONS_FILE, split=split))
-        assert counts[f"{split}/people"] == people == len({item.session.person_id for item in sessions})
-        assert counts[f"{split}/sessions"] == len(sessions) == 3 * people
-        for event in Event:
-            expected = sum(operation.event is event for item in sessions for operation in item.operations)
-            assert counts.get(f"{split}/{event}", 0) == expected
+def test_the_same_command_again_writes_nobody_again(tmp_path, asked):
+    generate(settings(tmp_path))
+    before = files(tmp_path)
+    asked.clear()
+    assert generate(settings(tmp_path)) == 0
+    assert asked == [] and files(tmp_path) == before
 
 
-def test_the_people_are_those_of_the_sessions(tmp_path):
-    write(tmp_path)
-    people = [json.loads(line) for line in (tmp_path / PEOPLE_FILE).read_text("utf-8").splitlines()]
-    sessions = list(read_sessions(tmp_path / SESSIONS_FILE))
-    assert [record["person_id"] for record in people] == list(dict.fromkeys(item.session.person_id for item in sessions))
-    for record in people:
-        own = [item for item in sessions if item.session.person_id == record["person_id"]]
-        assert {item.session.person_name for item in own} == {record["name"]}
-        assert {item.split for item in own} == {record["split"]}
-        assert [item.session_index for item in own] == [event["index"] for event in record["events"]] == [0, 1, 2]
-        assert [item.session.time.isoformat() for item in own] == [event["time"] for event in record["events"]]
-        initial = [fact["text"] for fact in record["initial_facts"]]
-        assert [memory.text for memory in own[0].prior_state.memories] == initial
+@pytest.mark.parametrize("override", ["seed=4", "shape.plan.facts.max=3", "sessions=3", "names=real", "embedder=null"])
+def test_what_records_depend_on_is_done_again_when_it_changes(tmp_path, asked, override):
+    generate(settings(tmp_path))
+    asked.clear()
+    assert generate(settings(tmp_path, override)) == 0
+    assert sorted(asked) == list(range(6))
 
 
-def test_the_same_seed_gives_the_same_bytes_and_another_one_others(tmp_path):
-    write(tmp_path / "a")
-    write(tmp_path / "b")
-    write(tmp_path / "c", seed=2)
-    assert contents(tmp_path / "a") == contents(tmp_path / "b")
-    first, other = contents(tmp_path / "a"), contents(tmp_path / "c")
-    assert all(first[name] != other[name] for name in FILES)
+def test_more_people_are_added_to_those_who_are_there(tmp_path, asked):
+    generate(settings(tmp_path, "people=4", "heldout_share=0.5"))
+    asked.clear()
+    assert generate(settings(tmp_path, "people=8", "heldout_share=0.5")) == 0
+    assert sorted(asked) == [4, 5, 6, 7]
+    generate(settings(tmp_path / "new", "people=8", "heldout_share=0.5"))
+    assert files(tmp_path / "new") == files(tmp_path)
 
 
-def test_no_file_has_its_name_before_it_is_whole(tmp_path):
-    seen = []
-    write(tmp_path, progress=lambda done: seen.append(FILES & {path.name for path in tmp_path.iterdir()}))
-    assert seen == [set()] * 5
+def test_settings_of_the_machine_change_nothing(tmp_path, asked):
+    generate(settings(tmp_path))
+    asked.clear()
+    generate(settings(tmp_path, "people_at_once=3", "progress_seconds=1", "estimate.gpus=3", "llm.slots=7"))
+    assert asked == []
 
 
-def test_the_manifest_is_written_last(tmp_path):
-    # A folder stands where the sessions have to go: the data set cannot become whole.
-    (tmp_path / SESSIONS_FILE).mkdir()
-    with pytest.raises(OSError):
-        write(tmp_path)
-    assert MANIFEST_FILE not in contents(tmp_path)
+def test_how_many_people_are_in_work_at_once_changes_no_byte(tmp_path):
+    generate(settings(tmp_path / "one"))
+    generate(settings(tmp_path / "many", "people_at_once=6"))
+    assert files(tmp_path / "one") == files(tmp_path / "many")
 
 
-@pytest.mark.parametrize("error", [OSError(errno.ENOSPC, "No space left on device"), RuntimeError("writer broke")])
-def test_a_failing_write_leaves_nothing(tmp_path, error):
-    writer = offline_writer(OfflineConfig())._replace(memories=FailingMemories(error, after=7))
-    with pytest.raises(type(error)):
-        write(tmp_path, writer=writer)
-    assert contents(tmp_path) == {}
+def test_a_failing_person_is_kept_as_an_error_and_the_rest_goes_on(tmp_path, failing, asked, capsys):
+    failing[2] = DeltaMemError("no answer for this one")
+    assert generate(settings(tmp_path)) == 1
+    assert sorted(stored(tmp_path)) == [f"p{number:06d}" for number in (0, 1, 3, 4, 5)]
+    assert not (tmp_path / "dataset.json").exists()
+    errors = (tmp_path / "work" / "errors.jsonl").read_text("utf-8")
+    assert json.loads(errors) == {"person_id": "p000002", "error": "no answer for this one"}
+    told = capsys.readouterr()
+    assert "p000002: no answer for this one\nerror: 1 of 6 people are missing" in told.err
+    assert re.search(r"^people +5 finished$", told.out, re.MULTILINE)
+    failing.clear()
+    asked.clear()
+    assert generate(settings(tmp_path)) == 0
+    assert asked == [2] and not (tmp_path / "work" / "errors.jsonl").exists()
+    generate(settings(tmp_path / "never failed"))
+    assert files(tmp_path) == files(tmp_path / "never failed")
 
 
-def test_a_failing_write_over_an_older_data_set_takes_its_manifest_away(tmp_path):
-    write(tmp_path)
-    before = contents(tmp_path)
-    writer = offline_writer(OfflineConfig())._replace(memories=FailingMemories(RuntimeError("broke"), after=7))
-    with pytest.raises(RuntimeError):
-        write(tmp_path, seed=2, writer=writer)
-    del before[MANIFEST_FILE]
-    assert contents(tmp_path) == before
+def test_a_dead_endpoint_ends_the_run_early(tmp_path, failing, capsys):
+    failing.update({number: LLMError("endpoint http://x/v1 does not answer") for number in range(2, 20)})
+    assert generate(settings(tmp_path, "people=20")) == 1
+    assert len(stored(tmp_path)) == 2
+    assert (tmp_path / "work" / "errors.jsonl").read_text("utf-8").count("\n") == 3
+    assert "given up after 3 people in a row: endpoint http://x/v1 does not answer" in capsys.readouterr().err
 
 
-def test_a_violated_invariant_is_told_in_a_sentence_and_nothing_is_written(tmp_path):
-    writer = offline_writer(OfflineConfig())._replace(dialogue=SilentDialogues())
-    with pytest.raises(DeltaMemError, match=r"^p000000: session 0: operation 1 \(\w+\): the user never says"):
-        write(tmp_path, writer=writer)
-    assert contents(tmp_path) == {}
+def test_other_errors_do_not_end_the_run(tmp_path, failing):
+    failing.update({number: DeltaMemError("odd") for number in range(18)})
+    assert generate(settings(tmp_path, "people=20")) == 1
+    assert len(stored(tmp_path)) == 2
 
 
-def test_write_person_chains_the_states():
-    someone = write_person(Persona("p1", "somebody", "train"), offline_writer(OfflineConfig()), 4)
-    assert [item.session_index for item in someone.sessions] == [0, 1, 2, 3]
-    for earlier, later in zip(someone.sessions, someone.sessions[1:], strict=False):
-        assert later.prior_state == earlier.next_state
+def test_a_missing_embedding_model_concerns_everybody(tmp_path, failing, asked):
+    failing[1] = EmbedderUnavailableError("embedder 'x' is not installed")
+    with pytest.raises(EmbedderUnavailableError):
+        generate(settings(tmp_path))
+    assert list(stored(tmp_path)) == ["p000000"]
 
 
-def splits(count, share):
-    return [persona.split for persona in personas(count, share)]
+def wait_for_person(process, number):
+    for line in process.stdout:
+        if line == f"person {number}\n":
+            return
+    raise AssertionError(process.stderr.read())
 
 
-@pytest.mark.parametrize(
-    ("count", "share", "heldout"),
-    [(1, 0.1, 0), (1, 0.9, 0), (2, 0.1, 1), (2, 0.9, 1), (3, 0.99, 2), (9, 0.1, 1), (300, 0.1, 30)],
-)
-def test_how_many_people_are_held_out(count, share, heldout):
-    assert splits(count, share).count("heldout") == heldout
+def test_killed_at_any_moment_the_run_goes_on_to_the_same_bytes(tmp_path, asked):
+    out = tmp_path / "killed"
+    for number in (0, 3, 5):
+        process = slow(out, seconds=0.2)
+        wait_for_person(process, number)
+        process.kill()
+        process.communicate()
+        assert not (out / "dataset.json").exists()
+    done = len(stored(out))
+    assert 3 <= done <= 5
+    assert generate(settings(out)) == 0
+    assert len(asked) == 6 - done
+    generate(settings(tmp_path / "whole"))
+    assert files(out) == files(tmp_path / "whole")
 
 
-@settings(deadline=None)
-@given(count=st.integers(2, 400), share=st.floats(0.001, 0.999))
-def test_both_splits_have_people_and_the_share_is_met(count, share):
-    heldout = splits(count, share).count("heldout")
-    assert 1 <= heldout <= count - 1
-    assert abs(heldout - share * count) <= 1
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_ends_the_run_at_once_and_keeps_what_is_finished(tmp_path, number, code):
+    process = slow(tmp_path, "people_at_once=2", seconds=2)
+    wait_for_person(process, 3)
+    begin = time.monotonic()
+    process.send_signal(number)
+    _, told = process.communicate(timeout=20)
+    assert process.returncode == code
+    assert told == f"stopped by {number.name}; the same command goes on from here\n"
+    assert time.monotonic() - begin < 1.5
+    assert list(stored(tmp_path)) == ["p000000", "p000001"]
 
 
-def test_held_out_people_are_spread_evenly():
-    chosen = splits(100, 0.2)
-    assert [chosen[start : start + 10].count("heldout") for start in range(0, 100, 10)] == [2] * 10
+def test_two_runs_in_one_folder_are_told(tmp_path):
+    process = slow(tmp_path, seconds=30)
+    try:
+        wait_for_person(process, 0)
+        done = synth_runs.synth(*synth_runs.TINY, f"out={tmp_path}")
+    finally:
+        process.kill()
+        process.communicate()
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"error: {tmp_path}/work/people.jsonl: in use by another process")
 
 
-def test_person_ids_are_unique():
-    ids = [persona.person_id for persona in personas(50, 0.1)]
-    assert len(set(ids)) == 50
+def test_progress_without_a_terminal_is_a_line_now_and_then(tmp_path):
+    process = slow(tmp_path, "people=4", "progress_seconds=0.3", seconds=0.25)
+    _, told = process.communicate(timeout=60)
+    assert process.returncode == 0
+    lines = told.splitlines()
+    assert 2 <= len(lines) <= 5
+    form = r"people (\d)/4 \(profile \d+/\d+, events \d+/4, dialogue \d+/8\), 1 people in work, .*% rejected, ETA .+"
+    finished = [int(re.fullmatch(form, line)[1]) for line in lines]
+    assert finished == sorted(finished) and finished[-1] >= 2
+
+
+def test_shards_share_the_people_evenly(tmp_path):
+    found = []
+    for number in range(4):
+        own = settings(tmp_path, f"shard={number}/4")
+        assert generate(own) == 0
+        run = read_run(work_folder(own))
+        with JsonLinesStore(work_folder(own) / "people.jsonl") as store:
+            assert all(is_finished(store, *item) for item in run.people.items())
+            assert list(run.people) == list(store.keys())
+        found.append(list(run.people))
+    assert found == [["p000000", "p000004"], ["p000001", "p000005"], ["p000002"], ["p000003"]]
+    assert [path.name for path in tmp_path.iterdir()] == ["shards"]
+
+
+def test_changed_code_changes_fingerprints_and_changed_commands_do_not(tmp_path):
+    package = tmp_path / "synth"
+    shutil.copytree(synth_runs.ROOT / "synth", package, ignore=shutil.ignore_patterns("__pycache__"))
+    before = code_hash(package)
+    assert before == code_hash()
+    for name in ("commands.py", "output/card.py", "progress.py"):
+        with (package / name).open("a") as file:
+            file.write("\n# changed\n")
+        assert code_hash(package) == before, name
+    for name in ("rules/dialogue.py", "planning/timeline.py", "tasks.py", "person.py"):
+        with (package / name).open("a") as file:
+            file.write("\n# changed\n")
+        assert code_hash(package) != before, name
+        before = code_hash(package)

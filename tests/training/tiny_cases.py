@@ -5,14 +5,13 @@ from __future__ import annotations
 import random
 from functools import cache
 
+from offline_people import labelled
 from transformers import PreTrainedTokenizerFast
 
 from deltamem.episode import EpisodeConfig
 from deltamem.sessions import LabelledSession
 from deltamem.training.teacher import target_trajectory
 from deltamem.training.tiny_model import TinyModelConfig, chat_text, train_tokenizer
-from synth.offline import OfflineConfig, offline_writer
-from synth.pipeline import personas, write_person
 
 COMPACT = EpisodeConfig("manager_compact", "session_compact", memory_fields=("text", "time", "id"))
 """The episode of the tiny experiment."""
@@ -21,8 +20,7 @@ SMALL = TinyModelConfig(hidden_size=64, layers=2, head_dim=16, mlp_size=128, voc
 
 @cache
 def sessions(people: int = 30, count: int = 4) -> tuple[LabelledSession, ...]:
-    writer = offline_writer(OfflineConfig(seed=11))
-    return tuple(labelled for persona in personas(people, 0.1) for labelled in write_person(persona, writer, count).sessions)
+    return tuple(labelled(people, count, seed=11))
 
 
 def chat_template_only() -> PreTrainedTokenizerFast:

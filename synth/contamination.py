@@ -1,0 +1,290 @@
+"""Does a data set repeat text of a benchmark? Looks for passages that both have in common.
+
+A passage counts if it has `PASSAGE_WORDS` words in a row, or is a whole sentence of at least `SENTENCE_WORDS`; case and
+punctuation do not matter. Everybody says "it was so good to see you again": a passage of fewer than `CONTENT_WORDS`
+different words that carry content is no sign of copying and does not count.
+"""
+
+from __future__ import annotations
+
+import heapq
+import json
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from deltamem.errors import DeltaMemError
+
+PASSAGE_WORDS = 8
+SENTENCE_WORDS = 6
+CONTENT_WORDS = 3
+EXAMPLES = 10
+"""How many overlaps a report shows."""
+
+_SESSIONS = "sessions.jsonl"
+_PEOPLE = "people.jsonl"
+_SUFFIXES = (".json", ".jsonl", ".csv", ".txt")
+_WORD = re.compile(r"\w+(?:'\w+)*")
+_SENTENCE_END = re.compile(r"[.!?\u2026\n]+")
+
+_STOP_WORDS = frozenset(
+    _WORD.findall(
+        """a about actually after again all almost already also always am an and another any anything are aren't around as at
+    away back be because been before being best better both but by came can can't come could couldn't day days did didn't do
+    does doesn't doing don't done down each else enough even ever every everyone everything feel feeling feels few find first
+    for from fun get gets getting give glad go goes going gone good got great had happy hard has have haven't having he he's
+    hear heard hello help helped her here hey hi him his hope how i i'd i'll i'm i've idea if in interesting into is isn't it
+    it's its just keep kind know last let let's life like little ll long look looking lot lots love loved made make makes
+    making many may maybe me mean might mine more most much must my myself need never new next nice no not nothing now of
+    off oh ok okay on once one only or other our out over own part people place pretty put quite re read really right said
+    same saw say see seen she she's should so some someone something soon sorry sounds still stuff such sure take taking talk
+    tell than thank thanks that that's the their them then there there's these they they're thing things think this those
+    though thought through time times to today together told too took tried try trying two up us use used user very wait want
+    wanted was wasn't way we we'd we'll we're we've week weeks well went were what what's when where which while who why will
+    wish with without won't wonderful work working would wow yeah year years yes yet you you'd you'll you're you've your
+    yours yourself"""
+    )
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Overlap:
+    """A passage that the data set and a reference have in common.
+
+    Attributes:
+        words: Its length.
+        text: Its words, in lower case.
+        here: Where in the data set it begins.
+        there: Where in the references its first words are.
+    """
+
+    words: int
+    text: str
+    here: str
+    there: str
+
+
+@dataclass(frozen=True, slots=True)
+class ContaminationReport:
+    """What was compared and what was found.
+
+    Attributes:
+        n: Words of a passage.
+        references: The files that were compared with.
+        passages: Different passages of these.
+        sessions: Sessions of the data set.
+        sessions_hit: Sessions with an overlap, in the dialogue or in a memory.
+        people: People of the data set.
+        people_hit: People with an overlap in what was written of them.
+        examples: The longest overlaps, longest first.
+    """
+
+    n: int
+    references: tuple[str, ...]
+    passages: int
+    sessions: int
+    sessions_hit: int
+    people: int
+    people_hit: int
+    examples: tuple[Overlap, ...]
+
+    @property
+    def hits(self) -> int:
+        """Sessions and people with an overlap."""
+        return self.sessions_hit + self.people_hit
+
+
+def contamination(out: Path, references: Sequence[Path], n: int = PASSAGE_WORDS) -> ContaminationReport:
+    """Compare a data set with texts that must not be in it.
+
+    The data set is read line by line; of the references, a number a passage is kept in memory.
+
+    Args:
+        out: Folder with ``sessions.jsonl`` and ``people.jsonl``.
+        references: Files (JSON, JSON lines, CSV, text), or folders of such.
+        n: Words of a passage.
+
+    Raises:
+        DeltaMemError: If a file is missing or cannot be read; the message names it.
+    """
+    files = [file for reference in references for file in _files(reference)]
+    index = _Index(n)
+    for file in files:
+        index.add(file)
+    if not index.passages:
+        raise DeltaMemError(f"{', '.join(map(str, references))}: no passage of {n} words to compare with")
+    sessions, sessions_hit, found_in_sessions = _search(index, out / _SESSIONS)
+    people, people_hit, found_in_people = _search(index, out / _PEOPLE)
+    return ContaminationReport(
+        n=n,
+        references=tuple(map(str, files)),
+        passages=len(index.passages),
+        sessions=sessions,
+        sessions_hit=sessions_hit,
+        people=people,
+        people_hit=people_hit,
+        examples=tuple(_longest(found_in_sessions + found_in_people)),
+    )
+
+
+def render(report: ContaminationReport) -> str:
+    """The report as plain text."""
+    lines = [
+        f"compared with {len(report.references):,} files, {report.passages:,} passages: {report.n} words in a row, or "
+        f"sentences of {SENTENCE_WORDS} or more; at least {CONTENT_WORDS} of the words carry content",
+        f"sessions with an overlap: {_share(report.sessions_hit, report.sessions)}",
+        f"people with an overlap: {_share(report.people_hit, report.people)}",
+    ]
+    for found in report.examples:
+        lines += [f"{found.words} words: {found.text}", f"  in {found.here}", f"  of {found.there}"]
+    return "\n".join(lines)
+
+
+def _share(part: int, whole: int) -> str:
+    return f"{part:,} of {whole:,} ({part / max(whole, 1):.2%})"
+
+
+# --- references ------------------------------------------------------------------------------------------------------------
+
+
+class _Index:
+    """The passages of the references, as hashes (64 bits, never compared with another process's), each with its place."""
+
+    def __init__(self, n: int) -> None:
+        self._n = n
+        self._places: list[str] = []
+        self.passages: dict[int, int] = {}
+
+    def add(self, file: Path) -> None:
+        for where, text in _file_texts(file):
+            found = [key for _, words, key in _passages(text, self._n) if len(set(words) - _STOP_WORDS) >= CONTENT_WORDS]
+            if found:
+                for key in found:
+                    self.passages.setdefault(key, len(self._places))
+                self._places.append(f"{file}: {where}")
+
+    def overlaps(self, text: str) -> list[Overlap]:
+        """What of a text is in the references: passages that follow one another make one overlap. `here` is left empty."""
+        found = []
+        begin = end = place = 0
+        run: list[str] = []
+        for position, words, key in _passages(text, self._n):
+            source = self.passages.get(key)
+            if source is None:
+                continue
+            if run and begin <= position < end:
+                run += words[end - position :]
+            else:
+                if run:
+                    found.append(Overlap(len(run), " ".join(run), "", self._places[place]))
+                begin, place, run = position, source, list(words)
+            end = begin + len(run)
+        if run:
+            found.append(Overlap(len(run), " ".join(run), "", self._places[place]))
+        return found
+
+
+def _passages(text: str, n: int) -> Iterator[tuple[int, tuple[str, ...], int]]:
+    """Position, words and hash of every passage: `n` words in a row, then whole sentences that are shorter."""
+    lowered = text.casefold().replace("\u2019", "'")
+    words = tuple(_WORD.findall(lowered))
+    for position in range(len(words) - n + 1):
+        passage = words[position : position + n]
+        yield position, passage, hash(passage)
+    if len(words) >= SENTENCE_WORDS:
+        position = 0
+        for sentence in _SENTENCE_END.split(lowered):
+            passage = tuple(_WORD.findall(sentence))
+            if SENTENCE_WORDS <= len(passage) < n:
+                yield position, passage, hash(("", *passage))
+            position += len(passage)
+
+
+def _files(reference: Path) -> list[Path]:
+    if reference.is_dir():
+        files = sorted(path for path in reference.rglob("*") if path.suffix in _SUFFIXES and path.is_file())
+        if not files:
+            raise DeltaMemError(f"{reference}: no file that ends in {', '.join(_SUFFIXES)}")
+        return files
+    return [reference]
+
+
+def _file_texts(file: Path) -> Iterator[tuple[str, str]]:
+    """Every string of a file and where it is."""
+    try:
+        if file.suffix == ".json":
+            yield from _texts(json.loads(file.read_bytes()), "")
+            return
+        with file.open("rb") as lines:
+            for number, line in enumerate(lines, start=1):
+                where = f"line {number}"
+                if file.suffix == ".jsonl":
+                    for path, text in _texts(_record(line, file, number), ""):
+                        yield f"{where}, {path}", text
+                else:
+                    yield where, line.decode("utf-8")
+    except OSError as error:
+        raise DeltaMemError(f"{file}: {error.strerror}") from error
+    except ValueError as error:
+        raise DeltaMemError(f"{file}: not {'JSON' if file.suffix == '.json' else 'UTF-8 text'}") from error
+
+
+def _record(line: bytes, file: Path, number: int) -> Any:
+    try:
+        return json.loads(line)
+    except ValueError as error:
+        raise DeltaMemError(f"{file}, line {number}: not JSON") from error
+
+
+def _texts(value: Any, path: str) -> Iterator[tuple[str, str]]:
+    """Every string within a JSON value, with its path."""
+    if isinstance(value, str):
+        yield path, value
+    elif isinstance(value, dict):
+        for key, item in value.items():
+            yield from _texts(item, f"{path}.{key}" if path else str(key))
+    elif isinstance(value, list):
+        for index, item in enumerate(value):
+            yield from _texts(item, f"{path}[{index}]")
+
+
+# --- data set --------------------------------------------------------------------------------------------------------------
+
+
+def _search(index: _Index, file: Path) -> tuple[int, int, list[Overlap]]:
+    """Number of records, number of those with an overlap, and the longest overlaps."""
+    records = hit = 0
+    longest: list[Overlap] = []
+    person = None
+    known: dict[str, list[Overlap]] = {}
+    try:
+        with file.open("rb") as lines:
+            for number, line in enumerate(lines, start=1):
+                record = _record(line, file, number)
+                if not isinstance(record, dict):
+                    raise DeltaMemError(f"{file}, line {number}: not a record")
+                # The same memories come in session after session of a person: each is looked at once.
+                if record.get("person_id") != person:
+                    person = record.get("person_id")
+                    known.clear()
+                found = list(_overlaps(index, record, f"{file.name}, line {number}", known))
+                records += 1
+                hit += bool(found)
+                longest = _longest([*longest, *found])
+    except OSError as error:
+        raise DeltaMemError(f"{file}: {error.strerror}; name the folder of a data set") from error
+    return records, hit, longest
+
+
+def _longest(overlaps: Iterable[Overlap]) -> list[Overlap]:
+    return heapq.nsmallest(EXAMPLES, overlaps, key=lambda found: (-found.words, found.here))
+
+
+def _overlaps(index: _Index, record: Any, where: str, known: dict[str, list[Overlap]]) -> Iterator[Overlap]:
+    for path, text in _texts(record, ""):
+        if text not in known:
+            known[text] = index.overlaps(text)
+        for found in known[text]:
+            yield Overlap(found.words, found.text, f"{where}, {path}", found.there)

@@ -1,0 +1,256 @@
+"""What a configuration will take, before any call is made: calls, tokens, GPU hours, time, disk.
+
+Sizes are measured, not guessed: the offline writer writes sample people, and every task that it gets is rendered as the
+prompt that a language model would get. What cannot be measured offline (thinking, speed, repairs) is assumed, in the group
+``estimate``; the output names the assumptions.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from statistics import fmean
+from typing import Any, NamedTuple
+
+from rich.console import Console
+from rich.table import Table
+
+from deltamem.errors import DeltaMemError
+from synth.planning.scaling import scaled
+from synth.progress import duration
+from synth.settings import EstimateSettings, SynthSettings
+from synth.shape import Shape
+from synth.tasks import AnswerT, Task, Unit
+from synth.writing import Place, Writer, Written
+
+PAPER_GPU_HOURS = 500
+"""What the paper reports for its data set (appendix C.1)."""
+
+_REPAIR_MESSAGE_TOKENS = 300
+"""What a list of violations adds to a prompt, besides the answer that is sent back."""
+
+_STORE_OVERHEAD = 120
+"""Bytes of a stored answer besides its text."""
+
+CountTokens = Callable[[str], float]
+
+
+def expected_units(shape: Shape, sessions: int) -> dict[Unit, float]:
+    """How many units one person takes on average, repairs not counted."""
+    groups = scaled(shape.groups, sessions)
+    most = min(groups.max, sessions // max(shape.events_per_group.min, 2))
+    counts = {
+        Unit.FIXED: 1.0,
+        Unit.DYNAMIC: 1.0,
+        Unit.PREFERENCES: float(shape.profile.categories.max > 0),
+        Unit.INITIAL: 1.0 - shape.initial.newcomers if shape.initial.total.max else 0.0,
+        Unit.EVENTS: float(math.ceil(sessions / shape.events_per_call)),
+        Unit.LINKS: float(most > 0),
+        Unit.EVOLUTION: (min(groups.min, most) + most) / 2,
+        Unit.FILLING: float(sessions if shape.filling.max else 0),
+        Unit.DIALOGUE: float(sessions),
+    }
+    return {unit: count for unit, count in counts.items() if count}
+
+
+class Size(NamedTuple):
+    """Tokens of a unit: what is sent and what is answered, without thinking."""
+
+    prompt: float
+    answer: float
+
+
+class Sample(NamedTuple):
+    """What was measured.
+
+    Attributes:
+        units: Mean sizes.
+        person_bytes: Of one finished person in all files: the record twice, the sessions, the parquet rows.
+        answer_bytes: Mean of one answer.
+    """
+
+    units: dict[Unit, Size]
+    person_bytes: float
+    answer_bytes: float
+
+
+class UnitEstimate(NamedTuple):
+    """Of all units of one kind, repairs included."""
+
+    calls: float
+    prompt_tokens: float
+    completion_tokens: float
+
+
+class Estimate(NamedTuple):
+    """Of a whole data set.
+
+    Attributes:
+        units: By kind.
+        gpu_hours: At the assumed speeds.
+        wall_seconds: With the given slots and GPUs.
+        bound: What the time is bound by: ``GPUs``, ``slots`` or ``the longest person``.
+        disk_bytes: Of the output folder.
+    """
+
+    units: dict[Unit, UnitEstimate]
+    gpu_hours: float
+    wall_seconds: float
+    bound: str
+    disk_bytes: float
+
+    @property
+    def total(self) -> UnitEstimate:
+        """Of all units."""
+        return UnitEstimate(*(sum(column) for column in zip(*self.units.values(), strict=True)))
+
+
+class _Measured:
+    """A writer that notes how large prompts and answers are."""
+
+    def __init__(self, writer: Writer, tokens: CountTokens) -> None:
+        from synth.llm.prompts import opening
+
+        self._writer = writer
+        self._tokens = tokens
+        self._opening = opening
+        self.sizes: defaultdict[Unit, list[Size]] = defaultdict(list)
+        self.answer_bytes: list[int] = []
+
+    @property
+    def making(self) -> Mapping[str, Any]:
+        return self._writer.making
+
+    async def write(self, task: Task[AnswerT], place: Place) -> Written[AnswerT]:
+        written = await self._writer.write(task, place)
+        if written.answer is not None:
+            answer = written.answer.model_dump_json()
+            prompt = sum(self._tokens(message["content"]) for message in self._opening(task))
+            self.sizes[task.unit].append(Size(prompt, self._tokens(answer)))
+            self.answer_bytes.append(len(answer.encode()))
+        return written
+
+
+def measure(settings: SynthSettings) -> Sample:
+    """Write sample people offline and measure the prompts and answers of their units.
+
+    Raises:
+        DeltaMemError: If the tokenizer cannot be loaded.
+    """
+    from deltamem.sessions import to_json_line
+    from synth.assembly import labelled_sessions
+    from synth.offline import OfflineWriter
+    from synth.person import write_person
+    from synth.planning.names import InventedNames
+    from synth.records import Persona
+
+    assumed = settings.estimate
+    writer = _Measured(OfflineWriter(settings.seed), _counter(assumed))
+    names = InventedNames(settings.seed)
+    person_bytes = []
+    for number in range(assumed.sample_people):
+        persona = Persona(
+            person_id=f"sample{number}", seed="Somebody with a job and friends.", source="generated", split="train"
+        )
+        person = asyncio.run(
+            write_person(number, persona, writer, settings.shape, names, sessions=settings.sessions, seed=settings.seed)
+        )
+        record = len(person.model_dump_json().encode())
+        lines = sum(len(to_json_line(labelled).encode()) for labelled in labelled_sessions(person))
+        person_bytes.append(2 * record + 2 * lines)
+    units = {
+        unit: Size(fmean(size.prompt for size in sizes), fmean(size.answer for size in sizes))
+        for unit, sizes in writer.sizes.items()
+    }
+    return Sample(units, fmean(person_bytes), fmean(writer.answer_bytes))
+
+
+def estimate(settings: SynthSettings, sample: Sample) -> Estimate:
+    """Multiply what was measured by what is assumed."""
+    assumed = settings.estimate
+    llm = settings.llm
+    effort = (llm.reasoning_effort if llm else None) or "none"
+    thinking = assumed.reasoning_tokens[effort]
+    units = {}
+    longest = 0.0
+    for unit, count in expected_units(settings.shape, settings.sessions).items():
+        size = sample.units.get(unit, Size(0.0, 0.0))
+        answer = size.answer * assumed.answer_scale
+        first = count * settings.people
+        repairs = first * assumed.repair_rate
+        units[unit] = UnitEstimate(
+            calls=first + repairs,
+            prompt_tokens=first * size.prompt + repairs * (size.prompt + answer + _REPAIR_MESSAGE_TOKENS),
+            completion_tokens=(first + repairs) * (thinking + answer),
+        )
+        # Events are asked for one after the other; units of other kinds at the same time.
+        in_a_row = count if unit is Unit.EVENTS else 1.0
+        longest += in_a_row * (1 + assumed.repair_rate) * (thinking + answer) / assumed.slot_tokens_per_second
+    prompt = sum(unit.prompt_tokens for unit in units.values())
+    completion = sum(unit.completion_tokens for unit in units.values())
+    gpu_seconds = prompt / assumed.prefill_tokens_per_second + completion / assumed.decode_tokens_per_second
+    slots = (llm.slots * len(llm.base_urls) if llm else 1) * settings.shard.of
+    bounds = {
+        "GPUs": gpu_seconds / assumed.gpus,
+        "slots": completion / (slots * assumed.slot_tokens_per_second),
+        "the longest person": longest,
+    }
+    bound = max(bounds, key=lambda name: bounds[name])
+    calls = sum(unit.calls for unit in units.values())
+    disk = settings.people * sample.person_bytes + calls * (sample.answer_bytes * assumed.answer_scale + _STORE_OVERHEAD)
+    return Estimate(units, gpu_seconds / 3600, bounds[bound], bound, disk)
+
+
+def show(settings: SynthSettings, found: Estimate) -> None:
+    """Print an estimate with its assumptions."""
+    assumed = settings.estimate
+    llm = settings.llm
+    effort = (llm.reasoning_effort if llm else None) or "none"
+    console = Console(highlight=False, soft_wrap=True)
+    table = Table(box=None, pad_edge=False)
+    for column in ("unit", "calls", "prompt tokens", "completion tokens"):
+        table.add_column(column, justify="left" if column == "unit" else "right")
+    for name, row in (*found.units.items(), ("all", found.total)):
+        table.add_row(str(name), *(f"{value:,.0f}" for value in row))
+    model = llm.model if llm else "a language model"
+    console.print(
+        f"{settings.people:,} people x {settings.sessions} sessions, written by {model}; nothing has been asked yet"
+    )
+    console.print(table)
+    console.print(
+        f"GPU hours: about {found.gpu_hours:,.0f} (the paper reports about {PAPER_GPU_HOURS} for 300 people x 25 sessions)"
+    )
+    slots = (llm.slots * len(llm.base_urls) if llm else 1) * settings.shard.of
+    console.print(
+        f"time: about {duration(found.wall_seconds)} with {slots} slots and {assumed.gpus} GPUs, bound by {found.bound}"
+    )
+    console.print(f"disk: about {found.disk_bytes / 1e6:,.0f} MB")
+    counting = assumed.tokenizer or f"{assumed.characters_per_token:g} characters a token"
+    console.print("assumptions (keys estimate.*; replace them by what your server shows):")
+    for line in (
+        f"prompts and answers as measured with {assumed.sample_people} offline people, {counting}",
+        f"answers of a model {assumed.answer_scale:g} times as long (answer_scale)",
+        f"{assumed.reasoning_tokens[effort]:,} tokens of thinking an answer at effort {effort} (reasoning_tokens)",
+        f"{assumed.repair_rate:.0%} of the answers are sent back (repair_rate)",
+        f"a GPU reads {assumed.prefill_tokens_per_second:,.0f} and writes {assumed.decode_tokens_per_second:,.0f} tokens/s "
+        "(prefill_tokens_per_second, decode_tokens_per_second)",
+        f"a request gets {assumed.slot_tokens_per_second:,.0f} tokens/s (slot_tokens_per_second)",
+    ):
+        console.print(f"  {line}")
+
+
+def _counter(assumed: EstimateSettings) -> CountTokens:
+    if assumed.tokenizer is None:
+        return lambda text: len(text) / assumed.characters_per_token
+    try:
+        from transformers import AutoTokenizer
+
+        tokenizer = AutoTokenizer.from_pretrained(assumed.tokenizer)
+    except ImportError:
+        raise DeltaMemError("estimate.tokenizer needs transformers; install it with: pip install transformers") from None
+    except (OSError, ValueError) as error:
+        first = str(error).splitlines()[0]
+        raise DeltaMemError(f"config key 'estimate.tokenizer': {assumed.tokenizer!r} cannot be loaded: {first}") from error
+    return lambda text: len(tokenizer.encode(text, add_special_tokens=False))

@@ -1,0 +1,293 @@
+"""One or several endpoints that serve the same model, used as one: who is asked next, by whom, and what if one fails.
+
+Whoever has the highest priority gets the next free slot, at the endpoint with the most of them. An endpoint that fails
+rests; afterwards one request at a time tries it until one succeeds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import itertools
+import logging
+import re
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from deltamem.errors import ContextLengthError, DeltaMemError, LLMError
+from deltamem.llm import LLM, Answer, is_passing
+from synth.llm.settings import LLMSettings, Structured
+
+_LOG = logging.getLogger(__name__)
+
+_FIRST_REST, _LONGEST_REST = 1.0, 60.0
+"""Seconds that an endpoint, or a request that has failed twice, waits; doubled each time."""
+_FORMAT_REFUSED = re.compile(r"response.?format|json.?(schema|object)|grammar|guided|structured.?output", re.IGNORECASE)
+_STEPS_DOWN: dict[Structured, Structured] = {"json_schema": "json_object", "json_object": "none"}
+
+
+@dataclass(eq=False, slots=True)
+class _Endpoint:
+    llm: LLM
+    slots: int
+    structured: Structured
+    in_flight: int = 0
+    failures: int = 0
+    answers: int = 0
+    resting: bool = False
+
+    @property
+    def free(self) -> int:
+        return 0 if self.resting else (1 if self.failures else self.slots) - self.in_flight
+
+
+@dataclass(order=True, slots=True)
+class _Waiting:
+    priority: tuple[int, int]
+    number: int
+    given: asyncio.Future[_Endpoint] = field(compare=False)
+
+
+class EndpointPool:
+    """The endpoints; belongs to the event loop that it is used in."""
+
+    def __init__(self, settings: LLMSettings) -> None:
+        """Describe the endpoints; nothing is sent yet.
+
+        Raises:
+            DeltaMemError: If there is no URL, or a URL, the model or the key cannot be right.
+        """
+        if not settings.base_urls:
+            raise DeltaMemError("llm.base_urls must name at least one endpoint, for example [http://localhost:8000/v1]")
+        self._settings = settings
+        self._endpoints = [
+            _Endpoint(
+                LLM(
+                    url,
+                    settings.model,
+                    api_key_env=settings.api_key_env,
+                    timeout=settings.timeout,
+                    max_concurrency=settings.slots,
+                    max_retries=settings.max_retries,
+                ),
+                settings.slots,
+                "json_schema" if settings.structured == "auto" else settings.structured,
+            )
+            for url in dict.fromkeys(settings.base_urls)
+        ]
+        self._queue: list[_Waiting] = []
+        self._numbers = itertools.count()
+        self._down_since: float | None = None
+        self._timers: set[asyncio.TimerHandle] = set()
+        self._body = settings.body
+        self._repeats = 0
+
+    @property
+    def in_flight(self) -> int:
+        """Requests that endpoints are working on."""
+        return sum(endpoint.in_flight for endpoint in self._endpoints)
+
+    @property
+    def waiting(self) -> int:
+        """Requests that wait for a free slot."""
+        return sum(not waiting.given.done() for waiting in self._queue)
+
+    @property
+    def completion_tokens(self) -> int:
+        """Tokens written so far."""
+        return sum(endpoint.llm.usage.completion_tokens for endpoint in self._endpoints)
+
+    @property
+    def retries(self) -> int:
+        """Repeated requests, at the same endpoint and at another."""
+        return self._repeats + sum(endpoint.llm.usage.retries for endpoint in self._endpoints)
+
+    @property
+    def structured(self) -> dict[str, Structured]:
+        """The ``response_format`` that each endpoint is asked for by now."""
+        return {endpoint.llm.base_url: endpoint.structured for endpoint in self._endpoints}
+
+    async def check(self) -> None:
+        """Make sure that there is somebody to ask; endpoints that do not answer begin with a rest.
+
+        Raises:
+            DeltaMemError: If no endpoint answers and serves the model.
+        """
+        problems = await asyncio.gather(*(self._problem(endpoint) for endpoint in self._endpoints))
+        found = [problem for problem in problems if problem is not None]
+        if len(found) == len(self._endpoints):
+            raise DeltaMemError("no endpoint can be used: " + "; ".join(found))
+        for endpoint, problem in zip(self._endpoints, problems, strict=True):
+            if problem is not None:
+                _LOG.warning("%s; going on without it for now", problem)
+                self._rest(endpoint)
+
+    async def chat(
+        self,
+        messages: Sequence[Mapping[str, object]],
+        *,
+        priority: tuple[int, int],
+        seed: int,
+        name: str,
+        schema: Mapping[str, Any],
+    ) -> Answer:
+        """Let the model answer a conversation.
+
+        Args:
+            messages: With ``role`` and ``content``.
+            priority: Smaller ones first; equal ones in the order of asking.
+            seed: Of the sampling.
+            name: Of the schema.
+            schema: Of the answer, for servers that can be held to one.
+
+        Raises:
+            ContextLengthError: If the messages do not fit the model's window.
+            LLMError: If the request is refused, or nobody could answer it for `LLMSettings.patience` seconds.
+        """
+        loop = asyncio.get_running_loop()
+        failing_since: float | None = None
+        for attempt in itertools.count():
+            if attempt > 1:
+                await asyncio.sleep(min(_FIRST_REST * 2.0 ** (attempt - 2), _LONGEST_REST))
+            async with self._slot(priority) as endpoint:
+                answers = endpoint.answers
+                try:
+                    answer = await self._ask(endpoint, messages, seed, name, schema)
+                except LLMError as error:
+                    if not is_passing(error):
+                        self._succeeded(endpoint)  # it does answer
+                        raise
+                    if endpoint.answers == answers:  # otherwise the endpoint works, and this request has bad luck
+                        self._failed(endpoint, error)
+                    failing_since = loop.time() if failing_since is None else failing_since
+                    if loop.time() - failing_since >= self._settings.patience or self._hopeless():
+                        raise
+                    self._repeats += 1
+                else:
+                    self._succeeded(endpoint)
+                    return answer
+        raise AssertionError("unreachable")
+
+    async def close(self) -> None:
+        """Close the connections; nobody may be waiting any more."""
+        for timer in self._timers:
+            timer.cancel()
+        self._timers.clear()
+        await asyncio.gather(*(endpoint.llm.close() for endpoint in self._endpoints))
+
+    async def _problem(self, endpoint: _Endpoint) -> str | None:
+        try:
+            served = await endpoint.llm.models()
+        except LLMError as error:
+            return str(error)
+        names = [model.id for model in served]
+        if self._settings.model in names:
+            return None
+        return f"endpoint {endpoint.llm.base_url} serves {', '.join(names) or 'no model'}, not {self._settings.model!r}"
+
+    async def _ask(
+        self, endpoint: _Endpoint, messages: Sequence[Mapping[str, object]], seed: int, name: str, schema: Mapping[str, Any]
+    ) -> Answer:
+        while True:
+            structured = endpoint.structured
+            try:
+                return await endpoint.llm.chat(
+                    messages,
+                    temperature=self._settings.temperature,
+                    max_tokens=self._settings.max_tokens,
+                    seed=seed,
+                    response_format=_response_format(structured, name, schema),
+                    extra_body=self._body,
+                )
+            except LLMError as error:
+                if not self._steps_down(endpoint, structured, error):
+                    raise
+
+    def _steps_down(self, endpoint: _Endpoint, structured: Structured, error: LLMError) -> bool:
+        """Whether the request shall be repeated in another mode, because the endpoint does not know this one."""
+        if self._settings.structured != "auto" or structured not in _STEPS_DOWN:
+            return False
+        if is_passing(error) or isinstance(error, ContextLengthError) or not _FORMAT_REFUSED.search(str(error)):
+            return False
+        if endpoint.structured == structured:  # else somebody else was first
+            endpoint.structured = _STEPS_DOWN[structured]
+            _LOG.warning("%s; from now on it is asked for response format %r", error, endpoint.structured)
+        self._repeats += 1
+        return True
+
+    @asynccontextmanager
+    async def _slot(self, priority: tuple[int, int]) -> AsyncIterator[_Endpoint]:
+        given: asyncio.Future[_Endpoint] = asyncio.get_running_loop().create_future()
+        heapq.heappush(self._queue, _Waiting(priority, next(self._numbers), given))
+        self._dispatch()
+        try:
+            endpoint = await given
+        except asyncio.CancelledError:
+            if given.done() and not given.cancelled() and given.exception() is None:
+                self._release(given.result())
+            raise
+        try:
+            yield endpoint
+        finally:
+            self._release(endpoint)
+
+    def _release(self, endpoint: _Endpoint) -> None:
+        endpoint.in_flight -= 1
+        self._dispatch()
+
+    def _dispatch(self) -> None:
+        while self._queue:
+            if self._queue[0].given.done():  # cancelled
+                heapq.heappop(self._queue)
+                continue
+            endpoint = max(self._endpoints, key=lambda each: each.free)
+            if endpoint.free <= 0:
+                return
+            endpoint.in_flight += 1
+            heapq.heappop(self._queue).given.set_result(endpoint)
+
+    def _succeeded(self, endpoint: _Endpoint) -> None:
+        endpoint.answers += 1
+        endpoint.failures = 0
+        self._down_since = None
+
+    def _failed(self, endpoint: _Endpoint, error: LLMError) -> None:
+        if endpoint.resting:  # many requests fail together; that is one failure
+            return
+        _LOG.warning("%s; it rests", error)
+        self._rest(endpoint)
+        if self._hopeless():
+            while self._queue:
+                waiting = heapq.heappop(self._queue).given
+                if not waiting.done():
+                    waiting.set_exception(LLMError(str(error)))
+
+    def _rest(self, endpoint: _Endpoint) -> None:
+        loop = asyncio.get_running_loop()
+        endpoint.failures += 1
+        endpoint.resting = True
+        if self._down_since is None and all(each.failures for each in self._endpoints):
+            self._down_since = loop.time()
+
+        def wake() -> None:
+            self._timers.discard(timer)
+            endpoint.resting = False
+            self._dispatch()
+
+        timer = loop.call_later(min(_FIRST_REST * 2.0 ** (endpoint.failures - 1), _LONGEST_REST), wake)
+        self._timers.add(timer)
+
+    def _hopeless(self) -> bool:
+        """Whether all endpoints have been failing for longer than the patience."""
+        now = asyncio.get_running_loop().time()
+        return self._down_since is not None and now - self._down_since >= self._settings.patience
+
+
+def _response_format(structured: Structured, name: str, schema: Mapping[str, Any]) -> dict[str, Any] | None:
+    if structured == "none":
+        return None
+    if structured == "json_object":
+        return {"type": "json_object"}
+    return {"type": "json_schema", "json_schema": {"name": name, "schema": schema, "strict": True}}

@@ -1,0 +1,1 @@
+"""What the program draws before a writer is asked: names, drafts of profiles, plans of events."""

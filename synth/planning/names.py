@@ -1,0 +1,149 @@
+"""Names of people, whose spelling tells the split, so that held-out people share no name with training people."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import random
+from bisect import bisect_right
+from collections.abc import Sequence
+from itertools import accumulate, product
+from typing import Protocol
+
+from deltamem.errors import DeltaMemError
+from deltamem.sessions import Split
+from synth.planning.name_pools import REGIONS, Region
+
+_ONSETS = [
+    "b", "br", "c", "ch", "cl", "d", "dr", "f", "fl", "g", "gr", "h", "j", "k", "kl",
+    "l", "m", "n", "p", "pr", "qu", "r", "s", "sh", "st", "t", "tr", "v", "w", "z",
+]  # fmt: skip
+_VOWELS = ["a", "e", "i", "o", "u", "ai", "ea", "io"]
+_CODAS = ["", "n", "r", "l", "s", "m", "x", "nd", "rt", "ck"]
+_HELDOUT_SHARE = 51 / 256
+_HELDOUT_SURNAMES = 1 / 2
+"""Numbers are given to people of both splits alike, so each split needs a name for every number."""
+
+
+def name_split(name: str, heldout_share: float = _HELDOUT_SHARE) -> Split:
+    """The only split in which a name may occur.
+
+    Args:
+        name: An invented name.
+        heldout_share: Share of all spellings that belongs to held-out people.
+    """
+    first_byte = hashlib.sha256(name.encode("utf-8")).digest()[0]
+    return "heldout" if first_byte / 256 < heldout_share else "train"
+
+
+def surname_split(surname: str) -> Split:
+    """The only split in which a surname of `RealNames` may occur."""
+    return name_split(surname, _HELDOUT_SURNAMES)
+
+
+def invent_name(rng: random.Random, split: Split) -> str:
+    """Invent a name of two syllables (about 150,000 spellings) that belongs to the split."""
+    while True:
+        syllables = (rng.choice(_ONSETS) + rng.choice(_VOWELS) for _ in range(2))
+        name = ("".join(syllables) + rng.choice(_CODAS)).capitalize()
+        if name_split(name) == split:
+            return name
+
+
+class NameSource(Protocol):
+    """Gives names to people. The same call gets the same name."""
+
+    def person(self, number: int, split: Split) -> tuple[str, str]:
+        """The full name and the gender, ``female`` or ``male``, of the person of this number."""
+        ...
+
+    def other(self, rng: random.Random, split: Split) -> str:
+        """A full name for somebody in the life of a person of this split; it may come more than once."""
+        ...
+
+
+class InventedNames:
+    """Names of one invented word, which a model cannot have seen before. Two people may get the same."""
+
+    def __init__(self, seed: int) -> None:
+        self._seed = seed
+
+    def person(self, number: int, split: Split) -> tuple[str, str]:
+        """See `NameSource`."""
+        rng = random.Random(f"{self._seed}/name/{number}")
+        return invent_name(rng, split), rng.choice(("female", "male"))
+
+    def other(self, rng: random.Random, split: Split) -> str:
+        """See `NameSource`."""
+        return invent_name(rng, split)
+
+
+class RealNames:
+    """A common first name and a common surname. No two people get the same name, and no surname is in both splits.
+
+    The first ten thousand people or so get a first name and a surname of one region; names after these mix regions.
+    """
+
+    def __init__(self, seed: int) -> None:
+        """Order the names.
+
+        Args:
+            seed: Decides which number gets which name.
+        """
+        self._blocks: dict[Split, tuple[_Block, _Block]] = {}
+        for split in ("train", "heldout"):
+            rng = random.Random(f"{seed}/names/{split}")
+            pairs = list(product(REGIONS, REGIONS))
+            matching = _Block([(one, _surnames(other, split)) for one, other in pairs if one is other], rng)
+            mixed = _Block([(one, _surnames(other, split)) for one, other in pairs if one is not other], rng)
+            self._blocks[split] = (matching, mixed)
+
+    def capacity(self, split: Split) -> int:
+        """How many people of a split can be named."""
+        return sum(block.size for block in self._blocks[split])
+
+    def person(self, number: int, split: Split) -> tuple[str, str]:
+        """See `NameSource`.
+
+        Raises:
+            DeltaMemError: If there are not so many names.
+        """
+        position = number
+        for block in self._blocks[split]:
+            if position < block.size:
+                return block.at(position)
+            position -= block.size
+        raise DeltaMemError(
+            f"there are real names for {self.capacity(split)} people only; person {number} needs an invented one"
+        )
+
+    def other(self, rng: random.Random, split: Split) -> str:
+        """See `NameSource`; first name and surname are of one region."""
+        block, _ = self._blocks[split]
+        return block.at(rng.randrange(block.size))[0]
+
+
+def _surnames(region: Region, split: Split) -> tuple[str, ...]:
+    return tuple(surname for surname in region.surnames if surname_split(surname) == split)
+
+
+class _Block:
+    """First names and surnames, every pair once, in an order that looks random but takes no memory."""
+
+    def __init__(self, parts: Sequence[tuple[Region, tuple[str, ...]]], rng: random.Random) -> None:
+        self._parts = parts
+        self._ends = list(accumulate(len(region.female + region.male) * len(surnames) for region, surnames in parts))
+        self.size = self._ends[-1]
+        # i -> factor * i + offset (modulo the size) meets every pair once if factor and size share no divisor.
+        self._factor = self._offset = rng.randrange(self.size)
+        while math.gcd(self._factor, self.size) != 1:
+            self._factor = rng.randrange(self.size)
+
+    def at(self, position: int) -> tuple[str, str]:
+        """Full name and gender at a position below `size`."""
+        index = (self._factor * position + self._offset) % self.size
+        part = bisect_right(self._ends, index)
+        region, surnames = self._parts[part]
+        first, surname = divmod(index - (self._ends[part - 1] if part else 0), len(surnames))
+        gender = "female" if first < len(region.female) else "male"
+        return f"{(region.female + region.male)[first]} {surnames[surname]}", gender

@@ -1,0 +1,174 @@
+"""A server in a process of its own that answers the prompts of synthesis as a language model would: the offline writer is its brain.
+
+    python tests/model_server.py --port 0 --latency 0.3 --slots 64 --faults 0.05
+
+It speaks as much of the OpenAI protocol as is asked for. An answer depends on the request alone, so that an interrupted run
+and its resume see what an uninterrupted run sees. Faults: half of them are of transport (500, 429, a time-out), once a
+request; the other half are bad answers (broken JSON, a broken rule), which that very request always gets. ``GET /stats`` tells
+what was served.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import hashlib
+import json
+import random
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import uvicorn
+
+from synth.llm.prompts import read_task
+from synth.offline import answer
+
+MODEL = "scripted"
+
+
+class ModelServer:
+    """The application."""
+
+    def __init__(self, latency: float, slots: int, faults: float, hang: float) -> None:
+        self._latency = latency
+        self._slots = asyncio.Semaphore(slots)
+        self._faults = faults
+        self._hang = hang
+        self._failed: set[str] = set()
+        self.served: Counter[str] = Counter()
+        self._requests: Counter[str] = Counter()
+        self._in_flight = 0
+        self._first = self._last = 0.0
+
+    async def __call__(self, scope: dict[str, Any], receive: Any, send: Any) -> None:
+        if scope["type"] != "http":
+            return
+        if scope["method"] == "GET":
+            await _send(send, 200, self._get(scope["path"]))
+            return
+        chunks = []
+        while True:
+            message = await receive()
+            chunks.append(message.get("body", b""))
+            if not message.get("more_body"):
+                break
+        body = json.loads(b"".join(chunks))
+        self._first = self._first or time.monotonic()
+        self._in_flight += 1
+        self.served["most in flight"] = max(self.served["most in flight"], self._in_flight)
+        try:
+            async with self._slots:
+                started = time.monotonic()
+                status, answer = self._answer(body)
+                if status == 0:
+                    await asyncio.sleep(self._hang)
+                    status, answer = 503, {"error": {"message": "too late"}}
+                await asyncio.sleep(max(0.0, self._latency - (time.monotonic() - started)))
+        finally:
+            self._in_flight -= 1
+            self._last = time.monotonic()
+        await _send(send, status, answer)
+
+    def _get(self, path: str) -> dict[str, Any]:
+        if path.endswith("/models"):
+            return {"object": "list", "data": [{"id": MODEL, "object": "model", "max_model_len": 131072}]}
+        repeated = sum(count - 1 for count in self._requests.values())
+        return {**self.served, "seconds": self._last - self._first, "distinct": len(self._requests), "repeated": repeated}
+
+    def _answer(self, body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
+        self.served["calls"] += 1
+        key = hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
+        rng = random.Random(key)
+        fault = rng.choice(["500", "429", "hang", "json", "rule", "json"]) if rng.random() < self._faults else ""
+        if fault in ("500", "429", "hang") and key not in self._failed:
+            self._failed.add(key)
+            self.served[fault] += 1
+            status = {"500": 500, "429": 429, "hang": 0}[fault]
+            return status, {"error": {"message": f"injected {fault}", "type": "x", "code": None}}
+        if body.get("max_tokens") == 1:  # only asks whether the server is there
+            return 200, _completion("x", 1)
+        self._requests[key] += 1
+        self.served["answers"] += 1
+        task = read_task(body["messages"])
+        text = answer(task, rng).model_dump_json()
+        if fault in ("json", "rule"):
+            self.served[fault] += 1
+            text = text[: len(text) // 3] + "]}" if fault == "json" else text.replace("keywords", "key_words", 1).replace('"turn":', '"turn":9', 1)
+        return 200, _completion(text, len(text) // 4)
+
+
+def _completion(text: str, tokens: int) -> dict[str, Any]:
+    return {
+        "id": "c1",
+        "object": "chat.completion",
+        "created": 0,
+        "model": MODEL,
+        "choices": [{"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": text}}],
+        "usage": {"prompt_tokens": 1000, "completion_tokens": tokens, "total_tokens": 1000 + tokens},
+    }
+
+
+async def _send(send: Any, status: int, body: dict[str, Any]) -> None:
+    headers = [(b"content-type", b"application/json"), *([(b"retry-after", b"0")] if status == 429 else [])]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": json.dumps(body).encode()})
+
+
+@contextmanager
+def model_server(*, latency: float = 0.0, slots: int = 64, faults: float = 0.0, hang: float = 5.0) -> Iterator[str]:
+    """Start the server; yields the base URL, which ends in ``/v1``."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    command = [sys.executable, __file__, "--port", str(port), "--latency", str(latency)]
+    command += ["--slots", str(slots), "--faults", str(faults), "--hang", str(hang)]
+    process = subprocess.Popen(command, cwd=Path(__file__).parents[1])
+    url = f"http://127.0.0.1:{port}/v1"
+    try:
+        _wait(url, process)
+        yield url
+    finally:
+        process.terminate()
+        process.wait(timeout=10)
+
+
+def stats(url: str) -> dict[str, Any]:
+    """What the server has served so far."""
+    with urllib.request.urlopen(url.removesuffix("/v1") + "/stats", timeout=10) as response:
+        found: dict[str, Any] = json.load(response)
+        return found
+
+
+def _wait(url: str, process: subprocess.Popen[bytes]) -> None:
+    end = time.monotonic() + 30
+    while time.monotonic() < end and process.poll() is None:
+        try:
+            stats(url)
+            return
+        except OSError:
+            time.sleep(0.1)
+    raise RuntimeError("the model server did not start")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--port", type=int, required=True)
+    parser.add_argument("--latency", type=float, default=0.0)
+    parser.add_argument("--slots", type=int, default=64)
+    parser.add_argument("--faults", type=float, default=0.0)
+    parser.add_argument("--hang", type=float, default=5.0)
+    arguments = parser.parse_args()
+    server = ModelServer(arguments.latency, arguments.slots, arguments.faults, arguments.hang)
+    uvicorn.run(server, host="127.0.0.1", port=arguments.port, log_level="warning", lifespan="off", timeout_keep_alive=120)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,49 @@
+"""Runs of ``python -m synth`` for tests: settings, processes, and what they leave."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+from hydra import compose, initialize_config_dir
+
+from deltamem.cli import CONFIGS, validated
+from synth.settings import SynthSettings
+
+ROOT = Path(__file__).resolve().parents[2]
+TINY = ("shape=tiny", "people=6", "sessions=2", "seed=3")
+
+
+def settings(out: Path, *overrides: str) -> SynthSettings:
+    """The settings that the command would make of its arguments; tiny ones if nothing else is said."""
+    with initialize_config_dir(version_base="1.3", config_dir=str(CONFIGS)):
+        return validated(compose("synth", overrides=[*TINY, f"out={out}", *overrides]), SynthSettings)
+
+
+def synth(*arguments: str, timeout: float = 120) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "synth", *arguments]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=timeout, check=False)
+
+
+def slow(out: Path, *overrides: str, seconds: float) -> subprocess.Popen[str]:
+    """The command in a process of its own, with so many seconds before each person, which it announces on stdout."""
+    script = (
+        "import asyncio, sys\n"
+        "import synth.pipeline\n"
+        "write_person = synth.pipeline.write_person\n"
+        "async def slowly(number, *arguments, **named):\n"
+        "    print('person', number, flush=True)\n"
+        f"    await asyncio.sleep({seconds})\n"
+        "    return await write_person(number, *arguments, **named)\n"
+        "synth.pipeline.write_person = slowly\n"
+        "from synth.__main__ import main\n"
+        "main()\n"
+    )
+    command = [sys.executable, "-c", script, *TINY, f"out={out}", *overrides]
+    return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def files(out: Path) -> dict[str, bytes]:
+    """The final files of a data set."""
+    return {path.name: path.read_bytes() for path in out.iterdir() if path.is_file()}

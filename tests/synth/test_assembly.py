@@ -1,0 +1,478 @@
+"""Sessions are put together so that every state follows from the one before, whatever was rejected."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from datetime import date, datetime, timedelta
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from deltamem.memory import Event
+from deltamem.text.words import normalised
+from synth.assembly import SAME_FACT, Relatedness, assemble, labelled_sessions, replay
+from synth.records import (
+    Career,
+    Change,
+    Dialogue,
+    Domain,
+    DynamicPart,
+    EventGroup,
+    EventSlot,
+    Evolution,
+    Exchange,
+    Fact,
+    Family,
+    FixedPart,
+    Health,
+    LifeEvent,
+    LifeGoal,
+    Method,
+    Origin,
+    Person,
+    Persona,
+    PlannedFact,
+    Preferences,
+    Profile,
+    StateDelta,
+    Track,
+    TrackedFact,
+)
+from synth.rules.session import judge_chain
+from synth.shape import Shape
+from synth.tasks import Filling
+
+SHAPES = Path(__file__).parents[2] / "configs" / "shape"
+SHAPE = {
+    name: Shape.model_validate(yaml.safe_load((SHAPES / f"{name}.yaml").read_text("utf-8"))) for name in ("paper", "tiny")
+}
+NAME = "Ana Ruiz"
+START = datetime(2026, 1, 5, 20)
+THINGS = (
+    "piano",
+    "garden",
+    "novel",
+    "bridge",
+    "marathon",
+    "budget",
+    "clinic",
+    "pottery",
+    "bakery",
+    "violin",
+    "museum",
+    "canoe",
+)
+
+
+def profile(*texts: str) -> Profile:
+    """A person with these initial facts, each of the preference track."""
+    empty = {"parents": "", "partner": "", "children": ""}
+    goal = {"kind": "Achievement", "statement": "Sail round the world.", "motivation": "The sea.", "target": "One lap."}
+    career = Career(status="employed", industry="", employer="", job="nurse", monthly_income=1, savings=1, description="")
+    health = Health(physical="good", physical_conditions="", mental="good", mental_conditions="", reason="")
+    return Profile(
+        persona=Persona(person_id="p000001", seed="A nurse who sails.", source="generated", split="train"),
+        fixed=FixedPart(
+            name=NAME,
+            gender="female",
+            birth_date=date(1990, 5, 4),
+            location="Porto",
+            degree="",
+            major="",
+            mbti="INFP",
+            traits=("calm",),
+            family=Family(**empty),
+            life_goal=LifeGoal(**goal),
+        ),
+        dynamic=DynamicPart(career=career, health=health, relationships=()),
+        preferences=Preferences(groups=()),
+        start=START,
+        initial=tuple(TrackedFact(text=text, keywords=keywords(text), track=Track.PREFERENCE, subject="") for text in texts),
+    )
+
+
+def keywords(text: str) -> tuple[str, ...]:
+    return tuple(text.rstrip(".").split()[-2:])
+
+
+def event(index: int, *changes: StateDelta, narrative: str = "Something happened.") -> LifeEvent:
+    return LifeEvent(
+        index=index,
+        date=START.date() + timedelta(days=10 * (index + 1)),
+        domain=Domain.LEISURE,
+        valence="neutral",
+        agency="co_created",
+        title=f"Day {index}",
+        narrative=narrative,
+        participants=(),
+        grounding=(),
+        result="",
+        emotion="",
+        follow_ups=(),
+        serves_life_goal=False,
+        changes=changes,
+    )
+
+
+def delta(text: str, previous: str = "") -> StateDelta:
+    return StateDelta(
+        track=Track.PREFERENCE,
+        change=Change.ADJUST if previous else Change.NEW,
+        subject="",
+        previous_text=previous,
+        text=text,
+        keywords=keywords(text),
+    )
+
+
+def slot(index: int, reused: int = 0) -> EventSlot:
+    day = START.date() + timedelta(days=10 * (index + 1))
+    return EventSlot(
+        index=index,
+        not_before=day,
+        not_after=day,
+        domain=Domain.LEISURE,
+        life_goal=False,
+        changes=(),
+        reused=reused,
+    )
+
+
+def filling(*texts: str) -> Filling:
+    return Filling(goal="Talk.", summary="A talk.", facts=tuple(Fact(text=text, keywords=keywords(text)) for text in texts))
+
+
+def thread(*texts: str) -> Evolution:
+    return Evolution(method=Method.MEANING, memories=tuple(Fact(text=text, keywords=keywords(text)) for text in texts))
+
+
+class Life:
+    """The parts of a life, put together."""
+
+    def __init__(self, initial, events, fillings, *, groups=(), evolutions=(), reused=0, shape="paper", **options):
+        self.profile = profile(*initial)
+        self.slots = tuple(slot(place, reused) for place in range(len(events)))
+        self.events, self.fillings = tuple(events), list(fillings)
+        self.groups, self.evolutions = tuple(groups), tuple(evolutions)
+        self.shape, self.options = SHAPE[shape], {"seed": 1, **options}
+
+    def assembled(self, **options):
+        parts = (self.profile, self.slots, self.events, self.groups, self.evolutions, self.fillings, self.shape)
+        return assemble(*parts, **{**self.options, **options})
+
+    @property
+    def sessions(self):
+        return self.assembled().sessions
+
+    def person(self, silent=()) -> Person:
+        """The person, whose dialogues say every fact word for word; the sessions `silent` have none."""
+        return Person(
+            persona=self.profile.persona,
+            profile=self.profile,
+            slots=self.slots,
+            events=self.events,
+            groups=self.groups,
+            evolutions=self.evolutions,
+            sessions=tuple(
+                session.model_copy(update={"dialogue": None if session.index in silent else said(session.facts)})
+                for session in self.sessions
+            ),
+            rejections=(),
+            checked={},
+            violations={},
+            usage={},
+        )
+
+
+def said(facts) -> Dialogue:
+    return Dialogue(
+        plan=tuple(
+            PlannedFact(fact_id=fact.id, turn=number, previous_turn=number if fact.event is Event.UPDATE else 0)
+            for number, fact in enumerate(facts, start=1)
+        ),
+        turns=tuple(Exchange(user=f"{fact.previous_text} {fact.text}", assistant="I see.") for fact in facts),
+    )
+
+
+# --- any life --------------------------------------------------------------------------------------------------------------
+
+
+@st.composite
+def lives(draw) -> Life:
+    """Lives with changes of all kinds, threads, filling that partly repeats, and rejected fillings."""
+    rng = draw(st.randoms(use_true_random=False))
+    count = rng.randint(1, 7)
+    numbers = iter(range(10_000))
+
+    def fresh() -> str:
+        return f"{NAME} keeps {rng.choice(THINGS)} {next(numbers)} near {rng.choice(THINGS)}."
+
+    initial = [fresh() for _ in range(rng.randint(0, 5))]
+    known, held, events = list(initial), list(initial), []
+    for index in range(count):
+        changed = rng.sample(held, rng.randint(0, min(2, len(held))))
+        deltas = [delta(fresh(), text) for text in changed] + [delta(fresh()) for _ in range(rng.randint(0, 2))]
+        held = [text for text in held if text not in changed] + [change.text for change in deltas]
+        known += [change.text for change in deltas]
+        narrative = f"About the {rng.choice(THINGS)} and the {rng.choice(THINGS)}."
+        events.append(event(index, *rng.sample(deltas, len(deltas)), narrative=narrative))
+    places = rng.sample(range(count), count)
+    groups = []
+    while len(places) >= 2 and rng.random() < 0.7:
+        size = rng.randint(2, len(places))
+        groups.append(EventGroup(events=tuple(sorted(places[:size])), thread="A thread"))
+        places = places[size:]
+    evolutions = [thread(*(fresh() for _ in group.events)) for group in groups]
+    known += [memory.text for evolution in evolutions for memory in evolution.memories]
+    fillings = []
+    for _ in range(count):
+        texts = [rng.choice(known) if known and rng.random() < 0.3 else fresh() for _ in range(rng.randint(0, 4))]
+        known += texts
+        fillings.append(None if rng.random() < 0.2 else filling(*texts))
+    reused, shape = rng.randint(0, 3), rng.choice(["paper", "tiny"])
+    return Life(
+        initial, events, fillings, groups=groups, evolutions=evolutions, reused=reused, shape=shape, seed=rng.random()
+    )
+
+
+@settings(max_examples=150, deadline=None)
+@given(life=lives(), data=st.data())
+def test_every_state_follows_from_the_one_before_and_the_rules_hold(life, data):
+    silent = data.draw(st.sets(st.integers(0, len(life.events) - 1)))
+    silent |= {session.index for session in life.sessions if not session.facts}
+    person = life.person(silent)
+    states = list(replay(person))
+    assert [session for session, *_ in states] == list(person.sessions)
+    for (_, _, _, after), (_, before, _, _) in pairwise(states):
+        assert after == before
+    labelled = list(labelled_sessions(person))
+    assert [item.session_index for item in labelled] == [place for place in range(len(states)) if place not in silent]
+    assert judge_chain(labelled).violations == ()
+    by_index = {session.index: (before, operations, after) for session, before, operations, after in states}
+    for item in labelled:
+        assert (item.prior_state, item.operations, item.next_state) == by_index[item.session_index]
+
+
+@settings(max_examples=150, deadline=None)
+@given(life=lives())
+def test_the_last_state_holds_what_deltas_threads_and_new_filling_left(life):
+    states = list(replay(life.person()))
+    initial = Counter(fact.text for fact in life.profile.initial)
+    for change in (change for happened in life.events for change in happened.changes):
+        initial.subtract([change.previous_text] if change.previous_text else [])
+        initial.update([change.text])
+    initial.update(evolution.memories[-1].text for evolution in life.evolutions)
+    filled = [fact.text for session in life.sessions for fact in session.facts if fact.origin is Origin.FILLING]
+    last = states[-1][3]
+    assert Counter(memory.text for memory in last.memories) == +initial + Counter(filled)
+    assert len({normalised(memory.text) for memory in last.memories}) == len(last)
+
+
+@settings(max_examples=150, deadline=None)
+@given(life=lives())
+def test_what_is_repeated_holds_and_is_neither_updated_nor_new(life):
+    for session, before, operations, _ in replay(life.person()):
+        texts = {memory.id: memory.text for memory in before.memories}
+        nones = [operation for operation in operations if operation.event is Event.NONE]
+        updated = {operation.target_memory_id for operation in operations if operation.event is Event.UPDATE}
+        assert all(operation.text == texts[operation.target_memory_id] for operation in nones)
+        assert len({operation.target_memory_id for operation in nones} - updated) == len(nones)
+        wanted = min(life.slots[session.index].reused, len(before) - len(updated))
+        if life.fillings[session.index] is None:
+            assert not nones
+        elif life.shape is SHAPE["tiny"]:
+            assert len(nones) == wanted
+        else:
+            assert len(nones) <= wanted
+
+
+@settings(max_examples=150, deadline=None)
+@given(life=lives())
+def test_facts_are_numbered_and_their_parts_are_all_there(life):
+    assembled = life.assembled()
+    offered = 0
+    for session, filled in zip(assembled.sessions, life.fillings, strict=True):
+        assert [fact.id for fact in session.facts] == [f"f{number}" for number in range(1, len(session.facts) + 1)]
+        of = {origin: [fact.text for fact in session.facts if fact.origin is origin] for origin in Origin}
+        assert Counter(of[Origin.DELTA]) == Counter(change.text for change in life.events[session.index].changes)
+        expected = [
+            memory.text
+            for group, evolution in zip(life.groups, life.evolutions, strict=True)
+            for place, memory in zip(group.events, evolution.memories, strict=True)
+            if place == session.index
+        ]
+        assert Counter(of[Origin.EVOLUTION]) == Counter(expected)
+        texts = [fact.text for fact in filled.facts] if filled else []
+        offered += len(texts)
+        # In the order of the story.
+        assert of[Origin.FILLING] == [text for text in dict.fromkeys(texts) if text in of[Origin.FILLING]]
+        assert (session.goal, session.summary) == (("Talk.", "A talk.") if filled else ("", ""))
+    filled_in = sum(fact.origin is Origin.FILLING for session in assembled.sessions for fact in session.facts)
+    assert assembled.dropped == offered - filled_in
+
+
+@settings(max_examples=100, deadline=None)
+@given(life=lives())
+def test_sessions_take_place_on_the_day_of_their_event_and_one_after_the_other(life):
+    times = [life.profile.start, *(session.time for session in life.sessions)]
+    assert all(earlier < later for earlier, later in pairwise(times))
+    for session, happened in zip(life.sessions, life.events, strict=True):
+        assert session.time.date() == happened.date
+        assert 8 <= session.time.hour <= 22
+
+
+@settings(max_examples=50, deadline=None)
+@given(life=lives())
+def test_the_same_parts_give_the_same_sessions(life):
+    assert life.assembled() == life.assembled()
+
+
+def test_another_seed_draws_other_times():
+    life = Life([], [event(place, delta(f"{NAME} owns boat {place}.")) for place in range(8)], [filling()] * 8)
+    assert [item.time for item in life.sessions] != [item.time for item in life.assembled(seed=2).sessions]
+
+
+# --- what repeats ----------------------------------------------------------------------------------------------------------
+
+PIANO = f"{NAME} plays the piano on Sundays."
+GARDEN = f"{NAME} grows tomatoes in the garden."
+BAKERY = f"{NAME} buys rye bread at the bakery."
+
+
+@pytest.mark.parametrize(
+    "text",
+    [PIANO, f"  {PIANO.upper()} ", f"{NAME} played the piano on Sunday.", f"On Sundays the piano plays {NAME}."],
+)
+def test_filling_that_says_what_is_known_in_about_the_same_words_is_dropped(text):
+    life = Life([PIANO], [event(0)], [filling(text, GARDEN)])
+    assert life.assembled().dropped == 1
+    assert [fact.text for fact in life.sessions[0].facts] == [GARDEN]
+
+
+def test_filling_that_denies_what_is_known_is_kept():
+    life = Life([PIANO], [event(0)], [filling(f"{NAME} never plays the piano on Sundays.")])
+    assert life.assembled().dropped == 0
+
+
+def test_filling_must_not_repeat_what_holds_no_more_comes_later_or_was_filled_in_before():
+    organ = f"{NAME} plays the organ on Sundays."
+    events = [event(0, delta(organ, PIANO)), event(1), event(2, delta(GARDEN))]
+    life = Life([PIANO], events, [filling(BAKERY), filling(PIANO, GARDEN, BAKERY), filling()])
+    assembled = life.assembled()
+    assert assembled.dropped == 3
+    found = [sorted(fact.text for fact in session.facts) for session in assembled.sessions]
+    assert found == [sorted([organ, BAKERY]), [], [GARDEN]]
+
+
+def test_a_thread_is_not_repeated_by_filling():
+    groups = [EventGroup(events=(0, 1), thread="music")]
+    life = Life(
+        [], [event(0), event(1)], [filling(GARDEN), filling(PIANO)], groups=groups, evolutions=[thread(GARDEN, PIANO)]
+    )
+    assert life.assembled().dropped == 2
+    assert [fact.event for session in life.sessions for fact in session.facts] == [Event.ADD, Event.UPDATE]
+
+
+class Alike:
+    """Similarities of chosen pairs of texts; all others are 0."""
+
+    def __init__(self, *pairs: tuple[str, str], score: float) -> None:
+        self.pairs = {frozenset(pair) for pair in pairs}
+        self.score = score
+
+    def between(self, texts, others):
+        return [
+            [1.0 if text == other else self.score * (frozenset((text, other)) in self.pairs) for other in others]
+            for text in texts
+        ]
+
+
+@pytest.mark.parametrize(("score", "dropped"), [(SAME_FACT, 1), (SAME_FACT - 0.001, 0)])
+def test_filling_that_means_what_is_known_is_dropped(score, dropped):
+    life = Life([PIANO], [event(0)], [filling(GARDEN, BAKERY)], similarity=Alike((PIANO, BAKERY), score=score))
+    assert life.assembled().dropped == dropped
+    assert [fact.text for fact in life.sessions[0].facts] == [GARDEN, BAKERY][: 2 - dropped]
+
+
+def test_of_filling_facts_that_mean_the_same_the_first_is_kept():
+    chain = Alike((PIANO, GARDEN), (GARDEN, BAKERY), score=0.99)
+    life = Life([], [event(0), event(1)], [filling(PIANO, GARDEN, BAKERY), filling(GARDEN)], similarity=chain)
+    # The garden repeats the piano and is not there; so the bakery repeats nothing.
+    assert [[fact.text for fact in session.facts] for session in life.sessions] == [[PIANO, BAKERY], []]
+    assert life.assembled().dropped == 2
+
+
+# --- what is repeated on purpose, and the order ----------------------------------------------------------------------------
+
+
+def test_memories_with_rare_words_of_the_event_come_first_and_unrelated_ones_not_at_all():
+    others = [f"{NAME} likes hiking number {place}." for place in range(6)]
+    found = Relatedness(NAME).ranked([BAKERY, *others, PIANO], ["She played piano", "and likes it"])
+    assert found == [PIANO, *others]
+
+
+def test_the_name_relates_nothing():
+    assert Relatedness(NAME).ranked([BAKERY, PIANO], [f"{NAME} sleeps."]) == []
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_paper_shape_repeats_what_has_to_do_with_the_event(seed):
+    happened = event(0, narrative="A new bakery has opened.")
+    life = Life([PIANO, GARDEN, BAKERY], [happened], [filling()], reused=2, seed=seed)
+    assert [(fact.text, fact.event) for fact in life.sessions[0].facts] == [(BAKERY, Event.NONE)]
+
+
+def test_the_tiny_shape_repeats_anything():
+    lives = [Life([PIANO, GARDEN, BAKERY], [event(0)], [filling()], reused=1, shape="tiny", seed=seed) for seed in range(30)]
+    found = {fact.text for life in lives for fact in life.sessions[0].facts}
+    assert found == {PIANO, GARDEN, BAKERY}
+
+
+def test_no_kind_of_operation_has_a_place_of_its_own():
+    texts = [f"{NAME} visits museum {number} with neighbours." for number in range(6)]
+    places: dict[str, Counter[int]] = {kind: Counter() for kind in ("DELTA", "REUSE", "FILLING")}
+    rng = random.Random(3)
+    for _ in range(400):
+        happened = event(0, delta(f"{NAME} plays the organ.", PIANO), narrative="About bread.")
+        life = Life([PIANO, BAKERY], [happened], [filling(*texts)], reused=1, seed=rng.randrange(10**9))
+        for place, fact in enumerate(life.sessions[0].facts):
+            places[fact.origin.name][place] += 1
+    # 8 facts: each place would get 50 of the update's and 50 of the repetition's 400.
+    for kind in ("DELTA", "REUSE"):
+        assert set(places[kind]) == set(range(8))
+        assert all(25 <= count <= 80 for count in places[kind].values())
+
+
+# --- replay ----------------------------------------------------------------------------------------------------------------
+
+
+def test_a_memory_keeps_its_id_through_a_rejected_session():
+    organ, harp = f"{NAME} plays the organ on Sundays.", f"{NAME} plays the harp on Sundays."
+    events = [event(0, delta(organ, PIANO)), event(1, delta(harp, organ))]
+    life = Life([GARDEN, PIANO], events, [None, filling()])
+    (labelled,) = labelled_sessions(life.person(silent={0}))
+    assert labelled.session_index == 1
+    assert labelled.prior_state["m2"].text == organ
+    assert labelled.prior_state["m2"].time == life.sessions[0].time
+    assert [(item.event, item.target_memory_id) for item in labelled.operations] == [(Event.UPDATE, "m2")]
+    assert labelled.next_state["m2"].text == harp
+
+
+def test_initial_memories_carry_the_start_and_turns_alternate():
+    life = Life([GARDEN], [event(0, delta(PIANO))], [filling(BAKERY)])
+    (labelled,) = labelled_sessions(life.person())
+    assert [(memory.id, memory.text, memory.time) for memory in labelled.prior_state.memories] == [("m1", GARDEN, START)]
+    assert [turn.role for turn in labelled.session.dialogue] == ["user", "assistant"] * 2
+    assert [operation.keywords for operation in labelled.operations] == [fact.keywords for fact in life.sessions[0].facts]
+    assert (labelled.session.person_id, labelled.session.person_name, labelled.split) == ("p000001", NAME, "train")
+
+
+def test_a_person_without_a_profile_has_no_sessions():
+    life = Life([], [event(0, delta(PIANO))], [filling()])
+    rejected = life.person().model_copy(update={"profile": None, "sessions": ()})
+    assert list(replay(rejected)) == list(labelled_sessions(rejected)) == []

@@ -1,0 +1,187 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from offline_people import people
+
+from deltamem.errors import DeltaMemError
+from deltamem.sessions import to_json_line
+from eval.data import data_folders
+from synth.assembly import labelled_sessions
+from synth.contamination import contamination, render
+
+COPIED = "The lighthouse keeper polished every brass lamp before the autumn storm arrived."
+OTHER = "A gardener planted forty tulip bulbs beside the crooked stone wall yesterday morning."
+
+
+def session(*said: str, person: str = "p000000", memories: Mapping[str, str] | None = None) -> dict[str, Any]:
+    return {
+        "person_id": person,
+        "dialogue": [{"role": "user", "content": text} for text in said],
+        "prior_state": {name: {"text": text} for name, text in (memories or {}).items()},
+    }
+
+
+def data_set(folder: Path, *sessions: dict[str, Any], people: str = "") -> Path:
+    folder.mkdir(exist_ok=True)
+    (folder / "sessions.jsonl").write_text("".join(json.dumps(record) + "\n" for record in sessions))
+    (folder / "people.jsonl").write_text(people)
+    return folder
+
+
+@pytest.fixture
+def reference(tmp_path: Path) -> Path:
+    path = tmp_path / "benchmark.json"
+    path.write_text(json.dumps([{"talk": [{"text": "Hello there."}, {"text": COPIED}]}]))
+    return path
+
+
+def test_a_planted_sentence_is_found_with_both_places(tmp_path: Path, reference: Path) -> None:
+    out = data_set(tmp_path / "out", session(OTHER), session(OTHER, f"Well, {COPIED.upper()} Nice!"))
+    report = contamination(out, [reference])
+    assert (report.sessions, report.sessions_hit, report.people_hit, report.hits) == (2, 1, 0, 1)
+    (found,) = report.examples
+    assert found.text == COPIED.lower().rstrip(".")
+    assert found.words == 12
+    assert found.here == "sessions.jsonl, line 2, dialogue[1].content"
+    assert found.there == f"{reference}: [0].talk[1].text"
+    text = render(report)
+    assert "sessions with an overlap: 1 of 2 (50.00%)" in text
+    assert found.here in text
+    assert found.there in text
+
+
+def test_part_of_a_sentence_is_found_from_the_number_of_words_on(tmp_path: Path, reference: Path) -> None:
+    words = COPIED.split()
+    eight, seven = " ".join(words[2:10]), " ".join(words[2:9])
+    out = data_set(tmp_path / "out", session(f"So {eight} yes"), session(f"So {seven} yes"))
+    assert contamination(out, [reference]).sessions_hit == 1
+    assert contamination(out, [reference], n=7).sessions_hit == 2
+    assert contamination(out, [reference], n=9).sessions_hit == 0
+
+
+def test_a_short_sentence_counts_only_as_a_whole(tmp_path: Path) -> None:
+    (tmp_path / "r.txt").write_text("I agree. Seven zebras crossed the frozen harbour. Really?\n")
+    whole = session("Imagine! Seven zebras crossed the frozen harbour! Bye")
+    part = session("Imagine seven zebras crossed the frozen harbour tonight")
+    out = data_set(tmp_path / "out", whole, part)
+    report = contamination(out, [tmp_path / "r.txt"])
+    assert report.sessions_hit == 1
+    assert report.examples[0].here.startswith("sessions.jsonl, line 1,")
+
+
+def test_what_everybody_says_does_not_count(tmp_path: Path) -> None:
+    phrase = "Thank you so much, it was really great to see you again and I hope you\u2019re well"
+    (tmp_path / "r.txt").write_text(phrase)
+    (tmp_path / "s.txt").write_text(COPIED)
+    out = data_set(tmp_path / "out", session(phrase))
+    assert contamination(out, [tmp_path / "r.txt", tmp_path / "s.txt"]).hits == 0
+
+
+def test_memories_and_people_are_searched_too(tmp_path: Path, reference: Path) -> None:
+    carried = {"m1": COPIED}
+    out = data_set(
+        tmp_path / "out",
+        session(OTHER, memories=carried),
+        session(OTHER, memories=carried),
+        session(OTHER, person="p000001"),
+        people=json.dumps({"events": [{"narrative": COPIED}]}) + "\n" + json.dumps({"events": []}) + "\n",
+    )
+    report = contamination(out, [reference])
+    assert (report.sessions_hit, report.people, report.people_hit, report.hits) == (2, 2, 1, 3)
+    assert {found.here for found in report.examples} == {
+        "sessions.jsonl, line 1, prior_state.m1.text",
+        "sessions.jsonl, line 2, prior_state.m1.text",
+        "people.jsonl, line 1, events[0].narrative",
+    }
+
+
+def test_the_longest_overlaps_are_shown_first_and_no_more_than_ten(tmp_path: Path) -> None:
+    (tmp_path / "r.txt").write_text(f"{COPIED}\n{OTHER}\n")
+    out = data_set(tmp_path / "out", *[session(COPIED)] * 12, session(OTHER))
+    report = contamination(out, [tmp_path / "r.txt"])
+    assert [found.words for found in report.examples] == [13] + [12] * 9
+    assert report.sessions_hit == 13
+
+
+def test_references_of_every_kind_and_whole_folders_are_read(tmp_path: Path) -> None:
+    folder = tmp_path / "references"
+    (folder / "deep").mkdir(parents=True)
+    (folder / "a.jsonl").write_text(json.dumps({"x": ["short"]}) + "\n" + json.dumps({"x": [COPIED]}) + "\n")
+    (folder / "deep" / "b.csv").write_text(f'1,"{OTHER}"\n')
+    (folder / "picture.png").write_bytes(b"\xff")
+    out = data_set(tmp_path / "out", session(COPIED), session(OTHER))
+    report = contamination(out, [folder])
+    assert {found.there for found in report.examples} == {
+        f"{folder / 'a.jsonl'}: line 2, x[0]",
+        f"{folder / 'deep' / 'b.csv'}: line 1",
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("a.json", b"{", r"a\.json: not JSON"),
+        ("a.jsonl", b'{"a": 1}\n{', r"a\.jsonl, line 2: not JSON"),
+        ("a.txt", b"\xff", r"a\.txt: not UTF-8 text"),
+        ("a.txt", b"short", "no passage of 8 words to compare with"),
+        ("a.txt", None, r"a\.txt: No such file"),
+    ],
+)
+def test_a_reference_that_cannot_be_read_is_named(tmp_path: Path, name: str, content: bytes | None, message: str) -> None:
+    if content is not None:
+        (tmp_path / name).write_bytes(content)
+    with pytest.raises(DeltaMemError, match=message):
+        contamination(data_set(tmp_path / "out"), [tmp_path / name])
+
+
+def test_a_folder_without_a_data_set_or_with_a_broken_one_is_refused(tmp_path: Path, reference: Path) -> None:
+    with pytest.raises(DeltaMemError, match=r"sessions\.jsonl: No such file or directory; name the folder of a data set"):
+        contamination(tmp_path, [reference])
+    out = data_set(tmp_path / "out", session(OTHER))
+    (out / "people.jsonl").write_text("{}\n[]\n")
+    with pytest.raises(DeltaMemError, match=r"people\.jsonl, line 2: not a record"):
+        contamination(out, [reference])
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(DeltaMemError, match=r"empty: no file that ends in"):
+        contamination(out, [tmp_path / "empty"])
+
+
+def benchmarks() -> list[Path]:
+    names = ("locomo/locomo10.json", "halumem/halumem_medium_user12_full.jsonl")
+    found = [folder / name for folder in data_folders() for name in names if (folder / name).is_file()]
+    if not found:
+        pytest.skip("neither LoCoMo nor HaluMem is in a data folder")
+    return found
+
+
+def test_what_the_offline_writer_writes_is_in_no_benchmark_and_a_planted_line_is_found(tmp_path: Path) -> None:
+    references = benchmarks()
+    written = people(3, 25, sizes="paper")
+    lines = [to_json_line(labelled) for person in written for labelled in labelled_sessions(person)]
+    out = data_set(tmp_path / "out", people="".join(person.model_dump_json() + "\n" for person in written))
+    (out / "sessions.jsonl").write_text("\n".join(lines) + "\n")
+    report = contamination(out, references)
+    assert (report.sessions, report.people, report.hits) == (75, 3, 0), render(report)
+    for reference in references:
+        planted = json.loads(lines[40])
+        planted["dialogue"][1]["content"] = f"As I told you: {_line_of(reference)} Bye."
+        (out / "sessions.jsonl").write_text("\n".join([*lines[:40], json.dumps(planted), *lines[41:]]) + "\n")
+        report = contamination(out, [reference])
+        assert report.sessions_hit == 1
+        assert report.examples[0].here == "sessions.jsonl, line 41, dialogue[1].content"
+        assert report.examples[0].there.startswith(str(reference))
+
+
+def _line_of(reference: Path) -> str:
+    """Something that somebody says in the middle of a benchmark."""
+    text = reference.read_text(encoding="utf-8")
+    if reference.suffix == ".json":
+        turns = [turn["text"] for turn in json.loads(text)[2]["conversation"]["session_5"]]
+    else:
+        turns = [turn["content"] for turn in json.loads(text.splitlines()[0])["sessions"][5]["dialogue"]]
+    return next(turn for turn in turns if len(turn.split()) > 20)

@@ -1,0 +1,150 @@
+"""The estimate: counts that real people have, sizes of real prompts, and arithmetic that can be checked by hand."""
+
+import asyncio
+import re
+from collections import Counter
+
+import pytest
+from synth_runs import settings, synth
+
+from synth.estimate import Sample, Size, estimate, expected_units, measure
+from synth.llm.prompts import system_prompt
+from synth.offline import OfflineWriter
+from synth.person import write_person
+from synth.personas import draw_personas
+from synth.planning.names import InventedNames
+from synth.tasks import Unit
+
+SAMPLE = Sample({unit: Size(1_000, 200) for unit in Unit}, person_bytes=10_000, answer_bytes=800)
+
+
+def units_of_people(config):
+    counts = Counter()
+    personas = draw_personas(config.personas, people=config.people, heldout_share=0.1, seed=config.seed)
+    for number, persona in enumerate(personas):
+        person = asyncio.run(
+            write_person(
+                number,
+                persona,
+                OfflineWriter(config.seed),
+                config.shape,
+                InventedNames(config.seed),
+                sessions=config.sessions,
+                seed=config.seed,
+            )
+        )
+        counts.update({unit: usage.units for unit, usage in person.usage.items()})
+    return counts
+
+
+@pytest.mark.parametrize(
+    ("shape", "sessions", "people", "tolerance"), [("tiny", 3, 60, 0.05), ("paper", 25, 6, 0.35), ("paper", 12, 6, 0.35)]
+)
+def test_the_expected_units_are_those_of_people(tmp_path, shape, sessions, people, tolerance):
+    config = settings(tmp_path, f"shape={shape}", f"sessions={sessions}", f"people={people}", "seed=11")
+    counts = units_of_people(config)
+    expected = expected_units(config.shape, sessions)
+    assert set(expected) == {Unit(unit) for unit in counts}
+    for unit, count in expected.items():
+        drawn = unit in (Unit.INITIAL, Unit.EVOLUTION)  # these differ from person to person
+        assert counts[unit] / people == pytest.approx(count, rel=tolerance if drawn else 0), unit
+
+
+def test_one_session_needs_no_links(tmp_path):
+    expected = expected_units(settings(tmp_path, "shape=paper").shape, 1)
+    assert Unit.LINKS not in expected and Unit.EVOLUTION not in expected
+    assert expected[Unit.EVENTS] == expected[Unit.DIALOGUE] == 1
+
+
+def test_prompts_are_measured_as_they_would_be_sent(tmp_path):
+    config = settings(tmp_path, "shape=paper", "sessions=3", "estimate.characters_per_token=1")
+    sample = measure(config)
+    assert set(sample.units) >= set(expected_units(config.shape, 3)) - {Unit.LINKS, Unit.EVOLUTION}
+    for unit, size in sample.units.items():
+        assert size.prompt > len(system_prompt(unit)) and size.answer > 0
+    coarse = measure(
+        config.model_copy(update={"estimate": config.estimate.model_copy(update={"characters_per_token": 4.0})})
+    )
+    assert coarse.units[Unit.DIALOGUE].prompt == pytest.approx(sample.units[Unit.DIALOGUE].prompt / 4)
+    assert coarse.person_bytes == sample.person_bytes > 2 * sample.answer_bytes
+
+
+OVERRIDES = (
+    "writer=llm",
+    "people=10",
+    "estimate.repair_rate=0",
+    "estimate.answer_scale=1",
+    "llm.reasoning_effort=high",
+    "estimate.reasoning_tokens.high=800",
+    "estimate.decode_tokens_per_second=100",
+    "estimate.prefill_tokens_per_second=1000",
+    "estimate.slot_tokens_per_second=10",
+    "estimate.gpus=1",
+    "llm.slots=1",
+)
+
+
+def test_the_arithmetic(tmp_path):
+    config = settings(tmp_path, *OVERRIDES)
+    calls = sum(expected_units(config.shape, config.sessions).values()) * 10
+    found = estimate(config, SAMPLE)
+    assert found.total.calls == pytest.approx(calls)
+    assert found.total.prompt_tokens == pytest.approx(calls * 1_000)
+    assert found.total.completion_tokens == pytest.approx(calls * 1_000)
+    assert found.gpu_hours == pytest.approx(calls * (1_000 / 1_000 + 1_000 / 100) / 3600)
+    assert (found.bound, found.wall_seconds) == ("slots", pytest.approx(calls * 1_000 / 10))
+    assert found.disk_bytes == pytest.approx(10 * 10_000 + calls * 920)
+
+
+def test_repairs_cost_another_answer_and_a_longer_prompt(tmp_path):
+    plain = estimate(settings(tmp_path, *OVERRIDES), SAMPLE)
+    repaired = estimate(settings(tmp_path, *OVERRIDES, "estimate.repair_rate=0.5"), SAMPLE)
+    assert repaired.total.calls == pytest.approx(1.5 * plain.total.calls)
+    assert repaired.total.completion_tokens == pytest.approx(1.5 * plain.total.completion_tokens)
+    assert repaired.total.prompt_tokens == pytest.approx(plain.total.prompt_tokens * (1 + 0.5 * 1.5))
+
+
+@pytest.mark.parametrize(
+    ("override", "bound"),
+    [
+        ("llm.slots=1000", "GPUs"),
+        ("people=1", "slots"),
+    ],
+)
+def test_what_the_time_is_bound_by(tmp_path, override, bound):
+    assert estimate(settings(tmp_path, *OVERRIDES, override), SAMPLE).bound == bound
+
+
+def test_many_slots_and_gpus_do_not_shorten_a_life(tmp_path):
+    config = settings(tmp_path, *OVERRIDES, "llm.slots=100000", "estimate.gpus=100000")
+    found = estimate(config, SAMPLE)
+    assert found.bound == "the longest person"
+    # Of a tiny person: fixed, dynamic, initial, events, and the dialogues at once.
+    assert found.wall_seconds == pytest.approx(5 * 1_000 / 10)
+
+
+def test_less_thinking_takes_less(tmp_path):
+    hours = [
+        estimate(settings(tmp_path, "writer=llm", f"llm.reasoning_effort={effort}"), SAMPLE).gpu_hours
+        for effort in ("high", "medium", "low", "null")
+    ]
+    assert hours == sorted(hours, reverse=True) and hours[0] > 2 * hours[-1]
+
+
+def test_the_command_says_it_all_and_writes_nothing(tmp_path):
+    done = synth("estimate", "writer=llm", f"out={tmp_path / 'data'}")
+    assert (done.returncode, done.stderr) == (0, "")
+    text = done.stdout
+    assert text.startswith("300 people x 25 sessions, written by openai/gpt-oss-120b; nothing has been asked yet\n")
+    assert re.search(r"^dialogue +9,375 +[\d,]+ +[\d,]+$", text, re.MULTILINE)
+    assert re.search(r"^GPU hours: about [\d,]+ \(the paper reports about 500 ", text, re.MULTILINE)
+    assert re.search(r"^time: about .* with 64 slots and 8 GPUs, bound by ", text, re.MULTILINE)
+    assert "25% of the answers are sent back (repair_rate)" in text
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_tokenizer_that_is_not_there_is_told(tmp_path):
+    done = synth("estimate", f"estimate.tokenizer={tmp_path}")
+    assert done.returncode == 2
+    [line] = done.stderr.splitlines()
+    assert line.startswith(f"error: config key 'estimate.tokenizer': '{tmp_path}' cannot be loaded")

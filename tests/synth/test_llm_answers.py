@@ -1,0 +1,248 @@
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from datetime import date
+from typing import Any
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from synth.llm.parsing import FORMAT_RULES, FormatError, parse_answer, without_reasoning
+from synth.llm.schemas import answer_schema
+from synth.records import EventGroup, Evolution, LifeEvent, PlannedFact
+from synth.tasks import Events, Filling, Links, Unit
+
+LINKS = Links(
+    groups=(
+        EventGroup(events=(0, 3), thread="The garden with the {old} gate"),
+        EventGroup(events=(1, 4), thread='He said "no", twice'),
+    )
+)
+GOOD = LINKS.model_dump_json()
+EVENT: dict[str, Any] = {
+    "index": 2,
+    "date": "2026-05-03",
+    "domain": "leisure",
+    "valence": "positive",
+    "agency": "user_initiated",
+    "title": "A pond",
+    "narrative": "Mira Tamm digs a pond.",
+    "participants": [{"name": "Jo Lind", "relationship": "neighbour"}],
+    "grounding": [],
+    "result": "",
+    "emotion": "",
+    "follow_ups": [],
+    "serves_life_goal": False,
+    "changes": [],
+}
+
+
+def parts(schema: Any) -> Iterator[dict[str, Any]]:
+    """All schemas within a schema; names of fields are not among them."""
+    if isinstance(schema, dict):
+        yield schema
+        for key, value in schema.items():
+            for part in value.values() if key in ("properties", "$defs") else [value]:
+                yield from parts(part)
+    elif isinstance(schema, list):
+        for part in schema:
+            yield from parts(part)
+
+
+@pytest.mark.parametrize("unit", Unit)
+def test_every_string_list_and_number_of_a_schema_is_bounded(unit: Unit) -> None:
+    found = list(parts(answer_schema(unit)))
+    assert all({"maxLength", "pattern", "enum"} & part.keys() for part in found if part.get("type") == "string")
+    assert all(part.keys() >= {"items", "maxItems"} for part in found if part.get("type") == "array")
+    assert all(part.keys() >= {"minimum", "maximum"} for part in found if part.get("type") == "integer")
+    assert not any("*" in part.get("pattern", "") or "+" in part.get("pattern", "") for part in found)
+    assert any(part.get("type") == "string" for part in found) and any(part.get("type") == "array" for part in found)
+
+
+@pytest.mark.parametrize("unit", Unit)
+def test_every_field_of_a_schema_is_demanded_and_no_other_is_allowed(unit: Unit) -> None:
+    objects = [part for part in parts(answer_schema(unit)) if part.get("type") == "object"]
+    assert objects
+    for part in objects:
+        assert part["required"] == list(part["properties"]) and part["additionalProperties"] is False
+
+
+@pytest.mark.parametrize("unit", Unit)
+def test_a_schema_holds_nothing_but_constraints(unit: Unit) -> None:
+    notes = {"title", "description", "default", "format"}
+    assert not [part for part in parts(answer_schema(unit)) if notes & part.keys()]
+
+
+def test_the_previous_text_of_a_change_comes_before_the_new_one() -> None:
+    order = list(answer_schema(Unit.EVENTS)["$defs"]["StateDelta"]["properties"])
+    assert order.index("previous_text") < order.index("text") < order.index("keywords")
+
+
+def harmony(text: str) -> str:
+    return (
+        '<|channel|>analysis<|message|>Perhaps {"groups": []}?<|end|>'
+        f"<|start|>assistant<|channel|>final <|constrain|>json<|message|>{text}<|return|>"
+    )
+
+
+WRAPPINGS: dict[str, Callable[[str], str]] = {
+    "nothing": lambda text: text,
+    "blanks": lambda text: f"\n\n  {text}\n ",
+    "fence": lambda text: f"```json\n{text}\n```",
+    "fence and words": lambda text: f"Here it is:\n```\n{text}\n```\nI hope {{this}} helps.",
+    "thinking": lambda text: f'<think>What about {{"groups": []}}? No.</think>\n{text}',
+    "end of thinking": lambda text: f"groups...</think>{text}",
+    "channels": harmony,
+    "channels without tokens": lambda text: f"analysisI think of {{}}.assistantfinal{text}",
+    "end token": lambda text: f"{text}<|im_end|>",
+    "draft": lambda text: f'{{"groups": [{{"events": [], "thread": "draft"}}]}}\nBetter:\n{text}',
+    "braces": lambda text: f"A set {{0, 3}} and {{1, 4}}: {text}",
+}
+
+
+@pytest.mark.parametrize("wrap", WRAPPINGS.values(), ids=WRAPPINGS.keys())
+def test_what_stands_around_an_answer_is_taken_off(wrap: Callable[[str], str]) -> None:
+    assert parse_answer(wrap(GOOD), Links) == LINKS
+    assert parse_answer(wrap(json.dumps(json.loads(GOOD), indent=2)), Links) == LINKS
+
+
+@given(
+    st.lists(
+        st.builds(EventGroup, events=st.lists(st.integers(0, 999), max_size=8), thread=st.text(max_size=60)), max_size=4
+    ),
+    st.sampled_from(list(WRAPPINGS.values())),
+)
+def test_any_answer_survives_any_wrapping(groups: list[EventGroup], wrap: Callable[[str], str]) -> None:
+    links = Links(groups=tuple(groups))
+    assert parse_answer(wrap(links.model_dump_json()), Links) == links
+
+
+BROKEN = {
+    "comma too many": '{"groups": [{"events": [0, 3], "thread": "a"},]}',
+    "comma missing": '{"groups": [{"events": [0, 3] "thread": "a"}]}',
+    "single quotes": "{'groups': [{'events': [0, 3], 'thread': 'a'}]}",
+    "no quotes": "{groups: [{events: [0, 3], thread: 'a'}]}",
+    "brackets not closed": '{"groups": [{"events": [0, 3], "thread": "a"}',
+    "comment": '{"groups": [ // one group\n{"events": [0, 3], "thread": "a"}]}',
+    "words and fence": 'Sure!\n```json\n{"groups": [{"events": [0, 3], "thread": "a",},]}\n```',
+}
+
+
+@pytest.mark.parametrize("text", BROKEN.values(), ids=BROKEN.keys())
+def test_broken_json_is_mended(text: str) -> None:
+    assert parse_answer(text, Links) == Links(groups=(EventGroup(events=(0, 3), thread="a"),))
+
+
+def test_unknown_fields_are_dropped_wherever_they_are() -> None:
+    people = [{**EVENT["participants"][0], "age": 40}]
+    text = json.dumps({"events": [{**EVENT, "participants": people, "mood": {"x": 1}}], "user_summary": {}})
+    assert parse_answer(text, Events) == Events(events=(LifeEvent(**EVENT),))
+    assert parse_answer(text, Events).events[0].date == date(2026, 5, 3)
+
+
+def wrong(text: str, answer: type[Any]) -> tuple[tuple[str, ...], list[tuple[str, str]]]:
+    with pytest.raises(FormatError) as caught:
+        parse_answer(text, answer)
+    verdict = caught.value.verdict
+    return verdict.checked, [tuple(violation) for violation in verdict.violations]  # type: ignore[misc]
+
+
+def test_a_missing_field_is_named_and_never_made_up() -> None:
+    event = {key: value for key, value in EVENT.items() if key != "agency"}
+    checked, found = wrong(json.dumps({"events": [EVENT, event]}), Events)
+    assert checked == FORMAT_RULES
+    assert found == [("format.schema", "events[1].agency: Field required")]
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"title": "x" * 90}, "events[0].title: String should have at most 80 characters"),
+        ({"index": 1000}, "events[0].index: Input should be less than or equal to 999 (found 1000)"),
+        ({"date": "3rd of May"}, "events[0].date: "),
+        ({"domain": "garden"}, "events[0].domain: Input should be 'work', 'social',"),
+        ({"participants": "Jo Lind"}, "events[0].participants: "),
+        ({"participants": [{"name": "Jo Lind"}]}, "events[0].participants[0].relationship: Field required"),
+        ({"follow_ups": ["a"] * 5}, "events[0].follow_ups: Tuple should have at most 4 items"),
+        ({"result": None}, "events[0].result: Input should be a valid string (found null)"),
+    ],
+)
+def test_what_does_not_fit_the_schema_is_named(change: dict[str, Any], said: str) -> None:
+    _, found = wrong(json.dumps({"events": [EVENT | change]}), Events)
+    assert len(found) == 1 and found[0][0] == "format.schema" and said in found[0][1]
+
+
+def test_the_list_of_errors_is_bounded() -> None:
+    _, found = wrong(json.dumps({"events": [{"title": "x" * 100_000}] * 50}), Events)
+    assert len(found) == 21 and "further fields" in found[-1][1]
+    assert sum(len(message) for _, message in found) < 5_000
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "I cannot do that.", "<think>hm {}", "[]", "42", '"groups"', "{}", '{"plan": []}', "{" * 5_000, '[{"a": 1}]'],
+)
+def test_an_answer_without_an_object_is_told_which_is_wanted(text: str) -> None:
+    assert wrong(text, Links) == (
+        ("format.truncated", "format.json"),
+        [("format.json", "the answer holds no JSON object with the fields groups that can be read")],
+    )
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"groups": ' * 20_000,
+        '{"groups": [' + "[" * 100_000,
+        '{"groups": ["' + "\\" * 100_000,
+        "{'groups': [" + "{'events': [1, " * 10_000,
+        '{"a": 1} ' * 40_000,
+        "<|channel|>" * 20_000,
+    ],
+    ids=["objects", "lists", "backslashes", "quotes", "many objects", "tokens"],
+)
+def test_babble_is_refused_in_bounded_time(text: str) -> None:
+    began = time.process_time()
+    wrong(text, Links)
+    assert time.process_time() - began < 10
+
+
+@given(st.text(max_size=200) | st.text(alphabet='{}[]",:\\ groupsevnt012`\n', max_size=200))
+@example('{"groups": [{"events": [0], "thread": "\\ud800"}]}')
+@example('{"groups": [{"events": [1e400], "thread": "a"}]}')
+@example('{"groups": {"events": []}}')
+def test_whatever_comes_is_an_answer_or_a_format_error(text: str) -> None:
+    try:
+        read = parse_answer(text, Links)
+    except FormatError as error:
+        assert error.verdict.violations
+    else:
+        assert Links.model_validate_json(read.model_dump_json()) == read
+
+
+def test_a_repaired_answer_loses_nothing() -> None:
+    facts = [{"text": f"Mira Tamm has {number} hens.", "keywords": [f"{number} hens"]} for number in range(9)]
+    text = json.dumps({"goal": "Talk", "summary": "Of hens", "facts": facts}).replace("}, {", "} {")
+    assert [fact.text for fact in parse_answer(text, Filling).facts] == [fact["text"] for fact in facts]
+
+
+def test_numbers_in_quotes_are_read() -> None:
+    assert PlannedFact.model_validate({"fact_id": "f1", "turn": "3", "previous_turn": 0}).turn == 3
+    text = '{"groups": [{"events": ["0", 3.0], "thread": "a"}]}'
+    assert parse_answer(text, Links).groups[0].events == (0, 3)
+
+
+def test_thinking_is_taken_off_and_nothing_else() -> None:
+    assert without_reasoning("<think>a</think> b") == "b"
+    assert without_reasoning("<think>never ends") == ""
+    assert without_reasoning('{"thread": "</think> <|message|> assistantfinal"}') == (
+        '{"thread": "</think> <|message|> assistantfinal"}'
+    )
+
+
+def test_an_evolution_is_read_with_its_method() -> None:
+    text = 'Final: {"method": "self_belief", "memories": [{"text": "A b.", "keywords": ["b"], "id": 0}]}'
+    assert parse_answer(text, Evolution).method == "self_belief"

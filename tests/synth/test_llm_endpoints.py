@@ -1,0 +1,284 @@
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Awaitable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from llm_cases import FIXED, GOOD, PLACE, TASK, llm_settings
+from pydantic import ValidationError
+from scripted_server import Reply, completion, failure, replies, serve, too_long, unused_url
+
+from deltamem.errors import ContextLengthError, DeltaMemError, LLMError
+from deltamem.llm import Answer
+from synth.llm import EndpointPool, LLMSettings, LLMWriter
+from synth.store import JsonLinesStore
+
+HELLO = [{"role": "user", "content": "hello"}]
+SCHEMA: dict[str, Any] = {"type": "object", "properties": {}, "required": [], "additionalProperties": False}
+
+
+@pytest.fixture(autouse=True)
+def short_rests(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("synth.llm.pool._FIRST_REST", 0.05)
+
+
+def ask(pool: EndpointPool, text: str = "hello", priority: tuple[int, int] = (0, 0)) -> Awaitable[Answer]:
+    messages = [{"role": "user", "content": text}]
+    return pool.chat(messages, priority=priority, seed=1, name="x", schema=SCHEMA)
+
+
+def said(requests: list[dict[str, Any]]) -> list[str]:
+    return [request["messages"][0]["content"] for request in requests]
+
+
+# --- order and slots -------------------------------------------------------------------------------------------------------
+
+
+async def test_who_is_furthest_goes_first_and_then_who_came_first() -> None:
+    with serve(lambda _: completion("hi", delay=0.02)) as server:
+        pool = EndpointPool(llm_settings(server.url, slots=1))
+        first = asyncio.create_task(ask(pool, "first", (9, 0)))
+        await asyncio.sleep(0.01)
+        order = [("p2", (2, 0)), ("p1 early", (1, -3)), ("p1 late", (1, -7)), ("p1 late too", (1, -7)), ("p0", (0, 0))]
+        await asyncio.gather(first, *(ask(pool, text, priority) for text, priority in order))
+        await pool.close()
+    assert said(server.requests) == ["first", "p0", "p1 late", "p1 late too", "p1 early", "p2"]
+
+
+async def test_requests_go_where_most_slots_are_free() -> None:
+    with serve(lambda _: completion("a", delay=0.5)) as one, serve(lambda _: completion("b", delay=0.5)) as two:
+        pool = EndpointPool(llm_settings(one.url, two.url, slots=3))
+        asked = [asyncio.create_task(ask(pool)) for _ in range(8)]
+        while len(one.requests) + len(two.requests) < 6:
+            await asyncio.sleep(0.01)
+        assert (pool.in_flight, pool.waiting) == (6, 2)
+        assert (len(one.requests), len(two.requests)) == (3, 3)
+        answers = await asyncio.gather(*asked)
+        await pool.close()
+    assert (one.peak, two.peak) == (3, 3) and (pool.in_flight, pool.waiting) == (0, 0)
+    assert pool.completion_tokens == sum(answer.completion_tokens for answer in answers) == 56
+
+
+async def test_the_same_endpoint_named_twice_counts_once() -> None:
+    with serve(lambda _: completion("a", delay=0.05)) as server:
+        pool = EndpointPool(llm_settings(server.url, server.url, slots=2))
+        await asyncio.gather(*(ask(pool) for _ in range(6)))
+        await pool.close()
+    assert server.peak == 2
+
+
+async def test_cancelled_requests_give_their_slots_back() -> None:
+    draw = random.Random(5)
+    with serve(lambda _: completion("a", delay=0.005)) as server:
+        pool = EndpointPool(llm_settings(server.url, slots=4))
+        asked = [asyncio.create_task(ask(pool, priority=(draw.randrange(5), 0))) for _ in range(80)]
+        for _ in range(60):
+            await asyncio.sleep(0)
+            draw.choice(asked).cancel()
+            if draw.random() < 0.3:
+                await asyncio.sleep(0.003)
+        await asyncio.gather(*asked, return_exceptions=True)
+        assert (pool.in_flight, pool.waiting) == (0, 0)
+        await asyncio.wait_for(asyncio.gather(*(ask(pool) for _ in range(8))), 5)
+        await pool.close()
+
+
+async def test_a_request_cancelled_just_when_it_got_its_slot_gives_it_back() -> None:
+    with serve(lambda _: completion("a")) as server:
+        pool = EndpointPool(llm_settings(server.url, slots=1))
+        first = asyncio.create_task(ask(pool, "first"))
+        second = asyncio.create_task(ask(pool, "second"))
+        first.add_done_callback(lambda _: second.cancel())
+        await first
+        with suppress(asyncio.CancelledError):
+            await second
+        assert pool.in_flight == 0
+        await asyncio.wait_for(ask(pool, "third"), 5)
+        await pool.close()
+
+
+# --- failures --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        failure(500),
+        failure(503),
+        failure(429),
+        completion("late", delay=9),
+        Reply(reset=True),
+        completion("half", cut=True),
+        Reply(b"<html>"),
+    ],
+    ids=["500", "503", "429", "late", "reset", "cut", "html"],
+)
+async def test_what_may_pass_is_survived_after_the_clients_own_retries(bad: Reply) -> None:
+    with serve(replies(bad, bad, completion("hi"))) as server:
+        pool = EndpointPool(llm_settings(server.url, timeout=0.8))
+        assert (await ask(pool)).text == "hi"
+        await pool.close()
+    assert len(server.requests) == 3 and pool.retries == 2
+
+
+async def test_no_request_is_lost_to_a_server_that_fails_now_and_then(tmp_path: Path) -> None:
+    draw = random.Random(7)
+    bad = [failure(500), failure(429), completion("late", delay=9), completion("{"), completion('{"name": "Mira Tamm"}')]
+
+    def script(body: dict[str, Any]) -> Reply:
+        return draw.choice(bad) if draw.random() < 0.2 else completion(GOOD)
+
+    with serve(script) as one, serve(script) as two, JsonLinesStore(tmp_path / "answers.jsonl") as store:
+        settings = llm_settings(one.url, two.url, slots=8, timeout=0.8, repairs=6)
+        pool = EndpointPool(settings)
+        writer = LLMWriter(settings, pool, store, seed=1)
+        places = [type(PLACE)(number, 0, f"{number}") for number in range(60)]
+        written = await asyncio.gather(*(writer.write(TASK, place) for place in places))
+        await pool.close()
+    assert [each.answer for each in written] == [FIXED] * 60
+    assert any(len(each.verdicts) > 1 for each in written) and pool.retries > 0
+
+
+async def test_a_dead_endpoint_costs_time_but_no_request() -> None:
+    with serve(lambda _: completion("hi", delay=0.01)) as server:
+        pool = EndpointPool(llm_settings(unused_url(), server.url, slots=4))
+        answers = await asyncio.gather(*(ask(pool) for _ in range(60)))
+        await pool.close()
+    assert [answer.text for answer in answers] == ["hi"] * 60
+    assert len(server.requests) == 60
+    assert 4 <= pool.retries < 30  # its four slots once; while it rests, nobody; afterwards one at a time
+
+
+async def test_an_endpoint_that_recovers_is_used_again() -> None:
+    up = asyncio.Event()
+    one_script = lambda _: completion("a", delay=0.02) if up.is_set() else failure(503)  # noqa: E731
+    with serve(one_script) as one, serve(lambda _: completion("b", delay=0.02)) as two:
+        pool = EndpointPool(llm_settings(one.url, two.url, slots=2))
+        answers = await asyncio.gather(*(ask(pool) for _ in range(8)))
+        assert {answer.text for answer in answers} == {"b"}
+        up.set()
+        async with asyncio.timeout(20):
+            while {answer.text for answer in answers} != {"a", "b"}:
+                answers = await asyncio.gather(*(ask(pool) for _ in range(4)))
+        await pool.close()
+
+
+async def test_when_nobody_answers_all_who_wait_are_told_once_patience_is_used_up() -> None:
+    url = unused_url()
+    pool = EndpointPool(llm_settings(url, slots=2, patience=0.3))
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    errors = await asyncio.gather(*(ask(pool) for _ in range(30)), return_exceptions=True)
+    assert all(isinstance(error, LLMError) and f"endpoint {url} cannot be reached" in str(error) for error in errors)
+    assert 0.3 <= loop.time() - began < 3
+    assert (pool.in_flight, pool.waiting) == (0, 0)
+    await pool.close()
+
+
+async def test_a_request_that_always_fails_does_not_put_the_endpoint_out_of_use() -> None:
+    def script(body: dict[str, Any]) -> Reply:
+        return failure(500) if said([body]) == ["poison"] else completion("hi", delay=0.02)
+
+    with serve(script) as server:
+        pool = EndpointPool(llm_settings(server.url, slots=4, patience=0.5))
+        poison = asyncio.create_task(ask(pool, "poison"))
+        answers = await asyncio.gather(*(ask(pool) for _ in range(60)))
+        assert [answer.text for answer in answers] == ["hi"] * 60
+        with pytest.raises(LLMError, match="failed on the request"):
+            await poison
+        await pool.close()
+
+
+@pytest.mark.parametrize(
+    ("reply", "error"), [(too_long(), ContextLengthError), (failure(401), LLMError), (failure(400), LLMError)]
+)
+async def test_what_cannot_pass_is_told_at_once(reply: Reply, error: type[LLMError]) -> None:
+    with serve(lambda _: reply) as server:
+        pool = EndpointPool(llm_settings(server.url))
+        with pytest.raises(error):
+            await ask(pool)
+        assert len(server.requests) == 1 and pool.in_flight == 0
+        await pool.close()
+
+
+# --- structured output -----------------------------------------------------------------------------------------------------
+
+
+def server_knowing(*known: str) -> Any:
+    def script(body: dict[str, Any]) -> Reply:
+        kind = body.get("response_format", {"type": "none"})["type"]
+        return (
+            completion("hi", delay=0.01) if kind in known else failure(400, f"response_format.type {kind} is not supported")
+        )
+
+    return script
+
+
+@pytest.mark.parametrize("known", ["json_schema", "json_object", "none"])
+async def test_auto_steps_down_to_what_a_server_knows_and_remembers_it(known: str, caplog: pytest.LogCaptureFixture) -> None:
+    with serve(server_knowing(known)) as server, serve(server_knowing("json_schema")) as other:
+        pool = EndpointPool(llm_settings(server.url, other.url, slots=4))
+        with caplog.at_level(logging.WARNING, "synth.llm.pool"):
+            await asyncio.gather(*(ask(pool) for _ in range(16)))
+        before = len(server.requests)
+        await asyncio.gather(*(ask(pool) for _ in range(4)))
+        assert pool.structured == {server.url: known, other.url: "json_schema"}
+        refused = ["json_schema", "json_object", "none"].index(known)
+        assert len(server.requests) - before <= 4
+        assert sum("response format" in record.message for record in caplog.records) == refused
+        assert (pool.retries > 0) == (refused > 0)
+        await pool.close()
+
+
+async def test_a_configured_response_format_is_insisted_on() -> None:
+    with serve(server_knowing("none")) as server:
+        pool = EndpointPool(llm_settings(server.url, structured="json_schema"))
+        with pytest.raises(LLMError, match="json_schema is not supported"):
+            await ask(pool)
+        assert len(server.requests) == 1
+        await pool.close()
+
+
+# --- before the start ------------------------------------------------------------------------------------------------------
+
+
+async def test_check_passes_when_one_endpoint_serves_the_model(caplog: pytest.LogCaptureFixture) -> None:
+    url = unused_url()
+    with serve(lambda _: completion("hi")) as server, caplog.at_level(logging.WARNING, "synth.llm.pool"):
+        pool = EndpointPool(llm_settings(url, server.url))
+        await pool.check()
+        assert [url in record.message for record in caplog.records] == [True]
+        assert (await ask(pool)).text == "hi"
+        await pool.close()
+    assert pool.retries == 0
+
+
+async def test_check_says_what_is_wrong_with_each_endpoint() -> None:
+    url = unused_url()
+    with serve(lambda _: completion("hi"), models=[{"id": "big"}, {"id": "small"}]) as server:
+        pool = EndpointPool(llm_settings(url, server.url))
+        with pytest.raises(DeltaMemError) as caught:
+            await pool.check()
+        await pool.close()
+    message = str(caught.value)
+    assert message.startswith("no endpoint can be used: ") and f"endpoint {url} cannot be reached" in message
+    assert f"endpoint {server.url} serves big, small, not 'tiny'" in message
+
+
+def test_a_pool_needs_an_endpoint() -> None:
+    with pytest.raises(DeltaMemError, match=r"llm\.base_urls must name at least one endpoint"):
+        EndpointPool(llm_settings())
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"slots": 0}, {"top_p": 0.0}, {"reasoning_effort": "max"}, {"structured": "xml"}, {"unknown": 1}, {"model": ""}],
+)
+def test_settings_that_cannot_be_right_are_refused(changes: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError):
+        LLMSettings(**{"base_urls": ["http://a/v1"], "model": "m"} | changes)

@@ -1,0 +1,321 @@
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import threading
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from llm_cases import FIXED, GOOD, OTHER_NAME, PLACE, TASK, llm_settings
+from scripted_server import Reply, Script, Served, completion, failure, replies, serve, too_long
+
+from deltamem.errors import ContextLengthError
+from synth.llm import EndpointPool, LLMWriter
+from synth.llm import prompts as llm_prompts
+from synth.llm.parsing import FORMAT_RULES
+from synth.llm.prompts import opening, prompt_hashes, read_task, repair, system_prompt
+from synth.llm.schemas import answer_schema
+from synth.records import FixedPart
+from synth.rules import UNIT_RULES
+from synth.rules.base import Case, Violation, rule
+from synth.store import JsonLinesStore
+from synth.tasks import TASKS, FixedTask, Unit
+from synth.writing import Place, Written
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[JsonLinesStore]:
+    with JsonLinesStore(tmp_path / "answers.jsonl") as opened:
+        yield opened
+
+
+async def write(
+    server: Served, store: JsonLinesStore, *, task: FixedTask = TASK, place: Place = PLACE, seed: int = 1, **changes: Any
+) -> Written[FixedPart]:
+    settings = llm_settings(server.url, **changes)
+    pool = EndpointPool(settings)
+    try:
+        return await LLMWriter(settings, pool, store, seed=seed).write(task, place)
+    finally:
+        await pool.close()
+
+
+async def answered(script: Script, store: JsonLinesStore, **changes: Any) -> tuple[Written[FixedPart], list[dict[str, Any]]]:
+    with serve(script) as server:
+        written = await write(server, store, **changes)
+    return written, server.requests
+
+
+def broken(written: Written[FixedPart]) -> list[list[str]]:
+    return [[violation.rule for violation in verdict.violations] for verdict in written.verdicts]
+
+
+async def test_a_good_answer_is_taken_at_once(store: JsonLinesStore) -> None:
+    written, requests = await answered(lambda _: completion(GOOD, tokens=50, prompt_tokens=900), store)
+    assert written.answer == FIXED
+    assert broken(written) == [[]]
+    assert written.verdicts[0].checked == (*FORMAT_RULES, *(rule.name for rule in UNIT_RULES[Unit.FIXED]))
+    assert (written.prompt_tokens, written.completion_tokens, written.spent_tokens) == (900, 50, 50)
+    assert len(requests) == 1
+
+
+async def test_a_request_says_all_that_is_configured(store: JsonLinesStore) -> None:
+    _, (request,) = await answered(
+        lambda _: completion(GOOD), store, temperature=0.7, top_p=0.9, reasoning_effort="medium", extra_body={"top_k": 9}
+    )
+    assert (request["temperature"], request["top_p"], request["reasoning_effort"], request["top_k"]) == (
+        0.7,
+        0.9,
+        "medium",
+        9,
+    )
+    assert request["response_format"] == {
+        "type": "json_schema",
+        "json_schema": {"name": "fixed", "schema": answer_schema(Unit.FIXED), "strict": True},
+    }
+    assert "max_tokens" not in request
+    assert 0 <= request["seed"] < 2**31
+
+
+async def test_what_is_not_configured_is_not_said(store: JsonLinesStore) -> None:
+    _, (request,) = await answered(
+        lambda _: completion(GOOD), store, reasoning_effort=None, structured="none", max_tokens=700
+    )
+    assert request["max_tokens"] == 700 and not {"reasoning_effort", "response_format"} & request.keys()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"```json\n{GOOD}\n```",
+        f"<think>Let me see {{}}</think>{GOOD}",
+        GOOD[:-1] + ',"analysis":"fits"}',
+        GOOD.replace('","', '",\n"')[:-1] + ",}",
+    ],
+    ids=["fence", "thinking", "field too many", "comma too many"],
+)
+async def test_an_untidy_answer_is_as_good(text: str, store: JsonLinesStore) -> None:
+    written, requests = await answered(lambda _: completion(text), store)
+    assert written.answer == FIXED and broken(written) == [[]] and len(requests) == 1
+
+
+async def test_a_broken_rule_is_named_to_the_model_which_then_mends_it(store: JsonLinesStore) -> None:
+    written, (first, second) = await answered(replies(completion(OTHER_NAME), completion(GOOD)), store)
+    assert written.answer == FIXED
+    assert broken(written) == [["fixed.identity"], []]
+    assert second["messages"][:2] == first["messages"]
+    assert second["messages"][2] == {"role": "assistant", "content": OTHER_NAME}
+    assert "- fixed.identity: name must stay 'Mira Tamm', but is 'Mira Tam'" in second["messages"][3]["content"]
+    assert first["seed"] != second["seed"]
+
+
+async def test_only_the_last_answer_is_sent_back(store: JsonLinesStore) -> None:
+    second_wrong = OTHER_NAME.replace("Mira Tam", "Myra Tamm")
+    _, requests = await answered(replies(completion(OTHER_NAME), completion(second_wrong), completion(GOOD)), store)
+    assert [message["content"] for message in requests[2]["messages"][2:3]] == [second_wrong]
+    assert len(requests[2]["messages"]) == 4
+
+
+async def test_an_answer_that_stays_wrong_is_rejected(store: JsonLinesStore) -> None:
+    written, requests = await answered(lambda _: completion(OTHER_NAME, tokens=5), store, repairs=2)
+    assert written.answer is None
+    assert broken(written) == [["fixed.identity"]] * 3
+    assert (written.completion_tokens, written.spent_tokens) == (15, 15)
+    assert len({request["seed"] for request in requests}) == 3
+
+
+@pytest.mark.parametrize(
+    ("reply", "rule", "said"),
+    [
+        (completion("I am sorry, I cannot do that."), "format.json", "holds no JSON object with the fields name, gender"),
+        (completion('{"name": "Mira Tamm"}'), "format.schema", "gender: Field required"),
+        (completion(GOOD, finish="length", tokens=4096), "format.truncated", "cut off after 4096 tokens"),
+        (completion(None), "format.json", "holds no JSON object"),
+    ],
+    ids=["words", "fields missing", "cut off", "nothing"],
+)
+async def test_an_unreadable_answer_is_sent_back_too(reply: Reply, rule: str, said: str, store: JsonLinesStore) -> None:
+    written, requests = await answered(replies(reply, completion(GOOD)), store)
+    assert written.answer == FIXED
+    assert rule in broken(written)[0] and len(set(broken(written)[0])) == 1
+    assert written.verdicts[0].checked == FORMAT_RULES[: FORMAT_RULES.index(rule) + 1]
+    assert f"- {rule}: " in requests[1]["messages"][3]["content"] and said in requests[1]["messages"][3]["content"]
+
+
+async def test_of_a_cut_off_answer_only_the_beginning_is_sent_back(store: JsonLinesStore) -> None:
+    _, requests = await answered(replies(completion("la " * 50_000, finish="length"), completion(GOOD)), store)
+    assert requests[1]["messages"][2]["content"] == ("la " * 50_000)[:2_000]
+
+
+async def test_a_repair_that_does_not_fit_the_window_is_a_rejection(store: JsonLinesStore) -> None:
+    written, requests = await answered(replies(completion(OTHER_NAME), too_long()), store)
+    assert written.answer is None and broken(written) == [["fixed.identity"]] and len(requests) == 2
+
+
+async def test_a_task_that_does_not_fit_the_window_is_an_error(store: JsonLinesStore) -> None:
+    with pytest.raises(ContextLengthError):
+        await answered(lambda _: too_long(), store)
+
+
+async def test_what_was_answered_is_not_asked_again(tmp_path: Path) -> None:
+    path = tmp_path / "answers.jsonl"
+    with serve(replies(completion(OTHER_NAME, tokens=5), completion(GOOD, tokens=6))) as server:
+        with JsonLinesStore(path) as store:
+            fresh = await write(server, store)
+        asked = len(server.requests)
+        with JsonLinesStore(path) as store, serve(lambda _: failure(500)) as other:
+            found = await write(other, store, slots=7, timeout=9.0, api_key_env="OTHER_KEY", patience=0.0)
+    assert asked == 2 and other.requests == []
+    assert (fresh.spent_tokens, found.spent_tokens) == (11, 0)
+    assert (found.answer, found.verdicts, found.completion_tokens) == (fresh.answer, fresh.verdicts, 11)
+
+
+async def test_a_rejection_is_not_asked_for_again_either(store: JsonLinesStore) -> None:
+    with serve(lambda _: completion("no")) as server:
+        first, second = await write(server, store), await write(server, store)
+    assert len(server.requests) == 3 and first.verdicts == second.verdicts and second.spent_tokens == 0
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"seed": 2},
+        {"place": Place(3, 0, "p000003/other")},
+        {"task": TASK.model_copy(update={"persona": "A botanist."})},
+        {"model": "other"},
+        {"temperature": 0.5},
+        {"top_p": 0.5},
+        {"reasoning_effort": "low"},
+        {"max_tokens": 500},
+        {"structured": "json_object"},
+        {"extra_body": {"top_k": 1}},
+    ],
+    ids=lambda changes: next(iter(changes)),
+)
+async def test_whatever_an_answer_depends_on_makes_it_another(changes: dict[str, Any], store: JsonLinesStore) -> None:
+    with serve(lambda _: completion(GOOD)) as server:
+        await write(server, store)
+        await write(server, store, **changes)
+        assert len(server.requests) == 2
+
+
+async def test_a_changed_prompt_asks_again(store: JsonLinesStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = llm_prompts.system_prompt
+    with serve(replies(completion(OTHER_NAME), completion(GOOD))) as server:
+        await write(server, store)
+        monkeypatch.setattr(llm_prompts, "system_prompt", lambda unit: real(unit) + "\nBe brief.")
+        await write(server, store)
+        assert len(server.requests) == 3
+        assert server.requests[2]["messages"][0]["content"].endswith("\nBe brief.")
+
+
+async def test_thinking_is_counted_but_not_kept(store: JsonLinesStore) -> None:
+    script = replies(completion(f"<think>secret</think>{GOOD}", tokens=80, reasoning_content="a secret of its own"))
+    written, _ = await answered(script, store)
+    assert written.completion_tokens == 80
+    assert "secret" not in store.path.read_text()
+
+
+async def test_the_making_is_plain_and_names_what_answers_depend_on(store: JsonLinesStore) -> None:
+    def making(**changes: Any) -> Mapping[str, Any]:
+        settings = llm_settings("http://a/v1", **changes)
+        return LLMWriter(settings, EndpointPool(settings), store, seed=5).making
+
+    found = making()
+    assert json.loads(json.dumps(found)) == found
+    assert (found["kind"], found["model"], found["seed"], found["repairs"]) == ("llm", "tiny", 5, 2)
+    assert found["sampling"] == {"temperature": 1.0, "max_tokens": None, "top_p": 1.0, "reasoning_effort": "high"}
+    assert found["prompts"].keys() == {*(unit.value for unit in Unit), "repair"}
+    assert found["schemas"].keys() == {unit.value for unit in Unit}
+    assert all(re.fullmatch("[0-9a-f]{64}", value) for value in (*found["prompts"].values(), *found["schemas"].values()))
+    assert making(slots=3, patience=1.0, timeout=7.0, max_retries=9) == found
+    assert making(repairs=3) != found and making(structured="none") != found
+
+
+class Dissimilar:
+    def between(self, texts: list[str], others: list[str]) -> list[list[float]]:
+        return [[0.0] * len(others) for _ in texts]
+
+
+async def test_rules_are_given_the_similarity_and_do_not_hold_up_the_event_loop(
+    store: JsonLinesStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads = set()
+
+    @rule(Unit.FIXED, "Traits resemble the seed.", needs_similarity=True)
+    def traits_similar(case: Case[FixedTask, FixedPart]) -> Iterator[str]:
+        threads.add(threading.current_thread())
+        assert case.similarity is not None
+        if case.similarity.between([case.task.persona], list(case.answer.traits)) == [[0.0, 0.0]]:
+            yield "the traits do not resemble the seed"
+
+    monkeypatch.setitem(UNIT_RULES, Unit.FIXED, (traits_similar,))
+    with serve(lambda _: completion(GOOD)) as server:
+        settings = llm_settings(server.url, repairs=0)
+        pool = EndpointPool(settings)
+        written = await LLMWriter(settings, pool, store, seed=1, similarity=Dissimilar()).write(TASK, PLACE)
+        await pool.close()
+    assert broken(written) == [["fixed.traits_similar"]]
+    assert threads and threading.main_thread() not in threads
+
+
+async def test_many_at_once_get_their_own_answers(store: JsonLinesStore) -> None:
+    def script(body: dict[str, Any]) -> Reply:
+        task = read_task(body["messages"])
+        return completion(task.draft.model_dump_json(), delay=0.01)
+
+    with serve(script) as server:
+        settings = llm_settings(server.url, slots=8)
+        pool = EndpointPool(settings)
+        writer = LLMWriter(settings, pool, store, seed=1)
+        parts = [FIXED.model_copy(update={"name": f"Mira {number}"}) for number in range(40)]
+        tasks = [FixedTask(persona="A botanist.", draft=part) for part in parts]
+        written = await asyncio.gather(
+            *(writer.write(task, Place(number, 0, f"{number}")) for number, task in enumerate(tasks))
+        )
+        await pool.close()
+    assert [each.answer for each in written] == parts
+    assert server.peak <= 8
+
+
+# --- prompts ---------------------------------------------------------------------------------------------------------------
+
+
+def test_a_task_is_found_again_in_its_conversation_whatever_its_texts_say() -> None:
+    first = opening(TASK)
+    assert read_task(first) == TASK
+    assert read_task([*first, *repair(GOOD, [Violation("fixed.identity", "<task>\n{}\n</task>")])]) == TASK
+    content = first[1]["content"]
+    assert content.count("<task>") == content.count("</task>") == 1 and "<|im_end|>" not in content
+    with pytest.raises(ValueError, match="no task"):
+        read_task(first[:1])
+
+
+@pytest.mark.parametrize("unit", Unit)
+def test_a_prompt_holds_the_rules_and_the_schema_of_its_unit_and_no_blank_places(unit: Unit) -> None:
+    prompt = system_prompt(unit)
+    assert all(f"- {rule.name}: {rule.says}" in prompt for rule in UNIT_RULES[unit])
+    assert json.dumps(answer_schema(unit), separators=(",", ":")) in prompt
+    assert not re.search(r"\$(unit|rules|schema|facts)", prompt)
+
+
+@pytest.mark.parametrize("task", TASKS, ids=lambda task: task.unit)
+def test_a_prompt_explains_every_field_of_its_task(task: type[Any]) -> None:
+    prompt = system_prompt(task.unit)
+    assert [name for name in task.model_fields if f"`{name}`" not in prompt and f"`{name}." not in prompt] == []
+
+
+def test_every_unit_has_a_prompt_and_a_hash_of_its_own() -> None:
+    assert len(set(prompt_hashes().values())) == len(Unit) + 1
+
+
+def test_a_repair_lists_a_bounded_number_of_bounded_lines() -> None:
+    violations = [Violation("a.b", f"wrong {number}\n" + "x" * 10_000) for number in range(50)]
+    assistant, user = repair(GOOD, violations)
+    assert assistant == {"role": "assistant", "content": GOOD}
+    listed = [line for line in user["content"].splitlines() if line.startswith("- ")]
+    assert len(listed) == 21 and listed[-1] == "- and 30 more"
+    assert all(len(line) < 450 for line in listed) and "wrong 19" in listed[19]

@@ -1,0 +1,158 @@
+"""Shards put together: the bytes of an unsharded run, or one sentence about what is missing."""
+
+import json
+import re
+
+import pytest
+from synth_runs import files, settings, slow, synth
+
+from deltamem.errors import DeltaMemError
+from deltamem.sessions import read_sessions
+from synth.merge import merge
+from synth.pipeline import generate
+from synth.store import JsonLinesStore
+
+
+def run(out, shard, *overrides):
+    assert generate(settings(out, f"shard={shard}", *overrides)) == 0
+
+
+def forget(out, shard, person_id):
+    """Take a person out of a shard's store."""
+    path = out / "shards" / shard / "work" / "people.jsonl"
+    lines = [line for line in path.read_text("utf-8").splitlines(keepends=True) if f'"key": "{person_id}"' not in line]
+    path.write_text("".join(lines), "utf-8")
+
+
+@pytest.mark.parametrize("count", [2, 4, 6])
+def test_shards_put_together_are_the_unsharded_run_byte_for_byte(tmp_path, count):
+    for number in reversed(range(count)):
+        run(tmp_path / "parts", f"{number}/{count}")
+    merged = merge(tmp_path / "parts")
+    assert merged.missing == ()
+    assert generate(settings(tmp_path / "whole")) == 0
+    assert files(tmp_path / "parts") == files(tmp_path / "whole")
+
+
+def test_more_than_nine_shards_are_put_in_order(tmp_path):
+    for number in range(11):
+        run(tmp_path / "parts", f"{number}/11", "people=23", "sessions=1")
+    merge(tmp_path / "parts")
+    people = [json.loads(line)["persona"]["person_id"] for line in (tmp_path / "parts" / "people.jsonl").open("rb")]
+    assert people == [f"p{number:06d}" for number in range(23)]
+
+
+def test_a_missing_shard_is_named(tmp_path):
+    run(tmp_path, "0/4")
+    run(tmp_path, "2/4")
+    with pytest.raises(DeltaMemError, match=re.escape("2 of 4 shards are missing (1/4, 3/4)")):
+        merge(tmp_path)
+    assert not files(tmp_path)
+
+
+def test_a_missing_person_is_named(tmp_path):
+    run(tmp_path, "0/2")
+    run(tmp_path, "1/2")
+    forget(tmp_path, "1-of-2", "p000003")
+    with pytest.raises(DeltaMemError, match=re.escape("1 of 6 people are not finished (p000003)")):
+        merge(tmp_path)
+    assert not files(tmp_path)
+
+
+def test_a_partial_data_set_says_what_is_missing(tmp_path):
+    run(tmp_path, "0/3")
+    run(tmp_path, "2/3")
+    forget(tmp_path, "2-of-3", "p000005")
+    merged = merge(tmp_path, partial=True)
+    assert merged.missing == ("p000005",)
+    partial = {"missing_people": ["p000005"], "missing_shards": ["1/3"]}
+    assert json.loads((tmp_path / "dataset.json").read_text("utf-8"))["making"]["partial"] == partial
+    people = {item.session.person_id for item in read_sessions(tmp_path / "sessions.jsonl")}
+    assert people == {"p000000", "p000002", "p000003"}
+
+
+def test_a_person_of_another_recipe_does_not_count_as_finished(tmp_path):
+    run(tmp_path, "0/2")
+    run(tmp_path, "1/2")
+    with JsonLinesStore(tmp_path / "shards" / "0-of-2" / "work" / "people.jsonl") as store:
+        store.put("p000002", {**store.get("p000002"), "fingerprint": "another"})
+    with pytest.raises(DeltaMemError, match="p000002"):
+        merge(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("override", "told"), [("seed=4", "seed"), ("people=7", "people"), ("heldout_share=0.3", "heldout_share")]
+)
+def test_shards_of_different_runs_are_refused(tmp_path, override, told):
+    run(tmp_path, "0/2")
+    run(tmp_path, "1/2", override)
+    with pytest.raises(DeltaMemError, match="were made differently") as error:
+        merge(tmp_path)
+    assert told in str(error.value)
+
+
+def test_shards_of_different_numbers_are_refused(tmp_path):
+    run(tmp_path, "0/2")
+    run(tmp_path, "1/3")
+    with pytest.raises(DeltaMemError, match=r"one of 3 shards and .* one of 2"):
+        merge(tmp_path)
+
+
+def test_a_person_in_two_shards_is_refused(tmp_path):
+    run(tmp_path, "0/2")
+    run(tmp_path, "1/2")
+    path = tmp_path / "shards" / "1-of-2" / "work" / "run.json"
+    described = json.loads(path.read_text("utf-8"))
+    described["people"]["p000004"] = "copied"
+    path.write_text(json.dumps(described), "utf-8")
+    with pytest.raises(DeltaMemError, match=r"^p000004 is in .*0-of-2/work and in .*1-of-2/work"):
+        merge(tmp_path)
+
+
+def test_a_shard_that_is_still_in_work_is_told(tmp_path):
+    run(tmp_path, "0/2")
+    process = slow(tmp_path, "shard=1/2", seconds=30)
+    try:
+        assert process.stdout.readline() == "person 1\n"
+        with pytest.raises(DeltaMemError, match=r"1-of-2/work/people\.jsonl: in use by another process"):
+            merge(tmp_path)
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def test_an_unsharded_run_with_missing_people_can_be_written_partially(tmp_path):
+    assert generate(settings(tmp_path)) == 0
+    path = tmp_path / "work" / "people.jsonl"
+    path.write_text("".join(path.read_text("utf-8").splitlines(keepends=True)[:-1]), "utf-8")
+    with pytest.raises(DeltaMemError, match="1 of 6 people are not finished"):
+        merge(tmp_path)
+    assert merge(tmp_path, partial=True).missing == ("p000005",)
+
+
+def test_the_command(tmp_path):
+    run(tmp_path, "0/2")
+    done = synth("merge", str(tmp_path))
+    assert (done.returncode, done.stdout) == (2, "")
+    [line] = done.stderr.splitlines()
+    assert line.startswith(f"error: {tmp_path}: 1 of 2 shards are missing (1/2)")
+    done = synth("merge", str(tmp_path), "--partial")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("train: ") and done.stdout.endswith(f"written to {tmp_path}\n")
+    assert (tmp_path / "dataset.json").is_file()
+
+
+@pytest.mark.parametrize("folder", ["nothing", "shards/0-of-2/work"])
+def test_a_folder_without_a_run_is_told(tmp_path, folder):
+    (tmp_path / folder).mkdir(parents=True)
+    done = synth("merge", str(tmp_path))
+    assert done.returncode == 2
+    [line] = done.stderr.splitlines()
+    assert line.startswith(f"error: {tmp_path}")
+
+
+def test_shards_beside_an_unsharded_run_are_refused(tmp_path):
+    run(tmp_path, "0/2")
+    assert generate(settings(tmp_path)) == 0
+    with pytest.raises(DeltaMemError, match="remove one of them"):
+        merge(tmp_path)

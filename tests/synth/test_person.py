@@ -1,0 +1,531 @@
+"""A person's units are asked for in order, what is rejected is named, and nothing depends on when an answer comes."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from deltamem.errors import DeltaMemError
+from deltamem.memory import Event
+from synth.assembly import labelled_sessions, replay
+from synth.offline import OfflineWriter
+from synth.person import write_person
+from synth.planning.names import InventedNames, RealNames
+from synth.records import Origin, Person, Persona
+from synth.rules import Verdict, Violation, judge_life
+from synth.rules.session import judge_chain
+from synth.shape import Shape
+from synth.tasks import (
+    DialogueTask,
+    Events,
+    EventsTask,
+    Evolution,
+    EvolutionTask,
+    FillingTask,
+    InitialTask,
+    LinksTask,
+    Task,
+    Unit,
+)
+from synth.telling import MOST_EXISTING
+from synth.writing import Place, Writer, Written
+
+SHAPES = Path(__file__).parents[2] / "configs" / "shape"
+SHAPE = {
+    name: Shape.model_validate(yaml.safe_load((SHAPES / f"{name}.yaml").read_text("utf-8"))) for name in ("paper", "tiny")
+}
+PERSONA = Persona(person_id="p000007", seed="A baker who sings in a choir.", source="generated", split="train")
+BROKEN = Violation("demo.rule", "the answer breaks the rule")
+
+
+@dataclass
+class Wrapper:
+    """A writer around the offline writer.
+
+    Attributes:
+        inner: Gives the answers.
+        reject: Says which units have no answer.
+        fail: Says for which units no answer can be got.
+        delays: Where the length of a pause before each answer is drawn from.
+        asked: Tasks and places, in the order of asking.
+        told: Units, in the order of their ends.
+    """
+
+    inner: Writer = field(default_factory=lambda: OfflineWriter(1))
+    reject: Callable[[Task[Any], Place], bool] = lambda task, place: False
+    fail: Callable[[Task[Any], Place], bool] = lambda task, place: False
+    delays: random.Random | None = None
+    asked: list[tuple[Task[Any], Place]] = field(default_factory=list)
+    ended: list[Place] = field(default_factory=list)
+    cancelled: list[Place] = field(default_factory=list)
+
+    @property
+    def making(self) -> Mapping[str, Any]:
+        return self.inner.making
+
+    async def write(self, task, place):
+        self.asked.append((task, place))
+        try:
+            if self.delays is not None:
+                await asyncio.sleep(self.delays.random() / 500)
+            if self.fail(task, place):
+                raise DeltaMemError(f"no answer for {place.name}")
+        except asyncio.CancelledError:
+            self.cancelled.append(place)
+            raise
+        self.ended.append(place)
+        if self.reject(task, place):
+            return Written(None, (Verdict(("demo.rule",), (BROKEN,)),) * 3, 10, 5)
+        return await self.inner.write(task, place)
+
+    def tasks(self, kind):
+        return [task for task, _ in self.asked if isinstance(task, kind)]
+
+
+def at(unit: Unit, *indices: int) -> Callable[[Task[Any], Place], bool]:
+    names = {f"{PERSONA.person_id}/{unit}/{index}" for index in indices}
+    return lambda task, place: place.name in names
+
+
+async def write(writer: Writer | None = None, *, shape="paper", sessions=25, persona=PERSONA, number=7, seed=1, **options):
+    names = RealNames(seed) if shape == "paper" else InventedNames(seed)
+    sizes = SHAPE[shape] if isinstance(shape, str) else shape
+    return await write_person(number, persona, writer or Wrapper(), sizes, names, sessions=sessions, seed=seed, **options)
+
+
+def check_sound(person: Person) -> None:
+    """States can be replayed, labelled sessions keep the rules, and every session is there or named."""
+    states = list(replay(person))
+    assert [session.index for session, *_ in states] == [slot.index for slot in person.slots]
+    assert all(earlier[3] == later[1] for earlier, later in pairwise(states))
+    assert judge_chain(labelled_sessions(person)).violations == ()
+    named = {int(item.where) for item in person.rejections if item.unit in (Unit.FILLING, Unit.DIALOGUE)}
+    assert {session.index for session in person.sessions if session.dialogue is None} == named
+
+
+# --- whole people ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("shape", "sessions"), [("paper", 25), ("paper", 3), ("paper", 1), ("tiny", 3), ("tiny", 12)])
+async def test_people_of_both_shapes_are_whole(shape, sessions):
+    person = await write(shape=shape, sessions=sessions)
+    assert person.rejections == ()
+    assert [session.index for session in labelled_indices(person)] == list(range(sessions))
+    check_sound(person)
+    assert person.violations == {}
+    assert judge_life(person, SHAPE[shape]).violations == ()
+    assert Person.model_validate_json(person.model_dump_json()) == person
+
+
+def labelled_indices(person: Person):
+    return [session for session in person.sessions if session.dialogue is not None]
+
+
+async def test_a_life_of_the_paper_has_operations_of_all_kinds_and_origins():
+    person = await write()
+    found = Counter((fact.origin, fact.event) for session in person.sessions for fact in session.facts)
+    assert 2 <= len(person.groups) == len(person.evolutions) <= 4
+    assert found[Origin.EVOLUTION, Event.ADD] == len(person.groups)
+    assert found[Origin.EVOLUTION, Event.UPDATE] == sum(len(group.events) - 1 for group in person.groups)
+    assert found[Origin.DELTA, Event.ADD] and found[Origin.DELTA, Event.UPDATE]
+    assert found[Origin.FILLING, Event.ADD] + person.dropped >= 25 * SHAPE["paper"].filling.min
+    assert 0 < found[Origin.REUSE, Event.NONE] <= sum(slot.reused for slot in person.slots)
+
+
+async def test_newcomers_start_with_an_empty_memory():
+    shape = SHAPE["tiny"]
+    people = [await write(shape="tiny", sessions=1, number=number, persona=persona(number)) for number in range(200)]
+    newcomers = sum(not person.profile.initial for person in people)
+    assert 8 <= newcomers <= 35  # 20 of 200
+    assert all(len(person.profile.initial) in (0, shape.initial.total.max) for person in people)
+    (first,) = [person for person in people if not person.profile.initial][:1]
+    check_sound(first)
+    assert first.usage.keys() == {"fixed", "dynamic", "events", "dialogue"}
+
+
+def persona(number: int) -> Persona:
+    return PERSONA.model_copy(update={"person_id": f"p{number:06d}"})
+
+
+async def test_units_that_the_shape_makes_empty_are_left_out():
+    person = await write(shape="tiny", sessions=3)
+    assert set(person.usage) <= {"fixed", "dynamic", "initial", "events", "dialogue"}
+    assert person.profile.preferences.groups == ()
+    assert all(fact.origin in (Origin.DELTA, Origin.REUSE) for session in person.sessions for fact in session.facts)
+
+
+async def test_few_events_get_few_groups_or_none():
+    for sessions in (1, 2, 4, 9):
+        writer = Wrapper()
+        person = await write(writer, sessions=sessions)
+        assert len(person.groups) * 2 <= sessions
+        for task in writer.tasks(LinksTask):
+            assert task.groups.max * task.events_per_group.min <= sessions
+            assert task.events_per_group.max <= sessions
+
+
+# --- scheduling ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("shape", ["paper", "tiny"])
+async def test_a_person_does_not_depend_on_when_answers_come(shape):
+    sessions = 12
+    expected = await write(shape=shape, sessions=sessions)
+    orders = set()
+    for seed in range(3):
+        writer = Wrapper(delays=random.Random(seed), reject=at(Unit.DIALOGUE, 2, 3, 9))
+        found = await write(writer, shape=shape, sessions=sessions)
+        orders.add(tuple(place.name for place in writer.ended))
+        plain = await write(Wrapper(reject=at(Unit.DIALOGUE, 2, 3, 9)), shape=shape, sessions=sessions)
+        assert found.model_dump_json() == plain.model_dump_json()
+        assert found.events == expected.events
+    assert len(orders) == 3
+
+
+async def test_a_person_depends_on_seed_and_id_only():
+    first, again = await write(sessions=4), await write(sessions=4)
+    assert first.model_dump_json() == again.model_dump_json()
+    others = [await write(sessions=4, seed=2), await write(sessions=4, persona=persona(8))]
+    for other in others:
+        assert [slot.not_before for slot in other.slots] != [slot.not_before for slot in first.slots]
+
+
+async def test_steps_grow_along_the_graph_and_earlier_sessions_come_first():
+    writer = Wrapper(delays=random.Random(1))
+    await write(writer, sessions=12)
+    order = tuple(Unit)
+    steps: dict[Unit, list[int]] = {unit: [] for unit in order}
+    names = [place.name for _, place in writer.asked]
+    for task, place in writer.asked:
+        assert place.person == 7
+        steps[task.unit].append(place.step)
+    assert len(set(names)) == len(names)
+    assert all(name.startswith("p000007/") for name in names)
+    flat = [(min(steps[unit]), max(steps[unit])) for unit in order]
+    assert all(earlier[1] < later[0] for earlier, later in pairwise(flat))
+    for unit in (Unit.FILLING, Unit.DIALOGUE):
+        in_order = [place.step for task, place in sorted(writer.asked, key=index) if task.unit is unit]
+        assert in_order == sorted(in_order, reverse=True)
+    assert steps[Unit.EVENTS] == sorted(steps[Unit.EVENTS])
+
+
+def index(asked: tuple[Task[Any], Place]) -> int:
+    return int(asked[1].name.rsplit("/", 1)[1])
+
+
+async def test_parallel_parts_run_at_the_same_time():
+    running: Counter[Unit] = Counter()
+    most: Counter[Unit] = Counter()
+
+    class Counting(Wrapper):
+        async def write(self, task, place):
+            running[task.unit] += 1
+            most[task.unit] = max(most[task.unit], running.total())
+            await asyncio.sleep(0)
+            running[task.unit] -= 1
+            return await super().write(task, place)
+
+    person = await write(Counting(), sessions=10)
+    assert most[Unit.FILLING] == most[Unit.DIALOGUE] == 10
+    assert most[Unit.EVOLUTION] == len(person.groups)
+    assert all(most[unit] == 1 for unit in tuple(Unit)[:6])
+
+
+# --- rejections and errors -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("unit", [Unit.FIXED, Unit.DYNAMIC, Unit.PREFERENCES, Unit.INITIAL])
+async def test_a_rejected_profile_rejects_the_person(unit):
+    writer = Wrapper(reject=at(unit, 0))
+    person = await write(writer)
+    assert person.profile is None and person.slots == person.events == person.sessions == ()
+    (rejection,) = person.rejections
+    assert (rejection.unit, rejection.where) == (unit, "")
+    assert (rejection.rules, rejection.reasons) == (("demo.rule",), ("the answer breaks the rule",))
+    assert writer.asked[-1][0].unit is unit
+    assert list(labelled_sessions(person)) == []
+
+
+async def test_rejected_events_reject_the_person():
+    writer = Wrapper(reject=at(Unit.EVENTS, 2))
+    person = await write(writer)
+    assert person.profile is not None and person.events == person.sessions == ()
+    assert [(item.unit, item.where) for item in person.rejections] == [("events", "2")]
+    assert len(writer.tasks(EventsTask)) == 3
+
+
+async def test_a_life_that_breaks_a_rule_as_a_whole_is_rejected():
+    class Late(Wrapper):
+        """Moves the last event of a life to the day of the first."""
+
+        async def write(self, task, place):
+            written = await super().write(task, place)
+            if task.unit is not Unit.EVENTS or task.slots[-1].index != 9:
+                return written
+            *rest, last = written.answer.events
+            early = last.model_copy(update={"date": task.past[0].date})
+            return Written(Events(events=(*rest, early)), written.verdicts)
+
+    person = await write(Late(), sessions=10)
+    assert person.events == person.sessions == ()
+    (rejection,) = person.rejections
+    assert (rejection.unit, rejection.where) == ("events", "")
+    assert "life.dates_increase" in rejection.rules
+    assert person.violations["life.dates_increase"] == person.checked["life.dates_increase"] == 1
+
+
+async def test_without_links_there_are_no_threads():
+    person = await write(Wrapper(reject=at(Unit.LINKS, 0)), sessions=10)
+    assert person.groups == person.evolutions == ()
+    assert [(item.unit, item.where) for item in person.rejections] == [("links", "")]
+    check_sound(person)
+
+
+async def test_a_group_whose_thread_is_rejected_is_left_out():
+    whole = await write()
+    assert len(whole.groups) >= 2
+    person = await write(Wrapper(reject=at(Unit.EVOLUTION, 0)))
+    assert person.groups == whole.groups[1:]
+    assert [(item.unit, item.where) for item in person.rejections] == [("evolution", "0")]
+    check_sound(person)
+
+
+async def test_threads_that_repeat_each_other_are_not_both_kept():
+    class Same(Wrapper):
+        """Gives all threads the same memories."""
+
+        memories: tuple[Any, ...] = ()
+
+        async def write(self, task, place):
+            written = await super().write(task, place)
+            if task.unit is not Unit.EVOLUTION:
+                return written
+            self.memories = self.memories or written.answer.memories
+            memories = (*self.memories, *written.answer.memories)[: len(task.events)]
+            return Written(Evolution(method=written.answer.method, memories=memories), written.verdicts)
+
+    person = await write(Same())
+    assert len(person.groups) == 1
+    assert {(item.unit, item.rules) for item in person.rejections} == {("evolution", ("evolution.new_in_life",))}
+    check_sound(person)
+
+
+async def test_rejected_sessions_change_the_state_all_the_same():
+    writer = Wrapper(reject=lambda task, place: at(Unit.FILLING, 3, 8)(task, place) or at(Unit.DIALOGUE, 5)(task, place))
+    person = await write(writer)
+    assert [(item.unit, item.where) for item in person.rejections] == [("filling", "3"), ("filling", "8"), ("dialogue", "5")]
+    assert len(list(labelled_sessions(person))) == 22
+    check_sound(person)
+    whole = await write()
+    for index in (3, 8):
+        facts, all_facts = person.sessions[index].facts, whole.sessions[index].facts
+        certain = (Origin.DELTA, Origin.EVOLUTION)
+        assert {fact.origin for fact in facts} <= set(certain)
+        assert sorted(fact.text for fact in facts) == sorted(fact.text for fact in all_facts if fact.origin in certain)
+    known, expected = (
+        [fact.text for fact in item.sessions[5].facts if fact.origin is not Origin.REUSE] for item in (person, whole)
+    )
+    assert sorted(known) == sorted(expected)
+    assert len(writer.tasks(DialogueTask)) == 23
+
+
+async def test_when_everything_after_the_events_is_rejected_the_states_still_chain():
+    late = (Unit.FILLING, Unit.EVOLUTION)
+    person = await write(Wrapper(reject=lambda task, place: task.unit in late))
+    assert list(labelled_sessions(person)) == []
+    check_sound(person)
+    assert sum(fact.event is Event.UPDATE for session in person.sessions for fact in session.facts) > 0
+
+
+async def test_a_session_with_nothing_to_tell_is_rejected():
+    class Repeating(Wrapper):
+        """Fills in what is known already."""
+
+        async def write(self, task, place):
+            written = await super().write(task, place)
+            if task.unit is not Unit.FILLING:
+                return written
+            known = [fact.model_copy(update={"text": task.existing[-1]}) for fact in written.answer.facts]
+            return Written(written.answer.model_copy(update={"facts": tuple(known)}), written.verdicts)
+
+    person = await write(Repeating())
+    assert person.dropped >= 25 * SHAPE["paper"].filling.min
+    empty = {session.index for session in person.sessions if not session.facts}
+    assert empty == {int(item.where) for item in person.rejections}
+    assert empty and {item.rules for item in person.rejections} == {("session.some_fact",)}
+    check_sound(person)
+
+
+async def test_a_session_that_breaks_a_rule_as_a_whole_is_not_trained_on():
+    class Silent(Wrapper):
+        """Leaves out of one dialogue what the user has to say."""
+
+        async def write(self, task, place):
+            written = await super().write(task, place)
+            if place.name != "p000007/dialogue/4":
+                return written
+            turns = tuple(turn.model_copy(update={"user": "Hello there."}) for turn in written.answer.turns)
+            return Written(written.answer.model_copy(update={"turns": turns}), written.verdicts)
+
+    person = await write(Silent(), sessions=6)
+    (rejection,) = person.rejections
+    assert (rejection.unit, rejection.where) == ("dialogue", "4")
+    assert rejection.rules == tuple(person.violations) and rejection.rules[0].startswith("session.")
+    check_sound(person)
+
+
+@pytest.mark.parametrize("unit", list(Unit))
+async def test_an_error_of_the_writer_ends_the_person(unit):
+    last = {Unit.EVOLUTION: 1, Unit.FILLING: 6, Unit.DIALOGUE: 6}.get(unit, 0)
+    writer = Wrapper(fail=at(unit, last), delays=random.Random(2))
+    with pytest.raises(DeltaMemError, match=f"^no answer for p000007/{unit}/{last}$"):
+        await write(writer)
+    # What was under way has been cancelled, and nothing goes on behind the back.
+    asked = len(writer.asked)
+    assert len(writer.ended) + len(writer.cancelled) + 1 == asked
+    await asyncio.sleep(0.02)
+    assert len(writer.asked) == asked
+    assert len(asyncio.all_tasks()) == 1
+
+
+async def test_cancelling_a_person_cancels_its_units():
+    writer = Wrapper(delays=random.Random(2))
+    running = asyncio.create_task(write(writer, sessions=12))
+    while not writer.tasks(DialogueTask):
+        await asyncio.sleep(0)
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert writer.cancelled
+    assert len(asyncio.all_tasks()) == 1
+
+
+# --- accounts --------------------------------------------------------------------------------------------------------------
+
+
+async def test_the_account_counts_every_unit_and_attempt():
+    seen: list[tuple[Unit, Written[Any]]] = []
+    writer = Wrapper(reject=at(Unit.DIALOGUE, 1))
+    person = await write(writer, sessions=10, observer=lambda unit, written: seen.append((unit, written)))
+    assert len(seen) == len(writer.asked)
+    assert Counter(unit for unit, _ in seen) == {Unit(unit): usage.units for unit, usage in person.usage.items()}
+    assert list(person.usage) == [unit for unit in Unit if unit in person.usage]
+    dialogue = person.usage["dialogue"]
+    attempts = sum(len(written.verdicts) for unit, written in seen if unit is Unit.DIALOGUE)
+    assert (dialogue.units, dialogue.rejected, dialogue.attempts) == (10, 1, attempts)
+    assert (dialogue.prompt_tokens, dialogue.completion_tokens) == (10, 5)
+    assert person.checked["demo.rule"] == person.violations["demo.rule"] == 3
+    judged = Counter(rule for _, written in seen for verdict in written.verdicts for rule in set(verdict.checked))
+    assert {rule: count for rule, count in person.checked.items() if not rule.startswith("life.")} == judged
+    assert list(person.checked) == sorted(person.checked)
+
+
+async def test_repaired_answers_count_as_violations():
+    class Repaired(Wrapper):
+        async def write(self, task, place):
+            written = await super().write(task, place)
+            if task.unit is not Unit.FIXED:
+                return written
+            first = Verdict(("demo.rule",), (BROKEN, BROKEN))
+            return Written(written.answer, (first, *written.verdicts), 7, 8)
+
+    person = await write(Repaired(), sessions=1)
+    assert person.rejections == ()
+    assert person.violations == {"demo.rule": 1}
+    fixed = person.usage["fixed"]
+    assert (fixed.units, fixed.attempts, fixed.rejected, fixed.prompt_tokens, fixed.completion_tokens) == (1, 2, 0, 7, 8)
+
+
+# --- what tasks tell -------------------------------------------------------------------------------------------------------
+
+
+async def test_events_are_told_of_all_facts_that_hold_and_of_everybody():
+    writer = Wrapper()
+    person = await write(writer)
+    tasks = writer.tasks(EventsTask)
+    assert [len(task.slots) for task in tasks] == [5] * 5
+    assert tasks[0].past == () and len(tasks[4].past) == 20
+    assert [fact.text for fact in tasks[0].facts] == [fact.text for fact in person.profile.initial]
+    held = {fact.text: 0 for fact in person.profile.initial}
+    for happened in person.events[:20]:
+        for change in happened.changes:
+            held[change.text] = held.pop(change.previous_text) + 1 if change.previous_text else 0
+    assert {fact.text: fact.updates for fact in tasks[4].facts} == held
+    assert max(held.values()) == 1
+    names = tasks[4].names
+    assert names[0] == person.profile.name and len(set(names)) == len(names)
+    assert {somebody.name for somebody in person.profile.dynamic.relationships} <= set(names)
+    assert {somebody.name for happened in person.events[:20] for somebody in happened.participants} <= set(names)
+
+
+async def test_relationships_of_the_start_have_names_of_their_own():
+    writer = Wrapper()
+    person = await write(writer, sessions=1)
+    names = [person.profile.name, *(somebody.name for somebody in person.profile.dynamic.relationships)]
+    assert len(set(names)) == len(names)
+    assert len(names) - 1 in SHAPE["paper"].profile.relationships
+
+
+async def test_threads_are_told_what_their_events_change():
+    writer = Wrapper()
+    person = await write(writer)
+    for task, group in zip(writer.tasks(EvolutionTask), person.groups, strict=True):
+        assert [past.index for past in task.events] == list(group.events)
+        assert list(task.known) == [change.text for index in group.events for change in person.events[index].changes]
+
+
+async def test_filling_is_told_what_is_remembered_of_the_event_and_what_held_before():
+    writer = Wrapper()
+    person = await write(writer)
+    tasks = writer.tasks(FillingTask)
+    assert len(tasks) == 25
+    threads = [
+        (index, earlier, memory)
+        for group, evolution in zip(person.groups, person.evolutions, strict=True)
+        for index, earlier, memory in zip(group.events, (None, *evolution.memories), evolution.memories, strict=False)
+    ]
+    held = [fact.text for fact in person.profile.initial]
+    for task in tasks:
+        index = task.event.index
+        changes = [(change.previous_text, change.text) for change in task.event.changes]
+        changes += [(earlier.text if earlier else "", memory.text) for at, earlier, memory in threads if at == index]
+        new = [text for _, text in changes]
+        assert list(task.existing[: len(new)]) == new
+        assert set(task.existing[len(new) :]) <= set(held)
+        assert len(task.existing) == min(len(new) + len(held), MOST_EXISTING)
+        held = [text for text in held if text not in [previous for previous, _ in changes]] + new
+        assert [past.index for past in task.past] == list(range(max(0, index - 8), index))
+
+
+async def test_dialogues_may_mention_the_latest_events_and_the_sources_of_what_they_repeat():
+    writer = Wrapper()
+    person = await write(writer)
+    told: dict[str, int] = {}
+    sources = 0
+    for task, session in zip(writer.tasks(DialogueTask), person.sessions, strict=True):
+        index = session.index
+        known = {told[fact.previous_text] for fact in session.facts if fact.previous_text in told}
+        latest = set(range(max(0, index - 8), index))
+        mentioned = [past.index for past in task.past]
+        assert mentioned == sorted(known | latest)
+        sources += len(known - latest)
+        assert task.facts == session.facts and task.today == session.time.date()
+        told.update({fact.text: index for fact in session.facts if fact.event is not Event.NONE})
+    assert sources > 0
+
+
+async def test_initial_facts_are_asked_for_with_the_counts_of_the_shape():
+    writer = Wrapper()
+    person = await write(writer, sessions=1)
+    (task,) = writer.tasks(InitialTask)
+    assert task.counts == SHAPE["paper"].initial
+    assert len(person.profile.initial) in task.counts.total

@@ -1,0 +1,212 @@
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from deltamem.errors import DeltaMemError
+from eval.data import data_folders
+from synth.personas import LICENCES, PersonaSettings, draw_personas, pools, write_generated
+from synth.personas.generator import TOTAL, generate, sentence
+
+MANY = 100_000
+
+
+def seeds(settings: PersonaSettings, people: int = 5, seed: int = 1) -> list[str]:
+    return [persona.seed for persona in draw_personas(settings, people=people, heldout_share=0.1, seed=seed)]
+
+
+def file(path: Path) -> PersonaSettings:
+    return PersonaSettings(source="file", path=str(path))
+
+
+# --- numbering and split ---------------------------------------------------------------------------------------------------
+
+
+@given(people=st.integers(2, 300), share=st.floats(0.01, 0.99))
+@settings(max_examples=50, deadline=None)
+def test_both_splits_have_people_and_the_held_out_ones_are_spread_evenly(people: int, share: float) -> None:
+    drawn = draw_personas(PersonaSettings(), people=people, heldout_share=share, seed=1)
+    assert [persona.person_id for persona in drawn] == [f"p{number:06d}" for number in range(people)]
+    heldout = [number for number, persona in enumerate(drawn) if persona.split == "heldout"]
+    assert 1 <= len(heldout) < people
+    assert abs(len(heldout) - people * share) <= 1.5
+    for end in range(1, people):
+        assert abs(sum(number < end for number in heldout) - end * share) <= 1.5
+
+
+def test_a_tenth_of_three_hundred_people_are_held_out() -> None:
+    drawn = draw_personas(PersonaSettings(), people=300, heldout_share=0.1, seed=1)
+    assert sum(persona.split == "heldout" for persona in drawn) == 30
+    assert {persona.source for persona in drawn} == {"generated"}
+
+
+# --- generated -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_hundred_thousand_generated_seeds_are_all_different() -> None:
+    assert len(set(generate(MANY, 1))) == MANY
+    assert TOTAL > 50_000_000
+
+
+def test_no_part_of_generated_seeds_comes_twice_so_that_numbers_tell_them_apart() -> None:
+    for pool in (pools.OCCUPATIONS, pools.INTERESTS, pools.CIRCUMSTANCES, pools.SENTENCES):
+        assert len(set(pool)) == len(pool)
+    with pytest.raises(IndexError):
+        sentence(TOTAL)
+    assert sentence(TOTAL - 1) != sentence(0)
+
+
+def test_more_people_are_appended_and_the_seed_decides_the_order() -> None:
+    assert seeds(PersonaSettings(), 40)[:20] == seeds(PersonaSettings(), 20)
+    assert not set(seeds(PersonaSettings(), 50, seed=1)) & set(seeds(PersonaSettings(), 50, seed=2))
+
+
+def test_generated_seeds_are_sentences_with_the_right_article() -> None:
+    for text in generate(2_000, 3):
+        assert text[0].isupper()
+        assert text.endswith(".")
+        assert "{" not in text
+        assert len(text) < 250
+        assert " a optician" not in text.lower()
+    assert "An optician" in " ".join(generate(2_000, 3))
+
+
+def test_more_seeds_than_there_are_is_refused() -> None:
+    with pytest.raises(DeltaMemError, match=f"only {TOTAL} different ones"):
+        generate(TOTAL + 1, 1)
+
+
+def test_generated_seeds_are_written_and_read_again(tmp_path: Path) -> None:
+    path = tmp_path / "seeds.jsonl"
+    write_generated(50, 4, path)
+    assert [json.loads(line)["persona"] for line in path.read_text().splitlines()] == list(generate(50, 4))
+    assert sorted(seeds(file(path), 50)) == sorted(generate(50, 4))
+
+
+# --- file ------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("a.jsonl", '{"persona": "a cook"}\n\n{"persona": "a judge"}\n'),
+        ("b.jsonl", '{"id": "7", "input persona": "a cook"}\n{"input persona": " a  judge", "other": "x"}\n'),
+        ("c.jsonl", '{"n": 1, "who": "a cook"}\n{"n": 2, "who": "a judge"}'),
+        ("d.jsonl", '"a cook"\n"a judge"\n'),
+        ("e.txt", "a cook\n\na judge\nA Cook\n"),
+    ],
+)
+def test_personas_of_a_file_are_found_under_any_usual_key(tmp_path: Path, name: str, text: str) -> None:
+    (tmp_path / name).write_text(text)
+    found = seeds(file(tmp_path / name), 2)
+    assert sorted(text.casefold() for text in found) == ["a cook", "a judge"]
+
+
+def test_a_column_can_be_named(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text('{"persona": "no", "who": "a cook"}')
+    settings = PersonaSettings(source="file", path=str(tmp_path / "a.jsonl"), column="who")
+    assert seeds(settings, 1) == ["a cook"]
+    with pytest.raises(DeltaMemError, match=r"a\.jsonl, line 1: no text under 'whom'"):
+        seeds(settings.model_copy(update={"column": "whom"}), 1)
+
+
+def test_the_seed_decides_which_personas_of_a_file_are_drawn(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("\n".join(f"person {number}" for number in range(100)))
+    assert len(set(seeds(file(tmp_path / "a.txt"), 40))) == 40
+    assert seeds(file(tmp_path / "a.txt"), 40)[:20] == seeds(file(tmp_path / "a.txt"), 20)
+    assert seeds(file(tmp_path / "a.txt"), 20) != seeds(file(tmp_path / "a.txt"), 20, seed=2)
+
+
+def test_too_few_different_personas_are_refused_with_both_numbers(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("a cook\na  COOK\na judge\n")
+    with pytest.raises(DeltaMemError, match=r"a\.txt has 2 different personas, but 3 are asked for"):
+        seeds(file(tmp_path / "a.txt"), 3)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b'{"persona": "x"}\n{"persona"', r"a\.jsonl, line 2: not JSON"),
+        (b'{"n": 1}', r"a\.jsonl, line 1: no text"),
+        (b"[1]", r"a\.jsonl, line 1: no text"),
+        (b'{"persona": "' + b"x" * 401 + b'"}', r"line 1: a persona of 401 characters"),
+        (b"\xff", r"a\.jsonl: not UTF-8"),
+        (None, r"a\.jsonl: No such file"),
+    ],
+)
+def test_a_file_that_cannot_be_read_is_refused_in_one_sentence(tmp_path: Path, content: bytes | None, message: str) -> None:
+    if content is not None:
+        (tmp_path / "a.jsonl").write_bytes(content)
+    with pytest.raises(DeltaMemError, match=message):
+        seeds(file(tmp_path / "a.jsonl"), 1)
+
+
+def test_real_persona_seeds_are_read() -> None:
+    path = next((path for folder in data_folders() if (path := folder / "personas/persona_seeds_300.jsonl").is_file()), None)
+    if path is None:
+        pytest.skip("no persona seeds in a data folder")
+    drawn = draw_personas(file(path), people=300, heldout_share=0.1, seed=1)
+    assert len({persona.seed for persona in drawn}) == 300
+    assert sum(persona.split == "heldout" for persona in drawn) == 30
+
+
+# --- PersonaHub ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def no_network(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    datasets = pytest.importorskip("datasets", reason="the package datasets is not installed")
+    monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    monkeypatch.setitem(os.environ, "HF_DATASETS_CACHE", str(tmp_path / "cache"))
+
+
+@pytest.mark.usefixtures("no_network")
+def test_a_downloaded_copy_of_personahub_is_read(tmp_path: Path) -> None:
+    rows = [f"person {number}" for number in range(50)] + ["Person 7", "", "x" * 401]
+    path = tmp_path / "persona.jsonl"
+    path.write_text("".join(json.dumps({"persona": row}) + "\n" for row in rows))
+    hub = PersonaSettings(source="personahub", path=str(path))
+    found = draw_personas(hub, people=50, heldout_share=0.1, seed=1)
+    assert len({persona.seed.casefold() for persona in found}) == 50
+    assert {persona.source for persona in found} == {"personahub"}
+    assert seeds(hub, 20) == [persona.seed for persona in found[:20]]
+    with pytest.raises(DeltaMemError, match="has 50 different personas, but 51 are asked for"):
+        seeds(hub, 51)
+    with pytest.raises(DeltaMemError, match="no column 'who' but"):
+        seeds(hub.model_copy(update={"column": "who"}), 2)
+
+
+@pytest.mark.usefixtures("no_network")
+def test_without_network_or_file_the_command_that_fetches_personahub_is_named() -> None:
+    with pytest.raises(
+        DeltaMemError, match=r"^proj-persona/PersonaHub: .* hf download proj-persona/PersonaHub persona\.jsonl --repo"
+    ):
+        seeds(PersonaSettings(source="personahub"), 2)
+    with pytest.raises(DeltaMemError, match="hf download"):
+        seeds(PersonaSettings(source="personahub", path="absent.jsonl"), 2)
+
+
+# --- settings and licences -------------------------------------------------------------------------------------------------
+
+
+def test_every_source_says_its_terms() -> None:
+    assert set(LICENCES) == {"generated", "file", "personahub"}
+    assert "CC BY-NC-SA 4.0" in LICENCES["personahub"]
+    assert "inherit" in LICENCES["personahub"]
+    assert "Apache-2.0" in LICENCES["generated"]
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{"source": "file"}, {"source": "generated", "path": "x"}, {"source": "web"}, {"path": ""}, {"sources": "file"}],
+)
+def test_settings_that_contradict_themselves_are_refused(fields: dict[str, str]) -> None:
+    with pytest.raises(ValidationError):
+        PersonaSettings.model_validate(fields)

@@ -1,0 +1,216 @@
+"""Every rule of finished records is broken on purpose at least once, and must be the only one to say so."""
+
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+from memory_cases import ADD, NONE, PRIOR, TIME, UPDATE, following, labelled, with_session
+from rule_cases import NAME, OMAR, ROWING, START, broken
+
+from deltamem.memory import Event, Memory, MemoryState, Operation, apply
+from deltamem.sessions import Turn
+from synth.rules.session import SESSION, SplitCheck, judge_chain, judge_session
+
+CLEAN = labelled(ADD, UPDATE, NONE)
+QUIET = labelled()
+
+
+def as_is(*operations):
+    """The clean session with other operations and the same states, where they cannot be applied."""
+    return replace(CLEAN, operations=operations)
+
+
+def dialogue(*turns):
+    return with_session(QUIET, dialogue=tuple(Turn(role, content) for role, content in turns))
+
+
+def with_prior(*memories):
+    prior = MemoryState([*PRIOR.memories, *memories])
+    return replace(CLEAN, prior_state=prior, next_state=apply(prior, CLEAN.operations, TIME))
+
+
+LATE = MemoryState(replace(memory, time=TIME + timedelta(hours=1)) for memory in CLEAN.next_state.memories)
+SAME = Operation(Event.UPDATE, ROWING.text, "m1", ROWING.keywords)
+
+# The broken rule, a part of its message, the session.
+PLANTED = [
+    ("ids", "no name", with_session(QUIET, person_name="")),
+    ("ids", "no id", with_session(QUIET, person_id="")),
+    ("ids", "-1", replace(CLEAN, session_index=-1)),
+    ("ids", "'7'", with_prior(Memory("7", f"{NAME} owns a cat.", START))),
+    ("speakers_alternate", "empty", dialogue()),
+    ("speakers_alternate", "utterance 1 must be the user's", dialogue(("assistant", "Hello?"), ("user", "Hi."))),
+    ("speakers_alternate", "utterance 2 must be the assistant's", dialogue(("user", "Hello?"), ("user", "Hi."))),
+    ("speakers_alternate", "no answer", dialogue(("user", "Hi."), ("assistant", "Hi."), ("user", "Bye."))),
+    ("speakers_alternate", "utterance 2 is empty", dialogue(("user", "Hi."), ("assistant", " "))),
+    ("operations_apply", "unknown_target", as_is(ADD, replace(UPDATE, target_memory_id="m9"), NONE)),
+    ("operations_apply", "unknown_target", as_is(ADD, UPDATE, replace(NONE, target_memory_id="m9"))),
+    ("operations_apply", "missing_target", as_is(ADD, replace(UPDATE, target_memory_id=None), NONE)),
+    ("operations_apply", "duplicate_operation", as_is(*CLEAN.operations, ADD)),
+    ("next_state_follows", "does not give", replace(CLEAN, next_state=PRIOR)),
+    ("next_state_follows", "does not give", replace(CLEAN, next_state=LATE)),
+    ("one_operation_a_memory", "m1", labelled(UPDATE, replace(SAME, event=Event.NONE))),
+    ("additions_new", "m2", labelled(Operation(Event.ADD, OMAR.text, None, OMAR.keywords))),
+    ("begins_with_name", "'She", labelled(Operation(Event.ADD, "She rows at dusk.", None, ("rows", "dusk")))),
+    ("has_keywords", "operation 1 (ADD)", labelled(replace(ADD, keywords=()))),
+    ("has_keywords", "operation 2 (ADD)", labelled(UPDATE, replace(ADD, keywords=("hull", " ")))),
+    ("keywords_occur", "operation 2 (ADD): keyword 'mast'", labelled(UPDATE, replace(ADD, keywords=("hull", "mast")))),
+    ("keywords_said", "operation 1 (ADD): the user never says 'summer regatta'", labelled(ADD, said="I paint the hull.")),
+    (
+        "keywords_said",
+        "the user never says 'hull'",
+        with_session(labelled(ADD), dialogue=(Turn("user", "I paint it for the summer regatta."), Turn("assistant", "The hull?"))),
+    ),
+    ("update_changes", "operation 1 (UPDATE)", labelled(SAME)),
+    ("none_repeats", "m2", labelled(replace(NONE, text=f"{NAME} plays chess with Omar Haddad on Sundays."))),
+    ("prior_older", "not older", with_prior(Memory("m4", f"{NAME} owns a cat.", TIME))),
+]  # fmt: skip
+
+
+def test_clean_sessions_have_no_violations():
+    assert judge_session(CLEAN).violations == ()
+    assert judge_session(QUIET).violations == ()
+
+
+@pytest.mark.parametrize(("rule", "part", "session"), PLANTED)
+def test_a_planted_violation_is_found_by_its_rule_alone(rule, part, session):
+    verdict = judge_session(session)
+    assert broken(verdict) == {f"session.{rule}"}
+    assert any(part in violation.message for violation in verdict.violations)
+
+
+def test_two_updates_of_one_memory_are_two_violations():
+    verdict = judge_session(
+        as_is(*CLEAN.operations, replace(UPDATE, text=f"{NAME} likes rowing on the fjord at dusk only."))
+    )
+    assert broken(verdict) == {"session.operations_apply", "session.one_operation_a_memory"}
+    assert "conflicting_update" in verdict.violations[0].message
+
+
+def test_an_operation_without_text_cannot_be_applied():
+    verdict = judge_session(as_is(replace(ADD, text=" ", keywords=("hull",)), UPDATE, NONE))
+    assert "empty_text" in verdict.violations[0].message
+
+
+@pytest.mark.parametrize("said", ["PAINTING the Hulls, the regattas of summers", "paint the hull; summer regatta"])
+def test_keywords_are_compared_by_stems_without_regard_to_case(said):
+    assert judge_session(labelled(ADD, said=said)).violations == ()
+
+
+# --- along a person's sessions ---------------------------------------------------------------------------------------------
+
+FIRST = labelled(ADD, NONE)
+SECOND = following(FIRST, UPDATE)
+CAT = Operation(Event.ADD, f"{NAME} owns a grey cat.", None, ("grey", "cat"))
+THIRD = following(SECOND, CAT)
+
+
+def test_a_clean_chain_has_no_violations_and_names_its_rules_once():
+    verdict = judge_chain(iter([FIRST, SECOND, THIRD]))
+    assert verdict.violations == ()
+    assert sorted(verdict.checked) == sorted(rule.name for rule in SESSION)
+
+
+def test_rejected_sessions_may_be_missing():
+    assert judge_chain([FIRST, THIRD]).violations == ()
+    assert judge_chain([SECOND]).violations == ()
+    assert judge_chain([]).violations == ()
+
+
+def in_state(session, *memories):
+    """The session in another prior state, with the next state that follows."""
+    prior = MemoryState(memories)
+    return replace(session, prior_state=prior, next_state=apply(prior, session.operations, session.session.time))
+
+
+def changed(memory_id, **values):
+    """The memories before the third session, one of them changed."""
+    return [replace(memory, **values) if memory.id == memory_id else memory for memory in THIRD.prior_state.memories]
+
+
+ANNA = "Anna Lindqvist"
+BETWEEN = SECOND.session.time
+
+PLANTED_CHAINS = [
+    ("chain_same_person", "'p9'", [FIRST, with_session(SECOND, person_id="p9")]),
+    ("chain_same_person", ANNA, [with_session(QUIET, person_name=ANNA), following(QUIET, UPDATE)]),
+    ("chain_same_person", "'heldout'", [FIRST, replace(SECOND, split="heldout")]),
+    ("chain_in_order", "it follows session 1", [replace(FIRST, session_index=1), replace(SECOND, session_index=0)]),
+    ("chain_in_order", "it follows session 0", [FIRST, replace(SECOND, session_index=0)]),
+    (
+        "chain_later",
+        "not later",
+        [with_session(QUIET, time=TIME + timedelta(days=1)), replace(QUIET, session_index=1)],
+    ),
+    ("chain_continues", "the prior state", [FIRST, replace(labelled(), session_index=1, session=SECOND.session)]),
+    ("chain_plausible", "m3 of the session before is gone", [FIRST, in_state(THIRD, *THIRD.prior_state.memories[:2], *THIRD.prior_state.memories[3:])]),
+    ("chain_plausible", "m2 has the text", [FIRST, in_state(THIRD, *changed("m2", time=BETWEEN))]),
+    ("chain_plausible", "m1 has another text", [FIRST, in_state(THIRD, *changed("m1", time=START))]),
+    ("chain_plausible", "m7 is new", [FIRST, in_state(THIRD, *THIRD.prior_state.memories, Memory("m7", f"{NAME} skates.", START))]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("rule", "part", "sessions"), PLANTED_CHAINS)
+def test_a_planted_violation_between_sessions_is_found_by_its_rule_alone(rule, part, sessions):
+    verdict = judge_chain(sessions)
+    assert broken(verdict) == {f"session.{rule}"}
+    assert any(part in violation.message for violation in verdict.violations)
+
+
+def test_a_chain_names_the_session_of_a_violation():
+    bare = replace(UPDATE, keywords=())
+    [violation] = judge_chain([FIRST, following(FIRST, bare), replace(THIRD, session_index=7)]).violations
+    assert violation.rule == "session.has_keywords"
+    assert violation.message.startswith("session 1: operation 1 (UPDATE)")
+
+
+def test_every_rule_has_a_planted_violation():
+    planted = {f"session.{rule}" for rule, _, _ in (*PLANTED, *PLANTED_CHAINS)}
+    assert {rule.name for rule in SESSION} == planted
+
+
+# --- between the splits ----------------------------------------------------------------------------------------------------
+
+
+def test_people_of_one_split_may_share_everything():
+    check = SplitCheck()
+    assert check.person("p1", "a nurse", "train") == []
+    assert check.person("p2", "a nurse", "train") == []
+    assert check.session(CLEAN) == []
+    assert check.session(with_session(CLEAN, person_id="p2")) == []
+
+
+def test_people_of_both_splits_share_nothing():
+    check = SplitCheck()
+    assert check.person("p000001", "a nurse", "train") == check.session(CLEAN) == []
+    assert check.person("p2", "a baker", "heldout") == []
+    assert check.session(replace(with_session(labelled(ADD), person_id="p2"), split="heldout")) == []
+
+
+def test_a_persona_seed_in_both_splits():
+    check = SplitCheck()
+    check.person("p1", "A nurse.", "train")
+    [violation] = check.person("p2", " a  NURSE", "heldout")
+    assert violation.rule == "split.seeds"
+    assert "p2" in violation.message
+
+
+def test_a_person_in_both_splits():
+    check = SplitCheck()
+    check.person("p1", "a nurse", "train")
+    [violation] = check.person("p1", "a baker", "heldout")
+    assert violation.rule == "split.people"
+    check = SplitCheck()
+    check.session(CLEAN)
+    [violation] = check.session(replace(labelled(ADD), split="heldout"))
+    assert violation.rule == "split.people"
+
+
+def test_a_session_text_in_both_splits_whatever_the_assistant_says():
+    check = SplitCheck()
+    check.session(CLEAN)
+    user, _ = CLEAN.session.dialogue
+    spoken = (Turn("user", f"  {user.content.upper()}"), Turn("assistant", "Something else."))
+    [violation] = check.session(replace(with_session(CLEAN, person_id="p2", dialogue=spoken), split="heldout"))
+    assert violation.rule == "split.session_texts"
+    assert "p2/0" in violation.message

@@ -1,0 +1,71 @@
+import asyncio
+import threading
+import time
+
+import numpy as np
+import pytest
+
+from synth.similarity import EmbedderSimilarity
+
+
+class Letters:
+    """Counts of letters as vectors, on purpose not of unit length; fails if two calls overlap."""
+
+    name = "letters"
+
+    def __init__(self):
+        self.calls = []
+        self._busy = threading.Lock()
+
+    def documents(self, texts):
+        assert self._busy.acquire(blocking=False), "two threads embed at once"
+        try:
+            self.calls.append(list(texts))
+            time.sleep(0.002)
+            counts = [[text.count(letter) for letter in "abcdefghij"] for text in texts]
+            return np.asarray(counts, dtype=np.float32)
+        finally:
+            self._busy.release()
+
+    def queries(self, texts):
+        raise AssertionError("neither side is a query")
+
+
+def test_a_row_a_text_with_the_cosine_to_each_other_text():
+    rows = EmbedderSimilarity(Letters()).between(["aa", "ab"], ["a", "b", "bbbb"])
+    assert rows == [
+        pytest.approx([1, 0, 0]),
+        pytest.approx([0.5**0.5, 0.5**0.5, 0.5**0.5]),
+    ]
+    assert all(type(value) is float for row in rows for value in row)
+
+
+def test_both_sides_are_embedded_in_one_call():
+    embedder = Letters()
+    EmbedderSimilarity(embedder).between(["a"], ["b", "c"])
+    assert embedder.calls == [["a", "b", "c"]]
+
+
+def test_rounding_never_leaves_the_range():
+    values = EmbedderSimilarity(Letters()).between(["abc" * 7, "abcdefghij"], ["abc", "abcdefghij"])
+    assert all(-1 <= value <= 1 for row in values for value in row)
+
+
+def test_a_text_without_a_direction_is_similar_to_nothing():
+    assert EmbedderSimilarity(Letters()).between(["xyz", "a"], ["a", "xyz"]) == [[0, 0], [pytest.approx(1), 0]]
+
+
+@pytest.mark.parametrize(("texts", "others", "rows"), [([], ["a"], []), (["a", "b"], [], [[], []]), ([], [], [])])
+def test_nothing_is_embedded_for_no_comparison(texts, others, rows):
+    embedder = Letters()
+    assert EmbedderSimilarity(embedder).between(texts, others) == rows
+    assert embedder.calls == []
+
+
+def test_calls_from_several_threads_reach_the_embedder_one_at_a_time():
+    similarity = EmbedderSimilarity(Letters())
+
+    async def compare():
+        return await asyncio.gather(*(asyncio.to_thread(similarity.between, ["a"], ["a", "b"]) for _ in range(16)))
+
+    assert asyncio.run(compare()) == [[pytest.approx([1, 0])]] * 16
