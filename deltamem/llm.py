@@ -201,14 +201,9 @@ class LLM:
             await connection.client.close()
 
     async def _ask(self, request: dict[str, Any]) -> Answer:
-        # The client walks through all but the extra fields against its types; through a schema that takes a millisecond.
-        known = {name: value for name, value in request.items() if name in ("model", "messages")}
-        extra = {name: value for name, value in request.items() if name not in known and name != "extra_body"}
-        sent = {**known, "extra_body": extra | request.get("extra_body", {})}
-
         def send(client: openai.AsyncOpenAI) -> Awaitable[_RawResponse]:
             create: Callable[..., Awaitable[_RawResponse]] = client.chat.completions.with_raw_response.create
-            return create(**sent)
+            return create(**request)
 
         answer = (await self._exchange(ChatReply, send)).answer()
         self._count(prompt_tokens=answer.prompt_tokens, completion_tokens=answer.completion_tokens)

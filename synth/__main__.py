@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import TYPE_CHECKING, NoReturn
 
@@ -39,6 +40,8 @@ def _estimate(config: DictConfig) -> None:
 
 def main() -> NoReturn:
     """Hand over to Hydra or to a sub-command."""
+    # Loading an embedding model would draw bars of its own, between ours.
+    os.environ.setdefault("TQDM_DISABLE", "1")
     word = sys.argv[1] if len(sys.argv) > 1 else ""
     if word == _ESTIMATE:
         del sys.argv[1]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import random
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import NamedTuple
 
@@ -34,9 +34,11 @@ from synth.shape import Shape
 from synth.tasks import Filling
 
 SAME_FACT = 0.92
-"""Cosine similarity from which a filling fact repeats another one. With all-MiniLM-L6-v2, paraphrases of such sentences lie at
-0.90 to 0.97, and sentences that differ in a name or an object below 0.87; a repetition that stays does less harm than a fact
-that is lost."""
+"""Cosine similarity from which a filling fact repeats another one.
+
+With all-MiniLM-L6-v2, paraphrases of such sentences lie at 0.90 to 0.97, and sentences that differ in a name or a thing lie
+below 0.87. A repetition that stays does less harm than a fact that is lost.
+"""
 
 _FIRST_HOUR, _LAST_HOUR = 8, 22
 _BEST = 3
@@ -163,7 +165,10 @@ def assemble(
     certain = dues(events, groups, evolutions)
     related = Relatedness(profile.name)
     held = {fact.text: fact.keywords for fact in profile.initial}
-    known = _Known(related, similarity, [*held, *(change.text for changes in certain.values() for change in changes)])
+    told = [*held, *(change.text for changes in certain.values() for change in changes)]
+    offered = [fact.text for filling in fillings if filling is not None for fact in filling.facts]
+    alike = _alike(similarity, offered, told) if similarity is not None and offered else {}
+    known = _Known(related, told if offered else (), alike)
     sessions = []
     previous, dropped = profile.start, 0
     for slot, event, filling in zip(slots, events, fillings, strict=True):
@@ -236,45 +241,45 @@ def labelled_sessions(person: Person) -> Iterator[LabelledSession]:
 class _Known:
     """What is remembered of a life, to tell what filling repeats."""
 
-    def __init__(self, related: Relatedness, similarity: Similarity | None, texts: Sequence[str]) -> None:
+    def __init__(self, related: Relatedness, texts: Sequence[str], alike: Mapping[str, frozenset[str]]) -> None:
         self._related = related
-        self._similarity = similarity
-        self._texts = list(texts)
+        self._alike = alike
+        self._texts: set[str] = set()
         self._normalised: set[str] = set()
         self._stems: set[frozenset[str]] = set()
-        self._indexed = 0
+        for text in texts:
+            self._add(text)
 
     def new(self, facts: Sequence[Fact]) -> list[Fact]:
         """The facts that repeat neither what is known nor one another; they are known from now on."""
-        if not facts:
-            return []
-        for text in self._texts[self._indexed :]:
-            self._index(text)
         found = []
         for fact in facts:
-            if normalised(fact.text) not in self._normalised and self._related.stems(fact.text) not in self._stems:
+            if not self._repeats(fact.text):
                 found.append(fact)
-                self._index(fact.text)
-        if self._similarity is not None and found:
-            found = self._unlike(found, self._similarity)
-        self._texts += [fact.text for fact in found]
-        self._indexed = len(self._texts)
+                self._add(fact.text)
         return found
 
-    def _index(self, text: str) -> None:
+    def _repeats(self, text: str) -> bool:
+        return (
+            normalised(text) in self._normalised
+            or self._related.stems(text) in self._stems
+            or not self._texts.isdisjoint(self._alike.get(text, ()))
+        )
+
+    def _add(self, text: str) -> None:
+        self._texts.add(text)
         self._normalised.add(normalised(text))
         self._stems.add(self._related.stems(text))
 
-    def _unlike(self, facts: Sequence[Fact], similarity: Similarity) -> list[Fact]:
-        """The facts that are not like anything known, nor like an earlier one of them that is kept."""
-        texts = [fact.text for fact in facts]
-        kept: list[int] = []
-        for place, row in enumerate(similarity.between(texts, [*self._texts, *texts])):
-            known = len(self._texts)
-            others = [*row[:known], *(row[known + earlier] for earlier in kept)]
-            if max(others, default=-1.0) < SAME_FACT:
-                kept.append(place)
-        return [facts[place] for place in kept]
+
+def _alike(similarity: Similarity, texts: Sequence[str], known: Sequence[str]) -> dict[str, frozenset[str]]:
+    """Which other texts each text is about the same as, whichever comes first; asked for at once, because embedding is slow."""
+    texts = list(dict.fromkeys(texts))
+    others = [*texts, *known]
+    return {
+        text: frozenset(other for other, score in zip(others, row, strict=True) if score >= SAME_FACT)
+        for text, row in zip(texts, similarity.between(texts, others), strict=True)
+    }
 
 
 def _time(rng: random.Random, event: LifeEvent) -> datetime:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from deltamem.episode import EpisodeConfig
 from deltamem.errors import DeltaMemError
-from synth.records import Person
 from synth.settings import Shard
 from synth.store import JsonLinesStore
 from synth.work import PEOPLE_STORE, SHARDS_FOLDER, WORK_FOLDER, Run, is_finished, read_people, read_run
@@ -45,39 +43,39 @@ def merge(out: Path, *, partial: bool = False) -> Merged:
             work, or a person is there twice.
     """
     parts = _parts(out)
-    recipe = _recipe(parts)
-    _check_shards(out, parts, partial=partial)
+    _check_alike(parts)
+    _check_nobody_twice(parts)
+    of, everybody, recipe = parts[0].shard.of, parts[0].run.everybody, parts[0].run.recipe
+    missing_shards = [f"{number}/{of}" for number in range(of) if number not in {part.shard.number for part in parts}]
+    if missing_shards and not partial:
+        raise DeltaMemError(
+            f"{out}: {len(missing_shards)} of {of} shards are missing ({_listed(missing_shards)}); run them, or write what "
+            "is there with --partial"
+        )
     with ExitStack() as stack:
-        stores = [stack.enter_context(JsonLinesStore(part.folder / PEOPLE_STORE)) for part in parts]
-        order = _order(parts)
-        missing = [
-            person_id
-            for person_id, place in order.items()
-            if not is_finished(stores[place], person_id, parts[place].run.people[person_id])
-        ]
-        missing_shards = sorted(set(range(parts[0].shard.of)) - {part.shard.number for part in parts})
+        stores: dict[str, JsonLinesStore] = {}
+        for part in parts:
+            store = stack.enter_context(JsonLinesStore(part.folder / PEOPLE_STORE))
+            stores |= {name: store for name, wanted in part.run.people.items() if is_finished(store, name, wanted)}
+        missing = [person_id for person_id in everybody if person_id not in stores]
         if missing and not partial:
             raise DeltaMemError(
-                f"{out}: {len(missing):,} of {len(order):,} people are not finished ({_listed(missing)}); "
-                "run their shards again, or write what is there with --partial"
+                f"{out}: {len(missing):,} of {len(everybody):,} people are not finished ({_listed(missing)}); run their "
+                "shards again, or write what is there with --partial"
             )
-        if len(missing) == len(order):
+        if not stores:
             raise DeltaMemError(f"{out}: nobody is finished yet")
-        if missing or missing_shards:
-            shards = [f"{index}/{parts[0].shard.of}" for index in missing_shards]
-            recipe = {**recipe, "partial": {"missing_people": missing, "missing_shards": shards}}
-
-        def people() -> Iterator[Person]:
-            lacking = set(missing)
-            for person_id, place in order.items():
-                if person_id not in lacking:
-                    yield from read_people(stores[place], [person_id])
-
+        if missing:
+            recipe = {**recipe, "partial": {"missing_people": missing, "missing_shards": missing_shards}}
+        people = (
+            person
+            for person_id in everybody
+            if person_id in stores
+            for person in read_people(stores[person_id], [person_id])
+        )
         from synth.output import write_dataset  # half a second of imports that a refused merge does not need
 
-        manifest = write_dataset(
-            out, people(), making=recipe, episode=EpisodeConfig(**recipe["episode"]), seed=recipe["seed"]
-        )
+        manifest = write_dataset(out, people, making=recipe, episode=EpisodeConfig(**recipe["episode"]), seed=recipe["seed"])
     return Merged(manifest, tuple(missing))
 
 
@@ -99,45 +97,29 @@ def _parts(out: Path) -> list[_Part]:
     return sorted(found, key=lambda part: part.shard.number)
 
 
-def _recipe(parts: list[_Part]) -> dict[str, Any]:
-    """The recipe that all parts agree on."""
+def _check_alike(parts: list[_Part]) -> None:
+    """All parts must be of the same data set."""
     first = parts[0]
     for part in parts[1:]:
         if part.shard.of != first.shard.of:
             raise DeltaMemError(f"{part.folder} is one of {part.shard.of} shards and {first.folder} one of {first.shard.of}")
-        if part.run.recipe != first.run.recipe:
-            keys = {
-                key for key in (*part.run.recipe, *first.run.recipe) if part.run.recipe.get(key) != first.run.recipe.get(key)
-            }
+        found, expected = part.run.recipe, first.run.recipe
+        different = sorted(key for key in found.keys() | expected.keys() if found.get(key) != expected.get(key))
+        if not different and part.run.everybody != first.run.everybody:
+            different = ["everybody"]
+        if different:
             raise DeltaMemError(
-                f"{part.folder} and {first.folder} were made differently ({', '.join(sorted(keys))}); run them again alike"
+                f"{part.folder} and {first.folder} were made differently ({', '.join(different)}); run them again alike"
             )
-    return first.run.recipe
 
 
-def _check_shards(out: Path, parts: list[_Part], *, partial: bool) -> None:
-    count = parts[0].shard.of
-    missing = sorted(set(range(count)) - {part.shard.number for part in parts})
-    if missing and not partial:
-        named = ", ".join(f"{index}/{count}" for index in missing[:_SHOWN]) + (", ..." if len(missing) > _SHOWN else "")
-        raise DeltaMemError(
-            f"{out}: {len(missing)} of {count} shards are missing ({named}); run them, or write what is there with --partial"
-        )
-
-
-def _order(parts: list[_Part]) -> dict[str, int]:
-    """Everybody of the parts in the order of an unsharded run, with the place of the part in the list."""
-    numbered = sorted(
-        (position * part.shard.of + part.shard.number, person_id, place)
-        for place, part in enumerate(parts)
-        for position, person_id in enumerate(part.run.people)
-    )
-    found: dict[str, int] = {}
-    for _, person_id, place in numbered:
-        if person_id in found:
-            raise DeltaMemError(f"{person_id} is in {parts[found[person_id]].folder} and in {parts[place].folder}")
-        found[person_id] = place
-    return found
+def _check_nobody_twice(parts: list[_Part]) -> None:
+    found: dict[str, Path] = {}
+    for part in parts:
+        for person_id in part.run.people:
+            if person_id in found:
+                raise DeltaMemError(f"{person_id} is in {found[person_id]} and in {part.folder}")
+            found[person_id] = part.folder
 
 
 def _listed(names: list[str]) -> str:

@@ -16,8 +16,6 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from rich.console import Console
-
 from deltamem.embedding import LazyEmbedder
 from deltamem.errors import DeltaMemError, EmbedderUnavailableError, LLMError
 from synth.estimate import expected_units
@@ -58,11 +56,17 @@ class _GivenUp(Exception):
 
 
 class _Studio(NamedTuple):
-    """Who writes and judges; the pool is a language model's."""
+    """Who writes.
+
+    Attributes:
+        writer: Answers the units, and has its own means to judge them.
+        similarity: Finds facts that say the same in other words, as language models write them; the offline writer does not.
+        pool: The endpoints of a language model.
+    """
 
     writer: Writer
-    similarity: EmbedderSimilarity | None
-    pool: EndpointPool | None
+    similarity: EmbedderSimilarity | None = None
+    pool: EndpointPool | None = None
 
 
 def generate(settings: SynthSettings) -> int:
@@ -130,7 +134,7 @@ def _signals() -> Iterator[_Stop]:
 async def _studio(settings: SynthSettings, folder: Path) -> AsyncIterator[_Studio]:
     similarity = None if settings.embedder is None else EmbedderSimilarity(LazyEmbedder(settings.embedder))
     if settings.writer == "offline" or settings.llm is None:
-        yield _Studio(OfflineWriter(settings.seed, similarity), similarity, None)
+        yield _Studio(OfflineWriter(settings.seed, similarity))
         return
     from synth.llm import EndpointPool, LLMWriter  # the openai client takes half a second that the offline writer saves
 
@@ -249,7 +253,7 @@ class _Shift:
         else:
             for _ in people:
                 pass
-        Console(highlight=False, soft_wrap=True).print(totals.table(self._progress.seconds))
+        print(totals.summary(self._progress.seconds))
         if not whole:
             return self._fail(len(run.people) - len(finished))
         if settings.shard.of == 1:

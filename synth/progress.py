@@ -181,18 +181,19 @@ class Totals:
             self.prompt_tokens += usage.prompt_tokens
             self.completion_tokens += usage.completion_tokens
 
-    def table(self, seconds: float) -> Table:
-        """The summary at the end of a run of `seconds`."""
-        table = Table(box=None, show_header=False, pad_edge=False)
-        table.add_row("people", _counts(self.people))
-        table.add_row("sessions", _counts(self.sessions))
-        table.add_row("operations", _counts(self.operations))
-        table.add_row("answers", f"{self.attempts:,}, of which broke a rule: {_top(self.violations)}")
-        table.add_row("rejected for", _top(self.rejected))
+    def summary(self, seconds: float) -> str:
+        """A line for each thing that was counted, after a run of `seconds`."""
+        rows = {
+            "people": _counts(self.people),
+            "sessions": _counts(self.sessions),
+            "operations": _counts(self.operations),
+            "answers": f"{self.attempts:,}; broken rules: {_top(self.violations)}",
+            "rejected for": _top(self.rejected),
+        }
         if self.prompt_tokens or self.completion_tokens:
-            table.add_row("tokens", f"{self.prompt_tokens:,} prompt, {self.completion_tokens:,} completion")
-        table.add_row("time", duration(seconds))
-        return table
+            rows["tokens"] = f"{self.prompt_tokens:,} prompt, {self.completion_tokens:,} completion"
+        rows["time"] = duration(seconds)
+        return "\n".join(f"{name:<14}{value}" for name, value in rows.items())
 
 
 def duration(seconds: float) -> str:

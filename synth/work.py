@@ -53,11 +53,13 @@ class Run(NamedTuple):
     Attributes:
         shard: ``i/n``.
         recipe: Everything that the data set follows from; the same in all shards.
-        people: Fingerprints by person, in order.
+        everybody: Ids of all people of the data set, in order.
+        people: Fingerprints of the people of this shard.
     """
 
     shard: str
     recipe: dict[str, Any]
+    everybody: list[str]
     people: dict[str, str]
 
 
@@ -106,7 +108,8 @@ def plan(settings: SynthSettings, personas: Sequence[Persona], making: Mapping[s
         for number, persona in enumerate(personas)
         if number % shard.of == shard.number
     ]
-    return Run(str(settings.shard), recipe, {item.persona.person_id: item.fingerprint for item in work}), work
+    everybody = [persona.person_id for persona in personas]
+    return Run(str(shard), recipe, everybody, {item.persona.person_id: item.fingerprint for item in work}), work
 
 
 def write_run(folder: Path, run: Run) -> None:

@@ -13,7 +13,7 @@ import pytest
 from scripted_server import Reply, completion, failure, replies, serve, too_long, unused_url
 
 from deltamem.errors import ContextLengthError, DeltaMemError, LLMError
-from deltamem.llm import LLM, Answer, ServedModel, Usage
+from deltamem.llm import LLM, Answer, ServedModel, Usage, is_passing
 from deltamem.llm_cache import ResponseCache
 
 HELLO = [{"role": "user", "content": "hello"}]
@@ -43,6 +43,39 @@ async def test_all_parameters_are_sent_and_a_new_sample_has_a_new_seed() -> None
     first, second = server.requests
     assert first["response_format"] == {"type": "json_object"} and first["top_k"] == 3
     assert (first["seed"], second["seed"]) == (4, 5)
+
+
+async def test_without_a_token_limit_none_is_sent() -> None:
+    with serve(lambda body: completion("hi")) as server:
+        await ask(LLM(server.url, "tiny"), max_tokens=None)
+    assert "max_tokens" not in server.requests[0]
+
+
+@pytest.mark.parametrize(
+    ("reply", "passing"),
+    [
+        (failure(500), True),
+        (failure(503), True),
+        (failure(429), True),
+        (Reply(reset=True), True),
+        (Reply(b"<html>"), True),
+        (completion("late", delay=5), True),
+        (failure(400), False),
+        (failure(401), False),
+        (failure(404), False),
+        (too_long(), False),
+    ],
+)
+async def test_errors_say_whether_they_may_pass(reply: Reply, passing: bool) -> None:
+    with serve(lambda body: reply) as server, pytest.raises(LLMError) as caught:
+        await ask(LLM(server.url, "tiny", max_retries=0, timeout=0.5))
+    assert is_passing(caught.value) is passing
+
+
+async def test_a_text_that_no_server_can_be_sent_does_not_pass() -> None:
+    with pytest.raises(LLMError) as caught:
+        await LLM(unused_url(), "tiny").chat([{"role": "user", "content": "\ud800"}], temperature=0, max_tokens=1)
+    assert not is_passing(caught.value)
 
 
 @pytest.mark.parametrize("message", [{"content": None}, {"content": "", "tool_calls": None}])

@@ -16,7 +16,7 @@ from synth.llm.pool import EndpointPool
 from synth.llm.prompts import opening, prompt_hashes, repair
 from synth.llm.schemas import answer_schema
 from synth.llm.settings import LLMSettings
-from synth.rules import judge_answer
+from synth.rules import UNIT_RULES, judge_answer
 from synth.rules.base import Similarity, Verdict
 from synth.tasks import AnswerT, Task, Unit
 from synth.writing import Place, Written
@@ -65,7 +65,7 @@ class LLMWriter:
         self._seed = seed
         self._similarity = similarity
         self._making = {
-            "kind": "llm",
+            "writer": "llm",
             "model": settings.model,
             "sampling": settings.sampling,
             "structured": settings.structured,
@@ -114,10 +114,11 @@ class LLMWriter:
             read = parse_answer(answer.text, task.answer)
         except FormatError as error:
             return None, error.verdict
-        if self._similarity is None:
-            judged = judge_answer(task, read)
-        else:  # an embedding model is slow and gives other threads time
+        if self._similarity is not None and any(rule.needs_similarity for rule in UNIT_RULES[task.unit]):
+            # An embedding model takes its time and leaves other threads theirs.
             judged = await asyncio.to_thread(judge_answer, task, read, self._similarity)
+        else:
+            judged = judge_answer(task, read)
         return read, Verdict((*FORMAT_RULES, *judged.checked), judged.violations)
 
     async def _answer(self, messages: Sequence[Mapping[str, str]], unit: Unit, place: Place, attempt: int) -> Answer:

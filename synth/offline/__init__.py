@@ -1,5 +1,5 @@
-"""The offline writer: short, varied sessions from pools of words. No model, no network, deterministic."""
+"""The offline writer: people from templates and pools of words. No model, no network, deterministic."""
 
-from synth.offline.writer import OfflineConfig, offline_writer
+from synth.offline.writer import OfflineWriter, answer
 
-__all__ = ["OfflineConfig", "offline_writer"]
+__all__ = ["OfflineWriter", "answer"]

@@ -185,10 +185,10 @@ DETAILS = (
     _detail(
         "comparison",
         {"sight": "sight", "anchor": NAME, "n": "number"},
-        "prefers the {sight} of {place} to those of {anchor}, seen {n} years ago.",
-        ("{sight}", "{anchor}", "{n} years ago"),
-        "I was in {anchor} {n} years ago, and yet I like the {sight} of {place} more.",
-        "Compared with what I saw in {anchor} {n} years ago, the {sight} at {place} win.",
+        "prefers the {sight} of {place} to those of {anchor}, seen on {n} journeys.",
+        ("{sight}", "{anchor}", "{n} journeys"),
+        "I was in {anchor} on {n} journeys, and yet I like the {sight} of {place} more.",
+        "Compared with what I saw in {anchor} on {n} journeys, the {sight} at {place} win.",
     ),
     _detail(
         "signature",

@@ -50,7 +50,7 @@ class Kind:
         track: Track | None,
         sources: Mapping[str, str],
         base: Form,
-        changed: Mapping[Change, Form] | None = None,
+        changed: Mapping[Change | None, Form] | None = None,
         before: tuple[str, ...] = (),
     ) -> None:
         self.name = name

@@ -23,7 +23,13 @@ def write_fixed(task: FixedTask, rng: random.Random) -> FixedPart:
         rng=rng,
     )
     told = _filled(draft, location=words.LOCATIONS, degree=words.DEGREES, rng=rng)
-    return draft.model_copy(update={**told, "family": draft.family.model_copy(update=family), "life_goal": draft.life_goal.model_copy(update=goal)})
+    return draft.model_copy(
+        update={
+            **told,
+            "family": draft.family.model_copy(update=family),
+            "life_goal": draft.life_goal.model_copy(update=goal),
+        }
+    )
 
 
 def write_dynamic(task: DynamicTask, rng: random.Random) -> DynamicPart:

@@ -1,6 +1,5 @@
 """What events are about, and the sentences in which they are told."""
 
-# ruff: noqa: SIM905 - word lists read better as text
 from __future__ import annotations
 
 from synth.records import Domain
@@ -11,7 +10,7 @@ _OCCASIONS = {
     Domain.SOCIAL: "birthday dinner|street party|class reunion|garden barbecue|farewell evening|wedding brunch|"
     "family picnic|dance night|charity supper|games evening|housewarming|lantern walk",
     Domain.HEALTH: "yearly check-up|blood test|breathing class|eye examination|posture course|swimming lesson|"
-    "cooking class for the heart|stress seminar|dental visit|first aid refresher|sleep consultation|fitness test",
+    "heart kitchen class|stress seminar|dental visit|first aid refresher|sleep consultation|fitness test",
     Domain.LEISURE: "pottery course|open-air concert|bird walk|flea market|film festival|canoe trip|chess tournament|"
     "photo exhibition|poetry night|model train show|herb hike|puppet play",
     Domain.ADMIN: "passport appointment|tenants' meeting|car registration|parcel complaint|key handover|voting day|"
@@ -33,7 +32,11 @@ PLACES = {domain: tuple(text.split()) for domain, text in _PLACES.items()}
 OPENING = "On {date}, {name} went to the {occasion} at {place}."
 """The first sentence of every narrative; what an event is about is read from it."""
 
-COMPANY = "{people} came along and made the hours pass quickly."
+COMPANY = (
+    "{people} came along and made the hours pass quickly.",
+    "It was good to have {people} there from the beginning to the end.",
+    "Without {people} it would have been a different day.",
+)
 AGENCY = {
     "happens_to_user": "None of this had been planned; the invitation came as a surprise only a few days before.",
     "user_initiated": "The idea was {name}'s own, and the place had been booked long before anybody else thought of it.",
@@ -127,10 +130,7 @@ GROUNDING = (
 
 # --- memory threads --------------------------------------------------------------------------------------------------------
 
-THREADS = {
-    "WORK": "These events are about finding a place among colleagues.",
-    "": "These events belong together: each throws a new light on the first one.",
-}
+THREAD = "From the {first} to the {last}: later days throw a new light on the first one."
 
 # --- conversations ---------------------------------------------------------------------------------------------------------
 
@@ -140,8 +140,8 @@ GOALS = (
     "To remember the details of the {occasion} at {place} and decide what comes next.",
 )
 SUMMARIES = (
-    "The user tells about the {occasion} at {place} and how it felt. Details come up one after the other. In the end the next"
-    " steps are clear.",
+    "The user tells about the {occasion} at {place} and how it felt. Details come up one after the other. In the end the"
+    " next steps are clear.",
     "The user comes back from the {occasion} at {place} and wants to talk. They go through what happened and what follows"
     " from it.",
 )
@@ -151,7 +151,8 @@ FIRST_WORDS = (
     "I wanted to tell you about the {occasion} at {place}.",
 )
 LEADS = (
-    "", "", "", "Then there is this:", "What else can I say?", "Let me go on.", "That is not all.", "Oh, and before I forget:",
+    "", "", "", "Then there is this:", "What else can I say?", "Let me go on.", "That is not all.",
+    "Oh, and before I forget:",
     "You asked, so here it is.", "To be honest, I keep coming back to it.", "Where was I?", "Right, and something else.",
     "It sounds like a detail, but it counts for me.", "I never told you, I think.", "Good question, I am not sure yet.",
     "While we are at it.", "Funny how things come together.", "I should explain that a bit.",
@@ -177,7 +178,8 @@ PAUSES = (
     "Let me breathe for a moment, then I will go on.",
 )
 FAREWELLS = (
-    "Thank you, that was what I needed.", "All right, that is enough for today.", "Thanks for listening, I feel clearer now.",
+    "Thank you, that was what I needed.", "All right, that is enough for today.",
+    "Thanks for listening, I feel clearer now.",
 )  # fmt: skip
 
 LISTENING = (
@@ -186,18 +188,18 @@ LISTENING = (
     "There is a lot in what you just said.", "Let us stay with that briefly.", "I see why it stays with you.",
 )  # fmt: skip
 RECALLS = (
-    "You mentioned {keyword}, and it seems to carry some weight for you.",
-    "What you say about {keyword} sounds like something to hold on to.",
-    "If I understand correctly, {keyword} is what stands out here.",
-    "I will keep {keyword} in mind as we go on.",
-    "It may help to ask what {keyword} really means to you.",
+    'You said "{keyword}", and it seems to carry some weight for you.',
+    'I noticed the words "{keyword}", they sound like something to hold on to.',
+    'If I understand correctly, "{keyword}" is what stands out here.',
+    'I will keep "{keyword}" in mind as we go on.',
+    'It may help to ask what "{keyword}" really means to you.',
 )
 ADVICE = (
     "Sometimes it helps to separate what can be influenced from what cannot.",
     "One approach could be to write the thought in a single line and look at it again tomorrow.",
     "A useful test is to imagine telling it to somebody whom you trust completely.",
     "It can be wise to decide only the next step and to leave the rest open.",
-    "Progress is rarely a straight line, more like a path with bends.",
+    "Change is rarely a straight line, more like a path with bends.",
     "It might be enough to notice what gives you energy and what takes it away.",
     "If it feels like too much, cutting the question into pieces often makes it lighter.",
     "There is no need to solve everything at once, and pausing is allowed.",
@@ -208,7 +210,8 @@ ADVICE = (
 )
 QUESTIONS = (
     "What matters most to you about it?", "How would you like it to continue?", "What would make it easier?",
-    "Is there anything that you would rather leave as it is?", "What does your gut say?", "Shall we look at what follows from it?",
+    "Is there anything that you would rather leave as it is?", "What does your gut say?",
+    "Shall we look at what follows from it?",
     "What would be a good outcome in your eyes?", "Which part of it should we look at more closely?",
     "What else belongs to the picture?", "How does it sit with you when you say it aloud?",
 )  # fmt: skip

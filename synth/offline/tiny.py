@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cache
 from typing import NamedTuple
 
 from deltamem.errors import DeltaMemError
 from deltamem.memory import Event
 from deltamem.sessions import Split
-from synth.offline.templates import fill, read
+from synth.offline.templates import Pool, Template, fill
 from synth.offline.topics import CLOSERS, OPENERS, POOLS, REPLIES, SMALL_TALK, TOPICS, Topic
 from synth.offline.words import day, invent, split_of
 from synth.records import (
@@ -32,6 +31,17 @@ from synth.tasks import DialogueTask, Events, EventsTask, InitialFacts, InitialT
 _PERSON = "{person} "
 
 
+def _template(topic: Topic) -> Template:
+    pools: dict[str, Pool] = {"anchor": None, topic.slot: POOLS[topic.pool] if topic.pool else None}
+    if topic.fixed:
+        pools[topic.fixed] = POOLS[topic.fixed]
+    return Template(topic.memory.removeprefix(_PERSON), pools)
+
+
+_MEMORIES = {topic.name: _template(topic) for topic in TOPICS}
+"""The memory sentences without the person's name in front."""
+
+
 class Told(NamedTuple):
     """What a memory sentence says."""
 
@@ -45,7 +55,7 @@ def told(name: str, text: str) -> Told | None:
         return None
     rest = text[len(name) + 1 :]
     for topic in TOPICS:
-        if (values := read(topic.memory.removeprefix(_PERSON), rest, _pools(topic))) is not None:
+        if (values := _MEMORIES[topic.name].read(rest)) is not None:
             return Told(topic, values)
     return None
 
@@ -197,17 +207,7 @@ def _values(rng: random.Random, topic: Topic, split: Split) -> dict[str, str]:
 
 
 def _fact(topic: Topic, name: str, values: Mapping[str, str]) -> Fact:
-    return Fact(text=fill(topic.memory, {"person": name, **values}), keywords=(values["anchor"], *(values[slot] for slot in sorted(values) if slot != "anchor")))
-
-
-@cache
-def _pools_of(name: str) -> dict[str, tuple[str, ...] | None]:
-    topic = next(topic for topic in TOPICS if topic.name == name)
-    pools: dict[str, tuple[str, ...] | None] = {"anchor": None, topic.slot: POOLS[topic.pool] if topic.pool else None}
+    keywords = [values["anchor"], values[topic.slot]]
     if topic.fixed:
-        pools[topic.fixed] = POOLS[topic.fixed]
-    return pools
-
-
-def _pools(topic: Topic) -> dict[str, tuple[str, ...] | None]:
-    return _pools_of(topic.name)
+        keywords.append(values[topic.fixed])
+    return Fact(text=f"{name} {_MEMORIES[topic.name].fill(values)}", keywords=tuple(keywords))

@@ -10,9 +10,7 @@ from datetime import date
 from deltamem.sessions import Split
 from synth.planning.names import invent_name, name_split, surname_split
 
-_MONTHS = (
-    "January February March April May June July August September October November December".split()
-)
+_MONTHS = "January February March April May June July August September October November December".split()
 
 
 def split_of(name: str) -> Split:
@@ -46,14 +44,26 @@ PARENTS = ("Both parents are alive and well.", "The parents live far away and wr
 PARTNER = ("There is no partner at the moment.", "A partner is not part of this life for now.")
 CHILDREN = ("There are no children.", "Children are not part of this life so far.")
 GOAL_KINDS = ("Achievement-Driven", "Humanitarian Care", "Cultural Heritage")
-GOAL_STATEMENTS = ("To build a workshop that teaches a hundred young people a trade.", "To keep an old craft of the region alive.")
-GOAL_MOTIVATIONS = ("Somebody once took the time to teach and it changed everything.", "Good work should outlive the one who does it.")
+GOAL_STATEMENTS = (
+    "To build a workshop that teaches a hundred young people a trade.",
+    "To keep an old craft of the region alive.",
+)
+GOAL_MOTIVATIONS = (
+    "Somebody once took the time to teach and it changed everything.",
+    "Good work should outlive the one who does it.",
+)
 GOAL_TARGETS = ("One hundred learners within fifteen years.", "A school of the craft with twenty places.")
 LOCATIONS = ("a town by the river", "a village in the hills")
 DEGREES = ("secondary school", "vocational training")
-CAREER_DESCRIPTIONS = ("The work is steady and leaves room for other things.", "Work is a search for the right place at present.")
+CAREER_DESCRIPTIONS = (
+    "The work is steady and leaves room for other things.",
+    "Work is a search for the right place at present.",
+)
 HEALTH_REASONS = ("Regular habits keep things in balance.", "Long days ask for care, but nothing is wrong.")
-RELATIONSHIP_DESCRIPTIONS = ("They talk every other week and trust each other.", "They met years ago and still help each other out.")
+RELATIONSHIP_DESCRIPTIONS = (
+    "They talk every other week and trust each other.",
+    "They met years ago and still help each other out.",
+)
 LIKED = (
     "it calms the mind after long days", "it brings back good memories", "it is made with care",
     "it is fun to share with others", "it always holds a surprise", "it is honest and simple",
@@ -171,7 +181,7 @@ POOLS: dict[str, tuple[str, ...]] = {
         "worry": "missing trains, rising rents, lost papers, tight deadlines, loud crowds, forgotten names, wrong numbers",
         "furniture": "oak bench, window seat, folding table, corner sofa, standing desk, rocking chair, bar stool",
         "document": "consent form, price list, site plan, time sheet, guest book, insurance letter, order form, fact sheet",
-        "course_of_time": "quarter of an hour, half an hour, full hour, whole afternoon, long evening, short break",
+        "course_of_time": "quarter of an hour, good half hour, full hour, whole afternoon, long evening, short break",
         "helper": "caretaker, receptionist, volunteer, night guard, young trainee, tour guide, ticket seller, gardener",
     }.items()
 }

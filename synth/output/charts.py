@@ -7,10 +7,12 @@ from typing import Any, NamedTuple
 
 from markupsafe import Markup
 from matplotlib.axes import Axes
+from matplotlib.dates import AutoDateLocator, ConciseDateFormatter, date2num
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 from deltamem.memory import Event
 from deltamem.report.charts import BLUE, GREEN, ORANGE, VIOLET, inline_svg, legend_below
+from synth.output.life import Life
 
 Statistics = Mapping[str, Any]
 
@@ -38,6 +40,7 @@ def operation_charts(statistics: Statistics) -> list[Chart]:
             axes.bar(sessions, heights, bottom=below, color=colour, width=0.8, label=kind)
             below = [low + height for low, height in zip(below, heights, strict=True)]
         _label(axes, "session of a person", "operations a session")
+        axes.set_xlim(sessions[0] - 0.6, sessions[-1] + 0.6)
         legend_below(axes, 3)
 
     def memories(axes: Axes) -> None:
@@ -45,8 +48,9 @@ def operation_charts(statistics: Statistics) -> list[Chart]:
         least, most = [item["min"] for item in found], [item["max"] for item in found]
         axes.fill_between(sessions, least, most, color=BLUE, alpha=0.18, linewidth=0, label="fewest to most")
         axes.plot(sessions, [item["mean"] for item in found], color=BLUE, marker=".", label="mean")
-        axes.set_ylim(bottom=0)
         _label(axes, "session of a person", "memories after the session")
+        axes.set_xlim(sessions[0] - 0.6, sessions[-1] + 0.6)
+        axes.set_ylim(bottom=0)
         legend_below(axes, 2)
 
     return [
@@ -93,15 +97,14 @@ def keyword_charts(statistics: Statistics) -> list[Chart]:
         axes.set_ylabel("share of keywords")
         legend_below(axes, 2)
 
-    said = statistics["facts_said_at"]
+    said = statistics["facts_said_in_quarter"]
 
     def places(axes: Axes) -> None:
-        axes.bar(
-            [10 * tenth + 5 for tenth in range(10)], [count / (sum(said) or 1) for count in said], width=9, color=VIOLET
-        )
-        axes.xaxis.set_major_formatter(PercentFormatter(100))
+        quarters = ("first", "second", "third", "last")
+        axes.bar(range(4), [count / (sum(said) or 1) for count in said], width=0.8, color=VIOLET)
+        axes.set_xticks(range(4), [f"{quarter} quarter" for quarter in quarters])
         axes.yaxis.set_major_formatter(PercentFormatter(1.0))
-        axes.set_xlabel("place in the dialogue")
+        axes.set_xlabel("of the dialogue")
         axes.set_ylabel("share of facts")
 
     return [
@@ -128,6 +131,38 @@ def token_chart(statistics: Statistics) -> list[Chart]:
         legend_below(axes, 2)
 
     return [Chart("Tokens by unit", inline_svg("tokens", tokens))]
+
+
+def timeline_chart(life: Life) -> list[Chart]:
+    """When each memory that changes or is repeated was written, rewritten and repeated; nothing if none is."""
+    memories = [memory for memory in life.memories if memory.evolves]
+    if not memories:
+        return []
+    times = {view.session.index: date2num(view.session.time) for view in life.sessions}
+
+    def draw(axes: Axes) -> None:
+        for row, memory in enumerate(memories):
+            written = [date2num(version.time) for version in memory.versions]
+            repeated = [times[index] for index in memory.repeated]
+            axes.plot([written[0], max([*written, *repeated])], [row, row], color=BLUE, linewidth=1, alpha=0.45, zorder=1)
+            axes.scatter(written[:1], [row], color=_KINDS[Event.ADD], s=26, zorder=2)
+            axes.scatter(written[1:], [row] * len(written[1:]), color=_KINDS[Event.UPDATE], s=30, marker="D", zorder=3)
+            axes.scatter(repeated, [row] * len(repeated), color=_KINDS[Event.NONE], s=26, marker="|", linewidths=2, zorder=2)
+        axes.set_yticks(range(len(memories)), [memory.id for memory in memories], fontsize=8)
+        axes.set_ylim(len(memories) - 0.4, -0.6)
+        dates = AutoDateLocator()
+        axes.xaxis.set_major_locator(dates)
+        axes.xaxis.set_major_formatter(ConciseDateFormatter(dates))
+        for label, marker, kind in (
+            ("written", "o", Event.ADD),
+            ("changed", "D", Event.UPDATE),
+            ("repeated", "|", Event.NONE),
+        ):
+            axes.scatter([], [], color=_KINDS[kind], marker=marker, label=label)
+        axes.legend(ncols=3, loc="lower center", bbox_to_anchor=(0.5, 1.0))
+
+    height = 1.0 + 0.21 * len(memories)
+    return [Chart("Memories that change or are repeated, over time", inline_svg("timeline", draw, size=(11.4, height)))]
 
 
 def _histogram(histogram: Mapping[str, Any], x_label: str, colour: str) -> Callable[[Axes], None]:

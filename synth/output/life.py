@@ -57,6 +57,10 @@ class SessionView:
     memories: int
     rejections: list[Rejection]
 
+    def count(self, event: str) -> int:
+        """How many of its operations are of a kind."""
+        return sum(view.fact.event == event for view in self.facts)
+
     def said_in(self, turn: int) -> list[FactView]:
         """The facts that the plan places in a turn, those whose outdated text is mentioned there included."""
         return [fact for fact in self.facts if turn in (fact.turn, fact.previous_turn)]

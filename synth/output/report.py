@@ -9,7 +9,7 @@ from typing import Any
 from deltamem.errors import DeltaMemError
 from deltamem.files import atomic_writer
 from deltamem.report.page import page_templates
-from synth.output.charts import keyword_charts, operation_charts, session_charts, token_chart
+from synth.output.charts import keyword_charts, operation_charts, session_charts, timeline_chart, token_chart
 from synth.output.files import PEOPLE_FILE, REPORT_FILE, read_manifest, read_people
 from synth.output.life import is_whole, life
 from synth.output.tables import rule_rows, usage_total
@@ -69,6 +69,7 @@ def find_person(people: Iterable[Person], person_id: str) -> Person:
 def render(manifest: Mapping[str, Any], person: Person | None) -> str:
     """Render the page as one HTML text without outside resources; everything that was read is escaped."""
     statistics = manifest["statistics"]
+    seen = None if person is None else life(person)
     return (
         page_templates(Path(__file__).parent)
         .get_template("report.html.j2")
@@ -82,6 +83,7 @@ def render(manifest: Mapping[str, Any], person: Person | None) -> str:
             tokens=token_chart(statistics),
             rules=rule_rows(manifest),
             total=usage_total(manifest),
-            life=None if person is None else life(person),
+            life=seen,
+            timeline=[] if seen is None else timeline_chart(seen),
         )
     )

@@ -140,7 +140,7 @@ class Statistics:
         for fact in session.facts:
             turn = turns.get(fact.id, 0)
             if turn:
-                self._said_at[10 * (turn - 1) // len(said)] += 1
+                self._said_at[4 * (2 * turn - 1) // (2 * len(said))] += 1
             counts = self._keywords[fact.event]
             for keyword in map(folded, fact.keywords):
                 counts["keywords"] += 1
@@ -174,7 +174,7 @@ class Statistics:
             "memory_threads_by_method": dict(sorted(self._methods.items())),
             "lengths": {name: histogram.record() for name, histogram in self._lengths.items()},
             "keywords": {kind: dict(counts) for kind, counts in sorted(self._keywords.items())},
-            "facts_said_at": [self._said_at[tenth] for tenth in range(10)],
+            "facts_said_in_quarter": [self._said_at[quarter] for quarter in range(4)],
             "rules": {
                 name: {
                     "checked": self._checked[name],

@@ -224,12 +224,15 @@ def meaning_said(case: _Case) -> Iterator[str]:
 def _pieces(case: _Case) -> Iterator[tuple[int, str]]:
     """What the user says in pieces that a fact may fill, each with the turn that it ends in.
 
-    Whole utterances, and two or three sentences in a row, also from one turn to the next: a fact drowns in a long utterance.
+    Two or three sentences in a row, also from one turn to the next: a fact drowns in a longer text, and a single sentence
+    often has only half of it. An utterance of one sentence is a piece too.
     """
     sentences: list[tuple[int, str]] = []
     for number, turn in enumerate(case.answer.turns, start=1):
-        yield number, turn.user
-        sentences += [(number, sentence) for sentence in _SENTENCES.split(turn.user) if sentence.strip()]
+        own = [(number, sentence) for sentence in _SENTENCES.split(turn.user) if sentence.strip()]
+        if len(own) == 1:
+            yield own[0]
+        sentences += own
     for size in (2, 3):
         for begin in range(len(sentences) - size + 1):
             window = sentences[begin : begin + size]

@@ -8,7 +8,8 @@ from collections.abc import Iterable, Iterator
 from deltamem.text.words import Kind, content_stems, salient_items, stem, words
 from synth.records import Record
 
-_CAPITALS = re.compile(r"\b[^\W\d_a-z]\w*[-. ]+(?=[^\W\d_a-z])")  # a quick look that finds every candidate
+# Two capitalised words or more; "I" after a word is no name.
+_CAPITALS = re.compile(r"\b[^\W\d_a-z]\w*(?:[- ](?!I\b)[^\W\d_a-z]\w*)+")
 
 
 def invented_names(texts: Iterable[str], told: Record) -> Iterator[str]:
@@ -25,7 +26,7 @@ def invented_names(texts: Iterable[str], told: Record) -> Iterator[str]:
 
 
 def invented_full_names(texts: Iterable[str], told: Record) -> Iterator[str]:
-    """Names of two words or more, none of which occurs in what was told, each once, casefolded.
+    """Names of two words or more, none of which occurs in what was told, casefolded.
 
     Far more lenient than `invented_names`, for texts in which words like Netflix, Christmas or Mom do no harm.
 
@@ -33,14 +34,13 @@ def invented_full_names(texts: Iterable[str], told: Record) -> Iterator[str]:
         texts: Texts of any length.
         told: What the writer was told.
     """
-    candidates = [text for text in texts if _CAPITALS.search(text)]
-    if not candidates:
-        return
-    known = _told_stems(told)
-    for name in _names(candidates):
-        parts = words(name)
-        if len(parts) > 1 and all(stem(word) not in known for word in parts):
-            yield name
+    material = ""
+    for text in texts:
+        runs = [run.casefold() for run in _CAPITALS.findall(text)]
+        # Most runs are known, which is cheaper to see in the plain text than by words.
+        material = material or (told.model_dump_json().casefold() if runs else "")
+        if any(not any(word in material for word in words(run)) for run in runs):
+            yield from (name for name in _names([text]) if " " in name and not _told_stems(told) & content_stems(name))
 
 
 def _told_stems(told: Record) -> frozenset[str]:

@@ -40,4 +40,5 @@ OTHER_NAME = FIXED.model_copy(update={"name": "Mira Tam"}).model_dump_json()
 
 def llm_settings(*urls: str, **changes: Any) -> LLMSettings:
     """Settings that give up soon."""
-    return LLMSettings(**{"base_urls": urls, "model": "tiny", "max_retries": 0, "patience": 5.0} | changes)
+    values: dict[str, Any] = {"base_urls": urls, "model": "tiny", "max_retries": 0, "patience": 5.0}
+    return LLMSettings(**values | changes)

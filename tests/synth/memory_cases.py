@@ -89,9 +89,7 @@ def filling_case() -> tuple[FillingTask, Filling]:
 
 # --- dialogue --------------------------------------------------------------------------------------------------------------
 
-DUSK = delta(
-    Change.ADJUST, ROWING, "likes rowing on the fjord at dusk instead of dawn.", *("rowing", "fjord", "dusk")
-)  # fmt: skip
+DUSK = delta(Change.ADJUST, ROWING, "likes rowing on the fjord at dusk instead of dawn.", *("rowing", "fjord", "dusk"))
 RELIEF = memory("feels relieved that somebody offered help with the boat.", "relieved", "offered help", "boat")
 HULL = memory("plans to paint the hull blue before the summer regatta.", "paint", "hull", "summer regatta")
 

@@ -1,38 +1,66 @@
-"""Synthetic people, and the invented names that occur in them, for the tests of synthesis."""
+"""Invented names and texts of people that the offline writer wrote, and draws of its kinds of facts."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+import random
 
-from deltamem.sessions import LabelledSession, Session, Split
-from synth.offline import OfflineConfig, offline_writer
-from synth.pipeline import write_person
-from synth.records import Person, Persona
+from synth.assembly import labelled_sessions
+from synth.offline.kinds import ANY, Kind
+from synth.offline.lives import KINDS
+from synth.offline.tiny import told
+from synth.offline.words import THINGS
+from synth.records import Change, Person
+from synth.shape import FactLimits, Range
 
 INVENTED_SLOTS = {"anchor", "city"}
+NAME = "Mara Lind Bell"
+LIMITS = FactLimits(words=Range(min=5, max=32), keywords=Range(min=3, max=3), keyword_words=Range(min=1, max=4))
+
+# What callers give, as long as it gets.
+GIVEN = {
+    "job": "wind turbine technician",
+    "firm": "Copperfield Medical Centre",
+    "industry": "public service",
+    "who": "Anna-Lena O'Hara",
+    "role": "online friend",
+    "date": "24 September 1990",
+    "city": "Dunedin, New Zealand",
+    "degree": "high school diploma",
+    "major": "general studies",
+    "goal": "philosophical inquiry",
+    "trait": "open to new ideas",
+    "trait2": "attentive to detail",
+    "place": "Brelo Hall",
+}
+VERSIONS = [(kind, change) for kind in KINDS for change in kind.forms]
 
 
-def person(number: int = 0, *, split: Split = "train", sessions: int = 3, config: OfflineConfig | None = None) -> Person:
-    persona = Persona(f"p{number:06d}", "somebody", split)
-    return write_person(persona, offline_writer(config or OfflineConfig()), sessions)
+def drawn(kind: Kind, change: Change | None, seed: int) -> tuple[dict[str, str], dict[str, str]]:
+    """Values of a fact at first, and after a change."""
+    rng = random.Random(seed)
+    given = {slot: GIVEN[slot] for slot, source in kind.sources.items() if source == ANY}
+    things = rng.choice(list(THINGS.values()))
+    before = kind.draw(rng, "train", None, given, things)
+    return before, kind.draw(rng, "train", change, before, things)
 
 
 def invented_names(someone: Person) -> set[str]:
-    """The person's name and every anchor and city, old ones included."""
-    facts = [*someone.profile.initial_facts, *(delta.fact for event in someone.events for delta in event.deltas)]
-    names = {value for fact in facts for slot, value in fact.values.items() if slot in INVENTED_SLOTS}
-    return names | {someone.profile.name}
+    """The name of a person of the tiny shape and every anchor and city, old ones included."""
+    assert someone.profile is not None
+    name = someone.profile.name
+    sentences = [fact.text for fact in someone.profile.initial]
+    sentences += [delta.text for event in someone.events for delta in event.changes]
+    found = [told(name, text) for text in sentences]
+    values = [known.values for known in found if known is not None]
+    assert len(values) == len(sentences)
+    return {value for known in values for slot, value in known.items() if slot in INVENTED_SLOTS} | {name}
 
 
 def texts(someone: Person) -> list[str]:
     """Everything a model may read or write about the person."""
-    found = [memory.text for labelled in someone.sessions for memory in labelled.next_state.memories]
-    found += [memory.text for labelled in someone.sessions[:1] for memory in labelled.prior_state.memories]
-    found += [turn.content for labelled in someone.sessions for turn in labelled.session.dialogue]
+    assert someone.profile is not None
+    sessions = list(labelled_sessions(someone))
+    found = [memory.text for labelled in sessions for memory in labelled.next_state.memories]
+    found += [memory.text for labelled in sessions[:1] for memory in labelled.prior_state.memories]
+    found += [turn.content for labelled in sessions for turn in labelled.session.dialogue]
     return [*found, someone.profile.name]
-
-
-def with_session(labelled: LabelledSession, **changes: object) -> LabelledSession:
-    """The labelled session with parts of its dialogue record replaced."""
-    session: Session = replace(labelled.session, **changes)  # type: ignore[arg-type]
-    return replace(labelled, session=session)

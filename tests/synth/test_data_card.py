@@ -20,9 +20,16 @@ def card(out: Path) -> tuple[dict, str]:
     return yaml.safe_load(header), text
 
 
-def test_the_header_names_licence_tags_and_files(tmp_path):
-    write(tmp_path)
-    header, _ = card(tmp_path)
+@pytest.fixture(scope="module")
+def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A data set that tests only read."""
+    folder = tmp_path_factory.mktemp("data")
+    write(folder)
+    return folder
+
+
+def test_the_header_names_licence_tags_and_files(out):
+    header, _ = card(out)
     assert header["license"] == "cc-by-nc-sa-4.0"
     assert "synthetic" in header["tags"]
     [config] = header["configs"]
@@ -30,7 +37,7 @@ def test_the_header_names_licence_tags_and_files(tmp_path):
         ("train", "train.parquet"),
         ("heldout", "heldout.parquet"),
     }
-    assert all((tmp_path / item["path"]).is_file() for item in config["data_files"])
+    assert all((out / item["path"]).is_file() for item in config["data_files"])
     assert header["size_categories"] == ["n<1K"]
 
 
@@ -68,9 +75,8 @@ def test_its_numbers_are_those_of_the_manifest(tmp_path):
     assert "The user says 100.0% of the keywords" in text
 
 
-def test_rules_that_were_never_checked_are_named_as_such(tmp_path):
-    write(tmp_path)
-    _, text = card(tmp_path)
+def test_rules_that_were_never_checked_are_named_as_such(out):
+    _, text = card(out)
     [never] = re.findall(r"Never checked, because nothing in this data set asked for it: (.*)\.\n", text)
     assert "`links.groups_disjoint`" in never and "`session.ids`" not in never and "`dialogue.user_first`" not in never
 

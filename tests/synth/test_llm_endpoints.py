@@ -3,7 +3,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Awaitable
+from collections.abc import Coroutine
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,6 @@ from deltamem.llm import Answer
 from synth.llm import EndpointPool, LLMSettings, LLMWriter
 from synth.store import JsonLinesStore
 
-HELLO = [{"role": "user", "content": "hello"}]
 SCHEMA: dict[str, Any] = {"type": "object", "properties": {}, "required": [], "additionalProperties": False}
 
 
@@ -27,7 +26,7 @@ def short_rests(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("synth.llm.pool._FIRST_REST", 0.05)
 
 
-def ask(pool: EndpointPool, text: str = "hello", priority: tuple[int, int] = (0, 0)) -> Awaitable[Answer]:
+def ask(pool: EndpointPool, text: str = "hello", priority: tuple[int, int] = (0, 0)) -> Coroutine[Any, Any, Answer]:
     messages = [{"role": "user", "content": text}]
     return pool.chat(messages, priority=priority, seed=1, name="x", schema=SCHEMA)
 

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import random
 import re
 import threading
 from collections.abc import Iterator, Mapping
@@ -10,6 +11,7 @@ from typing import Any
 
 import pytest
 from llm_cases import FIXED, GOOD, OTHER_NAME, PLACE, TASK, llm_settings
+from omegaconf import OmegaConf
 from scripted_server import Reply, Script, Served, completion, failure, replies, serve, too_long
 
 from deltamem.errors import ContextLengthError
@@ -18,12 +20,18 @@ from synth.llm import prompts as llm_prompts
 from synth.llm.parsing import FORMAT_RULES
 from synth.llm.prompts import opening, prompt_hashes, read_task, repair, system_prompt
 from synth.llm.schemas import answer_schema
-from synth.records import FixedPart
+from synth.offline import answer
+from synth.person import write_person
+from synth.planning.names import RealNames
+from synth.records import FixedPart, Person, Persona
 from synth.rules import UNIT_RULES
 from synth.rules.base import Case, Violation, rule
+from synth.shape import Shape
 from synth.store import JsonLinesStore
 from synth.tasks import TASKS, FixedTask, Unit
 from synth.writing import Place, Written
+
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
@@ -226,7 +234,7 @@ async def test_the_making_is_plain_and_names_what_answers_depend_on(store: JsonL
 
     found = making()
     assert json.loads(json.dumps(found)) == found
-    assert (found["kind"], found["model"], found["seed"], found["repairs"]) == ("llm", "tiny", 5, 2)
+    assert (found["writer"], found["model"], found["seed"], found["repairs"]) == ("llm", "tiny", 5, 2)
     assert found["sampling"] == {"temperature": 1.0, "max_tokens": None, "top_p": 1.0, "reasoning_effort": "high"}
     assert found["prompts"].keys() == {*(unit.value for unit in Unit), "repair"}
     assert found["schemas"].keys() == {unit.value for unit in Unit}
@@ -264,7 +272,7 @@ async def test_rules_are_given_the_similarity_and_do_not_hold_up_the_event_loop(
 
 async def test_many_at_once_get_their_own_answers(store: JsonLinesStore) -> None:
     def script(body: dict[str, Any]) -> Reply:
-        task = read_task(body["messages"])
+        task: Any = read_task(body["messages"])
         return completion(task.draft.model_dump_json(), delay=0.01)
 
     with serve(script) as server:
@@ -279,6 +287,29 @@ async def test_many_at_once_get_their_own_answers(store: JsonLinesStore) -> None
         await pool.close()
     assert [each.answer for each in written] == parts
     assert server.peak <= 8
+
+
+async def test_a_whole_life_is_written_through_the_wire_and_not_asked_for_twice(store: JsonLinesStore) -> None:
+    shape = Shape.model_validate(OmegaConf.to_container(OmegaConf.load(ROOT / "configs" / "shape" / "paper.yaml")))
+    persona = Persona(person_id="p000001", seed="A botanist who collects seeds.", source="generated", split="train")
+
+    def script(body: dict[str, Any]) -> Reply:
+        return completion(answer(read_task(body["messages"]), random.Random(body["seed"])).model_dump_json())
+
+    async def person() -> Person:
+        return await write_person(1, persona, writer, shape, RealNames(1), sessions=25, seed=1)
+
+    with serve(script) as server:
+        settings = llm_settings(server.url)
+        pool = EndpointPool(settings)
+        writer = LLMWriter(settings, pool, store, seed=1)
+        first = await person()
+        asked = len(server.requests)
+        assert await person() == first
+        await pool.close()
+    assert first.rejections == () and len(first.sessions) == 25 and first.violations == {}
+    assert len(server.requests) == asked == sum(usage.units for usage in first.usage.values())
+    assert {request["response_format"]["json_schema"]["name"] for request in server.requests} == set(Unit)
 
 
 # --- prompts ---------------------------------------------------------------------------------------------------------------

@@ -49,10 +49,10 @@ def test_other_people_have_names_of_the_split() -> None:
 
 
 def test_names_depend_on_the_seed_and_the_number_alone() -> None:
-    for source in (RealNames, InventedNames):
-        some = [source(1).person(number, "train") for number in range(50)]
-        assert some == [source(1).person(number, "train") for number in range(50)]
-        assert some != [source(2).person(number, "train") for number in range(50)]
+    for first, again, another in ((RealNames(1), RealNames(1), RealNames(2)), [InventedNames(seed) for seed in (1, 1, 2)]):
+        some = [first.person(number, "train") for number in range(50)]
+        assert some == [again.person(number, "train") for number in reversed(range(50))][::-1]
+        assert some != [another.person(number, "train") for number in range(50)]
         assert {gender for _, gender in some} == {"female", "male"}
 
 

@@ -1,45 +1,152 @@
-"""The offline writer: deterministic, split by names, and templates that say what they must."""
+"""The offline writer: deterministic, split by names, free of violations, and templates that say what they must."""
 
+import asyncio
 import random
 import re
 import string
-from dataclasses import replace
-from itertools import pairwise
 
 import pytest
+import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from synth_cases import INVENTED_SLOTS, invented_names, person, texts
+from offline_people import SHAPES, labelled, people, shape
+from synth_cases import INVENTED_SLOTS, LIMITS, NAME, VERSIONS, drawn, invented_names, texts
 
+from deltamem.errors import DeltaMemError
 from deltamem.memory import Event
-from synth.invariants import chain_violations
-from synth.offline import OfflineConfig
-from synth.offline.names import invent_name, name_split
+from deltamem.text.words import content_stems
+from synth.offline import OfflineWriter, answer, scenes, threads
+from synth.offline.lives import KINDS, index, scene_of
+from synth.offline.templates import Template, fill
+from synth.offline.threads import read_view
+from synth.offline.tiny import told
 from synth.offline.topics import CLOSERS, OPENERS, POOLS, REPLIES, SMALL_TALK, TOPICS, Topic
-from synth.records import Change
-from synth.settings import OfflineSettings
+from synth.offline.words import POOLS as PAPER_POOLS
+from synth.offline.words import THINGS, split_of
+from synth.person import write_person
+from synth.planning.names import InventedNames, RealNames
+from synth.records import Change, Origin, Person, Persona
+from synth.rules.said import uses
+from synth.shape import Range, Shape
+from synth.tasks import DialogueTask, EventsTask, EvolutionTask, LinksTask, PastEvent, Task
+from synth.writing import Place
 
 WORD = re.compile(r"[A-Za-z]+")
 by_topic = pytest.mark.parametrize("topic", TOPICS, ids=lambda topic: topic.name)
+by_version = pytest.mark.parametrize(
+    ("kind", "change"), VERSIONS, ids=[f"{kind.name}-{change or 'first'}" for kind, change in VERSIONS]
+)
+SEEDS = range(6)
 
 
 def slots(template: str) -> set[str]:
     return {name for _, name, _, _ in string.Formatter().parse(template) if name}
 
 
-def test_same_seed_gives_the_same_person_and_another_seed_another_one():
-    assert person(3) == person(3)
-    assert person(3, config=OfflineConfig(seed=2)) != person(3)
-    assert person(3).profile.name != person(4).profile.name
+class Recorder(OfflineWriter):
+    """Keeps the tasks and answers."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(seed)
+        self.asked: list[tuple[Task, object, Place]] = []
+
+    async def write(self, task, place):
+        written = await super().write(task, place)
+        self.asked.append((task, written.answer, place))
+        return written
 
 
-def test_a_person_does_not_depend_on_how_many_sessions_are_written():
-    assert person(5, sessions=6).sessions[:2] == person(5, sessions=2).sessions
+def write(
+    number: int, sizes: Shape, writer: OfflineWriter, *, sessions: int, seed: int = 1, real: bool = False, split="train"
+):
+    persona = Persona(person_id=f"p{number:06d}", seed="somebody", source="generated", split=split)
+    names = RealNames(seed) if real else InventedNames(seed)
+    return asyncio.run(write_person(number, persona, writer, sizes, names, sessions=sessions, seed=seed))
+
+
+def assert_clean(person: Person, sessions: int) -> None:
+    assert person.violations == {} or set(person.violations.values()) == {0}, person.violations
+    assert person.rejections == ()
+    assert len(person.sessions) == sessions
+    assert all(session.dialogue for session in person.sessions)
+
+
+# --- whole people ----------------------------------------------------------------------------------------------------------
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    number=st.integers(0, 5_000),
+    seed=st.integers(0, 2**31),
+    sessions=st.integers(1, 25),
+    split=st.sampled_from(["train", "heldout"]),
+)
+def test_people_of_the_tiny_shape_break_no_rule(number, seed, sessions, split):
+    person = write(number, shape("tiny"), OfflineWriter(seed), sessions=sessions, seed=seed, split=split)
+    assert_clean(person, sessions)
+
+
+@settings(max_examples=12, deadline=None)
+@given(
+    number=st.integers(0, 5_000), seed=st.integers(0, 2**31), real=st.booleans(), split=st.sampled_from(["train", "heldout"])
+)
+def test_people_of_the_paper_shape_break_no_rule(number, seed, real, split):
+    person = write(number, shape("paper"), OfflineWriter(seed), sessions=25, seed=seed, real=real, split=split)
+    assert_clean(person, 25)
+    assert person.dropped == 0
+    assert {fact.origin for session in person.sessions for fact in session.facts} == set(Origin)
+    assert {delta.change for event in person.events for delta in event.changes} == set(Change)
+
+
+@pytest.mark.parametrize("sizes", ["tiny", "paper"])
+def test_same_seed_gives_the_same_person_and_another_seed_another_one(sizes):
+    one = people(2, 4, seed=3, sizes=sizes)
+    assert one == people(2, 4, seed=3, sizes=sizes)
+    assert one[0].profile != one[1].profile
+    other = people(1, 4, seed=4, sizes=sizes)
+    assert other[0].profile.initial != one[0].profile.initial
+
+
+def test_an_answer_depends_on_the_task_the_seed_and_the_place_only():
+    writer = Recorder(5)
+    write(0, shape("paper"), writer, sessions=3)
+    for task, written, place in reversed(writer.asked):
+        again = asyncio.run(OfflineWriter(5).write(type(task).model_validate_json(task.model_dump_json()), place))
+        assert again.answer == written
+        assert again.verdicts[0].violations == ()
+        assert answer(task, random.Random(f"5/{place.name}")) == written
+    task, written, place = writer.asked[-1]
+    assert asyncio.run(OfflineWriter(6).write(task, place)).answer != written
+
+
+def test_an_answer_that_breaks_a_rule_is_none_and_says_which():
+    writer = Recorder(5)
+    write(0, shape("paper"), writer, sessions=3)
+    task, place = next((task, place) for task, _, place in writer.asked if isinstance(task, DialogueTask))
+    impossible = task.model_copy(
+        update={"limits": task.limits.model_copy(update={"assistant_words": Range(min=500, max=600)})}
+    )
+    written = asyncio.run(OfflineWriter(5).write(impossible, place))
+    assert written.answer is None
+    assert {violation.rule for violation in written.verdicts[0].violations} == {"dialogue.assistant_words"}
+
+
+def test_changes_of_facts_that_no_template_made_are_refused_in_one_sentence():
+    writer = Recorder(5)
+    write(0, shape("paper"), writer, sessions=5)
+    task = next(task for task, _, _ in writer.asked if isinstance(task, EventsTask))
+    facts = tuple(fact.model_copy(update={"text": f"{task.fixed.name} is fond of it."}) for fact in task.facts)
+    with pytest.raises(DeltaMemError, match="no known fact of track"):
+        answer(task.model_copy(update={"facts": facts}), random.Random(0))
+
+
+# --- names -----------------------------------------------------------------------------------------------------------------
 
 
 def test_heldout_and_training_people_share_no_invented_name_in_any_text():
-    train = [person(number, sessions=8) for number in range(60)]
-    heldout = [person(number, split="heldout", sessions=8) for number in range(60, 100)]
+    everybody = people(100, 8, heldout_share=0.4)
+    train = [someone for someone in everybody if someone.persona.split == "train"]
+    heldout = [someone for someone in everybody if someone.persona.split == "heldout"]
     train_names = set().union(*map(invented_names, train))
     heldout_names = set().union(*map(invented_names, heldout))
     assert len(train_names) > 1000 and len(heldout_names) > 600
@@ -52,19 +159,23 @@ def test_heldout_and_training_people_share_no_invented_name_in_any_text():
 
 
 @pytest.mark.parametrize("split", ["train", "heldout"])
-def test_invented_names_belong_to_their_split_and_rarely_repeat(split):
-    rng = random.Random(0)
-    names = [invent_name(rng, split) for _ in range(2000)]
-    assert {name_split(name) for name in names} == {split}
-    assert all(re.fullmatch(r"[A-Z][a-z]+", name) for name in names)
-    assert len(set(names)) > 1800
+@pytest.mark.parametrize("real", [False, True])
+def test_the_split_is_told_from_the_name(split, real):
+    names = RealNames(1) if real else InventedNames(1)
+    assert {split_of(names.person(number, split)[0]) for number in range(200)} == {split}
 
 
-def test_a_fifth_of_the_spellings_is_held_out():
-    rng = random.Random(1)
-    spellings = ["".join(rng.choices(string.ascii_lowercase, k=7)) for _ in range(4000)]
-    share = sum(name_split(spelling) == "heldout" for spelling in spellings) / len(spellings)
-    assert share == pytest.approx(0.2, abs=0.03)
+def test_sentences_of_different_people_differ_in_the_paper_shape():
+    everybody = people(6, 10, sizes="paper")
+    seen: dict[str, int] = {}
+    for number, someone in enumerate(everybody):
+        for session in someone.sessions:
+            for fact in session.facts:
+                told = fact.text.removeprefix(someone.profile.name)
+                assert seen.setdefault(told, number) == number, fact.text
+
+
+# --- the tiny shape --------------------------------------------------------------------------------------------------------
 
 
 @by_topic
@@ -91,116 +202,247 @@ def test_the_words_of_a_topic_exist(topic: Topic):
     assert topic.fixed is None or POOLS[topic.fixed]
 
 
-@pytest.mark.parametrize("pool", POOLS)
-def test_no_word_stands_twice_in_a_pool(pool):
-    assert len(set(POOLS[pool])) == len(POOLS[pool])
+@by_topic
+def test_a_tiny_fact_is_read_back_word_for_word(topic: Topic):
+    words = POOLS[topic.pool] if topic.pool else ("Brelo", "Osind")
+    for person in ("Klaro", "Mara Lind"):
+        for word in words:
+            values = {"anchor": "Aisax", topic.slot: word} | ({topic.fixed: "aunt"} if topic.fixed else {})
+            found = told(person, fill(topic.memory, {"person": person, **values}))
+            assert found == (topic, values)
+    assert told("Klaro", "Klaro sleeps a lot.") is None
+    assert told("Kla", fill(topic.memory, {"person": "Klaro", **values})) is None
+
+
+@pytest.mark.parametrize("pools", [POOLS, PAPER_POOLS, THINGS], ids=["tiny", "paper", "things"])
+def test_no_word_stands_twice_in_a_pool(pools):
+    for pool, words in pools.items():
+        assert len(set(words)) == len(words), pool
 
 
 def test_topic_names_are_unique():
     assert len({topic.name for topic in TOPICS}) == len(TOPICS)
+    assert len({kind.name for kind in KINDS}) == len(KINDS)
 
 
-def test_every_update_keeps_a_keyword_and_changes_another():
+def test_every_tiny_update_keeps_the_anchor_and_changes_the_word():
     updates = 0
-    for number in range(20):
-        for event in person(number, sessions=8).events:
-            for delta in event.deltas:
-                if delta.change is Change.ADJUST and delta.previous is not None:
-                    updates += 1
-                    kept = set(delta.fact.keywords) & set(delta.previous.keywords)
-                    assert delta.fact.values["anchor"] in kept
-                    assert set(delta.fact.keywords) - set(delta.previous.keywords)
+    for someone in people(20, 8):
+        for delta in (delta for event in someone.events for delta in event.changes):
+            if delta.change is Change.ADJUST:
+                updates += 1
+                before, after = told(someone.profile.name, delta.previous_text), told(someone.profile.name, delta.text)
+                assert before.topic is after.topic
+                changed = {slot for slot, value in after.values.items() if before.values[slot] != value}
+                assert changed == {after.topic.slot}
+                assert delta.keywords[0] == after.values["anchor"]
+                assert all(len(keyword.split()) == 1 for keyword in delta.keywords)
     assert updates > 100
 
 
-def test_the_shares_of_the_configuration_are_met():
-    config = OfflineConfig(initial_memories=6, min_facts=3, max_facts=3, update_share=0.5, repeat_share=0.2)
-    events = [
-        operation.event
-        for number in range(40)
-        for labelled in person(number, sessions=10, config=config).sessions
-        for operation in labelled.operations
-    ]
-    assert len(events) == 40 * 10 * 3
-    assert events.count(Event.UPDATE) / len(events) == pytest.approx(0.5, abs=0.05)
-    assert events.count(Event.NONE) / len(events) == pytest.approx(0.2, abs=0.05)
+def test_the_shares_of_the_tiny_shape_are_met():
+    plan = yaml.safe_load((SHAPES / "tiny.yaml").read_text(encoding="utf-8"))["plan"]
+    operations = [operation.event for item in labelled(60, 10) for operation in item.operations]
+    mean = (plan["facts"]["min"] + plan["facts"]["max"]) / 2
+    assert len(operations) / 600 == pytest.approx(mean, abs=0.15)
+    assert operations.count(Event.UPDATE) / len(operations) == pytest.approx(plan["update_share"], abs=0.05)
+    assert operations.count(Event.NONE) / len(operations) == pytest.approx(plan["repeat_share"], abs=0.05)
 
 
-def test_small_talk_can_be_switched_off_and_on():
-    def user_turns(share: float) -> int:
-        someone = person(sessions=6, config=OfflineConfig(small_talk=share))
-        return sum(turn.role == "user" for labelled in someone.sessions for turn in labelled.session.dialogue)
+@pytest.mark.parametrize(("share", "extra"), [(0.0, 0), (1.0, 2)])
+def test_small_talk_can_be_switched_off_and_on(share, extra):
+    sizes = shape("tiny")
+    sizes = sizes.model_copy(update={"dialogue": sizes.dialogue.model_copy(update={"small_talk": share})})
+    someone = write(1, sizes, OfflineWriter(1), sessions=6)
+    for session in someone.sessions:
+        assert len(session.dialogue.turns) == len(session.facts) + extra
 
-    facts = sum(len(labelled.operations) for labelled in person(sessions=6).sessions)
-    assert user_turns(0.0) == facts
-    assert user_turns(1.0) == facts + 2 * 6
 
-
-def test_the_dialogue_reads_well():
-    for number in range(30):
-        someone = person(number, sessions=6)
+def test_tiny_dialogues_read_well():
+    for someone in people(30, 6):
         names = invented_names(someone)
-        for labelled in someone.sessions:
-            dialogue = labelled.session.dialogue
-            assert [turn.role for turn in dialogue] == ["user", "assistant"] * (len(dialogue) // 2)
-            for user, assistant in zip(dialogue[::2], dialogue[1::2], strict=True):
-                assert assistant.content in REPLIES
-                check_sentence(user.content, names)
+        for session in someone.sessions:
+            for turn in session.dialogue.turns:
+                assert turn.assistant in REPLIES
+                check_sentence(turn.user, names)
 
 
 def check_sentence(text: str, names: set[str]) -> None:
     assert "{" not in text and "  " not in text and text == text.strip(), text
     assert text[0].isupper() and text[-1] in ".!?", text
+    assert_articles(text)
     if text in SMALL_TALK:
         return
     opener = max((opener for opener in OPENERS if text.startswith(opener)), key=len)
-    told = text.removeprefix(opener)
-    first = WORD.match(told)
+    said = text.removeprefix(opener)
+    first = WORD.match(said)
     assert first is not None, text
     if opener.endswith(", "):
         # In the middle of a sentence only "I" and names are capitalised.
-        assert told[0].islower() or first[0] == "I" or first[0] in names, text
+        assert said[0].islower() or first[0] == "I" or first[0] in names, text
     else:
-        assert told[0].isupper(), text
-    closer = max((closer for closer in CLOSERS if told.endswith(closer)), key=len)
-    body = told.removesuffix(closer)
+        assert said[0].isupper(), text
+    closer = max((closer for closer in CLOSERS if said.endswith(closer)), key=len)
+    body = said.removesuffix(closer)
     assert body[-1] in ".!?" and not re.search(r"\bi\b", body), text
 
 
-def test_time_moves_on_within_waking_hours():
-    someone = person(7, sessions=10)
-    times = [someone.profile.start, *(event.time for event in someone.events)]
-    assert all(later > earlier for earlier, later in pairwise(times))
-    assert all(8 <= time.hour < 23 for time in times)
+def assert_articles(text: str) -> None:
+    assert not re.search(r"\b[Aa] (?!uni|eu|one|use)[aeiou]", text), text
+    assert not re.search(r"\b[Aa]n [^aeiouAEIOU]", text), text
 
 
-@st.composite
-def valid_configs(draw: st.DrawFn) -> OfflineConfig:
-    low = draw(st.integers(1, 12))
-    update_share = draw(st.floats(0, 1))
-    settings_of_file = OfflineSettings(
-        initial_memories=draw(st.integers(0, 30)),
-        min_facts=low,
-        max_facts=draw(st.integers(low, 12)),
-        update_share=update_share,
-        repeat_share=draw(st.floats(0, 1)) * (1 - update_share),
-        small_talk=draw(st.floats(0, 1)),
+# --- the paper shape -------------------------------------------------------------------------------------------------------
+
+
+@by_version
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_fact_is_read_back_word_for_word(kind, change, seed):
+    _, values = drawn(kind, change, seed)
+    fact = kind.fact(NAME, change, values, LIMITS)
+    found = index().read(NAME, fact.text)
+    assert found == (kind, change, {slot: values[slot] for slot in kind.templates[change].slots})
+    assert index().read("Mara", fact.text) is None
+
+
+@by_version
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_fact_keeps_the_limits_and_every_way_to_say_it_has_its_keywords(kind, change, seed):
+    before, values = drawn(kind, change, seed)
+    fact = kind.fact(NAME, change, values, LIMITS)
+    assert len(fact.text.split()) in LIMITS.words
+    assert_articles(fact.text)
+    for keyword in fact.keywords:
+        assert keyword in fact.text and len(keyword.split()) in LIMITS.keyword_words
+    for template in kind.forms[change].said:
+        said = fill(template, values)
+        assert_articles(said)
+        assert said[-1] in ".!?" and said[0].isupper() and "  " not in said
+        for keyword in fact.keywords:
+            assert keyword.casefold() in said.casefold(), said
+    if change is not None:
+        assert set(fact.keywords) & set(kind.fact(NAME, None, before, LIMITS).keywords)
+
+
+@by_version
+@pytest.mark.parametrize("seed", SEEDS)
+def test_what_held_before_a_change_is_told_from_what_holds_now(kind, change, seed):
+    if change is None:
+        return
+    before, values = drawn(kind, change, seed)
+    stems = content_stems(kind.fact(NAME, None, before, LIMITS).text) - content_stems(NAME)
+    telling = stems - content_stems(kind.fact(NAME, change, values, LIMITS).text)
+    for template in kind.before:
+        heard = content_stems(fill(template, before)) & stems
+        assert len(heard) >= 0.5 * len(stems)
+        assert not telling or heard & telling
+
+
+def test_the_facts_of_a_track_can_be_changed_in_every_way():
+    for kind in KINDS:
+        assert (kind.track is None) == (len(kind.forms) == 1)
+        if kind.track is not None:
+            assert set(kind.forms) == {None, *Change} - {Change.NEW}
+            assert kind.before
+
+
+def test_no_slot_of_a_kind_goes_unused():
+    for kind in KINDS:
+        used = {slot for template in kind.templates.values() for slot in template.slots}
+        assert used == set(kind.sources), kind.name
+
+
+def test_what_the_assistant_says_of_itself_has_no_keyword():
+    general = [*scenes.LISTENING, *scenes.ADVICE, *scenes.QUESTIONS, *scenes.CLOSING_REPLIES]
+    general += [text.replace("{keyword}", "") for text in scenes.RECALLS]
+    words = [word for pool in (*PAPER_POOLS.values(), *THINGS.values(), *scenes.OCCASIONS.values()) for word in pool]
+    words += [word for method in threads.VIEWS.values() for word in method]
+    for kind, change in VERSIONS:
+        _, values = drawn(kind, change, 0)
+        words += kind.fact(NAME, change, values, LIMITS).keywords
+    assert [(word, text) for word in words for text in general if uses(text, word, NAME)] == []
+
+
+def test_paper_dialogues_say_facts_in_the_first_person_and_read_well():
+    for someone in people(3, 6, sizes="paper"):
+        for session in someone.sessions:
+            facts = {fact.id: fact for fact in session.facts}
+            for planned in session.dialogue.plan:
+                user = session.dialogue.turns[planned.turn - 1].user
+                fact = facts[planned.fact_id]
+                assert fact.text.removeprefix(someone.profile.name).strip() not in user
+                assert all(keyword.casefold() in user.casefold() for keyword in fact.keywords), user
+            for turn in session.dialogue.turns:
+                for text in (turn.user, turn.assistant):
+                    assert "{" not in text and "  " not in text and text == text.strip() and text[-1] in ".!?", text
+                    assert_articles(text)
+                assert someone.profile.name not in turn.user
+
+
+def test_a_narrative_tells_where_its_event_was():
+    for someone in people(3, 10, sizes="paper"):
+        for event in someone.events:
+            scene = scene_of(event.narrative)
+            assert event.title.casefold() == f"{scene.occasion} at {scene.place}".casefold()
+            assert all(participant.name in event.narrative for participant in event.participants)
+    assert scene_of("Somebody else wrote this.").place
+
+
+def test_memory_threads_are_read_back_and_fit_however_long_they_get():
+    writer = Recorder(2)
+    someone = write(3, shape("paper"), writer, sessions=25, real=True)
+    for evolution in someone.evolutions:
+        for memory in evolution.memories:
+            view = read_view(someone.profile.name, memory.text)
+            assert view.method is evolution.method
+            assert view.text(someone.profile.name) == memory.text
+    task = next(task for task, _, _ in writer.asked if isinstance(task, EvolutionTask))
+    long = task.model_copy(update={"events": tuple(PastEvent.of(event) for event in someone.events[:8])})
+    for memory in answer(long, random.Random(1)).memories:
+        assert len(memory.text.split()) in long.limits.words
+
+
+@given(count=st.integers(2, 40), data=st.data())
+@settings(max_examples=80, deadline=None)
+def test_groups_fit_whenever_there_are_enough_events(count, data):
+    smallest = data.draw(st.integers(1, min(5, count)))
+    largest = data.draw(st.integers(smallest, 8))
+    fewest = data.draw(st.integers(0, count // smallest))
+    most = data.draw(st.integers(fewest, fewest + 3))
+    domains = list(scenes.OCCASIONS.values())
+    rng = random.Random(data.draw(st.integers(0, 99)))
+    events = tuple(
+        PastEvent(
+            index=number,
+            date="2026-05-04",
+            title="",
+            narrative=f"On 4 May 2026, Mara went to the {rng.choice(rng.choice(domains))} at Brelo Hall.",
+        )
+        for number in range(count)
     )
-    return OfflineConfig(seed=draw(st.integers(-(2**40), 2**40)), **settings_of_file.model_dump())
+    task = LinksTask(
+        name="Mara", events=events, groups=Range(min=fewest, max=most), events_per_group=Range(min=smallest, max=largest)
+    )
+    groups = answer(task, rng).groups
+    assert len(groups) in task.groups
+    assert all(len(group.events) in task.events_per_group and list(group.events) == sorted(group.events) for group in groups)
+    indices = [index for group in groups for index in group.events]
+    assert len(set(indices)) == len(indices)
 
 
-@settings(max_examples=60, deadline=None)
-@given(config=valid_configs(), split=st.sampled_from(["train", "heldout"]), number=st.integers(0, 10**7))
-def test_any_valid_configuration_gives_sessions_without_violations(config, split, number):
-    someone = person(number, split=split, sessions=4, config=config)
-    assert chain_violations(someone.sessions) == []
-    assert len(someone.sessions) == 4
-    assert len(someone.sessions[0].prior_state) == config.initial_memories
-    for labelled in someone.sessions:
-        assert config.min_facts <= len(labelled.operations) <= config.max_facts
-        assert labelled.split == split
+# --- templates -------------------------------------------------------------------------------------------------------------
 
 
-def test_a_session_without_prior_memories_only_adds():
-    someone = person(sessions=1, config=replace(OfflineConfig(), initial_memories=0, update_share=1.0, repeat_share=0.0))
-    assert {operation.event for operation in someone.sessions[0].operations} == {Event.ADD}
+def test_articles_follow_the_word_and_are_read_either_way():
+    template = Template(
+        "sees a {thing}, a {thing} or a {other} at {name}", {"thing": ("owl", "fox"), "other": (), "name": None}
+    )
+    for thing, other, text in (
+        ("owl", "red hen", "sees an owl, an owl or a red hen at Brelo"),
+        ("fox", "unicorn", "sees a fox, a fox or a unicorn at Brelo"),
+    ):
+        values = {"thing": thing, "other": other, "name": "Brelo"}
+        assert template.fill(values) == text
+        assert template.read(text) == values
+    assert template.read("sees a fox, an owl or a hen at Brelo") is None
+    assert template.read("sees a cat, a cat or a hen at Brelo") is None

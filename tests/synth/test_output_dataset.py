@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
+from offline_people import people as offline_people
 from output_cases import EPISODE, MAKING, contents, person, rejected_person, some_people, write
 
 from deltamem.episode import opening_messages
@@ -201,8 +202,6 @@ def test_a_person_in_both_splits_is_refused(tmp_path):
 
 @pytest.mark.parametrize("sizes", ["tiny", "paper"])
 def test_the_split_of_written_people_is_by_person_and_no_text_crosses_it(tmp_path, sizes):
-    from offline_people import people as offline_people
-
     count, sessions = (40, 3) if sizes == "tiny" else (4, 25)
     write(tmp_path, offline_people(count, sessions, heldout_share=0.25, sizes=sizes))
     found = {split: list(read_sessions(tmp_path / "sessions.jsonl", split=split)) for split in ("train", "heldout")}
@@ -286,7 +285,8 @@ def test_origins_changes_and_keywords_are_counted(tmp_path):
     assert statistics["changes_by_track"] == {"career": {"shift": 3}}
     assert statistics["memory_threads_by_method"] == {"emotional_update": 3}
     assert statistics["keywords"]["UPDATE"] == {"keywords": 10, "said": 10, "said_in_turn": 10}
-    assert sum(statistics["facts_said_at"]) == 13
+    # Of three turns, the second is in the third quarter's beginning.
+    assert statistics["facts_said_in_quarter"] == [0, 0, 5, 8]
 
 
 def test_a_keyword_that_is_said_outside_its_turn_is_not_said_in_turn(tmp_path):

@@ -21,6 +21,16 @@ ENTRIES = tuple(PlannedFact(fact_id=f"f{fact}", turn=turn, previous_turn=previou
 PLEASANTRY = Exchange(user="Lovely, is it not?", assistant="It is indeed.")
 LONG_ANSWER = "It is a fine thing to have company out there, and it will make everything easier."
 
+
+def shifted(turns):
+    """The plan with so many turns in between the first turn and the second."""
+    entries = [entry.model_dump() for entry in ENTRIES]
+    for entry in entries[2:] + entries[:1]:
+        entry["turn"] += turns
+        entry["previous_turn"] += turns if entry["previous_turn"] else 0
+    return entries
+
+
 # The broken rule, what is changed in the task, what is changed in the answer.
 PLANTED = [
     ("dialogue.turn_count", {"limits.turns": {"min": 7, "max": 8}}, {}),
@@ -56,10 +66,7 @@ PLANTED = [
         {"plan.1.turn": 2, "turns.1.user": TALK[1][0] + " We start from the yard."},
     ),
     ("dialogue.spread", {}, {"turns": (*TURNS, PLEASANTRY, PLEASANTRY)}),
-    ("dialogue.spread", {}, {"turns": (TURNS[0], PLEASANTRY, PLEASANTRY, *TURNS[1:]), "plan": tuple(
-        entry.model_copy(update={"turn": entry.turn + 2, "previous_turn": entry.previous_turn and entry.previous_turn + 2})
-        if entry.turn > 1 else entry for entry in ENTRIES
-    )}),
+    ("dialogue.spread", {}, {"turns": (TURNS[0], PLEASANTRY, PLEASANTRY, *TURNS[1:]), "plan": shifted(2)}),
     (
         "dialogue.no_dumping",
         {},
@@ -71,14 +78,14 @@ PLANTED = [
         {"turns.5.user": "Next I want to paint the hull blue this summer.", "turns.5.assistant": "Blue looks fine."},
     ),
     ("dialogue.keywords_said", {}, {"plan.0.turn": 1, "turns.0.user": TALK[0][0] + " She is my neighbour."}),
-    ("dialogue.said_where_planned", {}, {"plan.1.turn": 3, "turns.2.user": "I feel relieved since somebody offered to help."}),
+    ("dialogue.said_where_planned", {}, {"plan.1.turn": 3, "turns.2.user": "I feel relieved: she offered to help."}),
     ("dialogue.previous_said", {"facts.3.previous_text": f"{NAME} likes rowing on the lake at dawn."}, {}),
     ("dialogue.previous_said", {}, {"plan.3.previous_turn": 1}),
     ("dialogue.user_first", {}, {"turns.0.assistant": "Is it Ines Duarte by any chance?"}),
     ("dialogue.user_first", {}, {"turns.0.assistant": "Will you be painting the thing soon?"}),
     ("dialogue.user_first", {}, {"turns.2.assistant": "Do you row at dusk as well?"}),
     ("dialogue.no_invented_names", {}, {"turns.5.user": TALK[5][0] + " And then Carla Mendez can see it."}),
-]  # fmt: skip
+]
 
 
 class Always:
@@ -171,10 +178,7 @@ def test_a_real_model_tells_a_told_fact_from_scattered_words(said, expected):
         # An aperture is no id, nor is the name of a race.
         ({}, {"turns.2.assistant": "A photo at f2.8 would show it, as in F1 racing."}),
         # Small talk may come again.
-        ({}, {"turns": (TURNS[0], PLEASANTRY, *TURNS[1:], PLEASANTRY), "plan": tuple(
-            entry.model_copy(update={"turn": entry.turn + 1, "previous_turn": entry.previous_turn and entry.previous_turn + 1})
-            if entry.turn > 1 else entry for entry in ENTRIES
-        )}),
+        ({}, {"turns": (TURNS[0], PLEASANTRY, *TURNS[1:], PLEASANTRY), "plan": shifted(1)}),
         # A colon alone makes no speaker.
         ({}, {"turns.2.assistant": "Three things for the user: patience, tar and time.\nMayans: no."}),
         # Brands, feasts and one-word names are left to the reader.
@@ -182,7 +186,7 @@ def test_a_real_model_tells_a_told_fact_from_scattered_words(said, expected):
         # Without facts there is nothing to spread.
         ({"facts": ()}, {"plan": (), "turns.4.user": "Sundays stay as they are, of course."}),
     ],
-)  # fmt: skip
+)
 def test_what_is_allowed(in_task, in_answer):
     task, answer = dialogue_case()
     assert judge_answer(edit(task, in_task), edit(answer, in_answer)).violations == ()

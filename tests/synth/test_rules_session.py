@@ -59,12 +59,14 @@ PLANTED = [
     (
         "keywords_said",
         "the user never says 'hull'",
-        with_session(labelled(ADD), dialogue=(Turn("user", "I paint it for the summer regatta."), Turn("assistant", "The hull?"))),
+        with_session(
+            labelled(ADD), dialogue=(Turn("user", "I paint it for the summer regatta."), Turn("assistant", "The hull?"))
+        ),
     ),
     ("update_changes", "operation 1 (UPDATE)", labelled(SAME)),
     ("none_repeats", "m2", labelled(replace(NONE, text=f"{NAME} plays chess with Omar Haddad on Sundays."))),
     ("prior_older", "not older", with_prior(Memory("m4", f"{NAME} owns a cat.", TIME))),
-]  # fmt: skip
+]
 
 
 def test_clean_sessions_have_no_violations():
@@ -143,11 +145,19 @@ PLANTED_CHAINS = [
         [with_session(QUIET, time=TIME + timedelta(days=1)), replace(QUIET, session_index=1)],
     ),
     ("chain_continues", "the prior state", [FIRST, replace(labelled(), session_index=1, session=SECOND.session)]),
-    ("chain_plausible", "m3 of the session before is gone", [FIRST, in_state(THIRD, *THIRD.prior_state.memories[:2], *THIRD.prior_state.memories[3:])]),
+    (
+        "chain_plausible",
+        "m3 of the session before is gone",
+        [FIRST, in_state(THIRD, *(memory for memory in THIRD.prior_state.memories if memory.id != "m3"))],
+    ),
     ("chain_plausible", "m2 has the text", [FIRST, in_state(THIRD, *changed("m2", time=BETWEEN))]),
     ("chain_plausible", "m1 has another text", [FIRST, in_state(THIRD, *changed("m1", time=START))]),
-    ("chain_plausible", "m7 is new", [FIRST, in_state(THIRD, *THIRD.prior_state.memories, Memory("m7", f"{NAME} skates.", START))]),
-]  # fmt: skip
+    (
+        "chain_plausible",
+        "m7 is new",
+        [FIRST, in_state(THIRD, *THIRD.prior_state.memories, Memory("m7", f"{NAME} skates.", START))],
+    ),
+]
 
 
 @pytest.mark.parametrize(("rule", "part", "sessions"), PLANTED_CHAINS)
