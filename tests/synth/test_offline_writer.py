@@ -4,18 +4,21 @@ import asyncio
 import random
 import re
 import string
+from itertools import product
 
 import pytest
 import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from offline_people import SHAPES, labelled, people, shape
-from synth_cases import INVENTED_SLOTS, LIMITS, NAME, VERSIONS, drawn, invented_names, texts
+from synth_cases import INVENTED_SLOTS, LIMITS, NAME, drawn, invented_names, texts
 
 from deltamem.errors import DeltaMemError
 from deltamem.memory import Event
+from deltamem.sessions import Split
 from deltamem.text.words import content_stems
 from synth.offline import OfflineWriter, answer, scenes, threads
+from synth.offline.kinds import Kind
 from synth.offline.lives import KINDS, index, scene_of
 from synth.offline.templates import Template, fill
 from synth.offline.threads import read_view
@@ -25,7 +28,7 @@ from synth.offline.words import POOLS as PAPER_POOLS
 from synth.offline.words import THINGS, split_of
 from synth.person import write_person
 from synth.planning.names import InventedNames, RealNames
-from synth.records import Change, Origin, Person, Persona
+from synth.records import Change, Origin, Person, Persona, PlannedChange, Track
 from synth.rules.said import uses
 from synth.shape import Range, Shape
 from synth.tasks import DialogueTask, EventsTask, EvolutionTask, LinksTask, PastEvent, Task
@@ -33,10 +36,9 @@ from synth.writing import Place
 
 WORD = re.compile(r"[A-Za-z]+")
 by_topic = pytest.mark.parametrize("topic", TOPICS, ids=lambda topic: topic.name)
-by_version = pytest.mark.parametrize(
-    ("kind", "change"), VERSIONS, ids=[f"{kind.name}-{change or 'first'}" for kind, change in VERSIONS]
-)
+by_kind = pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
 SEEDS = range(6)
+SPLITS = st.sampled_from(["train", "heldout"])
 
 
 def slots(template: str) -> set[str]:
@@ -57,7 +59,14 @@ class Recorder(OfflineWriter):
 
 
 def write(
-    number: int, sizes: Shape, writer: OfflineWriter, *, sessions: int, seed: int = 1, real: bool = False, split="train"
+    number: int,
+    sizes: Shape,
+    writer: OfflineWriter,
+    *,
+    sessions: int,
+    seed: int = 1,
+    real: bool = False,
+    split: Split = "train",
 ):
     persona = Persona(person_id=f"p{number:06d}", seed="somebody", source="generated", split=split)
     names = RealNames(seed) if real else InventedNames(seed)
@@ -79,17 +88,15 @@ def assert_clean(person: Person, sessions: int) -> None:
     number=st.integers(0, 5_000),
     seed=st.integers(0, 2**31),
     sessions=st.integers(1, 25),
-    split=st.sampled_from(["train", "heldout"]),
+    split=SPLITS,
 )
 def test_people_of_the_tiny_shape_break_no_rule(number, seed, sessions, split):
     person = write(number, shape("tiny"), OfflineWriter(seed), sessions=sessions, seed=seed, split=split)
     assert_clean(person, sessions)
 
 
-@settings(max_examples=12, deadline=None)
-@given(
-    number=st.integers(0, 5_000), seed=st.integers(0, 2**31), real=st.booleans(), split=st.sampled_from(["train", "heldout"])
-)
+@settings(max_examples=8, deadline=None)
+@given(number=st.integers(0, 5_000), seed=st.integers(0, 2**31), real=st.booleans(), split=SPLITS)
 def test_people_of_the_paper_shape_break_no_rule(number, seed, real, split):
     person = write(number, shape("paper"), OfflineWriter(seed), sessions=25, seed=seed, real=real, split=split)
     assert_clean(person, 25)
@@ -136,8 +143,10 @@ def test_changes_of_facts_that_no_template_made_are_refused_in_one_sentence():
     write(0, shape("paper"), writer, sessions=5)
     task = next(task for task, _, _ in writer.asked if isinstance(task, EventsTask))
     facts = tuple(fact.model_copy(update={"text": f"{task.fixed.name} is fond of it."}) for fact in task.facts)
-    with pytest.raises(DeltaMemError, match="no known fact of track"):
-        answer(task.model_copy(update={"facts": facts}), random.Random(0))
+    planned = PlannedChange(track=Track.HEALTH, change=Change.SHIFT)
+    slots = (task.slots[0].model_copy(update={"changes": (planned,)}),)
+    with pytest.raises(DeltaMemError, match="no known fact of track health is left for the change shift"):
+        answer(task.model_copy(update={"facts": facts, "slots": slots}), random.Random(0))
 
 
 # --- names -----------------------------------------------------------------------------------------------------------------
@@ -289,53 +298,51 @@ def check_sentence(text: str, names: set[str]) -> None:
 
 def assert_articles(text: str) -> None:
     assert not re.search(r"\b[Aa] (?!uni|eu|one|use)[aeiou]", text), text
-    assert not re.search(r"\b[Aa]n [^aeiouAEIOU]", text), text
+    assert not re.search(r"\b[Aa]n (?!hour)[^aeiouAEIOU]", text), text
 
 
 # --- the paper shape -------------------------------------------------------------------------------------------------------
 
 
-@by_version
-@pytest.mark.parametrize("seed", SEEDS)
-def test_a_fact_is_read_back_word_for_word(kind, change, seed):
-    _, values = drawn(kind, change, seed)
-    fact = kind.fact(NAME, change, values, LIMITS)
-    found = index().read(NAME, fact.text)
-    assert found == (kind, change, {slot: values[slot] for slot in kind.templates[change].slots})
-    assert index().read("Mara", fact.text) is None
+@by_kind
+def test_a_fact_is_read_back_word_for_word(kind: Kind):
+    for change, seed in product(kind.forms, SEEDS):
+        _, values = drawn(kind, change, seed)
+        fact = kind.fact(NAME, change, values, LIMITS)
+        found = index().read(NAME, fact.text)
+        assert found == (kind, change, {slot: values[slot] for slot in kind.templates[change].slots})
+        assert index().read("Mara", fact.text) is None
 
 
-@by_version
-@pytest.mark.parametrize("seed", SEEDS)
-def test_a_fact_keeps_the_limits_and_every_way_to_say_it_has_its_keywords(kind, change, seed):
-    before, values = drawn(kind, change, seed)
-    fact = kind.fact(NAME, change, values, LIMITS)
-    assert len(fact.text.split()) in LIMITS.words
-    assert_articles(fact.text)
-    for keyword in fact.keywords:
-        assert keyword in fact.text and len(keyword.split()) in LIMITS.keyword_words
-    for template in kind.forms[change].said:
-        said = fill(template, values)
-        assert_articles(said)
-        assert said[-1] in ".!?" and said[0].isupper() and "  " not in said
+@by_kind
+def test_a_fact_keeps_the_limits_and_every_way_to_say_it_has_its_keywords(kind: Kind):
+    for change, seed in product(kind.forms, SEEDS):
+        before, values = drawn(kind, change, seed)
+        fact = kind.fact(NAME, change, values, LIMITS)
+        assert len(fact.text.split()) in LIMITS.words
+        assert_articles(fact.text)
         for keyword in fact.keywords:
-            assert keyword.casefold() in said.casefold(), said
-    if change is not None:
-        assert set(fact.keywords) & set(kind.fact(NAME, None, before, LIMITS).keywords)
+            assert keyword in fact.text and len(keyword.split()) in LIMITS.keyword_words
+        for template in kind.forms[change].said:
+            said = fill(template, values)
+            assert_articles(said)
+            assert said[-1] in ".!?" and said[0].isupper() and "  " not in said
+            for keyword in fact.keywords:
+                assert keyword.casefold() in said.casefold(), said
+        if change is not None:
+            assert set(fact.keywords) & set(kind.fact(NAME, None, before, LIMITS).keywords)
 
 
-@by_version
-@pytest.mark.parametrize("seed", SEEDS)
-def test_what_held_before_a_change_is_told_from_what_holds_now(kind, change, seed):
-    if change is None:
-        return
-    before, values = drawn(kind, change, seed)
-    stems = content_stems(kind.fact(NAME, None, before, LIMITS).text) - content_stems(NAME)
-    telling = stems - content_stems(kind.fact(NAME, change, values, LIMITS).text)
-    for template in kind.before:
-        heard = content_stems(fill(template, before)) & stems
-        assert len(heard) >= 0.5 * len(stems)
-        assert not telling or heard & telling
+@by_kind
+def test_what_held_before_a_change_is_told_from_what_holds_now(kind: Kind):
+    for change, seed in product(kind.forms, SEEDS):
+        before, values = drawn(kind, change, seed)
+        stems = content_stems(kind.fact(NAME, None, before, LIMITS).text) - content_stems(NAME)
+        telling = stems - content_stems(kind.fact(NAME, change, values, LIMITS).text)
+        for template in kind.before:
+            heard = content_stems(fill(template, before)) & stems
+            assert len(heard) >= 0.5 * len(stems)
+            assert not telling or heard & telling
 
 
 def test_the_facts_of_a_track_can_be_changed_in_every_way():
@@ -357,9 +364,9 @@ def test_what_the_assistant_says_of_itself_has_no_keyword():
     general += [text.replace("{keyword}", "") for text in scenes.RECALLS]
     words = [word for pool in (*PAPER_POOLS.values(), *THINGS.values(), *scenes.OCCASIONS.values()) for word in pool]
     words += [word for method in threads.VIEWS.values() for word in method]
-    for kind, change in VERSIONS:
-        _, values = drawn(kind, change, 0)
-        words += kind.fact(NAME, change, values, LIMITS).keywords
+    for kind in KINDS:
+        for change in kind.forms:
+            words += kind.fact(NAME, change, drawn(kind, change, 0)[1], LIMITS).keywords
     assert [(word, text) for word in words for text in general if uses(text, word, NAME)] == []
 
 
@@ -407,8 +414,8 @@ def test_memory_threads_are_read_back_and_fit_however_long_they_get():
 def test_groups_fit_whenever_there_are_enough_events(count, data):
     smallest = data.draw(st.integers(1, min(5, count)))
     largest = data.draw(st.integers(smallest, 8))
-    fewest = data.draw(st.integers(0, count // smallest))
-    most = data.draw(st.integers(fewest, fewest + 3))
+    fewest = data.draw(st.integers(0, min(10, count // smallest)))
+    most = data.draw(st.integers(fewest, 10))
     domains = list(scenes.OCCASIONS.values())
     rng = random.Random(data.draw(st.integers(0, 99)))
     events = tuple(

@@ -285,7 +285,7 @@ def test_origins_changes_and_keywords_are_counted(tmp_path):
     assert statistics["changes_by_track"] == {"career": {"shift": 3}}
     assert statistics["memory_threads_by_method"] == {"emotional_update": 3}
     assert statistics["keywords"]["UPDATE"] == {"keywords": 10, "said": 10, "said_in_turn": 10}
-    # Of three turns, the second is in the third quarter's beginning.
+    # The middle of the second of three turns is where the third quarter begins.
     assert statistics["facts_said_in_quarter"] == [0, 0, 5, 8]
 
 
