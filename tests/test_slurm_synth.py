@@ -127,7 +127,7 @@ def wait_for_run(node, process):
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
 def test_a_signal_stops_everything_and_nothing_is_queued_again(node, number, code):
-    node.serve(f"{SERVER} --latency 60")
+    node.serve(f"{SERVER} --latency 5")
     node.install("scontrol", "echo queued again")
     process = node.submit()
     wait_for_run(node, process)
@@ -140,7 +140,7 @@ def test_a_signal_stops_everything_and_nothing_is_queued_again(node, number, cod
 
 
 def test_the_warning_before_the_time_limit_puts_the_task_back_into_the_queue_and_it_goes_on(node):
-    node.serve(f"{SERVER} --latency 60")
+    node.serve(f"{SERVER} --latency 60")  # it ends its request before it ends, so it has to be killed
     node.install("scontrol", 'echo "scontrol $*"')
     process = node.submit()
     wait_for_run(node, process)

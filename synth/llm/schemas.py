@@ -13,7 +13,7 @@ from synth.tasks import TASKS, Unit
 
 ANSWERS: dict[Unit, type[Record]] = {task.unit: task.answer for task in TASKS}
 
-_DATE = "^[0-9]{4}-[0-9]{2}-[0-9]{2}$"
+_DATE = "^[0-9]{4}-(0[1-9]|1[0-2])-(0[1-9]|[12][0-9]|3[01])$"
 _LAST = ("text", "keywords")
 _NOTES = frozenset({"title", "description", "default"})
 """What pydantic adds that is no constraint; docstrings must not change what a model is told."""

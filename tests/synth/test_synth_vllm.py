@@ -1,0 +1,218 @@
+"""The writer and the command against a real vLLM server on the CPU, whose model is random: its answers fit, and are nonsense."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from llm_cases import llm_settings
+from offline_people import shape
+from pydantic import ValidationError
+from synth_runs import files, synth
+from vllm_server import NAME, serve, vllm_python, write_tiny_model
+
+from deltamem.episode import EpisodeConfig
+from synth.llm import EndpointPool, LLMWriter
+from synth.llm.parsing import FORMAT_RULES, SCHEMA, TRUNCATED
+from synth.offline import OfflineWriter
+from synth.output import write_dataset
+from synth.person import write_person
+from synth.personas import PersonaSettings, draw_personas
+from synth.planning.names import InventedNames
+from synth.records import Person, Record
+from synth.rules import UNIT_RULES, Verdict
+from synth.shape import Range, Shape
+from synth.store import JsonLinesStore
+from synth.tasks import AnswerT, Task, Unit
+from synth.writing import Place, Writer, Written
+
+PYTHON = vllm_python()
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(PYTHON is None, reason="no vLLM: run `make vllm`, or name an interpreter in DELTAMEM_VLLM_PYTHON"),
+]
+
+WINDOW = 32_768
+SESSIONS = 3
+PLACES = 2
+MOST_TOKENS = 1_200
+# Of 25 events; so that three of them are one group, which no random numbers name.
+ONE_GROUP = {"groups": Range(min=16, max=16), "events_per_group": Range(min=3, max=3)}
+
+
+class Recorder(OfflineWriter):
+    """Keeps the first task of each unit."""
+
+    def __init__(self) -> None:
+        super().__init__(1)
+        self.tasks: dict[Unit, Task[Any]] = {}
+
+    async def write(self, task: Task[AnswerT], place: Place) -> Written[AnswerT]:
+        self.tasks.setdefault(task.unit, task)
+        return await super().write(task, place)
+
+
+class HalfRandom(OfflineWriter):
+    """Asks the language model for memory threads, one filling and the dialogues, to which a random model alone never gets."""
+
+    def __init__(self, llm: LLMWriter) -> None:
+        super().__init__(1)
+        self.llm = llm
+
+    async def write(self, task: Task[AnswerT], place: Place) -> Written[AnswerT]:
+        if task.unit in (Unit.EVOLUTION, Unit.DIALOGUE) or place.name.endswith("/filling/0"):
+            return await self.llm.write(task, place)
+        return await super().write(task, place)
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    folder = tmp_path_factory.mktemp("vllm")
+    write_tiny_model(folder / "model", window=WINDOW, vocabulary=4_000)
+    assert PYTHON is not None
+    with serve(PYTHON, folder / "model", folder / "server.log", window=WINDOW, cache=256) as base_url:
+        yield base_url
+
+
+def sizes() -> Shape:
+    return shape("paper").model_copy(update=ONE_GROUP)
+
+
+async def one_person(writer: Writer) -> Person:
+    [persona] = draw_personas(PersonaSettings(), people=1, heldout_share=0.1, seed=1)
+    return await write_person(0, persona, writer, sizes(), InventedNames(1), sessions=SESSIONS, seed=1)
+
+
+def requests(url: str) -> int:
+    """How many the server has answered."""
+    metrics = httpx.get(url.removesuffix("/v1") + "/metrics").text
+    return sum(int(float(count)) for count in re.findall(r"^vllm:request_success_total\{.*\} (\S+)$", metrics, re.MULTILINE))
+
+
+def format_problem(stored: dict[str, Any], answer: type[Record]) -> str | None:
+    """What is wrong with an answer as it was received, without the tolerance of the parser."""
+    if stored["truncated"]:
+        assert stored["completion_tokens"] == MOST_TOKENS
+        return TRUNCATED
+    try:
+        answer.model_validate_json(stored["text"])
+    except ValidationError as error:
+        # All that a schema lets through and a record does not: 31 February, and the year 0.
+        assert {problem["type"] for problem in error.errors()} == {"date_from_datetime_parsing"}, error
+        return SCHEMA
+    return None
+
+
+def format_rule(verdict: Verdict) -> str | None:
+    return next((violation.rule for violation in verdict.violations if violation.rule in FORMAT_RULES), None)
+
+
+def lines(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+
+
+async def test_vllm_takes_all_nine_schemas_and_the_rules_reject_what_it_writes(url, tmp_path, record_property):
+    recorder = Recorder()
+    await one_person(recorder)
+    settings = llm_settings(url, max_tokens=MOST_TOKENS, repairs=1, slots=16, timeout=300)
+    stores = {unit: JsonLinesStore(tmp_path / f"{unit}.jsonl") for unit in Unit}
+    before = requests(url)
+    pool = EndpointPool(settings)
+    await pool.check()
+
+    async def ask(unit: Unit) -> list[Written[Any]]:
+        writer = LLMWriter(settings, pool, stores[unit], seed=1)
+        places = [Place(number, 0, f"p{number:06d}/{unit}/0") for number in range(PLACES)]
+        return await asyncio.gather(*(writer.write(recorder.tasks[unit], place) for place in places))
+
+    units = dict(zip(Unit, await asyncio.gather(*map(ask, Unit)), strict=True))
+    assert pool.structured == {url: "json_schema"}, "a schema was refused"
+    assert pool.retries == 0
+    assert pool.completion_tokens == sum(item.completion_tokens for written in units.values() for item in written)
+    await pool.close()
+    assert requests(url) - before == 2 * PLACES * len(Unit)
+
+    found = Counter()
+    for unit, written in units.items():
+        task = recorder.tasks[unit]
+        stored = [stores[unit].get(key) for key in stores[unit].keys()]
+        stores[unit].close()
+        verdicts = [verdict for item in written for verdict in item.verdicts]
+        assert len(stored) == len(verdicts) == 2 * PLACES
+        problems = Counter(format_problem(answer, task.answer) for answer in stored)
+        assert problems == Counter(map(format_rule, verdicts))
+        found.update(problems)
+        assert all(item.answer is None for item in written)
+        known = {rule.name for rule in UNIT_RULES[unit]} | set(FORMAT_RULES)
+        for verdict in verdicts:
+            assert verdict.violations and all(rule in known and message for rule, message in verdict.violations)
+        prompts = sum(answer["prompt_tokens"] for answer in stored)
+        assert prompts == sum(item.prompt_tokens for item in written) > 2_000 * len(stored)
+        assert all(item.spent_tokens == item.completion_tokens > 0 for item in written)
+    record_property("answers", json.dumps({rule or "rules": count for rule, count in found.items()}))
+    assert found[None] > found.total() / 2
+
+
+async def test_a_life_whose_memories_and_dialogues_are_nonsense_has_no_session(url, tmp_path):
+    settings = llm_settings(url, max_tokens=MOST_TOKENS, repairs=0, slots=16, timeout=300)
+    pool = EndpointPool(settings)
+    with JsonLinesStore(tmp_path / "answers.jsonl") as store:
+        writer = HalfRandom(LLMWriter(settings, pool, store, seed=1))
+        person = await one_person(writer)
+    await pool.close()
+    assert len(person.events) == SESSIONS and person.groups == person.evolutions == ()
+    assert [session.dialogue for session in person.sessions] == [None] * SESSIONS
+    assert [(item.unit, item.where) for item in person.rejections] == [
+        ("evolution", "0"),
+        ("filling", "0"),
+        ("dialogue", "1"),
+        ("dialogue", "2"),
+    ]
+    out = tmp_path / "out"
+    manifest = write_dataset(out, [person], making={}, episode=EpisodeConfig(), seed=1)
+    assert manifest["counts"]["rejected/sessions"] == SESSIONS and not any(lines(out / "sessions.jsonl"))
+    rejected = lines(out / "rejected.jsonl")
+    assert [item["session_index"] for item in rejected] == [None, 0, 1, 2]
+    assert all(item["rules"] and item["reasons"] for item in rejected)
+
+
+def test_the_command_rejects_everybody_says_so_and_asks_nothing_again(url, tmp_path):
+    out = tmp_path / "data"
+    arguments = ["writer=llm", f"llm.base_urls=[{url}]", f"llm.model={NAME}", "llm.repairs=1", "llm.max_tokens=1500"]
+    arguments += ["llm.slots=16", "llm.timeout=300", "people=3", f"sessions={SESSIONS}", f"out={out}"]
+    before = requests(url)
+    done = synth(*arguments)
+    # Nonsense is a finding and no failure of the program.
+    assert (done.returncode, done.stderr) == (0, "")
+    told = dict(re.split(r"\s{2,}", line, maxsplit=1) for line in done.stdout.splitlines()[:-1])
+    assert (told["people"], told["sessions"]) == ("3 rejected", "0")
+    assert re.fullmatch(r"6; broken rules: (fixed|format)\.\w+ [1-6].*", told["answers"])
+    assert requests(url) - before == 6
+
+    rejected = lines(out / "rejected.jsonl")
+    assert [(item["person_id"], item["unit"]) for item in rejected] == [(f"p00000{number}", "fixed") for number in range(3)]
+    assert all(item["rules"] and item["reasons"] for item in rejected)
+    assert (out / "sessions.jsonl").read_text("utf-8") == ""
+    manifest = json.loads((out / "dataset.json").read_text("utf-8"))
+    assert {name: count for name, count in manifest["counts"].items() if count} == {"rejected/people": 3}
+    usage = [item["usage"]["fixed"] for item in lines(out / "people.jsonl")]
+    assert all(item["attempts"] == 2 and item["prompt_tokens"] > 4_000 and item["completion_tokens"] for item in usage)
+    card, report = ((out / name).read_text("utf-8") for name in ("README.md", "report.html"))
+    assert "A language model wrote their" in card and f"| model | {NAME} |" in card
+    assert "| rejected | 3 | 0 |" in card and "3 units of work took 6 answers; 3 units were rejected." in card
+    assert "There is no session that kept all rules." in report
+    for rule in {rule for item in rejected for rule in item["rules"]}:
+        assert f"| {rule} |" in card.replace("\\", "") and rule in report
+
+    first = files(out)
+    again = synth(*arguments)
+    assert (again.returncode, again.stderr) == (0, "")
+    assert requests(url) - before == 6
+    assert files(out) == first
