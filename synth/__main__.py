@@ -20,7 +20,7 @@ def _generate(config: DictConfig) -> int:
     from synth.settings import SynthSettings
 
     settings = validated(config, SynthSettings)
-    from synth.pipeline import generate
+    from synth.pipeline.generate import generate
 
     return generate(settings)
 

@@ -25,7 +25,7 @@ def merge(
     ] = False,
 ) -> None:
     """Check that all shards are whole, and write the files of the data set."""
-    from synth.merge import merge as put_together
+    from synth.pipeline.merge import merge as put_together
 
     merged = put_together(out, partial=partial)
     counts: dict[str, Any] = merged.manifest["counts"]

@@ -18,8 +18,8 @@ from rich.console import Console
 from rich.table import Table
 
 from deltamem.errors import DeltaMemError
+from synth.pipeline.progress import duration
 from synth.planning.scaling import scaled
-from synth.progress import duration
 from synth.settings import EstimateSettings, SynthSettings
 from synth.shape import Shape
 from synth.tasks import AnswerT, Task, Unit
@@ -140,9 +140,9 @@ def measure(settings: SynthSettings) -> Sample:
         DeltaMemError: If the tokenizer cannot be loaded.
     """
     from deltamem.sessions import to_json_line
-    from synth.assembly import labelled_sessions
     from synth.offline import OfflineWriter
     from synth.person import write_person
+    from synth.person.assembly import labelled_sessions
     from synth.planning.names import InventedNames
     from synth.records import Persona
 

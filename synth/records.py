@@ -446,7 +446,7 @@ class UnitUsage(Record):
 
 
 class Person(Record):
-    """Everything that was written of one person; the labelled sessions follow from it (`synth.assembly`).
+    """Everything that was written of one person; the labelled sessions follow from it (`synth.person.assembly`).
 
     Attributes:
         persona: The seed.

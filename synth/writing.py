@@ -53,7 +53,7 @@ class Writer(Protocol):
 
     @property
     def making(self) -> Mapping[str, Any]:
-        """What answers depend on besides the task: kind of writer, prompt hashes, model, sampling, seed. Plain JSON values."""
+        """What answers depend on besides the task: kind of writer, prompt hashes, model, sampling, seed. Plain JSON."""
         ...
 
     async def write(self, task: Task[AnswerT], place: Place) -> Written[AnswerT]:

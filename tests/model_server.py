@@ -1,11 +1,11 @@
-"""A server in a process of its own that answers the prompts of synthesis as a language model would: the offline writer is its brain.
+"""A server in a process of its own that answers the prompts of synthesis; the offline writer is its brain.
 
     python tests/model_server.py --port 0 --latency 0.3 --slots 64 --faults 0.05
 
 It speaks as much of the OpenAI protocol as is asked for. An answer depends on the request alone, so that an interrupted run
 and its resume see what an uninterrupted run sees. Faults: half of them are of transport (500, 429, a time-out), once a
-request; the other half are bad answers (broken JSON, a broken rule), which that very request always gets. ``GET /stats`` tells
-what was served.
+request; the other half are bad answers (broken JSON, a broken rule), which that very request always gets. ``GET /stats``
+tells what was served.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import asyncio
 import hashlib
 import json
 import random
+import re
 import socket
 import subprocess
 import sys
@@ -101,8 +102,13 @@ class ModelServer:
         text = answer(task, rng).model_dump_json()
         if fault in ("json", "rule"):
             self.served[fault] += 1
-            text = text[: len(text) // 3] + "]}" if fault == "json" else text.replace("keywords", "key_words", 1).replace('"turn":', '"turn":9', 1)
+            text = text[: len(text) // 3] + "]}" if fault == "json" else _spoilt(text)
         return 200, _completion(text, len(text) // 4)
+
+
+def _spoilt(text: str) -> str:
+    """An answer that keeps its form and breaks a rule: names and turns are no longer those of the task."""
+    return re.sub(r'"(text|name)":"', r'"\1":"Somebody else ', text).replace('"turn":', '"turn":9', 1)
 
 
 def _completion(text: str, tokens: int) -> dict[str, Any]:

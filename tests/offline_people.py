@@ -8,9 +8,9 @@ from pathlib import Path
 import yaml
 
 from deltamem.sessions import LabelledSession
-from synth.assembly import labelled_sessions
 from synth.offline import OfflineWriter
 from synth.person import write_person
+from synth.person.assembly import labelled_sessions
 from synth.personas import PersonaSettings, draw_personas
 from synth.planning.names import InventedNames
 from synth.records import Person

@@ -11,7 +11,7 @@ from deltamem.audit import Audit, Finding, FindingKind, audit
 from deltamem.embedding import Embedder, Vectors, load_embedder
 from deltamem.memory import Memory, MemoryState
 from deltamem.text.words import words
-from synth.assembly import labelled_sessions
+from synth.person.assembly import labelled_sessions
 
 TIME = datetime(2026, 4, 5, 20, 1)
 

@@ -76,7 +76,7 @@ def serve(python: Path, model: Path, log: Path, *, window: int = WINDOW, cache: 
     command = [python, "-m", "vllm.entrypoints.openai.api_server", "--model", model, "--served-model-name", NAME]
     command += ["--host", "127.0.0.1", "--port", str(port), "--max-model-len", str(window), "--max-num-seqs", "32"]
     command += ["--enforce-eager", "--kv-cache-memory-bytes", str(cache * 2**20)]
-    # A prompt that is read in chunks and has a seed of its own kills the engine of vLLM 0.30 on a CPU, whose random generators
+    # A request with a seed whose prompt is read in chunks kills the engine of vLLM 0.30 on a CPU, where random generators
     # cannot be wound back ("CPU Generator does not use offset").
     command += ["--no-enable-chunked-prefill", "--max-num-batched-tokens", str(window)]
     # With the default back end a random model never leaves the white space between two JSON tokens.

@@ -27,7 +27,7 @@ _LONGEST_CUT_OFF = 2_000
 
 
 class AnswerStore(Protocol):
-    """Where answers are kept (`synth.store.JsonLinesStore`)."""
+    """Where answers are kept (`synth.pipeline.store.JsonLinesStore`)."""
 
     def get(self, key: str) -> dict[str, Any] | None:
         """What was put under a key."""

@@ -14,7 +14,6 @@ from deltamem.files import atomic_writer
 from deltamem.provenance import file_sha256
 from deltamem.sessions import LabelledSession, to_json_line
 from deltamem.training.dataset import open_parquet
-from synth.assembly import labelled_sessions
 from synth.output.card import render_card
 from synth.output.files import (
     CARD_FILE,
@@ -30,6 +29,7 @@ from synth.output.files import (
 )
 from synth.output.report import render, shown_person
 from synth.output.statistics import Statistics
+from synth.person.assembly import labelled_sessions
 from synth.records import Person
 from synth.rules import Violation
 from synth.rules.session import SplitCheck, judge_chain

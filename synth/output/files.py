@@ -55,7 +55,8 @@ def read_manifest(out: Path) -> dict[str, Any]:
 def read_unfinished(out: Path) -> Iterator[Person]:
     """Read the people who are finished so far, in the order of their ids, while others are still being written.
 
-    The stores of a run and of its shards (`synth.store`) are read without their lock; a line that is not whole is left out.
+    The stores of a run and of its shards (`synth.pipeline.store`) are read without their lock; a line that is not whole is
+    left out.
     """
     places: dict[str, tuple[Path, int]] = {}
     for path in sorted([*out.glob("work/people.jsonl"), *out.glob("shards/*/work/people.jsonl")]):

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from deltamem.memory import Event
-from synth.assembly import replay
+from synth.person.assembly import replay
 from synth.records import Dialogue, LifeEvent, Person, Rejection, SessionFact, SynthSession
 from synth.rules.wording import occurs
 from synth.tasks import Unit

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import date
 from typing import Any
 
-from synth.llm import LLMSettings
+from synth.llm.settings import LLMSettings
 from synth.records import Family, FixedPart, LifeGoal
 from synth.tasks import FixedTask
 from synth.writing import Place

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from deltamem.memory import Event
 from deltamem.text.words import normalised
-from synth.assembly import SAME_FACT, Relatedness, assemble, labelled_sessions, replay
+from synth.person.assembly import SAME_FACT, Relatedness, assemble, labelled_sessions, replay
 from synth.records import (
     Career,
     Change,

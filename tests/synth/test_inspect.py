@@ -11,7 +11,7 @@ from rich.console import Console
 
 from deltamem.errors import DeltaMemError
 from synth.output.inspect import inspect
-from synth.store import JsonLinesStore
+from synth.pipeline.store import JsonLinesStore
 
 
 def shown(out: Path, person_id: str | None = None, session: int | None = None, **options: bool) -> str:

@@ -15,8 +15,10 @@ from scripted_server import Reply, completion, failure, replies, serve, too_long
 
 from deltamem.errors import ContextLengthError, DeltaMemError, LLMError
 from deltamem.llm import Answer
-from synth.llm import EndpointPool, LLMSettings, LLMWriter
-from synth.store import JsonLinesStore
+from synth.llm.pool import EndpointPool
+from synth.llm.settings import LLMSettings
+from synth.llm.writer import LLMWriter
+from synth.pipeline.store import JsonLinesStore
 
 SCHEMA: dict[str, Any] = {"type": "object", "properties": {}, "required": [], "additionalProperties": False}
 

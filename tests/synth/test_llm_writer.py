@@ -15,19 +15,20 @@ from omegaconf import OmegaConf
 from scripted_server import Reply, Script, Served, completion, failure, replies, serve, too_long
 
 from deltamem.errors import ContextLengthError
-from synth.llm import EndpointPool, LLMWriter
 from synth.llm import prompts as llm_prompts
 from synth.llm.parsing import FORMAT_RULES
+from synth.llm.pool import EndpointPool
 from synth.llm.prompts import opening, prompt_hashes, read_task, repair, system_prompt
 from synth.llm.schemas import answer_schema
+from synth.llm.writer import LLMWriter
 from synth.offline import answer
 from synth.person import write_person
+from synth.pipeline.store import JsonLinesStore
 from synth.planning.names import RealNames
 from synth.records import FixedPart, Person, Persona
 from synth.rules import UNIT_RULES
 from synth.rules.base import Case, Violation, rule
 from synth.shape import Shape
-from synth.store import JsonLinesStore
 from synth.tasks import TASKS, FixedTask, Unit
 from synth.writing import Place, Written
 

@@ -8,9 +8,9 @@ from synth_runs import files, settings, slow, synth
 
 from deltamem.errors import DeltaMemError
 from deltamem.sessions import read_sessions
-from synth.merge import merge
-from synth.pipeline import generate
-from synth.store import JsonLinesStore
+from synth.pipeline.generate import generate
+from synth.pipeline.merge import merge
+from synth.pipeline.store import JsonLinesStore
 
 
 def run(out, shard, *overrides):

@@ -20,9 +20,9 @@ from deltamem.errors import DeltaMemError
 from deltamem.memory import Event
 from deltamem.sessions import from_json_line, read_sessions
 from deltamem.training.dataset import export
-from synth.assembly import labelled_sessions
 from synth.output import write_dataset
 from synth.output.files import FILES, read_people
+from synth.person.assembly import labelled_sessions
 from synth.records import Exchange, Person
 
 HASHED = {"people.jsonl", "sessions.jsonl", "rejected.jsonl", "train.parquet", "heldout.parquet", "README.md"}

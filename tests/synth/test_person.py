@@ -16,9 +16,10 @@ import yaml
 
 from deltamem.errors import DeltaMemError
 from deltamem.memory import Event
-from synth.assembly import labelled_sessions, replay
 from synth.offline import OfflineWriter
 from synth.person import write_person
+from synth.person.assembly import labelled_sessions, replay
+from synth.person.telling import MOST_EXISTING
 from synth.planning.names import InventedNames, RealNames
 from synth.records import Origin, Person, Persona
 from synth.rules import Verdict, Violation, judge_life
@@ -36,7 +37,6 @@ from synth.tasks import (
     Task,
     Unit,
 )
-from synth.telling import MOST_EXISTING
 from synth.writing import Place, Writer, Written
 
 SHAPES = Path(__file__).parents[2] / "configs" / "shape"

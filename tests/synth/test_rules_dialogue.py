@@ -14,7 +14,7 @@ from synth.records import Dialogue, Exchange, PlannedFact
 from synth.rules import judge_answer
 from synth.rules.dialogue import DIALOGUE, SIMILAR
 from synth.rules.said import Said, uses
-from synth.similarity import EmbedderSimilarity
+from synth.rules.similarity import EmbedderSimilarity
 
 TURNS = tuple(Exchange(user=user, assistant=assistant) for user, assistant in TALK)
 ENTRIES = tuple(PlannedFact(fact_id=f"f{fact}", turn=turn, previous_turn=previous) for fact, turn, previous in PLAN)

@@ -5,7 +5,7 @@ import time
 import numpy as np
 import pytest
 
-from synth.similarity import EmbedderSimilarity
+from synth.rules.similarity import EmbedderSimilarity
 
 
 class Letters:

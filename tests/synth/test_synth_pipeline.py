@@ -10,27 +10,27 @@ import pytest
 import synth_runs
 from synth_runs import files, settings, slow
 
-import synth.pipeline
-import synth.work
+import synth.pipeline.generate
+import synth.pipeline.work
 from deltamem.errors import DeltaMemError, EmbedderUnavailableError, LLMError
 from deltamem.sessions import read_sessions
-from synth.pipeline import generate
+from synth.pipeline.generate import generate
+from synth.pipeline.store import JsonLinesStore
+from synth.pipeline.work import code_hash, is_finished, read_run, work_folder
 from synth.records import Person
-from synth.store import JsonLinesStore
-from synth.work import code_hash, is_finished, read_run, work_folder
 
 
 @pytest.fixture
 def asked(monkeypatch):
     """Numbers of the people that are written, in the order in which they are begun."""
     numbers = []
-    write_person = synth.pipeline.write_person
+    write_person = synth.pipeline.generate.write_person
 
     async def noting(number, *arguments, **named):
         numbers.append(number)
         return await write_person(number, *arguments, **named)
 
-    monkeypatch.setattr(synth.pipeline, "write_person", noting)
+    monkeypatch.setattr(synth.pipeline.generate, "write_person", noting)
     return numbers
 
 
@@ -38,14 +38,14 @@ def asked(monkeypatch):
 def failing(monkeypatch):
     """People by number whose writing ends in an error, as long as they are in it."""
     errors = {}
-    write_person = synth.pipeline.write_person
+    write_person = synth.pipeline.generate.write_person
 
     async def sometimes(number, *arguments, **named):
         if number in errors:
             raise errors[number]
         return await write_person(number, *arguments, **named)
 
-    monkeypatch.setattr(synth.pipeline, "write_person", sometimes)
+    monkeypatch.setattr(synth.pipeline.generate, "write_person", sometimes)
     return errors
 
 
@@ -225,11 +225,11 @@ def test_changed_code_changes_fingerprints_and_changed_commands_do_not(tmp_path)
     shutil.copytree(synth_runs.ROOT / "synth", package, ignore=shutil.ignore_patterns("__pycache__"))
     before = code_hash(package)
     assert before == code_hash()
-    for name in ("commands.py", "output/card.py", "progress.py"):
+    for name in ("commands.py", "output/card.py", "pipeline/progress.py"):
         with (package / name).open("a") as file:
             file.write("\n# changed\n")
         assert code_hash(package) == before, name
-    for name in ("rules/dialogue.py", "planning/timeline.py", "tasks.py", "person.py"):
+    for name in ("rules/dialogue.py", "planning/timeline.py", "tasks.py", "person/graph.py"):
         with (package / name).open("a") as file:
             file.write("\n# changed\n")
         assert code_hash(package) != before, name

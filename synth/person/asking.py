@@ -6,7 +6,7 @@ import asyncio
 import random
 from collections.abc import Iterable
 
-from synth.account import Account
+from synth.person.account import Account
 from synth.records import Persona
 from synth.shape import Shape
 from synth.tasks import AnswerT, Task, Unit

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 
-from synth.asking import Author
+from synth.person.asking import Author
 from synth.planning.names import NameSource
 from synth.planning.skeleton import draft_categories, draft_dynamic, draft_fixed
 from synth.records import Preferences, Profile, TrackedFact

@@ -18,9 +18,9 @@ from typing import Any, NamedTuple
 from deltamem.errors import DeltaMemError
 from deltamem.files import atomic_writer
 from deltamem.provenance import config_hash
+from synth.pipeline.store import JsonLinesStore
 from synth.records import Person, Persona
 from synth.settings import SynthSettings
-from synth.store import JsonLinesStore
 
 WORK_FOLDER = "work"
 SHARDS_FOLDER = "shards"
@@ -35,14 +35,10 @@ _NOT_IN_FINGERPRINTS = {
     "commands.py",
     "contamination.py",
     "estimate.py",
-    "merge.py",
     "output",
     "personas",
-    "pipeline.py",
-    "progress.py",
+    "pipeline",
     "settings.py",
-    "store.py",
-    "work.py",
 }
 """Parts of this package that records do not follow from; of `personas`, they follow from the result alone."""
 
@@ -78,7 +74,7 @@ def work_folder(settings: SynthSettings) -> Path:
     return settings.out / SHARDS_FOLDER / settings.shard.folder / WORK_FOLDER
 
 
-def code_hash(package: Path = Path(__file__).parent) -> str:
+def code_hash(package: Path = Path(__file__).parents[1]) -> str:
     """Hash of the source files that records follow from."""
     found = hashlib.sha256()
     for path in sorted(package.rglob("*.py")):

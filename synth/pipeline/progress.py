@@ -18,7 +18,7 @@ from synth.tasks import Unit
 from synth.writing import Written
 
 if TYPE_CHECKING:
-    from synth.llm import EndpointPool
+    from synth.llm.pool import EndpointPool
 
 STAGES = tuple(dict.fromkeys(unit.stage for unit in Unit))
 """The stages of the paper, in order."""

@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 
 from deltamem.episode import EpisodeConfig
 from deltamem.errors import DeltaMemError
+from synth.pipeline.store import JsonLinesStore
+from synth.pipeline.work import PEOPLE_STORE, SHARDS_FOLDER, WORK_FOLDER, Run, is_finished, read_people, read_run
 from synth.settings import Shard
-from synth.store import JsonLinesStore
-from synth.work import PEOPLE_STORE, SHARDS_FOLDER, WORK_FOLDER, Run, is_finished, read_people, read_run
 
 _SHOWN = 5
 """Missing people that are named."""

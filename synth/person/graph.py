@@ -12,9 +12,10 @@ from collections.abc import Sequence
 
 from deltamem.memory import Event
 from deltamem.text.words import normalised
-from synth.asking import Author
-from synth.assembly import Relatedness, assemble, dues, hold, labelled_sessions
-from synth.enrichment import write_profile
+from synth.person.asking import Author
+from synth.person.assembly import Relatedness, assemble, dues, hold, labelled_sessions
+from synth.person.profile import write_profile
+from synth.person.telling import briefs, existing, known_facts, known_names, mentionable
 from synth.planning.names import NameSource
 from synth.planning.scaling import scaled
 from synth.planning.timeline import plan_events
@@ -40,7 +41,6 @@ from synth.tasks import (
     LinksTask,
     Unit,
 )
-from synth.telling import briefs, existing, known_facts, known_names, mentionable
 from synth.writing import Observer, Writer
 
 

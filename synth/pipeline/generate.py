@@ -1,6 +1,6 @@
 """From settings to a folder of finished people: asyncio over people, stopping and going on.
 
-What is kept, and when it is found again, is told in `synth.work`.
+What is kept, and when it is found again, is told in `synth.pipeline.work`.
 """
 
 from __future__ import annotations
@@ -22,14 +22,9 @@ from synth.estimate import expected_units
 from synth.offline import OfflineWriter
 from synth.person import write_person
 from synth.personas import draw_personas
-from synth.planning.names import InventedNames, NameSource, RealNames
-from synth.progress import Progress, Totals
-from synth.records import Persona
-from synth.settings import SynthSettings
-from synth.similarity import EmbedderSimilarity
-from synth.store import JsonLinesStore
-from synth.tasks import Unit
-from synth.work import (
+from synth.pipeline.progress import Progress, Totals
+from synth.pipeline.store import JsonLinesStore
+from synth.pipeline.work import (
     ANSWERS_STORE,
     ERRORS_FILE,
     PEOPLE_STORE,
@@ -40,10 +35,15 @@ from synth.work import (
     work_folder,
     write_run,
 )
+from synth.planning.names import InventedNames, NameSource, RealNames
+from synth.records import Persona
+from synth.rules.similarity import EmbedderSimilarity
+from synth.settings import SynthSettings
+from synth.tasks import Unit
 from synth.writing import Writer, Written
 
 if TYPE_CHECKING:
-    from synth.llm import EndpointPool
+    from synth.llm.pool import EndpointPool
 
 _DEAD_ENDPOINT = 3
 """People in a row that end in an endpoint's error, without one answer between them, before the run is given up."""
@@ -136,7 +136,8 @@ async def _studio(settings: SynthSettings, folder: Path) -> AsyncIterator[_Studi
     if settings.writer == "offline" or settings.llm is None:
         yield _Studio(OfflineWriter(settings.seed, similarity))
         return
-    from synth.llm import EndpointPool, LLMWriter  # the openai client takes half a second that the offline writer saves
+    from synth.llm.pool import EndpointPool  # the openai client takes half a second that the offline writer saves
+    from synth.llm.writer import LLMWriter
 
     pool = EndpointPool(settings.llm)
     try:

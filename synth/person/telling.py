@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from deltamem.memory import Event
-from synth.assembly import Due, Relatedness
+from synth.person.assembly import Due, Relatedness
 from synth.records import Change, LifeEvent, Profile, StateDelta, SynthSession, Track, TrackedFact
 from synth.tasks import KnownFact, PastEvent
 
