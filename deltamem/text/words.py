@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from enum import StrEnum
-from functools import cache
+from functools import cache, lru_cache
 from typing import NamedTuple
 
 # Words that carry grammar only. Negations are not among them: they turn a fact into its opposite.
@@ -110,7 +110,11 @@ def words(text: str) -> list[str]:
     Numbers stay whole (``3,000``, ``4.5``, ``2026/04/05``), a possessive ``'s`` is cut off, and runs of a script without
     spaces become their character pairs, since finding their words would need a dictionary.
     """
-    return [word for match in _word_pattern(text.isascii()).finditer(_composed(text)) for word in _split(match[0])]
+    if text.isascii():
+        # By far the most texts; nothing in them is composed or without spaces.
+        found = _word_pattern(True).findall(text)
+        return [_split(word)[0] for word in found] if "'" in text else found
+    return [word for match in _word_pattern(False).finditer(_composed(text)) for word in _split(match[0])]
 
 
 def is_pair(word: str) -> bool:
@@ -128,6 +132,7 @@ def content_stems(text: str) -> frozenset[str]:
     return frozenset(stem(word) for word in content_words(text))
 
 
+@lru_cache(maxsize=65_536)
 def stem(word: str) -> str:
     """A key under which the common English forms of a word meet: ``works``, ``working``, ``worked`` and ``work``.
 

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import lru_cache
 from itertools import pairwise
 
 from deltamem.text.words import content_stems, content_words, normalised, stem
@@ -192,6 +193,8 @@ def facts_differ(case: _Filling) -> Iterator[str]:
         seen |= dict.fromkeys(_same(fact.text), label)
 
 
+# The tasks of a person's fillings name mostly the same memories.
+@lru_cache(maxsize=8_192)
 def _same(text: str) -> tuple[str | frozenset[str], ...]:
     """What two texts share if they say the same."""
     stems = content_stems(text)

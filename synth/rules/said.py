@@ -28,7 +28,7 @@ class Utterance:
     @cached_property
     def sequence(self) -> tuple[str, ...]:
         """The stems of the content words, in order."""
-        return tuple(map(_stem, content_words(self.text)))
+        return tuple(map(stem, content_words(self.text)))
 
     @cached_property
     def stems(self) -> frozenset[str]:
@@ -43,7 +43,6 @@ def utterance(text: str) -> Utterance:
     return Utterance(text)
 
 
-_stem = lru_cache(maxsize=32_768)(stem)
 
 
 class Said:
@@ -95,7 +94,7 @@ class Said:
         return [
             word
             for word in content_words(keyword)
-            if (key := _stem(word)) in needed and not 1 <= self._first.get(key, 0) <= turn
+            if (key := stem(word)) in needed and not 1 <= self._first.get(key, 0) <= turn
         ]
 
 
