@@ -201,13 +201,12 @@ class LLM:
             await connection.client.close()
 
     async def _ask(self, request: dict[str, Any]) -> Answer:
-        # The client walks through every field that it knows, which for a schema costs more than sending it.
-        known = {name: value for name, value in request.items() if name not in ("response_format", "extra_body")}
-        body = {**request.get("extra_body", {}), **{name: request[name] for name in ("response_format",) if name in request}}
+        # The client walks through all messages and schemas that it knows to be such, which takes as long as sending them.
+        body = {name: value for name, value in request.items() if name != "extra_body"} | request.get("extra_body", {})
 
         def send(client: openai.AsyncOpenAI) -> Awaitable[_RawResponse]:
             create: Callable[..., Awaitable[_RawResponse]] = client.chat.completions.with_raw_response.create
-            return create(**known, extra_body=body)
+            return create(messages=(), model=self.model, extra_body=body)
 
         answer = (await self._exchange(ChatReply, send)).answer()
         self._count(prompt_tokens=answer.prompt_tokens, completion_tokens=answer.completion_tokens)

@@ -64,6 +64,7 @@ class LLMWriter:
         self._store = store
         self._seed = seed
         self._similarity = similarity
+        self._judging = asyncio.Lock()
         self._making = {
             "writer": "llm",
             "model": settings.model,
@@ -118,7 +119,10 @@ class LLMWriter:
             # An embedding model takes its time and leaves other threads theirs.
             judged = await asyncio.to_thread(judge_answer, task, read, self._similarity)
         else:
-            judged = judge_answer(task, read)
+            # One at a time, and after whatever else can go on: requests do not wait while a wave of answers is judged.
+            async with self._judging:
+                await asyncio.sleep(0)
+                judged = judge_answer(task, read)
         return read, Verdict((*FORMAT_RULES, *judged.checked), judged.violations)
 
     async def _answer(self, messages: Sequence[Mapping[str, str]], unit: Unit, place: Place, attempt: int) -> Answer:

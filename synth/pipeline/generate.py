@@ -89,7 +89,9 @@ def generate(settings: SynthSettings) -> int:
             )
             with JsonLinesStore(folder / PEOPLE_STORE) as store:
                 shift = _Shift(settings, folder, store)
-                asyncio.run(shift.work(personas, stop))
+                __import__('gc').freeze() or __import__('gc').set_threshold(100_000, 50, 100)
+                import gc; gc.freeze(); gc.set_threshold(100_000, 50, 100); import uvloop
+                uvloop.run(shift.work(personas, stop))
                 if stop.received is None:
                     return shift.finish()
         except (asyncio.CancelledError, _Stopped):
