@@ -16,6 +16,8 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Protocol, TypeVar
 from urllib.parse import urlsplit
 
+# The client looks for this module at every request, and finds half of it while another thread is importing it.
+import httpx as _httpx  # noqa: F401
 import openai
 from pydantic import ValidationError
 

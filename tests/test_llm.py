@@ -3,6 +3,8 @@ from __future__ import annotations
 import asyncio
 import gc
 import sqlite3
+import subprocess
+import sys
 import threading
 import time
 import warnings
@@ -347,3 +349,8 @@ async def test_models_are_listed_with_their_windows() -> None:
         ]
         with pytest.raises(LLMError, match=r"refused the request .*404 - not found"):
             await LLM(server.url + "/x", "tiny").models()
+
+
+def test_the_module_that_the_client_looks_for_is_whole_before_another_thread_could_import_it() -> None:
+    script = "import deltamem.llm, sys; sys.exit('Timeout' not in vars(sys.modules['httpx']))"
+    assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0

@@ -10,6 +10,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from deltamem.errors import DeltaMemError
+from synth.pipeline.work import PEOPLE_STORE, SHARDS_FOLDER, WORK_FOLDER
 from synth.records import Person
 
 PEOPLE_FILE = "people.jsonl"
@@ -59,7 +60,8 @@ def read_unfinished(out: Path) -> Iterator[Person]:
     left out.
     """
     places: dict[str, tuple[Path, int]] = {}
-    for path in sorted([*out.glob("work/people.jsonl"), *out.glob("shards/*/work/people.jsonl")]):
+    folders = [out, *(out / SHARDS_FOLDER).glob("*")]
+    for path in sorted(found for folder in folders if (found := folder / WORK_FOLDER / PEOPLE_STORE).is_file()):
         with path.open("rb") as lines:
             start = 0
             for line in lines:

@@ -20,6 +20,13 @@ _OTHERS = {
 """What is checked besides the rules: answers of a language model as they are read, and the splits as they are written."""
 
 
+_REASONS = {
+    "evolution.new_in_life": "A memory thread repeats no fact of the life and no other thread.",
+    "session.some_fact": "A session has something to tell.",
+}
+"""Why the program gives something up while it puts a life together; nothing counts how often it looked."""
+
+
 class RuleRow(NamedTuple):
     """A rule and what became of it.
 
@@ -48,7 +55,7 @@ def rule_rows(manifest: Manifest) -> list[RuleRow]:
     for name in dict.fromkeys([*says, *found]):
         counts = found.get(name, {"checked": 0, "violated": 0, "rejected": 0})
         sent_back = max(0, counts["violated"] - counts["rejected"])
-        rows.append(RuleRow(name, says.get(name, ""), counts["checked"], counts["violated"], sent_back, counts["rejected"]))
+        rows.append(RuleRow(name, says.get(name) or _REASONS.get(name, ""), counts["checked"], counts["violated"], sent_back, counts["rejected"]))
     return rows
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from deltamem.embedding import LazyEmbedder
+from deltamem.embedding import LazyEmbedder, load_embedder
 from deltamem.errors import DeltaMemError, EmbedderUnavailableError, LLMError
 from synth.estimate import expected_units
 from synth.offline import OfflineWriter
@@ -134,10 +134,12 @@ def _signals() -> Iterator[_Stop]:
 
 @asynccontextmanager
 async def _studio(settings: SynthSettings, folder: Path) -> AsyncIterator[_Studio]:
-    similarity = None if settings.embedder is None else EmbedderSimilarity(LazyEmbedder(settings.embedder))
     if settings.writer == "offline" or settings.llm is None:
+        similarity = None if settings.embedder is None else EmbedderSimilarity(LazyEmbedder(settings.embedder))
         yield _Studio(OfflineWriter(settings.seed, similarity))
         return
+    # A language model's texts need it for certain: what is missing is told before anything is paid for.
+    similarity = None if settings.embedder is None else EmbedderSimilarity(load_embedder(settings.embedder))
     from synth.llm.pool import EndpointPool  # the openai client takes half a second that the offline writer saves
     from synth.llm.writer import LLMWriter
 

@@ -106,6 +106,8 @@ def uses(text: str, keyword: str, name: str) -> bool:
         return False
     if stands_in(folded(keyword), spoken.folded):
         return True
+    if len(wanted) == 1 < len(keyword.split()):
+        return False  # what is left of "one in May" stands in "one way" too
     places = range(len(spoken.sequence) - len(wanted) + 1) if wanted else ()
     return any(spoken.sequence[place : place + len(wanted)] == wanted for place in places)
 

@@ -248,6 +248,8 @@ def test_when_a_keyword_is_said(keyword, texts, turn):
         ("A cup of tea?", "cup of tea", True),
         ("A party!", "art", False),
         ("Nothing at all.", NAME, False),
+        ("One way would be to write.", "one in May", False),
+        ("You present one in May, then.", "one in May", True),
     ],
 )
 def test_when_a_text_uses_a_keyword(text, keyword, expected):
