@@ -21,6 +21,8 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tests"))
 
 LATENCY, SLOTS = 0.3, 64
+CLIENT_SLOTS = (80, 64)
+"""Requests in flight: with a few more than the server has slots, the server never waits for the client."""
 
 
 def run(out: Path, *arguments: str) -> tuple[float, float]:
@@ -38,15 +40,16 @@ def run(out: Path, *arguments: str) -> tuple[float, float]:
 def endpoint() -> None:
     from model_server import MODEL, model_server, stats
 
-    with tempfile.TemporaryDirectory() as folder, model_server(latency=LATENCY, slots=SLOTS) as url:
-        arguments = ("people=50", "sessions=25", "shape=paper", "writer=llm", f"llm.base_urls=[{url}]", f"llm.model={MODEL}")
-        seconds, memory = run(Path(folder) / "out", *arguments, f"llm.slots={SLOTS}", "embedder=null")
-        served = stats(url)
-    ideal = served["answers"] * LATENCY / SLOTS
-    print(f"{served['answers']:,} answers, most in flight {served['most in flight']}, asked twice {served['repeated']}")
-    asking = served["seconds"]
-    print(f"ideal {ideal:.1f} s; first request to last answer {asking:.1f} s: {ideal / asking:.1%} of the ideal")
-    print(f"whole command, start and files included, {seconds:.1f} s: {ideal / seconds:.1%}; {memory:,.0f} MiB")
+    for slots in CLIENT_SLOTS:
+        with tempfile.TemporaryDirectory() as folder, model_server(latency=LATENCY, slots=SLOTS) as url:
+            model = (f"llm.base_urls=[{url}]", f"llm.model={MODEL}", f"llm.slots={slots}")
+            sizes = ("people=50", "sessions=25", "shape=paper", "embedder=null")
+            seconds, memory = run(Path(folder) / "out", "writer=llm", *model, *sizes)
+            served = stats(url)
+        ideal, asking = served["answers"] * LATENCY / SLOTS, served["seconds"]
+        print(f"llm.slots={slots}: {served['answers']:,} answers, asked twice {served['repeated']}")
+        print(f"ideal {ideal:.1f} s; first request to last answer {asking:.1f} s: {ideal / asking:.1%} of the ideal")
+        print(f"whole command, start and files included, {seconds:.1f} s: {ideal / seconds:.1%}; {memory:,.0f} MiB")
 
 
 def offline() -> None:

@@ -202,7 +202,9 @@ class LazyEmbedder:
             return self._loaded
 
 
-def load_embedder(name: str = OFFLINE_MODEL, *, device: str = "cpu", batch_size: int = 128) -> CachedEmbedder:
+def load_embedder(
+    name: str = OFFLINE_MODEL, *, device: str = "cpu", batch_size: int = 128, max_texts: int = 500_000
+) -> CachedEmbedder:
     """Load an embedder by name, with a cache in front.
 
     Args:
@@ -210,6 +212,7 @@ def load_embedder(name: str = OFFLINE_MODEL, *, device: str = "cpu", batch_size:
             behind an OpenAI-compatible endpoint.
         device: Torch device of a local model.
         batch_size: Texts a forward pass, or a request.
+        max_texts: How many texts the cache remembers.
 
     Raises:
         EmbedderUnavailableError: If the model cannot be loaded; the message says which command fetches it.
@@ -220,5 +223,5 @@ def load_embedder(name: str = OFFLINE_MODEL, *, device: str = "cpu", batch_size:
         base_url, _, model = name.partition("#")
         if not model:
             raise EmbedderUnavailableError(f"embedder {name!r} names no model; write it as http://host:port/v1#model")
-        return CachedEmbedder(EndpointEmbedder(base_url, model, batch_size=batch_size))
-    return CachedEmbedder(SentenceTransformerEmbedder(name, device=device, batch_size=batch_size))
+        return CachedEmbedder(EndpointEmbedder(base_url, model, batch_size=batch_size), max_texts=max_texts)
+    return CachedEmbedder(SentenceTransformerEmbedder(name, device=device, batch_size=batch_size), max_texts=max_texts)

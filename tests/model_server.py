@@ -1,11 +1,11 @@
 """A server in a process of its own that answers the prompts of synthesis; the offline writer is its brain.
 
-    python tests/model_server.py --port 0 --latency 0.3 --slots 64 --faults 0.05
+    python tests/model_server.py --port 8000 --latency 0.3 --slots 64 --faults 0.05
 
 It speaks as much of the OpenAI protocol as is asked for. An answer depends on the request alone, so that an interrupted run
-and its resume see what an uninterrupted run sees. Faults: half of them are of transport (500, 429, a time-out), once a
-request; the other half are bad answers (broken JSON, a broken rule), which that very request always gets. ``GET /stats``
-tells what was served.
+and its resume see what an uninterrupted run sees. Faults: half of them are of transport (500, 429, an answer that takes
+``--hang`` seconds and is a 503 then, in turn), once a request; the other half are bad answers (broken JSON, a broken rule),
+which that very request always gets. ``GET /stats`` tells what was served.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import hashlib
+import itertools
 import json
 import random
 import re
@@ -33,6 +34,7 @@ from synth.llm.prompts import read_task
 from synth.offline import answer
 
 MODEL = "scripted"
+TRANSPORT_FAULTS, ANSWER_FAULTS = ("500", "429", "hang"), ("json", "rule")
 
 
 class ModelServer:
@@ -44,7 +46,8 @@ class ModelServer:
         self._faults = faults
         self._hang = hang
         self._failed: set[str] = set()
-        self.served: Counter[str] = Counter()
+        self._transport = itertools.cycle(TRANSPORT_FAULTS)
+        self.served = Counter(dict.fromkeys(("calls", "answers", *TRANSPORT_FAULTS, *ANSWER_FAULTS), 0))
         self._requests: Counter[str] = Counter()
         self._in_flight = 0
         self._first = self._last = 0.0
@@ -88,21 +91,23 @@ class ModelServer:
         self.served["calls"] += 1
         key = hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
         rng = random.Random(key)
-        fault = rng.choice(["500", "429", "hang", "json", "rule", "json"]) if rng.random() < self._faults else ""
-        if fault in ("500", "429", "hang") and key not in self._failed:
+        kind = rng.choice(["transport", *ANSWER_FAULTS, "transport"]) if rng.random() < self._faults else ""
+        if kind == "transport" and key not in self._failed:
             self._failed.add(key)
+            fault = next(self._transport)
             self.served[fault] += 1
-            status = {"500": 500, "429": 429, "hang": 0}[fault]
-            return status, {"error": {"message": f"injected {fault}", "type": "x", "code": None}}
+            return 0 if fault == "hang" else int(fault), {
+                "error": {"message": f"injected {fault}", "type": "x", "code": None}
+            }
         if body.get("max_tokens") == 1:  # only asks whether the server is there
             return 200, _completion("x", 1)
         self._requests[key] += 1
         self.served["answers"] += 1
         task = read_task(body["messages"])
         text = answer(task, rng).model_dump_json()
-        if fault in ("json", "rule"):
-            self.served[fault] += 1
-            text = text[: len(text) // 3] + "]}" if fault == "json" else _spoilt(text)
+        if kind in ANSWER_FAULTS:
+            self.served[kind] += 1
+            text = text[: len(text) // 3] + "]}" if kind == "json" else _spoilt(text)
         return 200, _completion(text, len(text) // 4)
 
 
@@ -142,19 +147,19 @@ def model_server(*, latency: float = 0.0, slots: int = 64, faults: float = 0.0, 
         _wait(url, process)
         yield url
     finally:
-        process.terminate()
-        process.wait(timeout=10)
+        process.kill()  # otherwise it would end its requests first
+        process.wait()
 
 
 def stats(url: str) -> dict[str, Any]:
     """What the server has served so far."""
-    with urllib.request.urlopen(url.removesuffix("/v1") + "/stats", timeout=10) as response:
+    with urllib.request.urlopen(url.removesuffix("/v1") + "/stats", timeout=60) as response:
         found: dict[str, Any] = json.load(response)
         return found
 
 
 def _wait(url: str, process: subprocess.Popen[bytes]) -> None:
-    end = time.monotonic() + 30
+    end = time.monotonic() + 120
     while time.monotonic() < end and process.poll() is None:
         try:
             stats(url)

@@ -55,7 +55,16 @@ def rule_rows(manifest: Manifest) -> list[RuleRow]:
     for name in dict.fromkeys([*says, *found]):
         counts = found.get(name, {"checked": 0, "violated": 0, "rejected": 0})
         sent_back = max(0, counts["violated"] - counts["rejected"])
-        rows.append(RuleRow(name, says.get(name) or _REASONS.get(name, ""), counts["checked"], counts["violated"], sent_back, counts["rejected"]))
+        rows.append(
+            RuleRow(
+                name,
+                says.get(name) or _REASONS.get(name, ""),
+                counts["checked"],
+                counts["violated"],
+                sent_back,
+                counts["rejected"],
+            )
+        )
     return rows
 
 

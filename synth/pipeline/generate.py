@@ -6,11 +6,12 @@ What is kept, and when it is found again, is told in `synth.pipeline.work`.
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from types import FrameType
@@ -49,6 +50,12 @@ _DEAD_ENDPOINT = 3
 """People in a row that end in an endpoint's error, without one answer between them, before the run is given up."""
 
 _SHOWN_ERRORS = 3
+
+_REMEMBERED_TEXTS = 20_000
+"""Texts come back within one person only, and memory shall stay flat over hundreds of them."""
+
+_COLLECT_AFTER = 100_000
+"""New objects until garbage is looked for: records hold no cycles, and Python's 700 makes it look at them all the time."""
 
 
 class _GivenUp(Exception):
@@ -89,9 +96,9 @@ def generate(settings: SynthSettings) -> int:
             )
             with JsonLinesStore(folder / PEOPLE_STORE) as store:
                 shift = _Shift(settings, folder, store)
-                __import__('gc').freeze() or __import__('gc').set_threshold(100_000, 50, 100)
-                import gc; gc.freeze(); gc.set_threshold(100_000, 50, 100); import uvloop
-                uvloop.run(shift.work(personas, stop))
+                gc.set_threshold(_COLLECT_AFTER)
+                with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+                    runner.run(shift.work(personas, stop))
                 if stop.received is None:
                     return shift.finish()
         except (asyncio.CancelledError, _Stopped):
@@ -99,6 +106,15 @@ def generate(settings: SynthSettings) -> int:
     number = stop.received or signal.SIGINT
     print(f"stopped by {signal.Signals(number).name}; the same command goes on from here", file=sys.stderr)
     return 128 + number
+
+
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """The faster loop, which the extra installs wherever there is one; None where there is none (Windows)."""
+    try:
+        import uvloop
+    except ImportError:
+        return None
+    return uvloop.new_event_loop
 
 
 class _Stopped(BaseException):
@@ -139,7 +155,11 @@ async def _studio(settings: SynthSettings, folder: Path) -> AsyncIterator[_Studi
         yield _Studio(OfflineWriter(settings.seed, similarity))
         return
     # A language model's texts need it for certain: what is missing is told before anything is paid for.
-    similarity = None if settings.embedder is None else EmbedderSimilarity(load_embedder(settings.embedder))
+    similarity = (
+        None
+        if settings.embedder is None
+        else EmbedderSimilarity(load_embedder(settings.embedder, max_texts=_REMEMBERED_TEXTS))
+    )
     from synth.llm.pool import EndpointPool  # the openai client takes half a second that the offline writer saves
     from synth.llm.writer import LLMWriter
 

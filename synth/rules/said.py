@@ -43,8 +43,6 @@ def utterance(text: str) -> Utterance:
     return Utterance(text)
 
 
-
-
 class Said:
     """What one speaker has said by which turn; turns count from 1."""
 

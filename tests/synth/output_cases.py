@@ -57,7 +57,7 @@ MAKING: dict[str, Any] = {
     "seed": 7,
     "personas": {"source": "personahub"},
     "making": {
-        "kind": "llm",
+        "writer": "llm",
         "model": "gpt-oss-120b",
         "sampling": {"temperature": 1.0, "top_p": 1.0},
         "prompts": {"events": "0123456789abcdef"},

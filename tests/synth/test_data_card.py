@@ -11,7 +11,9 @@ from output_cases import MAKING, person, some_people, write
 
 from synth.personas import LICENCES
 
-OFFLINE = {**MAKING, "writer": "offline", "personas": {"source": "generated"}, "making": {"kind": "offline", "seed": 7}}
+pytestmark = pytest.mark.usefixtures("undrawn")
+
+OFFLINE = {**MAKING, "writer": "offline", "personas": {"source": "generated"}, "making": {"writer": "offline", "seed": 7}}
 
 
 def card(out: Path) -> tuple[dict, str]:

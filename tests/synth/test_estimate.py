@@ -143,8 +143,8 @@ def test_the_command_says_it_all_and_writes_nothing(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_tokenizer_that_is_not_there_is_told(tmp_path):
-    done = synth("estimate", f"estimate.tokenizer={tmp_path}")
+def test_a_tokenizer_that_is_not_there_is_told(tmp_path, command):
+    done = command("estimate", f"estimate.tokenizer={tmp_path}")
     assert done.returncode == 2
     [line] = done.stderr.splitlines()
     assert line.startswith(f"error: config key 'estimate.tokenizer': '{tmp_path}' cannot be loaded")

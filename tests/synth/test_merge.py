@@ -4,13 +4,15 @@ import json
 import re
 
 import pytest
-from synth_runs import files, settings, slow, synth
+from synth_runs import files, settings, slow
 
 from deltamem.errors import DeltaMemError
 from deltamem.sessions import read_sessions
 from synth.pipeline.generate import generate
 from synth.pipeline.merge import merge
 from synth.pipeline.store import JsonLinesStore
+
+pytestmark = pytest.mark.usefixtures("undrawn")
 
 
 def run(out, shard, *overrides):
@@ -130,22 +132,22 @@ def test_an_unsharded_run_with_missing_people_can_be_written_partially(tmp_path)
     assert merge(tmp_path, partial=True).missing == ("p000005",)
 
 
-def test_the_command(tmp_path):
+def test_the_command(tmp_path, command):
     run(tmp_path, "0/2")
-    done = synth("merge", str(tmp_path))
+    done = command("merge", str(tmp_path))
     assert (done.returncode, done.stdout) == (2, "")
     [line] = done.stderr.splitlines()
     assert line.startswith(f"error: {tmp_path}: 1 of 2 shards are missing (1/2)")
-    done = synth("merge", str(tmp_path), "--partial")
+    done = command("merge", str(tmp_path), "--partial")
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith("train: ") and done.stdout.endswith(f"written to {tmp_path}\n")
     assert (tmp_path / "dataset.json").is_file()
 
 
 @pytest.mark.parametrize("folder", ["nothing", "shards/0-of-2/work"])
-def test_a_folder_without_a_run_is_told(tmp_path, folder):
+def test_a_folder_without_a_run_is_told(tmp_path, folder, command):
     (tmp_path / folder).mkdir(parents=True)
-    done = synth("merge", str(tmp_path))
+    done = command("merge", str(tmp_path))
     assert done.returncode == 2
     [line] = done.stderr.splitlines()
     assert line.startswith(f"error: {tmp_path}")

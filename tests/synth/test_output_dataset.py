@@ -22,8 +22,11 @@ from deltamem.sessions import from_json_line, read_sessions
 from deltamem.training.dataset import export
 from synth.output import write_dataset
 from synth.output.files import FILES, read_people
+from synth.output.report import render
 from synth.person.assembly import labelled_sessions
 from synth.records import Exchange, Person
+
+pytestmark = pytest.mark.usefixtures("undrawn")
 
 HASHED = {"people.jsonl", "sessions.jsonl", "rejected.jsonl", "train.parquet", "heldout.parquet", "README.md"}
 
@@ -110,14 +113,16 @@ def test_one_split_alone_has_no_parquet(tmp_path):
 
 
 @pytest.mark.parametrize("chosen", [[], [rejected_person(0), rejected_person(1, "heldout")]], ids=["nobody", "all rejected"])
-def test_a_data_set_without_any_session_is_written_and_says_so(tmp_path, chosen):
+def test_a_data_set_without_any_session_is_written_and_says_so(tmp_path, chosen, monkeypatch):
+    monkeypatch.setattr("synth.output.dataset.render", render)
     manifest = write(tmp_path, chosen)
     assert (tmp_path / "sessions.jsonl").read_bytes() == b""
     assert manifest["counts"]["rejected/people"] == len(chosen)
     assert "There is no session that kept all rules." in (tmp_path / "report.html").read_text("utf-8")
 
 
-def test_the_same_people_give_the_same_bytes_in_any_process(tmp_path):
+def test_the_same_people_give_the_same_bytes_in_any_process(tmp_path, monkeypatch):
+    monkeypatch.setattr("synth.output.dataset.render", render)
     write(tmp_path / "a")
     code = "import sys; from pathlib import Path; from output_cases import write; write(Path(sys.argv[1]))"
     tests = Path(__file__).parents[1]
@@ -202,7 +207,7 @@ def test_a_person_in_both_splits_is_refused(tmp_path):
 
 @pytest.mark.parametrize("sizes", ["tiny", "paper"])
 def test_the_split_of_written_people_is_by_person_and_no_text_crosses_it(tmp_path, sizes):
-    count, sessions = (40, 3) if sizes == "tiny" else (4, 25)
+    count, sessions = (40, 3) if sizes == "tiny" else (4, 12)
     write(tmp_path, offline_people(count, sessions, heldout_share=0.25, sizes=sizes))
     found = {split: list(read_sessions(tmp_path / "sessions.jsonl", split=split)) for split in ("train", "heldout")}
     people, texts, memories = [], [], []

@@ -1,4 +1,4 @@
-"""``python -m synth`` in a process of its own."""
+"""``python -m synth``: what it writes, says and ends with; in a process of its own where that matters."""
 
 import json
 
@@ -7,6 +7,7 @@ import pytest
 from synth_runs import TINY, files, settings, synth
 
 from deltamem.sessions import from_json_line, read_sessions
+from synth.pipeline.generate import generate
 from synth.settings import Shard
 
 
@@ -53,7 +54,10 @@ def test_the_papers_shape_is_the_default(tmp_path):
         (["writer=llm", "llm.slots=0"], "config key 'llm.slots'"),
         (["personas.source=file"], "source=file needs a path"),
         (["personas.source=file", "personas.path=/nowhere/people.txt"], "/nowhere/people.txt"),
-        (["llm.base_urls=[http://127.0.0.1:9/v1]", "writer=llm", "llm.max_retries=0", "people=1"], "127.0.0.1:9"),
+        (
+            ["llm.base_urls=[http://127.0.0.1:9/v1]", "writer=llm", "llm.max_retries=0", "people=1", "embedder=null"],
+            "127.0.0.1:9",
+        ),
         (["estimat"], "unknown command 'estimat'; there are estimate, merge, inspect"),
         (["merge"], "Missing argument 'out'"),
         (["merge", "somewhere", "--quick"], "--quick"),
@@ -64,9 +68,9 @@ def test_the_papers_shape_is_the_default(tmp_path):
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
-def test_bad_input_is_one_line_and_exit_code_2(tmp_path, arguments, told):
-    command = "=" not in arguments[0]
-    done = synth(*arguments, *([] if command else [f"out={tmp_path / 'data'}"]))
+def test_bad_input_is_one_line_and_exit_code_2(tmp_path, arguments, told, command):
+    named = "=" not in arguments[0]
+    done = command(*arguments, *([] if named else [f"out={tmp_path / 'data'}"]))
     assert done.returncode == 2, done.stderr
     assert done.stdout == ""
     [line] = done.stderr.splitlines()
@@ -89,36 +93,36 @@ def test_an_out_that_is_a_file(tmp_path):
     assert (tmp_path / "file").read_text("utf-8") == "mine"
 
 
-def test_the_commands_on_a_finished_data_set(tmp_path):
-    assert synth(*TINY, f"out={tmp_path}").returncode == 0
-    shown = synth("inspect", str(tmp_path), "p000003")
+def test_the_commands_on_a_finished_data_set(tmp_path, command):
+    assert generate(settings(tmp_path)) == 0
+    shown = command("inspect", str(tmp_path), "p000003")
     assert (shown.returncode, shown.stderr) == (0, "")
     assert "p000003" in shown.stdout
     (tmp_path / "report.html").unlink()
-    done = synth("report", str(tmp_path))
+    done = command("report", str(tmp_path))
     assert (done.returncode, done.stdout) == (0, f"written to {tmp_path / 'report.html'}\n")
     assert (tmp_path / "report.html").is_file()
 
 
-def test_copied_passages_are_found(tmp_path):
+def test_copied_passages_are_found(tmp_path, command, undrawn):
     out, benchmark = tmp_path / "data", tmp_path / "benchmark.txt"
-    assert synth(*TINY, f"out={out}").returncode == 0
+    assert generate(settings(out)) == 0
     benchmark.write_text("Purple zeppelins navigate treacherous Carpathian valleys carrying marzipan trombones.", "utf-8")
-    done = synth("contamination", str(out), str(benchmark))
+    done = command("contamination", str(out), str(benchmark))
     assert done.returncode == 0 and "sessions with an overlap: 0" in done.stdout
     session = next(read_sessions(out / "sessions.jsonl"))
     benchmark.write_text(" ".join(turn.content for turn in session.session.dialogue), "utf-8")
-    done = synth("contamination", str(out), str(benchmark), "--words", "5")
+    done = command("contamination", str(out), str(benchmark), "--words", "5")
     assert done.returncode == 1 and "people with an overlap: " in done.stdout
 
 
-def test_personas_are_written_and_read_back(tmp_path):
+def test_personas_are_written_and_read_back(tmp_path, command, undrawn):
     seeds = tmp_path / "seeds.jsonl"
-    done = synth("personas", "9", "--out", str(seeds))
+    done = command("personas", "9", "--out", str(seeds))
     assert (done.returncode, done.stdout) == (0, f"written to {seeds}\n")
     assert len({json.loads(line)["persona"] for line in seeds.open("rb")}) == 9
     out = tmp_path / "data"
-    assert synth(*TINY, "personas.source=file", f"personas.path={seeds}", f"out={out}").returncode == 0
+    assert generate(settings(out, "personas.source=file", f"personas.path={seeds}")) == 0
     used = {json.loads(line)["persona"]["seed"] for line in (out / "people.jsonl").open("rb")}
     assert len(used) == 6 and used <= {json.loads(line)["persona"] for line in seeds.open("rb")}
 

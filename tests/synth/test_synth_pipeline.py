@@ -19,6 +19,8 @@ from synth.pipeline.store import JsonLinesStore
 from synth.pipeline.work import code_hash, is_finished, read_run, work_folder
 from synth.records import Person
 
+pytestmark = pytest.mark.usefixtures("undrawn")
+
 
 @pytest.fixture
 def asked(monkeypatch):

@@ -1,0 +1,39 @@
+"""What saves tests of synthesis most of their time."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+
+import pytest
+
+from synth.__main__ import main
+
+
+@pytest.fixture
+def undrawn(monkeypatch):
+    """The report of a data set is no page, but what one would be drawn from; charts take a second each time."""
+
+    def render(manifest, person):
+        return json.dumps(manifest) + ("" if person is None else person.model_dump_json())
+
+    monkeypatch.setattr("synth.output.dataset.render", render)
+
+
+@pytest.fixture
+def command(monkeypatch, capsys) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """``python -m synth`` in this process: what it ends with, and what it says."""
+    # Both are set by the program itself, which a process of its own would take with it.
+    monkeypatch.setenv("TQDM_DISABLE", "1")
+
+    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+        monkeypatch.setenv("HYDRA_FULL_ERROR", "0")
+        monkeypatch.setattr(sys, "argv", ["synth", *arguments])
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            main()
+        return subprocess.CompletedProcess(arguments, ended.value.code or 0, *capsys.readouterr())
+
+    return run
