@@ -96,8 +96,7 @@ def generate(settings: SynthSettings) -> int:
             )
             with JsonLinesStore(folder / PEOPLE_STORE) as store:
                 shift = _Shift(settings, folder, store)
-                gc.set_threshold(_COLLECT_AFTER)
-                with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+                with _seldom_collecting(), asyncio.Runner(loop_factory=_loop_factory()) as runner:
                     runner.run(shift.work(personas, stop))
                 if stop.received is None:
                     return shift.finish()
@@ -106,6 +105,16 @@ def generate(settings: SynthSettings) -> int:
     number = stop.received or signal.SIGINT
     print(f"stopped by {signal.Signals(number).name}; the same command goes on from here", file=sys.stderr)
     return 128 + number
+
+
+@contextmanager
+def _seldom_collecting() -> Iterator[None]:
+    before = gc.get_threshold()
+    gc.set_threshold(_COLLECT_AFTER)
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
