@@ -1,0 +1,65 @@
+"""What is known of a synthetic person, as immutable and bounded records: persona, profile, events, memories, dialogues."""
+
+from synth.records.base import Change, Domain, Keyword, Keywords, Line, Method, Name, Paragraph, Persona, Record, Track
+from synth.records.dialogue import Dialogue, Exchange, PlannedFact
+from synth.records.life import EventSlot, LifeEvent, Participant, PlannedChange, StateDelta
+from synth.records.memories import EventGroup, Evolution, Origin, SessionFact
+from synth.records.person import Person, Rejection, SynthSession, UnitUsage
+from synth.records.profile import (
+    Career,
+    DynamicPart,
+    Fact,
+    Family,
+    FixedPart,
+    Health,
+    LifeGoal,
+    Preference,
+    PreferenceGroup,
+    Preferences,
+    Profile,
+    Relationship,
+    TrackedFact,
+)
+
+__all__ = [
+    "Career",
+    "Change",
+    "Dialogue",
+    "Domain",
+    "DynamicPart",
+    "EventGroup",
+    "EventSlot",
+    "Evolution",
+    "Exchange",
+    "Fact",
+    "Family",
+    "FixedPart",
+    "Health",
+    "Keyword",
+    "Keywords",
+    "LifeEvent",
+    "LifeGoal",
+    "Line",
+    "Method",
+    "Name",
+    "Origin",
+    "Paragraph",
+    "Participant",
+    "Person",
+    "Persona",
+    "PlannedChange",
+    "PlannedFact",
+    "Preference",
+    "PreferenceGroup",
+    "Preferences",
+    "Profile",
+    "Record",
+    "Rejection",
+    "Relationship",
+    "SessionFact",
+    "StateDelta",
+    "SynthSession",
+    "Track",
+    "TrackedFact",
+    "UnitUsage",
+]
