@@ -223,9 +223,8 @@ def show(settings: SynthSettings, found: Estimate) -> None:
         f"GPU hours: about {found.gpu_hours:,.0f} (the paper reports about {PAPER_GPU_HOURS} for 300 people x 25 sessions)"
     )
     slots = (llm.slots * len(llm.base_urls) if llm else 1) * settings.shard.of
-    console.print(
-        f"time: about {duration(found.wall_seconds)} with {slots} slots and {assumed.gpus} GPUs, bound by {found.bound}"
-    )
+    gpus = "1 GPU" if assumed.gpus == 1 else f"{assumed.gpus} GPUs"
+    console.print(f"time: about {duration(found.wall_seconds)} with {slots} slots on {gpus}, bound by {found.bound}")
     console.print(f"disk: about {found.disk_bytes / 1e6:,.0f} MB")
     counting = assumed.tokenizer or f"{assumed.characters_per_token:g} characters a token"
     console.print("assumptions (keys estimate.*; replace them by what your server shows):")

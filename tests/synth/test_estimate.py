@@ -138,7 +138,7 @@ def test_the_command_says_it_all_and_writes_nothing(tmp_path):
     assert text.startswith("300 people x 25 sessions, written by openai/gpt-oss-120b; nothing has been asked yet\n")
     assert re.search(r"^dialogue +9,375 +[\d,]+ +[\d,]+$", text, re.MULTILINE)
     assert re.search(r"^GPU hours: about [\d,]+ \(the paper reports about 500 ", text, re.MULTILINE)
-    assert re.search(r"^time: about .* with 64 slots and 1 GPUs, bound by ", text, re.MULTILINE)
+    assert re.search(r"^time: about .* with 64 slots on 1 GPU, bound by ", text, re.MULTILINE)
     assert "25% of the answers are sent back (repair_rate)" in text
     assert list(tmp_path.iterdir()) == []
 
