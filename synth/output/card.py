@@ -48,7 +48,7 @@ def render_card(manifest: Mapping[str, Any], *, parquet: bool) -> str:
     sessions = counts["train/sessions"] + counts["heldout/sessions"]
     return environment.get_template("card.md.j2").render(
         making=making,
-        writer={**writer, "kind": making.get("writer", "offline")},
+        by_model=making.get("writer") == "llm",
         licence=_LICENCE_IDS[source],
         terms=LICENCES[source],
         facts=_facts(manifest),
