@@ -17,8 +17,8 @@ from deltamem.cli import run_hydra, validated
 from deltamem.files import atomic_writer
 from deltamem.provenance import git_commit, versions
 from deltamem.stages import run_stages
-from deltamem.training.launch import TrainingFailedError
 from deltamem.training.pipeline import stages, synthesis
+from deltamem.training.run.launch import TrainingFailedError
 from deltamem.training.settings import TrainSettings
 
 

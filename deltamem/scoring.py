@@ -31,3 +31,7 @@ class Scorer(Protocol):
             every episode.
         """
         ...
+
+    def detail(self, labelled: LabelledSession, trajectory: Trajectory, embed: EmbedTexts) -> dict[str, Any]:
+        """Score one episode for a reader: plain JSON values with the parts, the matched pairs and what is left over."""
+        ...

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
+from typing import Any
+
 from deltamem.episode import Trajectory
 from deltamem.scoring import EmbedTexts
 from deltamem.sessions import LabelledSession
 from rewards.diagnostics import count
-from rewards.total import Weights, score
+from rewards.total import TotalScore, Weights, score
 from rewards.transition import TransitionOptions, check_options
 
 
@@ -52,7 +55,7 @@ class DeltaMemScorer:
             ``reward, format, retrieval, transition, precision, recall, positive_distance, negative_distance`` and the
             counts of `rewards.diagnostics` under ``count/<name>``.
         """
-        total = score(trajectory, labelled, embed, weights=self._weights, **self._options)
+        total = self._score(labelled, trajectory, embed)
         transition = total.transition
         figures = {
             "reward": total.reward,
@@ -66,3 +69,10 @@ class DeltaMemScorer:
         }
         counts = count(labelled, trajectory, transition)
         return figures | {f"count/{name}": float(value) for name, value in counts.items()}
+
+    def detail(self, labelled: LabelledSession, trajectory: Trajectory, embed: EmbedTexts) -> dict[str, Any]:
+        """The `rewards.total.TotalScore` of an episode as plain JSON values."""
+        return asdict(self._score(labelled, trajectory, embed))
+
+    def _score(self, labelled: LabelledSession, trajectory: Trajectory, embed: EmbedTexts) -> TotalScore:
+        return score(trajectory, labelled, embed, weights=self._weights, **self._options)

@@ -19,7 +19,7 @@ from deltamem.errors import DeltaMemError
 from deltamem.generation import Generated
 from deltamem.policy import Completion
 from deltamem.sessions import LabelledSession
-from deltamem.training.tiny_model import TinyModelConfig, build
+from deltamem.training.tiny.model import TinyModelConfig, build
 
 EPISODE = EpisodeConfig("manager_compact", "session_compact", memory_fields=("text", "time", "id"))
 CONTEXT = 512

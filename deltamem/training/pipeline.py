@@ -21,8 +21,8 @@ from deltamem.provenance import file_sha256
 from deltamem.sessions import LabelledSession, read_sessions
 from deltamem.stages import Stage
 from deltamem.training import dataset
-from deltamem.training.checkpoints import export_policy, latest_complete
-from deltamem.training.launch import run_grpo
+from deltamem.training.run.checkpoints import export_policy, latest_complete
+from deltamem.training.run.launch import run_grpo
 from deltamem.training.settings import TrainSettings
 
 Options = TypeVar("Options")
@@ -136,7 +136,7 @@ def _options(kind: type[Options], values: Mapping[str, Any], key: str) -> Option
 
 
 def _build_model(settings: TrainSettings) -> None:
-    from deltamem.training.tiny_model import TinyModelConfig, build
+    from deltamem.training.tiny.model import TinyModelConfig, build
 
     options = _options(TinyModelConfig, settings.model or {}, "model")
     target = settings.out / "model"
@@ -149,7 +149,7 @@ def _warm_start(settings: TrainSettings, console: Console) -> None:
     import torch
     from transformers import AutoTokenizer, Qwen3ForCausalLM
 
-    from deltamem.training.warm_start import WarmStartConfig, WarmStartStep, warm_start
+    from deltamem.training.tiny.warm_start import WarmStartConfig, WarmStartStep, warm_start
 
     options = _options(WarmStartConfig, settings.warm_start or {}, "warm_start")
     if settings.cpu_threads is not None:

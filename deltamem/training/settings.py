@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -37,12 +37,22 @@ class EpisodeSettings(_Strict):
 
 
 class EmbedderSettings(_Strict):
-    """Arguments of `deltamem.training.embedding_actor.connect`."""
+    """Which model embeds, where, and where the vectors of known texts are kept; see `deltamem.training.embeddings`."""
 
     name: str
     device: str
     batch_size: int = Field(ge=1)
     threads: int = Field(ge=1)
+    store: Path
+
+
+class LimitSettings(_Strict):
+    """How token limits follow from the data; see `deltamem.training.lengths`."""
+
+    fit: bool
+    thinking_tokens: int = Field(ge=0)
+    response_quantile: float = Field(gt=0.0, le=1.0)
+    multiple: int = Field(ge=1)
 
 
 class TrainSettings(_Strict):
@@ -55,6 +65,7 @@ class TrainSettings(_Strict):
     data: DataSettings
     episode: EpisodeSettings
     turn_tokens: int = Field(ge=1)
+    limits: LimitSettings
     embedder: EmbedderSettings
     reward: dict[str, Any]
     max_failure_rate: float = Field(ge=0.0, le=1.0)
@@ -64,3 +75,6 @@ class TrainSettings(_Strict):
     warm_start: dict[str, Any] | None
     poll_seconds: float = Field(gt=0.0)
     sort_by_length: bool
+    seeded_rollouts: bool
+    shown_sessions: int = Field(ge=0)
+    trackers: tuple[Literal["tensorboard", "wandb"], ...]

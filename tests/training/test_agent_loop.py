@@ -19,8 +19,8 @@ from deltamem.embedding import Vectors
 from deltamem.episode import EpisodeConfig, Trajectory
 from deltamem.protocol import Violation
 from deltamem.sessions import LabelledSession, to_json_line
-from deltamem.training.agent_loop import DeltaMemAgentLoop, Services
-from deltamem.training.embedding_actor import EmbeddingClient, TextVectors
+from deltamem.training.embeddings.actor import EmbeddingClient, TextVectors
+from deltamem.training.rollout.agent_loop import DeltaMemAgentLoop, Services
 
 SEARCH = '<think>look</think><tool_call>{"name": "search_memory", "arguments": {"query_list": ["home"]}}</tool_call>'
 EPISODE = EpisodeConfig(system_prompt="manager_compact", session_prompt="session_compact", k=1, max_turns=3)

@@ -14,11 +14,11 @@ import torch
 
 from deltamem.errors import DeltaMemError
 from deltamem.stages import Stage, run_stages
-from deltamem.training.checkpoints import check_space, latest_complete, parameter_count, remove_incomplete
-from deltamem.training.grpo import reason
-from deltamem.training.launch import last_words
-from deltamem.training.progress import MetricsFile, Tail, convert, read_metrics
-from deltamem.training.replay_buffer import check_failures, rollout_metrics
+from deltamem.training.rollout.replay_buffer import check_failures, rollout_metrics
+from deltamem.training.run.checkpoints import check_space, latest_complete, parameter_count, remove_incomplete
+from deltamem.training.run.child import reason
+from deltamem.training.run.launch import last_words
+from deltamem.training.run.progress import MetricsFile, Tail, convert, read_metrics
 
 
 def write_checkpoint(folder: Path, step: int) -> Path:

@@ -16,7 +16,7 @@ from deltamem.episode import Episode, EpisodeConfig, Finished, Message, Search, 
 from deltamem.memory import Event, Memory
 from deltamem.protocol import read_turn
 from deltamem.sessions import LabelledSession
-from deltamem.training.teacher import query_for, target_trajectory
+from deltamem.training.tiny.teacher import query_for, target_trajectory
 from rewards.total import score
 
 FULL = EpisodeConfig()

@@ -12,10 +12,10 @@ from tiny_cases import COMPACT, SMALL, sessions, tokenizer_for
 from transformers import AutoTokenizer, Qwen3Config, Qwen3ForCausalLM
 
 from deltamem.episode import EpisodeConfig, Message
-from deltamem.training.structured_start import structured_start
-from deltamem.training.teacher import target_trajectory
-from deltamem.training.tiny_model import TinyModelConfig, build, chat_text, new_model, scaffolds
-from deltamem.training.warm_start import WarmStartConfig, warm_start
+from deltamem.training.tiny.model import TinyModelConfig, build, chat_text, new_model, scaffolds
+from deltamem.training.tiny.structured_start import structured_start
+from deltamem.training.tiny.teacher import target_trajectory
+from deltamem.training.tiny.warm_start import WarmStartConfig, warm_start
 
 EPISODES = [
     COMPACT,

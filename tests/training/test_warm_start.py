@@ -9,9 +9,9 @@ import torch
 from tiny_cases import COMPACT, SMALL, sessions, tokenizer_for
 from transformers import Qwen3ForCausalLM
 
-from deltamem.training.teacher import target_trajectory
-from deltamem.training.tiny_model import chat_text, new_model
-from deltamem.training.warm_start import WarmStartConfig, WarmStartStep, _trajectory_batches, _Weigher, warm_start
+from deltamem.training.tiny.model import chat_text, new_model
+from deltamem.training.tiny.teacher import target_trajectory
+from deltamem.training.tiny.warm_start import WarmStartConfig, WarmStartStep, _trajectory_batches, _Weigher, warm_start
 
 FEW_STEPS = WarmStartConfig(copy_steps=3, steps=27, batch_size=8, matrix_lr=0.06, other_lr=0.012, decay_share=0.1)
 """Faster than the defaults, because the rate still rises for thirty steps."""
@@ -109,7 +109,7 @@ def test_the_teacher_is_complete_first_and_careless_afterwards():
 
     original = _trajectory_batches
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("deltamem.training.warm_start._trajectory_batches", batches)
+        patch.setattr("deltamem.training.tiny.warm_start._trajectory_batches", batches)
         _, reported = train(WarmStartConfig(copy_steps=1, steps=4, batch_size=2, complete_share=0.5), seed=0)
     assert phases == [(0.0, 0.0), WarmStartConfig().careless]
     assert [step.phase for step in reported] == ["copy"] + ["trajectories"] * 4

@@ -10,8 +10,8 @@ from transformers import PreTrainedTokenizerFast
 
 from deltamem.episode import EpisodeConfig
 from deltamem.sessions import LabelledSession
-from deltamem.training.teacher import target_trajectory
-from deltamem.training.tiny_model import TinyModelConfig, chat_text, train_tokenizer
+from deltamem.training.tiny.model import TinyModelConfig, chat_text, train_tokenizer
+from deltamem.training.tiny.teacher import target_trajectory
 
 COMPACT = EpisodeConfig("manager_compact", "session_compact", memory_fields=("text", "time", "id"))
 """The episode of the tiny experiment."""
@@ -27,7 +27,7 @@ def chat_template_only() -> PreTrainedTokenizerFast:
     """Renders conversations; knows no words."""
     from tokenizers import Tokenizer, models
 
-    from deltamem.training.tiny_model import CHAT_TEMPLATE
+    from deltamem.training.tiny.model import CHAT_TEMPLATE
 
     return PreTrainedTokenizerFast(tokenizer_object=Tokenizer(models.BPE()), chat_template=CHAT_TEMPLATE)
 

@@ -22,7 +22,7 @@ from deltamem.memory import apply
 from deltamem.protocol import Violation
 from deltamem.scoring import Scorer
 from deltamem.sessions import LabelledSession, from_json_line
-from deltamem.training.embedding_actor import EmbeddingClient, Lookup, connect
+from deltamem.training.embeddings.actor import EmbeddingClient, Lookup, connect
 
 logger = logging.getLogger(__name__)
 
@@ -70,7 +70,7 @@ def services(settings: str) -> Services:
 
     Args:
         settings: JSON with `episode` (fields of `EpisodeConfig`), `turn_tokens`, `scorer` (a Hydra ``_target_``) and
-            `embedder` (arguments of `deltamem.training.embedding_actor.connect`).
+            `embedder` (arguments of `deltamem.training.embeddings.actor.connect`).
     """
     values = json.loads(settings)
     fields = values["episode"]
@@ -109,7 +109,8 @@ class DeltaMemAgentLoop(AgentLoopBase):  # type: ignore[misc]
         """Run one episode over a row of the data set.
 
         Whatever breaks is logged and becomes a failed trajectory without a gradient: verl would swallow the exception and
-        go on with fewer rollouts. `deltamem.training.replay_buffer` counts the failures and ends the run if they are many.
+        go on with fewer rollouts. `deltamem.training.rollout.replay_buffer` counts the failures and ends the run if they
+        are many.
 
         Args:
             sampling_params: Of verl.

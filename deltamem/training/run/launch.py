@@ -18,9 +18,9 @@ from rich.console import Console
 from deltamem.errors import DeltaMemError
 from deltamem.files import atomic_writer
 from deltamem.provenance import config_hash
-from deltamem.training.checkpoints import check_space, latest_complete, remove_incomplete, step_of
 from deltamem.training.dataset import AGENT_NAME
-from deltamem.training.progress import GrpoProgress, MetricsFile, Tail
+from deltamem.training.run.checkpoints import check_space, latest_complete, remove_incomplete, step_of
+from deltamem.training.run.progress import GrpoProgress, MetricsFile, Tail
 from deltamem.training.settings import TrainSettings
 
 _POLL_SECONDS = 0.5
@@ -100,7 +100,7 @@ def _follow(
     with log.open("wb") as output:
         # A session of its own: Ctrl-C reaches this process only, which then ends the child and its ray instance in order.
         child = subprocess.Popen(
-            [sys.executable, "-m", "deltamem.training.grpo", str(config)],
+            [sys.executable, "-m", "deltamem.training.run.child", str(config)],
             stdout=output,
             stderr=subprocess.STDOUT,
             stdin=subprocess.DEVNULL,
@@ -156,7 +156,7 @@ def environment(settings: TrainSettings, verl_metrics: Path) -> dict[str, str]:
         "PYTHONUNBUFFERED": "1",
     }
     # The workers must find this package and the scorer's, whatever folder ray starts them in.
-    root = str(Path(__file__).resolve().parents[2])
+    root = str(Path(__file__).resolve().parents[3])
     env["PYTHONPATH"] = os.pathsep.join([root, *filter(None, [env.get("PYTHONPATH")])])
     if os.environ.get("DELTAMEM_ALLOW_HUB") != "1":
         env["HF_HUB_OFFLINE"] = "1"
@@ -180,10 +180,10 @@ def agent_loop_config(settings: TrainSettings) -> ListConfig:
     shared = {
         "turn_tokens": settings.turn_tokens,
         "episode": settings.episode.model_dump(mode="json"),
-        "embedder": settings.embedder.model_dump(),
+        "embedder": settings.embedder.model_dump(exclude={"store"}),
         "scorer": settings.reward,
     }
-    target = "deltamem.training.agent_loop.DeltaMemAgentLoop"
+    target = "deltamem.training.rollout.agent_loop.DeltaMemAgentLoop"
     return OmegaConf.create([{"name": AGENT_NAME, "_target_": target, "settings": json.dumps(shared)}])
 
 

@@ -16,8 +16,8 @@ from transformers import PreTrainedTokenizerFast, Qwen3ForCausalLM
 
 from deltamem.episode import EpisodeConfig
 from deltamem.sessions import LabelledSession
-from deltamem.training.teacher import target_trajectory
-from deltamem.training.tiny_model import TURN_END, TURN_START, chat_text
+from deltamem.training.tiny.model import TURN_END, TURN_START, chat_text
+from deltamem.training.tiny.teacher import target_trajectory
 
 
 @dataclass(frozen=True, slots=True)

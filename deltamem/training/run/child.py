@@ -1,6 +1,6 @@
 """GRPO in a process of its own: verl's trainer over a composed configuration.
 
-    python -m deltamem.training.grpo CONFIG.yaml
+    python -m deltamem.training.run.child CONFIG.yaml
 
 Exit code 0 when the last step is done, else 1 with one sentence as the last line on stderr.
 """

@@ -13,8 +13,8 @@ from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
 from deltamem.episode import EpisodeConfig, MemoryField, Message
 from deltamem.sessions import LabelledSession
-from deltamem.training.structured_start import structured_start
-from deltamem.training.teacher import ANSWER_THOUGHT, SEARCH_THOUGHT, target_trajectory
+from deltamem.training.tiny.structured_start import structured_start
+from deltamem.training.tiny.teacher import ANSWER_THOUGHT, SEARCH_THOUGHT, target_trajectory
 
 END_OF_TEXT, TURN_START, TURN_END = "<|endoftext|>", "<|im_start|>", "<|im_end|>"
 

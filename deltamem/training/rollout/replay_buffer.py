@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from transfer_queue import KVBatchMeta
 from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer
 
 from deltamem.errors import DeltaMemError
+from deltamem.training.run.stop import SaveAndStop, StopRequest
 
 logger = logging.getLogger(__name__)
 
@@ -27,26 +29,36 @@ PREFIX = "deltamem"
 class DeltaMemReplayBuffer(ReplayBuffer):  # type: ignore[misc]
     """The synchronous replay buffer of verl."""
 
-    def __init__(self, *, sampler_kwargs: Mapping[str, Any], **kwargs: Any) -> None:
+    def __init__(self, *, sampler_kwargs: Mapping[str, Any], refill_fn: Callable[..., Any], **kwargs: Any) -> None:
         """Make the buffer; verl calls this.
 
         Args:
             sampler_kwargs: ``trainer.v1.sampler.sampler_kwargs``: `poll_seconds`, `max_failure_rate`, `sort_by_length`,
                 the numbers of rollouts a session, `train_rollouts` and `heldout_rollouts`, and `rates`, see
-                `rollout_metrics`.
+                `rollout_metrics`, and `stop_file`.
+            refill_fn: A method of the trainer, through which its configuration is reached: nothing else of it is handed out.
             kwargs: What verl passes on.
         """
         self._options = dict(sampler_kwargs)
-        super().__init__(sampler_kwargs=sampler_kwargs, poll_interval=self._options["poll_seconds"], **kwargs)
+        trainer: Any = getattr(refill_fn, "__self__")  # noqa: B009
+        self._stop = SaveAndStop(StopRequest(Path(self._options["stop_file"])), trainer.config)
+        super().__init__(
+            sampler_kwargs=sampler_kwargs, poll_interval=self._options["poll_seconds"], refill_fn=refill_fn, **kwargs
+        )
 
     def sample(self, global_steps: int, partition_id: str, batch_size: int) -> tuple[KVBatchMeta, dict[str, Any]]:
         """Wait for a batch, look at it, and return it with metrics.
 
         Raises:
             DeltaMemError: If too large a share of its rollouts failed.
+            StoppedError: If the trainer was asked to end, and has saved the step before.
         """
-        batch, metrics = super().sample(global_steps, partition_id, batch_size)
         training = partition_id == "train"
+        if training:
+            self._stop.before_step()
+        batch, metrics = super().sample(global_steps, partition_id, batch_size)
+        if training:
+            self._stop.during_step()
         expected = batch_size * self._options["train_rollouts" if training else "heldout_rollouts"]
         fields = _extra_fields(batch)
         lost = Counter(str(entry["failure"]) for entry in fields if entry["failure"])

@@ -1,0 +1,1 @@
+"""Everything that can be checked before a GPU is touched."""

@@ -1,0 +1,1 @@
+"""One GRPO run: the child process with verl's trainer, its checkpoints, metrics, interruption."""
