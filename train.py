@@ -1,16 +1,16 @@
 """Training: ``python train.py +experiment=tiny``, or ``+experiment=qwen8b deltamem.sessions=FILE deltamem.out=FOLDER``.
 
-The same command again goes on where an interrupted run stopped. ``--cfg job`` prints the whole configuration.
+The same command again goes on where an interrupted run stopped. ``--cfg job`` prints the whole configuration,
+``preflight=true`` checks it and what it needs; ``-m`` with ``+ablation=tau`` trains once for every threshold.
 """
 
 from __future__ import annotations
 
 import json
-import signal
 import sys
 from pathlib import Path
 
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig, OmegaConf, open_dict
 from rich.console import Console
 
 from deltamem.cli import run_hydra, validated
@@ -18,7 +18,10 @@ from deltamem.files import atomic_writer
 from deltamem.provenance import git_commit, versions
 from deltamem.stages import run_stages
 from deltamem.training.pipeline import stages, synthesis
-from deltamem.training.run.launch import TrainingFailedError
+from deltamem.training.preflight.run import preflight
+from deltamem.training.run.launch import RunStoppedError, TrainingFailedError
+from deltamem.training.run.lock import locked
+from deltamem.training.run.signals import NOT_FINISHED, listen
 from deltamem.training.settings import TrainSettings
 
 
@@ -26,10 +29,11 @@ def main(config: DictConfig) -> int:
     """Run all stages that are not done yet.
 
     Returns:
-        0, or 1 if training failed.
+        0, or 1 if training failed; 2 if a preflight found something wrong; 75 if SIGUSR1 stopped it.
     """
-    # A batch system ends jobs with SIGTERM: treat it like Ctrl-C, so that the child and its ray instance end too.
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    listen()
+    with open_dict(config):
+        only_check = config.pop("preflight")
     settings = validated(config.deltamem, TrainSettings)
     # Ray workers run in folders of their own: paths must be absolute before they are spread over the configuration.
     config.deltamem.out = str(settings.out.absolute())
@@ -37,7 +41,13 @@ def main(config: DictConfig) -> int:
     OmegaConf.resolve(config)
     settings = validated(config.deltamem, TrainSettings)
     console = Console(highlight=False)
-    settings.out.mkdir(parents=True, exist_ok=True)
+    if only_check:
+        return preflight(config, settings, console)
+    with locked(settings.out / "lock", patience=0.0):
+        return _run(config, settings, console)
+
+
+def _run(config: DictConfig, settings: TrainSettings, console: Console) -> int:
     seconds = run_stages(synthesis(settings), settings.out / "stages", console.print)
     todo = stages(config, settings, console)
     try:
@@ -45,6 +55,9 @@ def main(config: DictConfig) -> int:
     except TrainingFailedError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
+    except RunStoppedError as stopped:
+        console.print(f"grpo: {stopped}", soft_wrap=True)
+        return NOT_FINISHED
     with atomic_writer(settings.out / "train.json") as file:
         made = {"seconds": seconds, "seed": settings.seed, "git_commit": git_commit(), "versions": versions()}
         json.dump(made, file, indent=2)

@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from deltamem.chat_turns import turn_format
 from deltamem.episode import Message
 from deltamem.errors import DeltaMemError
 from deltamem.generation import BatchGenerator, Generated
@@ -28,7 +29,14 @@ class CheckpointPolicy:
     """
 
     def __init__(
-        self, folder: Path, *, temperature: float = 1.0, seed: int = 0, max_new_tokens: int = 512, threads: int | None = None
+        self,
+        folder: Path,
+        *,
+        temperature: float = 1.0,
+        seed: int = 0,
+        max_new_tokens: int = 512,
+        threads: int | None = None,
+        thinking: bool = True,
     ) -> None:
         """Load model and tokenizer.
 
@@ -38,16 +46,28 @@ class CheckpointPolicy:
             seed: Of the sampling.
             max_new_tokens: Of one assistant text.
             threads: Of torch; by default one for each core.
+            thinking: As in `deltamem.episode.EpisodeConfig`; the chat template is told.
 
         Raises:
-            DeltaMemError: If the folder holds no such model.
+            DeltaMemError: If the folder holds no such model, or its chat template does not fit.
         """
         import torch
 
         torch.set_num_threads(threads or len(os.sched_getaffinity(0)))
         self._tokenizer, model = _load(folder)
         self.name = str(folder)
-        self._generator = BatchGenerator(model.eval(), eos_ids={self._tokenizer.eos_token_id}, seed=seed)
+        self._template_options = {} if thinking else {"enable_thinking": False}
+        listed = model.generation_config.eos_token_id
+        self._format = turn_format(
+            self._tokenizer,
+            template_options=self._template_options,
+            eos_ids=listed if isinstance(listed, list) else [] if listed is None else [listed],
+        )
+        try:
+            self._format.check(thinking=thinking)
+        except DeltaMemError as error:
+            raise DeltaMemError(f"{folder}: {error}") from error
+        self._generator = BatchGenerator(model.eval(), eos_ids=set(self._format.ends), seed=seed)
         self._context = int(model.config.max_position_embeddings)
         self._temperature = temperature
         self._max_new_tokens = max_new_tokens
@@ -57,7 +77,9 @@ class CheckpointPolicy:
 
     async def complete(self, messages: Sequence[Message]) -> Completion:
         """Write the next assistant text."""
-        text = self._tokenizer.apply_chat_template(list(messages), tokenize=False, add_generation_prompt=True)
+        text = self._tokenizer.apply_chat_template(
+            list(messages), tokenize=False, add_generation_prompt=True, **self._template_options
+        )
         token_ids = self._tokenizer(text, add_special_tokens=False)["input_ids"]
         if len(token_ids) >= self._context:
             return Completion("", truncated=True, tokens=0)
@@ -66,8 +88,8 @@ class CheckpointPolicy:
         if self._batching is None or self._batching.done():
             self._batching = asyncio.create_task(self._run_batches())
         generated = await future
-        own = generated.token_ids[:-1] if generated.stopped else generated.token_ids
-        return Completion(self._tokenizer.decode(own), not generated.stopped, len(generated.token_ids))
+        own = self._tokenizer.decode(generated.token_ids[:-1] if generated.stopped else generated.token_ids)
+        return Completion(self._format.opening + own, not generated.stopped, len(generated.token_ids))
 
     async def _run_batches(self) -> None:
         while self._waiting:

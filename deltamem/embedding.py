@@ -180,10 +180,12 @@ class _Embed(Protocol):
 class LazyEmbedder:
     """A model that is loaded when the first text comes, because loading takes seconds and much work needs no vectors."""
 
-    def __init__(self, name: str = OFFLINE_MODEL, *, device: str = "cpu") -> None:
+    def __init__(
+        self, name: str = OFFLINE_MODEL, *, device: str = "cpu", batch_size: int = 128, max_texts: int = 500_000
+    ) -> None:
         """Name a model as `load_embedder` takes it; nothing is loaded yet."""
         self.name = name
-        self._device = device
+        self._load = partial(load_embedder, name, device=device, batch_size=batch_size, max_texts=max_texts)
         self._loading = threading.Lock()
         self._loaded: Embedder | None = None
 
@@ -198,8 +200,13 @@ class LazyEmbedder:
     def _embedder(self) -> Embedder:
         with self._loading:
             if self._loaded is None:
-                self._loaded = load_embedder(self.name, device=self._device)
+                self._loaded = self._load()
             return self._loaded
+
+
+def is_endpoint(name: str) -> bool:
+    """Whether a name as `load_embedder` takes it is that of a model behind an endpoint."""
+    return name.startswith(("http://", "https://"))
 
 
 def load_embedder(
@@ -217,7 +224,7 @@ def load_embedder(
     Raises:
         EmbedderUnavailableError: If the model cannot be loaded; the message says which command fetches it.
     """
-    if name.startswith(("http://", "https://")):
+    if is_endpoint(name):
         from deltamem.endpoint_embedder import EndpointEmbedder
 
         base_url, _, model = name.partition("#")

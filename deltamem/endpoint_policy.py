@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 from deltamem.episode import Message
@@ -24,6 +24,7 @@ class EndpointPolicy:
         max_tokens: int = 2048,
         seed: int | None = None,
         tool_role: ToolRole = "tool",
+        thinking: bool = True,
     ) -> None:
         """Set how the model is asked.
 
@@ -34,6 +35,8 @@ class EndpointPolicy:
             seed: Sampling seed for endpoints that take one.
             tool_role: How search results are sent. ``tool`` is what models are trained with here; services that tie tool
                 messages to their own function calling refuse it, for them ``user`` wraps the results in ``<tool_response>``.
+            thinking: As in `deltamem.episode.EpisodeConfig`. If false, the chat template is told ``enable_thinking=false``,
+                which vLLM and SGLang pass on; if true, nothing is said and the server's default holds.
         """
         self.name = f"{llm.model} at {llm.base_url}"
         self.llm = llm
@@ -41,6 +44,7 @@ class EndpointPolicy:
         self._max_tokens = max_tokens
         self._seed = seed
         self._tool_role = tool_role
+        self._thinking = thinking
         self._scope = ""
         self._sample = 0
 
@@ -56,11 +60,12 @@ class EndpointPolicy:
             temperature=self._temperature,
             max_tokens=self._max_tokens,
             seed=self._seed,
+            extra_body=self._extra_body,
             scope=self._scope,
             sample=self._sample,
         )
         return Completion(
-            text=_text(answer),
+            text=_text(answer, thinking=self._thinking),
             truncated=answer.truncated,
             tokens=answer.completion_tokens,
             prompt_tokens=answer.prompt_tokens,
@@ -79,7 +84,7 @@ class EndpointPolicy:
             Message(role="assistant", content="Hello."),
             Message(role="tool", content="[]"),
         ]
-        await self.llm.check([self._sent(message) for message in conversation])
+        await self.llm.check([self._sent(message) for message in conversation], extra_body=self._extra_body)
 
     def for_scope(self, scope: str, sample: int = 0) -> EndpointPolicy:
         """The same policy with its cached answers bound to a scope and to a number of the draw; shares the `LLM`."""
@@ -95,12 +100,23 @@ class EndpointPolicy:
         """
         return self.llm.cache.forget(scope) if self.llm.cache is not None else 0
 
+    @property
+    def _extra_body(self) -> Mapping[str, object] | None:
+        return None if self._thinking else {"chat_template_kwargs": {"enable_thinking": False}}
+
     def _sent(self, message: Message) -> Message:
         if message["role"] == "tool" and self._tool_role == "user":
             return Message(role="user", content=f"<tool_response>\n{message['content']}\n</tool_response>")
         return message
 
 
-def _text(answer: Answer) -> str:
-    """The assistant text; servers with a reasoning parser deliver the thinking in a field of its own."""
-    return f"<think>{answer.reasoning}</think>\n{answer.text}" if answer.reasoning else answer.text
+def _text(answer: Answer, *, thinking: bool) -> str:
+    """The whole assistant turn.
+
+    Servers with a reasoning parser deliver the thinking in a field of its own; without one, the beginning of the think block
+    is missing where the chat template has written it.
+    """
+    if answer.reasoning:
+        return f"<think>{answer.reasoning}</think>\n{answer.text}"
+    thought, end, _ = answer.text.partition("</think>")
+    return f"<think>{answer.text}" if thinking and end and "<think>" not in thought else answer.text

@@ -4,8 +4,9 @@ An `Episode` knows nothing of engines or servers. Training, serving and evaluati
 
     episode = Episode(session, state, EpisodeConfig())
     step = episode.read(policy(episode.messages))
-    while isinstance(step, Search):
-        episode.answer(bank.search(step.queries))
+    while not isinstance(step, Finished):
+        if isinstance(step, Search):
+            episode.answer(bank.search(step.queries))
         step = episode.read(policy(episode.messages))
     trajectory = episode.trajectory
 """
@@ -17,9 +18,10 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypedDict
 
+from deltamem.errors import DeltaMemError
 from deltamem.memory import Memory, Operation
 from deltamem.prompts import load_prompt
-from deltamem.protocol import CONTROL_MARK, Violation, read_turn
+from deltamem.protocol import CONTROL_MARK, REFUSALS, Violation, read_turn
 from deltamem.sessions import TIME_FORMAT, Session, format_dialogue
 
 MemoryField = Literal["id", "time", "text"]
@@ -42,6 +44,8 @@ class EpisodeConfig:
         k: Memories that `search_memory` returns for each query (paper, table 5).
         max_turns: Assistant turns; the last one must give the outputs.
         memory_fields: Order of the keys in the tool's answer. The paper's figure 6 shows ``id, time, text``.
+        thinking: Whether every assistant turn begins with a think block; if not, text in such a block is a violation.
+        max_invalid_calls: Turns without a readable action that are answered by an error in a row; one more ends the episode.
     """
 
     system_prompt: str = "manager"
@@ -49,6 +53,21 @@ class EpisodeConfig:
     k: int = 5
     max_turns: int = 4
     memory_fields: tuple[MemoryField, ...] = ("id", "time", "text")
+    thinking: bool = True
+    max_invalid_calls: int = 0
+
+    def check(self) -> None:
+        """Make sure that the prompts exist and do not ask for what would be a violation.
+
+        Raises:
+            DeltaMemError: If one does not exist, or asks a model that must not think to do so.
+        """
+        asking = [name for name in self.prompt_hashes if "<think>" in load_prompt(name).text]
+        if asking and not self.thinking:
+            raise DeltaMemError(
+                f"prompt {asking[0]!r} asks for a think block, which thinking=false forbids; expected one that does not, "
+                "such as 'manager_direct'"
+            )
 
     @property
     def prompt_hashes(self) -> dict[str, str]:
@@ -61,6 +80,13 @@ class Search:
     """The model wants to search; the driver must call `Episode.answer`."""
 
     queries: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """The turn had no readable action; the episode has answered with the reason, and the model may go on."""
+
+    reason: Violation
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,39 +164,48 @@ class Episode:
         self._config = config
         self.messages: list[Message] = opening_messages(session, config)
         self._turns = 0
+        self._refused_in_a_row = 0
         self._queries: list[tuple[str, ...]] = []
         self._retrieved: list[tuple[str, ...]] = []
         self._operations: tuple[Operation, ...] | None = None
         self._violations: list[Violation] = []
         self._failure: str | None = None
 
-    def read(self, text: str, *, truncated: bool = False) -> Search | Finished:
+    def read(self, text: str, *, truncated: bool = False) -> Search | Refused | Finished:
         """Take one assistant text.
 
         Args:
-            text: What the model wrote, without its end-of-turn token.
+            text: The whole turn without its end-of-turn token, also what the chat template has written of it.
             truncated: Whether the engine stopped at a token limit.
 
         Returns:
-            `Search` if the model asked for memories and may go on, else `Finished`. A turn without a readable action ends
-            the episode.
+            `Search` if the model asked for memories and may go on, `Refused` if its turn had no readable action and it may
+            go on, else `Finished`.
         """
         self.messages.append(Message(role="assistant", content=text))
         self._turns += 1
-        turn = read_turn(text, self._known_ids)
+        turn = read_turn(text, self._known_ids, thinking=self._config.thinking)
         self._violations += turn.violations
         if truncated:
             self._violations.append(Violation.TOKEN_LIMIT)
-        if turn.queries is None:
+        if turn.operations is not None or truncated:
             self._operations = turn.operations
             return Finished()
-        if truncated:
-            return Finished()
+        if turn.queries is None:
+            return self._refuse(turn.violations[-1])
+        self._refused_in_a_row = 0
         if self._turns >= self._config.max_turns:
             self._violations.append(Violation.TURN_LIMIT)
             return Finished()
         self._queries.append(turn.queries)
         return Search(turn.queries)
+
+    def _refuse(self, reason: Violation) -> Refused | Finished:
+        if self._refused_in_a_row >= self._config.max_invalid_calls or self._turns >= self._config.max_turns:
+            return Finished()
+        self._refused_in_a_row += 1
+        self.messages.append(Message(role="tool", content=json.dumps({"error": REFUSALS[reason]})))
+        return Refused(reason)
 
     def answer(self, memories: Sequence[Memory]) -> Message:
         """Answer the search with the memories it found; returns the tool message that was appended."""

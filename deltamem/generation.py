@@ -11,6 +11,8 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import numpy as np
+import numpy.typing as npt
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -80,20 +82,30 @@ class BatchGenerator:
 
     @torch.inference_mode()
     def generate(
-        self, prompts: Sequence[Sequence[int]], max_new_tokens: Sequence[int], temperatures: Sequence[float]
+        self,
+        prompts: Sequence[Sequence[int]],
+        max_new_tokens: Sequence[int],
+        temperatures: Sequence[float],
+        seeds: Sequence[int | None] | None = None,
     ) -> list[Generated]:
         """Continue every prompt.
+
+        A continuation with a seed of its own depends on weights, prompt and seed, not on what else is sampled with it. What
+        remains is rounding: the batch decides the order of some sums, so that logits differ in their last bits, which
+        changes about one token in a million.
 
         Args:
             prompts: Token ids, at least one each.
             max_new_tokens: Limit for each prompt, at least 1.
             temperatures: Sampling temperature for each prompt; 0 is greedy.
+            seeds: Seed for each prompt, at least 0 and less than 2**63; None draws one from the sampler's own seed.
 
         Returns:
             One continuation a prompt, in order.
         """
         self._weights = _read_weights(self._model)
         limits = list(max_new_tokens)
+        streams = self._streams(seeds or [None] * len(prompts))
         cache, logits = self._prefill(prompts, max(limits))
         positions = torch.tensor([len(prompt) for prompt in prompts])
         temperature = torch.tensor(temperatures, dtype=torch.float32)
@@ -101,8 +113,10 @@ class BatchGenerator:
         log_probs: list[list[float]] = [[] for _ in prompts]
         stopped = [False] * len(prompts)
         rows = list(range(len(prompts)))
+        drawn = 0
         while True:
-            sampled, sampled_log_probs = _sample(logits, temperature[rows], self._rng)
+            sampled, sampled_log_probs = _sample(logits, temperature[rows], _uniform(streams[rows], drawn))
+            drawn += 1
             alive = []
             for place, (row, token, log_prob) in enumerate(
                 zip(rows, sampled.tolist(), sampled_log_probs.tolist(), strict=True)
@@ -124,6 +138,11 @@ class BatchGenerator:
             logits = self._step(sampled, positions, cache)
             positions = positions + 1
         return [Generated(*columns) for columns in zip(tokens, log_probs, stopped, strict=True)]
+
+    def _streams(self, seeds: Sequence[int | None]) -> _Words:
+        """The start of each row's random numbers, shape ``(rows,)``."""
+        own = torch.randint(2**63 - 1, (len(seeds),), generator=self._rng).tolist()
+        return _mix(np.array([new if seed is None else seed for seed, new in zip(seeds, own, strict=True)], dtype=np.uint64))
 
     def _prefill(self, prompts: Sequence[Sequence[int]], new_tokens: int) -> tuple[_Cache, Tensor]:
         """Run the unique prompts, shortest first, and spread them right-aligned over the rows of one cache."""
@@ -254,10 +273,27 @@ def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     return x * cos + torch.cat([-x[..., half:], x[..., :half]], -1) * sin
 
 
-def _sample(logits: Tensor, temperature: Tensor, rng: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Draw one token a row by the Gumbel trick; rows at temperature 0 take the most likely one."""
+_Words = npt.NDArray[np.uint64]
+
+
+def _mix(words: _Words) -> _Words:
+    """The finaliser of splitmix64 (Steele, Lea and Flood, 2014), which makes random words of counters."""
+    words = (words ^ (words >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    words = (words ^ (words >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return words ^ (words >> np.uint64(31))
+
+
+def _uniform(streams: _Words, drawn: int) -> Tensor:
+    """The random number of each row after `drawn` others, in [0, 1), float64 of shape ``(rows, 1)``."""
+    words = _mix(streams + np.uint64((drawn + 1) * 0x9E3779B97F4A7C15 % 2**64))
+    return torch.from_numpy((words >> np.uint64(11)) * 2.0**-53)[:, None]
+
+
+def _sample(logits: Tensor, temperature: Tensor, uniform: Tensor) -> tuple[Tensor, Tensor]:
+    """Draw one token a row by inverting the distribution; rows at temperature 0 take the most likely one."""
     greedy = temperature == 0
     log_probs = torch.log_softmax(logits / torch.where(greedy, 1.0, temperature)[:, None], -1)
-    noise = torch.empty_like(log_probs).exponential_(generator=rng).log_()
-    tokens = torch.where(greedy, log_probs.argmax(-1), (log_probs - noise).argmax(-1))
+    cumulated = log_probs.exp().cumsum(-1, dtype=torch.float64)
+    drawn = torch.searchsorted(cumulated, uniform * cumulated[:, -1:], right=True).squeeze(1)
+    tokens = torch.where(greedy, log_probs.argmax(-1), drawn.clamp(max=logits.shape[-1] - 1))
     return tokens, log_probs.gather(1, tokens[:, None]).squeeze(1)

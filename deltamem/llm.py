@@ -179,13 +179,20 @@ class LLM:
             await asyncio.to_thread(self.cache.put, scope, asked, kept)
         return answer
 
-    async def check(self, messages: Sequence[Mapping[str, object]]) -> None:
+    async def check(
+        self, messages: Sequence[Mapping[str, object]], *, extra_body: Mapping[str, object] | None = None
+    ) -> None:
         """Make sure that the endpoint answers a conversation, past the cache, at the cost of one token.
+
+        Args:
+            messages: With ``role`` and ``content``.
+            extra_body: Fields outside the OpenAI protocol.
 
         Raises:
             LLMError: If it does not; the message says why.
         """
-        await self._ask({"model": self.model, "messages": list(messages), "max_tokens": 1})
+        request: dict[str, Any] = {"model": self.model, "messages": list(messages), "max_tokens": 1}
+        await self._ask(request | ({} if extra_body is None else {"extra_body": dict(extra_body)}))
 
     async def models(self) -> list[ServedModel]:
         """The models that the endpoint serves.

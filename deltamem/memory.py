@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import ItemsView, Iterable, Iterator, KeysView, Mapping, Sequence, ValuesView
+from collections.abc import ItemsView, Iterable, Iterator, KeysView, Mapping, Sequence, Set, ValuesView
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
@@ -175,7 +175,8 @@ def check(known_ids: Iterable[str], operations: Sequence[Operation]) -> CheckedO
     Returns:
         The valid operations in their order, and one problem for each refused or repeated operation.
     """
-    known = frozenset(known_ids)
+    # The ids of a state are a set already.
+    known = known_ids if isinstance(known_ids, Set) else frozenset(known_ids)
     problems: list[OperationProblem] = []
     candidates: list[Operation] = []
     seen: set[tuple[Event, str, str | None]] = set()

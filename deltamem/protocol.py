@@ -1,14 +1,15 @@
 """Reading what the model wrote: one parser for training, serving and evaluation.
 
-An assistant turn is ``<think>...</think>`` followed by one ``<tool_call>`` or one ``<outputs>``. The parser returns what it
-understood and a list of violations: training turns violations into a lost format reward, serving applies what is valid.
+An assistant turn is ``<think>...</think>`` followed by one ``<tool_call>`` or one ``<outputs>``; of a model that does not
+think, only the latter. The parser returns what it understood and a list of violations: training turns violations into a lost
+format reward, serving applies what is valid.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, NamedTuple
@@ -29,6 +30,7 @@ class Violation(StrEnum):
     """How an assistant turn or a whole episode departed from the protocol."""
 
     MISSING_THINK = "missing_think"
+    UNWANTED_THINK = "unwanted_think"
     TEXT_OUTSIDE_TAGS = "text_outside_tags"
     NO_ACTION = "no_action"
     SEVERAL_ACTIONS = "several_actions"
@@ -45,6 +47,16 @@ class Violation(StrEnum):
     TOKEN_LIMIT = "token_limit"
 
 
+REFUSALS: Mapping[Violation, str] = {
+    Violation.NO_ACTION: "no action found, write one tool_call block or one outputs block",
+    Violation.BAD_JSON: "the block is not valid JSON",
+    Violation.UNKNOWN_TOOL: f"the only tool is {SEARCH_TOOL}",
+    Violation.BAD_ARGUMENTS: f"{SEARCH_TOOL} takes a query_list with at least one text",
+    Violation.BAD_OPERATION: "outputs takes a list of operations",
+}
+"""What the model is told of a turn without a readable action. Without marks: a chat server would take them for control."""
+
+
 @dataclass(frozen=True, slots=True)
 class AssistantTurn:
     """What was understood of one assistant text.
@@ -52,7 +64,8 @@ class AssistantTurn:
     Attributes:
         queries: The search queries; None if the turn calls no tool that could be read.
         operations: The applicable operations; None if the turn has no outputs that could be read.
-        violations: Everything that departs from the protocol, in order of discovery.
+        violations: Everything that departs from the protocol, in order of discovery. Where neither queries nor operations
+            could be read, the last one says why; it is a key of `REFUSALS`.
     """
 
     queries: tuple[str, ...] | None
@@ -101,12 +114,13 @@ class _UnreadableError(Exception):
         self.violation = violation
 
 
-def read_turn(text: str, known_ids: Collection[str]) -> AssistantTurn:
+def read_turn(text: str, known_ids: Collection[str], *, thinking: bool = True) -> AssistantTurn:
     """Read one assistant text.
 
     Args:
-        text: What the model wrote, without its end-of-turn token.
+        text: The whole turn without its end-of-turn token, also what the chat template has written of it.
         known_ids: Ids of the memory state; an operation on any other id is refused.
+        thinking: Whether the turn must begin with a think block; if not, there may be an empty one.
 
     Returns:
         The queries or the operations, and the violations. Never raises, whatever the text.
@@ -114,8 +128,10 @@ def read_turn(text: str, known_ids: Collection[str]) -> AssistantTurn:
     violations: list[Violation] = []
     think = _THINK.match(text.lstrip())
     rest = text.lstrip()[think.end() :] if think else text
-    if think is None or _ANY_TAG.search(think[1]):
+    if thinking and (think is None or _ANY_TAG.search(think[1])):
         violations.append(Violation.MISSING_THINK)
+    if not thinking and think is not None and think[1].strip():
+        violations.append(Violation.UNWANTED_THINK)
     blocks = _blocks(rest)
     if _outside(rest, blocks).strip() and (blocks or think):
         violations.append(Violation.TEXT_OUTSIDE_TAGS)

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from deltamem.bank.protocol import merge_hits
 from deltamem.bank.snapshot import SnapshotBank
 from deltamem.embedding import Embedder, Vectors
-from deltamem.episode import Episode, EpisodeConfig, Message, Search, Trajectory
+from deltamem.episode import Episode, EpisodeConfig, Finished, Message, Search, Trajectory
 from deltamem.memory import Memory
 from deltamem.policy import Completion, Policy
 from deltamem.sessions import LabelledSession, Session
@@ -87,9 +87,10 @@ async def drive(episode: Episode, policy: Policy, search: Callable[[Sequence[str
     while True:
         completion = await policy.complete(episode.messages)
         step = episode.read(completion.text, truncated=completion.truncated)
-        if not isinstance(step, Search):
+        if isinstance(step, Finished):
             return
-        episode.answer(await search(step.queries))
+        if isinstance(step, Search):
+            episode.answer(await search(step.queries))
 
 
 async def run_episode(

@@ -58,6 +58,8 @@ class EpisodeSettings(BaseModel):
     k: PositiveInt | None = None
     max_turns: PositiveInt | None = None
     memory_fields: tuple[MemoryField, ...] | None = None
+    thinking: bool | None = None
+    max_invalid_calls: int | None = Field(default=None, ge=0)
 
     def over(self, base: EpisodeConfig) -> EpisodeConfig:
         """The base with the fields that are set here."""

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from enum import StrEnum
 from typing import NamedTuple
 
 from deltamem.errors import DeltaMemError
-from deltamem.memory import Event, MemoryState, Operation, apply, check
-
-_ANY_TIME = datetime.min  # entries are compared by id and text only
+from deltamem.memory import Event, MemoryState, Operation, check
 
 
 class Origin(StrEnum):
@@ -77,38 +74,48 @@ def compare(prior: MemoryState, predicted: Sequence[Operation], target: Sequence
     Raises:
         DeltaMemError: If a target operation is not valid for the state.
     """
-    checked = check(prior, target)
+    known = prior.keys()
+    checked = check(known, target)
     if checked.problems:
         raise DeltaMemError(
             f"the target operations do not fit the prior state ({', '.join(sorted(set(checked.problems)))}): every UPDATE "
             "and NONE needs an existing target_memory_id, and no operation may be empty or repeated"
         )
-    predicted_state = apply(prior, check(prior, predicted).valid, _ANY_TIME)
-    target_state = apply(prior, target, _ANY_TIME)
-    keywords = {op.target_memory_id: op.keywords for op in target if op.event is Event.UPDATE}
-
-    # Both states number their additions alike, but no addition is the same memory as one of the other state.
-    left = [Entry(None, entry.text, Origin.ADDED) for key, entry in predicted_state.items() if key not in prior]
+    valid = check(known, predicted).valid
+    # The states are compared without being made: they can differ only in additions and in the memories that are rewritten.
+    # No addition is the same memory as one of the other state.
+    left = [Entry(None, op.text, Origin.ADDED) for op in valid if op.event is Event.ADD]
     right = [Entry(None, op.text, Origin.ADDED, op.keywords) for op in target if op.event is Event.ADD]
+    predicted_changed, target_changed = bool(left), bool(right)
     agreed: list[Entry] = []
-    for memory_id, memory in prior.items():
-        before, ours, theirs = memory.text, predicted_state[memory_id].text, target_state[memory_id].text
-        due = Entry(memory_id, theirs, Origin.UPDATED, keywords.get(memory_id, ()))
+    our_updates, their_updates = _updates(valid), _updates(target)
+    for memory_id in our_updates | their_updates:
+        before = prior[memory_id].text
+        ours = our_updates[memory_id].text if memory_id in our_updates else before
+        update = their_updates.get(memory_id)
+        theirs, keywords = (update.text, update.keywords) if update else (before, ())
+        predicted_changed |= ours != before
+        target_changed |= theirs != before
         if ours == theirs:
-            agreed += [due] if theirs != before else []
+            agreed += [Entry(memory_id, theirs, Origin.UPDATED, keywords)] if theirs != before else []
         elif theirs == before:
             left.append(Entry(memory_id, ours, Origin.UNEXPECTED_UPDATE))
-            right.append(Entry(memory_id, theirs, Origin.OVERWRITTEN, due.keywords))
+            right.append(Entry(memory_id, theirs, Origin.OVERWRITTEN, keywords))
         else:
             left.append(Entry(memory_id, ours, Origin.STALE if ours == before else Origin.UPDATED))
-            right.append(due)
+            right.append(Entry(memory_id, theirs, Origin.UPDATED, keywords))
     return Complements(
         predicted=_sorted(left),
         target=_sorted(right),
         agreed=_sorted(agreed),
-        predicted_changed=predicted_state.entries != prior.entries,
-        target_changed=target_state.entries != prior.entries,
+        predicted_changed=predicted_changed,
+        target_changed=target_changed,
     )
+
+
+def _updates(operations: Sequence[Operation]) -> dict[str, Operation]:
+    """The UPDATEs by the id of their memory."""
+    return {op.target_memory_id: op for op in operations if op.event is Event.UPDATE and op.target_memory_id is not None}
 
 
 def _sorted(entries: list[Entry]) -> tuple[Entry, ...]:

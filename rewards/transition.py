@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import lru_cache
 from typing import Any, TypedDict
 
 import numpy as np
@@ -106,7 +107,8 @@ def transition_score(
         target: The labelled operations with their keywords.
         embed: Returns unit vectors of shape ``(n, dim)`` for n texts. Called at most once, with the distinct texts of the
             entries that can be matched; not called where nothing can be.
-        tau: Pairs below this cosine similarity are not valid (paper, table 5).
+        tau: Pairs below this cosine similarity are not valid (paper, table 5). 0 allows every pair but those that point away
+            from each other.
         lexical_fidelity: Score a pair by the share of the target's keywords in the predicted text; else by similarity.
         paper_literal: Follow the paper where this project departs from it: untouched memories can be matched and agreed
             updates are not counted.
@@ -148,8 +150,8 @@ def transition_score(
         positive_distance=in_predicted - credit,
         negative_distance=in_target - credit,
         pairs=pairs,
-        unmatched_predicted=_without(states.predicted, [pair.predicted for pair in matched]),
-        unmatched_target=_without(states.target, [pair.target for pair in matched]),
+        unmatched_predicted=_without(states.predicted, (pair.predicted for pair in matched)),
+        unmatched_target=_without(states.target, (pair.target for pair in matched)),
     )
 
 
@@ -157,10 +159,10 @@ def check_options(*, tau: float, stale_weight: float) -> None:
     """Refuse options that would take the score out of [0, 1].
 
     Raises:
-        DeltaMemError: If ``tau`` is not in (0, 1] or ``stale_weight`` is below 1 or not finite.
+        DeltaMemError: If ``tau`` is not in [0, 1] or ``stale_weight`` is below 1 or not finite.
     """
-    if not 0.0 < tau <= 1.0:
-        raise DeltaMemError(f"tau must be above 0 and at most 1, not {tau}")
+    if not 0.0 <= tau <= 1.0:
+        raise DeltaMemError(f"tau must be at least 0 and at most 1, not {tau}")
     if not 1.0 <= stale_weight < float("inf"):
         raise DeltaMemError(f"stale_weight must be a finite number of at least 1, not {stale_weight}")
 
@@ -174,11 +176,18 @@ def keyword_coverage(text: str, keywords: Sequence[str]) -> float | None:
     Returns:
         A number in [0, 1]; None if there is no keyword.
     """
-    wanted = {_normalise(keyword) for keyword in keywords} - {""}
-    if not wanted:
-        return None
-    found = _normalise(text)
-    return sum(keyword in found for keyword in wanted) / len(wanted)
+    return _coverage(_normalise(text), _wanted(tuple(keywords)))
+
+
+# The rollouts of one prompt share their target.
+@lru_cache(maxsize=20_000)
+def _wanted(keywords: tuple[str, ...]) -> frozenset[str]:
+    return frozenset(_normalise(keyword) for keyword in keywords) - {""}
+
+
+def _coverage(found: str, wanted: frozenset[str]) -> float | None:
+    """`keyword_coverage` of what has been normalised before."""
+    return sum([keyword in found for keyword in wanted]) / len(wanted) if wanted else None
 
 
 def _normalise(text: str) -> str:
@@ -199,22 +208,23 @@ def _assign(
     if not left or not right:
         return []
     similarity = _similarities([entry.text for entry in left], [entry.text for entry in right], embed)
-    possible = {
-        (row, column): _pair(left[row], right[column], float(similarity[row, column]), lexical_fidelity=lexical_fidelity)
-        for row, column in np.argwhere(similarity >= tau).tolist()
-    }
+    valid = similarity >= tau
+    score = similarity.tolist()
+    if lexical_fidelity:
+        found = [_normalise(entry.text) for entry in left]
+        wanted = [_wanted(entry.keywords) for entry in right]
+        for row, column in np.argwhere(valid).tolist():
+            coverage = _coverage(found[row], wanted[column])
+            if coverage is not None:
+                score[row][column] = coverage
     # A pair that is not valid weighs nothing, so the complete assignment is the best partial one once those are dropped.
-    weight = np.zeros_like(similarity)
-    for place, pair in possible.items():
-        weight[place] = pair.similarity + _TIE_BREAK * pair.score
+    weight = np.where(valid, similarity + _TIE_BREAK * np.array(score), 0.0)
     rows, columns = linear_sum_assignment(weight, maximize=True)
-    chosen = zip(rows.tolist(), columns.tolist(), strict=True)
-    return [possible[place] for place in chosen if place in possible]
-
-
-def _pair(ours: Entry, theirs: Entry, similarity: float, *, lexical_fidelity: bool) -> Pair:
-    score = _fidelity(ours.text, theirs, similarity, lexical_fidelity=lexical_fidelity)
-    return Pair(ours, theirs, similarity, score, PairKind.MATCHED)
+    return [
+        Pair(left[row], right[column], float(similarity[row, column]), score[row][column], PairKind.MATCHED)
+        for row, column in zip(rows.tolist(), columns.tolist(), strict=True)
+        if valid[row, column]
+    ]
 
 
 def _similarities(left: Sequence[str], right: Sequence[str], embed: EmbedTexts) -> Matrix:
@@ -230,21 +240,14 @@ def _similarities(left: Sequence[str], right: Sequence[str], embed: EmbedTexts) 
 
 def _agreed(entry: Entry, *, lexical_fidelity: bool) -> Pair:
     ours = Entry(entry.id, entry.text, Origin.UPDATED)
-    score = _fidelity(entry.text, entry, 1.0, lexical_fidelity=lexical_fidelity)
-    return Pair(ours, entry, 1.0, score, PairKind.AGREED_UPDATE)
+    coverage = keyword_coverage(entry.text, entry.keywords) if lexical_fidelity else None
+    return Pair(ours, entry, 1.0, 1.0 if coverage is None else coverage, PairKind.AGREED_UPDATE)
 
 
-def _fidelity(text: str, target: Entry, similarity: float, *, lexical_fidelity: bool) -> float:
-    coverage = keyword_coverage(text, target.keywords) if lexical_fidelity else None
-    return similarity if coverage is None else coverage
-
-
-def _without(entries: Sequence[Entry], matched: list[Entry]) -> tuple[Entry, ...]:
-    """The entries that are in no pair; an entry that occurs twice leaves as often as it was matched."""
-    remaining = list(entries)
-    for entry in matched:
-        remaining.remove(entry)
-    return tuple(remaining)
+def _without(entries: Sequence[Entry], matched: Iterable[Entry]) -> tuple[Entry, ...]:
+    """The entries that are in no pair. Each is an object of its own, even where two are equal."""
+    taken = {id(entry) for entry in matched}
+    return tuple(entry for entry in entries if id(entry) not in taken)
 
 
 def _without_pairs(states: Complements, value: float) -> TransitionScore:

@@ -17,6 +17,8 @@ configs = st.builds(
     k=st.integers(1, 50),
     max_turns=st.integers(1, 50),
     memory_fields=st.permutations(["id", "time", "text"]).map(tuple),
+    thinking=st.booleans(),
+    max_invalid_calls=st.integers(0, 5),
 )
 
 

@@ -154,6 +154,46 @@ def test_a_sampler_that_breaks_tells_every_request_and_the_next_one_works(folder
     assert asyncio.run(policy.complete(conversations[0])).tokens > 0
 
 
+@pytest.fixture
+def switched(folder, tmp_path) -> Path:
+    """The model with Qwen3's switch in its template, and one more end of a turn."""
+    target = tmp_path / "switched"
+    shutil.copytree(folder, target)
+    template = target / "chat_template.jinja"
+    block = "{% if not enable_thinking | default(true) %}{{ '<think>\\n\\n</think>\\n\\n' }}{% endif %}"
+    template.write_text(template.read_text("utf-8") + block, encoding="utf-8")
+    values = json.loads((target / "generation_config.json").read_text("utf-8"))
+    (target / "generation_config.json").write_text(json.dumps({**values, "eos_token_id": [0, 2]}), encoding="utf-8")
+    return target
+
+
+def test_a_model_that_must_not_think_is_told_and_its_turn_is_whole(switched, conversations, monkeypatch):
+    policy = load(switched, thinking=False)
+    prompts: list[list[int]] = []
+
+    def answered(given, limits, temperatures):
+        prompts.extend(given)
+        return [Generated(policy._tokenizer.encode("done"), [0.0], True)]
+
+    monkeypatch.setattr(policy._generator, "generate", answered)
+    text = asyncio.run(policy.complete(conversations[0])).text
+    assert text.startswith("<think>\n\n</think>\n\n")
+    assert policy._tokenizer.decode(prompts[0]).endswith("assistant\n<think>\n\n</think>\n\n")
+    thinking = load(switched)
+    assert not asyncio.run(thinking.complete(conversations[0])).text.startswith("<think>\n\n</think>")
+
+
+def test_every_end_of_a_turn_is_known(switched):
+    assert load(switched)._format.ends == {0, 2}
+
+
+def test_a_template_that_does_not_fit_is_told(switched):
+    template = switched / "chat_template.jinja"
+    template.write_text(template.read_text("utf-8") + "{{ '<think>' }}", encoding="utf-8")
+    with pytest.raises(DeltaMemError, match=f"{switched}: the chat template opens a think block"):
+        load(switched, thinking=False)
+
+
 def remove(name: str) -> Callable[[Path], None]:
     return lambda folder: (folder / name).unlink()
 

@@ -40,6 +40,26 @@ async def test_thinking_in_a_field_of_its_own_is_put_back(field: str) -> None:
     assert text == "<think>hm</think>\n<outputs>{}</outputs>"
 
 
+async def test_thinking_that_the_template_has_begun_is_made_whole() -> None:
+    with serve(replies(*(completion("hm</think><outputs>{}</outputs>") for _ in range(2)))) as server:
+        llm = LLM(server.url, "tiny")
+        assert (await EndpointPolicy(llm).complete(HELLO)).text == "<think>hm</think><outputs>{}</outputs>"
+        # Where nothing was to be thought, nothing was begun.
+        assert (await EndpointPolicy(llm, thinking=False).complete(HELLO)).text == "hm</think><outputs>{}</outputs>"
+    with serve(replies(*(completion("<think>hm</think>x") for _ in range(2)))) as server:
+        assert (await EndpointPolicy(LLM(server.url, "tiny")).complete(HELLO)).text == "<think>hm</think>x"
+
+
+async def test_a_model_that_must_not_think_is_told() -> None:
+    with serve(lambda body: completion("hi")) as server:
+        policy = EndpointPolicy(LLM(server.url, "tiny"), thinking=False)
+        await policy.check()
+        await policy.complete(HELLO)
+        await EndpointPolicy(LLM(server.url, "tiny")).complete(HELLO)
+    told = [request.get("chat_template_kwargs") for request in server.requests]
+    assert told == [{"enable_thinking": False}, {"enable_thinking": False}, None]
+
+
 async def test_a_prompt_that_does_not_fit_is_told_apart() -> None:
     with serve(lambda body: too_long()) as server, pytest.raises(ContextLengthError, match="does not fit"):
         await EndpointPolicy(LLM(server.url, "tiny")).complete(HELLO)

@@ -7,10 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deltamem.episode import Episode, EpisodeConfig, Finished, Search, format_memories
+from deltamem.episode import Episode, EpisodeConfig, Finished, Refused, Search, format_memories
+from deltamem.errors import DeltaMemError
 from deltamem.memory import Event, Memory, Operation
 from deltamem.prompts import load_prompt
-from deltamem.protocol import Violation
+from deltamem.protocol import CONTROL_MARK, REFUSALS, Violation
 from deltamem.sessions import Session, Turn
 
 TIME = datetime(2026, 4, 5, 20, 1)
@@ -70,6 +71,63 @@ def test_unreadable_turn_ends_the_episode() -> None:
     assert episode.read("hm") == Finished()
     assert episode.trajectory.operations is None
     assert set(episode.trajectory.violations) == {Violation.MISSING_THINK, Violation.NO_ACTION}
+
+
+UNREADABLE = {
+    "hm": Violation.NO_ACTION,
+    "<think>x</think>": Violation.NO_ACTION,
+    SEARCH.replace("search_memory", "find"): Violation.UNKNOWN_TOOL,
+    SEARCH.replace("query_list", "queries"): Violation.BAD_ARGUMENTS,
+    SEARCH.replace("]}}", "]}"): Violation.BAD_JSON,
+    "<think>x</think><outputs>{}</outputs>": Violation.BAD_OPERATION,
+}
+
+
+@pytest.mark.parametrize(("text", "reason"), UNREADABLE.items())
+def test_unreadable_turn_may_be_repeated(text: str, reason: Violation) -> None:
+    episode = begin(max_invalid_calls=1)
+    assert episode.read(text) == Refused(reason)
+    message = episode.messages[-1]
+    assert message["role"] == "tool" and json.loads(message["content"]) == {"error": REFUSALS[reason]}
+    assert CONTROL_MARK.search(message["content"]) is None
+    assert episode.read(ANSWER) == Finished()
+    assert episode.trajectory.operations == ADDED
+    assert reason in episode.trajectory.violations
+    assert episode.trajectory.queries == episode.trajectory.retrieved_ids == ()
+
+
+def test_a_search_ends_a_streak_of_unreadable_turns() -> None:
+    episode = begin(max_invalid_calls=1, max_turns=9)
+    assert isinstance(episode.read("hm"), Refused)
+    assert isinstance(episode.read(SEARCH), Search)
+    episode.answer([OSLO])
+    assert isinstance(episode.read("hm"), Refused)
+    assert episode.read("hm") == Finished()
+    assert episode.messages[-1]["role"] == "assistant"
+
+
+def test_the_last_turn_is_not_answered() -> None:
+    episode = begin(max_invalid_calls=5, max_turns=1)
+    assert episode.read("hm") == Finished()
+
+
+def test_turn_that_must_not_think() -> None:
+    episode = begin(thinking=False)
+    assert isinstance(episode.read("<think>\n\n</think>\n\n" + SEARCH.removeprefix("<think>a</think>")), Search)
+    episode.answer([])
+    assert episode.read(ANSWER) == Finished()
+    assert episode.trajectory.violations == (Violation.UNWANTED_THINK,)
+    assert episode.trajectory.operations == ADDED
+
+
+def test_prompt_must_fit_the_thinking() -> None:
+    EpisodeConfig().check()
+    EpisodeConfig(system_prompt="manager_direct", thinking=False).check()
+    EpisodeConfig(system_prompt="manager_compact", thinking=False).check()
+    with pytest.raises(DeltaMemError, match=r"'manager' asks for a think block.*manager_direct"):
+        EpisodeConfig(thinking=False).check()
+    with pytest.raises(DeltaMemError, match="does not exist"):
+        EpisodeConfig(system_prompt="nothing").check()
 
 
 @pytest.mark.parametrize(("text", "operations"), [(SEARCH, None), (ANSWER, ADDED), ("<think>so lo", None)])
@@ -153,14 +211,27 @@ def test_no_text_brings_a_control_mark_into_a_message(text: str) -> None:
     assert json.loads(shown) == [{"text": text}]
 
 
-@given(st.lists(st.sampled_from([SEARCH, ANSWER, "", "<think>x</think>"]), max_size=6), st.integers(1, 4))
-def test_any_conversation_ends_within_its_turns(texts: list[str], max_turns: int) -> None:
-    episode = begin(max_turns=max_turns)
-    searches = 0
+turns = st.one_of(st.sampled_from([SEARCH, SEARCH, ANSWER, *UNREADABLE]), st.text(max_size=9))
+
+
+@given(st.lists(turns, min_size=6, max_size=6), st.integers(1, 6), st.integers(0, 3), st.booleans())
+def test_any_conversation_ends_within_its_turns(texts: list[str], max_turns: int, invalid: int, thinking: bool) -> None:
+    episode = begin(max_turns=max_turns, max_invalid_calls=invalid, thinking=thinking)
+    steps: list[Search | Refused | Finished] = []
     for text in texts:
-        if isinstance(episode.read(text), Finished):
+        steps.append(episode.read(text))
+        if isinstance(steps[-1], Finished):
             break
-        searches += 1
-        episode.answer([OSLO])
-    assert searches < max_turns
+        if isinstance(steps[-1], Search):
+            episode.answer([OSLO])
+    assert [type(step) for step in steps].count(Finished) == 1
+    assert len(steps) <= max_turns
+    searches = sum(isinstance(step, Search) for step in steps)
     assert len(episode.trajectory.queries) == len(episode.trajectory.retrieved_ids) == searches
+    roles = ["system", "user", *["assistant", "tool"] * (len(steps) - 1), "assistant"]
+    assert [message["role"] for message in episode.trajectory.messages] == roles
+    streaks = "".join("x" if isinstance(step, Refused) else " " for step in steps).split()
+    assert max(map(len, streaks), default=0) <= invalid
+    for step in steps:
+        if isinstance(step, Refused):
+            assert step.reason in episode.trajectory.violations

@@ -6,6 +6,7 @@ from collections import Counter
 
 import pytest
 import torch
+from scipy.stats import chi2
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from deltamem.generation import BatchGenerator
@@ -165,6 +166,46 @@ def test_the_seed_determines_the_samples(model):
     # The second call goes on with the random numbers, and identical prompts get samples of their own.
     assert first[:8] != first[8:]
     assert first[0] != first[2]
+
+
+def test_a_request_with_a_seed_depends_on_nothing_else(model):
+    prompts = [[5 + row % 50, *range(3, 4 + row % 9)] for row in range(60)]
+    limits = [1 + (7 * row) % 40 for row in range(60)]
+    seeds = [row * row * 10**15 for row in range(60)]
+    together = BatchGenerator(model, eos_ids=[EOS], seed=0).generate(prompts, limits, [1.0] * 60, seeds)
+    order = torch.randperm(60, generator=torch.Generator().manual_seed(3)).tolist()
+    for size in (1, 7, 23):
+        generator = BatchGenerator(model, eos_ids=[EOS], seed=size)
+        for start in range(0, 60, size):
+            rows = order[start : start + size]
+            parts = [[column[row] for row in rows] for column in (prompts, limits, [1.0] * 60, seeds)]
+            for row, result in zip(rows, generator.generate(*parts), strict=True):
+                assert result.token_ids == together[row].token_ids
+    other = BatchGenerator(model, eos_ids=[EOS], seed=0).generate(prompts, limits, [1.0] * 60, [seed + 1 for seed in seeds])
+    assert sum(one.token_ids == two.token_ids for one, two in zip(together, other, strict=True)) < 15
+
+
+@pytest.mark.parametrize(("temperature", "step"), [(1.0, 1), (0.6, 2**40), (1.7, 12345677)])
+def test_seeded_samples_follow_the_distribution(model, temperature, step):
+    count = 6000
+    seeds = [number * step for number in range(count)]
+    results = BatchGenerator(model, eos_ids=[], seed=2).generate(
+        [[5, 6, 7]] * count, [2] * count, [temperature] * count, seeds
+    )
+    expected = reference_log_probs(model, [5, 6, 7], [0], temperature)[0].double().exp()
+    drawn = torch.bincount(torch.tensor([result.token_ids[0] for result in results]), minlength=VOCABULARY)
+    # Rare tokens are taken together, as the test wants at least five of a kind.
+    often = expected * count >= 5
+    observed = torch.cat([drawn[often], drawn[~often].sum()[None]]).double()
+    wanted = torch.cat([expected[often], expected[~often].sum()[None]]) * count
+    freedom = len(observed) - 1
+    assert chi2.sf(float(((observed - wanted) ** 2 / wanted).sum()), freedom) > 1e-4
+    # What comes second does not follow from what came first.
+    [likely] = drawn.topk(1).indices.tolist()
+    second = [result.token_ids[1] for result in results if result.token_ids[0] == likely]
+    after = reference_log_probs(model, [5, 6, 7, likely], [0], temperature)[0].double().exp()
+    counted = torch.bincount(torch.tensor(second), minlength=VOCABULARY) / len(second)
+    assert float((counted - after).abs().sum() / 2) < 1.5 * float((after * (1 - after) / len(second)).sqrt().sum())
 
 
 def test_samples_follow_the_distribution(model):

@@ -94,6 +94,28 @@ def test_each_departure_has_its_name(text: str, violations: set[Violation]) -> N
     assert set(read_turn(text, KNOWN).violations) == violations
 
 
+BARE = outputs(ADD).removeprefix("<think>done</think>")
+
+
+@pytest.mark.parametrize(
+    ("text", "violations"),
+    [
+        (BARE, ()),
+        ("<think>\n\n</think>\n\n" + BARE, ()),
+        ("<think></think>" + call("q").removeprefix("<think>look</think>"), ()),
+        ("<think>hm</think>" + BARE, (Violation.UNWANTED_THINK,)),
+        ("<think>hm" + BARE, (Violation.TEXT_OUTSIDE_TAGS,)),
+        ("hm" + BARE, (Violation.TEXT_OUTSIDE_TAGS,)),
+        ("<think>\n</think>", (Violation.NO_ACTION,)),
+        ("", (Violation.NO_ACTION,)),
+    ],
+)
+def test_turn_without_thinking(text: str, violations: tuple[Violation, ...]) -> None:
+    turn = read_turn(text, KNOWN, thinking=False)
+    assert turn.violations == violations
+    assert (turn.operations is not None) == text.endswith(BARE)
+
+
 def test_what_can_be_understood_beside_a_violation_is_kept() -> None:
     turn = read_turn(outputs(ADD, UPDATE | {"target_memory_id": "m7"}, ADD | {"event": 5}), KNOWN)
     assert turn.operations == (Operation(Event.ADD, "Ana plays chess."),)

@@ -115,7 +115,7 @@ async def _add(options: Options, sessions: Sequence[Session]) -> Summary:
 
     episode = _episode(options.checkpoint)
     # The model first: an unreachable one must not leave an empty bank behind.
-    endpoint = await connect(options)
+    endpoint = await connect(options, thinking=episode.thinking)
     try:
         with Display() as display, store(options, create=True, progress=display.rebuilding) as opened:
             settings = ManagerSettings(options.person, episode, window_tokens=endpoint.window)

@@ -30,8 +30,12 @@ class Endpoint(NamedTuple):
     served: list[str] | None
 
 
-async def connect(options: Options) -> Endpoint:
+async def connect(options: Options, *, thinking: bool = True) -> Endpoint:
     """Ask the endpoint for its models, choose the one that the options name, and make sure that it answers.
+
+    Args:
+        options: Name the endpoint and how it is asked.
+        thinking: Whether the model shall think, see `deltamem.episode.EpisodeConfig`.
 
     Raises:
         DeltaMemError: If no endpoint is named, it does not answer, or does not say which model to take.
@@ -61,7 +65,7 @@ async def connect(options: Options) -> Endpoint:
     window = options.window or (windows[0] if windows else None)
     first = LLM(options.base_url, name, api_key_env=options.api_key_env, max_retries=_FEW_RETRIES)
     try:
-        await EndpointPolicy(first, tool_role=options.tool_role).check()
+        await EndpointPolicy(first, tool_role=options.tool_role, thinking=thinking).check()
     finally:
         await first.close()
     # The answer is part of the window, and most of it is needed for what the model reads.
@@ -71,5 +75,6 @@ async def connect(options: Options) -> Endpoint:
         temperature=options.temperature,
         max_tokens=max_tokens,
         tool_role=options.tool_role,
+        thinking=thinking,
     )
     return Endpoint(policy, window, None if listed is None else [model.id for model in listed])

@@ -1,4 +1,4 @@
-"""A training run as a list of stages: data, model, warm start, GRPO, export."""
+"""A training run as a list of stages: data, embeddings, model, warm start, lengths, GRPO, export."""
 
 from __future__ import annotations
 
@@ -20,11 +20,13 @@ from deltamem.files import atomic_writer
 from deltamem.provenance import file_sha256
 from deltamem.sessions import LabelledSession, read_sessions
 from deltamem.stages import Stage
-from deltamem.training import dataset
-from deltamem.training.run.checkpoints import export_policy, latest_complete
+from deltamem.training import dataset, lengths
+from deltamem.training.embeddings.store import META_FILE
 from deltamem.training.run.launch import run_grpo
+from deltamem.training.run.trackers import check_trackers
 from deltamem.training.settings import TrainSettings
 
+LENGTHS_FILE = "lengths.json"
 Options = TypeVar("Options")
 
 _REPORT_EVERY = 50
@@ -63,12 +65,14 @@ def stages(config: DictConfig, settings: TrainSettings, console: Console) -> lis
         console: Shows progress inside a stage.
 
     Raises:
-        DeltaMemError: If the sessions file is missing or a stage is configured with unknown keys.
+        DeltaMemError: If the sessions file or the package of a tracker is missing, or a stage is configured with unknown
+            keys.
     """
     if not settings.sessions.is_file():
         raise DeltaMemError(
             f"{settings.sessions}: no such file; make one with: python -m synth out={settings.sessions.parent}"
         )
+    check_trackers(settings.trackers)
     out = settings.out
     episode = {"episode": settings.episode.model_dump(mode="json"), "seed": settings.seed}
     found = [
@@ -77,7 +81,13 @@ def stages(config: DictConfig, settings: TrainSettings, console: Console) -> lis
             {**episode, **settings.data.model_dump(), "sessions_sha256": file_sha256(settings.sessions)},
             lambda: _export_data(config, settings),
             out / "data" / "heldout.parquet",
-        )
+        ),
+        Stage(
+            "embeddings",
+            {"embedder": settings.embedder.name, "store": str(settings.embedder.store)},
+            lambda: _embed_data(settings, console),
+            settings.embedder.store / META_FILE,
+        ),
     ]
     if settings.model is not None:
         found.append(Stage("model", {**episode, "model": settings.model}, lambda: _build_model(settings), out / "model"))
@@ -90,6 +100,13 @@ def stages(config: DictConfig, settings: TrainSettings, console: Console) -> lis
                 out / "warm_start" / "model",
             )
         )
+    if settings.limits.fit:
+        measured = {
+            "limits": settings.limits.model_dump(),
+            "tokenizer": [config.actor_rollout_ref.model.path, config.actor_rollout_ref.model.tokenizer_path],
+            "template": lengths.template_kwargs(config),
+        }
+        found.append(Stage("lengths", measured, lambda: _measure(config, settings, console), settings.out / LENGTHS_FILE))
     inputs: Any = OmegaConf.to_container(config)
     # These say how a run is shown and continued, not what it computes.
     for key in ("logger", "save_freq", "default_local_dir"):
@@ -98,8 +115,9 @@ def stages(config: DictConfig, settings: TrainSettings, console: Console) -> lis
     checkpoints = Path(config.trainer.default_local_dir)
     return [
         *found,
-        Stage("grpo", {"config": inputs}, lambda: run_grpo(config, settings, console), checkpoints),
-        Stage("export", {}, lambda: _export(checkpoints, policy, settings), policy),
+        # Limits that are fitted follow from the stages before, so they need not be among the inputs.
+        Stage("grpo", {"config": inputs}, lambda: run_grpo(*fitted(config, settings), console), checkpoints),
+        Stage("export", {}, lambda: _export(settings), policy),
     ]
 
 
@@ -118,6 +136,54 @@ def _export_data(config: DictConfig, settings: TrainSettings) -> None:
         raise DeltaMemError(
             f"{settings.sessions}: {exported.train_sessions} training sessions are fewer than data.train_batch_size={batch}"
         )
+
+
+def _embed_data(settings: TrainSettings, console: Console) -> None:
+    from deltamem.training.embeddings.stage import embed_data
+
+    embed_data([settings.out / "data" / f"{name}.parquet" for name in ("train", "heldout")], settings.embedder, console)
+
+
+def _measure(config: DictConfig, settings: TrainSettings, console: Console) -> None:
+    files = [settings.out / "data" / f"{name}.parquet" for name in ("train", "heldout")]
+    found, limits = measured_limits(config, settings, files)
+    lengths.write_lengths(settings.out / LENGTHS_FILE, found, limits)
+    console.print(
+        f"lengths: prompts up to {found.prompt.max()} tokens; limits {limits.prompt} + {limits.response}, turn {limits.turn}"
+    )
+
+
+def measured_limits(
+    config: DictConfig, settings: TrainSettings, files: Sequence[Path]
+) -> tuple[lengths.Lengths, lengths.Limits]:
+    """Measure exported rows, and the limits that they need.
+
+    Raises:
+        DeltaMemError: If the tokenizer cannot be had, or the model cannot read so much.
+    """
+    model = config.actor_rollout_ref.model
+    found = lengths.measure(files, lengths.load_tokenizer(model), settings.episode.config(), lengths.template_kwargs(config))
+    limits = lengths.fit(
+        found,
+        max_turns=settings.episode.max_turns,
+        thinking_tokens=settings.limits.thinking_tokens,
+        response_quantile=settings.limits.response_quantile,
+        multiple=settings.limits.multiple,
+        window=int(lengths.load_model_config(model).max_position_embeddings),
+    )
+    return found, limits
+
+
+def fitted(config: DictConfig, settings: TrainSettings) -> tuple[DictConfig, TrainSettings]:
+    """The configuration with the limits of ``lengths.json``, if they follow from the data.
+
+    Raises:
+        DeltaMemError: If that file cannot be read.
+    """
+    if not settings.limits.fit:
+        return config, settings
+    limits = lengths.read_limits(settings.out / LENGTHS_FILE)
+    return lengths.with_limits(config, limits), settings.model_copy(update={"turn_tokens": limits.turn})
 
 
 def _early_sessions(settings: TrainSettings) -> list[LabelledSession]:
@@ -192,9 +258,7 @@ def _fresh(target: Path) -> Path:
     return partial
 
 
-def _export(checkpoints: Path, policy: Path, settings: TrainSettings) -> None:
-    last = latest_complete(checkpoints)
-    if last is None:
-        raise DeltaMemError(f"{checkpoints}: no complete checkpoint to export; set trainer.save_freq")
-    export_policy(last, policy)
-    save_episode_config(policy, settings.episode.config())
+def _export(settings: TrainSettings) -> None:
+    from deltamem.training.export.policy import export_run
+
+    export_run(settings.out, settings.out / "policy")

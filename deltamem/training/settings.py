@@ -14,6 +14,14 @@ class _Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
+class NameSettings(_Strict):
+    """Parts of the name of a run: which experiment, which of its ablations, which variant."""
+
+    experiment: str
+    ablation: str
+    variant: str
+
+
 class DataSettings(_Strict):
     """Which sessions are trained and validated on; see `deltamem.training.dataset.export`."""
 
@@ -30,10 +38,18 @@ class EpisodeSettings(_Strict):
     k: int = Field(ge=1)
     max_turns: int = Field(ge=1)
     memory_fields: tuple[MemoryField, MemoryField, MemoryField]
+    thinking: bool
+    max_invalid_calls: int = Field(ge=0)
 
     def config(self) -> EpisodeConfig:
-        """The library's own type."""
-        return EpisodeConfig(**self.model_dump())
+        """The library's own type.
+
+        Raises:
+            DeltaMemError: If a prompt does not exist or does not fit.
+        """
+        config = EpisodeConfig(**self.model_dump())
+        config.check()
+        return config
 
 
 class EmbedderSettings(_Strict):
@@ -58,6 +74,7 @@ class LimitSettings(_Strict):
 class TrainSettings(_Strict):
     """Everything under ``deltamem:``; ``configs/train.yaml`` says what each key means."""
 
+    name: NameSettings
     out: Path
     sessions: Path
     synth: dict[str, Any] | None

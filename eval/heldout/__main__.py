@@ -67,7 +67,7 @@ async def _run(settings: HeldoutSettings, sessions: list[LabelledSession], conso
     weights, options = settings.reward.weights, settings.reward.options
     columns = (TextColumn("episodes"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     async with AsyncExitStack() as stack:
-        policy = await _policy(settings, stack)
+        policy = await _policy(settings, config.thinking, stack)
         embedder = load_embedder(settings.embedder, device=settings.device, batch_size=settings.batch_size)
         progress = stack.enter_context(Progress(*columns, console=console, transient=True))
         bar = progress.add_task("episodes", total=len(sessions))
@@ -86,7 +86,7 @@ async def _run(settings: HeldoutSettings, sessions: list[LabelledSession], conso
         )
 
 
-async def _policy(settings: HeldoutSettings, stack: AsyncExitStack) -> Policy:
+async def _policy(settings: HeldoutSettings, thinking: bool, stack: AsyncExitStack) -> Policy:
     """The policy to score; the stack closes its connections."""
     if settings.checkpoint is not None:
         # Needs torch, which a client of an endpoint need not have.
@@ -97,6 +97,7 @@ async def _policy(settings: HeldoutSettings, stack: AsyncExitStack) -> Policy:
             temperature=settings.temperature,
             seed=settings.seed,
             max_new_tokens=settings.max_new_tokens,
+            thinking=thinking,
         )
     endpoint = settings.endpoint
     llm = endpoint.client(settings.max_concurrency)
@@ -107,6 +108,7 @@ async def _policy(settings: HeldoutSettings, stack: AsyncExitStack) -> Policy:
         max_tokens=settings.max_new_tokens,
         seed=settings.seed,
         tool_role=endpoint.tool_role,
+        thinking=thinking,
     )
     await policy.check()
     return policy

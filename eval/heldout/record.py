@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
-from deltamem.memory import Operation
 from deltamem.rollout import Rollout
-from deltamem.sessions import LabelledSession, to_json_line
+from deltamem.sessions import LabelledSession
+from deltamem.trajectory_record import session_fields, trajectory_fields
 from rewards.total import TotalScore
 
 
@@ -17,29 +16,15 @@ def to_record(labelled: LabelledSession, rollout: Rollout, score: TotalScore, co
     """Put one evaluated session into plain JSON types.
 
     Returns:
-        ``key, person_id, person_name, time, dialogue, prior_state, target_operations`` as in ``sessions.jsonl``;
-        ``turns`` (the conversation after the opening messages), ``queries`` and ``retrieved_ids`` for each search,
-        ``operations`` (null if the outputs could not be read), ``violations``, ``failure``, ``tokens``, ``seconds``;
-        ``score`` with its parts, matched pairs and unmatched entries; ``counts`` of `rewards.diagnostics`.
+        The fields of `deltamem.trajectory_record`; ``score`` with its parts, matched pairs and unmatched entries;
+        ``counts`` of `rewards.diagnostics`; ``failure``, ``tokens``, ``seconds``.
     """
-    session = json.loads(to_json_line(labelled))
-    trajectory = rollout.trajectory
     return {
-        "key": labelled.key,
-        **{name: session[name] for name in ("person_id", "person_name", "time", "dialogue", "prior_state")},
-        "target_operations": session["operations"],
-        "turns": [dict(message) for message in trajectory.messages if message["role"] in ("assistant", "tool")],
-        "queries": [list(queries) for queries in trajectory.queries],
-        "retrieved_ids": [list(ids) for ids in trajectory.retrieved_ids],
-        "operations": None if trajectory.operations is None else _operations(trajectory.operations),
+        **session_fields(labelled),
+        **trajectory_fields(rollout.trajectory),
         "score": asdict(score),
         "counts": dict(counts),
-        "violations": list(trajectory.violations),
-        "failure": trajectory.failure,
+        "failure": rollout.trajectory.failure,
         "tokens": rollout.tokens,
         "seconds": round(rollout.seconds, 3),
     }
-
-
-def _operations(operations: Sequence[Operation]) -> list[dict[str, Any]]:
-    return [{"event": op.event, "text": op.text, "target_memory_id": op.target_memory_id} for op in operations]

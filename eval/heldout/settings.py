@@ -89,9 +89,9 @@ class HeldoutSettings(_Strict):
         """What shapes the episodes: the defaults, then the checkpoint's ``episode.json``, then the keys ``episode.*``.
 
         Raises:
-            DeltaMemError: If ``episode.json`` cannot be read or a prompt does not exist.
+            DeltaMemError: If ``episode.json`` cannot be read, or a prompt does not exist or does not fit.
         """
         base = EpisodeConfig() if self.checkpoint is None else load_episode_config(self.checkpoint)
         config = self.episode.over(base)
-        _ = config.prompt_hashes  # a prompt that does not exist is told before the model is loaded
+        config.check()  # before the model is loaded
         return config

@@ -83,6 +83,7 @@ def _policy(config: LocomoConfig, stack: AsyncExitStack) -> EndpointPolicy:
         max_tokens=endpoint.max_tokens,
         seed=config.seed,
         tool_role=endpoint.tool_role,
+        thinking=config.manager_settings().episode.thinking,
     )
 
 

@@ -61,10 +61,10 @@ class LocomoConfig(BaseModel):
         """How sessions are read.
 
         Raises:
-            DeltaMemError: If a prompt does not exist.
+            DeltaMemError: If a prompt does not exist or does not fit.
         """
         episode = self.episode.over(EpisodeConfig())
-        _ = episode.prompt_hashes  # a prompt that does not exist is told before anything is loaded
+        episode.check()  # before anything is loaded
         return ManagerSettings(episode=episode, window_tokens=self.endpoint.window, attempts=self.attempts)
 
     def making(self, data_sha256: str) -> dict[str, Any]:

@@ -10,10 +10,10 @@ from typing import Any
 from deltamem.errors import DeltaMemError
 from deltamem.files import atomic_writer
 from deltamem.report.page import page_templates
-from eval.report.curves import training_charts, warm_start_charts
+from eval.report.curves import machine_charts, training_charts, warm_start_charts
 from eval.report.inputs import SHOWN_EVALUATION, RunInputs, read_run
 from eval.report.tables import comparison
-from eval.report.trajectories import choose, view
+from eval.report.trajectories import choose, histories, view
 
 
 def write_report(run: Path, *, out: Path | None = None, trajectories: int = 12) -> Path:
@@ -51,10 +51,12 @@ def render(inputs: RunInputs, *, trajectories: int) -> str:
             written=time.strftime("%Y-%m-%d %H:%M %Z"),
             missing=inputs.missing,
             training=training_charts(inputs.metrics),
+            machine=machine_charts(inputs.metrics),
             warm_start=warm_start_charts(inputs.warm_start),
             rows=comparison(inputs.summaries),
             summaries=inputs.summaries,
             shown=[view(record, reason) for reason, record in choose(inputs.trajectories, trajectories)],
+            histories=histories(inputs.validation, trajectories),
             evaluated=len(inputs.trajectories),
             shown_evaluation=SHOWN_EVALUATION,
             details=_details(inputs),

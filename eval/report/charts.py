@@ -26,24 +26,27 @@ class Curve:
         x: Steps.
         y: Values, as many as steps.
         colour: Any CSS hex colour that is readable on light and on dark.
-        style: ``measured`` curves are seldom and exact and get markers; ``running`` ones are noisy and get smoothed.
+        style: ``measured`` curves are seldom and exact and get markers; ``running`` ones are noisy and get smoothed;
+            ``target`` ones are where another curve should go, dotted.
     """
 
     label: str
     x: Sequence[float]
     y: Sequence[float]
     colour: str
-    style: Literal["running", "measured"] = "running"
+    style: Literal["running", "measured", "target"] = "running"
 
 
-def line_chart(name: str, curves: Sequence[Curve], *, y_label: str, y_range: tuple[float, float] | None = None) -> Markup:
+def line_chart(
+    name: str, curves: Sequence[Curve], *, y_label: str, y_range: tuple[float, float | None] | None = None
+) -> Markup:
     """Draw curves over the training step.
 
     Args:
         name: Unique on the page; keeps the ids inside the SVGs apart.
         curves: What to draw.
         y_label: Title of the vertical axis.
-        y_range: Its limits; chosen by the data if None.
+        y_range: Its limits; chosen by the data where None.
 
     Returns:
         An ``<svg>`` element.
@@ -62,7 +65,40 @@ def line_chart(name: str, curves: Sequence[Curve], *, y_label: str, y_range: tup
     return inline_svg(name, draw)
 
 
+def stacked_chart(name: str, layers: Sequence[Curve], *, y_label: str) -> Markup:
+    """Draw layers on top of each other over the training step.
+
+    Args:
+        name: Unique on the page.
+        layers: From the bottom up, all over the same steps.
+        y_label: Title of the vertical axis.
+
+    Returns:
+        An ``<svg>`` element.
+    """
+
+    def draw(axes: Axes) -> None:
+        axes.stackplot(
+            layers[0].x,
+            *(layer.y for layer in layers),
+            labels=[layer.label for layer in layers],
+            colors=[layer.colour for layer in layers],
+            step="mid",
+            linewidth=0,
+        )
+        axes.set_xlabel("step")
+        axes.set_ylabel(y_label)
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        legend_below(axes, 3)
+
+    return inline_svg(name, draw)
+
+
 def _draw(axes: Axes, curve: Curve) -> None:
+    if curve.style == "target":
+        values = running_mean(curve.y) if len(curve.y) >= SMOOTHED_FROM else curve.y
+        axes.plot(curve.x, values, ":", color=curve.colour, linewidth=1.4, label=curve.label)
+        return
     if curve.style == "measured":
         axes.plot(curve.x, curve.y, "o--", color=curve.colour, markersize=4, linewidth=1.3, label=curve.label)
         return

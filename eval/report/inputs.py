@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +19,18 @@ SHOWN_EVALUATION = "after_sampled"
 """The evaluation whose trajectories are shown."""
 
 
-_SHOWN_KEYS = {"key", "dialogue", "turns", "operations", "target_operations", "prior_state", "score", "violations"}
+_SHOWN_KEYS = {
+    "key",
+    "dialogue",
+    "turns",
+    "operations",
+    "target_operations",
+    "prior_state",
+    "retrieved_ids",
+    "score",
+    "violations",
+}
+_VALIDATION_FILE = re.compile(r"step_(\d+)\.jsonl")
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +43,7 @@ class RunInputs:
         warm_start: Lines of ``warm_start.jsonl``: ``step, loss, accuracy, seconds``.
         summaries: ``eval/<phase>_<mode>/summary.json`` by ``<phase>_<mode>``.
         trajectories: Records of ``eval/after_sampled/trajectories.jsonl``.
+        validation: Records of ``validation/step_<step>.jsonl`` by step, in order.
         run_summary: ``summary.json`` of the whole run; empty if there is none yet.
         missing: One sentence for each input that is not there or could not be read, by the name of the section it leaves
             empty or incomplete.
@@ -41,6 +54,7 @@ class RunInputs:
     warm_start: list[Record]
     summaries: dict[str, Record]
     trajectories: list[Record]
+    validation: dict[int, list[Record]]
     run_summary: Record
     missing: Mapping[str, list[str]]
 
@@ -90,6 +104,22 @@ class _Reader:
         self.note(section, f"{name} is not a JSON object.")
         return {}
 
+    def trajectories(self, name: str, section: str) -> list[Record]:
+        """The records of a file of trajectories."""
+        records = self.lines(name, section)
+        kept = [record for record in records if record.keys() >= _SHOWN_KEYS]
+        if len(kept) < len(records):
+            self.note(section, f"{name}: {len(records) - len(kept)} records of another format; skipped.")
+        return kept
+
+
+def _validation(reader: _Reader) -> dict[int, list[Record]]:
+    names = [path.name for path in (reader.folder / "validation").glob("*.jsonl")]
+    steps = {int(match[1]): name for name in names if (match := _VALIDATION_FILE.fullmatch(name))}
+    if not steps:
+        reader.note("validation", "validation/ holds no trajectories.")
+    return {step: reader.trajectories(f"validation/{steps[step]}", "validation") for step in sorted(steps)}
+
 
 def _text_lines(path: Path) -> Iterator[str]:
     with path.open(encoding="utf-8", errors="replace") as lines:
@@ -113,17 +143,13 @@ def read_run(folder: Path) -> RunInputs:
         for mode in MODES:
             if summary := reader.mapping(f"eval/{phase}_{mode}/summary.json", "evaluation"):
                 summaries[f"{phase}_{mode}"] = summary
-    name = f"eval/{SHOWN_EVALUATION}/trajectories.jsonl"
-    records = reader.lines(name, "trajectories")
-    trajectories = [record for record in records if record.keys() >= _SHOWN_KEYS]
-    if len(trajectories) < len(records):
-        reader.note("trajectories", f"{name}: {len(records) - len(trajectories)} records of another format; skipped.")
     return RunInputs(
         name=folder.resolve().name,
         metrics=reader.lines("metrics.jsonl", "training"),
         warm_start=reader.lines("warm_start.jsonl", "warm_start"),
         summaries=summaries,
-        trajectories=trajectories,
+        trajectories=reader.trajectories(f"eval/{SHOWN_EVALUATION}/trajectories.jsonl", "trajectories"),
+        validation=_validation(reader),
         run_summary=reader.mapping("summary.json", "run"),
         missing=reader.missing,
     )

@@ -75,6 +75,19 @@ class TrajectoryView:
     target: list[OperationView]
 
 
+@dataclass(frozen=True, slots=True)
+class History:
+    """One session at several steps of training.
+
+    Attributes:
+        key: The session.
+        steps: Training step and trajectory, in order.
+    """
+
+    key: str
+    steps: list[tuple[int, TrajectoryView]]
+
+
 def choose(records: Sequence[Record], count: int) -> list[tuple[str, Record]]:
     """Choose a spread: the best, the worst, those with due updates, and the rest evenly between them.
 
@@ -103,6 +116,33 @@ def choose(records: Sequence[Record], count: int) -> list[tuple[str, Record]]:
     take((index for index in every if answered[index].get("counts", {}).get("due_updates")), "with a due update", share)
     take(every, "in between", count)
     return [(chosen[index], answered[index]) for index in sorted(chosen)]
+
+
+_SHOWN_STEPS = 5
+
+
+def histories(validation: Mapping[int, Sequence[Record]], count: int) -> list[History]:
+    """What became of the same sessions in the course of training.
+
+    Args:
+        validation: Records by training step; of several rollouts of a session the first is taken.
+        count: How many sessions to show at most.
+
+    Returns:
+        The sessions in the order of their keys, each with at most five steps: the first, the last and some between.
+    """
+    by_key: dict[str, dict[int, Record]] = {}
+    for step, records in validation.items():
+        for record in records:
+            by_key.setdefault(str(record["key"]), {}).setdefault(step, record)
+    return [History(key, _between(by_key[key])) for key in sorted(by_key)[:count]]
+
+
+def _between(records: Mapping[int, Record]) -> list[tuple[int, TrajectoryView]]:
+    steps = sorted(records)
+    last, shown = len(steps) - 1, min(len(steps), _SHOWN_STEPS)
+    places = sorted({round(place * last / max(shown - 1, 1)) for place in range(shown)})
+    return [(steps[place], view(records[steps[place]], "")) for place in places]
 
 
 def _spread(length: int, count: int) -> list[int]:

@@ -145,5 +145,9 @@ def test_a_trained_model_is_asked_with_its_own_prompts(bank: Path, tmp_path: Pat
     save_episode_config(tmp_path, EpisodeConfig(system_prompt="manager_compact"))
     assert run("add", "-", "--checkpoint", str(tmp_path), given=lines_of(MONDAY)).exit_code == 0
     assert rules.requests[-1]["messages"][0]["content"] == load_prompt("manager_compact").text
+    assert all("chat_template_kwargs" not in request for request in rules.requests)
+    save_episode_config(tmp_path, EpisodeConfig(system_prompt="manager_direct", thinking=False))
+    assert run("add", "-", "--checkpoint", str(tmp_path), given=lines_of(FRIDAY)).exit_code == 0
+    assert rules.requests[-1]["chat_template_kwargs"] == {"enable_thinking": False}
     missing = run("add", "-", "--checkpoint", str(bank), given=lines_of(FRIDAY))
     assert missing.exit_code == 2 and "no episode.json there" in one_sentence(missing)

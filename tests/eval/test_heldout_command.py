@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from episode_texts import outputs
+from episode_texts import WordEmbedder, outputs
 from heldout_cases import people
 from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig
@@ -18,6 +18,7 @@ from scripted_server import Reply, completion, failure, serve
 from deltamem.cli import CONFIGS, validated
 from deltamem.errors import DeltaMemError
 from deltamem.sessions import to_json_line
+from eval.heldout import __main__ as command_module
 from eval.heldout.__main__ import main
 from eval.heldout.settings import HeldoutSettings
 
@@ -119,6 +120,19 @@ def test_wrong_settings_are_told_before_anything_runs(
         main(composed(f"sessions={sessions_file}", f"out={tmp_path / 'out'}", *overrides))
 
 
+@pytest.mark.parametrize("thinking", [True, False])
+def test_the_endpoint_is_told_whether_to_think(
+    sessions_file: Path, tmp_path: Path, thinking: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(command_module, "load_embedder", lambda *_, **__: WordEmbedder())
+    with serve(lambda body: completion(outputs())) as server:
+        endpoint = [f"endpoint.base_url={server.url}", "endpoint.model=tiny", "n=1", "resamples=2"]
+        episode = [f"episode.thinking={thinking}", "episode.system_prompt=manager_compact"]
+        assert main(composed(*endpoint, *episode, f"sessions={sessions_file}", f"out={tmp_path / 'out'}")) == 0
+    told = [request.get("chat_template_kwargs") for request in server.requests]
+    assert told == [None if thinking else {"enable_thinking": False}] * 2
+
+
 def test_no_heldout_sessions_is_told(tmp_path: Path) -> None:
     path = tmp_path / "sessions.jsonl"
     path.write_text(to_json_line(people(1, 1, split="train")[0]) + "\n", encoding="utf-8")
@@ -143,6 +157,13 @@ def test_the_episode_comes_from_the_checkpoint_and_keys_win(checkpoint: Path) ->
     config = settings(checkpoint, "episode.k=4").episode_config()
     assert (config.system_prompt, config.k, config.max_turns) == ("manager_compact", 4, 3)
     assert config.memory_fields == ("text", "id") and config.session_prompt == "session"
+
+
+def test_a_prompt_that_does_not_fit_the_thinking_is_told(checkpoint: Path) -> None:
+    with pytest.raises(DeltaMemError, match="prompt 'manager' asks for a think block"):
+        settings(checkpoint, "episode.thinking=false").episode_config()
+    config = settings(checkpoint, "episode.thinking=false", "episode.system_prompt=manager_direct").episode_config()
+    assert not config.thinking and config.max_invalid_calls == 0
 
 
 @pytest.mark.parametrize(

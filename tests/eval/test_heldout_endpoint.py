@@ -10,6 +10,7 @@ from scripted_server import Reply, completion, failure, serve
 from deltamem.endpoint_policy import EndpointPolicy, ToolRole
 from deltamem.episode import EpisodeConfig
 from deltamem.llm import LLM
+from deltamem.protocol import Violation
 from deltamem.rollout import run_episodes
 
 
@@ -25,6 +26,21 @@ async def test_search_results_are_sent_in_the_role_asked_for(tool_role: ToolRole
     sent = server.requests[1]["messages"][3]
     assert sent["role"] == tool_role and '"id": "m1"' in sent["content"]
     assert sent["content"].startswith("<tool_response>") == (tool_role == "user")
+
+
+async def test_an_unreadable_turn_is_answered_and_the_episode_goes_on() -> None:
+    said = ["hm", search("baker"), outputs()]
+
+    def answer(body: dict[str, Any]) -> Reply:
+        return completion(said[len(body["messages"]) // 2 - 1])
+
+    with serve(answer) as server:
+        policy = EndpointPolicy(LLM(server.url, "tiny"))
+        (rollout,) = await run_episodes(people(1, 1), policy, WordEmbedder(), EpisodeConfig(max_invalid_calls=1))
+    trajectory = rollout.trajectory
+    assert trajectory.operations == () and trajectory.retrieved_ids and Violation.NO_ACTION in trajectory.violations
+    assert [message["role"] for message in trajectory.messages[2:]] == ["assistant", "tool"] * 2 + ["assistant"]
+    assert "error" in server.requests[1]["messages"][-1]["content"]
 
 
 async def test_a_refused_request_fails_its_episode_only() -> None:

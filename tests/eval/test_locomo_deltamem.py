@@ -248,6 +248,17 @@ async def _take_in(config: LocomoConfig, url: str) -> None:
             group.create_task(retrieve_all(system, conversation, (1, 2, 4), [1]))
 
 
+async def test_the_endpoint_is_told_whether_to_think(configure: Configure) -> None:
+    with serve(rules) as server:
+        plain = configure(server.url)
+        direct = configure(server.url, "episode.thinking=false", "episode.system_prompt=manager_direct")
+        for config in (plain, direct):
+            async with open_system.open_system(config, "", lambda record: None) as system:
+                assert isinstance(system, DeltaMemSystem)
+                await system._policy.check()
+    assert [request.get("chat_template_kwargs") for request in server.requests] == [None, {"enable_thinking": False}]
+
+
 def test_a_process_killed_before_it_noted_the_cost(configure: Configure) -> None:
     with serve(rules) as server:
         config = configure(server.url)

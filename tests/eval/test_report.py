@@ -11,14 +11,15 @@ from pathlib import Path
 import pytest
 from episode_texts import add, none, outputs, search, update
 from heldout_cases import labelled, oracle, people
-from report_cases import make_run, run_policy
+from report_cases import make_run, run_policy, write_validation
 
 from deltamem.errors import DeltaMemError
 from deltamem.sessions import LabelledSession
 from eval.report import write_report
 from eval.report.charts import Curve, line_chart, running_mean
+from eval.report.inputs import read_run
 from eval.report.tables import comparison
-from eval.report.trajectories import choose, view
+from eval.report.trajectories import choose, histories, view
 
 EVIL = "Eve owns <script>alert('memory')</script> & \"more\""
 
@@ -31,6 +32,7 @@ class Page(HTMLParser):
     def __init__(self, text: str) -> None:
         super().__init__()
         self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.source = text
         self.texts: list[str] = []
         self.open: list[str] = []
         self.feed(text)
@@ -70,6 +72,8 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     result = run_policy(oracle, [evil])
     with (folder / "eval" / "after_sampled" / "trajectories.jsonl").open("a", encoding="utf-8") as file:
         file.write(json.dumps(result.records[0] | {"key": "<i>eve</i>/0"}) + "\n")
+    with (folder / "validation" / "step_000040.jsonl").open("a", encoding="utf-8") as file:
+        file.write(json.dumps(result.records[0] | {"key": "<i>eve</i>/1", "violations": ["<u>"]}) + "\n")
     return folder
 
 
@@ -79,8 +83,29 @@ def page(run: Path) -> Page:
 
 
 def test_it_shows_header_table_curves_and_trajectories(page: Page) -> None:
-    assert page.count("details", "trajectory") == 25
-    assert page.count("svg") == 5
+    assert page.count("details", "trajectory") - page.count("details", "history") == 25
+    titles = re.findall(r"<figcaption>(.*?)</figcaption>", page.source)
+    assert titles == [
+        "Total reward",
+        "Parts of the reward",
+        "Soft precision and recall",
+        "Updates: right target, wrong target, and ADD in their place",
+        "Held out, by kind of operation",
+        "Searches",
+        "Signal of the groups",
+        "Cut off and broken",
+        "Operations of a session, and how many are due",
+        "Violations of a session",
+        "Time of a step",
+        "Tokens of an episode",
+        "Time of a rollout",
+        "Speed",
+        "Model FLOP/s utilisation of the update",
+        "Memory",
+        "Loss",
+        "Accuracy",
+    ]
+    assert page.count("svg") == len(titles)
     assert not page.count("p", "missing")
     for said in ("seed7", "0123abcd", "12.2", "due UPDATEs done as ADD", "reward, held out", "24 sessions of 6 people"):
         assert said in page.text, said
@@ -89,7 +114,30 @@ def test_it_shows_header_table_curves_and_trajectories(page: Page) -> None:
 
 def test_a_dozen_trajectories_are_shown_unless_asked_otherwise(run: Path, tmp_path: Path) -> None:
     page = Page(write_report(run, out=tmp_path / "page.html").read_text(encoding="utf-8"))
-    assert page.count("details", "trajectory") == 12
+    assert page.count("details", "trajectory") - page.count("details", "history") == 12
+
+
+def test_charts_show_what_was_measured(page: Page) -> None:
+    for legend in ("bad json", "ADD due", "checkpoint", "rollouts", "gpu reserved gb", "none precision"):
+        assert f">{legend}<" in page.source, legend
+    for legend in ("turn limit", "weight sync"):
+        assert f">{legend}<" not in page.source, "it never happened"
+
+
+def test_the_same_sessions_are_shown_step_by_step(page: Page) -> None:
+    assert page.count("details", "history") == 3
+    assert page.text.count("at step 0") == page.text.count("at step 60") == 2
+    # The evil session was kept at step 40 only.
+    assert page.text.count("at step 40") == 3
+    assert page.count("p", "step") == 9
+
+
+def test_of_many_validations_the_first_the_last_and_some_between_are_shown(tmp_path: Path) -> None:
+    write_validation(tmp_path, people(1, 1), tuple(range(0, 100, 10)))
+    (tmp_path / "validation" / "notes.jsonl").write_text("{}")
+    (history,) = histories(read_run(tmp_path).validation, 5)
+    assert [step for step, _ in history.steps] == [0, 20, 40, 70, 90]
+    assert histories({3: [], 4: []}, 5) == []
 
 
 def test_nothing_comes_from_outside(run: Path, page: Page) -> None:
@@ -109,7 +157,7 @@ def test_everything_is_escaped(run: Path, page: Page) -> None:
     text = (run / "report.html").read_text(encoding="utf-8")
     assert page.count("script") == 0 and page.count("b", None) == page.text.count("user ") + page.text.count("assistant ")
     assert html.escape(EVIL, quote=True).replace("&#x27;", "&#39;").replace("&quot;", "&#34;") in text
-    assert EVIL in page.text and "<i>eve</i>/0" in page.text
+    assert EVIL in page.text and "<i>eve</i>/0" in page.text and "<i>eve</i>/1" in page.text
     assert "I remember: <script>alert('policy')</script>" in page.text
 
 
@@ -209,6 +257,7 @@ def test_an_empty_run_folder_makes_a_page_that_says_what_is_missing(tmp_path: Pa
     page = Page(write_report(tmp_path).read_text(encoding="utf-8"))
     for name in ("metrics.jsonl", "warm_start.jsonl", "summary.json", "eval/after_sampled/trajectories.jsonl"):
         assert f"{name} is not in the run folder." in page.text
+    assert "validation/ holds no trajectories." in page.text
     assert page.count("details", "trajectory") == 0
 
 
@@ -222,13 +271,17 @@ def test_damaged_and_odd_inputs_are_named_and_the_rest_is_shown(tmp_path: Path) 
     folder = tmp_path / "eval" / "after_sampled"
     folder.mkdir(parents=True)
     (folder / "trajectories.jsonl").write_text('{"key": "a"}\n')
+    (tmp_path / "validation").mkdir()
+    (tmp_path / "validation" / "step_000004.jsonl").write_text('{"key": "a"}\n[')
     page = Page(write_report(tmp_path, out=tmp_path / "page.html").read_text(encoding="utf-8"))
     assert page.count("svg") == 1
     for said in (
         "metrics.jsonl, line 4: not a JSON object; skipped.",
         "warm_start.jsonl holds no records.",
         "summary.json is not a JSON object.",
-        "1 records of another format; skipped.",
+        "after_sampled/trajectories.jsonl: 1 records of another format; skipped.",
+        "validation/step_000004.jsonl: 1 records of another format; skipped.",
+        "validation/step_000004.jsonl, line 2: not a JSON object; skipped.",
     ):
         assert said in page.text, said
 

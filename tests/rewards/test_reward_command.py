@@ -165,7 +165,7 @@ def test_bad_input_is_one_line_and_exit_code_2(tmp_path):
     for arguments, message in [
         ([str(tmp_path / "absent.json")], "absent.json: the case file cannot be read"),
         ([str(unknown)], "unknown.json: target.0.target_memory_id: there is no memory 'm9'"),
-        ([str(fine), "--tau", "2"], "tau must be above 0"),
+        ([str(fine), "--tau", "2"], "tau must be at least 0"),
     ]:
         result = run(*arguments)
         assert result.returncode == 2

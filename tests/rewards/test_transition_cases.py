@@ -110,7 +110,7 @@ def test_target_operations_must_fit(target):
 
 @pytest.mark.parametrize(
     ("option", "value"),
-    [("tau", 0.0), ("tau", 1.1), ("tau", float("nan")), ("stale_weight", 0.9), ("stale_weight", float("inf"))],
+    [("tau", -0.1), ("tau", 1.1), ("tau", float("nan")), ("stale_weight", 0.9), ("stale_weight", float("inf"))],
 )
 def test_options_out_of_range(option, value):
     with pytest.raises(DeltaMemError, match=option):
@@ -155,3 +155,16 @@ def test_the_embedder_is_not_called_where_nothing_can_be_matched(predicted, targ
 )
 def test_keyword_coverage(text, keywords, coverage):
     assert keyword_coverage(text, keywords) == coverage
+
+
+def test_tau_zero_allows_all_pairs_that_do_not_point_away_from_each_other():
+    embed = PlaneEmbedder(fixed={"A": (1, 0, 0), "near": (0.1, 0, 1), "across": (0, 1, 0), "away": (-0.1, 1, 0)})
+    target = [add("A", "a")]
+    for text, similarity in (("near", 0.1), ("across", 0.0)):
+        score = transition_score(state({}), [add(text)], target, embed, tau=0.0)
+        assert [pair.similarity for pair in score.pairs] == [pytest.approx(similarity)]
+        assert score.reward == 1.0, "by its keyword"
+        by_similarity = transition_score(state({}), [add(text)], target, embed, tau=0.0, lexical_fidelity=False)
+        assert by_similarity.reward == pytest.approx(similarity)
+        assert not transition_score(state({}), [add(text)], target, embed, tau=0.11).pairs
+    assert not transition_score(state({}), [add("away")], target, embed, tau=0.0).pairs

@@ -30,7 +30,7 @@ def test_agrees_with_the_oracle(chunk, paper_literal, lexical_fidelity):
         case = random_case(seed)
         prior = {key: memory.text for key, memory in case.prior.items()}
         options = {
-            "tau": (0.75, 0.9, 0.5)[seed % 3],
+            "tau": (0.75, 0.9, 0.5, 0.0)[seed // CHUNKS % 4],
             "lexical_fidelity": lexical_fidelity,
             "paper_literal": paper_literal,
             "stale_weight": (1.0, 2.0)[seed % 2],

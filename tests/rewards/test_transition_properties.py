@@ -17,7 +17,7 @@ modes = st.fixed_dictionaries(
         "paper_literal": st.booleans(),
         "stale_weight": st.sampled_from([1.0, 1.5, 4.0]),
         "match_overwritten": st.booleans(),
-        "tau": st.sampled_from([0.3, 0.75, 1.0]),
+        "tau": st.sampled_from([0.0, 0.3, 0.75, 1.0]),
     }
 )
 

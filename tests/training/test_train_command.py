@@ -73,3 +73,25 @@ def test_too_few_sessions_for_one_batch(tmp_path: Path) -> None:
     )
     assert done.returncode == 2
     assert "3 training sessions are fewer than data.train_batch_size=16" in done.stderr
+
+
+def test_a_preflight_of_a_sweep_ends_with_2_and_makes_nothing(tmp_path: Path) -> None:
+    done = train(
+        "-m",
+        "+experiment=tiny",
+        "+ablation=tau",
+        "deltamem.reward.tau=0.5,0.9",
+        "preflight=true",
+        f"hydra.sweep.dir={tmp_path / 'sweep'}",
+        "deltamem.synth=null",
+        "deltamem.sessions=/nowhere/sessions.jsonl",
+        f"deltamem.out={tmp_path}/run_${{deltamem.reward.tau}}",
+    )
+    assert done.returncode == 2, done.stderr
+    # The first failing run ends a sweep: the same command again goes on with it.
+    assert done.stdout.count("preflight: ") == 1
+    assert done.stdout.strip().splitlines()[-1].endswith("the run would not work")
+    assert "tau=0.5" in done.stdout
+    assert "/nowhere/sessions.jsonl: no such file" in done.stdout
+    assert "Traceback" not in done.stdout + done.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["sweep"]

@@ -22,6 +22,7 @@ class _Request:
     prompt: list[int]
     limit: int
     temperature: float
+    seed: int | None
     answer: asyncio.Future[Generated]
 
 
@@ -35,13 +36,14 @@ class CpuServer:
             model_path: Folder with configuration and tokenizer.
             max_length: Tokens of prompt and response together.
             max_batch: Requests sampled at once.
-            seed: Seed of the sampling.
+            seed: Seed of the sampling of requests without one of their own.
             threads: Threads of torch.
         """
         torch.set_num_threads(threads)
         config = Qwen3Config.from_pretrained(model_path)
         self._model = Qwen3ForCausalLM(config).float().eval()
-        self._generator = BatchGenerator(self._model, eos_ids=eos_ids(model_path), seed=seed)
+        self._eos_ids = eos_ids(model_path)
+        self._generator = BatchGenerator(self._model, eos_ids=self._eos_ids, seed=seed)
         self._max_length = max_length
         self._max_batch = max_batch
         self._global_steps: int | None = None
@@ -59,6 +61,8 @@ class CpuServer:
         """
         if sampling_params.get("top_p", 1.0) != 1.0 or sampling_params.get("top_k", -1) not in (-1, 0):
             raise ValueError(f"the CPU rollout samples from the whole distribution, got {sampling_params}")
+        if unknown := set(sampling_params.get("stop_token_ids") or ()) - self._eos_ids:
+            raise ValueError(f"{sorted(unknown)}: no end-of-turn tokens of the tokenizer or the generation configuration")
         if self._pump is None:
             self._pump = asyncio.create_task(self._run())
         room = self._max_length - len(prompt_ids)
@@ -66,6 +70,7 @@ class CpuServer:
             prompt=list(prompt_ids),
             limit=max(1, min(int(sampling_params.get("max_tokens") or room), room)),
             temperature=float(sampling_params.get("temperature", 1.0)),
+            seed=sampling_params.get("seed"),
             answer=asyncio.get_running_loop().create_future(),
         )
         self._queue.put_nowait(request)
@@ -109,6 +114,7 @@ class CpuServer:
             [request.prompt for request in batch],
             [request.limit for request in batch],
             [request.temperature for request in batch],
+            [request.seed for request in batch],
         )
 
     async def load_weights(self, named: dict[str, torch.Tensor], global_steps: int | None) -> None:

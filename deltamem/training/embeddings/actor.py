@@ -1,25 +1,63 @@
-"""Embeddings for rollouts: one ray actor owns the model, agent loops await vectors from it.
-
-No agent loop computes an embedding itself: that would block its event loop, and with it all other rollouts of the worker.
-"""
+"""The one owner of the embedding model on a node: a ray actor that all workers of the node ask for new texts."""
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+import json
+from collections.abc import Awaitable, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import ray
+from ray.exceptions import ActorDiedError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from deltamem.embedding import Vectors, load_embedder
+from deltamem.embedding import Embedder, Vectors, is_endpoint, load_embedder
+from deltamem.training.embeddings.client import EmbeddingClient, Lookup, TextVectors
+from deltamem.training.embeddings.store import EmbeddingStore, Kind
 
-_MAX_TEXTS = 50_000
-"""Vectors that a worker keeps (about 75 MB at 384 dimensions); the actor keeps ten times as many."""
+_OWNER_TEXTS = 100_000
+"""Vectors that the owner keeps (about 400 MB at 1,024 dimensions): what one worker has asked for, the others may ask for."""
+
+_CALLS = 8
+"""Questions of one worker that may be under way: the owner joins them, so a worker need not hold any back."""
+
+_RESTARTS = 3
 
 
-class EmbeddingServer:
-    """Owns an embedding model; runs as a ray actor, one call at a time."""
+class BatchedEmbedder:
+    """Collects what is asked for while a batch is computed; the next batch is all of it, each text once.
+
+    The model runs in a thread of its own, one batch at a time.
+    """
+
+    def __init__(
+        self, embedder: Embedder, *, max_texts: int = _OWNER_TEXTS, initializer: Callable[[], None] | None = None
+    ) -> None:
+        """Wrap an embedder.
+
+        Args:
+            embedder: Does the work; needs no cache of its own.
+            max_texts: The oldest vectors of a kind are dropped above this number.
+            initializer: Called once in the thread before its first batch.
+        """
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="embedder", initializer=initializer)
+        self.documents = TextVectors(self._in_thread(embedder.documents), max_texts=max_texts)
+        self.queries = TextVectors(self._in_thread(embedder.queries), max_texts=max_texts)
+
+    def _in_thread(self, embed: Callable[[Sequence[str]], Vectors]) -> Callable[[list[str]], Awaitable[Vectors]]:
+        async def call(texts: list[str]) -> Vectors:
+            return await asyncio.get_running_loop().run_in_executor(self._thread, embed, texts)
+
+        return call
+
+
+class EmbeddingOwner:
+    """Owns an embedding model; runs as an asynchronous ray actor."""
 
     def __init__(self, name: str, device: str, batch_size: int, threads: int) -> None:
         """Load the model.
@@ -27,119 +65,90 @@ class EmbeddingServer:
         Raises:
             EmbedderUnavailableError: If the model cannot be loaded.
         """
-        import torch
+        # The vectors are remembered by text in front of the embedder, which so needs no memory itself.
+        embedder = load_embedder(name, device=device, batch_size=batch_size, max_texts=0)
+        self._batched = BatchedEmbedder(embedder, initializer=None if is_endpoint(name) else partial(_use_threads, threads))
 
-        torch.set_num_threads(threads)
-        self._embedder = load_embedder(name, device=device, batch_size=batch_size)
+    async def documents(self, texts: list[str]) -> Vectors:
+        """Embed distinct memory texts; returns float32 of shape ``(len(texts), dim)``."""
+        return Lookup(await self._batched.documents.get(texts))(texts)
 
-    def documents(self, texts: list[str]) -> Vectors:
-        """Embed memory texts; returns float32 of shape ``(len(texts), dim)``."""
-        return self._embedder.documents(texts)
+    async def queries(self, texts: list[str]) -> Vectors:
+        """Embed distinct search queries; returns float32 of shape ``(len(texts), dim)``."""
+        return Lookup(await self._batched.queries.get(texts))(texts)
 
-    def queries(self, texts: list[str]) -> Vectors:
-        """Embed search queries; returns float32 of shape ``(len(texts), dim)``."""
-        return self._embedder.queries(texts)
-
-
-class TextVectors:
-    """Vectors by text, awaited once and remembered.
-
-    What arrives while one call is under way waits and forms the next call, so a step of GRPO makes a few calls, not one a
-    rollout.
-    """
-
-    def __init__(self, embed: Callable[[list[str]], Awaitable[Vectors]], *, max_texts: int = _MAX_TEXTS) -> None:
-        """Wrap a call.
-
-        Args:
-            embed: Embeds distinct texts.
-            max_texts: The oldest vectors are dropped above this number.
-        """
-        self._embed = embed
-        self._max_texts = max_texts
-        self._known: dict[str, Vectors] = {}
-        self._waiting: dict[str, None] = {}
-        self._lock = asyncio.Lock()
-
-    async def get(self, texts: Sequence[str]) -> dict[str, Vectors]:
-        """The vector of every text, each of shape ``(dim,)``."""
-        missing = [text for text in texts if text not in self._known]
-        if missing:
-            self._waiting.update(dict.fromkeys(missing))
-            async with self._lock:
-                await self._fetch()
-        return {text: self._known[text] for text in texts}
-
-    async def _fetch(self) -> None:
-        batch = [text for text in self._waiting if text not in self._known]
-        self._waiting.clear()
-        if not batch:
-            return
-        for text in list(self._known)[: max(0, len(self._known) + len(batch) - self._max_texts)]:
-            del self._known[text]
-        self._known.update(zip(batch, await self._embed(batch), strict=True))
+    async def figures(self) -> dict[str, int]:
+        """Batches computed and texts embedded since the start, by kind."""
+        sources = {"documents": self._batched.documents, "queries": self._batched.queries}
+        return {
+            f"{kind}/{name}": value
+            for kind, source in sources.items()
+            for name, value in (("batches", source.calls), ("texts", source.texts))
+        }
 
 
-class EmbeddingClient:
-    """What an agent loop asks for vectors."""
+def _use_threads(threads: int) -> None:
+    import torch
 
-    def __init__(self, *, documents: TextVectors, queries: TextVectors) -> None:
-        """Use two sources, because some models embed queries with an instruction."""
-        self._documents = documents
-        self._queries = queries
-
-    async def documents(self, texts: Sequence[str]) -> Mapping[str, Vectors]:
-        """Vectors of memory texts, by text."""
-        return await self._documents.get(texts)
-
-    async def queries(self, texts: Sequence[str]) -> Vectors:
-        """Vectors of search queries, shape ``(len(texts), dim)``."""
-        found = await self._queries.get(texts)
-        return np.stack([found[text] for text in texts])
+    torch.set_num_threads(threads)
 
 
-def connect(name: str, *, device: str, batch_size: int, threads: int) -> EmbeddingClient:
-    """Find the actor of a model, or start it; needs a ray instance.
+def connect(name: str, *, device: str, batch_size: int, threads: int, store: str | None = None) -> EmbeddingClient:
+    """Find the owner of a model on this node, or start it; needs a ray instance.
 
     Args:
         name: Model, see `deltamem.embedding.load_embedder`.
-        device: Torch device of the actor; "cuda" reserves a small share of a GPU.
-        batch_size: Texts a forward pass.
-        threads: Torch threads of the actor.
+        device: Torch device of the owner. "cuda" or "cuda:N" takes memory of that GPU beside verl.
+        batch_size: Texts a forward pass, or a request to an endpoint.
+        threads: Torch threads of the owner.
+        store: Folder with the vectors known beforehand, see `deltamem.training.embeddings.store`.
+
+    Raises:
+        DeltaMemError: If there is no finished store of this model in the folder.
     """
-    actor = (
-        ray.remote(EmbeddingServer)
-        .options(
-            name=f"deltamem_embedding_{hashlib.sha256(name.encode()).hexdigest()[:8]}",
-            get_if_exists=True,
-            num_cpus=0,
-            num_gpus=0.01 if device.startswith("cuda") else 0,
-        )
-        .remote(name, device, batch_size, threads)
+    known = EmbeddingStore(Path(store), name) if store is not None else None
+    owner = OwnerHandle(partial(find_owner, name, device=device, batch_size=batch_size, threads=threads))
+    return EmbeddingClient(
+        documents=TextVectors(partial(owner.ask, "documents"), max_calls=_CALLS),
+        queries=TextVectors(partial(owner.ask, "queries"), max_calls=_CALLS),
+        store=known,
     )
 
-    async def documents(texts: list[str]) -> Vectors:
-        return np.asarray(await actor.documents.remote(texts))
 
-    async def queries(texts: list[str]) -> Vectors:
-        return np.asarray(await actor.queries.remote(texts))
+class OwnerHandle:
+    """Asks the owner, and finds or starts it anew if it is gone: ray ends an actor with the worker that started it."""
 
-    return EmbeddingClient(documents=TextVectors(documents), queries=TextVectors(queries))
+    def __init__(self, find: Callable[[], Any]) -> None:
+        """Find the owner; `find` returns its ray handle."""
+        self._find = find
+        self._owner = find()
+
+    async def ask(self, kind: Kind, texts: list[str]) -> Vectors:
+        """Embed distinct texts; returns float32 of shape ``(len(texts), dim)``."""
+        try:
+            answer = await getattr(self._owner, kind).remote(texts)
+        except ActorDiedError:
+            self._owner = self._find()
+            answer = await getattr(self._owner, kind).remote(texts)
+        # A copy: an array out of ray's object store would keep its place there for as long as it is remembered.
+        return np.array(answer)
 
 
-class Lookup:
-    """The synchronous `embed` that a scorer is given: every text was awaited before."""
+def find_owner(name: str, *, device: str, batch_size: int, threads: int) -> Any:
+    """The handle of this node's `EmbeddingOwner`, which is started if there is none; arguments as for `connect`.
 
-    def __init__(self, vectors: Mapping[str, Vectors]) -> None:
-        """Wrap vectors by text."""
-        self._vectors = vectors
-
-    def __call__(self, texts: Sequence[str]) -> Vectors:
-        """Vectors of the texts, shape ``(len(texts), dim)``.
-
-        Raises:
-            KeyError: If a text was not awaited.
-        """
-        if not texts:
-            return np.zeros((0, 0), dtype=np.float32)
-        return np.stack([self._vectors[text] for text in texts])
+    It reserves no GPU: verl's placement groups hold every GPU whole, so the smallest share asked for would never be granted.
+    Ray leaves all GPUs of the node visible to an actor that asks for none.
+    """
+    node = ray.get_runtime_context().get_node_id()
+    settings = hashlib.sha256(json.dumps([name, device, batch_size, threads]).encode()).hexdigest()[:8]
+    options = {
+        "name": f"deltamem_embedding_{settings}_{node}",
+        "get_if_exists": True,
+        "scheduling_strategy": NodeAffinitySchedulingStrategy(node, soft=False),
+        "num_cpus": 0,
+        "num_gpus": 0,
+        "max_restarts": _RESTARTS,
+        "max_task_retries": _RESTARTS,
+    }
+    return ray.remote(EmbeddingOwner).options(**options).remote(name, device, batch_size, threads)

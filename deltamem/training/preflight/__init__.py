@@ -1,1 +1,1 @@
-"""Everything that can be checked before a GPU is touched."""
+"""What can be checked before a GPU is touched: ``python train.py +experiment=X preflight=true``."""

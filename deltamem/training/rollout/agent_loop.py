@@ -2,27 +2,30 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
 from typing import Any
 from uuid import uuid4
 
-import hydra
+from omegaconf import OmegaConf
 from verl.experimental.agent_loop.agent_loop import AgentLoopBase, AgentLoopMetrics, AgentLoopOutput
 from verl.utils.profiler import simple_timer
 
 from deltamem.bank.protocol import merge_hits
 from deltamem.bank.snapshot import SnapshotBank
+from deltamem.chat_turns import TurnFormat
 from deltamem.embedding import Vectors
-from deltamem.episode import Episode, EpisodeConfig, Search, Trajectory
+from deltamem.episode import Episode, Finished, Message, Search, Trajectory
 from deltamem.memory import apply
 from deltamem.protocol import Violation
-from deltamem.scoring import Scorer
 from deltamem.sessions import LabelledSession, from_json_line
-from deltamem.training.embeddings.actor import EmbeddingClient, Lookup, connect
+from deltamem.training.embeddings.client import Lookup
+from deltamem.training.rollout.facts import FACTS, rollout_facts
+from deltamem.training.rollout.sequence import TokenSequence, turn_seed
+from deltamem.training.rollout.services import Services, frame_of, services
 
 logger = logging.getLogger(__name__)
 
@@ -31,55 +34,26 @@ FAILURE = "failure"
 
 
 @dataclass
-class _Tokens:
-    """The growing sequence; mask and log-probs cover what follows the prompt."""
-
-    ids: list[int]
-    mask: list[int] = field(default_factory=list)
-    log_probs: list[float] = field(default_factory=list)
-
-    @property
-    def prompt_ids(self) -> list[int]:
-        return self.ids[: len(self.ids) - len(self.mask)]
-
-    @property
-    def response_ids(self) -> list[int]:
-        return self.ids[len(self.ids) - len(self.mask) :]
-
-
-@dataclass(frozen=True)
-class Services:
-    """What all rollouts of a worker share.
+class _Rollout:
+    """What is known of a rollout while it runs, and still is if it fails.
 
     Attributes:
-        episode: Prompts and limits.
-        turn_tokens: Most tokens of one assistant turn.
-        scorer: Scores a finished episode.
-        embeddings: Gives vectors.
+        sampling: Sampling parameters of verl.
+        key: Of the session.
+        step: Global step of the trainer.
+        number: Of the rollout within its group.
+        tokens: The sequence so far.
+        metrics: Seconds by phase, as verl names them.
+        versions: Training steps that made the weights of each turn.
     """
 
-    episode: EpisodeConfig
-    turn_tokens: int
-    scorer: Scorer
-    embeddings: EmbeddingClient
-
-
-@cache
-def services(settings: str) -> Services:
-    """Build what the rollouts share, once a worker process.
-
-    Args:
-        settings: JSON with `episode` (fields of `EpisodeConfig`), `turn_tokens`, `scorer` (a Hydra ``_target_``) and
-            `embedder` (arguments of `deltamem.training.embeddings.actor.connect`).
-    """
-    values = json.loads(settings)
-    fields = values["episode"]
-    return Services(
-        episode=EpisodeConfig(**{**fields, "memory_fields": tuple(fields["memory_fields"])}),
-        turn_tokens=values["turn_tokens"],
-        scorer=hydra.utils.instantiate(values["scorer"]),
-        embeddings=connect(**values["embedder"]),
-    )
+    sampling: Mapping[str, Any]
+    key: str
+    step: int
+    number: int
+    tokens: TokenSequence
+    metrics: dict[str, float] = field(default_factory=dict)
+    versions: list[int] = field(default_factory=list)
 
 
 class DeltaMemAgentLoop(AgentLoopBase):  # type: ignore[misc]
@@ -114,23 +88,33 @@ class DeltaMemAgentLoop(AgentLoopBase):  # type: ignore[misc]
 
         Args:
             sampling_params: Of verl.
-            kwargs: The row.
+            kwargs: The row, and verl's ``global_steps`` and ``session_id`` (the number of the rollout within its group).
         """
-        metrics: dict[str, float] = {}
-        versions: list[int] = []
-        tokens = _Tokens([])
+        row: Mapping[str, Any] = kwargs.get("extra_info") or {}
+        rollout = _Rollout(
+            sampling=sampling_params,
+            key=str(row.get("key", "unreadable row")),
+            step=int(kwargs.get("global_steps", 1)),
+            number=int(kwargs.get("session_id", 0)),
+            tokens=TokenSequence(log_probs=[] if sampling_params.get("logprobs") else None),
+        )
+        heldout = row.get("split") == "heldout"
+        most = self._shared.shown_sessions
+        shown = heldout and rollout.number == 0 and int(row.get("index", most)) < most
+        detail: dict[str, Any] | None = None
         try:
-            labelled = from_json_line(kwargs["extra_info"]["session"])
-            trajectory = await self._drive(labelled, tokens, sampling_params, metrics, versions)
-            with simple_timer("compute_score", metrics):
-                figures = {**await self._score(labelled, trajectory), FAILURE: 0.0}
+            labelled = from_json_line(row["session"])
+            trajectory = await self._drive(labelled, rollout)
+            with simple_timer("compute_score", rollout.metrics):
+                figures, detail = await self._score(labelled, trajectory, in_detail=shown)
+            figures = {**figures, FAILURE: 0.0}
         except Exception as error:
-            logger.exception("episode failed: %s", kwargs.get("extra_info", {}).get("key", "unreadable row"))
-            end = self.tokenizer.eos_token_id
-            tokens = _Tokens([*(tokens.prompt_ids or [end]), end], mask=[0], log_probs=[0.0])
+            logger.exception("episode failed: %s", rollout.key)
+            rollout.tokens = rollout.tokens.without_response(self.tokenizer.eos_token_id)
             trajectory = Trajectory(messages=(), failure=f"{type(error).__name__}: {error}")
             figures = {"reward": 0.0, FAILURE: 1.0}
-        step = max(int(kwargs.get("global_steps", 1)) - 1, 0)
+        tokens, metrics = rollout.tokens, rollout.metrics
+        before = max(rollout.step - 1, 0)
         return AgentLoopOutput(
             prompt_ids=tokens.prompt_ids,
             response_ids=tokens.response_ids,
@@ -142,66 +126,109 @@ class DeltaMemAgentLoop(AgentLoopBase):  # type: ignore[misc]
             extra_fields={
                 "turn_scores": [],
                 "tool_rewards": [],
-                "min_global_steps": min(versions, default=step),
-                "max_global_steps": max(versions, default=step),
+                "min_global_steps": min(rollout.versions, default=before),
+                "max_global_steps": max(rollout.versions, default=before),
                 "failure": trajectory.failure,
                 # "reward" itself is added by verl.
                 "reward_extra_info": {name: value for name, value in figures.items() if name != "reward"},
+                FACTS: rollout_facts(
+                    trajectory,
+                    tokens,
+                    key=rollout.key,
+                    heldout=heldout,
+                    seconds={
+                        "generate": metrics.get("generate_sequences", 0.0),
+                        "search": metrics.get("tool_calls", 0.0),
+                        "reward": metrics.get("compute_score", 0.0),
+                    },
+                    shown=(row["session"], detail) if detail is not None else None,
+                ),
             },
         )
 
-    async def _drive(
-        self,
-        labelled: LabelledSession,
-        tokens: _Tokens,
-        sampling_params: dict[str, Any],
-        metrics: dict[str, float],
-        versions: list[int],
-    ) -> Trajectory:
+    async def _drive(self, labelled: LabelledSession, rollout: _Rollout) -> Trajectory:
+        frame = self._frame()
+        frame.check(thinking=self._shared.episode.thinking)
         episode = Episode(labelled.session, labelled.prior_state.keys(), self._shared.episode)
-        tokens.ids = await self.ct_build_initial_tokens(list(episode.messages))
-        if len(tokens.ids) >= self.rollout_config.prompt_length:
-            # verl cuts longer prompts on the left, which would take the instructions away.
-            raise ValueError(f"the prompt does not fit into data.max_prompt_length={self.rollout_config.prompt_length}")
+        # Not verl's ct_build_initial_tokens: it cuts long prompts on the left, which would take the instructions away.
+        prompt = await asyncio.to_thread(self.continuous_token_builder.build_initial_tokens, list(episode.messages))
+        if len(prompt) > (most := self.rollout_config.prompt_length):
+            raise ValueError(f"the prompt has {len(prompt)} tokens, it does not fit into data.max_prompt_length={most}")
+        if (most := self.rollout_config.get("max_model_len")) is not None and len(prompt) >= most:
+            raise ValueError(f"the prompt has {len(prompt)} tokens, it leaves no room in rollout.max_model_len={most}")
+        rollout.tokens.ids = list(prompt)
         bank: SnapshotBank | None = None
         request = uuid4().hex
         while True:
-            room = min(self._shared.turn_tokens, self.rollout_config.response_length - len(tokens.mask))
-            with simple_timer("generate_sequences", metrics):
-                answer = await self.server_manager.generate(
-                    request_id=request, prompt_ids=tokens.ids, sampling_params={**sampling_params, "max_tokens": room}
-                )
-            if (version := answer.extra_fields.get("global_steps")) is not None:
-                versions.append(int(version))
-            merged, tokens.mask, log_probs = await self.ct_merge_assistant_token(
-                tokens.ids, answer.token_ids, tokens.mask, tokens.log_probs, assistant_logprobs=answer.log_probs
-            )
-            tokens.ids, tokens.log_probs = merged.token_ids, log_probs or []
-            text, stopped = self._text(answer.token_ids)
+            with simple_timer("generate_sequences", rollout.metrics):
+                written = await self._generate(request, rollout, frame, turn=(len(episode.messages) - 2) // 2)
+            text, stopped = self._text(written, frame)
             step = episode.read(text, truncated=not stopped)
-            if not isinstance(step, Search):
+            if isinstance(step, Finished):
                 return episode.trajectory
-            with simple_timer("tool_calls", metrics):
-                bank = bank or await self._bank(labelled)
-                found = bank.search(await self._shared.embeddings.queries(step.queries), self._shared.episode.k)
-                before = list(episode.messages)
-                episode.answer(merge_hits(found))
-                merged, mask, log_probs = await self.ct_merge_context_msg(
-                    before, list(episode.messages), tokens.ids, tokens.mask, tokens.log_probs
-                )
-            if len(mask) >= self.rollout_config.response_length:
+            with simple_timer("tool_calls", rollout.metrics):
+                if isinstance(step, Search):
+                    bank = bank or await self._bank(labelled)
+                    found = bank.search(await self._shared.embeddings.queries(step.queries), self._shared.episode.k)
+                    episode.answer(merge_hits(found))
+                longer = await self._with_answer(rollout.tokens.closed(frame.closing), episode.messages)
+            if self._room(longer) < 1:
                 # The sequence ends with the model's own last token: what did not fit was never seen by it.
                 episode.stop(Violation.TOKEN_LIMIT)
                 return episode.trajectory
-            tokens.ids, tokens.mask, tokens.log_probs = merged.token_ids, mask, log_probs or []
+            rollout.tokens = longer
 
-    def _text(self, token_ids: list[int]) -> tuple[str, bool]:
-        """The assistant text without its end-of-turn token, and whether there was one."""
-        stopped = bool(token_ids) and token_ids[-1] == self.tokenizer.eos_token_id
-        body = token_ids[:-1] if stopped else token_ids
+    def _frame(self) -> TurnFormat:
+        """How the chat template frames an assistant's turn; here, so that a template that breaks is a counted failure."""
+        options = self.apply_chat_template_kwargs
+        plain = OmegaConf.to_container(options) if OmegaConf.is_config(options) else dict(options)
+        return frame_of(self.tokenizer, json.dumps(plain), OmegaConf.select(self.config, "actor_rollout_ref.model.path"))
+
+    def _room(self, tokens: TokenSequence) -> int:
+        """How many tokens the next turn may have; not positive if the sequence is full."""
+        room: int = min(self._shared.turn_tokens, self.rollout_config.response_length - len(tokens.mask))
+        window = self.rollout_config.get("max_model_len")
+        return room if window is None else min(room, window - len(tokens.ids))
+
+    async def _generate(self, request: str, rollout: _Rollout, frame: TurnFormat, *, turn: int) -> list[int]:
+        """Let the model write a turn; its tokens, which are in the rollout's sequence too."""
+        # The server must stop where this loop sees the end of a turn, whatever its own configuration lists.
+        sampling = {**rollout.sampling, "max_tokens": self._room(rollout.tokens), "stop_token_ids": sorted(frame.ends)}
+        if self._shared.seed is not None:
+            sampling["seed"] = turn_seed(self._shared.seed, rollout.key, rollout.step, rollout.number, turn)
+        tokens, metrics = rollout.tokens, rollout.metrics
+        answer = await self.server_manager.generate(request_id=request, prompt_ids=tokens.ids, sampling_params=sampling)
+        if not answer.token_ids or answer.stop_reason in ("aborted", "abort"):
+            raise RuntimeError(f"the server broke a turn off after {len(answer.token_ids)} tokens ({answer.stop_reason})")
+        if (version := answer.extra_fields.get("global_steps")) is not None:
+            rollout.versions.append(int(version))
+        if answer.num_preempted is not None:
+            metrics["num_preempted"] = metrics.get("num_preempted", 0) + answer.num_preempted
+        merged, mask, log_probs = await self.ct_merge_assistant_token(
+            tokens.ids,
+            answer.token_ids,
+            tokens.mask,
+            tokens.log_probs,
+            assistant_logprobs=None if tokens.log_probs is None else answer.log_probs,
+        )
+        rollout.tokens = TokenSequence(merged.token_ids, mask, log_probs)
+        return list(answer.token_ids)
+
+    def _text(self, written: Sequence[int], frame: TurnFormat) -> tuple[str, bool]:
+        """The whole assistant turn without its end-of-turn token, and whether there was one."""
+        stopped = written[-1] in frame.ends
         # Special tokens stay visible: a stray one is text outside the tags, not nothing.
-        text = self.tokenizer.decode(body, skip_special_tokens=False, clean_up_tokenization_spaces=False)
-        return str(text), stopped
+        text = self.tokenizer.decode(
+            written[:-1] if stopped else written, skip_special_tokens=False, clean_up_tokenization_spaces=False
+        )
+        return f"{frame.opening}{text}", stopped
+
+    async def _with_answer(self, tokens: TokenSequence, messages: Sequence[Message]) -> TokenSequence:
+        """The sequence with the last message and the generation prompt rendered behind it."""
+        merged, mask, log_probs = await self.ct_merge_context_msg(
+            list(messages[:-1]), list(messages), tokens.ids, tokens.mask, tokens.log_probs
+        )
+        return TokenSequence(merged.token_ids, mask, log_probs)
 
     async def _bank(self, labelled: LabelledSession) -> SnapshotBank:
         texts = [memory.text for memory in labelled.prior_state.memories]
@@ -209,11 +236,16 @@ class DeltaMemAgentLoop(AgentLoopBase):  # type: ignore[misc]
             labelled.session.person_id, labelled.prior_state, Lookup(await self._shared.embeddings.documents(texts))(texts)
         )
 
-    async def _score(self, labelled: LabelledSession, trajectory: Trajectory) -> dict[str, float]:
+    async def _score(
+        self, labelled: LabelledSession, trajectory: Trajectory, *, in_detail: bool
+    ) -> tuple[dict[str, float], dict[str, Any] | None]:
         predicted = apply(labelled.prior_state, trajectory.operations or (), labelled.session.time)
         texts = {
             memory.text for state in (labelled.prior_state, predicted, labelled.next_state) for memory in state.memories
         }
         texts |= {operation.text for operation in (*labelled.operations, *(trajectory.operations or ()))}
         vectors: Mapping[str, Vectors] = await self._shared.embeddings.documents(sorted(texts))
-        return self._shared.scorer(labelled, trajectory, Lookup(vectors))
+        case = (labelled, trajectory, Lookup(vectors))
+        # In a thread: the event loop belongs to all rollouts of the worker.
+        figures = await asyncio.to_thread(self._shared.scorer, *case)
+        return figures, await asyncio.to_thread(self._shared.scorer.detail, *case) if in_detail else None

@@ -5,7 +5,13 @@ Plain types, because verl sends them between processes and keeps them with the b
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, TypedDict
+
+from deltamem.episode import Trajectory
+from deltamem.protocol import Violation
+from deltamem.training.rollout.sequence import TokenSequence
+from deltamem.trajectory_record import trajectory_fields
 
 FACTS = "facts"
 """Key of the `RolloutFacts` in verl's ``extra_fields``."""
@@ -59,3 +65,50 @@ class RolloutFacts(TypedDict):
     retrieved: int
     seconds: dict[str, float]
     shown: ShownEpisode | None
+
+
+def rollout_facts(
+    trajectory: Trajectory,
+    tokens: TokenSequence,
+    *,
+    key: str,
+    heldout: bool,
+    seconds: Mapping[str, float],
+    shown: tuple[str, Mapping[str, Any]] | None,
+) -> RolloutFacts:
+    """Collect the facts of a rollout.
+
+    Args:
+        trajectory: The episode; one that failed has no messages.
+        tokens: What is handed to the trainer.
+        key: Of the session.
+        heldout: Whether the session is of the held-out split.
+        seconds: Wall time by phase.
+        shown: The line of ``sessions.jsonl`` and the score in detail, if the episode is kept.
+    """
+    model_tokens = sum(tokens.mask)
+    return RolloutFacts(
+        key=key,
+        heldout=heldout,
+        truncated=Violation.TOKEN_LIMIT in trajectory.violations,
+        turns=sum(message["role"] == "assistant" for message in trajectory.messages),
+        model_tokens=model_tokens,
+        tool_tokens=len(tokens.mask) - model_tokens if trajectory.failure is None else 0,
+        queries=sum(len(queries) for queries in trajectory.queries),
+        retrieved=sum(len(ids) for ids in trajectory.retrieved_ids),
+        seconds=dict(seconds),
+        shown=None if shown is None else _shown(trajectory, *shown),
+    )
+
+
+def _shown(trajectory: Trajectory, session: str, score: Mapping[str, Any]) -> ShownEpisode:
+    fields = trajectory_fields(trajectory)
+    return ShownEpisode(
+        session=session,
+        turns=fields["turns"],
+        queries=fields["queries"],
+        retrieved_ids=fields["retrieved_ids"],
+        operations=fields["operations"],
+        violations=[str(violation) for violation in trajectory.violations],
+        score=dict(score),
+    )

@@ -1,29 +1,30 @@
-"""verl's replay buffer with eyes: training metrics of the rollouts, and an end to a run whose rollouts fail.
+"""verl's replay buffer with eyes: metrics and trajectories of the rollouts, and an end to a run whose rollouts fail.
 
 verl shows the figures of a reward in validation only, and goes on when agent loops fail. Its replay buffer sees every batch
-and may return metrics, so this is the place for both (``trainer.v1.sampler.custom_sampler``).
+and may return metrics, so this is the place for all of it (``trainer.v1.sampler.custom_sampler``).
 """
 
 from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
+import psutil
 import transfer_queue as tq
 from transfer_queue import KVBatchMeta
 from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer
 
 from deltamem.errors import DeltaMemError
+from deltamem.training.rollout.facts import FACTS
+from deltamem.training.rollout.metrics import PREFIX, RolloutRow, batch_metrics
+from deltamem.training.rollout.process_memory import memory_figures, run_processes
+from deltamem.training.rollout.shown import ValidationFolder, shown_records
 from deltamem.training.run.stop import SaveAndStop, StopRequest
 
 logger = logging.getLogger(__name__)
-
-PREFIX = "deltamem"
-"""Training metrics are named ``deltamem/<figure>``."""
 
 
 class DeltaMemReplayBuffer(ReplayBuffer):  # type: ignore[misc]
@@ -34,14 +35,18 @@ class DeltaMemReplayBuffer(ReplayBuffer):  # type: ignore[misc]
 
         Args:
             sampler_kwargs: ``trainer.v1.sampler.sampler_kwargs``: `poll_seconds`, `max_failure_rate`, `sort_by_length`,
-                the numbers of rollouts a session, `train_rollouts` and `heldout_rollouts`, and `rates`, see
-                `rollout_metrics`, and `stop_file`.
+                the numbers of rollouts a session, `train_rollouts` and `heldout_rollouts`, `stop_file`, and
+                `validation_folder`, see `deltamem.training.rollout.shown`.
             refill_fn: A method of the trainer, through which its configuration is reached: nothing else of it is handed out.
             kwargs: What verl passes on.
         """
         self._options = dict(sampler_kwargs)
         trainer: Any = getattr(refill_fn, "__self__")  # noqa: B009
         self._stop = SaveAndStop(StopRequest(Path(self._options["stop_file"])), trainer.config)
+        self._validation = ValidationFolder(Path(self._options["validation_folder"]))
+        self._process = psutil.Process()
+        self.figures: dict[str, float] = {}
+        """Metrics of the last training step; the manifest of a checkpoint holds them, too."""
         super().__init__(
             sampler_kwargs=sampler_kwargs, poll_interval=self._options["poll_seconds"], refill_fn=refill_fn, **kwargs
         )
@@ -60,32 +65,32 @@ class DeltaMemReplayBuffer(ReplayBuffer):  # type: ignore[misc]
         if training:
             self._stop.during_step()
         expected = batch_size * self._options["train_rollouts" if training else "heldout_rollouts"]
-        fields = _extra_fields(batch)
-        lost = Counter(str(entry["failure"]) for entry in fields if entry["failure"])
+        rows = _rows(batch)
+        lost = Counter(row.failure for row in rows if row.failure is not None)
         # A rollout that is not there at all failed outside of our own handling.
-        lost["the rollout was lost; see the agent loop worker's log"] += max(expected - len(fields), 0)
+        lost["the rollout was lost; see the agent loop worker's log"] += max(expected - len(rows), 0)
         check_failures(lost, expected, self._options["max_failure_rate"])
         if training:
-            figures = [entry["reward_extra_info"] for entry in fields]
-            means = rollout_metrics(figures, self._options["rates"])
-            means |= {"reward": float(np.mean(_rewards(batch))), "failure": lost.total() / expected}
-            metrics = metrics | {f"{PREFIX}/{name}": value for name, value in means.items()}
+            figures = batch_metrics(rows, expected)
+            figures |= {f"memory/{name}": value for name, value in memory_figures(run_processes(self._process)).items()}
+            self.figures = {f"{PREFIX}{name}": float(value) for name, value in figures.items()}
+            metrics = metrics | self.figures
+        else:
+            self._validation.add(global_steps, shown_records(rows))
         if training and self._options["sort_by_length"]:
             # verl cuts micro-batches out of the batch in order: neighbours of equal length need no padding.
             batch.reorder(sorted(range(len(batch.keys)), key=lambda place: batch.tags[place]["seq_len"]))
         return batch, metrics
 
 
-def _extra_fields(batch: KVBatchMeta) -> list[dict[str, Any]]:
+def _rows(batch: KVBatchMeta) -> list[RolloutRow]:
     if not batch.keys:
         return []
-    data = tq.kv_batch_get(keys=batch.keys, partition_id=batch.partition_id, select_fields=["extra_fields"])
-    return list(data["extra_fields"])
-
-
-def _rewards(batch: KVBatchMeta) -> list[float]:
-    data = tq.kv_batch_get(keys=batch.keys, partition_id=batch.partition_id, select_fields=["rm_scores"])
-    return [float(scores.sum()) for scores in data["rm_scores"].unbind()]
+    data = tq.kv_batch_get(keys=batch.keys, partition_id=batch.partition_id, select_fields=["extra_fields", "rm_scores"])
+    return [
+        RolloutRow(key, float(scores.sum()), entry["reward_extra_info"], entry[FACTS], entry["failure"])
+        for key, scores, entry in zip(batch.keys, data["rm_scores"].unbind(), data["extra_fields"], strict=True)
+    ]
 
 
 def check_failures(lost: Counter[str], expected: int, max_failure_rate: float) -> None:
@@ -107,20 +112,3 @@ def check_failures(lost: Counter[str], expected: int, max_failure_rate: float) -
             f"{lost.total()} of {expected} rollouts of one step failed, more than deltamem.max_failure_rate="
             f"{max_failure_rate} allows; most often: {reason}"
         )
-
-
-def rollout_metrics(figures: Sequence[Mapping[str, float]], rates: Mapping[str, Sequence[str]]) -> dict[str, float]:
-    """Mean of every figure over the rollouts that have it, and shares of sums.
-
-    Args:
-        figures: The reward figures of each rollout.
-        rates: Name of a share -> names of its numerator and denominator. A share is left out when its denominator is 0.
-    """
-    names = sorted({name for entry in figures for name in entry})
-    means = {name: float(np.mean([entry[name] for entry in figures if name in entry])) for name in names}
-    shares = {
-        name: means.get(numerator, 0.0) / means[denominator]
-        for name, (numerator, denominator) in rates.items()
-        if means.get(denominator)
-    }
-    return means | shares

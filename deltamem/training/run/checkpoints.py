@@ -1,16 +1,14 @@
-"""verl's checkpoints: which are complete, how much room they need, and the export of the last one."""
+"""verl's checkpoints: which are complete, which may go, and how much room they need."""
 
 from __future__ import annotations
 
 import json
 import shutil
-import subprocess
-import sys
-import zipfile
 from collections.abc import Iterable
 from pathlib import Path
 
 from deltamem.errors import DeltaMemError
+from deltamem.training.run.manifest import is_whole, step_of
 
 _BYTES_A_PARAMETER = 12
 """A float32 weight and Adam's two moments."""
@@ -22,32 +20,34 @@ def latest_complete(folder: Path) -> Path | None:
     verl notes its last step in a file of its own. It is not relied upon: it may be cut off, or name a folder whose files
     are.
     """
-    found = [path for path in folder.glob("global_step_*") if path.name.removeprefix("global_step_").isdigit()]
-    return next((path for path in sorted(found, key=step_of, reverse=True) if _complete(path)), None)
-
-
-def step_of(checkpoint: Path) -> int:
-    """The training step of a checkpoint folder."""
-    return int(checkpoint.name.removeprefix("global_step_"))
-
-
-def _complete(checkpoint: Path) -> bool:
-    actor = checkpoint / "actor"
-    try:
-        ranks = int(json.loads((actor / "fsdp_config.json").read_text(encoding="utf-8"))["world_size"])
-    except (OSError, ValueError, KeyError):
-        return False
-    kinds = ("model", "optim", "extra_state")
-    files = [actor / f"{kind}_world_size_{ranks}_rank_{rank}.pt" for kind in kinds for rank in range(ranks)]
-    # The index of a zip archive, which is what torch.save writes, is at its end.
-    return all(path.is_file() and zipfile.is_zipfile(path) for path in [*files, checkpoint / "data.pt"])
+    return next((path for path in _found(folder) if is_whole(path)), None)
 
 
 def remove_incomplete(folder: Path) -> None:
-    """Remove what an interrupted write or verl's rotation left of checkpoints."""
-    for path in folder.glob("global_step_*"):
-        if not _complete(path):
+    """Remove what an interrupted write or removal left of checkpoints."""
+    for path in _found(folder):
+        if not is_whole(path):
             shutil.rmtree(path)
+
+
+def remove_old(folder: Path, *, keep: int | None) -> None:
+    """Remove all whole checkpoints but the newest.
+
+    verl's own rotation would remove the last one before the next is whole.
+
+    Args:
+        folder: Where the checkpoints are.
+        keep: How many remain; None keeps all.
+    """
+    if keep is not None:
+        for path in [path for path in _found(folder) if is_whole(path)][keep:]:
+            shutil.rmtree(path)
+
+
+def _found(folder: Path) -> list[Path]:
+    """All checkpoint folders, the newest first."""
+    found = [path for path in folder.glob("global_step_*") if path.name.removeprefix("global_step_").isdigit()]
+    return sorted(found, key=step_of, reverse=True)
 
 
 def parameter_count(model: Path) -> int | None:
@@ -95,42 +95,3 @@ def check_space(folder: Path, model: Path, *, keep: int) -> None:
 
 def _size(count: int) -> str:
     return f"{count / 1e9:.1f} GB" if count >= 1e9 else f"{count / 1e6:.1f} MB"
-
-
-def export_policy(checkpoint: Path, target: Path) -> None:
-    """Write the actor of a checkpoint as a Hugging Face folder.
-
-    A model of one rank keeps float32; shards of several ranks are merged by verl, which makes them bfloat16.
-
-    Args:
-        checkpoint: A complete checkpoint.
-        target: The folder; replaced if it exists, and never half-written.
-    """
-    actor = checkpoint / "actor"
-    partial = target.with_name(f".{target.name}.partial")
-    shutil.rmtree(partial, ignore_errors=True)
-    partial.parent.mkdir(parents=True, exist_ok=True)
-    if (actor / "model_world_size_1_rank_0.pt").is_file():
-        _export_one_rank(actor, partial)
-    else:
-        command = [sys.executable, "-m", "verl.model_merger", "merge", "--backend", "fsdp"]
-        done = subprocess.run([*command, "--local_dir", actor, "--target_dir", partial], capture_output=True, text=True)
-        if done.returncode:
-            raise DeltaMemError(f"{actor}: verl could not merge the shards: {done.stderr.strip().splitlines()[-1:]}")
-    shutil.rmtree(target, ignore_errors=True)
-    partial.replace(target)
-
-
-def _export_one_rank(actor: Path, target: Path) -> None:
-    import torch
-    from torch.distributed.tensor import DTensor
-    from transformers import AutoConfig, AutoModelForCausalLM
-
-    # A checkpoint of our own run, written by verl with pickled tensors.
-    shard = torch.load(actor / "model_world_size_1_rank_0.pt", map_location="cpu", weights_only=False)
-    state = {name: value.to_local() if isinstance(value, DTensor) else value for name, value in shard.items()}
-    shutil.copytree(actor / "huggingface", target)
-    config = AutoConfig.from_pretrained(target)
-    model = AutoModelForCausalLM.from_config(config, dtype=next(iter(state.values())).dtype)
-    model.load_state_dict(state)
-    model.save_pretrained(target)

@@ -2,12 +2,14 @@
 
     python -m deltamem.training.run.child CONFIG.yaml
 
-Exit code 0 when the last step is done, else 1 with one sentence as the last line on stderr.
+Exit code 0 when the last step is done, `NOT_FINISHED` when it was asked to stop before, else 1 with one sentence as the last
+line on stderr. It ends with its parent, which holds the other end of its standard input.
 """
 
 from __future__ import annotations
 
 import errno
+import signal
 import sys
 import traceback
 from collections.abc import Iterator
@@ -21,6 +23,9 @@ from verl.utils.config import validate_config
 from verl.utils.device import auto_set_device
 
 from deltamem.errors import DeltaMemError
+from deltamem.training.run.parent import end_with_parent
+from deltamem.training.run.signals import NOT_FINISHED
+from deltamem.training.run.stop import StoppedError
 
 
 def main(path: Path) -> int:
@@ -39,6 +44,8 @@ def main(path: Path) -> int:
         validate_config(config=config, use_reference_policy=need_reference_policy(config), use_critic=need_critic(config))
         run_ppo(config, task_runner_class=TaskRunnerV1)
     except Exception as error:
+        if any(isinstance(cause, StoppedError) for cause in _causes(error)):
+            return NOT_FINISHED
         traceback.print_exc()
         print(f"error: {reason(error)}", file=sys.stderr, flush=True)
         return 1
@@ -69,4 +76,7 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
 
 
 if __name__ == "__main__":
+    # Slurm may send the request to all processes of a job; it is the launcher's. Ray's processes inherit this.
+    signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+    end_with_parent()
     sys.exit(main(Path(sys.argv[1])))

@@ -7,7 +7,8 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -19,23 +20,39 @@ from deltamem.errors import DeltaMemError
 from deltamem.files import atomic_writer
 from deltamem.provenance import config_hash
 from deltamem.training.dataset import AGENT_NAME
-from deltamem.training.run.checkpoints import check_space, latest_complete, remove_incomplete, step_of
-from deltamem.training.run.progress import GrpoProgress, MetricsFile, Tail
+from deltamem.training.run.checkpoints import check_space, latest_complete, remove_incomplete, remove_old
+from deltamem.training.run.lock import locked
+from deltamem.training.run.manifest import metrics_of, step_of
+from deltamem.training.run.metrics import MetricsFile, Tail, convert, read_metrics
+from deltamem.training.run.progress import GrpoProgress
+from deltamem.training.run.signals import NOT_FINISHED, on_request
+from deltamem.training.run.stop import StopRequest
+from deltamem.training.run.trackers import open_trackers
 from deltamem.training.settings import TrainSettings
 
 _POLL_SECONDS = 0.5
 _STOP_SECONDS = 30.0
+_LOCK_SECONDS = 60.0
+"""How long a trainer may take to end whose launcher was killed."""
 
 _CADENCE = ("total_training_steps", "total_epochs", "save_freq", "test_freq", "val_before_train", "logger")
 """Keys of ``trainer`` that may change when a run goes on; the rest of the configuration may not."""
+_SHOWING = ("trackers", "rates", "shown_sessions")
+"""Keys of ``deltamem`` that may, too: they say what is shown of a run."""
 
 
 class TrainingFailedError(Exception):
     """GRPO ended before its last step; the message says why and where the log is."""
 
 
+class RunStoppedError(Exception):
+    """GRPO has saved a checkpoint before its last step because it was asked to; the message says where it stands."""
+
+
 def run_grpo(config: DictConfig, settings: TrainSettings, console: Console) -> None:
     """Train until the last step, from the last complete checkpoint if there is one.
+
+    SIGUSR1 makes the trainer save a checkpoint at the end of the step that is under way, and end.
 
     Args:
         config: The whole configuration, resolved.
@@ -43,20 +60,32 @@ def run_grpo(config: DictConfig, settings: TrainSettings, console: Console) -> N
         console: Shows the progress.
 
     Raises:
-        DeltaMemError: If the checkpoints do not fit on the disk, or belong to another configuration.
+        DeltaMemError: If the checkpoints do not fit on the disk, belong to another configuration, or are being written by
+            another run.
+        RunStoppedError: If it was asked to stop.
         TrainingFailedError: If verl's trainer fails.
     """
+    with locked(settings.out / "grpo" / "lock", patience=_LOCK_SECONDS) as lock:
+        _run_locked(config, settings, console, lock)
+
+
+def _run_locked(config: DictConfig, settings: TrainSettings, console: Console, lock: int) -> None:
     folder = settings.out / "grpo"
     checkpoints = Path(config.trainer.default_local_dir)
     checkpoints.mkdir(parents=True, exist_ok=True)
+    keep = config.trainer.max_actor_ckpt_to_keep
     remove_incomplete(checkpoints)
+    remove_old(checkpoints, keep=keep)
     last = latest_complete(checkpoints)
     _check_same_run(folder / "identity.json", config, resuming=last is not None)
-    keep = config.trainer.max_actor_ckpt_to_keep
-    check_space(checkpoints, Path(config.actor_rollout_ref.model.path), keep=1 if keep is None else int(keep))
+    if config.trainer.save_freq > 0:
+        check_space(checkpoints, Path(config.actor_rollout_ref.model.path), keep=1 if keep is None else int(keep))
     start = step_of(last) if last else 0
     total = _total_steps(config)
     metrics = MetricsFile(settings.out / "metrics.jsonl", from_step=start if last else None)
+    attempt = 1 + len(list((settings.out / "logs").glob("grpo_*.log")))
+    if last:
+        _recover(metrics, settings, attempt - 1, last)
     if last and start >= total:
         return
     config = config.copy()
@@ -66,17 +95,64 @@ def run_grpo(config: DictConfig, settings: TrainSettings, console: Console) -> N
         config.trainer.resume_from_path = str(last) if last else None
         if last:
             config.trainer.val_before_train = False
-    write_yaml(folder / "config.yaml", config)
+        # verl would remove an old checkpoint before the new one is whole; `ManifestCallback` does it.
+        config.trainer.max_actor_ckpt_to_keep = None
+        config.deltamem.keep_checkpoints = keep
     write_yaml(Path(config.actor_rollout_ref.rollout.agent.agent_loop_config_path), agent_loop_config(settings))
     logs = settings.out / "logs"
     logs.mkdir(exist_ok=True)
-    attempt = 1 + len(list(logs.glob("grpo_*.log")))
     log, verl_metrics = logs / f"grpo_{attempt}.log", logs / f"grpo_{attempt}.jsonl"
-    console.print(f"grpo: full log in {log}" + (f", going on after step {start}" if last else ""))
-    with GrpoProgress(console, total, start) as progress:
-        code = _follow(folder / "config.yaml", environment(settings, verl_metrics), log, verl_metrics, metrics, progress)
+    console.print(f"grpo: full log in {log}" + (f", going on after step {start}" if last else ""), soft_wrap=True)
+    env = environment(settings, verl_metrics)
+    # The workers of a Ray cluster that runs already do not inherit this process's environment.
+    ours = {name: value for name, value in env.items() if os.environ.get(name) != value}
+    OmegaConf.update(config, "ray_kwargs.ray_init.runtime_env.env_vars", ours, force_add=True)
+    write_yaml(folder / "config.yaml", config)
+    progress = GrpoProgress(console, total, start)
+    tail = Tail(verl_metrics, settings.rates)
+    plain: Any = OmegaConf.to_container(config)
+    trackers = open_trackers(
+        settings.trackers, settings.out, first_step=start + 1 if last else 0, config=plain, warn=progress.warn
+    )
+
+    def take() -> None:
+        for record in tail.records():
+            if metrics.add(record):
+                trackers.add(record)
+            progress.show(record)
+
+    request = StopRequest(Path(config.trainer.v1.sampler.sampler_kwargs.stop_file))
+    request.clear()
+    with progress, closing(trackers), on_request(request.make):
+        code = _follow(folder / "config.yaml", env, log, take, lock)
+    if code == NOT_FINISHED:
+        raise RunStoppedError(summary(read_metrics(settings.out / "metrics.jsonl"), total))
     if code != 0:
         raise TrainingFailedError(f"GRPO ended with exit code {code}: {last_words(log)} (full log: {log})")
+
+
+def _recover(metrics: MetricsFile, settings: TrainSettings, attempt: int, last: Path) -> None:
+    """Add metrics of steps that are in the checkpoint, but ended with the processes before they were noted."""
+    for record in Tail(settings.out / "logs" / f"grpo_{attempt}.jsonl", settings.rates).records():
+        if record["step"] <= step_of(last):
+            metrics.add(record)
+    metrics.add(convert(step_of(last), metrics_of(last), settings.rates))
+
+
+def summary(records: Sequence[Mapping[str, Any]], total: int) -> str:
+    """Where a stopped run stands, in one sentence.
+
+    Args:
+        records: Of ``metrics.jsonl``.
+        total: Steps of the whole run.
+    """
+    done = max((record["step"] for record in records), default=0)
+    parts = [f"stopped with a checkpoint after step {done} of {total}"]
+    for name, title in (("train/reward", "reward"), ("heldout/reward", "held-out reward")):
+        if values := [(record["step"], record[name]) for record in records if name in record]:
+            (first, begin), (latest, end) = values[0], values[-1]
+            parts.append(f"{title} {begin:.3f} (step {first}) -> {end:.3f} (step {latest})")
+    return ", ".join(parts) + "; the same command goes on"
 
 
 def _total_steps(config: DictConfig) -> int:
@@ -87,25 +163,19 @@ def _total_steps(config: DictConfig) -> int:
     return int(rows // config.data.train_batch_size * config.trainer.total_epochs)
 
 
-def _follow(
-    config: Path, env: Mapping[str, str], log: Path, verl_metrics: Path, metrics: MetricsFile, progress: GrpoProgress
-) -> int:
-    tail = Tail(verl_metrics)
-
-    def take() -> None:
-        for record in tail.records():
-            metrics.add(record)
-            progress.show(record)
-
+def _follow(config: Path, env: Mapping[str, str], log: Path, take: Callable[[], None], lock: int) -> int:
     with log.open("wb") as output:
         # A session of its own: Ctrl-C reaches this process only, which then ends the child and its ray instance in order.
         child = subprocess.Popen(
             [sys.executable, "-m", "deltamem.training.run.child", str(config)],
             stdout=output,
             stderr=subprocess.STDOUT,
-            stdin=subprocess.DEVNULL,
+            # The child ends when this is closed, which the kernel does for a launcher that was killed.
+            stdin=subprocess.PIPE,
             env=dict(env),
             start_new_session=True,
+            # Until it has ended, no other run may begin there.
+            pass_fds=(lock,),
         )
         try:
             while True:
@@ -126,14 +196,19 @@ def _stop(child: subprocess.Popen[bytes]) -> None:
         child.terminate()
         try:
             child.wait(_STOP_SECONDS)
-        except subprocess.TimeoutExpired:
+        except BaseException as error:  # a second Ctrl-C does not wait
             os.killpg(child.pid, signal.SIGKILL)
             child.wait()
+            if not isinstance(error, subprocess.TimeoutExpired):
+                raise
+    if child.stdin is not None:
+        child.stdin.close()
 
 
 def _check_same_run(path: Path, config: DictConfig, *, resuming: bool) -> None:
     plain: Any = OmegaConf.to_container(config)
     plain["trainer"] = {key: value for key, value in plain["trainer"].items() if key not in _CADENCE}
+    plain["deltamem"] = {key: value for key, value in plain["deltamem"].items() if key not in _SHOWING}
     identity = config_hash(plain)
     if resuming and (not path.exists() or path.read_text(encoding="utf-8") != identity):
         raise DeltaMemError(
@@ -153,6 +228,8 @@ def environment(settings: TrainSettings, verl_metrics: Path) -> dict[str, str]:
         "TOKENIZERS_PARALLELISM": "false",
         "RAY_USAGE_STATS_ENABLED": "0",
         "RAY_DEDUP_LOGS": "0",
+        # Else ray keeps a record of every call for its dashboard, which nobody looks at: 0.2 MB a step.
+        "RAY_task_events_report_interval_ms": "0",
         "PYTHONUNBUFFERED": "1",
     }
     # The workers must find this package and the scorer's, whatever folder ray starts them in.
@@ -179,8 +256,10 @@ def agent_loop_config(settings: TrainSettings) -> ListConfig:
     """What verl's workers instantiate for every rollout, as the content of a YAML file."""
     shared = {
         "turn_tokens": settings.turn_tokens,
+        "seed": settings.seed if settings.seeded_rollouts else None,
+        "shown_sessions": settings.shown_sessions,
         "episode": settings.episode.model_dump(mode="json"),
-        "embedder": settings.embedder.model_dump(exclude={"store"}),
+        "embedder": settings.embedder.model_dump(mode="json") | {"store": str(settings.embedder.store.absolute())},
         "scorer": settings.reward,
     }
     target = "deltamem.training.rollout.agent_loop.DeltaMemAgentLoop"

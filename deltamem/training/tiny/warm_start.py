@@ -38,6 +38,7 @@ class WarmStartConfig:
             teaches as much as it can.
         careless: Range from which the chance that the teacher leaves a fact out is drawn after that, once a trajectory:
             how careful it is differs from one to the next, and reinforcement learning can prefer the careful ones.
+        device: Torch device on which the model is trained.
     """
 
     copy_steps: int = 60
@@ -50,6 +51,7 @@ class WarmStartConfig:
     decision_weight: float = 3.0
     complete_share: float = 0.6
     careless: tuple[float, float] = (0.2, 1.0)
+    device: str = "cpu"
 
 
 class WarmStartStep(NamedTuple):
@@ -70,6 +72,9 @@ class _Batch(NamedTuple):
     token_ids: Tensor
     weights: Tensor
 
+    def to(self, device: str) -> _Batch:
+        return _Batch(self.token_ids.to(device), self.weights.to(device))
+
 
 def warm_start(
     model: Qwen3ForCausalLM,
@@ -81,7 +86,7 @@ def warm_start(
     seed: int,
     report: Callable[[WarmStartStep], None] = lambda step: None,
 ) -> None:
-    """Train the model in place.
+    """Train the model in place; it stays on the device of the configuration.
 
     Args:
         model: The tiny model.
@@ -94,7 +99,7 @@ def warm_start(
     """
     rng = random.Random(seed)
     torch.manual_seed(seed)
-    model.train()
+    model.to(torch.device(config.device)).train()
     matrices = [p for name, p in model.named_parameters() if p.ndim == 2 and "embed" not in name]
     others = [p for name, p in model.named_parameters() if p.ndim != 2 or "embed" in name]
     optimizers: list[torch.optim.Optimizer] = [
@@ -117,7 +122,7 @@ def warm_start(
         groups = [group for optimizer in optimizers for group in optimizer.param_groups]
         for group, peak in zip(groups, peaks, strict=True):
             group["lr"] = peak * scale
-        loss, accuracy = _loss(model, batch)
+        loss, accuracy = _loss(model, batch.to(config.device))
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         for optimizer in optimizers:

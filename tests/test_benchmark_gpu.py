@@ -1,0 +1,133 @@
+"""The plans of ``benchmarks/gpu.py``: what cannot be run without a GPU must at least compose and fit together."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import offline_people
+import pytest
+from hydra import compose, initialize_config_dir
+from omegaconf import DictConfig, OmegaConf
+from transformers import AutoTokenizer
+
+from deltamem.cli import validated
+from deltamem.episode import EpisodeConfig
+from deltamem.training.settings import TrainSettings
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT / "benchmarks"))
+
+import gpu  # noqa: E402
+import gpu_plan  # noqa: E402
+import training_step  # noqa: E402
+from gpu_plan import SHAPES, Run, Shape  # noqa: E402
+
+
+def composed(plan: list[str]) -> tuple[DictConfig, TrainSettings]:
+    """The configuration of a plan; unknown keys raise."""
+    with initialize_config_dir(str(ROOT / "configs"), version_base=None):
+        config = compose("train", [*plan, "deltamem.out=out"])
+    OmegaConf.resolve(config)
+    return config, validated(config.deltamem, TrainSettings)
+
+
+@pytest.mark.parametrize(
+    ("shape", "vocabulary", "parameters"), [("0.6b", 151_936, 596_049_920), ("8b", 151_936, 8_190_735_360)]
+)
+def test_shapes_have_the_published_sizes(shape: str, vocabulary: int, parameters: int) -> None:
+    assert SHAPES[shape].parameters(vocabulary) == parameters
+
+
+@pytest.mark.parametrize("shape", ["0.6b", "8b"])
+def test_a_speed_plan_trains_on_one_gpu_and_saves_nothing(shape: str) -> None:
+    run = Run(Path("out"), "cuda", shape)
+    plan = gpu_plan.speed_plan(run, steps=5, prompt_length=3072, turn_tokens=1024, prompts=None, attention="sdpa")
+    config, settings = composed(plan)
+    actor, rollout = config.actor_rollout_ref.actor, config.actor_rollout_ref.rollout
+    longest = config.data.max_prompt_length + config.data.max_response_length
+    assert (config.trainer.device, config.trainer.n_gpus_per_node, config.trainer.save_freq) == ("cuda", 1, -1)
+    assert (
+        settings.cpu_threads is None and not settings.limits.fit and settings.turn_tokens < config.data.max_response_length
+    )
+    assert rollout.name == "vllm" and rollout.max_model_len >= longest and actor.ppo_max_token_len_per_gpu >= longest
+    assert actor.ppo_mini_batch_size == config.data.train_batch_size == SHAPES[shape].prompts
+
+
+def test_a_model_from_scratch_is_learnt_on_the_gpu() -> None:
+    run = Run(Path("out"), "cuda", "100m", extra=("trainer.test_freq=7",))
+    config, settings = composed(
+        gpu_plan.learning_plan(run, people=400, warm_steps=50, max_steps=90, every=10, attention="sdpa")
+    )
+    assert settings.model is not None and settings.warm_start is not None and settings.synth is not None
+    assert settings.warm_start["device"] == "cuda" and settings.model["layers"] == SHAPES["100m"].layers
+    assert settings.data.skip_people < settings.synth["people"] and config.trainer.test_freq == 7
+    assert config.actor_rollout_ref.model.external_lib is None and config.actor_rollout_ref.rollout.name == "vllm"
+
+
+def test_every_id_of_the_model_has_one_entry_in_the_tokenizer(tmp_path: Path) -> None:
+    sessions = offline_people.labelled(4, 3)
+    shape = Shape(64, 1, 2, 1, 32, 64, vocabulary=3000)
+    longest = gpu_plan.make_model(tmp_path, shape, sessions, EpisodeConfig(), "cpu")
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path)
+    assert sorted(tokenizer.get_vocab().values()) == list(range(3000)) and len(tokenizer) == 3000
+    assert tokenizer.decode([2999]) == "<|unused_2999|>" and longest > 100
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["learn", "out", "--shape", "8b"],
+        ["speed", "out", "--shape", "8b", "--device", "cpu"],
+        ["speed", "out", "--shape", "tiny"],
+    ],
+)
+def test_what_makes_no_sense_is_refused(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as told:
+        gpu.parse(arguments)
+    assert told.value.code == 2 and "--shape" in capsys.readouterr().err
+
+
+def test_overrides_follow_two_dashes() -> None:
+    options = gpu.parse(["speed", "out", "--device", "cpu", "--shape", "tiny", "--", "data.train_batch_size=2"])
+    assert options.overrides == ["data.train_batch_size=2"] and options.steps == 6
+
+
+@pytest.mark.parametrize(
+    ("rewards", "reached"),
+    [
+        ([0.3, 0.4, 0.5], False),
+        ([0.3, 0.5, 0.5, 0.49, 0.502], True),
+        ([0.5, 0.4, 0.4, 0.52], False),
+        ([0.5, 0.5, 0.5], False),
+    ],
+)
+def test_a_plateau_is_no_rise_over_the_best_before(tmp_path: Path, rewards: list[float], reached: bool) -> None:
+    lines = [f'{{"step": {step}, "heldout/reward": {reward}}}\n' for step, reward in enumerate(rewards)]
+    (tmp_path / "metrics.jsonl").write_text("".join(lines))
+    assert gpu.Plateau(tmp_path, patience=3, rise=0.01).reached() is reached
+
+
+def test_a_slope_is_found_with_its_error() -> None:
+    steps = list(range(50, 200, 2))
+    found = training_step.line(steps, [100 + 0.05 * step + (0.5 if step % 4 else -0.5) for step in steps])
+    assert found["per_100_steps"] == pytest.approx(5.0, abs=3 * found["error"])
+    assert 0.05 < found["error"] < 0.5
+    slow = training_step.line(steps, [100 + (0.5 if step < 125 else -0.5) for step in steps])
+    assert slow["wide_error"] > 3 * slow["error"]
+
+
+@pytest.mark.parametrize(
+    ("command", "kind"),
+    [
+        (["ray::CpuServer.generate"], "CpuServer"),
+        (["ray::IDLE"], "IDLE"),
+        (["python", "-m", "deltamem.training.run.child", "config.yaml"], "verl's driver"),
+        (["/x/ray/core/src/ray/gcs/gcs_server", "--log_dir=/y"], "gcs_server"),
+        (["/x/ray/core/src/ray/raylet/raylet", "--raylet_socket_name=z"], "raylet"),
+        (["/x/python", "-u", "/x/ray/autoscaler/_private/monitor.py", "--logs-dir=y"], "monitor"),
+        ([], "ended"),
+    ],
+)
+def test_processes_are_told_apart(command: list[str], kind: str) -> None:
+    assert training_step.kind(command) == kind
