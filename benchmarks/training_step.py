@@ -91,7 +91,9 @@ class Sampler:
                 continue
             values = (1.0, memory.rss / 1e6, memory.pss / 1e6, times.user + times.system)
             sums[name] = [one + other for one, other in zip(sums[name], values, strict=True)]
-        self.samples.append([Held(step, name, int(count), *rest) for name, (count, *rest) in sums.items()])
+        # All of them may have ended meanwhile.
+        if sums:
+            self.samples.append([Held(step, name, int(count), *rest) for name, (count, *rest) in sums.items()])
 
 
 def kind(command: Sequence[str]) -> str:
