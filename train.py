@@ -22,6 +22,7 @@ from deltamem.training.preflight.run import preflight
 from deltamem.training.run.launch import RunStoppedError, TrainingFailedError
 from deltamem.training.run.lock import locked
 from deltamem.training.run.signals import NOT_FINISHED, listen
+from deltamem.training.search_path import register_search_path
 from deltamem.training.settings import TrainSettings
 
 
@@ -61,9 +62,11 @@ def _run(config: DictConfig, settings: TrainSettings, console: Console) -> int:
     with atomic_writer(settings.out / "train.json") as file:
         made = {"seconds": seconds, "seed": settings.seed, "git_commit": git_commit(), "versions": versions()}
         json.dump(made, file, indent=2)
-    console.print(f"policy: {settings.out / 'policy'}")
+    if "export" in seconds:
+        console.print(f"policy: {settings.out / 'policy'}")
     return 0
 
 
 if __name__ == "__main__":
+    register_search_path()
     run_hydra(main, "train", Path(__file__).resolve().parent / "configs")

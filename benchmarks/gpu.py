@@ -72,8 +72,7 @@ def speed(run: Run, options: argparse.Namespace) -> Figures:
         attention=attention(),
     )
     memory = DeviceMemory()
-    # Nothing is saved, so there is nothing that train.py could export after the last step.
-    train(run.out, plan, watch=memory, enough=lambda: len(logged_steps(run.out)) >= options.steps)
+    train(run.out, plan, watch=memory)
     return {"overrides": plan, **told, "device_MiB_in_use": memory.most, **figures(logged_steps(run.out)[WARM_UP:])}
 
 

@@ -13,6 +13,7 @@ from transformers import AutoTokenizer
 
 from deltamem.cli import validated
 from deltamem.episode import EpisodeConfig
+from deltamem.training.search_path import register_search_path
 from deltamem.training.settings import TrainSettings
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -26,6 +27,7 @@ from gpu_plan import SHAPES, Run, Shape  # noqa: E402
 
 def composed(plan: list[str]) -> tuple[DictConfig, TrainSettings]:
     """The configuration of a plan; unknown keys raise."""
+    register_search_path()
     with initialize_config_dir(str(ROOT / "configs"), version_base=None):
         config = compose("train", [*plan, "deltamem.out=out"])
     OmegaConf.resolve(config)

@@ -34,11 +34,14 @@ while [[ $1 == --* ]]; do
   case $1 in --ntasks=*) tasks=${1#*=} ;; --output=*) output=${1#*=} ;; esac
   shift
 done
+echo "$tasks: $*" >>"$FOLDER/steps"
 if [[ -e $FOLDER/unshared ]]; then rm -f "$seen"; fi
 pids=()
-trap 'kill -TERM "${pids[@]}" 2>/dev/null' TERM
+all() { local pid; for pid in "${pids[@]}"; do kill -s "$1" -- "-$pid" 2>/dev/null; done; }
+trap 'all USR2' USR2
+trap 'all KILL' TERM
 for ((i = 0; i < tasks; i++)); do
-  SLURM_NODEID=$i SLURM_CPUS_ON_NODE=4 "$@" >"${output//%N/n$i}" 2>&1 &
+  SLURM_NODEID=$i SLURM_CPUS_ON_NODE=4 setsid "$@" >"${output//%N/n$i}" 2>&1 &
   pids+=($!)
 done
 code=0
@@ -48,7 +51,7 @@ while ((${#pids[@]} > 0)); do
     now=0
     wait "${pids[i]}" || now=$?
     unset "pids[i]"
-    if ((now != 0)); then code=$now; kill -TERM "${pids[@]}" 2>/dev/null; fi
+    if ((now != 0)); then code=$now; all KILL; fi
   done
   sleep 0.05
 done
@@ -368,7 +371,9 @@ def test_a_lost_node_ends_the_job_which_goes_on_if_there_is_a_new_checkpoint(clu
     code, error = cluster.run(MULTINODE)
     assert "error: Ray has ended on a node" in error and "ended by itself with exit code 137" in error
     assert (code, len(cluster.lines("requeued"))) == ((0, 1) if saved else (1, 0)), error
-    assert ("there is a new checkpoint; back into the queue" if saved else "no new checkpoint") in error
+    # Slurm kills the tasks of the other nodes, which then cannot clear up themselves.
+    assert cluster.lines("steps")[-1] == f"2: rm -rf /tmp/deltamem-{os.getpid()}"
+    assert ("there is a new checkpoint or a finished stage; back into the queue" if saved else "no new checkpoint") in error
 
 
 def test_the_warning_may_come_while_the_nodes_join(cluster: Cluster) -> None:

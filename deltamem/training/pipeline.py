@@ -57,7 +57,7 @@ def _run(command: Sequence[str]) -> None:
 
 
 def stages(config: DictConfig, settings: TrainSettings, console: Console) -> list[Stage]:
-    """The stages of a run, in order; `model` and `warm_start` only where they are configured.
+    """The stages of a run, in order; `model` and `warm_start` only where they are configured, `export` where GRPO saves.
 
     Args:
         config: The whole configuration, resolved.
@@ -111,14 +111,14 @@ def stages(config: DictConfig, settings: TrainSettings, console: Console) -> lis
     # These say how a run is shown and continued, not what it computes.
     for key in ("logger", "save_freq", "default_local_dir"):
         inputs["trainer"].pop(key)
-    policy = out / "policy"
+    saves = config.trainer.save_freq > 0
     checkpoints = Path(config.trainer.default_local_dir)
-    return [
-        *found,
-        # Limits that are fitted follow from the stages before, so they need not be among the inputs.
-        Stage("grpo", {"config": inputs}, lambda: run_grpo(*fitted(config, settings), console), checkpoints),
-        Stage("export", {}, lambda: _export(settings), policy),
-    ]
+    # Limits that are fitted follow from the stages before, so they need not be among the inputs.
+    grpo = {"config": inputs, "saves": saves}
+    found.append(Stage("grpo", grpo, lambda: run_grpo(*fitted(config, settings), console), checkpoints))
+    if saves:
+        found.append(Stage("export", {}, lambda: _export(settings), out / "policy"))
+    return found
 
 
 def _export_data(config: DictConfig, settings: TrainSettings) -> None:

@@ -13,6 +13,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from deltamem.cli import validated
 from deltamem.training.preflight.context import Context
 from deltamem.training.preflight.run import CHECKS, Row, inspect
+from deltamem.training.search_path import register_search_path
 from deltamem.training.settings import TrainSettings
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
@@ -21,6 +22,7 @@ CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 @cache
 def composed(*overrides: str) -> DictConfig:
     """A configuration as Hydra composes it; not to be changed."""
+    register_search_path()
     with initialize_config_dir(str(CONFIGS), version_base="1.3"):
         return compose("train", list(overrides))
 

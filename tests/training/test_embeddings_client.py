@@ -93,10 +93,11 @@ async def test_limits_of_a_call_and_of_calls_at_a_time() -> None:
 
 async def test_memory_is_bounded_and_an_answer_does_not_depend_on_it() -> None:
     owner = Owner()
-    source = TextVectors(owner, max_texts=4)
+    size = vector_of("0").nbytes
+    source = TextVectors(owner, max_bytes=4 * size + 1)
     texts = [str(number) for number in range(9)]
     assert_vectors(await source.get(texts), set(texts))
-    assert len(source._known) == 4 and not source._coming
+    assert list(source._known) == texts[-4:] and source._bytes == 4 * size and not source._coming
     await source.get(["8", "5"])
     assert len(owner.calls) == 1
     await source.get(["8", "0"])

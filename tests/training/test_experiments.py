@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from omegaconf import DictConfig, OmegaConf
 from preflight_cases import CONFIGS, composed, resolved
+from rich.console import Console
 
 from deltamem.cli import validated
+from deltamem.training.pipeline import stages
 from deltamem.training.preflight.configuration import check_batches, read_by_verl, unknown_keys
 from deltamem.training.preflight.context import Context
 from deltamem.training.settings import TrainSettings
@@ -89,6 +92,21 @@ def test_lora_and_two_nodes_differ_where_they_should() -> None:
     assert nodes.trainer.nnodes == 2
     assert nodes.actor_rollout_ref.actor.fsdp_config.fsdp_size == nodes.trainer.n_gpus_per_node == 8
     assert nodes.actor_rollout_ref.actor.optim == base.actor_rollout_ref.actor.optim
+
+
+def test_what_is_not_saved_is_not_exported(tmp_path: Path) -> None:
+    (tmp_path / "sessions.jsonl").touch()
+
+    def planned(save_freq: int) -> dict[str, Any]:
+        folders = (f"deltamem.out={tmp_path}/run", f"deltamem.sessions={tmp_path}/sessions.jsonl")
+        config = resolved(composed("+experiment=tiny", *folders, f"trainer.save_freq={save_freq}"))
+        return {stage.name: stage.inputs for stage in stages(config, validated(config.deltamem, TrainSettings), Console())}
+
+    often, seldom, never = planned(2), planned(400), planned(-1)
+    assert list(often) == ["data", "embeddings", "model", "warm_start", "grpo", "export"]
+    assert list(never) == [name for name in often if name != "export"]
+    assert often == seldom, "how often a run saves is not what it computes"
+    assert often["grpo"] != never["grpo"], "a run that saved nothing must be made again for an export"
 
 
 def test_the_table_of_settings_is_true() -> None:

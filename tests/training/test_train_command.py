@@ -75,6 +75,7 @@ def test_too_few_sessions_for_one_batch(tmp_path: Path) -> None:
     assert "3 training sessions are fewer than data.train_batch_size=16" in done.stderr
 
 
+@pytest.mark.slow
 def test_a_preflight_of_a_sweep_ends_with_2_and_makes_nothing(tmp_path: Path) -> None:
     done = train(
         "-m",

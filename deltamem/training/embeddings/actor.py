@@ -20,8 +20,8 @@ from deltamem.embedding import Embedder, Vectors, is_endpoint, load_embedder
 from deltamem.training.embeddings.client import EmbeddingClient, Lookup, TextVectors
 from deltamem.training.embeddings.store import EmbeddingStore, Kind
 
-_OWNER_TEXTS = 100_000
-"""Vectors that the owner keeps (about 400 MB at 1,024 dimensions): what one worker has asked for, the others may ask for."""
+_OWNER_BYTES = 128 * 2**20
+"""Vectors of one kind that the owner keeps: what one worker has asked for, the others may ask for."""
 
 _CALLS = 8
 """Questions of one worker that may be under way: the owner joins them, so a worker need not hold any back."""
@@ -36,18 +36,18 @@ class BatchedEmbedder:
     """
 
     def __init__(
-        self, embedder: Embedder, *, max_texts: int = _OWNER_TEXTS, initializer: Callable[[], None] | None = None
+        self, embedder: Embedder, *, max_bytes: int = _OWNER_BYTES, initializer: Callable[[], None] | None = None
     ) -> None:
         """Wrap an embedder.
 
         Args:
             embedder: Does the work; needs no cache of its own.
-            max_texts: The oldest vectors of a kind are dropped above this number.
+            max_bytes: The oldest vectors of a kind are dropped above this size.
             initializer: Called once in the thread before its first batch.
         """
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="embedder", initializer=initializer)
-        self.documents = TextVectors(self._in_thread(embedder.documents), max_texts=max_texts)
-        self.queries = TextVectors(self._in_thread(embedder.queries), max_texts=max_texts)
+        self.documents = TextVectors(self._in_thread(embedder.documents), max_bytes=max_bytes)
+        self.queries = TextVectors(self._in_thread(embedder.queries), max_bytes=max_bytes)
 
     def _in_thread(self, embed: Callable[[Sequence[str]], Vectors]) -> Callable[[list[str]], Awaitable[Vectors]]:
         async def call(texts: list[str]) -> Vectors:

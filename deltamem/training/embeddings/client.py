@@ -6,6 +6,7 @@ No agent loop computes an embedding itself: that would block its event loop, and
 from __future__ import annotations
 
 import asyncio
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 import numpy as np
@@ -13,8 +14,8 @@ import numpy as np
 from deltamem.embedding import Vectors
 from deltamem.training.embeddings.store import KINDS, EmbeddingStore, Kind
 
-_MAX_TEXTS = 20_000
-"""Vectors that a worker keeps besides the store's: several steps of GRPO (about 80 MB at 1,024 dimensions)."""
+_MAX_BYTES = 32 * 2**20
+"""Vectors of one kind that a worker keeps besides the store's: 8,000 texts at 1,024 dimensions, 22,000 at 384."""
 
 _Batch = asyncio.Future[dict[str, Vectors]]
 
@@ -30,7 +31,7 @@ class TextVectors:
         self,
         embed: Callable[[list[str]], Awaitable[Vectors]],
         *,
-        max_texts: int = _MAX_TEXTS,
+        max_bytes: int = _MAX_BYTES,
         max_batch: int = 4_096,
         max_calls: int = 1,
     ) -> None:
@@ -38,15 +39,16 @@ class TextVectors:
 
         Args:
             embed: Embeds distinct texts.
-            max_texts: The oldest vectors are dropped above this number.
+            max_bytes: The oldest vectors are dropped above this size; the texts themselves are not counted.
             max_batch: Most texts of one call.
             max_calls: Most calls at a time.
         """
         self._embed = embed
-        self._max_texts = max_texts
+        self._max_bytes = max_bytes
+        self._bytes = 0
         self._max_batch = max_batch
         self._max_calls = max_calls
-        self._known: dict[str, Vectors] = {}
+        self._known: OrderedDict[str, Vectors] = OrderedDict()
         # The call that will bring a text, under way or not.
         self._coming: dict[str, _Batch] = {}
         self._queue: list[tuple[list[str], _Batch]] = []
@@ -102,9 +104,12 @@ class TextVectors:
             batch.exception()
         else:
             batch.set_result(fresh)
+            # Every text is in one call only, so none of them is known yet.
             self._known |= fresh
-            for text in list(self._known)[: max(0, len(self._known) - self._max_texts)]:
-                del self._known[text]
+            self._bytes += sum(vector.nbytes for vector in fresh.values())
+            while self._bytes > self._max_bytes:
+                _, oldest = self._known.popitem(last=False)
+                self._bytes -= oldest.nbytes
         finally:
             for text in texts:
                 del self._coming[text]

@@ -34,5 +34,5 @@ def check_data(context: Context) -> Finding:
         f"{exported.heldout_sessions} held-out sessions of {len(people['heldout'])} persons; sha256 {file_sha256(path)[:12]}"
     )
     if (saves := context.config.trainer.save_freq) <= 0 or saves > steps:
-        return warn(f"{text}; trainer.save_freq={saves} saves only the last step")
+        return warn(f"{text}; trainer.save_freq={saves} saves {'nothing' if saves <= 0 else 'only the last step'}")
     return ok(text)
