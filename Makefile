@@ -1,8 +1,8 @@
 # make install   .venv with everything that the demo and the tests need
 # make demo      the whole path: synthesis, warm start, training, evaluation, report
-# make test      all tests
+# make test      all tests but the next
 # make vllm      .venv-vllm with vLLM for the CPU, which some tests talk to or train with (four minutes)
-# make test-vllm only the training run that samples with vLLM
+# make test-vllm a training run that samples with vLLM (three minutes)
 # make lint      style, types and the direction of imports
 #
 # PYTHON3   the interpreter that .venv is made with (3.11 or later).

@@ -3,7 +3,7 @@
     python benchmarks/gpu.py speed OUT --shape 0.6b            # also 8b; a few steps, randomly initialised
     python benchmarks/gpu.py learn OUT --shape 100m            # warm start and GRPO until the held-out reward stops rising
     python benchmarks/gpu.py speed OUT --device cpu --shape tiny
-    python benchmarks/gpu.py learn OUT --device cpu --shape tiny --people 400 --warm-steps 60 --max-steps 6 --every 2
+    python benchmarks/gpu.py learn OUT --device cpu --shape tiny --people 600 --warm-steps 60 --max-steps 6 --every 3
 
 No network is needed: data are made by the offline writer, tokenizer and model from scratch; the embedder must be there.
 ``OUT/result.json`` gets machine, versions, commit, overrides and figures; ``learn`` adds ``curve.json``, ``curve.svg`` and
