@@ -177,7 +177,7 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
     made = Cluster(tmp_path)
     yield made
     assert made.running() == []
-    assert not Path(f"/tmp/deltamem-{os.getpid()}").exists()
+    assert not Path(tempfile.gettempdir(), f"deltamem-{os.getpid()}").exists()
 
 
 @pytest.mark.parametrize(("script", "code"), [(TRAIN, 0), (TRAIN, 1), (TRAIN, 2), (MULTINODE, 0), (MULTINODE, 2)])
@@ -195,7 +195,7 @@ def test_arguments_and_the_number_of_gpus_reach_train_py(cluster: Cluster) -> No
     assert cluster.lines("trained") == ["train.py trainer.n_gpus_per_node=4 " + " ".join(arguments)]
     environment = dict(line.partition("=")[::2] for line in cluster.lines("environment"))
     assert "RAY_ADDRESS" not in environment
-    assert environment["RAY_TMPDIR"] == f"/tmp/deltamem-{os.getpid()}"
+    assert environment["RAY_TMPDIR"] == f"{tempfile.gettempdir()}/deltamem-{os.getpid()}"
 
 
 def test_without_gpus_of_slurm_the_number_is_the_experiments(cluster: Cluster) -> None:
@@ -322,12 +322,13 @@ def test_wrong_use_is_one_line_and_exit_code_2(
 
 def test_all_nodes_join_one_ray_and_train_py_is_sent_there(cluster: Cluster) -> None:
     code, error = cluster.run(
-        MULTINODE, SLURM_GPUS_ON_NODE="8", SLURM_JOB_ID="5", RAY_START_ARGS="--a --b", RAY_TMPDIR="/tmp"
+        MULTINODE, SLURM_GPUS_ON_NODE="8", SLURM_JOB_ID="5", RAY_START_ARGS="--a --b", RAY_TMPDIR=tempfile.gettempdir()
     )
     assert code == 0, error
     port = 20000 + 5 * 3
     started = sorted(line.partition(" ")[2] for line in cluster.lines("started"))
-    both = rf" --block --disable-usage-stats --temp-dir=/tmp --dashboard-agent-listen-port={port + 1} --num-cpus=4 --a --b"
+    both = f" --block --disable-usage-stats --temp-dir={tempfile.gettempdir()} --dashboard-agent-listen-port={port + 1}"
+    both += " --num-cpus=4 --a --b"
     assert started[0] == f"start --address=127.0.0.1:{port}{both}"
     assert started[1].startswith("start --head --node-ip-address=127.0.0.1 ") and started[1].endswith(both)
     assert f" --port={port} " in started[1] and f" --ray-client-server-port={port + 2} " in started[1]
@@ -372,7 +373,7 @@ def test_a_lost_node_ends_the_job_which_goes_on_if_there_is_a_new_checkpoint(clu
     assert "error: Ray has ended on a node" in error and "ended by itself with exit code 137" in error
     assert (code, len(cluster.lines("requeued"))) == ((0, 1) if saved else (1, 0)), error
     # Slurm kills the tasks of the other nodes, which then cannot clear up themselves.
-    assert cluster.lines("steps")[-1] == f"2: rm -rf /tmp/deltamem-{os.getpid()}"
+    assert cluster.lines("steps")[-1] == f"2: rm -rf {tempfile.gettempdir()}/deltamem-{os.getpid()}"
     assert ("there is a new checkpoint or a finished stage; back into the queue" if saved else "no new checkpoint") in error
 
 
