@@ -74,7 +74,8 @@ class GuidedLLM(LLM):
 
     async def chat(self, messages: Sequence[Mapping[str, object]], **options: Any) -> Answer:
         grammar = turn_grammar("tool_call", CALL) if len(messages) == 2 else turn_grammar("outputs", OUTPUTS)
-        return await super().chat(messages, **options, extra_body={"structured_outputs": {"grammar": grammar}})
+        body = {**(options.pop("extra_body", None) or {}), "structured_outputs": {"grammar": grammar}}
+        return await super().chat(messages, **options, extra_body=body)
 
 
 @pytest.fixture(scope="module")
