@@ -1,7 +1,7 @@
 """A real vLLM server on the CPU as a child process, and a tiny model for it to serve.
 
-vLLM lives in a virtual environment of its own (``make vllm``), because it pins many libraries. The tests speak HTTP with it and
-nothing else.
+vLLM lives in a virtual environment of its own (``make vllm``), because it pins many libraries. The tests speak HTTP with it
+and nothing else.
 """
 
 from __future__ import annotations
