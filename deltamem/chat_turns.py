@@ -6,7 +6,7 @@ must. That is prompt, not text of the model, but belongs to the turn that `delta
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -65,14 +65,15 @@ class TurnFormat:
 
 
 def turn_format(
-    tokenizer: ChatTokenizer, *, template_options: Mapping[str, Any], eos_ids: Collection[int] = ()
+    tokenizer: ChatTokenizer, *, template_options: Mapping[str, Any], eos_ids: Sequence[int] | int | None = None
 ) -> TurnFormat:
     """Find out how a chat template frames an assistant's turn, by rendering one.
 
     Args:
         tokenizer: With a chat template.
         template_options: Passed to the template, for example ``enable_thinking``.
-        eos_ids: Tokens that end a turn besides the tokenizer's own and the template's; generation configurations list them.
+        eos_ids: Tokens that end a turn besides the tokenizer's own and the template's, as ``eos_token_id`` of a generation
+            configuration has them: none, one or several.
     """
     question = {"role": "user", "content": "question"}
     answer = {"role": "assistant", "content": "answer"}
@@ -84,7 +85,8 @@ def turn_format(
     rest = answered[answered.rindex("answer") + len("answer") :]
     added = set(tokenizer.get_added_vocab().values())
     closing = next((int(token) for token in tokenizer.encode(rest, add_special_tokens=False) if token in added), None)
-    ends = {tokenizer.eos_token_id, closing, *eos_ids}
+    listed = eos_ids if isinstance(eos_ids, Sequence) else [eos_ids]
+    ends = {tokenizer.eos_token_id, closing, *listed}
     return TurnFormat(
         opening=prompt[start:] if start >= 0 else "",
         ends=frozenset(token for token in ends if token is not None),

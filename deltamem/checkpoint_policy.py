@@ -57,11 +57,10 @@ class CheckpointPolicy:
         self._tokenizer, model = _load(folder)
         self.name = str(folder)
         self._template_options = {} if thinking else {"enable_thinking": False}
-        listed = model.generation_config.eos_token_id
         self._format = turn_format(
             self._tokenizer,
             template_options=self._template_options,
-            eos_ids=listed if isinstance(listed, list) else [] if listed is None else [listed],
+            eos_ids=model.generation_config.eos_token_id,
         )
         try:
             self._format.check(thinking=thinking)

@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from deltamem.training.preflight.memory import CONTEXTS, ModelShape, Plan, host, layer_activations, rollout, update
+from deltamem.training.model_shape import ModelShape
+from deltamem.training.preflight.memory import CONTEXTS, Plan, host, layer_activations, rollout, update
 
 QWEN3_8B = ModelShape(layers=36, hidden=4096, heads=32, kv_heads=8, head_dim=128, mlp=12288, vocabulary=151936, tied=False)
 QWEN3_4B = ModelShape(36, 2560, 32, 8, 128, 9728, 151936, True)

@@ -3,39 +3,17 @@
 from __future__ import annotations
 
 import errno
-import shutil
 from collections import Counter
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 
 from deltamem.errors import DeltaMemError
 from deltamem.stages import Stage, run_stages
 from deltamem.training.rollout.replay_buffer import check_failures
-from deltamem.training.run.checkpoints import check_space, parameter_count
 from deltamem.training.run.child import reason
 from deltamem.training.run.launch import last_words
-
-
-class Usage(NamedTuple):
-    total: int
-    used: int
-    free: int
-
-
-def test_no_space_is_one_sentence_before_the_start(
-    tmp_path: Path, model_folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    parameters = parameter_count(model_folder)
-    assert parameters is not None
-    need = parameters * (12 * 3 + 4)
-    monkeypatch.setattr(shutil, "disk_usage", lambda _path: Usage(10**9, 0, need - 1))
-    with pytest.raises(DeltaMemError, match="need about"):
-        check_space(tmp_path, model_folder, keep=2)
-    monkeypatch.setattr(shutil, "disk_usage", lambda _path: Usage(10**9, 0, need))
-    check_space(tmp_path, model_folder, keep=2)
-    check_space(tmp_path, Path("Qwen/Qwen3-8B"), keep=2)  # nothing is known of a model that is not a folder
 
 
 def test_stages_run_once_and_again_when_their_inputs_change(tmp_path: Path) -> None:

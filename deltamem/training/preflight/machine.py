@@ -5,23 +5,21 @@ from __future__ import annotations
 import importlib.metadata
 import importlib.util
 import os
-import shutil
 import socket
 import subprocess
-from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
+from deltamem.training.model_shape import ModelShape
 from deltamem.training.preflight import memory
 from deltamem.training.preflight.context import Context
 from deltamem.training.preflight.finding import Finding, fail, ok, warn
+from deltamem.training.run.space import space_of
 
 _VERL = "0.9.1"
 _SECONDS = 20.0
 _FULL = 0.95
 """Share of a GPU above which a plan is not trusted."""
-_ADAM_BYTES = 12
-"""A float32 weight with both moments of Adam, in a checkpoint."""
 
 
 class Gpu(NamedTuple):
@@ -98,7 +96,7 @@ def check_gpu_memory(context: Context) -> Finding:
     """Whether an update and the rollouts fit on a GPU."""
     if not context.on_gpus:
         return ok("not needed")
-    shape, plan = memory.ModelShape.of(context.model_config), plan_of(context)
+    shape, plan = ModelShape.of(context.model_config), plan_of(context)
     update = memory.update(shape, plan)
     text = (
         f"update {_gb(update.total)} (weights {_gb(update.weights)}, gradients {_gb(update.gradients)}, optimiser "
@@ -137,7 +135,7 @@ def check_host_memory(context: Context) -> Finding:
     separate = model.actor.use_kl_loss and not model.model.lora_rank
     half = model.ref.fsdp_config.model_dtype in ("bf16", "bfloat16", "fp16")
     need = memory.host(
-        memory.ModelShape.of(context.model_config),
+        ModelShape.of(context.model_config),
         plan_of(context),
         ranks=context.config.trainer.n_gpus_per_node,
         reference_bytes=(2 if half else 4) if separate else None,
@@ -149,25 +147,14 @@ def check_host_memory(context: Context) -> Finding:
 
 def check_disk(context: Context) -> Finding:
     """Room for checkpoints and the exported policy."""
-    config = context.config
-    lora = config.actor_rollout_ref.model.lora_rank
-    shape = memory.ModelShape.of(context.model_config)
-    trained = shape.adapters(lora) if lora else shape.parameters
-    checkpoint = trained * _ADAM_BYTES
-    if lora and not config.actor_rollout_ref.actor.checkpoint.get("save_lora_only", False):
-        checkpoint += shape.parameters * plan_of(context).weight_bytes
-    kept = config.trainer.max_actor_ckpt_to_keep
-    count = 2 if kept is None else kept + 1
-    need = count * checkpoint + 4 * shape.parameters
-    folder = Path(config.trainer.default_local_dir)
-    have = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
-    place = next(path for path in (folder, *folder.parents) if path.is_dir())
-    free = shutil.disk_usage(place).free
-    more = _gb(max(need - have, 0))
-    text = f"{count} checkpoints of {_gb(checkpoint)} and the policy: {more} more, {_gb(free)} free in {place}"
-    if not os.access(place, os.W_OK):
-        return fail(f"{place} cannot be written to")
-    return fail(text) if need - have > free else ok(text)
+    space = space_of(context.config, ModelShape.of(context.model_config))
+    text = (
+        f"{space.checkpoints} checkpoints of {_gb(space.checkpoint)} and the policy: {_gb(space.missing)} more, "
+        f"{_gb(space.free)} free in {space.place}"
+    )
+    if not os.access(space.place, os.W_OK):
+        return fail(f"{space.place} cannot be written to")
+    return fail(text) if space.missing > space.free else ok(text)
 
 
 def check_ray(context: Context) -> Finding:

@@ -75,5 +75,4 @@ def frame_of(tokenizer: ChatTokenizer, options: str, model: str | None) -> TurnF
             listed = GenerationConfig.from_pretrained(model).eos_token_id
         except OSError:  # most models made from scratch have none
             logger.info("%s: no generation configuration", model)
-    ends = listed if isinstance(listed, list) else [] if listed is None else [listed]
-    return turn_format(tokenizer, template_options=json.loads(options), eos_ids=ends)
+    return turn_format(tokenizer, template_options=json.loads(options), eos_ids=listed)

@@ -20,12 +20,15 @@ from deltamem.errors import DeltaMemError
 from deltamem.files import atomic_writer
 from deltamem.provenance import config_hash
 from deltamem.training.dataset import AGENT_NAME
-from deltamem.training.run.checkpoints import check_space, latest_complete, remove_incomplete, remove_old
+from deltamem.training.lengths import load_model_config
+from deltamem.training.model_shape import ModelShape
+from deltamem.training.run.checkpoints import latest_complete, remove_incomplete, remove_old
 from deltamem.training.run.lock import locked
 from deltamem.training.run.manifest import metrics_of, step_of
 from deltamem.training.run.metrics import MetricsFile, Tail, convert, read_metrics
 from deltamem.training.run.progress import GrpoProgress
 from deltamem.training.run.signals import NOT_FINISHED, on_request
+from deltamem.training.run.space import check_space, space_of
 from deltamem.training.run.stop import StopRequest
 from deltamem.training.run.trackers import open_trackers
 from deltamem.training.settings import TrainSettings
@@ -79,7 +82,7 @@ def _run_locked(config: DictConfig, settings: TrainSettings, console: Console, l
     last = latest_complete(checkpoints)
     _check_same_run(folder / "identity.json", config, resuming=last is not None)
     if config.trainer.save_freq > 0:
-        check_space(checkpoints, Path(config.actor_rollout_ref.model.path), keep=1 if keep is None else int(keep))
+        check_space(space_of(config, ModelShape.of(load_model_config(config.actor_rollout_ref.model))))
     start = step_of(last) if last else 0
     total = _total_steps(config)
     metrics = MetricsFile(settings.out / "metrics.jsonl", from_step=start if last else None)
