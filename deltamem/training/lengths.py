@@ -24,6 +24,7 @@ from deltamem.errors import DeltaMemError
 from deltamem.files import atomic_writer
 from deltamem.protocol import MAX_QUERIES
 from deltamem.sessions import LabelledSession, from_json_line
+from deltamem.training.settings import TrainSettings
 from deltamem.training.tiny.teacher import write_call, write_outputs
 
 Counts = npt.NDArray[np.int64]
@@ -234,6 +235,22 @@ def fit(
             "deltamem.limits.thinking_tokens"
         )
     return limits
+
+
+def fit_run(lengths: Lengths, settings: TrainSettings, *, window: int) -> Limits:
+    """`fit` with the settings of a run.
+
+    Raises:
+        DeltaMemError: As `fit`.
+    """
+    return fit(
+        lengths,
+        max_turns=settings.episode.max_turns,
+        thinking_tokens=settings.limits.thinking_tokens,
+        response_quantile=settings.limits.response_quantile,
+        multiple=settings.limits.multiple,
+        window=window,
+    )
 
 
 def beyond(lengths: Lengths, limits: Limits, *, max_turns: int, thinking_tokens: int) -> tuple[int, int]:

@@ -163,15 +163,7 @@ def measured_limits(
     """
     model = config.actor_rollout_ref.model
     found = lengths.measure(files, lengths.load_tokenizer(model), settings.episode.config(), lengths.template_kwargs(config))
-    limits = lengths.fit(
-        found,
-        max_turns=settings.episode.max_turns,
-        thinking_tokens=settings.limits.thinking_tokens,
-        response_quantile=settings.limits.response_quantile,
-        multiple=settings.limits.multiple,
-        window=int(lengths.load_model_config(model).max_position_embeddings),
-    )
-    return found, limits
+    return found, lengths.fit_run(found, settings, window=int(lengths.load_model_config(model).max_position_embeddings))
 
 
 def fitted(config: DictConfig, settings: TrainSettings) -> tuple[DictConfig, TrainSettings]:

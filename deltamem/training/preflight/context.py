@@ -14,7 +14,7 @@ from deltamem.training import dataset
 from deltamem.training.lengths import (
     Lengths,
     Limits,
-    fit,
+    fit_run,
     load_model_config,
     load_tokenizer,
     measure,
@@ -103,18 +103,10 @@ class Context:
     @cached_property
     def limits(self) -> Limits:
         """The token limits of the run: fitted to the data, or as they are written."""
-        limits = self.settings.limits
-        if not limits.fit:
+        if not self.settings.limits.fit:
             data = self.config.data
             return Limits(data.max_prompt_length, data.max_response_length, self.settings.turn_tokens)
-        return fit(
-            self.lengths,
-            max_turns=self.settings.episode.max_turns,
-            thinking_tokens=limits.thinking_tokens,
-            response_quantile=limits.response_quantile,
-            multiple=limits.multiple,
-            window=int(self.model_config.max_position_embeddings),
-        )
+        return fit_run(self.lengths, self.settings, window=int(self.model_config.max_position_embeddings))
 
     @cached_property
     def final_config(self) -> DictConfig:
