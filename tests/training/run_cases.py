@@ -33,15 +33,16 @@ class Run:
     sessions: Path
     model: Path
     mark: str
+    python: Path
 
     @classmethod
-    def at(cls, out: Path, sessions: Path, model: Path) -> Run:
-        return cls(out, sessions, model, uuid4().hex)
+    def at(cls, out: Path, sessions: Path, model: Path, python: Path = Path(sys.executable)) -> Run:
+        return cls(out, sessions, model, uuid4().hex, python)
 
     def start(self, steps: int, *overrides: str) -> subprocess.Popen[str]:
         """Start it in a process group of its own."""
         command = [
-            sys.executable,
+            str(self.python),
             str(ROOT / "train.py"),
             "+experiment=tiny",
             f"deltamem.out={self.out}",
