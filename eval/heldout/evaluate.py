@@ -21,7 +21,7 @@ from deltamem.rollout import Rollout, run_episodes
 from deltamem.sessions import LabelledSession
 from eval.heldout.record import to_record
 from eval.heldout.summary import summarise
-from eval.statistics import RESAMPLES
+from eval.metrics.intervals import RESAMPLES
 from rewards.diagnostics import count
 from rewards.total import PAPER_WEIGHTS, Weights, score
 from rewards.transition import TransitionOptions

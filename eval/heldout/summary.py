@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from deltamem.protocol import Violation
-from eval.statistics import RESAMPLES, bootstrap_interval
+from eval.metrics.intervals import RESAMPLES, bootstrap_interval
 from rewards.diagnostics import RATES, VIOLATION_PREFIX, total_counts
 
 Record = Mapping[str, Any]

@@ -8,7 +8,7 @@ from typing import Any
 
 from eval.locomo.loader import CATEGORIES, Conversation, Question
 from eval.locomo.systems import System
-from eval.statistics import bootstrap_interval
+from eval.metrics.intervals import bootstrap_interval
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,1 @@
+"""The numbers: lexical scores, ranks, intervals. Pure functions, no benchmark's data format."""

@@ -1,0 +1,76 @@
+"""A file of records, one JSON object a line, written as they are made."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Generic, TypeVar
+
+from pydantic import BaseModel, ValidationError
+
+from deltamem.errors import DeltaMemError
+
+Record = TypeVar("Record", bound=BaseModel)
+
+
+class RecordFile(Generic[Record]):
+    """Records by key; a later record replaces an earlier one of the same key."""
+
+    def __init__(self, path: Path, model: type[Record], key: Callable[[Record], str]) -> None:
+        """Open the file, or begin one.
+
+        Args:
+            path: The file; its folder is made. A last line that a killed process left incomplete is removed.
+            model: What a line holds.
+            key: Names a record.
+
+        Raises:
+            DeltaMemError: If a line is not a record; names file and line.
+            OSError: If the file cannot be read or written.
+        """
+        self.path = path
+        self._key = key
+        self._records: dict[str, Record] = {}
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+        data = path.read_bytes()
+        whole = data[: data.rfind(b"\n") + 1]
+        if len(whole) < len(data):
+            with path.open("r+b") as file:
+                file.truncate(len(whole))
+        for number, line in enumerate(whole.splitlines(), start=1):
+            try:
+                record = model.model_validate_json(line)
+            except ValidationError as error:
+                raise DeltaMemError(f"{path}, line {number}: not a {model.__name__}") from error
+            self._records[key(record)] = record
+        self._file = path.open("a", encoding="utf-8")
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    def __iter__(self) -> Iterator[Record]:
+        return iter(self._records.values())
+
+    def __contains__(self, key: str) -> bool:
+        return key in self._records
+
+    def get(self, key: str) -> Record | None:
+        """The last record of a key."""
+        return self._records.get(key)
+
+    def add(self, record: Record) -> None:
+        """Append a record; when this returns the operating system has it."""
+        self._file.write(record.model_dump_json(exclude_defaults=True) + "\n")
+        self._file.flush()
+        self._records[self._key(record)] = record
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+    def __enter__(self) -> RecordFile[Record]:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()

@@ -1,0 +1,178 @@
+"""What a memory system must do to be measured: take in sessions in order, be searched, and begin anew."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Literal, Protocol
+
+Role = Literal["user", "assistant", "system"]
+
+
+@dataclass(frozen=True, slots=True)
+class DialogueTurn:
+    """One utterance as a system reads it.
+
+    Attributes:
+        id: Unique within the dialogue, for example LoCoMo's ``D1:3``; evidence names turns by it.
+        role: Whose utterance it is in the memory that reads it; the owner of the memory is the user.
+        speaker: Name of the speaker, empty if there is none.
+        text: What was said, with the caption of a picture if captions are asked for; without speaker and date.
+        time: Of this turn, where the benchmark knows more than the time of the session.
+    """
+
+    id: str
+    role: Role
+    speaker: str
+    text: str
+    time: datetime | None = None
+
+    @property
+    def spoken(self) -> str:
+        """The text after the speaker's name, for example ``Ana: Look!``."""
+        return f"{self.speaker}: {self.text}" if self.speaker else self.text
+
+
+@dataclass(frozen=True, slots=True)
+class DialogueSession:
+    """One sitting.
+
+    Attributes:
+        id: Unique within the store that takes it in.
+        time: When it took place; relative dates in it are resolved against this.
+        turns: In order.
+    """
+
+    id: str
+    time: datetime
+    turns: tuple[DialogueTurn, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Passage:
+    """Something a system remembers.
+
+    Attributes:
+        text: As an answering model is shown it, without its time.
+        time: When it was said or remembered; None if the system does not know.
+        sources: Ids of the turns that it comes from; empty if the system does not know.
+        similarity: To the query, comparable within one system; None if the system does not tell.
+    """
+
+    text: str
+    time: datetime | None = None
+    sources: tuple[str, ...] = ()
+    similarity: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """What calls of language models came to.
+
+    Attributes:
+        calls: Answers obtained, cached ones included.
+        cached: How many of them a response cache gave.
+        prompt_tokens: Tokens read, as the server counts them; those of cached answers included.
+        completion_tokens: Tokens written, likewise.
+        searches: Queries that the system itself asked its memory while it read.
+    """
+
+    calls: int = 0
+    cached: int = 0
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    searches: int = 0
+
+    def __add__(self, other: Usage) -> Usage:
+        return Usage(
+            self.calls + other.calls,
+            self.cached + other.cached,
+            self.prompt_tokens + other.prompt_tokens,
+            self.completion_tokens + other.completion_tokens,
+            self.searches + other.searches,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Ingested:
+    """What a session did to a memory.
+
+    Attributes:
+        memories: Texts that were added or rewritten, in order; None for systems that extract nothing.
+        operations: Changes by kind (``ADD``, ``UPDATE``, ...).
+        violations: Departures from the system's own protocol, by name.
+        usage: What it cost.
+        readable: False if the model's answers could not be understood, so that nothing changed.
+    """
+
+    memories: tuple[str, ...] | None = None
+    operations: Mapping[str, int] = field(default_factory=dict)
+    violations: Mapping[str, int] = field(default_factory=dict)
+    usage: Usage = Usage()
+    readable: bool = True
+
+
+class Memory(Protocol):
+    """One store of one owner. Used by one task at a time, except for `search`, which may run several times at once."""
+
+    @property
+    def known(self) -> Collection[str]:
+        """Ids of the sessions that are in the store, from earlier runs too; for systems that keep nothing, of this one."""
+        ...
+
+    async def ingest(self, session: DialogueSession) -> Ingested:
+        """Take in one session; sessions come in order. A session that is `known` changes nothing and costs nothing.
+
+        Raises:
+            DeltaMemError: If it failed; the next session may be given all the same.
+        """
+        ...
+
+    async def search(self, query: str, k: int) -> list[Passage]:
+        """Return at most `k` passages, best first."""
+        ...
+
+    async def reset(self) -> None:
+        """Forget everything."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class StoreKey:
+    """Names a store and says whose it is.
+
+    Attributes:
+        id: Unique in a run, and usable as the name of a folder, for example ``conv-26.Caroline``.
+        owner: The person whose memory it is, as memories name them.
+        batch_turns: How many turns the benchmark's protocol hands to systems that take messages instead of sessions; None
+            for the whole session at once.
+    """
+
+    id: str
+    owner: str
+    batch_turns: int | None = None
+
+
+class System(Protocol):
+    """A memory system. Stores are apart from each other and may be used at the same time.
+
+    Attributes:
+        name: As the configuration calls it.
+        per_speaker: Whether a conversation of two people becomes two stores, one for each of them as its user; else one
+            store holds the conversation.
+        ranked: Whether `Memory.search` orders by relevance; else recall at k means nothing.
+    """
+
+    name: str
+    per_speaker: bool
+    ranked: bool
+
+    def open(self, key: StoreKey) -> AbstractAsyncContextManager[Memory]:
+        """Open a store, or make it; it can be used inside the ``async with`` block."""
+        ...
+
+    def facts(self) -> dict[str, Any]:
+        """What the summary says about the system beyond the configuration: model, versions, prompt hashes."""
+        ...
