@@ -41,7 +41,7 @@ $(STAMP): pyproject.toml
 	$(PYTHON3) -m venv $(VENV)
 	$(PYTHON) -m pip install --quiet --upgrade pip
 	$(PYTHON) -m pip install --quiet "$(TORCH)"
-	$(PYTHON) -m pip install --quiet -e ".[cpu,dev]"
+	$(PYTHON) -m pip install --quiet -e ".[cpu,dev,peers]"
 	@touch $@
 
 vllm: $(VLLM_STAMP)

@@ -1,6 +1,7 @@
-"""A server in a process of its own that answers the prompts of synthesis; the offline writer is its brain.
+"""A server in a process of its own that answers the prompts of synthesis (the offline writer is its brain) or of benchmarks.
 
     python tests/model_server.py --port 8000 --latency 0.3 --slots 64 --faults 0.05
+    python tests/model_server.py --port 8000 --latency 0.2 --slots 64 --brain benchmark
 
 It speaks as much of the OpenAI protocol as is asked for. An answer depends on the request alone, so that an interrupted run
 and its resume see what an uninterrupted run sees. Faults: half of them are of transport (500, 429, an answer that takes
@@ -23,24 +24,46 @@ import sys
 import time
 import urllib.request
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import uvicorn
 
-from synth.llm.prompts import read_task
-from synth.offline import answer
-
 MODEL = "scripted"
 TRANSPORT_FAULTS, ANSWER_FAULTS = ("500", "429", "hang"), ("json", "rule")
+
+
+Brain = Callable[[Sequence[Mapping[str, str]], random.Random], str]
+
+
+def synthesis_brain() -> Brain:
+    from synth.llm.prompts import read_task
+    from synth.offline import answer
+
+    return lambda messages, rng: answer(read_task(messages), rng).model_dump_json()
+
+
+def benchmark_brain() -> Brain:
+    """Judges, whose prompts ask for a label, get one; all other questions a short answer."""
+
+    def reply(messages: Sequence[Mapping[str, str]], rng: random.Random) -> str:
+        if '"label"' in messages[-1]["content"]:
+            return json.dumps({"reason": "Scripted.", "label": rng.choice(("correct", "wrong"))})
+        return f"Answer {rng.randrange(10**6)}"
+
+    return reply
+
+
+BRAINS = {"synthesis": synthesis_brain, "benchmark": benchmark_brain}
 
 
 class ModelServer:
     """The application."""
 
-    def __init__(self, latency: float, slots: int, faults: float, hang: float) -> None:
+    def __init__(self, brain: Brain, latency: float, slots: int, faults: float, hang: float) -> None:
+        self._brain = brain
         self._latency = latency
         self._slots = asyncio.Semaphore(slots)
         self._faults = faults
@@ -103,12 +126,13 @@ class ModelServer:
             return 200, _completion("x", 1)
         self._requests[key] += 1
         self.served["answers"] += 1
-        task = read_task(body["messages"])
-        text = answer(task, rng).model_dump_json()
+        text = self._brain(body["messages"], rng)
         if kind in ANSWER_FAULTS:
             self.served[kind] += 1
             text = text[: len(text) // 3] + "]}" if kind == "json" else _spoilt(text)
-        return 200, _completion(text, len(text) // 4)
+        reply = _completion(text, len(text) // 4)
+        self.served["tokens"] += reply["usage"]["total_tokens"]
+        return 200, reply
 
 
 def _spoilt(text: str) -> str:
@@ -134,13 +158,15 @@ async def _send(send: Any, status: int, body: dict[str, Any]) -> None:
 
 
 @contextmanager
-def model_server(*, latency: float = 0.0, slots: int = 64, faults: float = 0.0, hang: float = 5.0) -> Iterator[str]:
+def model_server(
+    *, latency: float = 0.0, slots: int = 64, faults: float = 0.0, hang: float = 5.0, brain: str = "synthesis"
+) -> Iterator[str]:
     """Start the server; yields the base URL, which ends in ``/v1``."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     command = [sys.executable, __file__, "--port", str(port), "--latency", str(latency)]
-    command += ["--slots", str(slots), "--faults", str(faults), "--hang", str(hang)]
+    command += ["--slots", str(slots), "--faults", str(faults), "--hang", str(hang), "--brain", brain]
     process = subprocess.Popen(command, cwd=Path(__file__).parents[1])
     url = f"http://127.0.0.1:{port}/v1"
     try:
@@ -176,8 +202,9 @@ def main() -> None:
     parser.add_argument("--slots", type=int, default=64)
     parser.add_argument("--faults", type=float, default=0.0)
     parser.add_argument("--hang", type=float, default=5.0)
+    parser.add_argument("--brain", choices=BRAINS, default="synthesis")
     arguments = parser.parse_args()
-    server = ModelServer(arguments.latency, arguments.slots, arguments.faults, arguments.hang)
+    server = ModelServer(BRAINS[arguments.brain](), arguments.latency, arguments.slots, arguments.faults, arguments.hang)
     uvicorn.run(server, host="127.0.0.1", port=arguments.port, log_level="warning", lifespan="off", timeout_keep_alive=120)
 
 

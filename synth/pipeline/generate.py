@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from deltamem.embedding import LazyEmbedder, load_embedder
 from deltamem.errors import DeltaMemError, EmbedderUnavailableError, LLMError
+from deltamem.event_loop import faster_loop
 from synth.estimate import expected_units
 from synth.offline import OfflineWriter
 from synth.person import write_person
@@ -96,7 +97,7 @@ def generate(settings: SynthSettings) -> int:
             )
             with JsonLinesStore(folder / PEOPLE_STORE) as store:
                 shift = _Shift(settings, folder, store)
-                with _seldom_collecting(), asyncio.Runner(loop_factory=_loop_factory()) as runner:
+                with _seldom_collecting(), asyncio.Runner(loop_factory=faster_loop()) as runner:
                     runner.run(shift.work(personas, stop))
                 if stop.received is None:
                     return shift.finish()
@@ -115,15 +116,6 @@ def _seldom_collecting() -> Iterator[None]:
         yield
     finally:
         gc.set_threshold(*before)
-
-
-def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """The faster loop, which the extra installs wherever there is one; None where there is none (Windows)."""
-    try:
-        import uvloop
-    except ImportError:
-        return None
-    return uvloop.new_event_loop
 
 
 class _Stopped(BaseException):
