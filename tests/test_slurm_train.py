@@ -418,10 +418,12 @@ def test_a_policy_is_served_and_evaluated_with_its_own_prompts(served: Cluster) 
     form = rf"\d+ serve {model} --host 127\.0\.0\.1 --port (\d+) --tensor-parallel-size 2 --seed 1"
     found = re.fullmatch(form, server)
     assert found
-    given = f"endpoint.base_url=http://127.0.0.1:{found[1]}/v1 endpoint.model={model}"
-    given += ' episode.system_prompt="manager" episode.k=5 episode.memory_fields=["id"]'
-    wanted = [f"eval.heldout {given} out=a", f"eval.locomo {given} system=deltamem", f"eval.other {given}"]
-    assert served.lines("modules") == [f"-m {line}" for line in [*wanted, f"eval.heldout {given} out=b n=4"]]
+    prompts = 'episode.system_prompt="manager" episode.k=5 episode.memory_fields=["id"]'
+    policy, manager = (
+        f"{part}.base_url=http://127.0.0.1:{found[1]}/v1 {part}.model={model} {prompts}" for part in ("endpoint", "manager")
+    )
+    wanted = [f"eval.heldout {policy} out=a", f"eval.locomo {manager} system=deltamem", f"eval.other {manager}"]
+    assert served.lines("modules") == [f"-m {line}" for line in [*wanted, f"eval.heldout {policy} out=b n=4"]]
 
 
 def test_a_server_that_dies_ends_the_evaluation(served: Cluster) -> None:
