@@ -4,8 +4,8 @@
     python benchmarks/evaluation.py --kill       # the same, killed with SIGKILL half-way and started again
 
 The public command runs in a process of its own, and so does the server, which shares the machine's cores with it. The system
-is `oracle`, because it needs neither model nor embedder: what is measured is asking. The ideal: every slot busy from the first
-request to the last answer. Needs the LoCoMo file (see the README).
+is `oracle`, because it needs neither model nor embedder: what is measured is asking. The ideal: every slot busy from the
+first request to the last answer. Needs the LoCoMo file (see the README).
 """
 
 from __future__ import annotations
@@ -85,9 +85,8 @@ def main() -> None:
         served = stats(url)
         if not options.kill:
             ideal = served["answers"] * LATENCY / SLOTS
-            print(
-                f"ideal {ideal:.1f} s; first request to last answer {served['seconds']:.1f} s: {ideal / served['seconds']:.1%}"
-            )
+            asking = served["seconds"]
+            print(f"ideal {ideal:.1f} s; first request to last answer {asking:.1f} s: {ideal / asking:.1%}")
             print(f"whole command, start and files included, {seconds:.1f} s: {ideal / seconds:.1%}")
         tell(out, served)
         again = run(arguments)
