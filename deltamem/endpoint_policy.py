@@ -21,7 +21,7 @@ class EndpointPolicy:
         llm: LLM,
         *,
         temperature: float = 1.0,
-        max_tokens: int = 2048,
+        max_tokens: int | None = 2048,
         seed: int | None = None,
         tool_role: ToolRole = "tool",
         thinking: bool = True,
@@ -31,7 +31,7 @@ class EndpointPolicy:
         Args:
             llm: The model; may be shared.
             temperature: Sampling temperature.
-            max_tokens: Token limit of one assistant text.
+            max_tokens: Token limit of one assistant text; None leaves it to the endpoint.
             seed: Sampling seed for endpoints that take one.
             tool_role: How search results are sent. ``tool`` is what models are trained with here; services that tie tool
                 messages to their own function calling refuse it, for them ``user`` wraps the results in ``<tool_response>``.

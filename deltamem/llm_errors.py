@@ -32,7 +32,7 @@ def explain(error: openai.OpenAIError, *, endpoint: str, model: str, api_key: st
         The error to raise; a `ContextLengthError` if the request was too long.
     """
     reason = quoted(_reason(error), api_key)
-    if isinstance(error, openai.APITimeoutError):
+    if isinstance(error, openai.APITimeoutError) and not _lost_by_aiohttp(error):
         return LLMError(f"endpoint {endpoint} gave no answer in time for model {model!r}; is the server overloaded?")
     if isinstance(error, openai.APIConnectionError):
         return LLMError(f"endpoint {endpoint} cannot be reached for model {model!r} ({reason}); is the server up?")
@@ -64,6 +64,12 @@ def _reason(error: openai.OpenAIError) -> str:
         said = error.body.get("message") if isinstance(error.body, dict) else None
         return f"Error code: {error.status_code} - {said or error.body or 'no reason given'}"
     return str(error)
+
+
+def _lost_by_aiohttp(error: openai.APITimeoutError) -> bool:
+    """Whether it is no time-out: openai's client says so of all connections that aiohttp did not get or lost."""
+    origin = error.__cause__ and error.__cause__.__cause__
+    return type(origin).__module__.startswith("aiohttp.") and not isinstance(origin, TimeoutError)
 
 
 def _too_long(error: openai.APIStatusError) -> bool:

@@ -5,7 +5,7 @@ Servers differ in all that is not read here; what is read is checked, because th
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 from pydantic import BaseModel, Field
@@ -22,6 +22,8 @@ class Answer:
         completion_tokens: Likewise.
         cached: Whether the answer comes from the cache, so that the tokens were not spent now.
         reasoning: Thinking that the server delivers in a field of its own.
+        seconds: From the first try, when a slot was free, till the answer; 0 if cached. Two answers may differ in it and
+            be equal.
     """
 
     text: str
@@ -30,6 +32,7 @@ class Answer:
     completion_tokens: int
     cached: bool = False
     reasoning: str = ""
+    seconds: float = field(default=0.0, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +74,8 @@ class ChatReply(Reply):
     choices: list[_Choice] = Field(min_length=1)
     usage: _Tokens | None = None
 
-    def answer(self) -> Answer:
-        """The first choice."""
+    def answer(self, seconds: float) -> Answer:
+        """The first choice, which took so long."""
         choice = self.choices[0]
         tokens = self.usage or _Tokens()
         return Answer(
@@ -81,6 +84,7 @@ class ChatReply(Reply):
             prompt_tokens=tokens.prompt_tokens or 0,
             completion_tokens=tokens.completion_tokens or 0,
             reasoning=choice.message.reasoning_content or choice.message.reasoning or "",
+            seconds=seconds,
         )
 
 

@@ -1,4 +1,7 @@
-"""Where benchmark data lies. Nothing is downloaded; what is missing is named with its source and licence."""
+"""The benchmark files: what they are called, where they lie, where users fetch them, under which licence.
+
+Nothing here downloads; `eval.fetch` does, when it is asked to.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +17,24 @@ DATA_VARIABLE = "DELTAMEM_DATA"
 
 
 @dataclass(frozen=True, slots=True)
+class HubFile:
+    """A file of a dataset repository on the Hugging Face hub.
+
+    Attributes:
+        repo: ``owner/name``.
+        file: Its path in the repository.
+        revision: Branch or full commit hash.
+    """
+
+    repo: str
+    file: str
+    revision: str = "main"
+
+    def __str__(self) -> str:
+        return f"the Hugging Face dataset {self.repo}, file {self.file}, revision {self.revision}"
+
+
+@dataclass(frozen=True, slots=True)
 class Dataset:
     """A benchmark file that the user fetches.
 
@@ -22,20 +43,89 @@ class Dataset:
         path: Where the file lies inside a data folder.
         source: Public project and file that it comes from.
         licence: Licence of the data.
+        origin: What `eval.fetch` reads: a URL or a file of the hub. None if it is not fetched by a command.
+        sha256: Of the file that published numbers are made with, in hex; None if it is not known.
     """
 
     name: str
     path: str
     source: str
     licence: str
+    origin: str | HubFile | None = None
+    sha256: str | None = None
 
 
+_HALUMEM_LICENCE = "CC BY-NC-ND 4.0: research use, neither changed nor redistributed with this project"
+
+# Files on GitHub are named by commit, so that their sums stay true.
 LOCOMO = Dataset(
     name="LoCoMo",
     path="locomo/locomo10.json",
     source="the GitHub repository snap-research/locomo, file data/locomo10.json",
     licence="CC BY-NC 4.0: research use, no redistribution with this project",
+    origin="https://raw.githubusercontent.com/snap-research/locomo/3eb6f2c585f5e1699204e3c3bdf7adc5c28cb376/data/locomo10.json",
+    sha256="79fa87e90f04081343b8c8debecb80a9a6842b76a7aa537dc9fdf651ea698ff4",
 )
+LOCOMO_AUDIT = Dataset(
+    name="the LoCoMo audit",
+    path="locomo/audit_errors.json",
+    source="the GitHub repository dial481/locomo-audit, file errors.json",
+    licence="CC BY-NC 4.0: research use, no redistribution with this project; it quotes LoCoMo, which has the same licence",
+    origin="https://raw.githubusercontent.com/dial481/locomo-audit/9493fb4b4af4256ed17a18e8fd0b3cfdeec29539/errors.json",
+    sha256="f298ef46263fada20688a1d672be37d4f488c6da3b19343eea55ae5c1b5fe55e",
+)
+HALUMEM_MEDIUM = Dataset(
+    name="HaluMem-Medium",
+    path="halumem/HaluMem-Medium.jsonl",
+    source="the Hugging Face dataset IAAR-Shanghai/HaluMem, file HaluMem-Medium.jsonl",
+    licence=_HALUMEM_LICENCE,
+    origin=HubFile("IAAR-Shanghai/HaluMem", "HaluMem-Medium.jsonl"),
+)
+HALUMEM_LONG = Dataset(
+    name="HaluMem-Long",
+    path="halumem/HaluMem-Long.jsonl",
+    source="the Hugging Face dataset IAAR-Shanghai/HaluMem, file HaluMem-Long.jsonl",
+    licence=_HALUMEM_LICENCE,
+    origin=HubFile("IAAR-Shanghai/HaluMem", "HaluMem-Long.jsonl"),
+)
+HALUMEM_USER = Dataset(
+    name="HaluMem-Medium (one complete user)",
+    path="halumem/halumem_medium_user12_full.jsonl",
+    source="the Hugging Face dataset IAAR-Shanghai/HaluMem, one line of HaluMem-Medium.jsonl",
+    licence=_HALUMEM_LICENCE,
+    sha256="d0f50369d6f3faef9ba2597619c7ee3f970a61cf452d13f9c832c072a5f8899e",
+)
+PERSONAMEM_QUESTIONS = Dataset(
+    name="PersonaMem 32k (questions)",
+    path="personamem/questions_32k.csv",
+    source="the Hugging Face dataset bowen-upenn/PersonaMem, file questions_32k.csv",
+    licence="MIT",
+    origin=HubFile("bowen-upenn/PersonaMem", "questions_32k.csv"),
+)
+PERSONAMEM_CONTEXTS = Dataset(
+    name="PersonaMem 32k (contexts)",
+    path="personamem/shared_contexts_32k.jsonl",
+    source="the Hugging Face dataset bowen-upenn/PersonaMem, file shared_contexts_32k.jsonl",
+    licence="MIT",
+    origin=HubFile("bowen-upenn/PersonaMem", "shared_contexts_32k.jsonl"),
+    sha256="217247ebfec9e8442fc53570c795ab69f21aad08745f7de78d9beab51b122d4a",
+)
+PERSONAMEM_EXCERPT = Dataset(
+    name="PersonaMem (excerpt of the contexts)",
+    path="personamem/shared_contexts_excerpt.jsonl",
+    source="the Hugging Face dataset bowen-upenn/PersonaMem, the first messages of two contexts",
+    licence="MIT",
+    sha256="6e91aeeecbf1d5f2d62dfad9b44ec4cbc2d1f02784406a7367c923cabb80fcb4",
+)
+
+FETCHABLE: dict[str, tuple[Dataset, ...]] = {
+    "locomo": (LOCOMO,),
+    "locomo_audit": (LOCOMO_AUDIT,),
+    "halumem_medium": (HALUMEM_MEDIUM,),
+    "halumem_long": (HALUMEM_LONG,),
+    "personamem": (PERSONAMEM_QUESTIONS, PERSONAMEM_CONTEXTS),
+}
+"""What ``python -m eval fetch NAME`` knows, by name."""
 
 
 def data_folders(environment: Mapping[str, str] = os.environ, root: Path = ROOT) -> list[Path]:
@@ -85,7 +175,9 @@ def require(dataset: Dataset, folders: list[Path] | None = None) -> Path:
 
 def missing(dataset: Dataset) -> str:
     """One sentence on how to get a dataset."""
+    command = next((name for name, datasets in FETCHABLE.items() if dataset in datasets), None)
+    fetch = "" if command is None else f"run `python -m eval fetch {command} --accept-licence`, or "
     return (
-        f"{dataset.name} is not here: fetch it from {dataset.source} (licence {dataset.licence}) and put it at "
+        f"{dataset.name} is not here: {fetch}fetch it from {dataset.source} (licence {dataset.licence}) and put it at "
         f"data/{dataset.path} or ${DATA_VARIABLE}/{dataset.path}"
     )

@@ -77,11 +77,12 @@ def main(config: DictConfig) -> None:
     ]
     if locomo is not None:
         folder = out / "locomo"
+        retrieval = ["categories=[1,2,3,4]", "answer.kind=none"]
         stages.append(
             Stage(
                 "locomo",
-                {"sha256": file_sha256(locomo)},
-                lambda: _command("-m", "eval.locomo", f"out={folder}", f"data={locomo}"),
+                {"sha256": file_sha256(locomo), "overrides": retrieval},
+                lambda: _command("-m", "eval.locomo", f"out={folder}", f"data={locomo}", *retrieval),
                 folder / "summary.json",
             )
         )
@@ -175,13 +176,13 @@ def _locomo(out: Path, path: Path | None) -> dict[str, Any]:
     """Evidence recall of LoCoMo's questions, pooled over categories 1 to 4; null and why, without the data."""
     if path is None:
         return {"locomo_recall_at_20": None, "locomo_note": missing(LOCOMO)}
-    pooled = _read(out / "locomo" / "summary.json")["groups"]["all"]
-    figure = pooled["recall_per_question"][str(LOCOMO_K)]
+    summary = _read(out / "locomo" / "summary.json")
+    figure = summary["scores"][f"recall@{LOCOMO_K}"]["all"]
     return {
         "locomo_recall_at_20": figure["estimate"],
         "locomo_recall_at_20_interval": [figure["low"], figure["high"]],
-        "locomo_questions": pooled["questions"],
-        "locomo_questions_scored": pooled["scored"],
+        "locomo_questions": sum(summary["questions"]["by_category"].values()),
+        "locomo_questions_scored": figure["count"],
     }
 
 

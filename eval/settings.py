@@ -43,7 +43,7 @@ class ModelSettings(_Settings):
     max_tokens: PositiveInt | None
 
     def client(self, part: str, cache: ResponseCache | None) -> LLM:
-        """The client of the endpoint; nothing is sent yet.
+        """The client of the endpoint, which must be closed; nothing is sent yet.
 
         Args:
             part: Name of the configuration group, for the message.
@@ -62,6 +62,7 @@ class ModelSettings(_Settings):
             max_concurrency=self.slots,
             max_retries=self.max_retries,
             cache=cache,
+            aiohttp=True,
         )
 
     def making(self) -> dict[str, Any]:

@@ -58,12 +58,8 @@ class Asking:
         shown = cut_to_budget(blocks, self.context_tokens, with_time=self.with_time)
         request = AnswerRequest(question, shown.blocks, options, scope=record.group)
         before = {run: answer for run, answer in enumerate(record.answers) if answer.error is None}
-        answers = await asyncio.gather(
-            *(self._run(record, request, run, before.get(run)) for run in range(self.runs))
-        )
-        return record.model_copy(
-            update={"answers": tuple(answers), "shown": shown.passages, "context_tokens": shown.tokens}
-        )
+        answers = await asyncio.gather(*(self._run(record, request, run, before.get(run)) for run in range(self.runs)))
+        return record.model_copy(update={"answers": tuple(answers), "shown": shown.passages, "context_tokens": shown.tokens})
 
     async def _run(
         self, record: QuestionRecord, request: AnswerRequest, run: int, before: AnswerRecord | None

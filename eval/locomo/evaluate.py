@@ -1,118 +1,209 @@
-"""The evaluation: conversations are taken in, questions searched for, and records and summary written."""
+"""The evaluation: the configuration becomes a run, and its records a summary."""
 
 from __future__ import annotations
 
 import asyncio
-import json
 import time
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
-from deltamem.files import atomic_writer
-from deltamem.provenance import config_hash, file_sha256, git_commit, versions
-from eval.data import LOCOMO, require
-from eval.locomo.loader import Conversation, load_locomo
-from eval.locomo.open_system import check_system, open_system
-from eval.locomo.retrieval import QuestionRecord, retrieve_all, summarise
-from eval.locomo.session_log import SessionRecord
+from eval.answering.asking import Asking
+from eval.answering.opening import Models, check_models, make_answerer, open_models
+from eval.answering.probes import ProbeResult, load_probes, measure
+from eval.answering.protocol import Answerer
+from eval.data import LOCOMO
+from eval.locomo.benchmark import ADVERSARIAL, COLUMNS, Benchmark, read_benchmark
+from eval.locomo.dialogues import dialogues
+from eval.locomo.judging import ANSWER_FIELDS, ANSWER_PROMPT, Judges, Prompts, load_prompts, make_judges
+from eval.locomo.progress import Shown
+from eval.locomo.run import Part, Run, RunFiles, open_files
+from eval.locomo.scoring import lexical_scores, run_scores, to_judge
 from eval.locomo.settings import LocomoConfig
-from eval.locomo.systems import System
+from eval.results.making import check_making
+from eval.results.summary import build_summary, write_summary
+from eval.systems.embedding_lock import make_embedder
+from eval.systems.opening import WITH_MODEL, check_system, open_system
+from eval.systems.protocol import System
+
+MEMORY_FOLDER = "memory"
 
 
 def evaluate(config: LocomoConfig, console: Console) -> dict[str, Any]:
-    """Run the evaluation and write ``questions.jsonl`` and ``summary.json`` into the output folder.
+    """Run the evaluation; records and ``summary.json`` are in the output folder.
 
     Args:
         config: The validated configuration.
         console: Where progress is shown.
 
     Returns:
-        The summary. ``failed_sessions`` is not 0 if the system could not take in everything.
+        The summary. ``failures.count`` is not 0 if something broke.
 
     Raises:
-        DeltaMemError: If the system is unknown, or the data, the embedder or the model is missing.
+        DeltaMemError: If something that is needed is missing or wrong, or the folder holds another run.
         OSError: If the output folder cannot be written.
     """
     check_system(config.system)
-    config.out.mkdir(parents=True, exist_ok=True)
-    path = config.data or require(LOCOMO)
-    conversations = load_locomo(path)
+    config.check()
+    prompts = load_prompts(config)
+    benchmark = read_benchmark(config)
     try:
-        records, summary = asyncio.run(_run(config, conversations, file_sha256(path), console))
+        return asyncio.run(_evaluate(config, benchmark, prompts, console))
     except BaseExceptionGroup as group:
         raise _first_cause(group) from group
-    summary["data_set"] = _describe(path, conversations)
-    with atomic_writer(config.out / "questions.jsonl") as file:
-        file.writelines(f"{json.dumps(record.as_dict(), ensure_ascii=False)}\n" for record in records)
-    with atomic_writer(config.out / "summary.json") as file:
-        file.write(json.dumps(summary, indent=2, ensure_ascii=False) + "\n")
+
+
+async def _evaluate(config: LocomoConfig, benchmark: Benchmark, prompts: Prompts, console: Console) -> dict[str, Any]:
+    started = time.perf_counter()
+    embedder = make_embedder(config.embedder)
+    folder = config.out / MEMORY_FOLDER
+    async with (
+        open_models(config) as models,
+        open_system(config, folder, embedder, models, evidence=_evidence(benchmark)) as system,
+    ):
+        answerer = make_answerer(config, models, embedder, ANSWER_PROMPT, ANSWER_FIELDS)
+        judges = make_judges(config, models, prompts)
+        with open_files(config.out) as files:
+            parts = _parts(config, benchmark, system)
+            sessions = sum(len(dialogue.sessions) for part in parts for dialogue in part.dialogues)
+            shown = Shown(console, sessions=sessions, questions=len(benchmark.asked))
+            asking = _asking(config, benchmark, answerer, judges)
+            k = config.k if system.per_speaker else 2 * config.k
+            run = Run(system, files, parts, asking, shown, k=k, stores_at_once=config.stores_at_once)
+            await _check(config, models, run)
+            check_making(config.out, _making(config, benchmark, prompts))  # a model that is not there makes nothing
+            with shown.progress:
+                await run.do()
+            ran = time.perf_counter()
+            probes = await _probes(config, judges)
+            seconds = {"run": ran - started, "probes": time.perf_counter() - ran}
+            summary = _summary(config, benchmark, prompts, files, parts, system, models, probes, seconds)
+    write_summary(config.out, summary)
     return summary
 
 
-async def _run(
-    config: LocomoConfig, conversations: Sequence[Conversation], data_sha256: str, console: Console
-) -> tuple[list[QuestionRecord], dict[str, Any]]:
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    started = time.perf_counter()
-    cutoffs = sorted(set(config.k))
-    with Progress(*columns, console=console, transient=True) as progress:
-        shown = _Shown(progress, config.system, conversations)
-        async with open_system(config, data_sha256, shown.session) as system:
-            loaded = time.perf_counter()
-            async with asyncio.TaskGroup() as group:
-                tasks = [
-                    group.create_task(_retrieve(system, conversation, config.categories, cutoffs, shown))
-                    for conversation in conversations
-                ]
-            retrieved = time.perf_counter()
-    records = [record for task in tasks for record in task.result()]
-    settings = config.model_dump(mode="json", exclude={"data": True, "out": True, "endpoint": {"cache"}})
-    return records, {
+def _making(config: LocomoConfig, benchmark: Benchmark, prompts: Prompts) -> dict[str, Any]:
+    audit = benchmark.audit.sha256 if benchmark.audit is not None and benchmark.audited else None
+    return {
         "benchmark": LOCOMO.name,
-        "system": config.system,
-        "questions": len(records),
-        "groups": summarise(records, cutoffs, resamples=config.resamples, seed=config.seed),
-        "failed_sessions": system.failed,
-        "ingest": system.report(),
-        "config": settings,
-        "config_sha256": config_hash(settings),
-        "git_commit": git_commit(),
-        "versions": versions(),
-        "seconds": {"load": round(loaded - started, 2), "retrieve": round(retrieved - loaded, 2)},
+        **config.making(),
+        **config.locomo_making(),
+        "data_sha256": benchmark.sha256,
+        "audit_sha256": audit,
+        "prompts": prompts.hashes,
     }
 
 
-async def _retrieve(
-    system: System, conversation: Conversation, categories: Sequence[int], cutoffs: Sequence[int], shown: _Shown
-) -> list[QuestionRecord]:
-    records = await retrieve_all(system, conversation, categories, cutoffs)
-    shown.conversation()
-    return records
+def _parts(config: LocomoConfig, benchmark: Benchmark, system: System) -> list[Part]:
+    parts = [
+        Part(
+            dialogues(conversation, per_speaker=system.per_speaker, captions=config.captions),
+            tuple(asked for asked in benchmark.asked if asked.conversation.id == conversation.id),
+        )
+        for conversation in benchmark.conversations
+    ]
+    return [part for part in parts if part.asked]
 
 
-class _Shown:
-    """The progress on the screen; the bar of the sessions appears with the first one that is told."""
+def _asking(config: LocomoConfig, benchmark: Benchmark, answerer: Answerer | None, judges: Judges) -> Asking | None:
+    if answerer is None:
+        return None
+    by_key = {asked.key: asked for asked in benchmark.asked}
+    return Asking(
+        answerer,
+        runs=config.answer.runs,
+        context_tokens=config.answer.context_tokens,
+        with_time=config.with_time,
+        score=lambda record, text: lexical_scores(by_key[record.key], text),
+        to_judge=lambda record, text: to_judge(by_key[record.key], text, judges.graded, judges.abstention),
+    )
 
-    def __init__(self, progress: Progress, system: str, conversations: Sequence[Conversation]) -> None:
-        self._progress = progress
-        self._conversations = progress.add_task(f"{system} on {LOCOMO.name}", total=len(conversations))
-        # Each session is read for both speakers.
-        self._total = 2 * sum(1 for conversation in conversations for session in conversation.sessions if session.turns)
-        self._sessions: TaskID | None = None
-        self._tokens = 0
 
-    def conversation(self) -> None:
-        self._progress.advance(self._conversations)
+def _evidence(benchmark: Benchmark) -> dict[str, dict[str, tuple[str, ...]]]:
+    """Gold evidence by conversation and question; a question that occurs twice has that of both."""
+    found: dict[str, dict[str, tuple[str, ...]]] = {}
+    for conversation in benchmark.conversations:
+        named = found.setdefault(conversation.id, {})
+        for question in conversation.questions:
+            both = (*named.get(question.text, ()), *question.evidence)
+            named[question.text] = tuple(dict.fromkeys(both))
+    return found
 
-    def session(self, record: SessionRecord) -> None:
-        if self._sessions is None:
-            self._sessions = self._progress.add_task("sessions", total=self._total)
-        self._tokens += record.prompt_tokens + record.completion_tokens
-        self._progress.update(self._sessions, advance=1, description=f"sessions, {self._tokens:,} tokens")
+
+async def _check(config: LocomoConfig, models: Models, run: Run) -> None:
+    """Make sure that the models answer that will be asked."""
+    needed = []
+    if run.questions_missing():
+        needed += ["answer", "judge"]
+    if config.system in WITH_MODEL and run.sessions_missing():
+        needed.append("manager")
+    if needed:
+        await check_models(models, needed)
+
+
+async def _probes(config: LocomoConfig, judges: Judges) -> list[ProbeResult]:
+    if not config.judge.probes:
+        return []
+    return [await measure(judge, load_probes()) for judge in judges.graded]
+
+
+def _summary(
+    config: LocomoConfig,
+    benchmark: Benchmark,
+    prompts: Prompts,
+    files: RunFiles,
+    parts: Sequence[Part],
+    system: System,
+    models: Models,
+    probes: Sequence[ProbeResult],
+    seconds: Mapping[str, float],
+) -> dict[str, Any]:
+    questions = [record for asked in benchmark.asked if (record := files.questions.get(asked.key)) is not None]
+    stores = {dialogue.key.id for part in parts for dialogue in part.dialogues}
+    failed = sum(not record.complete for record in questions)
+    return build_summary(
+        config.model_copy(update={"audit": None}),  # a path of this machine; the data has name and hash
+        benchmark=LOCOMO.name,
+        protocol={
+            "k": config.k,
+            "stores_per_conversation": 2 if system.per_speaker else 1,
+            "k_each_store": config.k if system.per_speaker else 2 * config.k,
+            "cutoffs": sorted(set(config.cutoffs)),
+            "captions": config.captions,
+            "gold": config.gold,
+            "pooled": COLUMNS,
+            "judges": list(prompts.judges),
+        },
+        data=benchmark.description(),
+        questions=questions,
+        sessions=[record for record in files.sessions if record.store in stores],
+        scores=run_scores(
+            questions,
+            cutoffs=config.cutoffs,
+            traced=any(passage.sources for passage in files.passages),
+            judges=list(prompts.judges),
+            resamples=config.resamples,
+            seed=config.seed,
+        ),
+        system_facts=system.facts(),
+        usage=models.usage(),
+        probes=[probe.as_dict() for probe in probes],
+        prompt_hashes=prompts.hashes,
+        seconds=seconds,
+        problems=(),
+        order=(*COLUMNS, ADVERSARIAL),
+        more={
+            "version": benchmark.version,
+            "accounting": {
+                "total": benchmark.total,
+                "asked": len(questions) - failed,
+                "failed": failed,
+                "not_asked": dict(benchmark.not_asked),
+            },
+            "ceiling": benchmark.ceiling(),
+        },
+    )
 
 
 def _first_cause(error: BaseException) -> BaseException:
@@ -120,20 +211,3 @@ def _first_cause(error: BaseException) -> BaseException:
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return error
-
-
-def _describe(path: Path, conversations: Sequence[Conversation]) -> dict[str, Any]:
-    questions = [question for conversation in conversations for question in conversation.questions]
-    return {
-        "file": path.name,
-        "sha256": file_sha256(path),
-        "conversations": len(conversations),
-        "sessions": sum(len(conversation.sessions) for conversation in conversations),
-        "turns": sum(len(conversation.turns) for conversation in conversations),
-        "questions": len(questions),
-        "evidence_strings_repaired": sum(len(question.repaired) for question in questions),
-        "evidence_strings_unusable": sum(len(question.unusable) for question in questions),
-        "questions_with_empty_evidence": sum(
-            not (question.evidence or question.repaired or question.unusable) for question in questions
-        ),
-    }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -12,6 +12,7 @@ from typing import Any
 from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 
 from deltamem.errors import DeltaMemError
+from eval.data import LOCOMO
 
 CATEGORIES = {1: "multi-hop", 2: "temporal", 3: "open-domain", 4: "single-hop", 5: "adversarial"}
 """Category ids and their names, settled by the counts 282 / 321 / 96 / 841 / 446 that the benchmark's own table prints."""
@@ -27,13 +28,15 @@ class Turn:
         id: ``D<session>:<number>``, unique within the conversation.
         speaker: Name of the speaker.
         text: What was said.
-        caption: Machine caption of the picture that was sent along; some have lost the address of the picture.
+        caption: Machine caption of the picture that was sent along.
+        has_url: Whether the address of the picture is there; 316 captions of the released file have lost theirs.
     """
 
     id: str
     speaker: str
     text: str
     caption: str | None
+    has_url: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +93,7 @@ class _TurnRecord(BaseModel):
     dia_id: str
     text: str
     blip_caption: str | None = None
+    img_url: list[str] = []
 
 
 class _QuestionRecord(BaseModel):
@@ -125,11 +129,17 @@ def load_locomo(path: Path) -> list[Conversation]:
         DeltaMemError: If the file cannot be read or has another shape; names the file and the place.
     """
     try:
-        records = _RECORDS.validate_json(path.read_bytes())
+        content = path.read_bytes()
     except OSError as error:
         raise DeltaMemError(f"{path}: {error.strerror}") from error
+    if content.startswith(b"PK"):
+        raise DeltaMemError(f"{path}: an archive; expected the single file locomo10.json, which replaced it")
+    try:
+        records = _RECORDS.validate_json(content)
     except ValidationError as error:
         raise DeltaMemError(f"{path}: {_first(error)}") from error
+    if not records:
+        raise DeltaMemError(f"{path}: holds no conversation")
     conversations = []
     for record in records:
         try:
@@ -139,6 +149,19 @@ def load_locomo(path: Path) -> list[Conversation]:
     if len({conversation.id for conversation in conversations}) != len(conversations):
         raise DeltaMemError(f"{path}: two conversations have the same sample_id")
     return conversations
+
+
+def version_name(conversations: Sequence[Conversation], sha256: str) -> str:
+    """Name the version of the benchmark, by its bytes.
+
+    Args:
+        conversations: What the file holds.
+        sha256: Of the file.
+    """
+    count = sum(len(conversation.questions) for conversation in conversations)
+    if sha256 == LOCOMO.sha256:
+        return f"LoCoMo-{len(conversations)} ({count:,} questions)"
+    return f"unknown version ({len(conversations)} conversations, {count:,} questions)"
 
 
 def _first(error: ValidationError) -> str:
@@ -156,9 +179,15 @@ def _conversation(record: _ConversationRecord) -> Conversation:
     if len(set(ids)) != len(ids):
         raise DeltaMemError("two turns have the same dia_id")
     known = frozenset(ids)
+    speakers = _text(raw, "speaker_a"), _text(raw, "speaker_b")
+    if speakers[0] == speakers[1]:
+        raise DeltaMemError(f"both speakers are called {speakers[0]!r}")
+    for name in (record.sample_id, *speakers):
+        if not name.strip(".") or set(name) & set("/\\\0"):
+            raise DeltaMemError(f"{name!r} cannot be part of the name of a folder")
     return Conversation(
         id=record.sample_id,
-        speakers=(_text(raw, "speaker_a"), _text(raw, "speaker_b")),
+        speakers=speakers,
         sessions=sessions,
         questions=tuple(_question(index, question, known) for index, question in enumerate(record.qa)),
     )
@@ -182,7 +211,9 @@ def _session(raw: dict[str, Any], number: int) -> DatedSession:
         turns = _TURNS.validate_python(raw[key])
     except ValidationError as error:
         raise DeltaMemError(f"{key}: {_first(error)}") from error
-    return DatedSession(number, time, tuple(Turn(t.dia_id, t.speaker, t.text, t.blip_caption) for t in turns))
+    return DatedSession(
+        number, time, tuple(Turn(t.dia_id, t.speaker, t.text, t.blip_caption, bool(t.img_url)) for t in turns)
+    )
 
 
 def _question(index: int, record: _QuestionRecord, known: Collection[str]) -> Question:

@@ -1,122 +1,106 @@
-"""Evidence recall: which share of the turns that answer a question is among what a system retrieved."""
+"""Searching the stores of a conversation for a question, and which ranks its evidence was found at."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+import asyncio
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import chain, zip_longest
 
-from eval.locomo.loader import CATEGORIES, Conversation, Question
-from eval.locomo.systems import System
-from eval.metrics.intervals import bootstrap_interval
-
-
-@dataclass(frozen=True, slots=True)
-class QuestionRecord:
-    """What happened to one question; one line of ``questions.jsonl``.
-
-    Attributes:
-        conversation: Id of the conversation.
-        index: Position of the question in it; together they are the key.
-        category: Name of the category.
-        question: The question.
-        evidence: Ids of the turns that hold the answer.
-        unusable_evidence: Evidence strings of the file that name no turn.
-        retrieved: Ids of the retrieved turns, best first.
-        hits: For each cut-off k, how many evidence turns are among the first k passages.
-    """
-
-    conversation: str
-    index: int
-    category: str
-    question: str
-    evidence: tuple[str, ...]
-    unusable_evidence: tuple[str, ...]
-    retrieved: tuple[str, ...]
-    hits: dict[int, int]
-
-    def as_dict(self) -> dict[str, Any]:
-        """The fields, for JSON."""
-        return asdict(self)
+from deltamem.errors import DeltaMemError, EmbedderUnavailableError
+from eval.answering.protocol import ContextBlock
+from eval.locomo.dialogues import Dialogue
+from eval.results.record_file import RecordFile
+from eval.results.records import Found, PassageRecord, QuestionRecord
+from eval.systems.protocol import Memory, Passage, SystemUnavailableError
 
 
-async def retrieve_all(
-    system: System, conversation: Conversation, categories: Collection[int], cutoffs: Sequence[int]
-) -> list[QuestionRecord]:
-    """Let a system take in a conversation and search for its questions.
+@dataclass(frozen=True)
+class OpenStore:
+    """A store that can be searched."""
 
-    Args:
-        system: The system under test.
-        conversation: What it takes in.
-        categories: Categories of the questions that are asked.
-        cutoffs: The k of recall@k.
-
-    Returns:
-        One record for each question, in the order of the file.
-    """
-    questions = [question for question in conversation.questions if question.category in categories]
-    async with system.ingest(conversation) as memory:
-        found = await memory.retrieve([question.text for question in questions], max(cutoffs))
-    return [
-        _record(conversation.id, question, [passage.sources for passage in passages], cutoffs)
-        for question, passages in zip(questions, found, strict=True)
-    ]
+    dialogue: Dialogue
+    memory: Memory
 
 
-def _record(
-    conversation_id: str, question: Question, sources: Sequence[Sequence[str]], cutoffs: Sequence[int]
+async def search(
+    record: QuestionRecord,
+    stores: Sequence[OpenStore],
+    k: int,
+    passages: RecordFile[PassageRecord],
+    *,
+    ranked: bool,
 ) -> QuestionRecord:
-    evidence = frozenset(question.evidence)
-    return QuestionRecord(
-        conversation=conversation_id,
-        index=question.index,
-        category=CATEGORIES[question.category],
-        question=question.text,
-        evidence=question.evidence,
-        unusable_evidence=question.unusable,
-        retrieved=tuple(dict.fromkeys(turn_id for passage in sources for turn_id in passage)),
-        hits={k: len(evidence.intersection(*[{turn for passage in sources[:k] for turn in passage}])) for k in cutoffs},
-    )
-
-
-def summarise(records: Sequence[QuestionRecord], cutoffs: Sequence[int], *, resamples: int, seed: int) -> dict[str, Any]:
-    """Aggregate the records, over all and by category.
+    """Search all stores of a conversation.
 
     Args:
-        records: One for each question.
-        cutoffs: The k of recall@k.
-        resamples: Bootstrap draws of conversations.
-        seed: Seed of the draws.
+        record: The question.
+        stores: One, or one for each speaker.
+        k: Passages from each store.
+        passages: Where passages are kept.
+        ranked: Whether the system orders by relevance, so that the ranks of the evidence are noted.
 
     Returns:
-        For ``all`` and each category: ``questions`` asked, ``scored`` (those with usable evidence) and their
-        ``evidence_turns``, and by k the 95% intervals ``recall_per_question`` (mean over questions of the share found) and
-        ``recall_micro`` (evidence turns found over all evidence turns).
+        The record with what was found, one store after the other, or with the error.
+
+    Raises:
+        SystemUnavailableError: If the system cannot search at all.
+        EmbedderUnavailableError: If the embedder cannot be loaded.
     """
-    groups = {"all": list(records)}
-    for name in CATEGORIES.values():
-        if members := [record for record in records if record.category == name]:
-            groups[name] = members
-    return {name: _aggregate(members, cutoffs, resamples, seed) for name, members in groups.items()}
+    started = time.perf_counter()
+    try:
+        found = await asyncio.gather(*(store.memory.search(record.question, k) for store in stores))
+    except (SystemUnavailableError, EmbedderUnavailableError):
+        raise
+    except Exception as error:  # one broken search must not lose the other questions
+        reason = str(error) if isinstance(error, DeltaMemError) else f"{type(error).__name__}: {error}"
+        return record.model_copy(update={"error": f"search: {reason}"})
+    seconds = round(time.perf_counter() - started, 4)
+    retrieved: list[Found] = []
+    for store, of_store in zip(stores, found, strict=True):
+        for passage in of_store:
+            kept = PassageRecord.of(passage, store.dialogue.key.id)
+            if kept.id not in passages:
+                passages.add(kept)
+            retrieved.append(Found(passage=kept.id, similarity=passage.similarity))
+    ranks = evidence_ranks(record.evidence, merged(found)) if ranked else ()
+    return record.model_copy(update={"retrieved": tuple(retrieved), "ranks": ranks, "search_seconds": seconds})
 
 
-def _aggregate(records: Sequence[QuestionRecord], cutoffs: Iterable[int], resamples: int, seed: int) -> dict[str, Any]:
-    scored = [record for record in records if record.evidence]
-    conversations = [record.conversation for record in scored]
-    sizes = [len(record.evidence) for record in scored]
-    per_question, micro = {}, {}
-    for k in cutoffs:
-        hits = [record.hits[k] for record in scored]
-        shares = [hit / size for hit, size in zip(hits, sizes, strict=True)]
-        mean = bootstrap_interval(shares, conversations, resamples=resamples, seed=seed)
-        pooled = bootstrap_interval(hits, conversations, denominators=sizes, resamples=resamples, seed=seed)
-        per_question[k] = mean.as_dict() if mean else None
-        micro[k] = pooled.as_dict() if pooled else None
-    return {
-        "questions": len(records),
-        "scored": len(scored),
-        "without_usable_evidence": len(records) - len(scored),
-        "evidence_turns": sum(sizes),
-        "recall_per_question": per_question,
-        "recall_micro": micro,
-    }
+def merged(found: Sequence[Sequence[Passage]]) -> list[Passage]:
+    """Bring the passages of several stores into one order.
+
+    By similarity, the earlier store first where it is equal; where a system does not tell similarities, the best of each
+    store come first, then the second of each, and so on.
+    """
+    together = list(chain.from_iterable(found))
+    if all(passage.similarity is not None for passage in together):
+        return sorted(together, key=lambda passage: -(passage.similarity or 0.0))
+    return [passage for row in zip_longest(*found) for passage in row if passage is not None]
+
+
+def evidence_ranks(evidence: Sequence[str], passages: Sequence[Passage]) -> tuple[int | None, ...]:
+    """For each evidence turn the rank, from 1, of the first passage that comes from it; None if there is none."""
+    first: dict[str, int] = {}
+    for rank, passage in enumerate(passages, start=1):
+        for turn in passage.sources:
+            first.setdefault(turn, rank)
+    return tuple(first.get(turn) for turn in evidence)
+
+
+def context(
+    record: QuestionRecord, dialogues: Sequence[Dialogue], passages: RecordFile[PassageRecord]
+) -> tuple[ContextBlock, ...]:
+    """What was found as the answering model is shown it: a block for each store, under the names of its people.
+
+    Raises:
+        DeltaMemError: If a passage is not among those that were kept.
+    """
+    blocks: dict[str, list[Passage]] = {dialogue.key.id: [] for dialogue in dialogues}
+    for found in record.retrieved:
+        kept = passages.get(found.passage)
+        if kept is None:
+            raise DeltaMemError(f"question {record.key}: passage {found.passage} is not in the file of passages")
+        blocks[kept.store].append(Passage(kept.text, kept.time, kept.sources, found.similarity))
+    return tuple(ContextBlock(dialogue.title, tuple(blocks[dialogue.key.id])) for dialogue in dialogues)

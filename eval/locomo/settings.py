@@ -3,81 +3,53 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, PositiveInt
+from pydantic import Field, PositiveInt
 
-from deltamem.episode import EpisodeConfig
-from deltamem.manager import ManagerSettings
-from eval.locomo.systems import TurnText
-from eval.policy_settings import EndpointSettings, EpisodeSettings
+from deltamem.errors import DeltaMemError
+from eval.settings import BenchmarkConfig
 
-
-class EmbedderSettings(BaseModel):
-    """The embedder of the system under test."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    name: str
-    device: str
-    batch_size: PositiveInt
+Captions = Literal["all", "with_url", "none"]
+Gold = Literal["original", "audited"]
+JudgeName = Literal["lenient", "strict"]
 
 
-class ManagerEndpoint(EndpointSettings):
-    """The endpoint of the model that manages memories, and how it is asked."""
+class LocomoConfig(BenchmarkConfig):
+    """All keys of the command.
 
-    temperature: Annotated[float, Field(ge=0)]
-    max_tokens: PositiveInt
-    max_concurrency: PositiveInt
-    window: PositiveInt | None
-    cache: Path | None
+    Attributes:
+        k: Passages that each of the two stores of a conversation is searched for; a single store is searched for 2 k.
+        cutoffs: The k of recall@k, over the passages of both stores together; at most `k`.
+        categories: Ids of the categories that are asked.
+        captions: Which captions of pictures are part of a turn: of all pictures, of those whose address is there, none.
+        gold: Which answers count as right: those of the file, or those of the audit where it has found the file's wrong.
+        audit: File of the audit; None looks for it. Only ``gold=audited`` cannot do without.
+        judges: Which judges label the answers.
+    """
 
-
-class LocomoConfig(BaseModel):
-    """All keys of the command."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    system: str
-    data: Path | None
-    out: Path
-    k: Annotated[list[PositiveInt], Field(min_length=1)]
+    k: PositiveInt
+    cutoffs: Annotated[list[PositiveInt], Field(min_length=1)]
     categories: Annotated[list[Annotated[int, Field(ge=1, le=5)]], Field(min_length=1)]
-    embedder: EmbedderSettings
-    with_time: bool
-    with_captions: bool
-    endpoint: ManagerEndpoint
-    episode: EpisodeSettings
-    attempts: PositiveInt
-    resamples: PositiveInt
-    seed: int
+    captions: Captions
+    gold: Gold
+    audit: Path | None
+    judges: Annotated[list[JudgeName], Field(min_length=1)]
 
-    @property
-    def turn_text(self) -> TurnText:
-        """What is written of a turn."""
-        return TurnText(self.with_time, self.with_captions)
-
-    def manager_settings(self) -> ManagerSettings:
-        """How sessions are read.
+    def check(self) -> None:
+        """Refuse values that do not fit each other.
 
         Raises:
-            DeltaMemError: If a prompt does not exist or does not fit.
+            DeltaMemError: If recall is asked for deeper than is searched.
         """
-        episode = self.episode.over(EpisodeConfig())
-        episode.check()  # before anything is loaded
-        return ManagerSettings(episode=episode, window_tokens=self.endpoint.window, attempts=self.attempts)
+        if max(self.cutoffs) > self.k:
+            raise DeltaMemError(f"cutoffs has {max(self.cutoffs)}, but only k={self.k} passages of a store are searched for")
 
-    def making(self, data_sha256: str) -> dict[str, Any]:
-        """All that decides which memories are made of the data, except for the address of the endpoint."""
-        decides = {"model", "temperature", "max_tokens", "tool_role", "window"}
-        settings = self.manager_settings()
+    def locomo_making(self) -> dict[str, Any]:
+        """What decides the records besides `BenchmarkConfig.making` and the files: keys of this benchmark."""
         return {
-            "data_sha256": data_sha256,
-            "embedder": self.embedder.name,
-            "with_captions": self.with_captions,
-            "attempts": self.attempts,
-            "seed": self.seed,
-            "episode": self.episode.model_dump(mode="json"),
-            "prompt_hashes": settings.episode.prompt_hashes,
-            **self.endpoint.model_dump(mode="json", include=decides),
+            "k": self.k,
+            "captions": self.captions,
+            "gold": self.gold,
+            "judges": sorted(set(self.judges)) if self.judged else [],
         }

@@ -1,9 +1,11 @@
-"""Bootstrap intervals. What belongs together (a person's sessions, a conversation's questions) is resampled together."""
+"""Intervals: by bootstrap, where what belongs together (a conversation's questions) is resampled together; and Wilson's."""
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from dataclasses import asdict, dataclass
+from math import sqrt
+from statistics import NormalDist
 
 import numpy as np
 
@@ -78,3 +80,31 @@ def bootstrap_interval(
     tail = (1 - level) / 2
     low, high = np.quantile(statistics, [tail, 1 - tail])
     return Interval(float(np.sum(values)) / total, float(low), float(high), len(values), len(positions))
+
+
+def wilson_interval(successes: int, count: int, *, level: float = 0.95) -> Interval | None:
+    """Score interval of a share (Wilson 1927), for independent trials; it has width even at 0 and at 1.
+
+    Args:
+        successes: How many of the trials succeeded.
+        count: Number of trials.
+        level: Confidence level, between 0 and 1.
+
+    Returns:
+        The interval, or None if there were no trials.
+
+    Raises:
+        ValueError: If there are more successes than trials, or fewer than none.
+    """
+    if not 0 <= successes <= count:
+        raise ValueError(f"{successes} successes in {count} trials")
+    if count == 0:
+        return None
+    share = successes / count
+    squared = NormalDist().inv_cdf((1 + level) / 2) ** 2
+    centre = (share + squared / (2 * count)) / (1 + squared / count)
+    half = sqrt(squared * (share * (1 - share) / count + squared / (4 * count**2))) / (1 + squared / count)
+    # At the ends the exact bound is the end itself; the floating-point one may miss it by a rounding.
+    low = 0.0 if successes == 0 else centre - half
+    high = 1.0 if successes == count else centre + half
+    return Interval(share, low, high, count, count)

@@ -30,20 +30,12 @@ class RecordFile(Generic[Record]):
         """
         self.path = path
         self._key = key
-        self._records: dict[str, Record] = {}
         path.parent.mkdir(parents=True, exist_ok=True)
         path.touch()
-        data = path.read_bytes()
-        whole = data[: data.rfind(b"\n") + 1]
-        if len(whole) < len(data):
+        self._records, whole = _read(path, model, key)
+        if whole < path.stat().st_size:
             with path.open("r+b") as file:
-                file.truncate(len(whole))
-        for number, line in enumerate(whole.splitlines(), start=1):
-            try:
-                record = model.model_validate_json(line)
-            except ValidationError as error:
-                raise DeltaMemError(f"{path}, line {number}: not a {model.__name__}") from error
-            self._records[key(record)] = record
+                file.truncate(whole)
         self._file = path.open("a", encoding="utf-8")
 
     def __len__(self) -> int:
@@ -74,3 +66,35 @@ class RecordFile(Generic[Record]):
 
     def __exit__(self, *exception: object) -> None:
         self.close()
+
+
+def read_records(path: Path, model: type[Record], key: Callable[[Record], str]) -> dict[str, Record]:
+    """Read a file of records and leave it as it is; a run may still be writing it.
+
+    Args:
+        path: The file. An incomplete last line is passed over.
+        model: What a line holds.
+        key: Names a record.
+
+    Returns:
+        The last record of each key, keys in the order in which they first occur.
+
+    Raises:
+        DeltaMemError: If a line is not a record; names file and line.
+        OSError: If the file cannot be read.
+    """
+    return _read(path, model, key)[0]
+
+
+def _read(path: Path, model: type[Record], key: Callable[[Record], str]) -> tuple[dict[str, Record], int]:
+    """The records, and how many bytes the whole lines have."""
+    data = path.read_bytes()
+    whole = data[: data.rfind(b"\n") + 1]
+    records: dict[str, Record] = {}
+    for number, line in enumerate(whole.splitlines(), start=1):
+        try:
+            record = model.model_validate_json(line)
+        except ValidationError as error:
+            raise DeltaMemError(f"{path}, line {number}: not a {model.__name__}") from error
+        records[key(record)] = record
+    return records, len(whole)

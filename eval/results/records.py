@@ -64,6 +64,8 @@ class IngestRecord(_Record):
         operations: Changes by kind.
         violations: Departures from the system's protocol, by name.
         cost: What it cost; nothing for a session that failed.
+        cost_lost: Whether its cost is not known, because the process was killed before it could be noted.
+        parts: Into how many parts it was split because it was too long for the system's model.
         late: Whether later sessions were taken in before this one (it had failed, and was tried again by a later run).
         reason: Why it failed.
     """
@@ -77,6 +79,8 @@ class IngestRecord(_Record):
     operations: dict[str, int] = {}
     violations: dict[str, int] = {}
     cost: Cost = Cost()
+    cost_lost: bool = False
+    parts: int = 1
     late: bool = False
     reason: str | None = None
 
@@ -86,7 +90,9 @@ class IngestRecord(_Record):
         return f"{self.store}/{self.session}"
 
     @classmethod
-    def of(cls, store: str, owner: str, session: str, number: int, ingested: Ingested, seconds: float, *, late: bool) -> Self:
+    def of(
+        cls, store: str, owner: str, session: str, number: int, ingested: Ingested, seconds: float, *, late: bool
+    ) -> Self:
         """The record of a session that was taken in."""
         return cls(
             store=store,
@@ -98,6 +104,7 @@ class IngestRecord(_Record):
             operations=dict(ingested.operations),
             violations=dict(ingested.violations),
             cost=Cost.of(ingested.usage, seconds),
+            parts=ingested.parts,
             late=late,
         )
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 
-from deltamem.errors import DeltaMemError
+from deltamem.errors import DeltaMemError, EmbedderUnavailableError
 from eval.results.record_file import RecordFile
-from eval.results.records import IngestRecord
-from eval.systems.protocol import DialogueSession, Memory, StoreKey
+from eval.results.records import Cost, IngestRecord
+from eval.systems.protocol import DialogueSession, Memory, StoreKey, SystemUnavailableError
 
 
 async def ingest_sessions(
@@ -22,7 +22,8 @@ async def ingest_sessions(
 
     A session that fails is noted and the next one goes on without it; the same command tries it again. An unreadable
     session is not asked for again. A system that keeps nothing on disk takes in all sessions again, which is not noted
-    twice.
+    twice. A session that is in the store but was not noted (the process was killed in between) costs nothing now; what it
+    cost is lost.
 
     Args:
         memory: The store.
@@ -33,34 +34,43 @@ async def ingest_sessions(
 
     Yields:
         The session and its record.
+
+    Raises:
+        SystemUnavailableError: If the system cannot take in anything.
+        EmbedderUnavailableError: If the embedder cannot be loaded.
     """
     applied = [number for number, session in enumerate(sessions) if session.id in memory.known]
     last = max(applied, default=-1)
     for number, session in enumerate(sessions):
         noted = log.get(f"{key.id}/{session.id}")
-        done = noted is not None and noted.outcome != "failed"
-        if session.id in memory.known and noted is not None and done:
-            record = noted
-        elif noted is not None and noted.outcome == "unreadable":
-            record = noted
-        else:
-            record = await _ingest(memory, key, session, number, late=number < last)
-            if noted is not None and done and record.outcome == "applied":
+        if noted is not None and noted.outcome == "failed":
+            noted = None
+        known = session.id in memory.known
+        if noted is None or (noted.outcome == "applied" and not known):
+            record = await _ingest(memory, key, session, number, late=number < last, lost=known)
+            if noted is not None and record.outcome == "applied":
                 record = noted  # the same again, in a store that did not last
             else:
                 log.add(record)
+        else:
+            record = noted
         told(record)
         yield session, record
 
 
-async def _ingest(memory: Memory, key: StoreKey, session: DialogueSession, number: int, *, late: bool) -> IngestRecord:
+async def _ingest(
+    memory: Memory, key: StoreKey, session: DialogueSession, number: int, *, late: bool, lost: bool
+) -> IngestRecord:
     started = time.perf_counter()
     try:
         ingested = await memory.ingest(session)
+    except (SystemUnavailableError, EmbedderUnavailableError):
+        raise
     except Exception as error:  # one broken session must not lose the others
         reason = str(error) if isinstance(error, DeltaMemError) else f"{type(error).__name__}: {error}"
         return IngestRecord(
             store=key.id, owner=key.owner, session=session.id, number=number, outcome="failed", late=late, reason=reason
         )
     seconds = time.perf_counter() - started
-    return IngestRecord.of(key.id, key.owner, session.id, number, ingested, seconds, late=late)
+    record = IngestRecord.of(key.id, key.owner, session.id, number, ingested, seconds, late=late)
+    return record.model_copy(update={"cost": Cost(), "cost_lost": True}) if lost else record

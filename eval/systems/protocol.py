@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Literal, Protocol
 
+from deltamem.errors import DeltaMemError
+
 Role = Literal["user", "assistant", "system"]
 
 
@@ -104,6 +106,7 @@ class Ingested:
         operations: Changes by kind (``ADD``, ``UPDATE``, ...).
         violations: Departures from the system's own protocol, by name.
         usage: What it cost.
+        parts: Into how many parts the system split the session because it was too long for its model.
         readable: False if the model's answers could not be understood, so that nothing changed.
     """
 
@@ -111,7 +114,12 @@ class Ingested:
     operations: Mapping[str, int] = field(default_factory=dict)
     violations: Mapping[str, int] = field(default_factory=dict)
     usage: Usage = Usage()
+    parts: int = 1
     readable: bool = True
+
+
+class SystemUnavailableError(DeltaMemError):
+    """The system cannot work at all, for example because its model does not answer; the run ends."""
 
 
 class Memory(Protocol):
@@ -126,12 +134,13 @@ class Memory(Protocol):
         """Take in one session; sessions come in order. A session that is `known` changes nothing and costs nothing.
 
         Raises:
-            DeltaMemError: If it failed; the next session may be given all the same.
+            SystemUnavailableError: If no session can be taken in.
+            DeltaMemError: If this one failed; the next session may be given all the same.
         """
         ...
 
     async def search(self, query: str, k: int) -> list[Passage]:
-        """Return at most `k` passages, best first."""
+        """Return at most `k` passages, best first; a system that is not `System.ranked` returns all that it has to show."""
         ...
 
     async def reset(self) -> None:
@@ -162,7 +171,7 @@ class System(Protocol):
         name: As the configuration calls it.
         per_speaker: Whether a conversation of two people becomes two stores, one for each of them as its user; else one
             store holds the conversation.
-        ranked: Whether `Memory.search` orders by relevance; else recall at k means nothing.
+        ranked: Whether `Memory.search` orders by relevance and obeys `k`; else recall at k means nothing.
     """
 
     name: str

@@ -1,12 +1,19 @@
-"""A small benchmark file with every irregularity of the real one, and an embedder that can be checked by hand."""
+"""A small benchmark file with every irregularity of the real one, runs of it, and an embedder to check by hand."""
 
+import io
 import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from hydra import compose, initialize_config_dir
+from rich.console import Console
 
+import eval.locomo.evaluate as evaluation
+from deltamem.cli import CONFIGS, validated
 from deltamem.embedding import Vectors
+from eval.locomo.settings import LocomoConfig
+from eval.systems.embedding_lock import OneAtATime
 
 
 def benchmark() -> list[dict[str, Any]]:
@@ -57,6 +64,27 @@ def benchmark() -> list[dict[str, Any]]:
     ]
 
 
+def audit(**first: object) -> list[dict[str, Any]]:
+    """Two entries that fit the small file: a wrong answer, and an answer that is right with other evidence."""
+    return [
+        {
+            "question_id": "locomo_0_qa0",
+            "question": "dog?",
+            "error_type": "TEMPORAL_ERROR",
+            "correct_answer": "2023",
+            "correct_evidence": ["D2:1", "D10:1"],
+        }
+        | first,
+        {
+            "question_id": "locomo_0_qa4",
+            "question": "bicycle?",
+            "error_type": "WRONG_CITATION",
+            "correct_answer": "red (the answer is right)",
+            "correct_evidence": ["D2:1"],
+        },
+    ]
+
+
 def write(path: Path, data: object) -> Path:
     path.write_text(json.dumps(data), encoding="utf-8")
     return path
@@ -73,3 +101,25 @@ class WordEmbedder:
         return counts.reshape(len(texts), len(self.words))
 
     queries = documents
+
+
+def settings(*overrides: str) -> LocomoConfig:
+    """The configuration as the command composes it."""
+    with initialize_config_dir(str(CONFIGS), version_base="1.3"):
+        return validated(compose("locomo", [*overrides]), LocomoConfig)
+
+
+def evaluate(monkeypatch, folder: Path, *overrides: str, data: object = None) -> dict[str, Any]:
+    """A run of the small file in a folder, with the embedder of this module."""
+    file = folder / "l.json"
+    if data is not None or not file.exists():
+        write(file, benchmark() if data is None else data)
+    monkeypatch.setattr(evaluation, "make_embedder", lambda settings: OneAtATime(WordEmbedder()))
+    config = settings(f"data={file}", f"out={folder / 'out'}", "resamples=20", *overrides)
+    return evaluation.evaluate(config, Console(file=io.StringIO()))
+
+
+def questions(folder: Path) -> dict[str, dict[str, Any]]:
+    """The last record of each question in ``out/questions.jsonl``."""
+    lines = (folder / "out" / "questions.jsonl").read_text().splitlines()
+    return {record["key"]: record for record in map(json.loads, lines)}

@@ -54,11 +54,14 @@ def test_without_locomo_the_summary_says_what_to_fetch(run: Path) -> None:
 
 def test_with_locomo_recall_and_count_are_taken_from_its_summary(run: Path) -> None:
     (run / "locomo").mkdir()
-    pooled = {"questions": 1540, "scored": 1536, "recall_per_question": {"20": figure(0.57)}}
-    (run / "locomo" / "summary.json").write_text(json.dumps({"groups": {"all": pooled}}))
+    content = {
+        "questions": {"by_category": {"single-hop": 841, "multi-hop": 282, "open-domain": 96, "temporal": 321}},
+        "scores": {"recall@20": {"all": figure(0.57) | {"count": 1536}}},
+    }
+    (run / "locomo" / "summary.json").write_text(json.dumps(content))
     figures = _locomo(run, run / "locomo10.json")
     assert figures["locomo_recall_at_20"] == 0.57
-    assert figures["locomo_questions"] == 1540
+    assert (figures["locomo_questions"], figures["locomo_questions_scored"]) == (1540, 1536)
 
 
 def test_the_table_shows_sampled_and_greedy(run: Path) -> None:

@@ -1,11 +1,13 @@
-"""The bootstrap by group."""
+"""The bootstrap by group, and Wilson's interval."""
+
+from statistics import NormalDist
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eval.metrics.intervals import bootstrap_interval
+from eval.metrics.intervals import bootstrap_interval, wilson_interval
 
 observations = st.lists(st.tuples(st.floats(0, 1), st.sampled_from("abcd")), min_size=1, max_size=30)
 
@@ -74,3 +76,47 @@ def test_nothing_to_count_is_none_and_unequal_lengths_are_refused() -> None:
     assert bootstrap_interval([0.0], ["a"], denominators=[0]) is None
     with pytest.raises(ValueError, match="1 values, 2 groups"):
         bootstrap_interval([1.0], ["a", "b"])
+
+
+@pytest.mark.parametrize(
+    ("successes", "count", "low", "high"),
+    [
+        # Worked examples of Newcombe (1998, Statistics in Medicine 17, table I).
+        (81, 263, 0.2553, 0.3662),
+        (15, 148, 0.0624, 0.1605),
+        (0, 20, 0.0, 0.1611),
+        (1, 29, 0.0061, 0.1718),
+        # By hand with z = 1.96: the share is the centre.
+        (5, 10, 0.2366, 0.7634),
+        (20, 20, 0.8389, 1.0),
+    ],
+)
+def test_wilson_agrees_with_published_values(successes: int, count: int, low: float, high: float) -> None:
+    interval = wilson_interval(successes, count)
+    assert interval is not None
+    assert interval.estimate == successes / count
+    assert (interval.low, interval.high) == pytest.approx((low, high), abs=5e-5)
+    assert (interval.count, interval.groups) == (count, count)
+
+
+@given(st.integers(1, 400).flatmap(lambda count: st.tuples(st.integers(0, count), st.just(count))), st.floats(0.5, 0.999))
+def test_wilson_bounds_are_where_the_score_test_just_accepts(case: tuple[int, int], level: float) -> None:
+    successes, count = case
+    interval = wilson_interval(successes, count, level=level)
+    mirrored = wilson_interval(count - successes, count, level=level)
+    assert interval is not None and mirrored is not None
+    assert 0 <= interval.low <= interval.estimate <= interval.high <= 1
+    assert (interval.low, interval.high) == pytest.approx((1 - mirrored.high, 1 - mirrored.low))
+    deviation = NormalDist().inv_cdf((1 + level) / 2)
+    for bound in (interval.low, interval.high):
+        if 0 < bound < 1:
+            assert abs(interval.estimate - bound) == pytest.approx(
+                deviation * (bound * (1 - bound) / count) ** 0.5, rel=1e-6
+            )
+
+
+def test_wilson_of_nothing_is_none_and_impossible_counts_are_refused() -> None:
+    assert wilson_interval(0, 0) is None
+    for successes, count in ((3, 2), (-1, 2), (1, 0)):
+        with pytest.raises(ValueError, match="successes in"):
+            wilson_interval(successes, count)

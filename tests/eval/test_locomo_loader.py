@@ -8,7 +8,7 @@ from locomo_cases import benchmark, write
 
 from deltamem.errors import DeltaMemError
 from eval.data import LOCOMO, find
-from eval.locomo.loader import CATEGORIES, load_locomo
+from eval.locomo.loader import CATEGORIES, load_locomo, version_name
 
 
 def test_sessions_lead_and_are_in_numerical_order(tmp_path: Path) -> None:
@@ -18,6 +18,7 @@ def test_sessions_lead_and_are_in_numerical_order(tmp_path: Path) -> None:
     assert [session.time for session in first.sessions] == [datetime(2023, 5, 8, 13, 56), datetime(2023, 6, 10, 0, 5)]
     assert [turn.id for turn in first.turns] == ["D2:1", "D2:2", "D10:1"]
     assert [turn.caption for turn in first.turns] == ["a dog", "a red bicycle", None]
+    assert [turn.has_url for turn in first.turns] == [True, False, False]
 
 
 def test_answers_are_texts_or_absent(tmp_path: Path) -> None:
@@ -67,6 +68,11 @@ def broken(change) -> list:
             broken(lambda c: c["conversation"]["session_10"][0].update(dia_id="D2:1")),
             "conv-1: two turns have the same dia_id",
         ),
+        (broken(lambda c: c["conversation"].update(speaker_b="Ana")), "conv-1: both speakers are called 'Ana'"),
+        (broken(lambda c: c["conversation"].update(speaker_b="A/B")), "conv-1: 'A/B' cannot be part of the name"),
+        (broken(lambda c: c.update(sample_id="..")), r"\.\.: '\.\.' cannot be part of the name"),
+        ([], "holds no conversation"),
+        (benchmark()[:1] * 2, "two conversations have the same sample_id"),
     ],
 )
 def test_other_shapes_are_refused_with_their_place(tmp_path: Path, data: object, message: str) -> None:
@@ -82,6 +88,13 @@ def test_file_that_is_no_json_or_not_there(tmp_path: Path) -> None:
         load_locomo(tmp_path / "absent.json")
 
 
+def test_versions_are_named_by_their_bytes(tmp_path: Path) -> None:
+    conversations = load_locomo(write(tmp_path / "l.json", benchmark()))
+    assert version_name(conversations, "0" * 64) == "unknown version (2 conversations, 9 questions)"
+    assert LOCOMO.sha256 is not None
+    assert version_name(conversations, LOCOMO.sha256) == "LoCoMo-2 (9 questions)"
+
+
 def test_the_real_file_has_the_published_counts() -> None:
     path = find(LOCOMO)
     if path is None:
@@ -91,7 +104,8 @@ def test_the_real_file_has_the_published_counts() -> None:
     assert len(conversations) == 10
     assert [len(conversation.sessions) for conversation in conversations] == [19, 19, 32, 29, 29, 28, 31, 30, 25, 30]
     assert sum(len(conversation.turns) for conversation in conversations) == 5882
-    assert sum(turn.caption is not None for conversation in conversations for turn in conversation.turns) == 1226
+    captions = [turn for conversation in conversations for turn in conversation.turns if turn.caption is not None]
+    assert (len(captions), sum(turn.has_url for turn in captions)) == (1226, 910)
     counts = [sum(question.category == category for question in questions) for category in CATEGORIES]
     assert counts == [282, 321, 96, 841, 446]
     assert sum(len(question.repaired) for question in questions) == 6

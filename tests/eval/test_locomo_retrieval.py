@@ -1,98 +1,145 @@
-"""Recall worked out by hand on the small file."""
+"""How a conversation is laid out for stores, and how ranks are counted over two of them."""
 
-import asyncio
-from contextlib import asynccontextmanager
+from datetime import datetime
 from pathlib import Path
 
 import pytest
-from locomo_cases import WordEmbedder, benchmark, write
+from hypothesis import given
+from hypothesis import strategies as st
+from locomo_cases import benchmark, write
 
+from deltamem.errors import DeltaMemError
+from eval.locomo.dialogues import dialogues
 from eval.locomo.loader import Conversation, load_locomo
-from eval.locomo.retrieval import QuestionRecord, retrieve_all, summarise
-from eval.locomo.systems import NaiveRag, Passage, TurnText
+from eval.locomo.retrieval import OpenStore, context, evidence_ranks, merged, search
+from eval.results.record_file import RecordFile
+from eval.results.records import PassageRecord, QuestionRecord
+from eval.systems.protocol import Passage, SystemUnavailableError
 
 
 @pytest.fixture
-def conversations(tmp_path: Path) -> list[Conversation]:
-    return load_locomo(write(tmp_path / "l.json", benchmark()))
+def conversation(tmp_path: Path) -> Conversation:
+    return load_locomo(write(tmp_path / "l.json", benchmark()))[0]
 
 
-def all_records(conversations: list[Conversation], cutoffs: list[int], categories=(1, 2, 3, 4)) -> list[QuestionRecord]:
-    system = NaiveRag(WordEmbedder(), TurnText())
-    found = [asyncio.run(retrieve_all(system, conversation, categories, cutoffs)) for conversation in conversations]
-    return [record for records in found for record in records]
-
-
-def test_turn_text_has_speaker_and_what_was_asked_for(conversations: list[Conversation]) -> None:
-    session = conversations[0].sessions[0]
-    turn = session.turns[1]
-    assert TurnText().render(session, turn) == "[8 May 2023] Bo: Lovely! [image: a red bicycle]"
-    assert TurnText(with_time=False, with_captions=False).render(session, turn) == "Bo: Lovely!"
-
-
-async def test_ranking_is_by_similarity_then_order(conversations: list[Conversation]) -> None:
-    async with NaiveRag(WordEmbedder(), TurnText()).ingest(conversations[0]) as memory:
-        found = await memory.retrieve(["sister?", "nothing"], 2)
-        assert [[passage.sources for passage in passages] for passages in found] == [
-            [("D10:1",), ("D2:1",)],
-            [("D2:1",), ("D2:2",)],
-        ]
-        assert await memory.retrieve([], 2) == []
-
-
-async def test_conversations_are_apart(conversations: list[Conversation]) -> None:
-    system = NaiveRag(WordEmbedder(), TurnText())
-    async with system.ingest(conversations[0]) as first, system.ingest(conversations[1]) as second:
-        assert [passage.sources for passage in (await second.retrieve(["dog?"], 5))[0]] == [("D1:1",)]
-        assert [passage.sources for passage in (await first.retrieve(["dog?"], 1))[0]] == [("D2:1",)]
-
-
-def test_hits_at_each_cutoff(conversations: list[Conversation]) -> None:
-    records = all_records(conversations, [1, 2, 50])
-    assert [(record.conversation, record.index) for record in records] == [
-        *(("conv-1", index) for index in range(6)),
-        ("conv-2", 0),
+def test_two_stores_in_which_each_speaker_is_the_user(conversation: Conversation) -> None:
+    ana, bo = dialogues(conversation, per_speaker=True, captions="all")
+    assert (ana.key.id, ana.key.owner, ana.title, ana.key.batch_turns) == ("conv-1.Ana", "Ana", "Ana", 2)
+    assert bo.key.id == "conv-1.Bo"
+    assert [session.id for session in ana.sessions] == ["session_2", "session_10"]
+    assert ana.sessions[0].time == datetime(2023, 5, 8, 13, 56)
+    assert [turn.role for turn in ana.sessions[0].turns] == ["user", "assistant"]
+    assert [turn.role for turn in bo.sessions[0].turns] == ["assistant", "user"]
+    assert [turn.spoken for turn in bo.sessions[0].turns] == [
+        "Ana: I adopted a dog. [image: a dog]",
+        "Bo: Lovely! [image: a red bicycle]",
     ]
-    hits = [tuple(record.hits.values()) for record in records]
-    # "sister dog?" is equally close to D2:1 and D10:1; the earlier one comes first.
-    assert hits == [(1, 1, 1), (1, 2, 3), (0, 0, 0), (0, 0, 0), (1, 1, 1), (1, 1, 1), (1, 1, 1)]
-    assert records[1].retrieved == ("D2:1", "D10:1", "D2:2")
-    assert records[3].unusable_evidence == ("D", "D9:9")
 
 
-def test_categories_are_selected(conversations: list[Conversation]) -> None:
-    assert [record.index for record in all_records(conversations, [1], categories=(5,))] == [6, 7]
+def test_one_store_in_which_both_are_users(conversation: Conversation) -> None:
+    (both,) = dialogues(conversation, per_speaker=False, captions="all")
+    assert (both.key.id, both.title) == ("conv-1", "Ana and Bo")
+    assert {turn.role for session in both.sessions for turn in session.turns} == {"user"}
 
 
-def test_summary_counts_and_both_means(conversations: list[Conversation]) -> None:
-    groups = summarise(all_records(conversations, [1, 2]), [1, 2], resamples=200, seed=0)
-    assert list(groups) == ["all", "multi-hop", "temporal", "open-domain", "single-hop"]
-    total = groups["all"]
-    assert (total["questions"], total["scored"], total["without_usable_evidence"]) == (7, 5, 2)
-    assert total["evidence_turns"] == 7
-    assert total["recall_per_question"][1]["estimate"] == pytest.approx((1 + 1 / 3 + 1 + 1 + 1) / 5)
-    assert total["recall_micro"][1]["estimate"] == pytest.approx(5 / 7)
-    assert total["recall_per_question"][2]["estimate"] == pytest.approx((1 + 2 / 3 + 1 + 1 + 1) / 5)
-    assert total["recall_micro"][1]["groups"] == 2
-    assert groups["open-domain"]["scored"] == 0
-    assert groups["open-domain"]["recall_micro"] == {1: None, 2: None}
+@pytest.mark.parametrize(
+    ("captions", "texts"),
+    [
+        ("all", ["I adopted a dog. [image: a dog]", "Lovely! [image: a red bicycle]"]),
+        ("with_url", ["I adopted a dog. [image: a dog]", "Lovely!"]),
+        ("none", ["I adopted a dog.", "Lovely!"]),
+    ],
+)
+def test_captions_that_were_asked_for(conversation: Conversation, captions, texts: list[str]) -> None:
+    (both,) = dialogues(conversation, per_speaker=False, captions=captions)
+    assert [turn.text for turn in both.sessions[0].turns] == texts
 
 
-async def test_a_passage_may_have_several_sources(conversations: list[Conversation]) -> None:
-    class Summary:
-        name = "summary"
-        failed = 0
+def test_sessions_without_turns_are_left_out(tmp_path: Path) -> None:
+    data = benchmark()
+    data[0]["conversation"]["session_2"] = []
+    (both,) = dialogues(load_locomo(write(tmp_path / "l.json", data))[0], per_speaker=False, captions="all")
+    assert [session.id for session in both.sessions] == ["session_10"]
 
-        @asynccontextmanager
-        async def ingest(self, conversation: Conversation):
-            self.passages = [Passage("all", tuple(turn.id for turn in conversation.turns))]
-            yield self
 
-        async def retrieve(self, questions, k: int) -> list[list[Passage]]:
-            return [self.passages[:k] for _ in questions]
+def passage(name: str, similarity: float | None, *sources: str) -> Passage:
+    return Passage(name, None, sources, similarity)
 
-        def report(self) -> dict:
-            return {}
 
-    (record,) = await retrieve_all(Summary(), conversations[0], (1,), [1])
-    assert record.hits == {1: 3}
+def test_stores_are_merged_by_similarity_the_first_store_first() -> None:
+    first = [passage("a", 0.9), passage("b", 0.5), passage("c", 0.1)]
+    second = [passage("d", 0.95), passage("e", 0.5)]
+    assert [found.text for found in merged([first, second])] == ["d", "a", "b", "e", "c"]
+
+
+def test_stores_without_similarities_are_merged_by_rank() -> None:
+    first = [passage("a", 0.1), passage("b", None), passage("c", 0.9)]
+    assert [found.text for found in merged([first, [passage("d", 0.99)]])] == ["a", "d", "b", "c"]
+    assert merged([[], []]) == []
+
+
+@given(st.lists(st.lists(st.floats(-1, 1), max_size=5), min_size=1, max_size=3))
+def test_merging_loses_nothing_and_keeps_the_order_of_each_store(similarities: list[list[float]]) -> None:
+    stores = [
+        [passage(f"{number}.{rank}", value) for rank, value in enumerate(sorted(values, reverse=True))]
+        for number, values in enumerate(similarities)
+    ]
+    together = merged(stores)
+    assert len(together) == sum(map(len, stores))
+    for number, store in enumerate(stores):
+        assert [found for found in together if found.text.startswith(f"{number}.")] == store
+
+
+def test_ranks_of_evidence_are_those_of_the_first_passage_that_comes_from_it() -> None:
+    found = [passage("x", None, "D1:1", "D1:2"), passage("y", None), passage("z", None, "D1:2", "D1:3")]
+    assert evidence_ranks(("D1:3", "D1:2", "D9:9"), found) == (3, 1, None)
+    assert evidence_ranks((), found) == ()
+
+
+class Scripted:
+    known = ()
+
+    def __init__(self, found: list[Passage] | Exception) -> None:
+        self._found = found
+
+    async def search(self, query: str, k: int) -> list[Passage]:
+        if isinstance(self._found, Exception):
+            raise self._found
+        return self._found[:k]
+
+
+async def test_search_keeps_stores_apart_and_ranks_them_together(tmp_path: Path, conversation: Conversation) -> None:
+    laid_out = dialogues(conversation, per_speaker=True, captions="all")
+    of_ana = [passage("a", 0.4, "D2:1"), passage("b", 0.2)]
+    of_bo = [passage("a", 0.9, "D10:1")]
+    stores = [OpenStore(laid_out[0], Scripted(of_ana)), OpenStore(laid_out[1], Scripted(of_bo))]
+    record = QuestionRecord(key="k", group="conv-1", category="temporal", question="q", evidence=("D2:1",))
+    with RecordFile(tmp_path / "p.jsonl", PassageRecord, lambda kept: kept.id) as passages:
+        found = await search(record, stores, 20, passages, ranked=True)
+        assert found.ranks == (2,)
+        assert [hit.similarity for hit in found.retrieved] == [0.4, 0.2, 0.9]
+        blocks = context(found, laid_out, passages)
+        assert [(block.title, [shown.text for shown in block.passages]) for block in blocks] == [
+            ("Ana", ["a", "b"]),
+            ("Bo", ["a"]),
+        ]
+        assert (await search(record, stores, 20, passages, ranked=False)).ranks == ()
+        assert len(passages) == 3  # found again, kept once
+        with pytest.raises(DeltaMemError, match="is not in the file of passages"):
+            context(
+                found.model_copy(update={"retrieved": (found.retrieved[0].model_copy(update={"passage": "?"}),)}),
+                laid_out,
+                passages,
+            )
+
+
+async def test_a_search_that_breaks_is_in_the_record(tmp_path: Path, conversation: Conversation) -> None:
+    laid_out = dialogues(conversation, per_speaker=False, captions="all")
+    record = QuestionRecord(key="k", group="conv-1", category="temporal", question="q")
+    with RecordFile(tmp_path / "p.jsonl", PassageRecord, lambda kept: kept.id) as passages:
+        broken = await search(record, [OpenStore(laid_out[0], Scripted(KeyError("x")))], 1, passages, ranked=True)
+        assert broken.error == "search: KeyError: 'x'"
+        assert not broken.complete
+        gone = [OpenStore(laid_out[0], Scripted(SystemUnavailableError("gone")))]
+        with pytest.raises(SystemUnavailableError):
+            await search(record, gone, 1, passages, ranked=True)

@@ -1,0 +1,64 @@
+"""``python -m eval compare RUN...`` puts runs beside each other; ``python -m eval fetch NAME`` gets a benchmark's data."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, NoReturn
+
+import typer
+from rich.console import Console
+from typer.exceptions import TyperException
+
+from deltamem.cli import run_plain
+from deltamem.errors import DeltaMemError
+
+app = typer.Typer(name="eval", add_completion=False, help="Work with benchmarks and their results.")
+
+
+@app.command()
+def compare(
+    runs: Annotated[list[Path], typer.Argument(help="Output folders of benchmark runs.", show_default=False)],
+    out: Annotated[Path | None, typer.Option(help="Write the page with all questions there.", show_default=False)] = None,
+) -> None:
+    """Show runs beside each other and beside the numbers that papers report."""
+    from eval.compare.loading import load_runs
+    from eval.compare.terminal import print_comparison
+
+    loaded = load_runs(runs)
+    print_comparison(loaded, Console(highlight=False))
+    if out is not None:
+        from eval.compare.page import write_report
+
+        print(f"written to {write_report(runs, out)}")
+
+
+@app.command()
+def fetch(
+    name: Annotated[str, typer.Argument(help="The data set; an unknown name lists those that exist.", show_default=False)],
+    accept_licence: Annotated[
+        bool, typer.Option("--accept-licence", help="You accept the licence, which is shown without this.")
+    ] = False,
+    folder: Annotated[Path, typer.Option(help="The folder of data.")] = Path("data"),
+) -> None:
+    """Download the data of a benchmark from where its authors publish it."""
+    from eval.fetch import fetch as download
+
+    download(name, folder=folder, accept_licence=accept_licence, console=Console(stderr=True, highlight=False))
+
+
+def main() -> NoReturn:
+    """Run the sub-command that the command line names and exit; bad input is one sentence and exit code 2."""
+
+    def run() -> int:
+        try:
+            return app(prog_name="python -m eval", standalone_mode=False) or 0
+        except TyperException as error:
+            raise DeltaMemError(f"{error.format_message().rstrip('.')}; see python -m eval --help") from error
+        except typer.Abort:
+            raise KeyboardInterrupt from None
+
+    run_plain(run)
+
+
+if __name__ == "__main__":
+    main()

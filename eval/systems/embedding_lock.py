@@ -1,0 +1,48 @@
+"""One embedder for everything in a run, called by one thread at a time."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Sequence
+
+from deltamem.embedding import Embedder, LazyEmbedder, Vectors
+from eval.settings import EmbedderSettings
+
+
+class OneAtATime:
+    """An embedder that threads may share: models and the cache in front of them must not be called by two at once."""
+
+    def __init__(self, embedder: Embedder) -> None:
+        """Wrap an embedder; wrap it once, so that there is one lock."""
+        self.name = embedder.name
+        self._embedder = embedder
+        self._lock = threading.Lock()
+
+    async def load(self) -> None:
+        """Load the model if it is not loaded yet, so that it is not found missing when work is half done.
+
+        Raises:
+            EmbedderUnavailableError: If it is missing.
+        """
+        await asyncio.to_thread(self.queries, [])
+
+    def documents(self, texts: Sequence[str]) -> Vectors:
+        """Embed memory texts; returns float32 of shape ``(len(texts), dim)``."""
+        with self._lock:
+            return self._embedder.documents(texts)
+
+    def queries(self, texts: Sequence[str]) -> Vectors:
+        """Embed search queries; returns float32 of shape ``(len(texts), dim)``."""
+        with self._lock:
+            return self._embedder.queries(texts)
+
+
+def make_embedder(settings: EmbedderSettings) -> OneAtATime:
+    """The embedder of a run, for the system and the extractive answerer; loaded when the first text comes."""
+    return OneAtATime(LazyEmbedder(settings.name, device=settings.device, batch_size=settings.batch_size))
+
+
+def one_at_a_time(embedder: Embedder) -> OneAtATime:
+    """The embedder behind a lock; the same object if it has one already."""
+    return embedder if isinstance(embedder, OneAtATime) else OneAtATime(embedder)

@@ -1,0 +1,94 @@
+"""Retrieval without management: every turn is a passage, found by the similarity of its embedding."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import datetime
+from typing import Any
+
+import numpy as np
+
+from deltamem.embedding import Embedder, Vectors
+from eval.systems.embedding_lock import OneAtATime, one_at_a_time
+from eval.systems.kept_sessions import KeptSessions
+from eval.systems.protocol import Passage, StoreKey
+
+_DECIMALS = 6
+"""Of a similarity. Sums of float32 differ in the seventh by where a row stands in the matrix, which would break ties."""
+
+
+class NaiveRag:
+    """The baseline of every memory system: the turns with the most similar embeddings. No language model."""
+
+    name = "naive_rag"
+    per_speaker = False
+    ranked = True
+
+    def __init__(self, embedder: Embedder, *, with_time: bool) -> None:
+        """Choose what is embedded.
+
+        Args:
+            embedder: Embeds turns and queries; loaded with the first store.
+            with_time: Whether the date of the session is part of what is embedded, as ``[8 May 2023] Ana: Look!``.
+        """
+        self._embedder = one_at_a_time(embedder)
+        self._with_time = with_time
+
+    @asynccontextmanager
+    async def open(self, key: StoreKey) -> AsyncIterator[TurnIndex]:
+        """Begin a store, which ends with the block.
+
+        Raises:
+            EmbedderUnavailableError: If the embedder is missing.
+        """
+        await self._embedder.load()
+        yield TurnIndex(self._embedder, with_time=self._with_time)
+
+    def facts(self) -> dict[str, Any]:
+        """What is embedded, and by which model."""
+        return {
+            "embedder": self._embedder.name,
+            "embedded": "a turn with its date and speaker" if self._with_time else "a turn with its speaker",
+        }
+
+
+class TurnIndex(KeptSessions):
+    """The turns of one store. They are embedded at the first search after they came, all at once."""
+
+    def __init__(self, embedder: OneAtATime, *, with_time: bool) -> None:
+        """Begin with nothing; see `NaiveRag`."""
+        super().__init__()
+        self._embedder = embedder
+        self._with_time = with_time
+        self._vectors: Vectors | None = None
+        self._embedding = asyncio.Lock()
+
+    async def search(self, query: str, k: int) -> list[Passage]:
+        """The `k` most similar turns; equal similarities keep the order of the turns."""
+        turns = [(session.time, turn) for session in self.sessions.values() for turn in session.turns]
+        if not turns or k < 1:
+            return []
+        async with self._embedding:
+            known = 0 if self._vectors is None else len(self._vectors)
+            if texts := [self._embedded(time, turn.spoken) for time, turn in turns[known:]]:
+                fresh = await asyncio.to_thread(self._embedder.documents, texts)
+                self._vectors = fresh if self._vectors is None else np.concatenate([self._vectors, fresh])
+        vectors = self._vectors
+        assert vectors is not None  # there are turns
+        (wanted,) = await asyncio.to_thread(self._embedder.queries, [query])
+        similarity = np.round(vectors[: len(turns)] @ wanted, _DECIMALS)
+        found = []
+        for position in np.argsort(-similarity, kind="stable")[:k]:
+            time, turn = turns[position]
+            found.append(Passage(turn.spoken, time, (turn.id,), float(similarity[position])))
+        return found
+
+    async def reset(self) -> None:
+        """Forget everything."""
+        await super().reset()
+        self._vectors = None
+
+    def _embedded(self, time: datetime, text: str) -> str:
+        return f"[{time.day} {time:%B %Y}] {text}" if self._with_time else text

@@ -1,0 +1,77 @@
+"""What the tests of answerers and judges share: a client of the scripted server, small requests, a configuration."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from omegaconf import OmegaConf
+from scripted_server import Script, Served, serve
+
+from deltamem.cli import CONFIGS
+from deltamem.llm import LLM
+from deltamem.llm_cache import ResponseCache
+from eval.answering.answerer import LLMAnswerer
+from eval.answering.judges import QUESTION_FIELDS, QUESTION_LABELS, LLMJudge
+from eval.answering.prompts import Prompt, load_prompt
+from eval.answering.protocol import AnswerRequest, ContextBlock
+from eval.settings import BenchmarkConfig
+from eval.systems.protocol import Passage
+
+FIELDS = {"question": "When did Ana move?", "gold": "8 May 2023", "answer": "May 8th, 2023"}
+CORRECT = json.dumps({"reason": "Same date.", "label": "correct"})
+MAY = datetime(2023, 5, 8, 13, 56)
+
+
+def block(*texts: str, title: str = "Memories of Ana:", time: datetime | None = MAY) -> ContextBlock:
+    return ContextBlock(title, tuple(Passage(text, time) for text in texts))
+
+
+def request(
+    *texts: str, question: str = "When did Ana move?", options: tuple[str, ...] = (), scope: str = "c1"
+) -> AnswerRequest:
+    return AnswerRequest(question, (block(*texts),) if texts else (), options, scope)
+
+
+def prompt(text: str) -> Prompt:
+    return Prompt("own", text, "0" * 64)
+
+
+def answerer(llm: LLM, own: Prompt | None = None, **options: Any) -> LLMAnswerer:
+    chosen = own or load_prompt("answer_locomo", ("context", "question"))
+    return LLMAnswerer(llm, chosen, **{"temperature": 0.0, "max_tokens": 32, "seed": 5, "with_time": True} | options)
+
+
+def judge(llm: LLM, name: str = "lenient", **options: Any) -> LLMJudge:
+    own = load_prompt(f"judge_{name}", QUESTION_FIELDS)
+    defaults = {"labels": QUESTION_LABELS, "temperature": 0.0, "max_tokens": 32, "seed": 5, "attempts": 3}
+    return LLMJudge(name, llm, own, **defaults | options)
+
+
+@asynccontextmanager
+async def model(script: Script, cache: Path | None = None, *, max_retries: int = 0) -> AsyncIterator[tuple[LLM, Served]]:
+    kept = ResponseCache(cache) if cache else None
+    with serve(script) as server:
+        llm = LLM(server.url, "tiny", cache=kept, max_retries=max_retries)
+        yield llm, server
+        await llm.close()
+    if kept:
+        kept.close()
+
+
+def contents(served: Served) -> list[str]:
+    """The last message of every request."""
+    return [body["messages"][-1]["content"] for body in served.requests]
+
+
+def config(out: Path, **keys: Any) -> BenchmarkConfig:
+    """The shared configuration with some keys changed, dotted ones as on the command line."""
+    chosen = OmegaConf.load(CONFIGS / "base" / "benchmark.yaml")
+    given = OmegaConf.from_dotlist([f"{key.replace('__', '.')}={value}" for key, value in keys.items()])
+    return BenchmarkConfig.model_validate(
+        OmegaConf.to_container(OmegaConf.merge(chosen, {"out": str(out)}, given), resolve=True)
+    )

@@ -1,0 +1,142 @@
+"""Small finished runs for the tests of `eval.compare`, made with the functions that the benchmarks use."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from omegaconf import OmegaConf
+
+from deltamem.cli import CONFIGS
+from eval.results.record_file import RecordFile
+from eval.results.records import AnswerRecord, Cost, Found, IngestRecord, PassageRecord, QuestionRecord, Verdict
+from eval.results.scores import answer_value, category_scores, recall_value, verdict_value
+from eval.results.summary import build_summary, write_summary
+from eval.settings import BenchmarkConfig
+from eval.systems.protocol import Passage
+
+ORDER = ("single-hop", "multi-hop", "open-domain", "temporal", "adversarial")
+POOLED = ORDER[:4]
+
+
+def benchmark_config(out: Path, **changes: Any) -> BenchmarkConfig:
+    """The configuration of ``configs/base/benchmark.yaml``; keys with dots."""
+    config = OmegaConf.load(CONFIGS / "base" / "benchmark.yaml")
+    for key, value in {"out": str(out), **changes}.items():
+        OmegaConf.update(config, key, value)
+    return BenchmarkConfig.model_validate(OmegaConf.to_container(config, resolve=True))
+
+
+def verdict(label: str | None, reason: str = "because") -> Verdict:
+    cost = Cost(calls=1, prompt_tokens=50, completion_tokens=5, seconds=0.2)
+    if label is None:
+        return Verdict(label=None, error="the judge wrote prose", cost=cost)
+    return Verdict(label=label, reason=reason, cost=cost)
+
+
+def question(
+    key: str,
+    category: str,
+    *,
+    lenient: str | None = "correct",
+    strict: str | None = "wrong",
+    f1: float = 0.5,
+    text: str | None = "an answer",
+    rank: int | None = 1,
+    passages: Sequence[str] = (),
+    asked: str = "What?",
+) -> QuestionRecord:
+    """A question of the conversation before the slash of its key."""
+    if text is None:
+        answer = AnswerRecord(text=None, error="the answerer returned nothing", cost=Cost(calls=2, seconds=1.0))
+    elif category == "adversarial":
+        answer = AnswerRecord(text=text, scores={"abstention": f1}, cost=Cost(calls=1, seconds=1.0))
+    else:
+        answer = AnswerRecord(
+            text=text,
+            scores={"set_f1": f1, "locomo_f1": f1 / 2, "bleu1": f1},
+            verdicts={"lenient": verdict(lenient), "strict": verdict(strict)},
+            cost=Cost(calls=1, prompt_tokens=100, completion_tokens=10, seconds=1.0),
+        )
+    return QuestionRecord(
+        key=key,
+        group=key.split("/")[0],
+        category=category,
+        question=asked,
+        gold="gold",
+        evidence=("D1:1",),
+        ranks=(rank,),
+        retrieved=tuple(Found(passage=passage, similarity=0.5) for passage in passages),
+        shown=len(passages),
+        context_tokens=1000,
+        search_seconds=0.01,
+        answers=(answer,),
+    )
+
+
+def ingest(store: str, number: int, *, outcome: Any = "applied", memories: Sequence[str] | None = ("one", "two")) -> IngestRecord:
+    if outcome == "failed":
+        return IngestRecord(store=store, owner="Ana", session=f"S{number}", number=number, outcome="failed", reason="broke")
+    return IngestRecord(
+        store=store,
+        owner="Ana",
+        session=f"S{number}",
+        number=number,
+        outcome=outcome,
+        memories=None if memories is None else tuple(memories),
+        operations={"ADD": len(memories or ())},
+        cost=Cost(calls=2, prompt_tokens=300, completion_tokens=30, searches=1, seconds=2.0),
+    )
+
+
+def locomo_summary(
+    config: BenchmarkConfig, questions: Sequence[QuestionRecord], sessions: Sequence[IngestRecord], **changes: Any
+) -> dict[str, Any]:
+    values = {
+        "lenient": verdict_value("lenient"),
+        "strict": verdict_value("strict"),
+        "set_f1": answer_value("set_f1"),
+        "locomo_f1": answer_value("locomo_f1"),
+        "bleu1": answer_value("bleu1"),
+        "abstention": answer_value("abstention"),
+        "recall@5": recall_value(5),
+    }
+    arguments: dict[str, Any] = {
+        "benchmark": "LoCoMo",
+        "protocol": {"k": 20, "pooled": list(POOLED)},
+        "data": {"file": "locomo10.json", "sha256": "ab" * 32, "questions": len(questions)},
+        "scores": {
+            name: category_scores(questions, value, pooled=POOLED, order=ORDER, resamples=100) for name, value in values.items()
+        },
+        "system_facts": {},
+        "usage": {},
+        "probes": [],
+        "prompt_hashes": {"judge_lenient": "cd" * 32},
+        "seconds": {"ingest": 3.0, "questions": 4.0},
+        "problems": [],
+        "order": ORDER,
+    }
+    return build_summary(config, questions=questions, sessions=sessions, **(arguments | changes))
+
+
+def write_run(
+    folder: Path,
+    questions: Sequence[QuestionRecord],
+    *,
+    sessions: Sequence[IngestRecord] = (),
+    passages: Sequence[Passage] = (),
+    config: dict[str, Any] | None = None,
+    **changes: Any,
+) -> Path:
+    """A finished LoCoMo run; `changes` are arguments of `build_summary`."""
+    settings = {"answer.model": "answerer", "base_url": "http://localhost:1/v1", **(config or {})}
+    summary = locomo_summary(benchmark_config(folder, **settings), questions, sessions, **changes)
+    with RecordFile(folder / "questions.jsonl", QuestionRecord, lambda record: record.key) as file:
+        for record in questions:
+            file.add(record)
+    with RecordFile(folder / "passages.jsonl", PassageRecord, lambda record: record.id) as found:
+        for passage in passages:
+            found.add(PassageRecord.of(passage, "store"))
+    write_summary(folder, summary)
+    return folder

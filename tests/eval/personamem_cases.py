@@ -1,0 +1,136 @@
+"""Invented data in the shape of PersonaMem: two personas, three contexts, sessions that open with a system message."""
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from deltamem.embedding import Vectors
+from eval.personamem.loader import COLUMNS
+
+ANA, BO, BO_AGAIN = "a1" * 32, "b2" * 32, "c3" * 32
+
+Messages = list[dict[str, str]]
+
+
+def persona(name: str) -> dict[str, str]:
+    return {"role": "system", "content": f"Current user persona: Name: {name}   \nGender Identity: Female\n\n{name} cooks."}
+
+
+def user(text: str) -> dict[str, str]:
+    return {"role": "user", "content": f"User: {text}"}
+
+
+def assistant(text: str) -> dict[str, str]:
+    return {"role": "assistant", "content": f"Assistant: {text}"}
+
+
+def contexts() -> dict[str, Messages]:
+    ana = [
+        persona("Ana Lopez"),
+        user("I love tea more than anything."),
+        assistant("What kind of it do you drink?"),
+        persona("Ana Lopez"),
+        user("I adopted a dog from the shelter."),
+        user("He is big and needs long walks."),
+        assistant("What a good deed!"),
+        persona("Ana Lopez"),
+        user("These days I prefer coffee in the morning."),
+        assistant("What made you change?"),
+        user("The old drink upset my stomach."),
+        assistant("That makes sense."),
+    ]
+    bo = [
+        persona("Bo Berg"),
+        user("My bicycle was stolen yesterday."),
+        assistant("I am sorry to hear it."),
+        persona("Bo Berg"),
+        user("I bought a boat instead."),
+        assistant("How lovely!"),
+    ]
+    return {ANA: ana, BO: bo, BO_AGAIN: [*bo, persona("Bo Berg"), user("I sold the boat."), assistant("Oh, why?")]}
+
+
+def row(context: str, end: int, reference: int, blocks_back: int, text: str, **changes: str) -> dict[str, str]:
+    """A row whose question refers to the message with the index `reference`; tokens are counted as characters."""
+    messages = contexts()[context]
+    lengths = [len(message["content"]) for message in messages]
+    tokens = sum(lengths[:end]) + len(text)
+    back = tokens - sum(lengths[:reference])
+    values = {
+        "persona_id": "0" if context == ANA else "1",
+        "question_id": f"{context[:2]}-{end}-{text}",
+        "question_type": "suggest_new_ideas",
+        "topic": "foodRecommendation",
+        "context_length_in_tokens": str(tokens),
+        "context_length_in_letters": str(tokens),
+        "distance_to_ref_in_blocks": str(blocks_back),
+        "distance_to_ref_in_tokens": str(back),
+        "num_irrelevant_tokens": "0",
+        "distance_to_ref_proportion_in_context": f"{100 * back / tokens:.2f}%",
+        "user_question_or_message": text,
+        "correct_answer": "(b)",
+        "all_options": str(
+            ["(a) Have a 'cup' of juice.", "(b) Have what you like.", "(c) Have nothing.", "(d) Have a cat."]
+        ),
+        "shared_context_id": context,
+        "end_index_in_shared_context": str(end),
+    }
+    return values | changes
+
+
+def rows() -> list[dict[str, str]]:
+    """Seven questions; those of a context are not in the order of their end indices."""
+    return [
+        row(ANA, 11, 1, 3, "tea?", question_type="recall_user_shared_facts"),
+        row(ANA, 9, 1, 2, "User: tea or coffee?", question_type="track_full_preference_evolution"),
+        row(ANA, 11, 4, 2, "dog?"),
+        row(ANA, 11, 8, 1, "coffee?", question_type="recalling_the_reasons_behind_previous_updates"),
+        row(BO, 5, 1, 2, "bicycle?"),
+        row(BO_AGAIN, 8, 4, 2, "boat?"),
+        row(BO_AGAIN, 7, 4, 1, "the boat?", question_type="track_full_preference_evolution"),
+    ]
+
+
+def write_questions(path: Path, values: list[dict[str, str]] | None = None) -> Path:
+    with path.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows() if values is None else values)
+    return path
+
+
+def write_contexts(path: Path, lines: dict[str, Messages] | None = None) -> Path:
+    chosen = contexts() if lines is None else lines
+    path.write_text("".join(json.dumps({name: messages}) + "\n" for name, messages in chosen.items()), encoding="utf-8")
+    return path
+
+
+def write_data(folder: Path) -> list[str]:
+    """Write both files; returns the overrides that name them."""
+    questions, shared = write_questions(folder / "questions.csv"), write_contexts(folder / "contexts.jsonl")
+    return [f"questions={questions}", f"contexts={shared}"]
+
+
+def records(path: Path) -> list[dict[str, Any]]:
+    """The last record of each key."""
+    found = {}
+    for line in path.read_text(encoding="utf-8").splitlines():
+        record = json.loads(line)
+        found[record.get("key") or f"{record['store']}/{record['session']}"] = record
+    return list(found.values())
+
+
+class WordEmbedder:
+    """One dimension a word that matters."""
+
+    name = "words"
+    words = ("tea", "dog", "coffee", "bicycle", "boat", "cat")
+
+    def documents(self, texts) -> Vectors:
+        counts = np.array([[word in text for word in self.words] for text in texts], dtype=np.float32)
+        return counts.reshape(len(texts), len(self.words))
+
+    queries = documents

@@ -1,0 +1,42 @@
+"""What a scripted model answers to the memory systems, each in the way in which it asks."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+from rule_model import answer
+from scripted_server import Reply, completion
+
+_MEM0 = re.compile(r"## New Messages\n(.*?)\n\n## Observation Date", re.DOTALL)
+"""Where mem0's prompt shows what is new."""
+
+_SAID = re.compile(r"(?<=Ana: )[^\"]*")
+"""What Ana says, in prompts that name the speaker before the text."""
+
+_FACT = re.compile(r"\bmy ([a-z][a-z0-9 ]*?) is ([^.\n]+)\.", re.IGNORECASE)
+
+
+def manager_of(body: dict[str, Any]) -> Reply:
+    """Answer DeltaMem, mem0 or LangMem with the facts that Ana states, such as ``My city is Boston.``."""
+    if body.get("max_tokens") == 1:
+        return completion("Hello.")
+    shown = str(body["messages"][1]["content"])
+    if "tools" in body:
+        calls = [_call(number, text) for number, text in enumerate(_facts(shown))]
+        return completion(None, finish="tool_calls", tool_calls=calls) if calls else completion("Nothing.")
+    if part := _MEM0.search(shown):
+        memories = [{"id": str(number), "text": text} for number, text in enumerate(_facts(part[1]))]
+        return completion(json.dumps({"memory": memories}))
+    return completion(answer(body["messages"]))
+
+
+def _facts(shown: str) -> list[str]:
+    said = [line for part in _SAID.findall(shown) for line in part.splitlines()[:1]]
+    return [f"Ana's {subject.lower()} is {value}." for line in said for subject, value in _FACT.findall(line)]
+
+
+def _call(number: int, text: str) -> dict[str, Any]:
+    arguments = json.dumps({"content": text})
+    return {"id": f"call{number}", "type": "function", "function": {"name": "Memory", "arguments": arguments}}

@@ -1,0 +1,107 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from answering_cases import CORRECT, FIELDS, config, request
+from scripted_server import completion, serve, unused_url
+
+from deltamem.embedding import LazyEmbedder
+from deltamem.errors import DeltaMemError
+from eval.answering.answerer import LLMAnswerer
+from eval.answering.extractive import ExtractiveAnswerer
+from eval.answering.judges import QUESTION_FIELDS, QUESTION_LABELS
+from eval.answering.opening import check_models, make_answerer, make_judge, open_models
+from eval.answering.prompts import load_prompt
+
+FIELDS_OF_ANSWER = ("context", "question")
+URL = "http://localhost:1/v1"
+
+
+async def test_offline_there_is_no_model_and_no_file(tmp_path: Path) -> None:
+    offline = config(tmp_path / "out")
+    async with open_models(offline) as models:
+        assert (models.cache, models.manager, models.answer, models.judge, models.usage()) == (None, None, None, None, {})
+        answerer = make_answerer(offline, models, LazyEmbedder(), "answer_locomo", FIELDS_OF_ANSWER)
+        assert isinstance(answerer, ExtractiveAnswerer)
+        nobody = config(tmp_path / "out", answer__kind="none")
+        assert make_answerer(nobody, models, LazyEmbedder(), "answer_locomo", FIELDS_OF_ANSWER) is None
+        with pytest.raises(DeltaMemError, match=r"the lenient judge needs a model; expected judge\.model"):
+            make_judge(offline, models, "lenient", load_prompt("judge_lenient", QUESTION_FIELDS), QUESTION_LABELS)
+    assert not (tmp_path / "out").exists()
+
+
+async def test_parts_with_the_same_model_share_a_client_with_the_most_slots(tmp_path: Path) -> None:
+    settings = {
+        "base_url": URL,
+        "manager__model": "other",
+        "answer__model": "tiny",
+        "judge__slots": 80,
+        "judge__base_url": URL + "/",
+    }
+    async with open_models(config(tmp_path / "out", **settings)) as models:
+        assert models.answer is models.judge and models.manager is not models.answer
+        assert list(models.usage()) == ["manager", "answer+judge"] and models.usage()["manager"]["requests"] == 0
+        assert models.answer is not None and models.answer._max_concurrency == 80
+        assert models.cache is not None and (tmp_path / "out" / "responses.sqlite").exists()
+    async with open_models(config(tmp_path / "out", judge__model="grader", cache="null", **settings)) as models:
+        assert list(models.by_parts()) == ["manager", "answer", "judge"] and models.cache is None
+    async with open_models(config(tmp_path / "out", judge__api_key_env="JUDGE_KEY", **settings)) as models:
+        assert models.answer is not models.judge, "another key may be another account"
+
+
+@pytest.mark.parametrize(
+    ("keys", "said"),
+    [
+        ({"answer__model": "tiny"}, "answer needs both base_url"),
+        ({"answer__kind": "llm", "base_url": URL}, r"answer\.model=<name>"),
+        ({"answer__model": "tiny", "base_url": "localhost"}, "is not the URL of an endpoint"),
+        ({"answer__model": "tiny", "answer__base_url": URL}, "judge needs both"),
+    ],
+)
+async def test_what_is_missing_is_told(keys: dict[str, str], said: str, tmp_path: Path) -> None:
+    with pytest.raises(DeltaMemError, match=said):
+        async with open_models(config(tmp_path / "out", **keys)):
+            pass
+
+
+async def test_answerer_and_judge_work_as_configured(tmp_path: Path) -> None:
+    with serve(lambda body: completion(CORRECT)) as server:
+        chosen = config(
+            tmp_path / "out", base_url=server.url, answer__model="tiny", answer__max_tokens=9, judge__max_tokens=8, seed=3
+        )
+        async with open_models(chosen) as models:
+            answerer = make_answerer(chosen, models, LazyEmbedder(), "answer_locomo", FIELDS_OF_ANSWER)
+            assert isinstance(answerer, LLMAnswerer) and answerer.prompt.name == "answer_locomo"
+            assert (await answerer.answer(request("x"), 0)).error is None
+            judge = make_judge(chosen, models, "lenient", load_prompt("judge_lenient", QUESTION_FIELDS), QUESTION_LABELS)
+            assert (await judge.judge(FIELDS, "c1")).label == "correct"
+            assert models.usage()["answer+judge"]["requests"] == 2
+        assert [(body["max_tokens"], body["seed"], body["temperature"]) for body in server.requests] == [
+            (9, 3, 0.0),
+            (8, 3, 0.0),
+        ]
+
+
+async def test_a_prompt_of_ones_own_is_taken_and_checked(tmp_path: Path) -> None:
+    own = tmp_path / "mine.md"
+    own.write_text("$context $question", encoding="utf-8")
+    chosen = config(tmp_path / "out", base_url=URL, answer__model="tiny", answer__prompt=own)
+    async with open_models(chosen) as models:
+        answerer = make_answerer(chosen, models, LazyEmbedder(), "answer_locomo", FIELDS_OF_ANSWER)
+        assert isinstance(answerer, LLMAnswerer) and answerer.prompt.name == "mine"
+        with pytest.raises(DeltaMemError, match=r"mine\.md has .*expected exactly"):
+            make_answerer(chosen, models, LazyEmbedder(), "answer_locomo", ("context", "question", "options"))
+
+
+async def test_a_dead_endpoint_is_told_and_a_live_one_is_asked_once(tmp_path: Path) -> None:
+    with serve(lambda body: completion("y")) as server:
+        keys = {"base_url": server.url, "answer__model": "tiny", "manager__model": "m", "manager__max_retries": 0}
+        async with open_models(config(tmp_path / "out", **keys)) as models:
+            await check_models(models)
+            assert sorted(body["model"] for body in server.requests) == ["m", "tiny"]
+        async with open_models(config(tmp_path / "out", manager__base_url=unused_url(), **keys)) as models:
+            with pytest.raises(DeltaMemError, match="cannot be reached"):
+                await check_models(models)
+            await check_models(models, ("answer", "judge"))
+        assert len(server.requests) == 4

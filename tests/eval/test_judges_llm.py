@@ -1,0 +1,137 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from answering_cases import CORRECT, FIELDS, judge, model
+from scripted_server import Reply, completion, failure, replies, too_long
+
+from eval.answering.replies import last_object
+from eval.results.records import Cost
+
+PROSE = "The answer gives the same day as the reference, so I would call it correct."
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        CORRECT,
+        f"```json\n{CORRECT}\n```",
+        f"<think>wrong? {json.dumps({'label': 'wrong'})}</think>Well:\n\n{CORRECT}\nThat is all.",
+        '{"label": "CORRECT", "reason": "Same date."}',
+        '{"Label": " Correct. ", "Reason": "Same date."}',
+        '{"label": "wrong"} No, wait. {"label": "correct", "reason": "Same date."}',
+        '{"verdict": {"reason": "Same date.", "label": "correct"}}',
+        '{"reason": "Same\ndate.", "label": "correct"}',
+        'It says {8 May}. {"reason": "Same date.", "label": "correct"}',
+        '{"reason": "It says "8 May", as asked.", "label": "correct"}',
+        "{'reason': 'Same date.', 'label': 'correct',}",
+    ],
+)
+async def test_a_verdict_is_found_in_what_surrounds_it(said: str) -> None:
+    async with model(lambda body: completion(said)) as (llm, server):
+        verdict = await judge(llm).judge(FIELDS, "c1")
+    assert (verdict.label, verdict.error, len(server.requests)) == ("correct", None, 1)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        PROSE,
+        "",
+        "correct",
+        '{"reason": "Same date."}',
+        '{"label": "yes"}',
+        '{"label": null}',
+        '{"label": ["correct"]}',
+        '{"label": "correct or wrong"}',
+        '{"reason": "x", "label": "correct" or "wrong"}',
+        '{"reason": "x" "label": "correct"} or {"reason": "x" "label": "wrong"}',
+        '["correct"]',
+        '<think>{"label": "correct"}',
+        '{"label": "incorrect"}',
+        "{" * 3000,
+    ],
+)
+async def test_what_is_no_verdict_is_asked_again_and_then_an_error_never_a_label(said: str) -> None:
+    async with model(lambda body: completion(said, tokens=3, prompt_tokens=10)) as (llm, server):
+        verdict = await judge(llm).judge(FIELDS, "c1")
+    assert verdict.label is None and len(server.requests) == 3
+    assert verdict.error is not None and verdict.error.startswith(
+        "the lenient judge gave no verdict in 3 replies, the last: "
+    )
+    assert verdict.cost.model_copy(update={"seconds": 0.0}) == Cost(calls=3, prompt_tokens=30, completion_tokens=9)
+    assert [body["seed"] for body in server.requests] == [5, 6, 7]
+
+
+async def test_an_unreadable_reply_is_shown_to_the_model() -> None:
+    async with model(replies(completion(PROSE), completion(CORRECT))) as (llm, server):
+        verdict = await judge(llm).judge(FIELDS, "c1")
+    assert (verdict.label, verdict.reason, verdict.cost.calls) == ("correct", "Same date.", 2)
+    first, second = (body["messages"] for body in server.requests)
+    assert second[0] == first[0] and [one["role"] for one in second] == ["user", "assistant", "user"]
+    assert second[1]["content"] == PROSE
+    assert second[2]["content"] == (
+        "That cannot be read. Reply with one JSON object only, in which \"label\" is 'correct' or 'wrong'."
+    )
+
+
+async def test_an_empty_reply_is_not_shown() -> None:
+    async with model(replies(completion("", finish="length"), completion(CORRECT))) as (llm, server):
+        assert (await judge(llm).judge(FIELDS, "c1")).label == "correct"
+    assert server.requests[0]["messages"] == server.requests[1]["messages"]
+
+
+async def test_a_reply_that_was_cut_is_named() -> None:
+    async with model(lambda body: completion("<think>Hm", finish="length")) as (llm, _):
+        verdict = await judge(llm, attempts=1).judge(FIELDS, "c1")
+    assert verdict.error == "the lenient judge gave no verdict in its reply: nothing (stopped at 32 tokens)"
+
+
+async def test_flags_must_be_there_with_allowed_values() -> None:
+    flags = {"Included": ("true", "false")}
+    async with model(
+        replies(
+            completion('{"label": 2}'),
+            completion('{"label": "2", "included": "perhaps"}'),
+            completion('{"label": 2.0, "included": true, "reason": ["a", 1]}'),
+        )
+    ) as (llm, server):
+        verdict = await judge(llm, labels=("2", "1", "0"), flags=flags).judge(FIELDS, "c1")
+    assert (verdict.label, verdict.flags, verdict.reason) == ("2", {"Included": "true"}, '["a", 1]')
+    assert (
+        "\"label\" is '2' or '1' or '0', \"Included\" is 'true' or 'false'" in server.requests[1]["messages"][-1]["content"]
+    )
+
+
+@pytest.mark.parametrize("reply", [failure(500), failure(404), too_long(), Reply(b"{}"), Reply(reset=True)])
+async def test_a_failing_endpoint_is_an_error_and_what_was_spent_is_kept(reply: Reply) -> None:
+    async with model(replies(completion(PROSE, tokens=2), reply)) as (llm, _):
+        verdict = await judge(llm).judge(FIELDS, "c1")
+    assert verdict.label is None and verdict.error is not None and "endpoint" in verdict.error
+    assert (verdict.cost.calls, verdict.cost.completion_tokens) == (1, 2)
+
+
+async def test_passing_failures_are_repeated_by_the_client() -> None:
+    async with model(replies(failure(500, retry_after="0.01"), completion(CORRECT)), max_retries=1) as (llm, server):
+        verdict = await judge(llm).judge(FIELDS, "c1")
+    assert verdict.label == "correct" and verdict.cost.calls == 1 and len(server.requests) == 2
+
+
+async def test_a_second_run_costs_nothing_not_even_for_unreadable_replies(tmp_path: Path) -> None:
+    async with model(lambda body: completion(PROSE), tmp_path / "cache") as (llm, server):
+        first = await judge(llm).judge(FIELDS, "c1")
+        again = await judge(llm).judge(FIELDS, "c1")
+        assert first.error == again.error and len(server.requests) == 3
+        assert (again.cost.calls, again.cost.cached, again.cost.seconds) == (3, 3, 0.0)
+        await judge(llm).judge(FIELDS, "c2")
+        assert len(server.requests) == 6, "another scope's replies are not taken"
+        await judge(llm, "strict").judge(FIELDS, "c1")
+        assert len(server.requests) == 9, "nor those of another prompt"
+
+
+def test_an_object_needs_all_keys() -> None:
+    text = '{"a": 1} {"a": 2, "b": {"c": 3}} {"b": 4}'
+    assert last_object(text, ["a", "b"]) == {"a": "2", "b": '{"c": 3}'}
+    assert last_object(text, ["a", "z"]) is None

@@ -1,0 +1,251 @@
+"""Calls of OpenAI's own client over the metered transports: counted, kept, and told apart from failures."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import openai
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scripted_server import Reply, Script, completion, failure, replies, serve, unused_url
+
+from deltamem.llm_cache import ResponseCache
+from eval.systems.answer_shelf import AnswerShelf
+from eval.systems.metered_transport import AsyncMeteredTransport, Meter, MeteredTransport
+from eval.systems.protocol import Usage
+
+HELLO: Any = [{"role": "user", "content": "Hello."}]
+IDS = re.compile(r"[0-9a-f]{8}")
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> Iterator[ResponseCache]:
+    cache = ResponseCache(tmp_path / "responses.sqlite")
+    yield cache
+    cache.close()
+
+
+@pytest.fixture(scope="module")
+def long_kept(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ResponseCache]:
+    cache = ResponseCache(tmp_path_factory.mktemp("cache") / "responses.sqlite")
+    yield cache
+    cache.close()
+
+
+def client(url: str, meter: Meter, cache: ResponseCache | None, scope: str = "a", **shelf: Any) -> openai.OpenAI:
+    http: Any = httpx.Client(transport=MeteredTransport(meter, AnswerShelf(cache, scope, **shelf)))
+    return openai.OpenAI(base_url=url, api_key="none", max_retries=0, http_client=http)
+
+
+def ask(client: openai.OpenAI, content: str = "Hello.", **options: Any) -> str | None:
+    messages: Any = [{"role": "user", "content": content}]
+    return client.chat.completions.create(model="tiny", messages=messages, **options).choices[0].message.content
+
+
+def answering(*contents: str | None, **options: Any) -> Script:
+    return replies(*(completion(content, tokens=5, prompt_tokens=11, **options) for content in contents))
+
+
+def test_calls_and_tokens_are_counted_as_the_server_counts_them() -> None:
+    meter = Meter()
+    with serve(answering("one", "two")) as server, client(server.url, meter, None) as openai_client:
+        assert (ask(openai_client), ask(openai_client)) == ("one", "two")
+        assert meter.take() == Usage(calls=2, prompt_tokens=22, completion_tokens=10)
+        assert meter.take() == Usage()
+        assert ask(openai_client) == "two"
+        assert meter.take() == Usage(calls=1, prompt_tokens=11, completion_tokens=5)
+        assert meter.embeddings == 0
+
+
+def test_a_kept_answer_costs_no_request_and_counts_its_tokens(cache: ResponseCache) -> None:
+    first, second = Meter(), Meter()
+    with serve(answering("one", "two")) as server:
+        with client(server.url, first, cache) as openai_client:
+            assert ask(openai_client) == "one"
+        with client(server.url, second, cache) as openai_client:
+            assert ask(openai_client) == "one"
+        assert second.take() == Usage(calls=1, cached=1, prompt_tokens=11, completion_tokens=5)
+        assert first.take().cached == 0 and len(server.requests) == 1
+
+
+@pytest.mark.parametrize("change", [{"content": "Hallo."}, {"temperature": 1}, {"scope": "b"}, {"fields": {"seed": 2}}])
+def test_another_request_or_scope_is_asked_anew(cache: ResponseCache, change: dict[str, Any]) -> None:
+    shelf = {"scope": change.pop("scope", "a"), "fields": change.pop("fields", {"seed": 1})}
+    meter = Meter()
+    with serve(answering("one", "two")) as server:
+        with client(server.url, meter, cache, fields={"seed": 1}) as openai_client:
+            ask(openai_client)
+        with client(server.url, meter, cache, **shelf) as openai_client:
+            assert ask(openai_client, **change) == "two"
+    assert meter.take() == Usage(calls=2, prompt_tokens=22, completion_tokens=10)
+
+
+def test_fields_go_into_chat_requests_unless_the_library_sends_its_own() -> None:
+    with serve(answering("one")) as server, client(server.url, Meter(), None, fields={"seed": 7}) as openai_client:
+        ask(openai_client)
+        ask(openai_client, seed=3)
+        assert [request["seed"] for request in server.requests] == [7, 3]
+        assert server.requests[0]["messages"] == HELLO and server.requests[0]["_key"] == "Bearer none"
+
+
+def test_a_failure_passes_through_and_is_neither_counted_nor_kept(cache: ResponseCache) -> None:
+    meter = Meter()
+    with (
+        serve(replies(failure(500), failure(400, "too odd"), completion("fine"))) as server,
+        client(server.url, meter, cache) as openai_client,
+    ):
+        with pytest.raises(openai.InternalServerError):
+            ask(openai_client)
+        with pytest.raises(openai.BadRequestError, match="too odd"):
+            ask(openai_client)
+        assert meter.take() == Usage()
+        assert ask(openai_client) == "fine"
+        assert meter.take().calls == 1
+
+
+def test_the_client_repeats_what_failed_on_the_way_and_one_answer_counts() -> None:
+    meter = Meter()
+    script = replies(failure(503, retry_after="0"), completion("lost", cut=True), completion("fine"))
+    with serve(script) as server, client(server.url, meter, None).with_options(max_retries=2) as openai_client:
+        assert ask(openai_client) == "fine"
+        assert len(server.requests) == 3 and meter.take().calls == 1
+
+
+@pytest.mark.parametrize("body", [b"", b"<html>", b"[]", b"3", {"choices": []}, {"choices": ["?"]}, {"object": "error"}])
+def test_what_is_no_completion_is_neither_counted_nor_kept(cache: ResponseCache, body: object) -> None:
+    meter = Meter()
+    with serve(replies(Reply(body), completion("fine"))) as server, client(server.url, meter, cache) as openai_client:
+        raw = httpx.Client(transport=MeteredTransport(meter, AnswerShelf(cache, "a")))
+        first = raw.post(f"{server.url}/chat/completions", json={"model": "tiny", "messages": HELLO})
+        assert first.status_code == 200 and first.content == (body if isinstance(body, bytes) else json.dumps(body).encode())
+        assert meter.take() == Usage()
+        assert ask(openai_client) == "fine"
+
+
+def test_an_answer_that_was_cut_off_counts_but_is_not_kept(cache: ResponseCache) -> None:
+    meter = Meter()
+    script = replies(completion("half a", finish="length"), completion("half a sentence"))
+    with serve(script) as server, client(server.url, meter, cache) as openai_client:
+        assert (ask(openai_client), ask(openai_client)) == ("half a", "half a sentence")
+        assert meter.take().calls == 2 and len(server.requests) == 2
+
+
+def test_answers_without_usage_count_no_tokens() -> None:
+    meter = Meter()
+    body = {"choices": [{"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": "hi"}}]}
+    with serve(replies(Reply(body | {"usage": None}))) as server, client(server.url, meter, None) as openai_client:
+        assert ask(openai_client) == "hi"
+        assert meter.take() == Usage(calls=1)
+
+
+def test_embeddings_are_kept_and_counted_apart(cache: ResponseCache) -> None:
+    meter = Meter()
+    vectors = {"object": "list", "data": [{"object": "embedding", "index": 0, "embedding": [0.5, 1.0]}], "model": "tiny"}
+    with serve(replies(Reply(vectors))) as server, client(server.url, meter, cache) as openai_client:
+        for _ in range(2):
+            found = openai_client.embeddings.create(model="tiny", input=["a"], encoding_format="float")
+            assert found.data[0].embedding == [0.5, 1.0]
+        assert (meter.embeddings, meter.take(), len(server.requests)) == (2, Usage(), 1)
+
+
+def test_other_requests_pass_through(cache: ResponseCache) -> None:
+    meter = Meter()
+    with serve(answering("one")) as server, client(server.url, meter, cache, fields={"seed": 1}) as openai_client:
+        assert [model.id for model in openai_client.models.list()] == ["tiny"]
+        assert meter.take() == Usage()
+
+
+def test_a_server_that_is_not_there_is_the_clients_connection_error() -> None:
+    meter = Meter()
+    with client(unused_url(), meter, None) as openai_client, pytest.raises(openai.APIConnectionError):
+        ask(openai_client)
+    assert meter.take() == Usage()
+
+
+def test_requests_that_differ_in_what_is_drawn_anew_are_the_same(cache: ResponseCache) -> None:
+    """A library names memories by random ids and the answer points to one of them."""
+    meter = Meter()
+
+    def script(body: dict[str, Any]) -> Reply:
+        second = IDS.findall(body["messages"][0]["content"])[1]
+        return completion(json.dumps({"change": second, "to": "“Tee” \\ über"}))
+
+    with serve(script) as server, client(server.url, meter, cache, passing=IDS) as openai_client:
+        first = ask(openai_client, "11111111: tea, 22222222: dog, 11111111 again")
+        second = ask(openai_client, "33333333: tea, 44444444: dog, 33333333 again")
+        swapped = ask(openai_client, "33333333: tea, 44444444: dog, 44444444 again")
+        assert len(server.requests) == 2
+        assert server.requests[1]["messages"][0]["content"].endswith("44444444 again")
+    assert first is not None and second is not None
+    assert json.loads(first)["change"] == "22222222"
+    assert json.loads(second) == {"change": "44444444", "to": "“Tee” \\ über"} == json.loads(swapped or "")
+    assert meter.take().cached == 1
+
+
+def test_slots_bound_the_requests_of_all_transports_together() -> None:
+    slots = threading.Semaphore(2)
+    with serve(replies(completion("hi", delay=0.05))) as server:
+
+        def work(number: int) -> None:
+            http: Any = httpx.Client(transport=MeteredTransport(Meter(), AnswerShelf(None, "a"), slots=slots))
+            with openai.OpenAI(base_url=server.url, api_key="none", http_client=http) as openai_client:
+                ask(openai_client, str(number))
+
+        threads = [threading.Thread(target=work, args=(number,)) for number in range(6)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert len(server.requests) == 6 and server.peak == 2
+
+
+async def test_the_asynchronous_transport_does_the_same(cache: ResponseCache) -> None:
+    script = replies(failure(500), completion("fine", tokens=5, prompt_tokens=11, delay=0.02))
+    with serve(script) as server:
+        meter = Meter()
+        shelf = AnswerShelf(cache, "a", passing=IDS, fields={"seed": 4})
+        http: Any = httpx.AsyncClient(transport=AsyncMeteredTransport(meter, shelf, slots=asyncio.Semaphore(3)))
+        async with openai.AsyncOpenAI(base_url=server.url, api_key="none", max_retries=0, http_client=http) as asked:
+            create: Any = asked.chat.completions.create
+            with pytest.raises(openai.InternalServerError):
+                await create(model="tiny", messages=HELLO)
+            contents = [[{"role": "user", "content": f"Hello, {letter}."}] for letter in "abcdefgh"]
+            made = await asyncio.gather(*(create(model="tiny", messages=content) for content in contents))
+            assert [reply.choices[0].message.content for reply in made] == ["fine"] * 8
+            assert meter.take() == Usage(calls=8, prompt_tokens=88, completion_tokens=40) and server.peak == 3
+            again = await create(model="tiny", messages=contents[0])
+            assert again.choices[0].message.content == "fine"
+            assert meter.take() == Usage(calls=1, cached=1, prompt_tokens=11, completion_tokens=5)
+            assert len(server.requests) == 9 and {request["seed"] for request in server.requests} == {4}
+            assert [model.id async for model in await asked.models.list()] == ["tiny"]
+
+
+async def test_both_transports_share_their_answers(cache: ResponseCache) -> None:
+    with serve(answering("one", "two")) as server:
+        with client(server.url, Meter(), cache) as openai_client:
+            await asyncio.to_thread(ask, openai_client)
+        http: Any = httpx.AsyncClient(transport=AsyncMeteredTransport(Meter(), AnswerShelf(cache, "a")))
+        async with openai.AsyncOpenAI(base_url=server.url, api_key="none", http_client=http) as asked:
+            made = await asked.chat.completions.create(model="tiny", messages=HELLO)
+        assert made.choices[0].message.content == "one"
+
+
+@given(texts=st.lists(st.text(st.characters(codec="utf-8"), max_size=30), min_size=1, max_size=4), ids=st.integers(0, 3))
+def test_whatever_is_asked_comes_back_from_the_shelf(long_kept: ResponseCache, texts: list[str], ids: int) -> None:
+    """Any text, with ids between, survives the masks."""
+    shelf = AnswerShelf(long_kept, "a", passing=IDS)
+    drawn = [f"{number:08x}" for number in range(ids)]
+    body = {"messages": [{"content": text + "|".join(drawn)} for text in texts]}
+    page = shelf.page(httpx.Request("POST", "http://x/v1/chat/completions", json=body))
+    answer = json.dumps({"choices": [{"text": texts, "ids": drawn}]}, ensure_ascii=False).encode()
+    assert page is not None
+    page.keep(answer)
+    assert page.find() == answer

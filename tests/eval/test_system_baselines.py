@@ -1,0 +1,167 @@
+"""The systems without a language model, on a dialogue that can be checked by hand."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Sequence
+from datetime import datetime
+
+import pytest
+from episode_texts import WordEmbedder
+from hypothesis import given
+from hypothesis import strategies as st
+from system_cases import ANA, dialogue, talk
+
+from deltamem.embedding import Vectors
+from deltamem.errors import EmbedderUnavailableError
+from eval.settings import EmbedderSettings
+from eval.systems.embedding_lock import OneAtATime, make_embedder, one_at_a_time
+from eval.systems.full_context import FullContext
+from eval.systems.naive_rag import NaiveRag
+from eval.systems.oracle import Oracle
+from eval.systems.protocol import DialogueSession, DialogueTurn, Memory, Passage, StoreKey
+
+
+async def take_in(memory: Memory, sessions: Sequence[DialogueSession]) -> None:
+    for session in sessions:
+        ingested = await memory.ingest(session)
+        assert ingested.memories is None and ingested.readable and ingested.usage.calls == 0
+
+
+async def test_the_most_similar_turn_with_time_source_and_similarity() -> None:
+    async with NaiveRag(WordEmbedder(), with_time=False).open(ANA) as memory:
+        await take_in(memory, dialogue())
+        first, *rest = await memory.search("Ana: My boat is the Otter.", 3)
+        (otter,) = await memory.search("Bo My boat is the Otter", 1)
+    assert len(rest) == 2 and first.similarity is not None and first.similarity < 1
+    assert otter == Passage("Bo: My boat is the Otter.", datetime(2023, 6, 10, 9), ("D2:3",), 1.0)
+
+
+async def test_equal_similarities_keep_the_order_of_the_turns() -> None:
+    # Enough rows that a product over the matrix takes them in blocks, which must not tell equal rows apart.
+    said = [("user", "Thanks, I will see you there tomorrow!"), ("assistant", "Thanks, I will see you there tomorrow!")]
+    many = [talk(number, datetime(2023, 5, 8), *said, *said) for number in range(1, 40)]
+    async with NaiveRag(WordEmbedder(), with_time=False).open(ANA) as memory:
+        await take_in(memory, many)
+        found = await memory.search("Ana: tomorrow thanks", 10)
+    # Only what Ana says has her name; of that, the first ten.
+    assert [passage.sources[0] for passage in found] == [f"D{number}:{turn}" for number in range(1, 6) for turn in (1, 3)]
+
+
+@pytest.mark.parametrize(("with_time", "indexed"), [(True, "[8 May 2023] Ana: Hello!"), (False, "Ana: Hello!")])
+async def test_what_is_embedded_once_and_at_the_first_search(with_time: bool, indexed: str) -> None:
+    embedder = WordEmbedder()
+    async with NaiveRag(embedder, with_time=with_time).open(ANA) as memory:
+        embedder.calls.clear()
+        await take_in(memory, [talk(1, datetime(2023, 5, 8), ("user", "Hello!"))])
+        assert embedder.calls == []
+        assert [passage.text for passage in await memory.search("hello", 1)] == ["Ana: Hello!"]
+        await take_in(memory, [talk(2, datetime(2023, 5, 9), ("user", "Bye!"))])
+        await asyncio.gather(*(memory.search("bye", 2) for _ in range(3)))
+    bye = indexed.replace("Hello", "Bye").replace("8", "9")
+    assert embedder.calls == [[indexed], ["hello"], [bye], *[["bye"]] * 3]
+
+
+@given(st.lists(st.text("abc ", min_size=1, max_size=8), min_size=1, max_size=12), st.integers(1, 15))
+def test_search_is_an_exact_ranking(texts: list[str], k: int) -> None:
+    async def found() -> list[Passage]:
+        async with NaiveRag(WordEmbedder(), with_time=False).open(ANA) as memory:
+            for number, text in enumerate(texts):
+                turn = DialogueTurn(str(number), "user", "", text)
+                await memory.ingest(DialogueSession(str(number), datetime(2023, 5, 8), (turn,)))
+            return await memory.search("a b c", k)
+
+    embedder = WordEmbedder()
+    similarity = (embedder.documents(texts) @ embedder.queries(["a b c"]).T)[:, 0].round(6)
+    best = sorted(range(len(texts)), key=lambda number: (-similarity[number], number))[:k]
+    assert [passage.sources for passage in asyncio.run(found())] == [(str(number),) for number in best]
+
+
+async def test_an_embedder_that_is_missing_is_told_when_a_store_is_opened() -> None:
+    class Missing:
+        name = "missing"
+
+        def documents(self, texts: Sequence[str]) -> Vectors:
+            raise EmbedderUnavailableError("fetch it")
+
+        queries = documents
+
+    with pytest.raises(EmbedderUnavailableError, match="fetch it"):
+        async with NaiveRag(Missing(), with_time=True).open(ANA):
+            pass
+
+
+async def test_the_whole_dialogue_newest_session_first() -> None:
+    async with FullContext().open(ANA) as memory:
+        await take_in(memory, [*dialogue(), talk(4, datetime(2023, 7, 2))])
+        found = await memory.search("anything", 1)
+    assert [passage.time for passage in found] == [
+        datetime(2023, 7, 1, 9),
+        datetime(2023, 6, 10, 9),
+        datetime(2023, 5, 8, 13, 56),
+    ]
+    assert found[1].text == "Bo: How are you?\nAna: I moved. My city is Denver.\nBo: My boat is the Otter."
+    assert found[1].sources == ("D2:1", "D2:2", "D2:3")
+
+
+async def test_sessions_of_one_time_and_a_late_one() -> None:
+    day, before = datetime(2023, 5, 8), datetime(2023, 5, 1)
+    turns = (DialogueTurn("x", "system", "", "You are kind."), DialogueTurn("y", "assistant", "", "Hello."))
+    async with FullContext().open(ANA) as memory:
+        for name, time in (("a", day), ("b", day), ("late", before)):
+            await memory.ingest(DialogueSession(name, time, (DialogueTurn(name, "user", "", name),)))
+        assert [passage.text for passage in await memory.search("", 5)] == ["user: b", "user: a", "user: late"]
+        await memory.reset()
+        await memory.ingest(DialogueSession("nameless", day, turns))
+        assert [passage.text for passage in await memory.search("", 5)] == ["system: You are kind.\nassistant: Hello."]
+
+
+async def test_the_gold_evidence_in_its_order_and_as_far_as_it_was_said() -> None:
+    point = Passage("Ana has a dog.", datetime(2023, 7, 1))
+    system = Oracle({ANA.id: {"Where?": ["D2:2", "D1:1", "D9:9"], "Pet?": [point]}})
+    first, *later = dialogue()
+    async with system.open(ANA) as memory, system.open(StoreKey("conv-2", "Cy")) as other:
+        await take_in(memory, [first])
+        assert [passage.sources for passage in await memory.search("Where?", 1)] == [("D1:1",)]
+        await take_in(memory, later)
+        found = await memory.search("Where?", 1)
+        assert [(passage.text, passage.sources) for passage in found] == [
+            ("Ana: I moved. My city is Denver.", ("D2:2",)),
+            ("Ana: Hello! My city is Boston.", ("D1:1",)),
+        ]
+        assert found[0].time == datetime(2023, 6, 10, 9)
+        assert await memory.search("Pet?", 1) == [point]
+        assert await memory.search("Unknown?", 5) == await other.search("Where?", 5) == []
+
+
+async def test_one_thread_at_a_time_asks_the_embedder() -> None:
+    inside = threading.Semaphore(1)
+
+    class Fragile(WordEmbedder):
+        def documents(self, texts: Sequence[str]) -> Vectors:
+            assert inside.acquire(blocking=False), "two at once"
+            time.sleep(0.002)
+            inside.release()
+            return super().documents(texts)
+
+        queries = documents
+
+    shared = OneAtATime(Fragile())
+    assert one_at_a_time(shared) is shared and isinstance(one_at_a_time(Fragile()), OneAtATime)
+    systems = [NaiveRag(shared, with_time=False) for _ in range(3)]
+
+    async def use(system: NaiveRag) -> None:
+        async with system.open(ANA) as memory:
+            await take_in(memory, dialogue())
+            await asyncio.gather(*(memory.search(f"query {number}", 2) for number in range(5)))
+
+    await asyncio.gather(*map(use, systems))
+
+
+def test_the_embedder_of_a_run_is_loaded_when_it_is_needed() -> None:
+    embedder = make_embedder(EmbedderSettings(name="http://nobody/v1", device="cpu", batch_size=8))
+    assert embedder.name == "http://nobody/v1"
+    with pytest.raises(EmbedderUnavailableError, match="names no model"):
+        embedder.queries(["x"])

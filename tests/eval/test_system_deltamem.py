@@ -1,0 +1,370 @@
+"""The manager as a system under test, behind a scripted endpoint, on a dialogue that can be checked by hand."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import threading
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from episode_texts import WordEmbedder
+from rule_model import RulePolicy, answer
+from scripted_server import Reply, Script, completion, failure, serve, unused_url
+from system_cases import ANA, benchmark_config, dialogue, talk
+
+from deltamem.bank.store import MemoryStore
+from deltamem.episode import Message
+from deltamem.errors import DeltaMemError
+from deltamem.history import History
+from deltamem.manager import ManagerSettings
+from deltamem.policy import Completion
+from eval.answering.opening import open_models
+from eval.results.record_file import RecordFile
+from eval.results.records import IngestRecord
+from eval.settings import BenchmarkConfig
+from eval.systems.deltamem_system import DeltaMemSystem
+from eval.systems.deltamem_turns import PROFILE_MARK, TURNS_FILE
+from eval.systems.ingesting import ingest_sessions
+from eval.systems.opening import open_system
+from eval.systems.protocol import DialogueSession, DialogueTurn, Memory, Passage, StoreKey, System, SystemUnavailableError
+
+DENVER, CHEMISTRY = "Ana's city is Denver.", "Ana's job is teaching chemistry."
+
+
+def is_check(body: dict[str, Any]) -> bool:
+    return body.get("max_tokens") == 1
+
+
+def rules(body: dict[str, Any]) -> Reply:
+    return completion("Hello.") if is_check(body) else completion(answer(body["messages"]))
+
+
+def session_of(body: dict[str, Any]) -> tuple[str, str]:
+    """Whose session it is, and of which day."""
+    found = re.search(r"Person: (.*)\nSession time: (\S+)", body["messages"][1]["content"])
+    assert found is not None
+    return found[1], found[2]
+
+
+def days(requests: Sequence[dict[str, Any]]) -> set[str]:
+    return {session_of(body)[1] for body in requests if not is_check(body)}
+
+
+def except_in_june(then: Reply) -> Script:
+    return lambda body: then if not is_check(body) and session_of(body)[1] == "2023/06/10" else rules(body)
+
+
+def configure(out: Path, url: str | None, *overrides: str) -> BenchmarkConfig:
+    return benchmark_config(out, "system=deltamem", f"base_url={url}", "manager.model=tiny", "cache=null", *overrides)
+
+
+@asynccontextmanager
+async def opened(config: BenchmarkConfig) -> AsyncIterator[System]:
+    async with (
+        open_models(config) as models,
+        open_system(config, config.out / "memory", WordEmbedder(), models) as system,
+    ):
+        yield system
+
+
+async def take_in(memory: Memory, key: StoreKey, folder: Path) -> list[IngestRecord]:
+    with RecordFile(folder / "sessions.jsonl", IngestRecord, lambda record: record.key) as log:
+        return [record async for _, record in ingest_sessions(memory, key, dialogue(), log)]
+
+
+async def run(config: BenchmarkConfig, key: StoreKey = ANA) -> list[IngestRecord]:
+    async with opened(config) as system, system.open(key) as memory:
+        return await take_in(memory, key, config.out)
+
+
+def stored(config: BenchmarkConfig, key: StoreKey = ANA) -> list[str]:
+    with MemoryStore.open(config.out / "memory" / key.id, WordEmbedder()) as store:
+        return [memory.text for memory in store.bank(key.owner).bank.state.memories]
+
+
+async def test_what_is_remembered_told_and_paid(tmp_path: Path) -> None:
+    with serve(rules) as server:
+        config = configure(tmp_path, server.url)
+        async with opened(config) as system, system.open(ANA) as memory:
+            boston, denver, chemistry = await take_in(memory, ANA, tmp_path)
+            assert list(memory.known) == ["s1", "s2", "s3"]
+        calls = [body for body in server.requests if not is_check(body)]
+        assert len(server.requests) == len(calls) + 1 and all(body["temperature"] == 0 for body in calls)
+    assert stored(config) == [DENVER, CHEMISTRY]
+    assert [boston.memories, denver.memories, chemistry.memories] == [
+        ("Ana's city is Boston.",),
+        (DENVER,),
+        (CHEMISTRY,),
+    ]
+    assert [record.operations for record in (boston, denver, chemistry)] == [{"ADD": 1}, {"UPDATE": 1}, {"ADD": 1}]
+    # One search and one answer a session; the scripted server counts 1 + 7 tokens a request.
+    assert sum(record.cost.calls for record in (boston, denver, chemistry)) == len(calls) == 6
+    assert (denver.cost.calls, denver.cost.prompt_tokens, denver.cost.completion_tokens) == (2, 2, 14)
+    assert denver.cost.searches == 1 and denver.cost.seconds > 0 and denver.cost.cached == 0
+    assert denver.violations == {} and denver.parts == 1 and not denver.late
+
+
+async def test_facts_name_model_prompts_version_and_window(tmp_path: Path) -> None:
+    with serve(rules) as server:
+        async with opened(configure(tmp_path, server.url)) as system:
+            assert system.facts()["window"] is None
+            async with system.open(ANA) as memory:
+                await take_in(memory, ANA, tmp_path)
+            facts = system.facts()
+    assert facts["model"] == f"tiny at {server.url}" and facts["window"] == 4096 and facts["embedder"] == "words"
+    assert set(facts["prompt_hashes"]) == {"manager", "session"} and "deltamem" in facts["versions"]
+
+
+async def test_each_speaker_is_the_user_of_an_own_memory(tmp_path: Path) -> None:
+    roles = {"user": "assistant", "assistant": "user"}
+    bo = StoreKey("conv-1.Bo", "Bo")
+    with serve(rules) as server:
+        async with (
+            opened(configure(tmp_path, server.url)) as system,
+            system.open(ANA) as anas,
+            system.open(bo) as bos,
+        ):
+            for session in dialogue():
+                turns = (DialogueTurn(turn.id, roles[turn.role], turn.speaker, turn.text) for turn in session.turns)  # type: ignore[arg-type]
+                await asyncio.gather(
+                    anas.ingest(session), bos.ingest(DialogueSession(session.id, session.time, tuple(turns)))
+                )
+            assert {passage.text for passage in await bos.search("Bo", 9)} == {
+                "Bo's pet is a grey cat.",
+                "Bo's boat is the Otter.",
+            }
+            assert {passage.text for passage in await anas.search("Ana", 9)} == {DENVER, CHEMISTRY}
+        shown = {session_of(body): body["messages"][1]["content"] for body in server.requests if not is_check(body)}
+    cat = "Bo: Look! My pet is a grey cat. [image: a cat on a sofa]"
+    assert shown["Ana", "2023/05/08"].endswith(f"user: Ana: Hello! My city is Boston.\nassistant: {cat}")
+    assert shown["Bo", "2023/05/08"].endswith(f"assistant: Ana: Hello! My city is Boston.\nuser: {cat}")
+    assert "2023/05/08 (Mon) 13:56" in shown["Ana", "2023/05/08"]
+
+
+async def test_passages_have_time_text_similarity_and_the_turns_that_blame_names(tmp_path: Path) -> None:
+    system = DeltaMemSystem(RulePolicy(), WordEmbedder(), tmp_path)
+    async with system.open(ANA) as memory:
+        for session in dialogue():
+            await memory.ingest(session)
+        repeated = await memory.ingest(talk(4, datetime(2023, 8, 1), ("user", "As I said, my city is Denver.")))
+        assert repeated.operations == {"NONE": 1} and repeated.memories == ()
+        first, *rest = await memory.search(DENVER, 10)
+    assert (first.text, first.time, first.sources) == (DENVER, datetime(2023, 6, 10, 9), ("D1:1", "D2:2"))
+    assert first.similarity == pytest.approx(1) and len(rest) == 1
+    # A later run has the same, without being given the sessions again.
+    async with DeltaMemSystem(RulePolicy(), WordEmbedder(), tmp_path).open(ANA) as memory:
+        passages = await memory.search(DENVER, 10)
+    assert passages == [first, *rest]
+    turns = {session.id: session.turns for session in dialogue()}
+    with MemoryStore.open(tmp_path / ANA.id, WordEmbedder()) as store:
+        history = History(store.bank("Ana").journal)
+        for memory_id, known in history.state().items():
+            blamed = [
+                turns[origin.session_id][turn.number - 1].id for origin in history.blame(memory_id) for turn in origin.turns
+            ]
+            (passage,) = (passage for passage in passages if passage.text == known.text)
+            assert passage.sources == tuple(blamed) != ()
+
+
+async def test_system_turns_are_said_in_front_by_the_user(tmp_path: Path) -> None:
+    seen: list[str] = []
+
+    class Listening(RulePolicy):
+        async def complete(self, messages: Sequence[Message]) -> Completion:
+            seen.append(messages[1]["content"])
+            return await super().complete(messages)
+
+    session = talk(
+        1, datetime(2023, 5, 8), ("user", "Hi!"), ("system", "My hobby is chess."), ("assistant", "Hello."), ("user", "Bye.")
+    )
+    async with DeltaMemSystem(Listening(), WordEmbedder(), tmp_path).open(ANA) as memory:
+        ingested = await memory.ingest(session)
+        (passage,) = await memory.search("hobby", 3)
+    said = f"user: {PROFILE_MARK}My hobby is chess.\nuser: Ana: Hi!\nassistant: Bo: Hello.\nuser: Ana: Bye."
+    assert seen[0].endswith(said)
+    # The source is the benchmark's turn, wherever it stands.
+    assert ingested.memories == ("Ana's hobby is chess.",) and passage.sources == ("D1:2",)
+
+
+async def test_an_interrupted_run_goes_on_where_it_was(tmp_path: Path) -> None:
+    reached = threading.Event()
+
+    def stall_in_july(body: dict[str, Any]) -> Reply:
+        if not is_check(body) and session_of(body)[1] == "2023/07/01":
+            reached.set()
+            return Reply(delay=30)
+        return rules(body)
+
+    with serve(stall_in_july) as server:
+        running = asyncio.create_task(run(configure(tmp_path, server.url)))
+        assert await asyncio.to_thread(reached.wait, 10)
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+    with serve(rules) as server:
+        config = configure(tmp_path, server.url)
+        records = await run(config)
+        assert days(server.requests) == {"2023/07/01"}
+    assert [record.outcome for record in records] == ["applied"] * 3 and not any(record.late for record in records)
+    assert stored(config) == [DENVER, CHEMISTRY]
+    # Everything is there: now no server is needed at all, and the figures stay.
+    assert await run(configure(tmp_path, unused_url())) == records
+
+
+async def test_a_process_killed_before_it_noted_the_cost(tmp_path: Path) -> None:
+    with serve(rules) as server:
+        before = await run(configure(tmp_path, server.url))
+    log = tmp_path / "sessions.jsonl"
+    lines = log.read_bytes().splitlines(keepends=True)
+    log.write_bytes(b"".join(lines[:-1]) + lines[-1][:20])
+    after = await run(configure(tmp_path, unused_url()))
+    assert after[:2] == before[:2] and after[2].cost_lost and after[2].cost.calls == 0
+    assert (after[2].memories, after[2].operations) == (before[2].memories, before[2].operations)
+
+
+async def test_a_failing_session_is_noted_and_read_by_a_later_run(tmp_path: Path) -> None:
+    with serve(except_in_june(failure(400, "no room today"))) as server:
+        config = configure(tmp_path, server.url)
+        records = await run(config)
+    assert [record.outcome for record in records] == ["applied", "failed", "applied"]
+    assert "no room today" in (records[1].reason or "")
+    assert stored(config) == ["Ana's city is Boston.", CHEMISTRY]
+    with serve(rules) as server:
+        again = await run(configure(tmp_path, server.url))
+        assert days(server.requests) == {"2023/06/10"}
+    assert [(record.outcome, record.late) for record in again] == [("applied", False), ("applied", True), ("applied", False)]
+    assert stored(config) == [DENVER, CHEMISTRY]
+
+
+async def test_nonsense_is_counted_and_not_asked_for_again(tmp_path: Path) -> None:
+    with serve(except_in_june(completion("I am a teapot."))) as server:
+        records = await run(configure(tmp_path, server.url))
+    assert [record.outcome for record in records] == ["applied", "unreadable", "applied"]
+    assert sum(records[1].violations.values()) > 0 and records[1].cost.calls > 1 and records[1].memories == ()
+    assert await run(configure(tmp_path, unused_url())) == records
+
+
+async def test_cached_answers_are_counted(tmp_path: Path) -> None:
+    cache = f"cache={tmp_path / 'answers.sqlite'}"
+    with serve(rules) as server:
+        await run(configure(tmp_path / "first", server.url, cache))
+        asked = len([body for body in server.requests if not is_check(body)])
+        records = await run(configure(tmp_path / "second", server.url, cache))
+        assert len([body for body in server.requests if not is_check(body)]) == asked == 6
+    assert sum(record.cost.cached for record in records) == sum(record.cost.calls for record in records) == 6
+
+
+async def test_the_model_is_connected_once_and_only_if_something_must_be_read(tmp_path: Path) -> None:
+    connected: list[int] = []
+
+    async def connect() -> int:
+        await asyncio.sleep(0.01)
+        connected.append(1)
+        return 4096
+
+    def system() -> DeltaMemSystem:
+        return DeltaMemSystem(RulePolicy(), WordEmbedder(), tmp_path, connect=connect)
+
+    keys = [StoreKey(name, "Ana") for name in "abc"]
+
+    async def read(opened: DeltaMemSystem, key: StoreKey) -> list[Passage]:
+        async with opened.open(key) as memory:
+            for session in dialogue():
+                await memory.ingest(session)
+            await memory.ingest(talk(4, datetime(2023, 7, 2)))
+            return await memory.search("city", 1)
+
+    one = system()
+    async with one.open(keys[0]) as memory:
+        assert await memory.search("city", 3) == []
+        assert (await memory.ingest(talk(4, datetime(2023, 7, 2)))).memories == ()
+    assert connected == []
+    found = await asyncio.gather(*(read(one, key) for key in keys))
+    assert connected == [1] and all(passages[0].text == DENVER for passages in found)
+    another = system()
+    assert await asyncio.gather(*(read(another, key) for key in keys)) == found and connected == [1]
+
+
+async def test_a_session_that_is_too_long_is_split_by_the_window(tmp_path: Path) -> None:
+    long = talk(1, datetime(2023, 5, 8), *[("user", f"My item{n} is number {n}. " + "Well, well. " * 60) for n in range(8)])
+
+    async def window() -> int:
+        return 2600
+
+    async with DeltaMemSystem(RulePolicy(), WordEmbedder(), tmp_path, connect=window).open(ANA) as memory:
+        ingested = await memory.ingest(long)
+        found = await memory.search("Ana's item7 is number 7.", 1)
+    assert ingested.parts > 1 and ingested.memories is not None and len(ingested.memories) == 8
+    assert found[0].sources == ("D1:8",)
+    settings = ManagerSettings(window_tokens=100_000)
+    async with DeltaMemSystem(RulePolicy(), WordEmbedder(), tmp_path, settings=settings).open(
+        StoreKey("b", "Ana")
+    ) as memory:
+        assert (await memory.ingest(long)).parts == 1
+
+
+async def test_the_window_is_that_of_the_configuration_or_the_endpoint(tmp_path: Path) -> None:
+    for overrides, models, window in (
+        ((), ({"id": "tiny", "max_model_len": 9000},), 9000),
+        (("manager.window=5000",), ({"id": "tiny", "max_model_len": 9000},), 5000),
+        (("manager.max_tokens=null",), ({"id": "tiny"},), None),
+    ):
+        with serve(rules, models=models) as server:
+            async with opened(configure(tmp_path / str(window), server.url, *overrides)) as system:
+                async with system.open(ANA) as memory:
+                    await memory.ingest(dialogue()[0])
+                assert system.facts()["window"] == window
+            sent = {body.get("max_tokens") for body in server.requests if not is_check(body)}
+        assert sent == ({2048} if window else {None})
+
+
+async def test_the_endpoint_is_told_whether_to_think(tmp_path: Path) -> None:
+    direct = ("episode.thinking=false", "episode.system_prompt=manager_direct")
+    told = []
+    for name, overrides in (("plain", ()), ("direct", direct)):
+        with serve(rules) as server:
+            async with opened(configure(tmp_path / name, server.url, *overrides)) as system, system.open(ANA) as memory:
+                await memory.ingest(dialogue()[0])
+            told.append({str(body.get("chat_template_kwargs")) for body in server.requests})
+    assert told == [{"None"}, {"{'enable_thinking': False}"}]
+
+
+async def test_a_model_that_does_not_answer_ends_the_run(tmp_path: Path) -> None:
+    with pytest.raises(SystemUnavailableError, match="endpoint http"):
+        await run(configure(tmp_path, unused_url()))
+    assert (tmp_path / "sessions.jsonl").read_text() == ""
+    with (
+        serve(rules) as server,
+        pytest.raises(SystemUnavailableError, match=r"max_tokens=5000 leaves no room .* 4096 tokens"),
+    ):
+        await run(configure(tmp_path, server.url, "manager.max_tokens=5000"))
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "../up", "a/b", "a\\b", "a\0b", "x" * 300], ids=lambda name: repr(name[:6]))
+async def test_ids_that_cannot_name_a_folder(tmp_path: Path, name: str) -> None:
+    with pytest.raises(DeltaMemError, match=r"of a store cannot be the name of a folder"):
+        async with DeltaMemSystem(RulePolicy(), WordEmbedder(), tmp_path).open(StoreKey(name, "Ana")):
+            pass
+    assert list(tmp_path.iterdir()) == []
+
+
+async def test_a_store_is_open_once(tmp_path: Path) -> None:
+    system = DeltaMemSystem(RulePolicy(), WordEmbedder(), tmp_path)
+    async with system.open(ANA):
+        with pytest.raises(DeltaMemError, match="in use by this process"):
+            async with system.open(ANA):
+                pass
+
+
+async def test_turn_ids_that_were_lost_cost_the_sources_only(tmp_path: Path) -> None:
+    async with DeltaMemSystem(RulePolicy(), WordEmbedder(), tmp_path).open(ANA) as memory:
+        await memory.ingest(dialogue()[0])
+    (tmp_path / ANA.id / TURNS_FILE).unlink()
+    async with DeltaMemSystem(RulePolicy(), WordEmbedder(), tmp_path).open(ANA) as memory:
+        (passage,) = await memory.search("city", 1)
+    assert passage.text == "Ana's city is Boston." and passage.sources == ()

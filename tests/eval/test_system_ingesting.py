@@ -1,0 +1,187 @@
+"""Sessions into a store that fails, forgets, or outlives its process, with the records that are left."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from datetime import datetime
+from pathlib import Path
+
+import pytest
+from system_cases import ANA, talk
+
+from deltamem.errors import DeltaMemError, EmbedderUnavailableError
+from eval.results.record_file import RecordFile
+from eval.results.records import IngestRecord
+from eval.systems.ingesting import ingest_sessions
+from eval.systems.protocol import DialogueSession, Ingested, Memory, Passage, SystemUnavailableError, Usage
+
+SESSIONS = [talk(number, datetime(2023, 5, number), ("user", f"Fact {number}.")) for number in range(1, 5)]
+
+
+class Notebook:
+    """A memory on a page that the test keeps, or on one of its own; some sessions end in trouble."""
+
+    def __init__(self, page: dict[str, str] | None = None, trouble: dict[str, Exception | None] | None = None) -> None:
+        self.page = {} if page is None else page
+        self.trouble = trouble or {}
+        self.asked: list[str] = []
+
+    @property
+    def known(self) -> Collection[str]:
+        return self.page.keys()
+
+    async def ingest(self, session: DialogueSession) -> Ingested:
+        if session.id in self.page:
+            return Ingested(memories=(self.page[session.id],))
+        self.asked.append(session.id)
+        usage = Usage(calls=1, prompt_tokens=10, completion_tokens=2, searches=3)
+        if session.id in self.trouble:
+            error = self.trouble[session.id]
+            if error is not None:
+                raise error
+            return Ingested(memories=(), violations={"prose": 1}, usage=usage, readable=False)
+        self.page[session.id] = session.turns[0].text
+        return Ingested((session.turns[0].text,), {"ADD": 1}, usage=usage, parts=2)
+
+    async def search(self, query: str, k: int) -> list[Passage]:
+        return [Passage(text) for text in self.page.values()][:k]
+
+    async def reset(self) -> None:
+        self.page.clear()
+
+
+def log_in(folder: Path) -> RecordFile[IngestRecord]:
+    return RecordFile(folder / "sessions.jsonl", IngestRecord, lambda record: record.key)
+
+
+async def take_in(folder: Path, memory: Memory, sessions: Sequence[DialogueSession] = SESSIONS) -> list[IngestRecord]:
+    told: list[IngestRecord] = []
+    with log_in(folder) as log:
+        records = [record async for _, record in ingest_sessions(memory, ANA, sessions, log, told.append)]
+    assert told == records
+    return records
+
+
+def lines(folder: Path) -> int:
+    return len((folder / "sessions.jsonl").read_bytes().splitlines())
+
+
+async def test_each_session_has_its_record_and_can_be_searched_for_right_after(tmp_path: Path) -> None:
+    memory, seen = Notebook(), []
+    with log_in(tmp_path) as log:
+        async for session, record in ingest_sessions(memory, ANA, SESSIONS, log):
+            assert log.get(f"conv-1.Ana/{session.id}") == record
+            seen.append(len(await memory.search("", 10)))
+    assert seen == [1, 2, 3, 4]
+    assert (record.store, record.owner, record.session, record.number) == ("conv-1.Ana", "Ana", "s4", 3)
+    assert (record.outcome, record.memories, record.operations, record.late) == ("applied", ("Fact 4.",), {"ADD": 1}, False)
+    cost = record.cost
+    assert (cost.calls, cost.prompt_tokens, cost.completion_tokens, cost.searches) == (1, 10, 2, 3)
+    assert record.parts == 2 and not record.cost_lost
+
+
+async def test_nothing_is_done_twice_in_a_store_that_lasts(tmp_path: Path) -> None:
+    page: dict[str, str] = {}
+    first = await take_in(tmp_path, Notebook(page), SESSIONS[:2])
+    memory = Notebook(page)
+    records = await take_in(tmp_path, memory)
+    assert memory.asked == ["s3", "s4"] and records[:2] == first and lines(tmp_path) == 4
+    assert not any(record.late for record in records)
+
+
+async def test_a_store_that_does_not_last_takes_in_everything_again_but_notes_it_once(tmp_path: Path) -> None:
+    first = await take_in(tmp_path, Notebook())
+    memory = Notebook()
+    assert await take_in(tmp_path, memory) == first
+    assert memory.asked == ["s1", "s2", "s3", "s4"] and lines(tmp_path) == 4
+    # What fails the second time is missing now, whatever happened the first time; then it is there again, in its place.
+    broken = await take_in(tmp_path, Notebook(trouble={"s2": DeltaMemError("no room")}))
+    assert [record.outcome for record in broken] == ["applied", "failed", "applied", "applied"] and lines(tmp_path) == 5
+    again = await take_in(tmp_path, Notebook())
+    assert [record.outcome for record in again] == ["applied"] * 4 and not again[1].late
+
+
+async def test_killed_between_memory_and_log(tmp_path: Path) -> None:
+    page: dict[str, str] = {}
+    await take_in(tmp_path, Notebook(page), SESSIONS[:3])
+    path = tmp_path / "sessions.jsonl"
+    whole = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join(whole[:2]) + whole[2][:15])
+    memory = Notebook(page)
+    records = await take_in(tmp_path, memory)
+    assert memory.asked == ["s4"]
+    assert [record.cost_lost for record in records] == [False, False, True, False]
+    lost = records[2]
+    assert (lost.outcome, lost.memories, lost.cost.calls, lost.cost.seconds, lost.late) == (
+        "applied",
+        ("Fact 3.",),
+        0,
+        0,
+        False,
+    )
+    assert await take_in(tmp_path, memory) == records and lines(tmp_path) == 4
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"), [(DeltaMemError("no room today"), "no room today"), (KeyError("x"), "KeyError: 'x'")]
+)
+async def test_a_failure_is_noted_and_tried_again_late(tmp_path: Path, error: Exception, reason: str) -> None:
+    page: dict[str, str] = {}
+    records = await take_in(tmp_path, Notebook(page, {"s2": error, "s4": error}))
+    assert [record.outcome for record in records] == ["applied", "failed", "applied", "failed"]
+    assert records[1].reason == reason and records[1].memories is None and records[1].cost.calls == 0
+    memory = Notebook(page, {"s4": error})
+    again = await take_in(tmp_path, memory)
+    assert memory.asked == ["s2", "s4"]
+    # The second session comes after the third; the fourth is the last all the same.
+    assert [(record.outcome, record.late) for record in again] == [
+        ("applied", False),
+        ("applied", True),
+        ("applied", False),
+        ("failed", False),
+    ]
+    third = await take_in(tmp_path, Notebook(page))
+    assert third[1] == again[1] and (third[3].outcome, third[3].late) == ("applied", False)
+
+
+async def test_a_retry_that_was_killed_before_it_was_noted_stays_late(tmp_path: Path) -> None:
+    page: dict[str, str] = {}
+    await take_in(tmp_path, Notebook(page, {"s2": DeltaMemError("no")}))
+    page["s2"] = "Fact 2."
+    record = (await take_in(tmp_path, Notebook(page)))[1]
+    assert (record.outcome, record.late, record.cost_lost) == ("applied", True, True)
+
+
+async def test_what_cannot_be_read_is_not_asked_for_again(tmp_path: Path) -> None:
+    page: dict[str, str] = {}
+    records = await take_in(tmp_path, Notebook(page, {"s2": None}))
+    unreadable = records[1]
+    assert (unreadable.outcome, unreadable.violations, unreadable.cost.calls) == ("unreadable", {"prose": 1}, 1)
+    for memory in (Notebook(page), Notebook()):
+        assert await take_in(tmp_path, memory) == records
+        assert "s2" not in memory.asked
+    assert lines(tmp_path) == 4
+
+
+@pytest.mark.parametrize("error", [SystemUnavailableError("nobody answers"), EmbedderUnavailableError("fetch it")])
+async def test_the_run_ends_when_nothing_can_work(tmp_path: Path, error: Exception) -> None:
+    memory = Notebook(trouble={"s2": error})
+    with pytest.raises(type(error), match=str(error)):
+        await take_in(tmp_path, memory)
+    assert memory.asked == ["s1", "s2"] and lines(tmp_path) == 1
+
+
+async def test_stores_share_a_log(tmp_path: Path) -> None:
+    await take_in(tmp_path, Notebook())
+    with log_in(tmp_path) as log:
+        other = type(ANA)("conv-1.Bo", "Bo")
+        records = [record async for _, record in ingest_sessions(Notebook(), other, SESSIONS, log)]
+        assert len(log) == 8 and {record.owner for record in records} == {"Bo"}
+
+
+async def test_a_log_that_is_none_is_named(tmp_path: Path) -> None:
+    await take_in(tmp_path, Notebook())
+    with (tmp_path / "sessions.jsonl").open("a") as file:
+        file.write("{}\n")
+    with pytest.raises(DeltaMemError, match=r"sessions\.jsonl, line 5: not a IngestRecord"):
+        log_in(tmp_path)
