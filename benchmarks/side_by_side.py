@@ -3,10 +3,10 @@
     pip install -e '.[peers,offline]'
     python benchmarks/side_by_side.py --conversation 0
 
-All systems are used as the benchmarks use them (`eval.systems`): two stores a conversation, one for each speaker as its user;
-mem0 and LangMem are handed two messages a call, as Mem0's own evaluation does, DeltaMem whole sessions. The model
-(``conversation_model.py``) takes the same memories for all, so that what differs is what the systems ask of it, and how they
-search: the evidence of a question counts as found if the turn that holds it is among the k best memories of its store.
+All systems are used as the benchmarks use them (`eval.systems`): two stores a conversation, one for each speaker as its
+user; mem0 and LangMem are handed two messages a call, as Mem0's own evaluation does, DeltaMem whole sessions. The model
+(``conversation_model.py``) takes the same memories for all, so that what differs is what the systems ask of it, and how
+they search: the evidence of a question counts as found if the turn that holds it is among the k best memories of a store.
 """
 
 from __future__ import annotations
@@ -153,14 +153,11 @@ def compare(conversation: Conversation, options: argparse.Namespace) -> dict[str
 
 def show(result: dict[str, Any]) -> None:
     """Print the result as a table."""
-    print(
-        f"{result['conversation']}: {result['sessions']} sessions, {result['turns']} turns, {result['questions']} questions; "
-        f"{1e3 * result['latency']:.0f} ms an answer"
-    )
+    sizes = ", ".join(f"{result[name]} {name}" for name in ("sessions", "turns", "questions"))
+    print(f"{result['conversation']}: {sizes}; {1e3 * result['latency']:.0f} ms an answer")
     recall = f"recall@{result['k']}"
-    print(
-        f"{'':10}{'calls':>7}{'read':>11}{'written':>9}{'searches':>10}{'seconds':>9}{'memories':>10}{recall:>11}{'search ms':>11}"
-    )
+    print(f"{'':10}{'calls':>7}{'read':>11}{'written':>9}{'searches':>10}{'seconds':>9}{'memories':>10}", end="")
+    print(f"{recall:>11}{'search ms':>11}")
     for name, side in result["sides"].items():
         print(
             f"{name:10}{side['calls']:7,}{side['prompt_tokens']:11,}{side['completion_tokens']:9,}{side['searches']:10,}"

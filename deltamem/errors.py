@@ -19,3 +19,8 @@ class LLMError(DeltaMemError):
 
 class ContextLengthError(LLMError):
     """The messages and the room for the answer do not fit the model's context window."""
+
+
+def reason_of(error: Exception) -> str:
+    """What to tell of an error in one sentence: what it says itself, after its name unless it is one of ours."""
+    return str(error) if isinstance(error, DeltaMemError) else f"{type(error).__name__}: {error}"

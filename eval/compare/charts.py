@@ -101,6 +101,8 @@ def _by_category(name: str, runs: Sequence[Run], metric: str) -> Markup:
             points = [
                 (place + shift, score) for place, one in enumerate(categories) if (score := scores.get(one)) is not None
             ]
+            if not points:
+                continue
             axes.errorbar(
                 [place for place, _ in points],
                 [score.estimate for _, score in points],

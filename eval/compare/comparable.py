@@ -22,6 +22,9 @@ _CONFIG_KEYS = (
 )
 """Keys of the configuration that decide what is measured, apart from the system."""
 
+_OF_THE_SYSTEM = ("stores_per_conversation", "k_each_store", "point_found_by")
+"""Keys of the protocol that follow from what kind of system is measured."""
+
 
 def differences(runs: Sequence[Run]) -> list[str]:
     """Where runs of one benchmark differ in something that decides their scores, other than the memory system.
@@ -56,7 +59,8 @@ def _conditions(run: Run) -> Iterator[tuple[str, Any]]:
     yield "judge model", models.get("judge")
     yield "embedder", models.get("embedder")
     for name, value in summary.protocol.items():
-        yield f"protocol {name}", value
+        if name not in _OF_THE_SYSTEM:
+            yield f"protocol {name}", value
     for name, value in summary.making.prompt_hashes.items():
         yield f"prompt {name}", value
     for key in _CONFIG_KEYS:

@@ -98,7 +98,7 @@ def _halumem(group: str, title: str, headings: Mapping[str, str]) -> tuple[Colum
 
 _OUTCOMES = {"correct": "C", "hallucination": "H", "omission": "O"}
 _UPDATE = _halumem("update", "Updating", _OUTCOMES)
-_QA = _halumem("qa", "Question answering", _OUTCOMES)
+_QA = _halumem("qa", "QA", _OUTCOMES)
 
 
 def _halumem_variants() -> tuple[Variant, ...]:
@@ -175,7 +175,7 @@ LAYOUTS: Mapping[str, tuple[Layout, ...]] = {
             "HaluMem, as in Tables 3 and 6 of the DeltaMem paper",
             (Column("extraction", "f1", "Extraction", "F1"), *_UPDATE, *_QA),
             _halumem_variants(),
-            note="C: correct, H: hallucination, O: omission. The published rows are of HaluMem-Medium.",
+            note="QA: question answering. C: correct, H: hallucination, O: omission. Published rows are of HaluMem-Medium.",
         ),
         Layout(
             "operations",

@@ -173,12 +173,13 @@ def _optional(path: Path, model: type[Record], key: Callable[[Record], str]) -> 
 
 
 def _names(folders: Sequence[Path]) -> list[str]:
-    """The shortest ends of the paths that differ."""
+    """The shortest ends of the paths that differ, as text: the name of a folder may be any bytes."""
     for length in range(1, max((len(folder.parts) for folder in folders), default=1) + 1):
-        names = ["/".join(folder.parts[-length:]) for folder in folders]
+        ends = ["/".join(folder.parts[-length:]) for folder in folders]
+        names = [end.encode("utf-8", "replace").decode("utf-8") for end in ends]
         if max(Counter(names).values(), default=1) == 1:
             return names
-    return [str(folder) for folder in folders]
+    return [str(number) for number in range(1, len(folders) + 1)]
 
 
 def by_family(runs: Sequence[Run]) -> dict[str, list[Run]]:

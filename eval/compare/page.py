@@ -70,7 +70,7 @@ def write_report(runs: Sequence[Path], out: Path) -> Path:
 def render(runs: Sequence[Run]) -> str:
     """Render the page as one text without outside resources; everything that was read is escaped."""
     folder = Path(__file__).parent
-    page = (
+    return (
         page_templates(folder)
         .get_template("page.html.j2")
         .render(
@@ -83,7 +83,6 @@ def render(runs: Sequence[Run]) -> str:
             script=Markup((folder / "browse.js").read_text(encoding="utf-8")),
         )
     )
-    return page.encode("utf-8", "replace").decode("utf-8")  # half of a surrogate pair cannot be written to a file
 
 
 def _section(name: str, runs: list[Run]) -> Section:
@@ -109,7 +108,6 @@ def _facts(run: Run) -> dict[str, Any]:
     """What a run is and what it was made with."""
     summary = run.summary
     return {
-        "folder": run.folder.name,
         "version": summary.version,
         "mode": summary.mode,
         "commit": summary.making.git_commit,

@@ -10,6 +10,7 @@ from eval.compare.layouts import LAYOUTS, Column, Layout, Variant
 from eval.compare.loading import Run, Summary
 from eval.compare.published import published_rows
 from eval.metrics.intervals import Interval
+from eval.personamem.question_types import LABELS
 
 BASELINES = ("full_context", "naive_rag")
 """Systems without which the score of a memory says nothing; each table has a row for them."""
@@ -58,6 +59,7 @@ class Table:
         rows: Ours, then those not run, then published ones.
         by_measure: See `eval.compare.layouts.Layout`.
         note: Below it.
+        compact: Whether the terminal leaves out what stands under the numbers.
     """
 
     title: str
@@ -65,6 +67,7 @@ class Table:
     rows: list[Row] = field(default_factory=list)
     by_measure: bool = False
     note: str = ""
+    compact: bool = False
 
     def groups(self) -> list[tuple[str, int]]:
         """The upper line of the heading: title and number of columns below it."""
@@ -126,7 +129,7 @@ def _our_cell(column: Column, variant: Variant, summary: Summary) -> Cell | None
 
 def score_cell(interval: Interval, count: int | None = None, metric: str = "") -> Cell:
     """A score in percent over its interval, with its count where that is not the expected one."""
-    small = f"{100 * interval.low:.1f} to {100 * interval.high:.1f}"
+    small = f"{100 * interval.low:.1f}\u2013{100 * interval.high:.1f}"
     if interval.count != count:
         small += f"\nn={interval.count:,}"
     return Cell(f"{100 * interval.estimate:.2f}", small, metric)
@@ -134,9 +137,14 @@ def score_cell(interval: Interval, count: int | None = None, metric: str = "") -
 
 def _missing_rows(layout: Layout, runs: Sequence[Run]) -> Iterator[Row]:
     there = {run.summary.system for run in runs}
+    like = next((run for run in runs if run.summary.mode == "judged"), runs[0])
     for system in BASELINES:
         if system not in there:
-            yield Row("missing", system, f"not run: {command_for(system, runs[0])}", (None,) * len(layout.columns))
+            yield Row("missing", system, f"not run: {command_for(system, like)}", (None,) * len(layout.columns))
+
+
+def _title(category: str) -> str:
+    return LABELS.get(category, category.replace("_", " "))
 
 
 def judge_table(runs: Sequence[Run]) -> Table:
@@ -176,10 +184,12 @@ def score_table(runs: Sequence[Run]) -> Table:
     """Every score of every run, by category."""
     categories = list(dict.fromkeys(name for run in runs for name in run.summary.questions.by_category))
     counts = {name: max(run.summary.questions.by_category.get(name, 0) for run in runs) for name in categories}
-    columns = [Column(name, "", f"{name.replace('_', ' ')} {counts[name]:,}", "", counts[name]) for name in categories]
+    columns = [Column(name, "", f"{_title(name)} {counts[name]:,}", "", counts[name]) for name in categories]
     columns.append(Column("all", "", "all"))
-    table = Table("All scores by category", tuple(columns))
     metrics = list(dict.fromkeys(metric for run in runs for metric in run.summary.scores))
+    groups = dict.fromkeys(group for run in runs for scores in run.summary.scores.values() for group in scores)
+    columns += [Column(group, "", _title(group)) for group in groups if group not in (*categories, "all")]
+    table = Table("All scores by category", tuple(columns), compact=True)
     for metric in metrics:
         for run in runs:
             scores = run.summary.scores.get(metric)

@@ -16,6 +16,8 @@ from eval.compare.paired import paired_differences
 from eval.compare.tables import Cell, Row, Table, judge_table, paper_tables, score_table
 
 _STYLES = {"ours": "bold", "missing": "yellow", "published": "dim"}
+_WIDE = 8
+"""Tables with more columns than this show no intervals; the page does."""
 
 
 def print_comparison(runs: Sequence[Run], console: Console) -> None:
@@ -66,7 +68,8 @@ def _part(table: Table, columns: Sequence[int], title: str) -> RichTable:
     for number in columns:
         column = table.columns[number]
         heading = "" if table.by_measure else column.heading
-        part.add_column(Text(f"{column.title}\n{heading}".strip()), justify="right")
+        part.add_column(Text(f"{column.title}\n{heading}".strip()), justify="right", overflow="fold")
+    compact = table.compact or len(columns) > _WIDE
     before = ("", "")
     for row in _shown(table, columns):
         if (row.kind, row.source) != before:
@@ -75,7 +78,7 @@ def _part(table: Table, columns: Sequence[int], title: str) -> RichTable:
                 part.add_row(Text(f"published: {row.source.partition(';')[0]}", style="italic"), style=_STYLES[row.kind])
         before = (row.kind, row.source)
         cells = [row.cells[number] for number in columns]
-        texts = ["" if cell is None else f"{cell.text}\n{cell.small}".strip() for cell in cells]
+        texts = ["" if cell is None else cell.text if compact else f"{cell.text}\n{cell.small}".strip() for cell in cells]
         part.add_row(_label(row, cells, split=table.by_measure), *(Text(text) for text in texts), style=_STYLES[row.kind])
     return part
 

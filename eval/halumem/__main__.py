@@ -13,7 +13,15 @@ from rich.console import Console
 from deltamem.cli import run_hydra, validated
 from eval.halumem.evaluate import evaluate
 from eval.halumem.settings import HalumemConfig
-from eval.halumem.table import cost_line, failure_line, operations_table, point_lines, probe_line, questions_table
+from eval.halumem.table import (
+    cost_line,
+    extraction_table,
+    failure_line,
+    outcomes_table,
+    point_lines,
+    probe_line,
+    retrieval_table,
+)
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -25,8 +33,10 @@ def main(config: DictConfig) -> int:
     console = Console()
     summary = evaluate(options, console)
     if summary["mode"] == "judged":
-        console.print(operations_table(summary))
-    console.print(questions_table(summary))
+        console.print(extraction_table(summary))
+        console.print(outcomes_table(summary))
+    if (retrieval := retrieval_table(summary)) is not None:
+        console.print(retrieval)
     lines = [*point_lines(summary), *(probe_line(probe) for probe in summary["probes"]), cost_line(summary)]
     for line in [*lines, f"{summary['version']}; records and summary in {options.out}"]:
         console.print(line, markup=False, highlight=False, soft_wrap=True)

@@ -7,8 +7,8 @@ of its session that its words come from (`deltamem.text.sources`). A passage the
   (turns themselves, memories of DeltaMem);
 * else if it contains at least `LEAST_WORDS` of the content words of the point, the person's name left out.
 
-The first rule does not ask for the annotators' words, which turns often lack: of the points that questions are about in the
-one complete user that is public, 171 of 172 can be linked, and only 66% have a turn with 70% of their words. It credits a
+The first rule does not ask for the annotators' words, which turns often lack: of the 172 points that questions are about in
+the one complete user that is public, all can be linked, and only 66% have a turn with 70% of their words. It credits a
 memory for the turn that it was made of, whatever became of it. The second is for systems that give nothing but text; numbers
 by the two rules are not to be compared, so the summary says which one was used. Points that cannot be linked to any turn are
 counted and not scored, whatever the system.

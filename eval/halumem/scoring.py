@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -121,7 +121,9 @@ def curve(questions: Sequence[QuestionRecord], judge: str) -> list[dict[str, flo
     return [point.as_dict() for point in cumulative_accuracy(list(by_user.values()), sessions=CURVE_SESSIONS)]
 
 
-def _metric_scores(metrics: Any, rows: Sequence[Row], categories: Sequence[str], *, resamples: int, seed: int) -> Scores:
+def _metric_scores(
+    metrics: Mapping[str, Metric], rows: Sequence[Row], categories: Sequence[str], *, resamples: int, seed: int
+) -> Scores:
     present = {category for _, category, _ in rows}
     chosen = [name for name in categories if name in present]
     scores: Scores = {}

@@ -75,7 +75,7 @@ def summarise(
         ),
         system_facts=system.facts(),
         usage=usage,
-        probes=probes,
+        probes=[probe.as_dict() for probe in probes],
         prompt_hashes=prompts.hashes,
         seconds=seconds,
         problems=benchmark.problems,

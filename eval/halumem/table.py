@@ -16,58 +16,68 @@ EXTRACTION = {
     "FMR": "interference_accuracy",
     "F1": "memory_extraction_f1",
 }
-UPDATE = {label[0].upper(): f"{label}_update_memory_ratio" for label in ("correct", "hallucination", "omission")}
-QA = {label[0].upper(): f"{label}_qa_ratio" for label in ("correct", "hallucination", "omission")}
-LEXICAL = ("set_f1", "bleu1")
+OUTCOMES = {"C": "correct", "H": "hallucination", "O": "omission"}
+UPDATE = [f"{label}_update_memory_ratio" for label in OUTCOMES.values()]
+QA = [f"{label}_qa_ratio" for label in OUTCOMES.values()]
+STRICT_QA = [f"strict_{name}" for name in QA]
+SCOPES = "(all): failed judges count as not achieved; (valid): left out; one row where both are the same."
 
 _Scores = Mapping[str, Mapping[str, Mapping[str, float] | None]]
 
 
-def operations_table(summary: Mapping[str, Any]) -> Table:
-    """Extraction, updating and question answering in percent; - where nothing was measured."""
-    scores: _Scores = summary["scores"]
-    view = _table(
-        f"{summary['benchmark']}, {summary['system']}, {summary['mode']}: %",
-        "95% intervals: bootstrap over users, or of the records of a single one. (all): failed judges count as not\n"
-        "achieved; (valid): they are left out; one row where both are the same. F1 is defined for (all) only.",
-    )
-    for group, columns in (("extraction", EXTRACTION), ("update", UPDATE), ("questions", QA)):
-        for name in columns:
-            view.add_column(f"{group}\n{name}", justify="right")
-    names = [*EXTRACTION.values(), *UPDATE.values(), *QA.values()]
-    strict = [*EXTRACTION.values(), *UPDATE.values(), *(f"strict_{name}" for name in QA.values())]
-    rows: dict[str, Sequence[str]] = {"qa judge": names}
-    if any(name.startswith("strict_") for name in scores):
-        rows["strict judge"] = strict
-    for label, of in rows.items():
-        for scope, cells in _scoped(scores, of, "all"):
-            view.add_row(f"{label}{scope}", *cells)
+def extraction_table(summary: Mapping[str, Any]) -> Table:
+    """Extraction in percent; - for systems that extract nothing."""
+    view = _table(f"{summary['benchmark']}, {summary['system']}: extraction, %", SCOPES + "\nF1 is defined for (all) only.")
+    for heading in EXTRACTION:
+        view.add_column(heading, justify="right")
+    for scope, cells in _scoped(summary["scores"], list(EXTRACTION.values()), "all"):
+        view.add_row(scope, *cells)
     return view
 
 
-def questions_table(summary: Mapping[str, Any]) -> Table:
-    """Scores of questions by type, in percent, with the number of questions."""
+def outcomes_table(summary: Mapping[str, Any]) -> Table:
+    """Updates and answers that are correct (C), hallucinated (H) or omitted (O), in percent."""
+    scores: _Scores = summary["scores"]
+    counts: Mapping[str, int] = summary["questions"]["by_category"]
+    judges = {name: heading for name, heading in (("qa", ""), ("qa_strict", "strict ")) if name in summary["aggregate"]}
+    view = _table(f"{summary['benchmark']}, {summary['system']}: updating and questions, %", SCOPES)
+    view.add_column("n", justify="right")
+    for heading in judges.values():
+        for short in OUTCOMES:
+            view.add_column(f"{heading}{short}", justify="right")
+    names = [name for judge in judges for name in (QA if judge == "qa" else STRICT_QA)]
+    updates = next(iter(summary["aggregate"].values()))["counts"]["update"]["all"]
+    for scope, cells in _scoped(scores, UPDATE, "all"):
+        view.add_row(f"updating{scope}", f"{updates:,}", *cells)
+    view.add_section()
+    for category in [*counts, "all"]:
+        count = sum(counts.values()) if category == "all" else counts[category]
+        label = "all questions" if category == "all" else category
+        for scope, cells in _scoped(scores, names, category):
+            view.add_row(f"{label}{scope}", f"{count:,}", *cells)
+    return view
+
+
+def retrieval_table(summary: Mapping[str, Any]) -> Table | None:
+    """Recall of memory points and lexical scores by type of question, in percent; None if nothing of it was measured."""
     scores: _Scores = summary["scores"]
     counts: Mapping[str, int] = summary["questions"]["by_category"]
     evidence = summary["evidence"]
+    names = [name for name in scores if name in ("set_f1", "bleu1", "mrr") or name.startswith("recall@")]
+    if not names:
+        return None
     view = _table(
-        "questions by type: %",
-        f"Questions: {summary['questions']['total']:,} in the file, {sum(counts.values()):,} asked. Recall and MRR: of the "
+        f"{summary['benchmark']}, {summary['system']}: recall of memory points and lexical scores, %",
+        f"Questions: {summary['questions']['total']:,} in the file, {sum(counts.values()):,} asked, "
         f"{evidence['questions_with_evidence']:,} with evidence;\n{evidence['linked_to_turns']:,} of their "
         f"{evidence['memory_points']:,} memory points are linked to turns and scored.",
     )
-    view.add_column("questions", justify="right")
-    names = [*QA.values(), *(f"strict_{name}" for name in QA.values())]
-    shown = [name for name in names if f"{name}(all)" in scores]
-    plain = [name for name in scores if name in LEXICAL or name == "mrr" or name.startswith("recall@")]
-    for name in [*shown, *plain]:
-        strict, bare = name.startswith("strict_"), name.removeprefix("strict_")
-        heading = {of: short for short, of in QA.items()}.get(bare, bare)
-        view.add_column(f"strict\n{heading}" if strict else heading, justify="right")
+    view.add_column("n", justify="right")
+    for name in names:
+        view.add_column(name, justify="right")
     for category in [*counts, "all"]:
         count = sum(counts.values()) if category == "all" else counts[category]
-        for number, (scope, cells) in enumerate(_scoped(scores, [*shown, *plain], category)):
-            view.add_row(f"{category}{scope}", "" if number else f"{count:,}", *cells)
+        view.add_row(category, f"{count:,}", *(_cell(scores[name], category) for name in names))
     return view
 
 
@@ -144,7 +154,7 @@ def _cell(by_category: Mapping[str, Mapping[str, float] | None] | None, category
     interval = None if by_category is None else by_category.get(category)
     if interval is None:
         return "-"
-    return f"{100 * interval['estimate']:.1f}\n[dim]{100 * interval['low']:.1f}-{100 * interval['high']:.1f}[/dim]"
+    return f"{100 * interval['estimate']:.1f}\n[dim]{100 * interval['low']:.0f}-{100 * interval['high']:.0f}[/dim]"
 
 
 def _percent(interval: Mapping[str, float]) -> str:

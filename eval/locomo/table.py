@@ -82,14 +82,15 @@ def _ceiling(ceiling: Mapping[str, float]) -> list[str]:
 
 def cost_line(summary: Mapping[str, Any]) -> str:
     """What the run came to: calls and tokens by stage over all runs, and what this one asked for."""
+    stages = {stage: [summary["cost"][stage]] for stage in ("ingest", "answer", "judge")}
+    stages["probes"] = [probe["cost"] for probe in summary["probes"]]
     parts = []
-    for stage in ("ingest", "answer", "judge"):
-        cost = summary["cost"][stage]
-        if cost["calls"]:
-            parts.append(
-                f"{stage}: {cost['calls']:,} calls ({cost['cached']:,} cached), "
-                f"{cost['prompt_tokens']:,} + {cost['completion_tokens']:,} tokens"
-            )
+    for stage, costs in stages.items():
+        calls, cached, read, written = (
+            sum(cost[name] for cost in costs) for name in ("calls", "cached", "prompt_tokens", "completion_tokens")
+        )
+        if calls:
+            parts.append(f"{stage}: {calls:,} calls ({cached:,} cached), {read:,} + {written:,} tokens")
     requests = sum(usage["requests"] for usage in summary["this_run"].values())
     shown = summary["context_tokens"]
     if shown:

@@ -14,6 +14,7 @@ from deltamem.cli import run_hydra, validated
 from eval.personamem.evaluate import evaluate
 from eval.personamem.settings import PersonaMemConfig
 from eval.personamem.table import table
+from eval.running.ending import end_run
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -58,15 +59,7 @@ def main(config: DictConfig) -> int:
     options = validated(config, PersonaMemConfig)
     console = Console()
     summary = evaluate(options, console)
-    console.print(table(summary))
-    console.print(summary["version"], markup=False, highlight=False, soft_wrap=True)
-    console.print(cost_line(summary), markup=False, highlight=False, soft_wrap=True)
-    console.print(f"{summary['seconds']['run']:.0f} s; records and summary in {options.out}", markup=False)
-    lines = failure_lines(summary)
-    errors = Console(stderr=True)
-    for line in lines:
-        errors.print(line, markup=False, highlight=False, soft_wrap=True)
-    return 1 if lines else 0
+    return end_run(options.out, summary, [table(summary)], [cost_line(summary)], failure_lines(summary), console)
 
 
 if __name__ == "__main__":

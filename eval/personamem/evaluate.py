@@ -2,83 +2,35 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections import Counter
-from dataclasses import dataclass
 from typing import Any
 
 from rich.console import Console
 
+from deltamem.event_loop import run_tasks
 from eval.answering.asking import Asking
 from eval.answering.opening import Models, answer_prompt, check_models, make_answerer, open_models
 from eval.answering.protocol import Answerer
 from eval.data import PERSONAMEM_CONTEXTS
-from eval.locomo.progress import Shown
-from eval.locomo.run import RunFiles, open_files
-from eval.personamem.histories import (
-    BATCH_TURNS,
-    FIRST_DAY,
-    Asked,
-    History,
-    Lost,
-    group_of,
-    histories,
-    record_key,
-    without_history,
-)
-from eval.personamem.loader import ContextFile, Question, QuestionFile, load_contexts, load_questions
-from eval.personamem.question_types import in_order, size_of
-from eval.personamem.run import Part, Run
+from eval.personamem.benchmark import BENCHMARK, Benchmark, read_benchmark
+from eval.personamem.histories import BATCH_TURNS, FIRST_DAY, group_of, record_key
+from eval.personamem.question_types import in_order
+from eval.personamem.run import Run
 from eval.personamem.scoring import letters_named, run_scores, score_answer, spread_over_runs
 from eval.personamem.settings import PersonaMemConfig
 from eval.results.making import check_making
 from eval.results.records import QuestionRecord
 from eval.results.summary import build_summary, write_summary
+from eval.running.files import RunFiles, open_files
+from eval.running.progress import Shown
 from eval.systems.embedding_lock import make_embedder
 from eval.systems.opening import WITH_MODEL, check_system, open_system
 from eval.systems.protocol import System
 
-BENCHMARK = "PersonaMem"
 ANSWER_PROMPT = "answer_personamem"
 ANSWER_FIELDS = ("context", "question", "options")
 MEMORY_FOLDER = "memory"
-
-
-@dataclass(frozen=True)
-class Benchmark:
-    """The data of a run.
-
-    Attributes:
-        questions: The questions file.
-        contexts: The contexts file.
-        histories: One for each context that some question can be asked about.
-        selected: The questions that the run accounts for.
-        lost: Those of them that cannot be asked, with the reason.
-    """
-
-    questions: QuestionFile
-    contexts: ContextFile
-    histories: tuple[History, ...]
-    selected: tuple[Question, ...]
-    lost: dict[str, Lost]
-
-    @property
-    def asked(self) -> dict[str, Asked]:
-        """By key all questions that can be asked."""
-        return {asked.key: asked for history in self.histories for asked in history.asked}
-
-    @property
-    def parts(self) -> list[Part]:
-        """What is asked of each context."""
-        keys = {record_key(question) for question in self.selected}
-        parts = [Part(history, tuple(asked for asked in history.asked if asked.key in keys)) for history in self.histories]
-        return [part for part in parts if part.asked]
-
-    @property
-    def size(self) -> str:
-        """Which release the questions are of."""
-        return size_of(question.type for question in self.questions.questions) or "of unknown size"
 
 
 def evaluate(config: PersonaMemConfig, console: Console) -> dict[str, Any]:
@@ -100,35 +52,7 @@ def evaluate(config: PersonaMemConfig, console: Console) -> dict[str, Any]:
     prompt = answer_prompt(config, ANSWER_PROMPT, ANSWER_FIELDS)
     prompts = {prompt.name: prompt.sha256} if prompt is not None else {}
     benchmark = read_benchmark(config)
-    try:
-        return asyncio.run(_evaluate(config, benchmark, prompts, console))
-    except BaseExceptionGroup as group:
-        raise _first_cause(group) from group
-
-
-def read_benchmark(config: PersonaMemConfig) -> Benchmark:
-    """Read both files and lay the contexts out.
-
-    Raises:
-        DeltaMemError: If a file is missing or is not what it should be.
-    """
-    questions_path, contexts_path = config.files()
-    questions, contexts = load_questions(questions_path), load_contexts(contexts_path)
-    reasons = {question.row: without_history(question, contexts) for question in questions.questions}
-    usable = [question for question in questions.questions if reasons[question.row] is None]
-    selected: list[Question] = []
-    taken: Counter[str] = Counter()
-    for question in questions.questions:
-        taken[question.persona] += 1
-        if config.limit is None or taken[question.persona] <= config.limit:
-            selected.append(question)
-    return Benchmark(
-        questions=questions,
-        contexts=contexts,
-        histories=tuple(histories(usable, contexts.contexts, keep_system=config.system_messages == "keep")),
-        selected=tuple(selected),
-        lost={record_key(question): lost for question in selected if (lost := reasons[question.row])},
-    )
+    return run_tasks(lambda: _evaluate(config, benchmark, prompts, console))
 
 
 async def _evaluate(
@@ -310,10 +234,3 @@ def _blocks(benchmark: Benchmark) -> dict[str, int]:
     agreed = sum(block is not None and block.agrees for block in blocks)
     missing = sum(block is None for block in blocks)
     return {"both_distances_agree": agreed, "they_do_not": len(blocks) - agreed - missing, "none": missing}
-
-
-def _first_cause(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    error: BaseException = group
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    return error

@@ -11,18 +11,17 @@ from collections.abc import Callable, Collection, Sequence
 from contextlib import AsyncExitStack, aclosing
 from dataclasses import dataclass
 
-from deltamem.errors import EmbedderUnavailableError
+from deltamem.errors import EmbedderUnavailableError, reason_of
 from eval.answering.asking import Asking
-from eval.locomo.progress import Shown
-from eval.locomo.run import RunFiles
+from eval.answering.protocol import ContextBlock
 from eval.personamem.histories import Asked, History
-from eval.personamem.retrieval import context, question_record, reason_of, search
+from eval.personamem.retrieval import block_rank, question_record
 from eval.results.records import IngestRecord, QuestionRecord
+from eval.running.files import RunFiles
+from eval.running.progress import Shown
+from eval.running.searching import SEARCHES_AT_ONCE, search_stores
 from eval.systems.ingesting import ingest_sessions
 from eval.systems.protocol import DialogueSession, Memory, System, SystemUnavailableError
-
-SEARCHES_AT_ONCE = 4
-"""An embedder works for one query at a time: more searches would wait in line, and their wait be counted as latency."""
 
 
 @dataclass(frozen=True)
@@ -164,11 +163,19 @@ class Run:
                 searches.create_task(self._search(asked, history, memory, answers))
 
     async def _search(self, asked: Asked, history: History, memory: Memory, answers: asyncio.TaskGroup) -> None:
-        async with self._searches:
-            found = await search(asked, memory, history.key.id, self._k, self._files.passages, ranked=self._system.ranked)
-        if found.error is not None:
-            self._finish(found)
+        record = question_record(asked)
+        passages, seconds, error = await search_stores([memory], record.question, self._k, self._searches)
+        if error is not None:
+            self._finish(record.model_copy(update={"error": error}))
             return
+        [best] = passages
+        found = record.model_copy(
+            update={
+                "retrieved": self._files.keep(best, history.key.id),
+                "ranks": block_rank(asked, best) if self._system.ranked and record.evidence else (),
+                "search_seconds": seconds,
+            }
+        )
         self._files.retrieved.add(found)
         answers.create_task(self._answer(asked, found))
 
@@ -179,7 +186,9 @@ class Run:
             found = found.model_copy(update={"answers": earlier.answers})
         if self._asking is not None:
             question = asked.question
-            found = await self._asking.ask(found, question.text, context(found, self._files.passages), question.options)
+            found = await self._asking.ask(
+                found, question.text, [ContextBlock("", self._files.found(found.retrieved))], question.options
+            )
         self._finish(found)
 
     def _give_up(self, questions: Sequence[Asked], reason: str) -> None:

@@ -36,8 +36,10 @@ def table(summary: Mapping[str, Any]) -> Table:
 
 
 def _metrics(scores: Mapping[str, Any]) -> list[str]:
-    """Accuracy first, then retrieval, what chance would give right below; single runs are left to the summary."""
-    return [name for name in scores if not name.startswith("accuracy_run") and name != "pass@1"]
+    """Accuracy first, then retrieval, what chance would give right below; the rest is left to the summary."""
+    precisions = [name for name in scores if name.startswith("precision@")]
+    hidden = {"pass@1", *precisions[:-1]}
+    return [name for name in scores if not name.startswith("accuracy_run") and name not in hidden]
 
 
 def _title(metric: str) -> str:
@@ -56,11 +58,16 @@ def _std(spread: Mapping[str, float] | None) -> str:
 
 def _caption(summary: Mapping[str, Any]) -> str:
     protocol, letters = summary["protocol"], summary["letters_named"]
+    blocks = summary["referenced_block"]
     runs = "mean of {} answers".format(protocol["runs"]) if protocol["runs"] > 1 else "one answer"
     lines = [
-        f"Top {protocol['k']}; accuracy: {runs} a question, guessing gives 25; recall of the referenced block.",
+        f"Top {protocol['k']}; accuracy: {runs} a question, guessing gives 25.",
         "Below each figure its 95% interval (bootstrap over personas).",
     ]
+    if "mrr" in summary["scores"]:
+        lines.insert(1, "Recall and precision: passages of the session that the question refers to.")
+        if unsure := blocks["they_do_not"] + blocks["none"]:
+            lines.insert(2, f"Which session that is, is not sure for {unsure} questions.")
     if letters["several"] or letters["none"]:
         lines.append(f"{letters['several']} answers name several letters, {letters['none']} none: they count as wrong.")
     return "\n".join(lines)

@@ -53,7 +53,7 @@ class DeltaMemSystem:
             policy: Decides about the memories.
             embedder: Embeds memories and queries.
             folder: Each store gets a folder in it.
-            settings: Prompts and limits of the manager. The names and, with `connect`, the window are filled in here.
+            settings: Prompts and limits of the manager. With `connect`, the window is filled in here.
             connect: Called once, before the first session that has to be read.
         """
         self._policy = policy
@@ -101,7 +101,7 @@ class DeltaMemSystem:
                     self._window = (await self._connect() if self._connect else self._settings.window_tokens,)
                 except DeltaMemError as error:
                     raise SystemUnavailableError(str(error)) from error
-        settings = replace(self._settings, person_name=owner, window_tokens=self._window[0])
+        settings = replace(self._settings, window_tokens=self._window[0])
         return MemoryManager(store, owner, self._policy, settings)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 
-from deltamem.errors import DeltaMemError, EmbedderUnavailableError
+from deltamem.errors import EmbedderUnavailableError, reason_of
 from eval.results.record_file import RecordFile
 from eval.results.records import Cost, IngestRecord
 from eval.systems.protocol import DialogueSession, Memory, StoreKey, SystemUnavailableError
@@ -67,9 +67,14 @@ async def _ingest(
     except (SystemUnavailableError, EmbedderUnavailableError):
         raise
     except Exception as error:  # one broken session must not lose the others
-        reason = str(error) if isinstance(error, DeltaMemError) else f"{type(error).__name__}: {error}"
         return IngestRecord(
-            store=key.id, owner=key.owner, session=session.id, number=number, outcome="failed", late=late, reason=reason
+            store=key.id,
+            owner=key.owner,
+            session=session.id,
+            number=number,
+            outcome="failed",
+            late=late,
+            reason=reason_of(error),
         )
     seconds = time.perf_counter() - started
     record = IngestRecord.of(key.id, key.owner, session.id, number, ingested, seconds, late=late)

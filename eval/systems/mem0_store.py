@@ -166,12 +166,7 @@ class Mem0Store:
             found = self._memory.search(query, top_k=k, filters={"user_id": _USER})["results"]
         except Exception as error:
             raise self._endpoint.told(error, "mem0's search") from error
-        return [
-            Passage(
-                result["memory"], time=datetime.fromisoformat(result["metadata"]["timestamp"]), similarity=result["score"]
-            )
-            for result in found
-        ]
+        return [_passage(result) for result in found]
 
 
 def _passage(result: dict[str, Any]) -> Passage:

@@ -86,8 +86,8 @@ class Mem0System:
             store = Mem0Store(
                 store_folder(self._folder, key), key, thread, lambda meter: self._make(key, meter), self._endpoint
             )
-            await store.run(store.load)
             try:
+                await store.run(store.load)
                 yield store
             finally:
                 await store.run(store.close)

@@ -27,8 +27,8 @@ WITH_MODEL = ("deltamem", "mem0", "langmem")
 """Those that need a language model (configuration group ``manager``) to keep their memories."""
 
 LEFT_OUT = {
-    "a_mem": "its only package on PyPI (a-mem 0.2.6, a third party's MCP server) needs a litellm whose pin of openai "
-    "conflicts with ours",
+    "a_mem": "its authors publish no package, and a-mem 0.2.6 on PyPI is a third party's MCP server, which takes a failed "
+    "call of the model for an empty answer",
 }
 """Systems that people ask for, and why they are not here."""
 

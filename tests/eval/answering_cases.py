@@ -48,7 +48,7 @@ def answerer(llm: LLM, own: Prompt | None = None, **options: Any) -> LLMAnswerer
 
 def judge(llm: LLM, name: str = "lenient", **options: Any) -> LLMJudge:
     own = load_prompt(f"judge_{name}", QUESTION_FIELDS)
-    defaults = {"labels": QUESTION_LABELS, "temperature": 0.0, "max_tokens": 32, "seed": 5, "attempts": 3}
+    defaults: dict[str, Any] = {"labels": QUESTION_LABELS, "temperature": 0.0, "max_tokens": 32, "seed": 5, "attempts": 3}
     return LLMJudge(name, llm, own, **defaults | options)
 
 

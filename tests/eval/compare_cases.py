@@ -75,7 +75,9 @@ def question(
     )
 
 
-def ingest(store: str, number: int, *, outcome: Any = "applied", memories: Sequence[str] | None = ("one", "two")) -> IngestRecord:
+def ingest(
+    store: str, number: int, *, outcome: Any = "applied", memories: Sequence[str] | None = ("one", "two")
+) -> IngestRecord:
     if outcome == "failed":
         return IngestRecord(store=store, owner="Ana", session=f"S{number}", number=number, outcome="failed", reason="broke")
     return IngestRecord(
@@ -107,7 +109,8 @@ def locomo_summary(
         "protocol": {"k": 20, "pooled": list(POOLED)},
         "data": {"file": "locomo10.json", "sha256": "ab" * 32, "questions": len(questions)},
         "scores": {
-            name: category_scores(questions, value, pooled=POOLED, order=ORDER, resamples=100) for name, value in values.items()
+            name: category_scores(questions, value, pooled=POOLED, order=ORDER, resamples=100)
+            for name, value in values.items()
         },
         "system_facts": {},
         "usage": {},

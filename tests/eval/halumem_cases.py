@@ -57,7 +57,7 @@ def session(time: str, said: list[dict[str, Any]], **more: Any) -> dict[str, Any
 
 
 def ana() -> dict[str, Any]:
-    """City, then another city: 5 points of which one is an update and one an interference; 3 questions; a generated session."""
+    """A city, then another: 5 points, one a searched update, one an interference; 3 questions; a generated session."""
     first, second, third, last = (f"Sep 0{day}, 2025, 10:00:00" for day in (1, 2, 3, 4))
     return {
         "uuid": ANA,
@@ -79,7 +79,9 @@ def ana() -> dict[str, Any]:
                     question("What is Ana's middle name?", "This is not known.", "Memory Boundary"),
                 ],
             ),
-            session(second, [turn("user", "What is 2 + 2?", second)], is_generated_qa_session=True, title="maths"),
+            session(
+                second, [turn("user", "What is 2 + 2? My sum is four.", second)], is_generated_qa_session=True, title="maths"
+            ),
             session(
                 third,
                 [turn("user", "I moved. My city is Denver.", third), turn("assistant", "Denver is high up.", third)],
@@ -154,7 +156,10 @@ def kind(body: dict[str, Any]) -> str:
 def parts(body: dict[str, Any]) -> dict[str, str]:
     """The sections of a prompt of ours by their headings."""
     pieces = re.split(r"^# (.*)$", body["messages"][0]["content"], flags=re.MULTILINE)
-    return {name: text.strip().split("\n\nName in one")[0].split("\n\nCompare")[0] for name, text in zip(pieces[1::2], pieces[2::2], strict=True)}
+    return {
+        name: text.strip().split("\n\nName in one")[0].split("\n\nCompare")[0]
+        for name, text in zip(pieces[1::2], pieces[2::2], strict=True)
+    }
 
 
 def models(body: dict[str, Any]) -> Reply:
@@ -192,7 +197,9 @@ def configured(*overrides: str) -> HalumemConfig:
     return validated(OmegaConf.merge(base, own, OmegaConf.from_dotlist(list(overrides))), HalumemConfig)
 
 
-def evaluate(monkeypatch: pytest.MonkeyPatch, folder: Path, *overrides: str, data: tuple[object, ...] = ()) -> dict[str, Any]:
+def evaluate(
+    monkeypatch: pytest.MonkeyPatch, folder: Path, *overrides: str, data: tuple[object, ...] = ()
+) -> dict[str, Any]:
     """A run in this process; the summary."""
     path = write(folder / "h.jsonl", *(data or (ana(), ben())))
     monkeypatch.setattr(evaluation, "make_embedder", lambda settings: OneAtATime(StemEmbedder()))

@@ -2,12 +2,14 @@
 
 import io
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from hydra import compose, initialize_config_dir
 from rich.console import Console
+from scripted_server import Reply, Served, completion
 
 import eval.locomo.evaluate as evaluation
 from deltamem.cli import CONFIGS, validated
@@ -123,3 +125,29 @@ def questions(folder: Path) -> dict[str, dict[str, Any]]:
     """The last record of each question in ``out/questions.jsonl``."""
     lines = (folder / "out" / "questions.jsonl").read_text().splitlines()
     return {record["key"]: record for record in map(json.loads, lines)}
+
+
+JUDGED = "You grade an answer"
+TRICK = "You check an answer to a trick question"
+
+
+def models(server: Served, *more: str) -> list[str]:
+    return [f"base_url={server.url}", "answer.model=tiny", "judge.probes=false", *more]
+
+
+def prompts(server: Served) -> list[str]:
+    """What was asked, without the checks whether the server is there."""
+    return [body["messages"][-1]["content"] for body in server.requests if body.get("max_tokens") != 1]
+
+
+def script(body: dict[str, Any]) -> Reply:
+    """Answers with 'red'; the lenient judge accepts all, the strict one only what is the reference."""
+    asked = body["messages"][0]["content"]
+    if asked.startswith(TRICK):
+        return completion('{"reason": "r", "label": "fooled"}', prompt_tokens=10, tokens=2)
+    if asked.startswith(JUDGED):
+        strict = "fact by fact" in asked
+        same = re.search(r"Reference answer: (.*)\nAnswer to grade: \1\n", asked)
+        label = "wrong" if strict and not same else "correct"
+        return completion(f'{{"reason": "r", "label": "{label}"}}', prompt_tokens=100, tokens=3)
+    return completion("red", prompt_tokens=1000, tokens=1)

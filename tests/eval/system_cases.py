@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -9,12 +10,25 @@ from typing import Any
 from omegaconf import OmegaConf
 
 from deltamem.cli import CONFIGS, validated
+from deltamem.embedding import Vectors
+from deltamem.errors import EmbedderUnavailableError
 from eval.settings import BenchmarkConfig
 from eval.systems.protocol import DialogueSession, DialogueTurn, Role, StoreKey
 
 SPEAKERS: dict[Role, str] = {"user": "Ana", "assistant": "Bo", "system": ""}
 
 ANA = StoreKey("conv-1.Ana", "Ana", batch_turns=2)
+
+
+class MissingEmbedder:
+    """An embedder that is not installed."""
+
+    name = "missing"
+
+    def documents(self, texts: Sequence[str]) -> Vectors:
+        raise EmbedderUnavailableError("fetch it")
+
+    queries = documents
 
 
 def talk(number: int, time: datetime, *said: tuple[Role, str]) -> DialogueSession:

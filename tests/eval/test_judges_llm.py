@@ -131,6 +131,13 @@ async def test_a_second_run_costs_nothing_not_even_for_unreadable_replies(tmp_pa
         assert len(server.requests) == 9, "nor those of another prompt"
 
 
+def test_line_breaks_within_strings_are_read() -> None:
+    assert last_object('{"reason": "Same\ndate.", "label": "wrong"}', ["label"]) == {
+        "reason": "Same\ndate.",
+        "label": "wrong",
+    }
+
+
 def test_an_object_needs_all_keys() -> None:
     text = '{"a": 1} {"a": 2, "b": {"c": 3}} {"b": 4}'
     assert last_object(text, ["a", "b"]) == {"a": "2", "b": '{"c": 3}'}

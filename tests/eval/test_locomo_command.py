@@ -15,6 +15,7 @@ from scripted_server import completion, serve
 
 import eval.locomo.evaluate as evaluation
 from deltamem.cli import run_hydra
+from eval.answering.probes import load_probes
 from eval.data import LOCOMO, find
 from eval.locomo.__main__ import main
 from eval.systems.embedding_lock import OneAtATime
@@ -107,6 +108,9 @@ def test_what_failed_is_counted_on_stderr(command, tmp_path: Path) -> None:
     assert done.err.startswith("16 failures (16 in judge), which the same command tries again; the first: judge: conv-1/0")
     assert done.err.count("\n") == 1
     assert "lenient judge on probes: accepts an unknown share" in done.out
+    # The probes of both judges, each asked three times in vain.
+    probes = 3 * 2 * len(load_probes())
+    assert f"probes: {probes:,} calls (0 cached), {probes:,} + {7 * probes:,} tokens" in done.out
 
 
 @pytest.mark.parametrize(
@@ -118,7 +122,7 @@ def test_what_failed_is_counted_on_stderr(command, tmp_path: Path) -> None:
         (["manager.modl=x"], "unknown config key 'manager.modl'"),
         (["+extra=1"], "unknown config key 'extra'"),
         (["cutoffs=[0]"], "config key 'cutoffs.0'"),
-        (["cutoffs=[50]"], "cutoffs has 50, but only k=20"),
+        (["cutoffs=[5,21]"], "cutoffs has 21, but only k=20"),
         (["categories=[6]"], "config key 'categories.0'"),
         (["captions=some"], "config key 'captions'"),
         (["judges=[mild]"], "config key 'judges.0'"),

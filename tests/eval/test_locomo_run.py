@@ -1,24 +1,17 @@
-"""Whole runs of the small file: what is counted, kept, asked for again, and never asked for twice."""
+"""Whole runs of the small file: what is counted, shown to whom, and never asked for twice."""
 
 import json
 import re
 from collections.abc import Callable
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
-from locomo_cases import audit, benchmark, evaluate, questions, write
-from scripted_server import Reply, Served, completion, failure, serve
+from locomo_cases import JUDGED, TRICK, audit, benchmark, evaluate, models, prompts, questions, script, write
+from scripted_server import Reply, completion, serve
 from system_scripts import manager_of
 
-import eval.locomo.evaluate as evaluation
 from deltamem.errors import DeltaMemError
-from eval.systems.full_context import FullContext, Transcript
-from eval.systems.protocol import DialogueSession, Ingested
-
-JUDGED = "You grade an answer"
-TRICK = "You check an answer to a trick question"
 
 
 @pytest.fixture
@@ -27,28 +20,6 @@ def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., dict[s
         return evaluate(monkeypatch, tmp_path, *overrides, data=data)
 
     return run
-
-
-def models(server: Served, *more: str) -> list[str]:
-    return [f"base_url={server.url}", "answer.model=tiny", "judge.probes=false", *more]
-
-
-def prompts(server: Served) -> list[str]:
-    """What was asked, without the checks whether the server is there."""
-    return [body["messages"][-1]["content"] for body in server.requests if body.get("max_tokens") != 1]
-
-
-def script(body: dict[str, Any]) -> Reply:
-    """Answers with 'red'; the lenient judge accepts all, the strict one only what is the reference."""
-    asked = body["messages"][0]["content"]
-    if asked.startswith(TRICK):
-        return completion('{"reason": "r", "label": "fooled"}', prompt_tokens=10, tokens=2)
-    if asked.startswith(JUDGED):
-        strict = "fact by fact" in asked
-        same = re.search(r"Reference answer: (.*)\nAnswer to grade: \1\n", asked)
-        label = "wrong" if strict and not same else "correct"
-        return completion(f'{{"reason": "r", "label": "{label}"}}', prompt_tokens=100, tokens=3)
-    return completion("red", prompt_tokens=1000, tokens=1)
 
 
 def test_offline_recall_by_hand(run, tmp_path: Path) -> None:
@@ -235,100 +206,6 @@ def test_the_oracle_is_shown_the_evidence_and_has_no_recall(run, tmp_path: Path)
         1,
         1,
     ]
-
-
-class Flaky(FullContext):
-    """Two stores, of which one does not open while `broken` has its id, and sessions that fail while `broken` has theirs."""
-
-    per_speaker = True
-
-    def __init__(self, broken: set[str]) -> None:
-        self._broken = broken
-        self.opened: list[str] = []
-
-    @asynccontextmanager
-    async def open(self, key):
-        if key.id in self._broken:
-            raise DeltaMemError("the disk is gone")
-        self.opened.append(key.id)
-        yield FlakyStore(self._broken)
-
-
-class FlakyStore(Transcript):
-    def __init__(self, broken: set[str]) -> None:
-        super().__init__()
-        self._broken = broken
-
-    async def ingest(self, session: DialogueSession) -> Ingested:
-        if session.id in self._broken:
-            raise DeltaMemError("unreadable today")
-        return await super().ingest(session)
-
-
-@pytest.fixture
-def flaky(monkeypatch: pytest.MonkeyPatch) -> Flaky:
-    system = Flaky(set())
-
-    @asynccontextmanager
-    async def open_system(*args, **kwargs):
-        yield system
-
-    monkeypatch.setattr(evaluation, "open_system", open_system)
-    return system
-
-
-def test_a_store_that_does_not_open_costs_its_own_questions_only(run, flaky: Flaky) -> None:
-    flaky._broken.add("conv-1.Bo")
-    summary = run()
-    assert summary["failures"]["by_stage"] == {"search": 8}
-    assert "conv-1/0: the store cannot be opened: the disk is gone" in summary["failures"]["first"][0]
-    assert (summary["accounting"]["asked"], summary["accounting"]["failed"]) == (1, 8)
-    flaky._broken.clear()
-    assert run()["failures"]["count"] == 0
-
-
-def test_questions_are_searched_again_once_a_missing_session_came_in(run, flaky: Flaky, tmp_path: Path) -> None:
-    flaky._broken.add("session_10")
-    with serve(script) as server:
-        overrides = models(server, "cache=null")
-        summary = run(*overrides)
-        assert summary["sessions"] == {"total": 6, "applied": 4, "unreadable": 0, "failed": 2, "late": 0}
-        assert summary["failures"]["by_stage"] == {"ingest": 2}
-        assert len(questions(tmp_path)["conv-1/0"]["retrieved"]) == 2
-        asked = len(prompts(server))
-        summary = run(*overrides)  # still missing: what was found stays, and is not answered again
-        assert len(prompts(server)) == asked
-        assert summary["failures"]["count"] == 2
-        flaky._broken.clear()
-        summary = run(*overrides)
-        assert summary["failures"]["count"] == 0
-        assert len(questions(tmp_path)["conv-1/0"]["retrieved"]) == 4
-        # All of conv-1 is answered and judged anew, conv-2 is not: 6 with two judges, 2 with one.
-        assert len(prompts(server)) == asked + 6 * 3 + 2 * 2
-        flaky.opened.clear()
-        run(*overrides)
-        assert flaky.opened == []
-
-
-def test_passages_of_unknown_origin_have_no_recall(run, flaky: Flaky, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Flaky, "ranked", True)
-
-    async def search(self, query: str, k: int):
-        from eval.systems.protocol import Passage
-
-        return [Passage("a memory")]
-
-    monkeypatch.setattr(FlakyStore, "search", search)
-    assert not any(name.startswith("recall") for name in run()["scores"])
-
-
-def test_a_broken_answer_is_asked_again_by_the_same_command(run) -> None:
-    with serve(lambda body: failure(500)) as server, pytest.raises(DeltaMemError):
-        run(*models(server, "answer.max_retries=0", "judge.max_retries=0"))
-    with serve(lambda body: completion("red") if body.get("max_tokens") == 1 else failure(400)) as server:
-        summary = run(*models(server))
-        assert summary["failures"]["by_stage"] == {"answer": 9}
-        assert summary["scores"].keys() <= {"recall@5", "recall@10", "recall@20", "mrr"}
 
 
 def test_deltamem_keeps_two_memories_that_last(run, tmp_path: Path) -> None:

@@ -20,8 +20,15 @@ from scripted_server import Reply, Served, completion, failure, serve
 from deltamem.cli import CONFIGS
 from deltamem.errors import DeltaMemError
 from eval.personamem.__main__ import main
+from eval.results import summary as summaries
 
 ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(autouse=True)
+def _quick_summaries(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(summaries, "git_commit", lambda: None)  # asks git
+    monkeypatch.setattr(summaries, "versions", lambda packages: {})  # looks through all packages
 
 
 def config(tmp_path: Path, *overrides: str) -> DictConfig:

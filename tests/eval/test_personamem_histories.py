@@ -5,7 +5,7 @@ from datetime import datetime
 from itertools import pairwise
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from personamem_cases import ANA, BO, BO_AGAIN, contexts, rows, write_contexts, write_questions
 
@@ -72,6 +72,7 @@ def test_persona_texts_can_be_dropped(tmp_path) -> None:
     assert ana.asked[0].turns == 8
 
 
+@settings(max_examples=60)
 @given(
     roles=st.text("sua", min_size=1, max_size=30),
     ends=st.lists(st.integers(1, 30), min_size=1, max_size=8),
@@ -100,6 +101,7 @@ def test_what_is_fed_before_a_question_is_its_history_and_nothing_else(
     assert times == sorted(set(times))
 
 
+@settings(max_examples=60)
 @given(
     roles=st.text("sua", min_size=2, max_size=20),
     end=st.integers(1, 20),

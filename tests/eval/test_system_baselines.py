@@ -12,7 +12,7 @@ import pytest
 from episode_texts import WordEmbedder
 from hypothesis import given
 from hypothesis import strategies as st
-from system_cases import ANA, dialogue, talk
+from system_cases import ANA, MissingEmbedder, dialogue, talk
 
 from deltamem.embedding import Vectors
 from deltamem.errors import EmbedderUnavailableError
@@ -80,16 +80,8 @@ def test_search_is_an_exact_ranking(texts: list[str], k: int) -> None:
 
 
 async def test_an_embedder_that_is_missing_is_told_when_a_store_is_opened() -> None:
-    class Missing:
-        name = "missing"
-
-        def documents(self, texts: Sequence[str]) -> Vectors:
-            raise EmbedderUnavailableError("fetch it")
-
-        queries = documents
-
     with pytest.raises(EmbedderUnavailableError, match="fetch it"):
-        async with NaiveRag(Missing(), with_time=True).open(ANA):
+        async with NaiveRag(MissingEmbedder(), with_time=True).open(ANA):
             pass
 
 

@@ -15,11 +15,11 @@ import pytest
 from episode_texts import WordEmbedder
 from rule_model import RulePolicy, answer
 from scripted_server import Reply, Script, completion, failure, serve, unused_url
-from system_cases import ANA, benchmark_config, dialogue, talk
+from system_cases import ANA, MissingEmbedder, benchmark_config, dialogue, talk
 
 from deltamem.bank.store import MemoryStore
 from deltamem.episode import Message
-from deltamem.errors import DeltaMemError
+from deltamem.errors import DeltaMemError, EmbedderUnavailableError
 from deltamem.history import History
 from deltamem.manager import ManagerSettings
 from deltamem.policy import Completion
@@ -247,6 +247,20 @@ async def test_nonsense_is_counted_and_not_asked_for_again(tmp_path: Path) -> No
     assert [record.outcome for record in records] == ["applied", "unreadable", "applied"]
     assert sum(records[1].violations.values()) > 0 and records[1].cost.calls > 1 and records[1].memories == ()
     assert await run(configure(tmp_path, unused_url())) == records
+    # The store itself does not know the session, so that it can be given again.
+    async with DeltaMemSystem(RulePolicy(), WordEmbedder(), tmp_path / "memory").open(ANA) as memory:
+        assert list(memory.known) == ["s1", "s3"]
+        assert (await memory.ingest(dialogue()[1])).memories == (DENVER,)
+
+
+async def test_an_unreadable_session_is_not_known(tmp_path: Path) -> None:
+    class Teapot(RulePolicy):
+        async def complete(self, messages: Sequence[Message]) -> Completion:
+            return Completion("I am a teapot.", truncated=False, tokens=4)
+
+    async with DeltaMemSystem(Teapot(), WordEmbedder(), tmp_path).open(ANA) as memory:
+        ingested = await memory.ingest(dialogue()[0])
+        assert not ingested.readable and ingested.memories == () and ingested.usage.calls > 1 and not memory.known
 
 
 async def test_cached_answers_are_counted(tmp_path: Path) -> None:
@@ -351,6 +365,12 @@ async def test_ids_that_cannot_name_a_folder(tmp_path: Path, name: str) -> None:
         async with DeltaMemSystem(RulePolicy(), WordEmbedder(), tmp_path).open(StoreKey(name, "Ana")):
             pass
     assert list(tmp_path.iterdir()) == []
+
+
+async def test_an_embedder_that_is_missing_is_told_when_a_store_is_opened(tmp_path: Path) -> None:
+    with pytest.raises(EmbedderUnavailableError, match="fetch it"):
+        async with DeltaMemSystem(RulePolicy(), MissingEmbedder(), tmp_path).open(ANA):
+            pass
 
 
 async def test_a_store_is_open_once(tmp_path: Path) -> None:

@@ -118,9 +118,7 @@ class TestMem0:
         assert ("document", "Ana likes tea.") in embedder.seen and ("query", "What is liked?") in embedder.seen
         assert ("query", "user: Ana: Now I like coffee.\n") in embedder.seen  # its own search for what is known already
 
-    @pytest.mark.parametrize(
-        "answer", ["I will remember that!", "[1]", '{"memory": ["tea"]}', '{"memory": 5}', "null", "", None]
-    )
+    @pytest.mark.parametrize("answer", ["I will remember that!", '{"memory": ["tea"]}', "null", None])
     async def test_an_answer_that_it_cannot_read_is_told(self, tmp_path: Path, answer: str | None) -> None:
         with serve(replies(completion(answer), extracted("Ana owns a dog."))) as server:
             system = Mem0System(tmp_path, WordEmbedder(), manager(server.url), None, seed=0)
@@ -138,7 +136,7 @@ class TestMem0:
                 assert (none.readable, none.violations, none.usage.calls) == (False, {"unreadable_answer": 2}, 2)
                 assert "s1" in memory.known and await memory.search("dog", 5) == []
 
-    @pytest.mark.parametrize("answer", ['```json\n{"memory": []}\n```', '{"memory": null}', "{}", 'So: {"memory": []}'])
+    @pytest.mark.parametrize("answer", ['```json\n{"memory": []}\n```', 'So: {"memory": null}'])
     async def test_nothing_new_is_no_violation(self, tmp_path: Path, answer: str) -> None:
         with serve(replies(completion(answer))) as server:
             async with Mem0System(tmp_path, WordEmbedder(), manager(server.url), None, seed=0).open(WHOLE) as memory:
@@ -292,7 +290,11 @@ class TestLangMem:
         assert (ingested.memories, ingested.usage.calls, ingested.usage.searches) == ((), 2, 2)
 
     @pytest.mark.parametrize(
-        "script", [replies(failure(400, "no tools here")), replies(calls(), failure(400, "no tools here"))]
+        "script",
+        [
+            replies(failure(400, "no tools here")),
+            replies(calls(("Memory", {"content": "Ana likes tea."})), failure(400, "no tools here")),
+        ],
     )
     async def test_a_failure_of_the_model_ends_the_session_at_once(self, script: Script) -> None:
         with serve(script) as server:

@@ -1,0 +1,186 @@
+from __future__ import annotations
+
+import json
+import os
+import re
+from datetime import datetime
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+from compare_cases import ORDER, ingest, question, write_run
+
+from deltamem.errors import DeltaMemError
+from eval.compare import browse
+from eval.compare.browse import browse_data, outcome, point_outcome, text_length
+from eval.compare.loading import load_runs
+from eval.compare.page import render, write_report
+from eval.halumem.records import PointRecord
+from eval.results.record_file import RecordFile
+from eval.results.records import AnswerRecord, PassageRecord, QuestionRecord, Verdict
+from eval.systems.protocol import Passage
+
+EVIL = "</script><script>alert('x')</script><img src=x onerror=alert(1)> & <!-- \u2028"
+
+
+class Page(HTMLParser):
+    """The elements of a page, its text outside scripts, and its embedded data."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.attributes: list[tuple[str, str | None]] = []
+        self.text = ""
+        self.scripts: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.attributes += attrs
+        if tag == "script":
+            self.scripts.append("")
+
+    def handle_data(self, data: str) -> None:
+        if self.lasttag == "script" and self.scripts and self.cdata_elem == "script":
+            self.scripts[-1] += data
+        else:
+            self.text += data
+
+
+def test_everything_that_was_read_is_escaped(tmp_path: Path) -> None:
+    passage = Passage(EVIL, datetime(2023, 5, 8, 13, 56), (EVIL,))
+    name = PassageRecord.of(passage, "store").id
+    asked = question("conv-1/1", "temporal", text=EVIL, passages=[name], asked=EVIL)
+    verdicts = {"lenient": Verdict(label="correct", reason=EVIL), EVIL: Verdict(label=EVIL)}
+    answer = asked.answers[0].model_copy(update={"verdicts": verdicts})
+    asked = asked.model_copy(update={"answers": (answer,), "gold": EVIL, "notes": (EVIL,), "evidence": (EVIL,)})
+    other = question("conv-2/1", EVIL.replace("/", "|"))
+    folder = tmp_path / "<b>$^$ & _run"
+    run = write_run(folder, [asked, other], passages=[passage], problems=[EVIL], config={"answer.model": EVIL})
+
+    text = write_report([run], tmp_path / "report.html").read_text(encoding="utf-8")
+    page = Page(text)
+    assert page.tags.count("script") == 2 and len(page.scripts) == 2
+    assert "img" not in page.tags and "b" not in page.tags
+    assert not {name for name, _ in page.attributes} & {"onerror", "onload", "onclick"}
+    (data,) = json.loads(page.scripts[0])
+    item = data["items"][0]
+    assert item["question"] == EVIL and item["gold"] == EVIL
+    assert item["answers"][0]["verdicts"]["lenient"]["reason"] == EVIL
+    assert data["passages"] == [[EVIL, "2023-05-08 13:56", "store", EVIL]]
+    assert item["found"] == [[0, 0.5]]
+    assert "innerHTML" not in page.scripts[1]
+
+
+def test_tables_charts_and_warnings_are_on_the_page_which_needs_nothing_from_outside(tmp_path: Path) -> None:
+    points = [{"session": number, "mean": 0.5, "low": 0.4, "high": 0.6, "users": 2} for number in range(3)]
+    records = [question(f"conv-{number % 3}/{number}", ORDER[number % 5]) for number in range(10)]
+    sessions = [ingest("conv-0", 0), ingest("conv-1", 0, outcome="failed")]
+    first = write_run(tmp_path / "first", records, sessions=sessions, more={"cumulative": points})
+    second = write_run(tmp_path / "second", records, sessions=sessions[:1], config={"judge.model": "other"})
+    page = Page(render(load_runs([first, second])))
+    outside = [
+        value for name, value in page.attributes if name in ("src", "srcset") or (name == "href" and str(value)[:1] != "#")
+    ]
+    assert not outside and "@import" not in page.text and not re.search(r"url\((?!#)", page.text)
+    assert page.tags.count("svg") == 6  # both judges, by session, two costs, latency
+    for expected in (
+        "These runs were not made under the same conditions",
+        "judge model differs",
+        "published, not measured here: DeltaMem, arXiv 2604.01560, Table 1",
+        "DeltaMem-8B-RL",
+        "full_context",
+        "python -m eval.locomo system=full_context",
+        "in doubt",
+        "Differences on the same questions",
+        "1 failures (1 ingest) are left out",
+    ):
+        assert expected in page.text, expected
+
+
+def verdicts(*labels: str | None) -> QuestionRecord:
+    answers = tuple(
+        AnswerRecord(text="x", verdicts={"j": Verdict(label=label, error=None if label else "prose")}) for label in labels
+    )
+    return QuestionRecord(key="a/1", group="a", category="c", question="q", answers=answers)
+
+
+def test_outcomes() -> None:
+    assert outcome(verdicts("correct", "Correct")) == "right"
+    assert outcome(verdicts("wrong", "fooled")) == "wrong"
+    assert outcome(verdicts("correct", "wrong")) == "disagreement"
+    assert outcome(verdicts("correct", None)) == "failed"
+    assert outcome(verdicts()) == "not judged"
+    choice = AnswerRecord(text="(a)", scores={"correct": 0.0})
+    assert outcome(verdicts().model_copy(update={"answers": (choice,)})) == "wrong"
+
+
+@pytest.mark.parametrize(
+    ("kind", "source", "label", "expected"),
+    [
+        ("integrity", "system", "2", "right"),
+        ("integrity", "system", "1", "wrong"),
+        ("integrity", "interference", "0", "right"),
+        ("integrity", "interference", "2", "wrong"),
+        ("update", "secondary", "correct", "right"),
+        ("update", "secondary", "omission", "wrong"),
+        ("update", "secondary", None, "not judged"),
+    ],
+)
+def test_outcomes_of_points(kind: str, source: str, label: str | None, expected: str) -> None:
+    fields = {"key": "u/S1/p1", "kind": kind, "user": "u", "session": 0, "text": "t", "source": source}
+    verdict = None if label is None else Verdict(label=label)
+    assert point_outcome(PointRecord.model_validate({**fields, "verdict": verdict})) == expected
+    assert point_outcome(PointRecord.model_validate({**fields, "error": "gone"})) == "failed"
+
+
+def test_memory_points_are_browsable_wrong_ones_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = write_run(tmp_path / "run", [question("u/1", "Basic Fact Recall")], benchmark="HaluMem-Medium")
+    with RecordFile(folder / "points.jsonl", PointRecord, lambda record: record.key) as file:
+        for number, label in enumerate(("2", "0", "2")):
+            fields = {"key": f"u/S0/p{number}", "user": "u", "session": 0, "text": f"point {number}"}
+            file.add(PointRecord(kind="integrity", source="system", verdict=Verdict(label=label), **fields))
+    monkeypatch.setattr(browse, "POINTS_SHOWN", 2)
+    (data,) = json.loads(browse_data(load_runs([folder])))
+    assert data["points"] == [2, 3]
+    assert [item["question"] for item in data["items"]] == ["What?", "point 1", "point 0"]
+    assert data["items"][1]["answers"][0]["verdicts"]["integrity"]["label"] == "0"
+
+
+def test_long_passages_are_cut_and_it_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(browse, "TEXT_BUDGET", 1_000)
+    passages = [Passage("x" * 900), Passage("y" * 900), Passage("short")]
+    ids = [PassageRecord.of(passage, "store").id for passage in passages]
+    records = [PassageRecord.of(passage, "store") for passage in passages]
+    assert text_length(records) == 250
+    assert text_length(records[:1]) is None
+    run = write_run(tmp_path / "run", [question("a/1", "temporal", passages=[*ids, "gone"])], passages=passages)
+    (data,) = json.loads(browse_data(load_runs([run])))
+    assert data["cut"] == 250
+    assert [len(passage[0]) for passage in data["passages"]] == [251, 251, 5]
+    assert len(data["items"][0]["found"]) == 3, "a passage that is not in the file is left out"
+
+
+def test_passages_are_embedded_once(tmp_path: Path) -> None:
+    passages = [Passage(f"passage {number} " + "word " * 40) for number in range(40)]
+    ids = [PassageRecord.of(passage, "store").id for passage in passages]
+    records = [question(f"conv-{number % 10}/{number}", ORDER[number % 5], passages=ids) for number in range(200)]
+    run = write_run(tmp_path / "run", records, passages=passages)
+    text = browse_data(load_runs([run]))
+    assert text.count("passage 7 word") == 1
+    assert len(text) < 300_000
+
+
+def test_the_name_of_a_folder_that_is_no_text_does_not_break_the_page(tmp_path: Path) -> None:
+    run = tmp_path / os.fsdecode(b"run\xff")
+    try:
+        write_run(run, [question("a/1", "temporal")])
+    except OSError:
+        pytest.skip("this file system takes only UTF-8 names")
+    assert "run?" in write_report([run], tmp_path / "report.html").read_text(encoding="utf-8")
+
+
+def test_a_page_that_cannot_be_written(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", [question("a/1", "temporal")])
+    with pytest.raises(DeltaMemError, match=r"nowhere.*report\.html: the report cannot be written"):
+        write_report([run], tmp_path / "nowhere" / "report.html")

@@ -1,0 +1,240 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from compare_cases import ORDER, ingest, question, write_run
+
+from eval.compare.comparable import differences, gaps
+from eval.compare.costs import cost_table, probe_table
+from eval.compare.loading import Run, family, load_runs
+from eval.compare.paired import paired_differences
+from eval.compare.tables import Row, Table, command_for, judge_table, paper_tables, score_table
+from eval.results.records import QuestionRecord
+
+PROBE = {"estimate": 0.1, "low": 0.05, "high": 0.2, "count": 30, "groups": 30}
+
+
+def questions(right: set[int], *, groups: int = 4) -> list[QuestionRecord]:
+    """Twenty questions; the lenient judge accepts those in `right`, the strict one those of them that are even."""
+    return [
+        question(
+            f"conv-{number % groups}/{number}",
+            ORDER[number % 5],
+            lenient="correct" if number in right else "wrong",
+            strict="correct" if number in right and number % 2 == 0 else "wrong",
+            f1=0.5,
+        )
+        for number in range(20)
+    ]
+
+
+def cell(table: Table, row: Row, key: str) -> str:
+    shown = row.cells[[column.key for column in table.columns].index(key)]
+    return "" if shown is None else shown.text
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> list[Run]:
+    ours = write_run(
+        tmp_path / "ours",
+        questions(set(range(20))),
+        sessions=[ingest("conv-0", number) for number in range(3)],
+        config={"system": "deltamem"},
+        probes=[{"judge": "lenient", "false_accept": PROBE, "false_reject": None}],
+        more={"ceiling": {"temporal": 0.95, "all": 0.9357}},
+    )
+    naive = write_run(tmp_path / "naive", questions({0, 1, 2, 3, 5, 6, 7, 8}), sessions=[ingest("conv-0", 0, memories=None)])
+    return load_runs([ours, naive])
+
+
+def test_table_1_has_our_rows_then_what_was_not_run_then_published_rows(runs: list[Run]) -> None:
+    table = paper_tables(runs)[0]
+    kinds = [row.kind for row in table.rows]
+    assert kinds == sorted(kinds, key=["ours", "missing", "published"].index), "published rows are never among ours"
+    lenient, strict, ceiling = [row for row in table.rows if row.label == "ours"]
+    assert cell(table, lenient, "all/judge") == "100.00"
+    assert cell(table, lenient, "all/f1") == "50.00"
+    assert cell(table, strict, "all/f1") == "25.00", "locomo_f1 of the cases is half of set_f1"
+    assert "strict" in strict.detail and "locomo_f1" in strict.detail
+    assert cell(table, strict, "single-hop/judge") == "50.00"  # of 0, 5, 10, 15
+    assert cell(table, ceiling, "all/judge") == "93.57"
+    assert "n=16" in str(lenient.cells[-1]), "the count is told where it is not that of the benchmark"
+    (missing,) = [row for row in table.rows if row.kind == "missing"]
+    assert missing.label == "full_context"
+    assert "python -m eval.locomo system=full_context" in missing.detail
+    published = next(row for row in table.rows if row.label == "DeltaMem-8B-RL")
+    assert cell(table, published, "temporal/judge") == "73.83"
+    assert "Table 1" in published.source
+
+
+def test_both_baselines_have_a_row_where_neither_was_run(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "oracle", questions({1}), config={"system": "oracle", "limit": 2, "judge.model": "grader"})
+    (loaded,) = load_runs([run])
+    for table in paper_tables([loaded]):
+        assert [row.label for row in table.rows if row.kind == "missing"] == ["full_context", "naive_rag"]
+    assert command_for("naive_rag", loaded) == (
+        "python -m eval.locomo system=naive_rag out=runs/locomo_naive_rag base_url=http://localhost:1/v1 "
+        "answer.model=answerer judge.model=grader limit=2"
+    )
+
+
+def test_abstention_and_queries_by_memory_have_tables_of_their_own(runs: list[Run]) -> None:
+    _, abstention, queries = paper_tables(runs)
+    assert cell(abstention, abstention.rows[0], "adversarial/abstention") == "50.00"
+    assert cell(queries, queries.rows[0], "all/queries_per_memory") == "0.50"
+    naive = next(row for row in queries.rows if row.label == "naive")
+    assert cell(queries, naive, "all/queries_per_memory") == "", "it writes no memories"
+
+
+def test_judges_stand_side_by_side(runs: list[Run]) -> None:
+    table = judge_table(runs)
+    assert [(column.title, column.heading) for column in table.columns] == [
+        ("ours", "lenient"),
+        ("ours", "strict"),
+        ("naive", "lenient"),
+        ("naive", "strict"),
+    ]
+    overall = table.rows[-1]
+    assert [shown.text for shown in overall.cells if shown is not None] == ["100.00", "50.00", "50.00", "25.00"]
+
+
+def test_all_scores_of_all_runs(runs: list[Run]) -> None:
+    table = score_table(runs)
+    assert {(row.label, row.detail) for row in table.rows} >= {("recall@5", "naive"), ("abstention", "ours")}
+    assert [column.title for column in table.columns][:2] == ["single-hop 4", "multi-hop 4"]
+
+
+def test_cost_and_probes(runs: list[Run]) -> None:
+    rows = {row.label: [shown and shown.text for shown in row.cells] for row in cost_table(runs).rows}
+    assert rows["ingest: tokens read"] == ["900", "300"]
+    assert rows["ingest: calls"] == ["6", "2"]
+    assert rows["memories written"] == ["6", None]
+    assert rows["answer: seconds, p50 / p95"] == ["1 / 1", "1 / 1"]
+    assert rows["context tokens by answer, estimated"] == ["1,000", "1,000"]
+    assert rows["wall seconds of the last invocation, ingest"] == ["3.0", "3.0"]
+    accept, reject = probe_table(runs).rows
+    assert accept.cells[0] is not None and accept.cells[0].text == "10.0"
+    assert accept.cells[1] is None
+    assert reject.cells == (None, None)
+
+
+def test_paired_difference_by_hand(runs: list[Run]) -> None:
+    found = {one.metric: one for one in paired_differences(runs)}
+    lenient = found["lenient"]
+    assert (lenient.first, lenient.second) == ("ours", "naive")
+    assert lenient.interval.estimate == pytest.approx(0.5)
+    assert lenient.interval.count == 16, "category 5 is not part of it"
+    assert lenient.apart
+    assert found["abstention"].interval.count == 4
+    assert found["set_f1"].interval.estimate == 0
+    assert not found["set_f1"].apart
+    assert found["recall@5"].interval.estimate == 0
+    assert found["recall@5"].interval.count == 16
+
+
+def test_a_failed_verdict_in_either_run_leaves_the_question_out_of_the_difference(tmp_path: Path) -> None:
+    first = [question("a/1", "temporal", lenient="correct"), question("b/1", "temporal", lenient="correct")]
+    second = [question("a/1", "temporal", lenient=None), question("b/1", "temporal", lenient="wrong")]
+    loaded = load_runs([write_run(tmp_path / "first", first), write_run(tmp_path / "second", second)])
+    found = {one.metric: one for one in paired_differences(loaded)}
+    assert found["lenient"].interval.count == 1
+    assert found["lenient"].interval.estimate == 1.0
+    assert not found["lenient"].apart, "one group has no interval"
+
+
+def test_runs_on_other_data_are_not_paired(tmp_path: Path) -> None:
+    data = {"file": "x.json", "sha256": "ef" * 32, "questions": 1}
+    one = write_run(tmp_path / "one", [question("a/1", "temporal")])
+    two = write_run(tmp_path / "two", [question("a/1", "temporal")], data=data)
+    three = write_run(tmp_path / "three", [question("a/1", "temporal", asked="Another question?")])
+    assert paired_differences(load_runs([one, two])) == []
+    assert paired_differences(load_runs([one, three])) == []
+
+
+@pytest.mark.parametrize(
+    ("config", "changes", "expected"),
+    [
+        ({"answer.model": "other"}, {}, "answer model differs: one: answerer; two: other"),
+        ({"judge.model": "other"}, {}, "judge model differs"),
+        ({"embedder.name": "other"}, {}, "embedder differs"),
+        ({"answer.context_tokens": 100}, {}, "protocol context_tokens differs: one: 40000; two: 100"),
+        ({}, {"protocol": {"k": 10}}, "protocol k differs: one: 20; two: 10"),
+        ({}, {"data": {"sha256": "ef" * 32, "questions": 1}}, "data sha256 differs: one: abababababab; two: efefefefefef"),
+        ({}, {"prompt_hashes": {"judge_lenient": "ef" * 32}}, "prompt judge_lenient differs"),
+        ({"limit": 3}, {}, "limit differs: one: null; two: 3"),
+    ],
+)
+def test_what_differs_is_said(tmp_path: Path, config: dict[str, object], changes: dict[str, object], expected: str) -> None:
+    one = write_run(tmp_path / "one", [question("a/1", "temporal")], config={"judge.model": "grader"})
+    two = write_run(tmp_path / "two", [question("a/1", "temporal")], config={"judge.model": "grader", **config}, **changes)
+    assert any(note.startswith(expected) for note in differences(load_runs([one, two])))
+
+
+def test_the_system_and_its_own_prompts_may_differ(tmp_path: Path) -> None:
+    hashes = {"judge_lenient": "cd" * 32}
+    asked = [question("a/1", "temporal")]
+    one = write_run(tmp_path / "one", asked, prompt_hashes=hashes | {"session": "00" * 32}, protocol={"k_each_store": 20})
+    two = write_run(tmp_path / "two", asked, prompt_hashes=hashes, config={"system": "mem0"}, protocol={"k_each_store": 40})
+    assert differences(load_runs([one, two])) == []
+
+
+def test_one_run_differs_from_nothing(runs: list[Run]) -> None:
+    assert differences(runs[:1]) == []
+    assert paired_differences(runs[:1]) == []
+
+
+def test_gaps_are_said(tmp_path: Path) -> None:
+    broken = [question("a/1", "temporal", lenient=None)]
+    sessions = [ingest("a", 0, outcome="unreadable"), ingest("a", 1, outcome="failed")]
+    data = {"sha256": "ab" * 32, "questions": 1986}
+    (run,) = load_runs([write_run(tmp_path / "run", broken, sessions=sessions, data=data)])
+    notes = gaps(run)
+    assert any("1 of 1,986 questions" in note for note in notes)
+    assert any("2 failures (1 ingest, 1 judge) are left out of the scores" in note for note in notes)
+    assert any("1 sessions could not be understood" in note for note in notes)
+
+
+def test_families_and_names(tmp_path: Path) -> None:
+    assert [family(name) for name in ("LoCoMo", "HaluMem-Medium (part)", "PersonaMem 32k", "Other")] == [
+        "locomo",
+        "halumem",
+        "personamem",
+        "other",
+    ]
+    paths = [write_run(tmp_path / parent / "run", [question("a/1", "temporal")]) for parent in ("x", "y")]
+    assert [run.name for run in load_runs([*paths, paths[0]])] == ["x/run", "y/run"]
+
+
+def test_halumem_and_personamem_rows(tmp_path: Path) -> None:
+    def interval(estimate: float) -> dict[str, float]:
+        return {"estimate": estimate, "low": 0.0, "high": 1.0, "count": 5, "groups": 2}
+
+    scores = {
+        "memory_extraction_f1": {"all": interval(0.25)},
+        "recall(all)": {"all": interval(0.1)},
+        "recall(valid)": {"all": interval(0.2)},
+        "correct_update_memory_ratio(all)": {"all": interval(0.3)},
+        "correct_qa_ratio(all)": {"all": interval(0.4), "Basic Fact Recall": interval(0.4)},
+        "strict_correct_qa_ratio(all)": {"all": interval(0.15)},
+    }
+    asked = [question("a/1", "Basic Fact Recall")]
+    (halumem,) = load_runs([write_run(tmp_path / "h", asked, benchmark="HaluMem-Medium", scores=scores)])
+    table, operations = paper_tables([halumem])
+    first, strict = [row for row in table.rows if row.kind == "ours"]
+    assert [cell(table, first, key) for key in ("extraction/f1", "update/correct", "qa/correct")] == [
+        "25.00",
+        "30.00",
+        "40.00",
+    ]
+    assert cell(table, strict, "qa/correct") == "15.00"
+    every, valid, _ = [row for row in operations.rows if row.kind == "ours"]
+    assert cell(operations, every, "extraction/recall") == "10.00"
+    assert cell(operations, valid, "extraction/recall") == "20.00"
+    assert any(row.label == "MemOS" for row in operations.rows)
+
+    scores = {"accuracy": {"suggest_new_ideas": interval(0.5), "all": interval(0.5)}}
+    (personamem,) = load_runs([write_run(tmp_path / "p", asked, benchmark="PersonaMem 32k", scores=scores)])
+    (table,) = paper_tables([personamem])
+    assert cell(table, table.rows[0], "suggest_new_ideas/accuracy") == "50.00"
+    assert [column.title for column in table.columns][-1] == "Overall 589"

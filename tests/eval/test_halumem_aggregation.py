@@ -1,0 +1,200 @@
+"""The formulas of PROTOCOLS 2.6: the worked numbers, each formula by hand, and a second implementation on random records."""
+
+from fractions import Fraction
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from deltamem.errors import DeltaMemError
+from eval.halumem import JudgeRecord, aggregate
+from eval.halumem.aggregation import f1, point_judgement, question_judgements
+from eval.halumem.records import PointRecord
+from eval.results.records import AnswerRecord, QuestionRecord, Verdict
+
+
+def integrity(label, source="secondary", importance=1.0, kind="Persona Memory") -> JudgeRecord:
+    return JudgeRecord("integrity", label, memory_type=kind, source=source, importance=importance)
+
+
+def accuracy(label, included) -> JudgeRecord:
+    return JudgeRecord("accuracy", label, included=included)
+
+
+def test_the_worked_numbers() -> None:
+    # 9/185, (9 + 130/2)/185, 10/39 and (300 + 1/2)/301 give the published decimals.
+    records = [integrity("2")] * 9 + [integrity("1")] * 130 + [integrity("0")] * 46
+    records += [integrity("0", "interference")] * 10 + [integrity("1", "interference")] * 9
+    records += [integrity("2", "interference")] * 20
+    records += [accuracy("2", True)] * 40 + [accuracy("2", False)] * 260 + [accuracy("1", False)]
+    result = aggregate(records)
+    for scope in ("all", "valid"):
+        assert round(result["memory_integrity"][f"recall({scope})"], 5) == 0.04865
+        assert round(result["memory_integrity"][f"weighted_recall({scope})"], 5) == 0.4
+        assert round(result["memory_accuracy"][f"interference_accuracy({scope})"], 5) == 0.25641
+        assert result["memory_accuracy"][f"target_accuracy({scope})"] == 1
+        assert round(result["memory_accuracy"][f"weighted_accuracy({scope})"], 5) == 0.99834
+    assert round(result["memory_extraction_f1"], 5) == 0.09278
+
+
+def test_partial_credit_and_importance_count_in_weighted_recall_only() -> None:
+    result = aggregate([integrity("2", importance=1.0), integrity("1", importance=0.5), integrity("0", importance=0.25)])
+    assert result["memory_integrity"]["recall(all)"] == pytest.approx(1 / 3)
+    assert result["memory_integrity"]["weighted_recall(all)"] == pytest.approx((1 + 0.25) / 1.75)
+
+
+def test_failed_judges_are_in_all_and_not_in_valid() -> None:
+    records = [
+        integrity("2", importance=1.0),
+        integrity(None, importance=0.5),
+        integrity("0", "interference"),
+        integrity(None, "interference"),
+        accuracy("1", True),
+        accuracy(None, True),
+        accuracy(None, None),
+        JudgeRecord("update", "correct", memory_type="Event Memory"),
+        JudgeRecord("update", None, memory_type="Event Memory"),
+        JudgeRecord("qa", "omission"),
+        JudgeRecord("qa", None),
+        JudgeRecord("qa", None),
+    ]
+    result = aggregate(records)
+    both = {
+        ("memory_integrity", "recall"): (1 / 2, 1),
+        ("memory_integrity", "weighted_recall"): (1 / 1.5, 1),
+        ("memory_accuracy", "interference_accuracy"): (1 / 2, 1),
+        ("memory_accuracy", "target_accuracy"): (0.5 / 2, 0.5),
+        ("memory_accuracy", "weighted_accuracy"): (0.5 / 3, 0.5),
+        ("memory_update", "correct_update_memory_ratio"): (1 / 2, 1),
+        ("memory_update", "omission_update_memory_ratio"): (0, 0),
+        ("question_answering", "omission_qa_ratio"): (1 / 3, 1),
+        ("question_answering", "correct_qa_ratio"): (0, 0),
+        ("memory_type_accuracy", "Event Memory"): (1 / 2, 1),
+        ("memory_type_accuracy", "Persona Memory"): (1 / 4, 1 / 2),
+    }
+    for (group, name), (every, valid) in both.items():
+        assert result[group][f"{name}(all)"] == pytest.approx(every), name
+        assert result[group][f"{name}(valid)"] == pytest.approx(valid), name
+    assert result["memory_extraction_f1"] == pytest.approx(2 * 0.25 * 0.5 / 0.75)
+    assert result["counts"]["accuracy"] == {"all": 3, "valid": 1}
+    assert result["counts"]["target"] == {"all": 2, "valid": 1}
+    assert result["counts"]["interference"] == {"all": 2, "valid": 1}
+
+
+def test_interference_counts_by_type_and_not_in_recall() -> None:
+    result = aggregate([integrity("2", "interference"), integrity("0")])
+    assert result["memory_integrity"]["recall(all)"] == 0
+    assert result["memory_type_accuracy"]["Persona Memory(all)"] == 0.5
+    assert result["memory_accuracy"]["interference_accuracy(all)"] == 0
+
+
+def test_nothing_is_divided_by_nothing() -> None:
+    for records in ([], [integrity("2", importance=0.0)], [accuracy("2", False)]):
+        result = aggregate(records)
+        assert result["memory_integrity"]["weighted_recall(all)"] is None
+        assert result["memory_accuracy"]["target_accuracy(valid)"] is None
+        assert result["memory_extraction_f1"] is None
+    assert f1(0.0, 0.0) == 0
+
+
+def test_plain_dictionaries_and_what_is_wrong_with_them() -> None:
+    assert aggregate([{"kind": "qa", "label": "correct"}])["question_answering"]["correct_qa_ratio(all)"] == 1
+    for wrong in ({"kind": "qa", "label": "right"}, {"kind": "x", "label": None}, {"kind": "qa", "labl": 1}):
+        with pytest.raises(DeltaMemError, match="judge record"):
+            aggregate([wrong])
+
+
+def test_records_of_a_run_become_judge_records() -> None:
+    point = PointRecord(key="k", kind="accuracy", user="u", session=0, text="t")
+    assert point_judgement(point) is None
+    judged = point.model_copy(update={"verdict": Verdict(label="1", flags={"included": "false"})})
+    assert point_judgement(judged) == accuracy("1", False)
+    assert point_judgement(point.model_copy(update={"error": "broken"})) == accuracy(None, None)
+    question = QuestionRecord(key="q", group="u", category="c", question="?")
+    assert question_judgements(question, "qa") == [JudgeRecord("qa", None)]
+    answers = (
+        AnswerRecord(text="a", verdicts={"qa": Verdict(label="correct")}),
+        AnswerRecord(text=None, error="nothing"),
+    )
+    labels = [record.label for record in question_judgements(question.model_copy(update={"answers": answers}), "qa")]
+    assert labels == ["correct", None]
+
+
+SCORES = st.sampled_from(["2", "1", "0", None])
+RECORDS = st.lists(
+    st.one_of(
+        st.builds(
+            integrity,
+            SCORES,
+            st.sampled_from(["system", "secondary", "interference"]),
+            st.sampled_from([0.25, 0.5, 0.75, 1.0]),
+            st.sampled_from(["Persona Memory", "Event Memory", "Relationship Memory"]),
+        ),
+        st.builds(accuracy, SCORES, st.sampled_from([True, False, None])),
+        st.builds(
+            JudgeRecord,
+            st.just("update"),
+            st.sampled_from(["correct", "hallucination", "omission", "other", None]),
+            st.sampled_from(["Persona Memory", "Event Memory"]),
+        ),
+        st.builds(JudgeRecord, st.just("qa"), st.sampled_from(["correct", "hallucination", "omission", None])),
+    ),
+    max_size=30,
+)
+
+
+def by_loops(records, valid: bool) -> dict[str, Fraction | None]:
+    """The same numbers, written out plainly and exactly."""
+    sums = {}
+
+    def add(name, top, bottom):
+        before = sums.get(name, (Fraction(0), Fraction(0)))
+        sums[name] = (before[0] + Fraction(top), before[1] + Fraction(bottom))
+
+    for record in records:
+        failed = record.label is None
+        if failed and valid:
+            continue
+        if record.kind == "integrity":
+            score = 0 if failed else int(record.label)
+            if record.source == "interference":
+                add("interference_accuracy", 1 if not failed and score == 0 else 0, 1)
+            else:
+                add("recall", 1 if score == 2 else 0, 1)
+                add("weighted_recall", Fraction(score, 2) * Fraction(record.importance), record.importance)
+            add(record.memory_type, 1 if score == 2 else 0, 1)
+        elif record.kind == "accuracy":
+            score = 0 if failed else int(record.label)
+            add("weighted_accuracy", Fraction(score, 2), 1)
+            if record.included:
+                add("target_accuracy", Fraction(score, 2), 1)
+        elif record.kind == "update":
+            for label in ("correct", "hallucination", "omission", "other"):
+                add(f"{label}_update_memory_ratio", 1 if record.label == label else 0, 1)
+            add(record.memory_type, 1 if record.label == "correct" else 0, 1)
+        else:
+            for label in ("correct", "hallucination", "omission"):
+                add(f"{label}_qa_ratio", 1 if record.label == label else 0, 1)
+    return {name: top / bottom for name, (top, bottom) in sums.items()}
+
+
+@given(RECORDS)
+def test_agrees_with_loops(records) -> None:
+    result = aggregate(records)
+    for scope in ("all", "valid"):
+        expected = by_loops(records, scope == "valid")
+        groups = ("memory_integrity", "memory_accuracy", "memory_update", "question_answering", "memory_type_accuracy")
+        found = {
+            name.removesuffix(f"({scope})"): value
+            for group in groups
+            for name, value in result[group].items()
+            if name.endswith(f"({scope})")
+        }
+        for name, value in found.items():
+            assert value == (pytest.approx(float(expected[name])) if name in expected else None), name
+    exact = by_loops(records, False)
+    p, r = exact.get("target_accuracy"), exact.get("recall")
+    if p is None or r is None:
+        assert result["memory_extraction_f1"] is None
+    else:
+        assert result["memory_extraction_f1"] == pytest.approx(float(2 * p * r / (p + r)) if p + r else 0.0)

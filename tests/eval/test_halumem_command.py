@@ -1,0 +1,231 @@
+"""``python -m eval.halumem`` as a person runs it: results on disk, tables, and one sentence for what is wrong."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from halumem_cases import StemEmbedder, ana, ben, kind, models, point, question, served, session, turn, write
+from scripted_server import Reply, completion, serve
+
+import eval.halumem.evaluate as evaluation
+from deltamem.cli import run_hydra
+from eval.data import HALUMEM_USER, find
+from eval.halumem.__main__ import main
+from eval.systems.embedding_lock import OneAtATime
+
+ROOT = Path(__file__).resolve().parents[2]
+FILES = [
+    "making.json",
+    "passages.jsonl",
+    "points.jsonl",
+    "questions.jsonl",
+    "retrieved.jsonl",
+    "sessions.jsonl",
+    "summary.json",
+]
+
+
+class Done(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+
+@pytest.fixture
+def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path):
+    """The command in this process, with an embedder that needs no weights."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(evaluation, "make_embedder", lambda settings: OneAtATime(StemEmbedder()))
+    monkeypatch.setenv("COLUMNS", "100")
+    monkeypatch.setenv("HYDRA_FULL_ERROR", "0")
+    write(tmp_path / "h.jsonl", ana(), ben())
+
+    def command(*overrides: str) -> Done:
+        monkeypatch.setattr(sys, "argv", ["eval.halumem", *overrides])
+        with pytest.raises(SystemExit) as stopped:
+            run_hydra(main, "halumem")
+        return Done(int(stopped.value.code or 0), *capsys.readouterr())
+
+    return command
+
+
+def test_writes_records_and_summary_and_nothing_else(command, tmp_path: Path) -> None:
+    done = command("data=h.jsonl", "out=result", "resamples=50")
+    assert (done.code, done.err) == (0, "")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["h.jsonl", "result"]
+    assert sorted(path.name for path in (tmp_path / "result").iterdir()) == FILES
+    summary = json.loads((tmp_path / "result" / "summary.json").read_text())
+    assert summary["version"].startswith(
+        "HaluMem-Long (part): 2 users, 5 sessions, 7 messages, 6 memory points, 3 questions"
+    )
+    assert str(tmp_path) not in json.dumps(summary)
+    assert "memory points: 6 = 0 judged + 6 not judged + 0 failed + 0 not reached" in done.out
+    recall = next(line for line in done.out.splitlines() if line.strip().startswith("all "))
+    assert recall.split()[:2] == ["all", "3"]
+
+
+def test_tables_of_a_judged_run(command) -> None:
+    with serve(models) as server:
+        done = command("data=h.jsonl", "resamples=50", "judge.probes=false", *served(server))
+    assert (done.code, done.err) == (0, "")
+    rows = [line.split() for line in done.out.splitlines()]
+    heading = rows.index(["R", "Weighted", "R", "Target", "P", "Acc.", "FMR", "F1"])
+    assert rows[heading + 2] == ["50.0", "53.8", "100.0", "100.0", "100.0", "66.7"]
+    assert ["updating", "1", "100.0", "0.0", "0.0"] in rows
+    assert ["all", "questions", "3", "100.0", "0.0", "0.0", "66.7", "0.0", "33.3"] in rows
+    assert not [row for row in rows if "(valid)" in row]  # every judge gave a verdict, so one row is enough
+
+
+def test_failed_judges_make_two_rows_and_exit_code_1(command) -> None:
+    def prose(body) -> Reply:
+        return completion("Nice.") if kind(body) == "qa" and "middle" in str(body) else models(body)
+
+    with serve(prose) as server:
+        done = command("data=h.jsonl", "resamples=50", "judge.probes=false", *served(server))
+    assert done.code == 1
+    assert done.err.startswith(
+        "1 failures (1 in judge), which the same command tries again; the first: judge: aaaa-1/S1/q2, qa: "
+    )
+    assert done.err.count("\n") == 1
+    rows = [line.split() for line in done.out.splitlines()]
+    assert ["all", "questions", "(all)", "3", "66.7", "0.0", "0.0", "66.7", "0.0", "33.3"] in rows
+    assert ["all", "questions", "(valid)", "3", "100.0", "0.0", "0.0", "66.7", "0.0", "33.3"] in rows
+
+
+def test_a_truncated_line_is_named_and_the_run_goes_on(command, tmp_path: Path) -> None:
+    whole = (tmp_path / "h.jsonl").read_text()
+    (tmp_path / "h.jsonl").write_text(whole[:-50])
+    done = command("data=h.jsonl", "answer.kind=none")
+    assert done.code == 1
+    assert "1 failures (1 in data)" in done.err
+    assert "h.jsonl, line 2: Invalid JSON" in done.err
+    assert "3 questions" in done.out
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["system=mem9"], "system 'mem9' does not exist"),
+        (["system=deltamem"], "manager.model=<name>"),
+        (["+extra=1"], "unknown config key 'extra'"),
+        (["cutoffs=[50]"], "cutoffs has 50, but only question_k=20"),
+        (["judges=[mild]"], "config key 'judges.0'"),
+        (["version=short"], "config key 'version'"),
+        (["data=absent.jsonl"], "absent.jsonl: No such file"),
+        (["data=wrong.json"], "wrong.json holds no user of HaluMem"),
+    ],
+)
+def test_bad_input_is_one_sentence_and_exit_code_2(command, tmp_path: Path, overrides: list[str], message: str) -> None:
+    (tmp_path / "wrong.json").write_text('[{"sample_id": "conv-1"}]')
+    done = command("data=h.jsonl", *overrides)
+    assert done.code == 2
+    assert message in done.err
+    assert done.err.startswith("error: ")
+    assert done.err.count("\n") == 1
+    assert not list(tmp_path.glob("runs/*/*"))
+
+
+def arguments(*overrides: str) -> list[str]:
+    return [sys.executable, "-W", "ignore", "-m", "eval.halumem", *overrides]
+
+
+def environment() -> dict[str, str]:
+    return os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "COLUMNS": "100"}
+
+
+@pytest.mark.slow
+def test_killed_and_resumed_without_asking_twice(tmp_path: Path) -> None:
+    user = ben()
+    user["sessions"] = []
+    for n in range(20):
+        said = f"My hobby{n} is chess{n}."
+        fact = f"Ben Ode's hobby{n} is chess{n}."
+        asked = [question(f"What is hobby{n}, variant {m}?", "x", "Basic Fact Recall", fact) for m in range(2)]
+        at = f"Oct {n + 1:02}, 2025, 09:00:00"
+        user["sessions"].append(session(at, [turn("user", said, at)], memory_points=[point(fact)], questions=asked))
+    write(tmp_path / "h.jsonl", user)
+
+    def slow(body) -> Reply:
+        reply = models(body)
+        return Reply(reply.body, delay=0.05)
+
+    with serve(slow) as server:
+        slots = [f"{part}.slots=4" for part in ("manager", "answer", "judge")]
+        overrides = ["data=h.jsonl", "out=out", *served(server), *slots, "judge.probes=false"]
+        first = subprocess.Popen(arguments(*overrides), cwd=tmp_path, env=environment())
+        while len(server.requests) < 60 and first.poll() is None:
+            time.sleep(0.01)
+        first.kill()
+        first.wait()
+        killed = len(server.requests)
+
+        def again() -> subprocess.CompletedProcess[str]:
+            return subprocess.run(
+                arguments(*overrides), cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=300
+            )
+
+        done = again()
+        assert done.returncode == 0, done.stderr
+        requests = [json.dumps(body["messages"]) for body in server.requests if kind(body) != "check"]
+        assert 60 <= killed < len(requests)
+        counts = Counter(requests)
+        assert sum(count > 1 for count in counts.values()) <= 8  # in flight at the kill, or answered and not cached yet
+        assert max(counts.values()) <= 2
+        kinds = Counter(kind({"messages": json.loads(text)}) for text in counts)
+        assert kinds == Counter(manager=40, integrity=20, accuracy=20, answer=40, qa=40, qa_strict=40)
+        summary = json.loads((tmp_path / "out" / "summary.json").read_text())
+        assert summary["scores"]["recall(all)"]["all"]["estimate"] == 1
+        assert (summary["points"]["judged"], summary["questions"]["answered"]) == (20, 40)
+        last = len(server.requests)
+        done = again()
+        assert (done.returncode, len(server.requests)) == (0, last)
+        assert "this run: 0 requests" in done.stdout
+
+
+@pytest.mark.slow
+def test_the_real_user_offline(tmp_path: Path) -> None:
+    path = find(HALUMEM_USER)
+    if path is None:
+        pytest.skip("the complete user of HaluMem is not in a data folder")
+
+    def run() -> dict:
+        done = subprocess.run(
+            arguments(f"data={path}", "out=out", "answer.kind=none"),
+            cwd=tmp_path,
+            env=environment(),
+            capture_output=True,
+            text=True,
+            timeout=1200,
+        )
+        assert done.returncode == 0, done.stderr
+        return json.loads((tmp_path / "out" / "summary.json").read_text())
+
+    summary = run()
+    assert summary["sessions"]["applied"] == 62
+    assert summary["questions"]["total"] == sum(summary["questions"]["by_category"].values()) == 161
+    assert summary["questions"]["by_category"] == {
+        "Basic Fact Recall": 32,
+        "Multi-hop Inference": 7,
+        "Dynamic Update": 3,
+        "Memory Boundary": 43,
+        "Memory Conflict": 38,
+        "Generalization & Application": 38,
+    }
+    points = summary["points"]
+    assert (points["total"], points["not_judged"], points["searched"]) == (686, 686, 145)
+    assert points["by_source"] == {"secondary": 467, "system": 93, "interference": 126}
+    assert summary["evidence"]["questions_with_evidence"] == 118
+    recall = [summary["scores"][f"recall@{k}"]["all"]["estimate"] for k in (5, 10, 20)]
+    assert 0.2 < recall[0] < recall[1] < recall[2] < 0.8
+    assert summary["scores"]["recall@20"]["all"]["count"] == 118
+    size = {file.name: file.stat().st_size for file in (tmp_path / "out").glob("*.jsonl")}
+    again = run()
+    assert again["scores"] == summary["scores"]
+    assert {file.name: file.stat().st_size for file in (tmp_path / "out").glob("*.jsonl")} == size
+    assert again["seconds"]["run"] < 5

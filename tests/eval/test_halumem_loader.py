@@ -1,0 +1,147 @@
+"""Reading HaluMem: what is irregular is understood, what is broken is named, and the version is told."""
+
+import json
+from datetime import datetime
+from pathlib import Path
+
+import pytest
+from halumem_cases import ANA, ana, ben, point, question, write
+
+from deltamem.errors import DeltaMemError
+from eval.data import HALUMEM_USER, find
+from eval.halumem.linking import PointFinder, gold_passages
+from eval.halumem.loader import load_halumem
+from eval.halumem.parts import Part
+from eval.systems.protocol import Passage
+
+
+def load(folder: Path, *lines: object):
+    return load_halumem(write(folder / "h.jsonl", *lines))
+
+
+def test_sessions_points_and_questions(tmp_path: Path) -> None:
+    data = load(tmp_path, ana(), ben())
+    assert data.counts == {"users": 2, "sessions": 5, "messages": 7, "memory_points": 6, "questions": 3}
+    user = data.users[0]
+    assert (user.id, user.name) == (ANA, "Ana Lee")
+    first, generated, third, last = user.sessions
+    assert [session.dialogue.id for session in user.sessions] == ["S1", "S2", "S3", "S4"]
+    assert [turn.id for turn in first.dialogue.turns] == ["S1:1", "S1:2"]
+    assert first.dialogue.turns[1].time == datetime(2025, 9, 1, 10, 5)
+    assert first.dialogue.turns[1].role == "assistant"
+    assert [point.source for point in first.points] == ["system", "secondary", "interference"]
+    assert first.points[1].type == "Event Memory"
+    assert generated.generated and not first.generated
+    assert [point.is_update for point in third.points] == [True, True]
+    assert [point.searched for point in third.points] == [True, False]
+    assert third.questions[0].evidence == ("Ana Lee's city is Denver.", "Ana Lee's xylophone hums.")
+    assert last.questions == ()
+    assert [question.key for question in user.questions] == [f"{ANA}/S1/q1", f"{ANA}/S1/q2", f"{ANA}/S3/q1"]
+
+
+def test_versions_by_counts(tmp_path: Path) -> None:
+    assert load(tmp_path, ben()).version == "HaluMem-Medium (part)"
+    assert load(tmp_path, ana()).version == "HaluMem-Long (part)"
+
+
+def test_decorated_types_and_the_source_of_the_readme(tmp_path: Path) -> None:
+    user = ben()
+    user["sessions"][0]["memory_points"] = [point("x", "primary", memory_type="[Sep 01, 2025][Event Memory]")]
+    (found,) = load(tmp_path, user).users[0].sessions[0].points
+    assert (found.type, found.source) == ("Event Memory", "primary")
+
+
+def broken(path: str, value: object) -> dict:
+    user = ben()
+    user["sessions"][0]["questions"] = [question("?", "a", "Memory Boundary")]
+    place = user
+    *way, last = path.split(".")
+    for step in way:
+        place = place[int(step) if step.isdigit() else step]
+    place[last] = value
+    return user
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        (json.dumps(ben())[:200], "Invalid JSON: EOF"),
+        ("[]", "should be an object"),
+        (broken("sessions", []), "sessions: "),
+        (broken("uuid", "../up"), "uuid '../up'"),
+        (broken("persona_info", "A person"), "persona_info names no one"),
+        (broken("sessions.0.start_time", "2025-09-01"), "sessions.0.start_time"),
+        (broken("sessions.0.memory_points.0.is_update", "yes"), "sessions.0.memory_points.0.is_update"),
+        (broken("sessions.0.memory_points.0.memory_source", "rumour"), "memory_source"),
+        (broken("sessions.0.memory_points.0.memory_type", "Smell"), "memory_type"),
+        (broken("sessions.0.memory_points.0.importance", -1), "importance"),
+        (broken("sessions.0.questions.0.question_type", "Riddle"), "question_type"),
+        (broken("sessions.0.dialogue.0.role", "system"), "sessions.0.dialogue.0.role"),
+        (broken("uuid", ANA), "occurs twice"),
+    ],
+)
+def test_a_broken_line_is_named_and_the_others_are_read(tmp_path: Path, line: object, message: str) -> None:
+    data = load(tmp_path, ana(), "", line)
+    assert [user.id for user in data.users] == [ANA]
+    (problem,) = data.problems
+    assert problem.startswith(f"{tmp_path / 'h.jsonl'}, line 3: ")
+    assert message in problem
+
+
+@pytest.mark.parametrize("lines", [(), ("{}",), ('{"sample_id": "conv-1"}', "nonsense")])
+def test_a_file_without_users_is_refused(tmp_path: Path, lines: tuple[str, ...]) -> None:
+    with pytest.raises(DeltaMemError, match="holds no user of HaluMem"):
+        load(tmp_path, *lines)
+
+
+def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(DeltaMemError, match=r"absent\.jsonl: No such file"):
+        load_halumem(tmp_path / "absent.jsonl")
+
+
+def test_limit_reads_as_far_as_the_last_question(tmp_path: Path) -> None:
+    first, second = load(tmp_path, ana(), ben()).users
+    assert [len(Part.of(first, limit).sessions) for limit in (None, 1, 2, 3, 9)] == [4, 1, 1, 4, 4]
+    assert len(Part.of(second, 1).sessions) == 1
+    assert Part.of(first, 1).asked == {f"{ANA}/S1/q1"}
+    assert Part.of(first, None).key.batch_turns is None
+
+
+def test_points_are_linked_to_turns_and_found(tmp_path: Path) -> None:
+    user = load(tmp_path, ana()).users[0]
+    finder = PointFinder(user)
+    city, new_city = "Ana Lee's city is Boston.", "Ana Lee's city is Denver."
+    assert finder.turns(city, 0) == ("S1:1",)
+    assert finder.turns(new_city, 0) == ()  # not said yet
+    assert "S3:1" in finder.turns(new_city, 2)
+    assert finder.turns("Ana Lee's xylophone hums.", 3) == ()
+    turns = ("S1:1",)
+    elsewhere, same = Passage("city of Boston", sources=("S3:1",)), Passage("?", sources=("S3:2", "S1:1"))
+    assert finder.rank(city, turns, [elsewhere, same]) == 2
+    assert finder.rank(city, turns, [elsewhere]) is None
+    # Without sources the words decide: two of two, one of two.
+    assert finder.rank(city, turns, [Passage("Boston"), Passage("She lives in the city of Boston")]) == 2
+
+
+def test_gold_passages(tmp_path: Path) -> None:
+    gold = gold_passages(load(tmp_path, ana()).users[0])
+    assert set(gold) == {"Where does Ana live, which city?", "Which city does Ana live in now?", "Ana Lee's city is Denver."}
+    (passage,) = gold["Where does Ana live, which city?"]
+    assert passage == Passage("Ana Lee's city is Boston.", datetime(2025, 9, 1, 10), ("S1:1",))
+
+
+def test_the_real_user() -> None:
+    path = find(HALUMEM_USER)
+    if path is None:
+        pytest.skip("the complete user of HaluMem is not in a data folder")
+    data = load_halumem(path)
+    assert data.counts == {"users": 1, "sessions": 62, "messages": 2720, "memory_points": 686, "questions": 161}
+    assert (data.problems, data.version) == ((), "HaluMem-Medium (part)")
+    user = data.users[0]
+    assert user.name == "Sharon Brown"
+    points = [point for session in user.sessions for point in session.points]
+    assert sum(point.searched for point in points) == 145
+    assert sum(point.source == "interference" for point in points) == 126
+    finder = PointFinder(user)
+    evidence = {(text, s.number) for s in user.sessions for question in s.questions for text in question.evidence}
+    assert all(finder.turns(text, number) for text, number in evidence)

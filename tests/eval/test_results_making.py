@@ -1,0 +1,26 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from deltamem.errors import DeltaMemError
+from eval.results.making import MAKING_FILE, check_making
+
+
+def test_the_same_settings_go_on_and_others_are_refused(tmp_path: Path) -> None:
+    folder = tmp_path / "runs" / "one"
+    check_making(folder, {"k": 20, "models": ("a", "b"), "nested": {"x": None}})
+    check_making(folder, {"nested": {"x": None}, "models": ["a", "b"], "k": 20})
+    for changed in ({"k": 10}, {"models": ["a"]}, {"nested": {"x": 0}}, {"new": 1}):
+        name = next(iter(changed))
+        with pytest.raises(DeltaMemError, match=f"made with {name} = "):
+            check_making(folder, {"k": 20, "models": ["a", "b"], "nested": {"x": None}} | changed)
+    with pytest.raises(DeltaMemError, match="made with k = 20, not None"):
+        check_making(folder, {"models": ["a", "b"], "nested": {"x": None}})
+
+
+def test_a_broken_file_is_named(tmp_path: Path) -> None:
+    (tmp_path / MAKING_FILE).write_text("{", encoding="utf-8")
+    with pytest.raises(DeltaMemError, match=r"making\.json: not valid JSON"):
+        check_making(tmp_path, {})
