@@ -14,14 +14,12 @@ from deltamem.cli import run_hydra, validated
 from eval.halumem.evaluate import evaluate
 from eval.halumem.settings import HalumemConfig
 from eval.halumem.table import (
-    cost_line,
     extraction_table,
-    failure_line,
     outcomes_table,
     point_lines,
-    probe_line,
     retrieval_table,
 )
+from eval.running.ending import end_run
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -32,18 +30,9 @@ def main(config: DictConfig) -> int:
     options = validated(config, HalumemConfig)
     console = Console()
     summary = evaluate(options, console)
-    if summary["mode"] == "judged":
-        console.print(extraction_table(summary))
-        console.print(outcomes_table(summary))
-    if (retrieval := retrieval_table(summary)) is not None:
-        console.print(retrieval)
-    lines = [*point_lines(summary), *(probe_line(probe) for probe in summary["probes"]), cost_line(summary)]
-    for line in [*lines, f"{summary['version']}; records and summary in {options.out}"]:
-        console.print(line, markup=False, highlight=False, soft_wrap=True)
-    if not summary["failures"]["count"]:
-        return 0
-    Console(stderr=True).print(failure_line(summary), markup=False, highlight=False, soft_wrap=True)
-    return 1
+    judged = (extraction_table(summary), outcomes_table(summary)) if summary["mode"] == "judged" else ()
+    tables = [*judged, retrieval_table(summary)]
+    return end_run(options.out, summary, tables, console, lines=point_lines(summary))
 
 
 if __name__ == "__main__":

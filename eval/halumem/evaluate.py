@@ -10,13 +10,14 @@ from typing import Any
 
 from rich.console import Console
 
+from deltamem.event_loop import run_tasks
 from eval.answering.asking import Asking, ToJudge
 from eval.answering.opening import Models, check_models, make_answerer, open_models
 from eval.answering.probes import ProbeResult, load_probes, measure
 from eval.answering.protocol import Answerer
 from eval.data import HALUMEM_LONG, HALUMEM_MEDIUM, require
 from eval.halumem.evaluating import Evaluating
-from eval.halumem.files import open_files
+from eval.halumem.files import open_point_files
 from eval.halumem.judging import (
     ANSWER_FIELDS,
     ANSWER_PROMPT,
@@ -30,15 +31,16 @@ from eval.halumem.judging import (
 from eval.halumem.linking import gold_passages
 from eval.halumem.loader import Halumem, Question, load_halumem
 from eval.halumem.parts import Part
-from eval.halumem.progress import Shown
+from eval.halumem.progress import ShownPoints
 from eval.halumem.run import Run
 from eval.halumem.scoring import lexical_scores
-from eval.halumem.searching import SEARCHES_AT_ONCE, Searching
+from eval.halumem.searching import Searching
 from eval.halumem.settings import HalumemConfig
 from eval.halumem.summary import summarise
 from eval.results.making import check_making
 from eval.results.records import QuestionRecord
 from eval.results.summary import write_summary
+from eval.running.searching import SEARCHES_AT_ONCE
 from eval.systems.embedding_lock import make_embedder
 from eval.systems.opening import WITH_MODEL, check_system, open_system
 
@@ -64,10 +66,7 @@ def evaluate(config: HalumemConfig, console: Console) -> dict[str, Any]:
     prompts = load_prompts(config)
     path = config.data or require({"medium": HALUMEM_MEDIUM, "long": HALUMEM_LONG}[config.version])
     benchmark = load_halumem(path)
-    try:
-        return asyncio.run(_evaluate(config, path, benchmark, prompts, console))
-    except BaseExceptionGroup as group:
-        raise _first_cause(group) from group
+    return run_tasks(lambda: _evaluate(config, path, benchmark, prompts, console))
 
 
 async def _evaluate(
@@ -84,8 +83,8 @@ async def _evaluate(
         answerer = make_answerer(config, models, embedder, ANSWER_PROMPT, ANSWER_FIELDS)
         judges = make_judges(config, models, prompts)
         check_making(config.out, _making(config, benchmark, prompts))
-        with open_files(config.out) as files:
-            shown = Shown(
+        with open_point_files(config.out) as files:
+            shown = ShownPoints(
                 console,
                 sessions=sum(len(part.sessions) for part in parts),
                 questions=sum(len(part.asked) for part in parts),
@@ -166,10 +165,3 @@ async def _probes(config: HalumemConfig, judges: Judges) -> Sequence[ProbeResult
     if not config.judge.probes:
         return []
     return [await measure(ProbedJudge(judge), load_probes()) for judge in judges.answers.values()]
-
-
-def _first_cause(error: BaseException) -> BaseException:
-    """What a group of concurrent tasks failed with first."""
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    return error

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from eval.answering.asking import Asking
 from eval.answering.context import cut_to_budget
 from eval.answering.protocol import ContextBlock
-from eval.halumem.files import RunFiles
+from eval.halumem.files import PointFiles
 from eval.halumem.judging import Judges, accuracy_fields, integrity_fields, update_fields
 from eval.halumem.loader import HalumemSession
 from eval.halumem.parts import Part
 from eval.halumem.points import NOTHING_EXTRACTED, extracted, memory_records, point_record
-from eval.halumem.progress import Shown
+from eval.halumem.progress import ShownPoints
 from eval.halumem.records import PointRecord
 from eval.halumem.searching import question_record
 from eval.results.records import IngestRecord, QuestionRecord
@@ -33,10 +33,10 @@ class Evaluating:
         with_time: Whether it is shown dates.
     """
 
-    files: RunFiles
+    files: PointFiles
     asking: Mapping[str, Asking]
     judges: Judges
-    shown: Shown
+    shown: ShownPoints
     context_tokens: int
     with_time: bool
 

@@ -1,75 +1,38 @@
-"""The records in the output folder of a run."""
+"""The records in the output folder of a run: those of every benchmark, and those of memory points."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from deltamem.errors import DeltaMemError
 from eval.halumem.records import PointRecord
 from eval.results.record_file import RecordFile
-from eval.results.records import Found, IngestRecord, PassageRecord, QuestionRecord
-from eval.systems.protocol import Passage
+from eval.running.files import RunFiles, open_files
 
 
 @dataclass(frozen=True)
-class RunFiles:
+class PointFiles(RunFiles):
     """What is done, and where the rest is written.
 
     Attributes:
-        sessions: One for each user and session.
-        passages: Each passage that was found for something.
-        retrieved: Questions as they were searched for, without answers.
-        questions: Questions with answers and verdicts.
         points: Memory points and extracted memories: first as they were searched for, then with the verdict.
     """
 
-    sessions: RecordFile[IngestRecord]
-    passages: RecordFile[PassageRecord]
-    retrieved: RecordFile[QuestionRecord]
-    questions: RecordFile[QuestionRecord]
     points: RecordFile[PointRecord]
-
-    def keep(self, passages: Iterable[Passage], store: str) -> tuple[Found, ...]:
-        """Keep passages that were found, each once, and name them."""
-        found = []
-        for passage in passages:
-            kept = PassageRecord.of(passage, store)
-            if kept.id not in self.passages:
-                self.passages.add(kept)
-            found.append(Found(passage=kept.id, similarity=passage.similarity))
-        return tuple(found)
-
-    def found(self, named: Sequence[Found]) -> tuple[Passage, ...]:
-        """The passages that `keep` named.
-
-        Raises:
-            DeltaMemError: If one is not there.
-        """
-        passages = []
-        for found in named:
-            kept = self.passages.get(found.passage)
-            if kept is None:
-                raise DeltaMemError(f"{self.passages.path} does not hold the passage {found.passage}")
-            passages.append(Passage(kept.text, kept.time, kept.sources, found.similarity))
-        return tuple(passages)
 
 
 @contextmanager
-def open_files(folder: Path) -> Iterator[RunFiles]:
+def open_point_files(folder: Path) -> Iterator[PointFiles]:
     """Open the records of an output folder, or begin them.
 
     Raises:
         DeltaMemError: If a line of a file is not a record.
         OSError: If a file cannot be read or written.
     """
-    with ExitStack() as stack:
-        yield RunFiles(
-            stack.enter_context(RecordFile(folder / "sessions.jsonl", IngestRecord, lambda record: record.key)),
-            stack.enter_context(RecordFile(folder / "passages.jsonl", PassageRecord, lambda record: record.id)),
-            stack.enter_context(RecordFile(folder / "retrieved.jsonl", QuestionRecord, lambda record: record.key)),
-            stack.enter_context(RecordFile(folder / "questions.jsonl", QuestionRecord, lambda record: record.key)),
-            stack.enter_context(RecordFile(folder / "points.jsonl", PointRecord, lambda record: record.key)),
-        )
+    with (
+        open_files(folder) as files,
+        RecordFile(folder / "points.jsonl", PointRecord, lambda record: record.key) as points,
+    ):
+        yield PointFiles(files.sessions, files.passages, files.retrieved, files.questions, points)

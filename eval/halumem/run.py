@@ -9,13 +9,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from deltamem.errors import DeltaMemError, EmbedderUnavailableError
+from deltamem.errors import EmbedderUnavailableError, reason_of
 from eval.halumem.evaluating import Evaluating
-from eval.halumem.files import RunFiles
+from eval.halumem.files import PointFiles
 from eval.halumem.linking import PointFinder
 from eval.halumem.loader import HalumemSession, MemoryPoint, Question
 from eval.halumem.parts import Part
-from eval.halumem.progress import Shown
+from eval.halumem.progress import ShownPoints
 from eval.halumem.searching import Searching
 from eval.results.records import IngestRecord
 from eval.systems.ingesting import ingest_sessions
@@ -28,11 +28,11 @@ class Run:
     def __init__(
         self,
         system: System,
-        files: RunFiles,
+        files: PointFiles,
         parts: Sequence[Part],
         searching: Searching,
         evaluating: Evaluating,
-        shown: Shown,
+        shown: ShownPoints,
         *,
         stores_at_once: int,
     ) -> None:
@@ -92,8 +92,7 @@ class Run:
                 except (SystemUnavailableError, EmbedderUnavailableError, OSError, BaseExceptionGroup):
                     raise
                 except Exception as error:  # one broken store must not lose the other users
-                    reason = str(error) if isinstance(error, DeltaMemError) else f"{type(error).__name__}: {error}"
-                    broken = f"the store cannot be used: {reason}"
+                    broken = f"the store cannot be used: {reason_of(error)}"
         for session in part.sessions:
             if session.number not in reached:
                 if (record := noted[session.number]) is not None:

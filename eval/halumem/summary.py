@@ -8,7 +8,7 @@ from typing import Any
 
 from eval.answering.probes import ProbeResult
 from eval.halumem.aggregation import aggregate, point_judgement, question_judgements
-from eval.halumem.files import RunFiles
+from eval.halumem.files import PointFiles
 from eval.halumem.judging import Prompts
 from eval.halumem.loader import QUESTION_TYPES, Halumem
 from eval.halumem.parts import Part
@@ -26,7 +26,7 @@ def summarise(
     file: str,
     benchmark: Halumem,
     parts: Sequence[Part],
-    files: RunFiles,
+    files: PointFiles,
     system: System,
     usage: Mapping[str, Any],
     probes: Sequence[ProbeResult],

@@ -94,45 +94,6 @@ def point_lines(summary: Mapping[str, Any]) -> Iterator[str]:
             )
 
 
-def cost_line(summary: Mapping[str, Any]) -> str:
-    """What the run came to: calls and tokens by stage over all runs, and what this one asked for."""
-    parts = []
-    for stage in ("ingest", "answer", "judge"):
-        cost = summary["cost"][stage]
-        if cost["calls"]:
-            parts.append(
-                f"{stage}: {cost['calls']:,} calls ({cost['cached']:,} cached), "
-                f"{cost['prompt_tokens']:,} + {cost['completion_tokens']:,} tokens"
-            )
-    if summary["queries_per_memory"] is not None:
-        parts.append(f"{summary['queries_per_memory']:.2f} queries per memory")
-    if shown := summary["context_tokens"]:
-        parts.append(f"context: {shown['mean']:,.0f} tokens an answer")
-    requests = sum(usage["requests"] for usage in summary["this_run"].values())
-    parts.append(f"this run: {requests:,} requests, {sum(summary['seconds'].values()):.0f} s")
-    return "; ".join(parts)
-
-
-def probe_line(probe: Mapping[str, Any]) -> str:
-    """How often a judge is wrong on answers that are known to be right or wrong."""
-    accepts, rejects = (
-        "an unknown share" if interval is None else f"{_percent(interval)}%"
-        for interval in (probe["false_accept"], probe["false_reject"])
-    )
-    failures = f", fails on {probe['errors']}" if probe["errors"] else ""
-    found = f"accepts {accepts} of the wrong answers, rejects {rejects} of the right ones"
-    return f"{probe['judge']} judge on probes: {found}{failures}"
-
-
-def failure_line(summary: Mapping[str, Any]) -> str:
-    """What failed, with the first reason."""
-    failures = summary["failures"]
-    stages = ", ".join(f"{count:,} in {stage}" for stage, count in failures["by_stage"].items())
-    return (
-        f"{failures['count']:,} failures ({stages}), which the same command tries again; the first: {failures['first'][0]}"
-    )
-
-
 def _table(title: str, caption: str) -> Table:
     view = Table(box=box.SIMPLE_HEAD, collapse_padding=True, pad_edge=False, title=title, caption=caption)
     view.add_column("")

@@ -12,7 +12,8 @@ from rich.console import Console
 from deltamem.cli import run_hydra, validated
 from eval.locomo.evaluate import evaluate
 from eval.locomo.settings import LocomoConfig
-from eval.locomo.table import adversarial_table, cost_line, failure_line, probe_line, table
+from eval.locomo.table import adversarial_table, table
+from eval.running.ending import end_run
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -23,16 +24,7 @@ def main(config: DictConfig) -> int:
     options = validated(config, LocomoConfig)
     console = Console()
     summary = evaluate(options, console)
-    console.print(table(summary))
-    if (adversarial := adversarial_table(summary)) is not None:
-        console.print(adversarial)
-    lines = [probe_line(probe) for probe in summary["probes"]] + [cost_line(summary)]
-    for line in [*lines, f"records and summary in {options.out}"]:
-        console.print(line, markup=False, highlight=False, soft_wrap=True)
-    if not summary["failures"]["count"]:
-        return 0
-    Console(stderr=True).print(failure_line(summary), markup=False, highlight=False, soft_wrap=True)
-    return 1
+    return end_run(options.out, summary, [table(summary), adversarial_table(summary)], console)
 
 
 if __name__ == "__main__":

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
 
+from deltamem.event_loop import run_tasks
 from eval.answering.asking import Asking
 from eval.answering.opening import Models, check_models, make_answerer, open_models
 from eval.answering.probes import ProbeResult, load_probes, measure
@@ -17,12 +17,13 @@ from eval.data import LOCOMO
 from eval.locomo.benchmark import ADVERSARIAL, COLUMNS, Benchmark, read_benchmark
 from eval.locomo.dialogues import dialogues
 from eval.locomo.judging import ANSWER_FIELDS, ANSWER_PROMPT, Judges, Prompts, load_prompts, make_judges
-from eval.locomo.progress import Shown
-from eval.locomo.run import Part, Run, RunFiles, open_files
+from eval.locomo.run import Part, Run
 from eval.locomo.scoring import lexical_scores, run_scores, to_judge
 from eval.locomo.settings import LocomoConfig
 from eval.results.making import check_making
 from eval.results.summary import build_summary, write_summary
+from eval.running.files import RunFiles, open_files
+from eval.running.progress import Shown
 from eval.systems.embedding_lock import make_embedder
 from eval.systems.opening import WITH_MODEL, check_system, open_system
 from eval.systems.protocol import System
@@ -48,10 +49,7 @@ def evaluate(config: LocomoConfig, console: Console) -> dict[str, Any]:
     config.check()
     prompts = load_prompts(config)
     benchmark = read_benchmark(config)
-    try:
-        return asyncio.run(_evaluate(config, benchmark, prompts, console))
-    except BaseExceptionGroup as group:
-        raise _first_cause(group) from group
+    return run_tasks(lambda: _evaluate(config, benchmark, prompts, console))
 
 
 async def _evaluate(config: LocomoConfig, benchmark: Benchmark, prompts: Prompts, console: Console) -> dict[str, Any]:
@@ -204,10 +202,3 @@ def _summary(
             "ceiling": benchmark.ceiling(),
         },
     )
-
-
-def _first_cause(error: BaseException) -> BaseException:
-    """What a group of concurrent tasks failed with first."""
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    return error

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain, zip_longest
 
-from deltamem.errors import DeltaMemError, EmbedderUnavailableError
 from eval.answering.protocol import ContextBlock
 from eval.locomo.dialogues import Dialogue
-from eval.results.record_file import RecordFile
-from eval.results.records import Found, PassageRecord, QuestionRecord
-from eval.systems.protocol import Memory, Passage, SystemUnavailableError
+from eval.results.records import Found, QuestionRecord
+from eval.running.files import RunFiles
+from eval.running.searching import search_stores
+from eval.systems.protocol import Memory, Passage
 
 
 @dataclass(frozen=True)
@@ -28,7 +27,8 @@ async def search(
     record: QuestionRecord,
     stores: Sequence[OpenStore],
     k: int,
-    passages: RecordFile[PassageRecord],
+    files: RunFiles,
+    slots: asyncio.Semaphore,
     *,
     ranked: bool,
 ) -> QuestionRecord:
@@ -38,7 +38,8 @@ async def search(
         record: The question.
         stores: One, or one for each speaker.
         k: Passages from each store.
-        passages: Where passages are kept.
+        files: Where passages are kept.
+        slots: Bounds the searches of the run.
         ranked: Whether the system orders by relevance, so that the ranks of the evidence are noted.
 
     Returns:
@@ -48,24 +49,13 @@ async def search(
         SystemUnavailableError: If the system cannot search at all.
         EmbedderUnavailableError: If the embedder cannot be loaded.
     """
-    started = time.perf_counter()
-    try:
-        found = await asyncio.gather(*(store.memory.search(record.question, k) for store in stores))
-    except (SystemUnavailableError, EmbedderUnavailableError):
-        raise
-    except Exception as error:  # one broken search must not lose the other questions
-        reason = str(error) if isinstance(error, DeltaMemError) else f"{type(error).__name__}: {error}"
-        return record.model_copy(update={"error": f"search: {reason}"})
-    seconds = round(time.perf_counter() - started, 4)
-    retrieved: list[Found] = []
-    for store, of_store in zip(stores, found, strict=True):
-        for passage in of_store:
-            kept = PassageRecord.of(passage, store.dialogue.key.id)
-            if kept.id not in passages:
-                passages.add(kept)
-            retrieved.append(Found(passage=kept.id, similarity=passage.similarity))
+    found, seconds, error = await search_stores([store.memory for store in stores], record.question, k, slots)
+    if error is not None:
+        return record.model_copy(update={"error": error})
+    kept = [files.keep(passages, store.dialogue.key.id) for store, passages in zip(stores, found, strict=True)]
     ranks = evidence_ranks(record.evidence, merged(found)) if ranked else ()
-    return record.model_copy(update={"retrieved": tuple(retrieved), "ranks": ranks, "search_seconds": seconds})
+    retrieved = tuple(chain.from_iterable(kept))
+    return record.model_copy(update={"retrieved": retrieved, "ranks": ranks, "search_seconds": seconds})
 
 
 def merged(found: Sequence[Sequence[Passage]]) -> list[Passage]:
@@ -89,18 +79,13 @@ def evidence_ranks(evidence: Sequence[str], passages: Sequence[Passage]) -> tupl
     return tuple(first.get(turn) for turn in evidence)
 
 
-def context(
-    record: QuestionRecord, dialogues: Sequence[Dialogue], passages: RecordFile[PassageRecord]
-) -> tuple[ContextBlock, ...]:
+def context(record: QuestionRecord, dialogues: Sequence[Dialogue], files: RunFiles) -> tuple[ContextBlock, ...]:
     """What was found as the answering model is shown it: a block for each store, under the names of its people.
 
     Raises:
         DeltaMemError: If a passage is not among those that were kept.
     """
-    blocks: dict[str, list[Passage]] = {dialogue.key.id: [] for dialogue in dialogues}
+    blocks: dict[str, list[Found]] = {dialogue.key.id: [] for dialogue in dialogues}
     for found in record.retrieved:
-        kept = passages.get(found.passage)
-        if kept is None:
-            raise DeltaMemError(f"question {record.key}: passage {found.passage} is not in the file of passages")
-        blocks[kept.store].append(Passage(kept.text, kept.time, kept.sources, found.similarity))
-    return tuple(ContextBlock(dialogue.title, tuple(blocks[dialogue.key.id])) for dialogue in dialogues)
+        blocks[files.store_of(found)].append(found)
+    return tuple(ContextBlock(dialogue.title, files.found(blocks[dialogue.key.id])) for dialogue in dialogues)

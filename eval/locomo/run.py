@@ -4,57 +4,23 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
-from contextlib import AsyncExitStack, ExitStack, contextmanager
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
-from pathlib import Path
 
-from deltamem.errors import DeltaMemError, EmbedderUnavailableError
+from deltamem.errors import EmbedderUnavailableError, reason_of
 from eval.answering.asking import Asking
 from eval.locomo.benchmark import Asked
 from eval.locomo.dialogues import Dialogue
-from eval.locomo.progress import Shown
 from eval.locomo.retrieval import OpenStore, context, search
-from eval.results.record_file import RecordFile
-from eval.results.records import IngestRecord, PassageRecord, QuestionRecord
+from eval.results.records import QuestionRecord
+from eval.running.files import RunFiles
+from eval.running.progress import Shown
+from eval.running.searching import SEARCHES_AT_ONCE
 from eval.systems.ingesting import ingest_sessions
 from eval.systems.protocol import System, SystemUnavailableError
 
 _OUTDATED = "searched for before all sessions were taken in"
-
-
-@dataclass(frozen=True)
-class RunFiles:
-    """The records of an output folder.
-
-    Attributes:
-        sessions: One for each store and session.
-        passages: Each passage that some question found.
-        retrieved: Questions as they were searched for, without answers.
-        questions: Questions with answers and verdicts.
-    """
-
-    sessions: RecordFile[IngestRecord]
-    passages: RecordFile[PassageRecord]
-    retrieved: RecordFile[QuestionRecord]
-    questions: RecordFile[QuestionRecord]
-
-
-@contextmanager
-def open_files(folder: Path) -> Iterator[RunFiles]:
-    """Open the records of an output folder, or begin them.
-
-    Raises:
-        DeltaMemError: If a line of a file is not a record.
-        OSError: If a file cannot be read or written.
-    """
-    with ExitStack() as stack:
-        yield RunFiles(
-            stack.enter_context(RecordFile(folder / "sessions.jsonl", IngestRecord, lambda record: record.key)),
-            stack.enter_context(RecordFile(folder / "passages.jsonl", PassageRecord, lambda record: record.id)),
-            stack.enter_context(RecordFile(folder / "retrieved.jsonl", QuestionRecord, lambda record: record.key)),
-            stack.enter_context(RecordFile(folder / "questions.jsonl", QuestionRecord, lambda record: record.key)),
-        )
 
 
 @dataclass(frozen=True)
@@ -99,7 +65,7 @@ class Run:
         stores = max(len(part.dialogues) for part in parts)
         self._conversations = asyncio.Semaphore(max(1, stores_at_once // stores))
         # The embedder works for one query at a time: others would wait in line, and their wait be counted as latency.
-        self._searching = asyncio.Lock()
+        self._searches = asyncio.Semaphore(SEARCHES_AT_ONCE)
         self._twins: defaultdict[tuple[str, str], asyncio.Lock] = defaultdict(asyncio.Lock)
 
     def sessions_missing(self) -> bool:
@@ -138,7 +104,7 @@ class Run:
             except (SystemUnavailableError, EmbedderUnavailableError):
                 raise
             except Exception as error:  # one broken store must not lose the other conversations
-                reason = str(error) if isinstance(error, DeltaMemError) else f"{type(error).__name__}: {error}"
+                reason = reason_of(error)
                 if missing:
                     waiting = self._answer_what_was_found(part, answers)
                 for asked in waiting:
@@ -211,8 +177,8 @@ class Run:
         return changed
 
     async def _search(self, asked: Asked, part: Part, stores: Sequence[OpenStore], answers: asyncio.TaskGroup) -> None:
-        async with self._searching:
-            found = await search(asked.record(), stores, self._k, self._files.passages, ranked=self._system.ranked)
+        ranked = self._system.ranked
+        found = await search(asked.record(), stores, self._k, self._files, self._searches, ranked=ranked)
         if found.error is not None:
             self._finish(found)
             return
@@ -225,7 +191,7 @@ class Run:
         if earlier is not None and earlier.retrieved == found.retrieved:
             found = found.model_copy(update={"answers": earlier.answers})
         if self._asking is not None:
-            blocks = context(found, part.dialogues, self._files.passages)
+            blocks = context(found, part.dialogues, self._files)
             # Some questions occur twice: the second then finds the answers to the first in the cache.
             async with self._twins[found.group, found.question]:
                 found = await self._asking.ask(found, found.question, blocks)

@@ -25,33 +25,15 @@ _LOST = {
 }
 
 
-def failure_lines(summary: Mapping[str, Any]) -> list[str]:
-    """What broke, in sentences: how much of it, and the first of each kind."""
-    failures, data, questions = summary["failures"], summary["data"], summary["questions"]
-    if not failures["count"]:
-        return []
+def lost_lines(summary: Mapping[str, Any]) -> list[str]:
+    """What of the data could not be used, in sentences."""
+    data, questions = summary["data"], summary["questions"]
     lines = []
     for kind, count in data["questions_without_history"].items():
         lines.append(f"{count} of {questions['total']} questions could not be asked: {_LOST[kind]} {data['files'][1]}")
     if broken := data["unreadable_rows"]:
         lines.append(f"{broken} of {questions['total']} rows of {data['files'][0]} could not be read")
-    stages = ", ".join(f"{count} {stage}" for stage, count in failures["by_stage"].items())
-    lines.append(f"{failures['count']} failures ({stages}); the same command tries again what can be tried; the first:")
-    firsts: dict[str, str] = {}
-    for reason in failures["first"]:
-        firsts.setdefault(reason.partition(":")[0], reason)
-    return lines + list(firsts.values())
-
-
-def cost_line(summary: Mapping[str, Any]) -> str:
-    """What the run came to, earlier runs included."""
-    cost, questions = summary["cost"], summary["questions"]
-    parts = [
-        f"{part}: {cost[part]['calls']} calls ({cost[part]['cached']} cached), "
-        f"{cost[part]['prompt_tokens']:,} + {cost[part]['completion_tokens']:,} tokens"
-        for part in ("ingest", "answer")
-    ]
-    return f"{questions['answered']} of {questions['total']} questions answered; " + "; ".join(parts)
+    return lines
 
 
 def main(config: DictConfig) -> int:
@@ -59,7 +41,8 @@ def main(config: DictConfig) -> int:
     options = validated(config, PersonaMemConfig)
     console = Console()
     summary = evaluate(options, console)
-    return end_run(options.out, summary, [table(summary)], [cost_line(summary)], failure_lines(summary), console)
+    answered = f"{summary['questions']['answered']} of {summary['questions']['total']} questions answered"
+    return end_run(options.out, summary, [table(summary)], console, lines=[answered], failures=lost_lines(summary))
 
 
 if __name__ == "__main__":

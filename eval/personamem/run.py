@@ -185,10 +185,8 @@ class Run:
         if earlier is not None and earlier.retrieved == found.retrieved:
             found = found.model_copy(update={"answers": earlier.answers})
         if self._asking is not None:
-            question = asked.question
-            found = await self._asking.ask(
-                found, question.text, [ContextBlock("", self._files.found(found.retrieved))], question.options
-            )
+            blocks = [ContextBlock("", self._files.found(found.retrieved))]
+            found = await self._asking.ask(found, asked.question.text, blocks, asked.question.options)
         self._finish(found)
 
     def _give_up(self, questions: Sequence[Asked], reason: str) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,19 +39,28 @@ class RunFiles:
             found.append(Found(passage=kept.id, similarity=passage.similarity))
         return tuple(found)
 
-    def found(self, named: Sequence[Found]) -> tuple[Passage, ...]:
+    def found(self, named: Iterable[Found]) -> tuple[Passage, ...]:
         """The passages that `keep` named.
 
         Raises:
             DeltaMemError: If one is not there.
         """
-        passages = []
-        for found in named:
-            kept = self.passages.get(found.passage)
-            if kept is None:
-                raise DeltaMemError(f"{self.passages.path} does not hold the passage {found.passage}")
-            passages.append(Passage(kept.text, kept.time, kept.sources, found.similarity))
-        return tuple(passages)
+        kept = ((self._kept(found), found.similarity) for found in named)
+        return tuple(Passage(record.text, record.time, record.sources, similarity) for record, similarity in kept)
+
+    def store_of(self, found: Found) -> str:
+        """The store that a passage comes from.
+
+        Raises:
+            DeltaMemError: If the passage is not there.
+        """
+        return self._kept(found).store
+
+    def _kept(self, found: Found) -> PassageRecord:
+        kept = self.passages.get(found.passage)
+        if kept is None:
+            raise DeltaMemError(f"{self.passages.path} does not hold the passage {found.passage}")
+        return kept
 
 
 @contextmanager

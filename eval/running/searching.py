@@ -1,4 +1,4 @@
-"""Searching stores for one query: timed, a few at once, and one that fails does not lose the others."""
+"""Searching stores for one query: timed, and one that fails does not lose the others."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import NamedTuple
 from deltamem.errors import EmbedderUnavailableError, reason_of
 from eval.systems.protocol import Memory, Passage, SystemUnavailableError
 
-SEARCHES_AT_ONCE = 4
+SEARCHES_AT_ONCE = 1
 """An embedder works for one query at a time: more searches would wait in line, and their wait be counted as latency."""
 
 

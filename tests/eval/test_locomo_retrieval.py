@@ -1,5 +1,6 @@
 """How a conversation is laid out for stores, and how ranks are counted over two of them."""
 
+from asyncio import Semaphore
 from datetime import datetime
 from pathlib import Path
 
@@ -12,8 +13,8 @@ from deltamem.errors import DeltaMemError
 from eval.locomo.dialogues import dialogues
 from eval.locomo.loader import Conversation, load_locomo
 from eval.locomo.retrieval import OpenStore, context, evidence_ranks, merged, search
-from eval.results.record_file import RecordFile
-from eval.results.records import PassageRecord, QuestionRecord
+from eval.results.records import QuestionRecord
+from eval.running.files import open_files
 from eval.systems.protocol import Passage, SystemUnavailableError
 
 
@@ -114,32 +115,33 @@ async def test_search_keeps_stores_apart_and_ranks_them_together(tmp_path: Path,
     of_bo = [passage("a", 0.9, "D10:1")]
     stores = [OpenStore(laid_out[0], Scripted(of_ana)), OpenStore(laid_out[1], Scripted(of_bo))]
     record = QuestionRecord(key="k", group="conv-1", category="temporal", question="q", evidence=("D2:1",))
-    with RecordFile(tmp_path / "p.jsonl", PassageRecord, lambda kept: kept.id) as passages:
-        found = await search(record, stores, 20, passages, ranked=True)
+    with open_files(tmp_path) as files:
+        found = await search(record, stores, 20, files, Semaphore(), ranked=True)
         assert found.ranks == (2,)
         assert [hit.similarity for hit in found.retrieved] == [0.4, 0.2, 0.9]
-        blocks = context(found, laid_out, passages)
+        blocks = context(found, laid_out, files)
         assert [(block.title, [shown.text for shown in block.passages]) for block in blocks] == [
             ("Ana", ["a", "b"]),
             ("Bo", ["a"]),
         ]
-        assert (await search(record, stores, 20, passages, ranked=False)).ranks == ()
-        assert len((tmp_path / "p.jsonl").read_text().splitlines()) == 3  # found again, kept once
-        with pytest.raises(DeltaMemError, match="is not in the file of passages"):
+        assert (await search(record, stores, 20, files, Semaphore(), ranked=False)).ranks == ()
+        assert len((tmp_path / "passages.jsonl").read_text().splitlines()) == 3  # found again, kept once
+        with pytest.raises(DeltaMemError, match=r"passages.jsonl does not hold the passage \?"):
             context(
                 found.model_copy(update={"retrieved": (found.retrieved[0].model_copy(update={"passage": "?"}),)}),
                 laid_out,
-                passages,
+                files,
             )
 
 
 async def test_a_search_that_breaks_is_in_the_record(tmp_path: Path, conversation: Conversation) -> None:
     laid_out = dialogues(conversation, per_speaker=False, captions="all")
     record = QuestionRecord(key="k", group="conv-1", category="temporal", question="q")
-    with RecordFile(tmp_path / "p.jsonl", PassageRecord, lambda kept: kept.id) as passages:
-        broken = await search(record, [OpenStore(laid_out[0], Scripted(KeyError("x")))], 1, passages, ranked=True)
+    with open_files(tmp_path) as files:
+        stores = [OpenStore(laid_out[0], Scripted(KeyError("x")))]
+        broken = await search(record, stores, 1, files, Semaphore(), ranked=True)
         assert broken.error == "search: KeyError: 'x'"
         assert not broken.complete
         gone = [OpenStore(laid_out[0], Scripted(SystemUnavailableError("gone")))]
         with pytest.raises(SystemUnavailableError):
-            await search(record, gone, 1, passages, ranked=True)
+            await search(record, gone, 1, files, Semaphore(), ranked=True)

@@ -75,7 +75,7 @@ def test_answers_of_a_model_are_scored_by_letter(tmp_path: Path, capsys: pytest.
         printed = capsys.readouterr()
         assert "PersonaMem of unknown size, full_context (answered)" in printed.out
         assert "6 of 7 questions answered" in printed.out
-        assert "3 failures (3 answer)" in printed.err
+        assert "3 failures (3 in answer)" in printed.err
         assert "the answerer returned nothing" in printed.err
         check_summary(json.loads((tmp_path / "out" / "summary.json").read_text()))
         before = len(server.requests)
