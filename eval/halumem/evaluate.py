@@ -37,6 +37,7 @@ from eval.halumem.scoring import lexical_scores
 from eval.halumem.searching import Searching
 from eval.halumem.settings import HalumemConfig
 from eval.halumem.summary import summarise
+from eval.metrics.lexical import load_nltk
 from eval.results.making import check_making
 from eval.results.records import QuestionRecord
 from eval.results.summary import write_summary
@@ -97,6 +98,8 @@ async def _evaluate(
             evaluating = Evaluating(files, asking, judges, shown, config.answer.context_tokens, config.with_time)
             run = Run(system, files, parts, searching, evaluating, shown, stores_at_once=config.stores_at_once)
             await _check(config, models, run)
+            if answerer is not None and run.verdicts_missing():
+                load_nltk()
             with shown.progress:
                 await run.do()
             ran = time.perf_counter()

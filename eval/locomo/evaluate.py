@@ -20,6 +20,7 @@ from eval.locomo.judging import ANSWER_FIELDS, ANSWER_PROMPT, Judges, Prompts, l
 from eval.locomo.run import Part, Run
 from eval.locomo.scoring import lexical_scores, run_scores, to_judge
 from eval.locomo.settings import LocomoConfig
+from eval.metrics.lexical import load_nltk
 from eval.results.making import check_making
 from eval.results.summary import build_summary, write_summary
 from eval.running.files import RunFiles, open_files
@@ -70,6 +71,8 @@ async def _evaluate(config: LocomoConfig, benchmark: Benchmark, prompts: Prompts
             k = config.k if system.per_speaker else 2 * config.k
             run = Run(system, files, parts, asking, shown, k=k, stores_at_once=config.stores_at_once)
             await _check(config, models, run)
+            if answerer is not None and run.questions_missing():
+                load_nltk()
             check_making(config.out, _making(config, benchmark, prompts))  # a model that is not there makes nothing
             with shown.progress:
                 await run.do()

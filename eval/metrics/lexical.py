@@ -148,6 +148,16 @@ def _text(value: object) -> str:
     return "" if value is None else str(value)
 
 
+def load_nltk() -> None:
+    """Load what the scores need of nltk, which takes seconds: before many answers come, not with the first of them.
+
+    Raises:
+        DeltaMemError: If nltk is not installed.
+    """
+    _stemmer()
+    _treebank()
+
+
 def _blank_words(text: str) -> list[str]:
     return text.lower().translate(_SENTENCE_MARKS).split()
 
