@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 import numpy as np
 import numpy.typing as npt
 
-from deltamem.errors import EmbedderUnavailableError
+from deltamem.errors import EmbedderUnavailableError, reason_of
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -124,6 +124,10 @@ def load_model(name: str, device: str) -> SentenceTransformer:
         raise EmbedderUnavailableError(
             f"embedder {name!r} is not available offline; fetch it with: hf download {name} (or allow the hub with "
             "DELTAMEM_ALLOW_HUB=1)"
+        ) from error
+    except (AssertionError, RuntimeError) as error:  # what torch raises for a device that it does not know or find
+        raise EmbedderUnavailableError(
+            f"embedder {name!r} cannot be put on device {device!r}: {reason_of(error)}"
         ) from error
 
 

@@ -38,11 +38,16 @@ def fetch(
     accept_licence: Annotated[
         bool, typer.Option("--accept-licence", help="You accept the licence, which is shown without this.")
     ] = False,
-    folder: Annotated[Path, typer.Option(help="The folder of data.")] = Path("data"),
+    folder: Annotated[
+        Path | None,
+        typer.Option(help="The folder of data: $DELTAMEM_DATA, or else data/ of the checkout.", show_default=False),
+    ] = None,
 ) -> None:
     """Download the data of a benchmark from where its authors publish it."""
+    from eval.data import data_folders
     from eval.fetch import fetch as download
 
+    folder = folder or data_folders()[0]  # the commands look there first
     download(name, folder=folder, accept_licence=accept_licence, console=Console(stderr=True, highlight=False))
 
 

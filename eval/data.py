@@ -179,5 +179,5 @@ def missing(dataset: Dataset) -> str:
     fetch = "" if command is None else f"run `python -m eval fetch {command} --accept-licence`, or "
     return (
         f"{dataset.name} is not here: {fetch}fetch it from {dataset.source} (licence {dataset.licence}) and put it at "
-        f"data/{dataset.path} or ${DATA_VARIABLE}/{dataset.path}"
+        f"data/{dataset.path} of the checkout or ${DATA_VARIABLE}/{dataset.path}"
     )

@@ -93,3 +93,8 @@ def test_missing_offline_package_says_how_to_install_it(monkeypatch: pytest.Monk
 def test_folder_without_a_model_is_refused(tmp_path) -> None:
     with pytest.raises(EmbedderUnavailableError, match="not available"):
         load_embedder(str(tmp_path))
+
+
+def test_a_device_that_is_not_there_is_one_sentence() -> None:
+    with pytest.raises(EmbedderUnavailableError, match="'all-MiniLM-L6-v2' cannot be put on device 'nowhere'"):
+        load_embedder(device="nowhere")

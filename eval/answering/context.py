@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 from deltamem.text.splitting import BYTES_PER_TOKEN, estimate_tokens
@@ -18,7 +18,7 @@ class Shown:
     """What fits a budget.
 
     Attributes:
-        blocks: Those of which something is shown, each with its first passages.
+        blocks: Those of which something is shown, each with its first passages, in the order in which they are shown.
         passages: How many passages are shown.
         tokens: Estimated tokens of what `render_all` makes of the blocks.
     """
@@ -58,10 +58,15 @@ def cut_to_budget(blocks: Sequence[ContextBlock], budget: int, *, with_time: boo
             if taken[number] < len(block.passages):
                 still_open.append(number)
         open_blocks = still_open
-    shown = tuple(
-        ContextBlock(block.title, block.passages[:count]) for block, count in zip(blocks, taken, strict=True) if count
-    )
+    shown = tuple(_first(block, count) for block, count in zip(blocks, taken, strict=True) if count)
     return Shown(shown, sum(taken), estimate_tokens(render_all(shown, with_time=with_time)))
+
+
+def _first(block: ContextBlock, count: int) -> ContextBlock:
+    passages = block.passages[:count]
+    if block.by_time and all(passage.time is not None for passage in passages):
+        passages = tuple(sorted(passages, key=lambda passage: passage.time or datetime.min))
+    return replace(block, passages=passages)
 
 
 def render(block: ContextBlock, *, with_time: bool) -> str:

@@ -16,6 +16,7 @@ from deltamem.embedding import Embedder, Vectors
 from eval.answering.context import format_date
 from eval.answering.protocol import AnswerRequest
 from eval.results.records import AnswerRecord, Cost
+from eval.systems.embedding_lock import one_at_a_time
 from eval.systems.protocol import Passage
 
 NO_INFORMATION = "No information available"
@@ -42,13 +43,12 @@ class ExtractiveAnswerer:
             embedder: Measures similarity; one with a cache, because questions share passages.
             with_time: Whether a question for a time is answered with the date of the best passage.
         """
-        self._embedder = embedder
+        self._embedder = one_at_a_time(embedder)
         self._with_time = with_time
-        self._one_at_a_time = asyncio.Lock()
 
     async def answer(self, request: AnswerRequest, run: int) -> AnswerRecord:
         """Answer; see `Answerer`."""
-        async with self._one_at_a_time:
+        async with self._embedder.turns:
             started = time.perf_counter()
             text = await asyncio.to_thread(self._text, request)
             seconds = round(time.perf_counter() - started, 4)

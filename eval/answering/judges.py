@@ -106,7 +106,7 @@ class LLMJudge:
                 messages.append({"role": "assistant", "content": text[:_LONGEST_REPEATED]})
                 messages.append({"role": "user", "content": f"That cannot be read. {self._expected}."})
         replies = f"{self._attempts} replies, the last" if self._attempts > 1 else "its reply"
-        return Verdict(label=None, error=f"the {self.name} judge gave no verdict in {replies}: {problem}", cost=cost)
+        return Verdict(label=None, error=f"the judge {self.name!r} gave no verdict in {replies}: {problem}", cost=cost)
 
     def _read(self, text: str, cost: Cost) -> Verdict | None:
         found = last_object(text, self._allowed)

@@ -12,10 +12,17 @@ from eval.systems.protocol import Passage
 
 @dataclass(frozen=True, slots=True)
 class ContextBlock:
-    """Passages of one store under a title, for example the memories of one of two speakers."""
+    """Passages of one store under a title, for example the memories of one of two speakers.
+
+    Attributes:
+        title: Shown above them.
+        passages: Best first, which is what the budget keeps.
+        by_time: Whether they are shown in the order of their times instead; for systems that do not rank.
+    """
 
     title: str
     passages: tuple[Passage, ...]
+    by_time: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -166,7 +166,8 @@ def _latency(name: str, runs: Sequence[Run]) -> Markup:
             for place, (_, spread) in zip(places, spreads, strict=True):
                 axes.plot([place, place], [spread.p50, spread.p95], color=_colour(number), linewidth=1.5)
         axes.set_xticks(range(len(_PARTS)), _PARTS)
-        axes.set_yscale("log")
+        if any(spread and spread.p95 > 0 for run in runs for spread in run.summary.latency.values()):
+            axes.set_yscale("log")  # which cannot show seconds that are all 0
         axes.set_ylabel("seconds")
         legend_below(axes, 2)
 

@@ -9,13 +9,14 @@ from typing import Any
 from eval.compare.loading import Run
 
 _CONFIG_KEYS = (
-    "answer.kind",
     "answer.prompt",
     "answer.runs",
     "answer.temperature",
     "answer.max_tokens",
     "judge.temperature",
+    "judge.max_tokens",
     "judge.attempts",
+    "categories",
     "limit",
     "seed",
     "resamples",
@@ -54,6 +55,8 @@ def _conditions(run: Run) -> Iterator[tuple[str, Any]]:
     summary = run.summary
     yield "benchmark", summary.benchmark
     yield "data sha256", summary.data.get("sha256")
+    audit = summary.data.get("audit") or {}
+    yield "audit sha256", audit.get("sha256") if audit.get("applied") else None
     models = summary.making.models
     yield "answer model", models.get("answer")
     yield "judge model", models.get("judge")
@@ -82,17 +85,35 @@ def gaps(run: Run) -> list[str]:
     recorded = sum(counts.by_category.values())
     if recorded < counts.total:
         notes.append(f"{run.name}: {recorded:,} of {counts.total:,} questions were chosen")
+    if recorded < len(run.questions):
+        notes.append(
+            f"{run.name}: the folder holds {len(run.questions):,} questions, the scores are of {recorded:,}: "
+            "an earlier call asked more"
+        )
     if summary.mode == "offline":
         notes.append(
             f"{run.name}: offline, no model answered; lexical scores are those of the answerer that copies a sentence"
         )
     if summary.failures.count:
         stages = ", ".join(f"{count:,} {stage}" for stage, count in summary.failures.by_stage.items())
+        counted = ", except in the scores named (all)" if run.family == "halumem" else ""
         notes.append(
-            f"{run.name}: {summary.failures.count:,} failures ({stages}) are left out of the scores, not counted as 0"
+            f"{run.name}: {summary.failures.count:,} failures ({stages}); answers and verdicts that are missing are left "
+            f"out of the scores, not counted as 0{counted}"
         )
     if summary.sessions.get("unreadable"):
         notes.append(f"{run.name}: {summary.sessions['unreadable']:,} sessions could not be understood by the system")
     if summary.sessions.get("late"):
         notes.append(f"{run.name}: {summary.sessions['late']:,} sessions were taken in after later ones")
+    answered = [record for record in run.questions if record.answers]
+    cut = sum(record.shown < len(record.retrieved) for record in answered)
+    if cut:
+        notes.append(
+            f"{run.name}: at {cut:,} of {len(answered):,} questions the budget of context tokens left out passages that "
+            "were found"
+        )
+    if lost := summary.cost.get("ingest", {}).get("sessions_lost"):
+        notes.append(
+            f"{run.name}: what {lost:,.0f} sessions cost is not known, because the run was killed before it was noted"
+        )
     return notes

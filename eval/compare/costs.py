@@ -29,6 +29,8 @@ def cost_table(runs: Sequence[Run]) -> Table:
             rows.append(_row(f"{part}: calls", (_calls(run, part) for run in runs)))
         rows.append(_row(f"{part}: seconds, summed over calls", (_cost(run, part, "seconds", digits=1) for run in runs)))
         rows.append(_row(f"{part}: seconds, p50 / p95", (_spread(run.summary.latency.get(part)) for run in runs)))
+    for name, label in (("prompt_tokens", "tokens read"), ("completion_tokens", "tokens written"), ("calls", "calls")):
+        rows.append(_row(f"probes: {label}", (_probing(run, name) for run in runs)))
     for stage in dict.fromkeys(stage for run in runs for stage in run.summary.seconds):
         rows.append(_row(f"wall seconds of the last invocation, {stage}", (_wall(run, stage) for run in runs)))
     return Table("Cost", _columns(runs), [row for row in rows if any(row.cells)])
@@ -123,6 +125,12 @@ def _calls(run: Run, part: str) -> Cell | None:
         return None
     cached = f"{cost['cached']:,.0f} from the cache" if cost.get("cached") else ""
     return Cell(f"{cost['calls']:,.0f}", cached)
+
+
+def _probing(run: Run, name: str) -> Cell | None:
+    """What it came to to measure all judges; not part of the cost of judging."""
+    value = sum(probe.get("cost", {}).get(name, 0) for probe in run.summary.probes)
+    return Cell(f"{value:,.0f}") if value else None
 
 
 def _spread(spread: Spread | None) -> Cell | None:

@@ -2,15 +2,34 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
+from deltamem.cli import CONFIGS
 from eval.compare.layouts import LAYOUTS, Column, Layout, Variant
 from eval.compare.loading import Run, Summary
 from eval.compare.published import published_rows
 from eval.metrics.intervals import Interval
 from eval.personamem.question_types import LABELS
+
+_CONDITIONS = (
+    "embedder.name",
+    "with_time",
+    "answer.prompt",
+    "answer.runs",
+    "answer.temperature",
+    "answer.max_tokens",
+    "answer.context_tokens",
+    "categories",
+    "update_k",
+    "question_k",
+    "system_messages",
+    "version",
+    "seed",
+)
+"""Keys that a command for another system names where they are not the usual ones: they decide what is measured."""
 
 BASELINES = ("full_context", "naive_rag")
 """Systems without which the score of a memory says nothing; each table has a row for them."""
@@ -177,7 +196,29 @@ def command_for(system: str, run: Run) -> str:
     for key in ("k", "limit", "gold", "captions"):
         if config.get(key) is not None:
             given[key] = str(config[key])
+    usual = _usual_config(run.family)
+    for key in _CONDITIONS:
+        value = _setting(config, key)
+        if value is not None and value != _setting(usual, key):
+            given[key] = value if isinstance(value, str) else json.dumps(value, separators=(",", ":"))
     return f"python -m eval.{run.family} {' '.join(f'{key}={value}' for key, value in given.items())}"
+
+
+def _usual_config(family: str) -> dict[str, Any]:
+    """What the command of a benchmark does unless told otherwise."""
+    from omegaconf import OmegaConf
+
+    files = (CONFIGS / "base" / "benchmark.yaml", CONFIGS / f"{family}.yaml")
+    usual: Any = OmegaConf.to_container(OmegaConf.merge(*map(OmegaConf.load, files)))
+    return dict(usual)
+
+
+def _setting(config: Mapping[str, Any], key: str) -> Any:
+    """The value of a key with dots; None if there is none."""
+    value: Any = config
+    for part in key.split("."):
+        value = value.get(part) if isinstance(value, Mapping) else None
+    return value
 
 
 def score_table(runs: Sequence[Run]) -> Table:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 from deltamem.errors import DeltaMemError
-from eval.halumem.loader import MemoryType
+from eval.halumem.lines import MemoryType
 from eval.halumem.records import PointRecord
 from eval.results.records import QuestionRecord
 
@@ -178,6 +178,18 @@ def point_judgement(record: PointRecord) -> JudgeRecord | None:
         importance=record.importance,
         included=None if included is None else included == "true",
     )
+
+
+def point_judgements(records: Iterable[PointRecord]) -> list[tuple[PointRecord, JudgeRecord]]:
+    """All that the lines of ``points.jsonl`` say.
+
+    A failure counts only beside something that was judged. So an offline run has no judgements, and a system that extracts
+    nothing none of extraction, whatever failed: neither gets a zero for what was never measured.
+    """
+    known = list(records)
+    measured = {record.kind == "update" for record in known if record.verdict is not None}
+    found = ((record, point_judgement(record)) for record in known if (record.kind == "update") in measured)
+    return [(record, judgement) for record, judgement in found if judgement is not None]
 
 
 def question_judgements(record: QuestionRecord, judge: str) -> list[JudgeRecord]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -41,7 +40,6 @@ from eval.metrics.lexical import load_nltk
 from eval.results.making import check_making
 from eval.results.records import QuestionRecord
 from eval.results.summary import write_summary
-from eval.running.searching import SEARCHES_AT_ONCE
 from eval.systems.embedding_lock import make_embedder
 from eval.systems.opening import WITH_MODEL, check_system, open_system
 
@@ -91,11 +89,10 @@ async def _evaluate(
                 questions=sum(len(part.asked) for part in parts),
                 points=sum(part.points for part in parts),
             )
-            searching = Searching(
-                files, asyncio.Semaphore(SEARCHES_AT_ONCE), system.ranked, config.update_k, config.question_k
-            )
+            searching = Searching(files, embedder.turns, system.ranked, config.update_k, config.question_k)
             asking = _asking(config, benchmark, answerer, judges)
-            evaluating = Evaluating(files, asking, judges, shown, config.answer.context_tokens, config.with_time)
+            budget = config.answer.context_tokens
+            evaluating = Evaluating(files, asking, judges, shown, budget, config.with_time, system.ranked)
             run = Run(system, files, parts, searching, evaluating, shown, stores_at_once=config.stores_at_once)
             await _check(config, models, run)
             if answerer is not None and run.verdicts_missing():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from eval.answering.asking import Asking
@@ -13,11 +13,11 @@ from eval.halumem.files import PointFiles
 from eval.halumem.judging import Judges, accuracy_fields, integrity_fields, update_fields
 from eval.halumem.loader import HalumemSession
 from eval.halumem.parts import Part
-from eval.halumem.points import NOTHING_EXTRACTED, extracted, memory_records, point_record
+from eval.halumem.points import NOTHING_EXTRACTED, extracted, failed, memory_records, point_record
 from eval.halumem.progress import ShownPoints
 from eval.halumem.records import PointRecord
 from eval.halumem.searching import question_record
-from eval.results.records import IngestRecord, QuestionRecord
+from eval.results.records import Found, IngestRecord, QuestionRecord
 
 
 @dataclass(frozen=True)
@@ -31,6 +31,7 @@ class Evaluating:
         shown: Told of questions and points, those of earlier runs included.
         context_tokens: Budget of estimated tokens for what the judge of updates is shown.
         with_time: Whether it is shown dates.
+        ranked: Whether the system orders by relevance; else passages are shown by time.
     """
 
     files: PointFiles
@@ -39,6 +40,7 @@ class Evaluating:
     shown: ShownPoints
     context_tokens: int
     with_time: bool
+    ranked: bool
 
     def missing(self, part: Part, session: HalumemSession, noted: IngestRecord) -> bool:
         """Whether something of a session has to be answered or judged."""
@@ -80,7 +82,7 @@ class Evaluating:
         for fresh in _records(part, session, noted):
             kept = self.files.points.get(fresh.key)
             if fresh.key in searched and not (kept and kept.searched):
-                broken_point = fresh.model_copy(update={"error": broken}) if broken or kept is None else kept
+                broken_point = failed(fresh, broken) if broken or kept is None else kept
                 self._finish_point(broken_point)
             elif noted is None:
                 self._finish_point(fresh.model_copy(update={"error": broken}))
@@ -110,8 +112,11 @@ class Evaluating:
             found = found.model_copy(update={"answers": earlier.answers})
         asking = self.asking.get(found.key)
         if asking is not None:
-            found = await asking.ask(found, found.question, [ContextBlock("", self.files.found(found.retrieved))])
+            found = await asking.ask(found, found.question, [self._block(found.retrieved)])
         self._finish_question(found)
+
+    def _block(self, named: Sequence[Found]) -> ContextBlock:
+        return ContextBlock("", self.files.found(named), by_time=not self.ranked)
 
     async def _judge(self, part: Part, session: HalumemSession, noted: IngestRecord, record: PointRecord) -> None:
         memories = extracted(noted)
@@ -120,8 +125,7 @@ class Evaluating:
             return
         if record.kind == "update":
             (point,) = (point for point in session.points if point.key == record.key)
-            blocks = [ContextBlock("", self.files.found(record.retrieved))]
-            shown = cut_to_budget(blocks, self.context_tokens, with_time=self.with_time)
+            shown = cut_to_budget([self._block(record.retrieved)], self.context_tokens, with_time=self.with_time)
             fields = update_fields(shown.blocks, point, with_time=self.with_time)
         elif record.kind == "accuracy":
             fields = accuracy_fields(session, record.text)

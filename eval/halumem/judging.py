@@ -11,7 +11,8 @@ from eval.answering.opening import Models, answer_prompt, make_judge
 from eval.answering.prompts import Prompt, load_prompt
 from eval.answering.protocol import ContextBlock, Judge
 from eval.halumem.aggregation import LABELS
-from eval.halumem.loader import DATE_FORMAT, HalumemSession, MemoryPoint, Question
+from eval.halumem.lines import DATE_FORMAT
+from eval.halumem.loader import HalumemSession, MemoryPoint, Question
 from eval.halumem.settings import HalumemConfig
 from eval.results.records import Verdict
 

@@ -6,31 +6,14 @@ import hashlib
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import datetime
 from pathlib import Path
-from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, NonNegativeFloat, ValidationError
+from pydantic import ValidationError
 
 from deltamem.errors import DeltaMemError
+from eval.halumem.lines import MemorySource, MemoryType, RawUser
 from eval.systems.protocol import DialogueSession, DialogueTurn
 
-QUESTION_TYPES = (
-    "Basic Fact Recall",
-    "Multi-hop Inference",
-    "Dynamic Update",
-    "Memory Boundary",
-    "Memory Conflict",
-    "Generalization & Application",
-)
-"""In the order of the tables."""
-
-DATE_FORMAT = "%b %d, %Y, %H:%M:%S"
-
-MemoryType = Literal["Persona Memory", "Event Memory", "Relationship Memory"]
-MemorySource = Literal["primary", "system", "secondary", "interference"]
-
-_MEMORY_TYPE = re.compile(r"(Persona|Event|Relationship) Memory")
 _NAME = re.compile(r"Name:\s*(.*?); Gender:")
 _FOLDER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
@@ -69,7 +52,7 @@ class Question:
 
     Attributes:
         key: Unique in the file: user, session and position, for example ``<uuid>/S4/q2``.
-        type: One of `QUESTION_TYPES`.
+        type: One of `eval.halumem.lines.QUESTION_TYPES`.
         text: The question.
         answer: The reference answer.
         evidence: Texts of the memory points that hold the answer; none for questions that cannot be answered.
@@ -160,64 +143,6 @@ _COMPLETE = {
 }
 
 
-def _memory_type(value: Any) -> Any:
-    """Types come decorated, for example ``[Persona Memory]``."""
-    match = _MEMORY_TYPE.search(value) if isinstance(value, str) else None
-    return match[0] if match else value
-
-
-def _date(value: Any) -> Any:
-    return datetime.strptime(value, DATE_FORMAT) if isinstance(value, str) else value
-
-
-Date = Annotated[datetime, BeforeValidator(_date)]
-
-
-class _Raw(BaseModel):
-    model_config = ConfigDict(strict=True)  # other keys are ignored: the versions differ in them
-
-
-class _Point(_Raw):
-    memory_content: str = Field(min_length=1)
-    memory_type: Annotated[MemoryType, BeforeValidator(_memory_type)]
-    memory_source: MemorySource
-    is_update: Literal["True", "False"]
-    original_memories: list[str]
-    importance: NonNegativeFloat
-
-
-class _Turn(_Raw):
-    role: Literal["user", "assistant"]
-    content: str
-    timestamp: Date | None = None
-
-
-class _Evidence(_Raw):
-    memory_content: str
-
-
-class _Question(_Raw):
-    question: str = Field(min_length=1)
-    answer: str
-    evidence: list[_Evidence]
-    question_type: Literal[QUESTION_TYPES]  # type: ignore[valid-type]
-    difficulty: str = ""
-
-
-class _Session(_Raw):
-    start_time: Date
-    dialogue: list[_Turn] = Field(min_length=1)
-    memory_points: list[_Point] = []
-    questions: list[_Question] = []
-    is_generated_qa_session: bool = False
-
-
-class _User(_Raw):
-    uuid: str
-    persona_info: str
-    sessions: list[_Session] = Field(min_length=1)
-
-
 def load_halumem(path: Path) -> Halumem:
     """Read the benchmark, one user a line.
 
@@ -240,7 +165,7 @@ def load_halumem(path: Path) -> Halumem:
                 if not line.strip():
                     continue
                 try:
-                    user = _user(_User.model_validate_json(line))
+                    user = _user(RawUser.model_validate_json(line))
                     if user.id in users:
                         raise DeltaMemError(f"the user {user.id} occurs twice")
                     users[user.id] = user
@@ -262,7 +187,7 @@ def _first(error: ValidationError) -> str:
     return f"{where}: {first['msg']}" if where else first["msg"]
 
 
-def _user(raw: _User) -> User:
+def _user(raw: RawUser) -> User:
     if not _FOLDER.fullmatch(raw.uuid):
         raise DeltaMemError(f"uuid {raw.uuid!r} is not made of letters, digits, '.', '_' and '-'")
     name = _NAME.search(raw.persona_info)
@@ -271,7 +196,7 @@ def _user(raw: _User) -> User:
     return User(raw.uuid, name[1].strip(), tuple(_sessions(raw)))
 
 
-def _sessions(raw: _User) -> Iterable[HalumemSession]:
+def _sessions(raw: RawUser) -> Iterable[HalumemSession]:
     for number, session in enumerate(raw.sessions):
         id = f"S{number + 1}"
         key = f"{raw.uuid}/{id}"

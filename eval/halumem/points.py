@@ -39,6 +39,11 @@ def routed(record: PointRecord) -> PointRecord:
     return record.model_copy(update={"kind": "update" if record.is_update and record.retrieved else "integrity"})
 
 
+def failed(record: PointRecord, reason: str | None) -> PointRecord:
+    """The record of a point that could not be searched for: an update, as a search hardly ever finds nothing."""
+    return record.model_copy(update={"kind": "update", "error": reason})
+
+
 def memory_records(user: str, session: HalumemSession, memories: Sequence[str]) -> list[PointRecord]:
     """One record for each memory that the system extracted from a session."""
     return [

@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from eval.halumem.loader import MemorySource, MemoryType
+from eval.halumem.lines import MemorySource, MemoryType
 from eval.results.records import Found, Verdict
 
 PointKind = Literal["integrity", "accuracy", "update"]

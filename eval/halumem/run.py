@@ -16,7 +16,7 @@ from eval.halumem.linking import PointFinder
 from eval.halumem.loader import HalumemSession, MemoryPoint, Question
 from eval.halumem.parts import Part
 from eval.halumem.progress import ShownPoints
-from eval.halumem.searching import Searching
+from eval.halumem.searching import LACKING, LATE, Searching
 from eval.results.records import IngestRecord
 from eval.systems.ingesting import ingest_sessions
 from eval.systems.protocol import Memory, System, SystemUnavailableError
@@ -105,24 +105,30 @@ class Run:
         finder = PointFinder(part.user)
         sessions = {session.dialogue.id: session for session in part.sessions}
         dialogues = [session.dialogue for session in part.sessions]
+        lacking: list[str] = []
         async for dialogue, noted in ingest_sessions(memory, part.key, dialogues, self._files.sessions, self._shown.session):
             session = sessions[dialogue.id]
+            if noted.outcome == "failed":
+                lacking.append(dialogue.id)
+            elif not session.generated:
+                late = any(after.dialogue.id in memory.known for after in part.sessions[session.number + 1 :])
+                notes = ((LATE,) if late else ()) + ((LACKING + ", ".join(lacking),) if lacking else ())
+                await self._search(part, memory, finder, session, notes)
             if not session.generated:
-                if noted.outcome != "failed":
-                    late = any(after.dialogue.id in memory.known for after in part.sessions[session.number + 1 :])
-                    await self._search(part, memory, finder, session, late=late)
                 self._evaluating.session(part, session, noted, later)
             reached.add(session.number)
 
-    async def _search(self, part: Part, memory: Memory, finder: PointFinder, session: HalumemSession, *, late: bool) -> None:
+    async def _search(
+        self, part: Part, memory: Memory, finder: PointFinder, session: HalumemSession, notes: tuple[str, ...]
+    ) -> None:
         user = part.user.id
 
         async def question(asked: Question) -> None:
-            record = await self._searching.question(memory, finder, user, session, asked, late=late)
+            record = await self._searching.question(memory, finder, user, session, asked, notes)
             (self._files.retrieved if record.error is None else self._files.questions).add(record)
 
         async def point(sought: MemoryPoint) -> None:
-            self._files.points.add(await self._searching.point(memory, finder, user, session, sought, late=late))
+            self._files.points.add(await self._searching.point(memory, finder, user, session, sought, notes))
 
         async with asyncio.TaskGroup() as searches:
             for wanted in self._to_search(part, session):

@@ -14,10 +14,10 @@ from eval.halumem.aggregation import (
     JudgeRecord,
     Metric,
     f1,
-    point_judgement,
+    point_judgements,
     question_judgements,
 )
-from eval.halumem.loader import QUESTION_TYPES
+from eval.halumem.lines import QUESTION_TYPES
 from eval.halumem.records import PointRecord
 from eval.metrics import Interval, bleu1, bootstrap_interval, cumulative_accuracy, set_f1, wilson_interval
 from eval.results.records import QuestionRecord
@@ -75,11 +75,7 @@ def run_scores(
     Returns:
         Only metrics that something has a value of. Questions without evidence that is linked to turns have no recall.
     """
-    judged = [
-        (record.user, record.memory_type or "", judgement)
-        for record in points
-        if (judgement := point_judgement(record)) is not None
-    ]
+    judged = [(record.user, record.memory_type or "", judgement) for record, judgement in point_judgements(points)]
     draws = {"resamples": resamples, "seed": seed}
     scores: Scores = {}
     for group in ("memory_integrity", "memory_accuracy", "memory_update"):

@@ -7,13 +7,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from eval.answering.probes import ProbeResult
-from eval.halumem.aggregation import aggregate, point_judgement, question_judgements
+from eval.halumem.aggregation import aggregate, point_judgements, question_judgements
 from eval.halumem.files import PointFiles
 from eval.halumem.judging import Prompts
-from eval.halumem.loader import QUESTION_TYPES, Halumem
+from eval.halumem.lines import QUESTION_TYPES
+from eval.halumem.loader import Halumem
 from eval.halumem.parts import Part
 from eval.halumem.records import PointRecord
 from eval.halumem.scoring import curve, run_scores
+from eval.halumem.searching import LACKING, LATE
 from eval.halumem.settings import HalumemConfig
 from eval.results.records import QuestionRecord
 from eval.results.summary import build_summary
@@ -38,7 +40,9 @@ def summarise(
     Returns:
         `eval.results.summary.build_summary` with these keys besides: ``aggregate``, by judge of answers (without one under
         ``points``) what `eval.halumem.aggregate` makes of the records; ``points``, where every memory point went;
-        ``evidence``, how much of it is linked to turns; ``cumulative``, accuracy by session, and ``cumulative_strict``.
+        ``evidence``, how much of it is linked to turns; ``out_of_order``, for how many
+        questions and points the memory knew more or less than the sessions so far, because something failed before;
+        ``cumulative``, accuracy by session, and ``cumulative_strict``.
     """
     asked = [key for part in parts for session in part.evaluated for key in (q.key for q in part.questions(session))]
     questions = [record for key in asked if (record := files.questions.get(key)) is not None]
@@ -48,7 +52,7 @@ def summarise(
     judges = list(prompts.answers)
     by_origin = [bool(passage.sources) for passage in files.passages]
     rules = (["origin"] if any(by_origin) else []) + (["words"] if not all(by_origin) else [])
-    judged = [judgement for record in points if (judgement := point_judgement(record)) is not None]
+    judged = [judgement for _, judgement in point_judgements(points)]
     return build_summary(
         config,
         benchmark=benchmark.version,
@@ -94,6 +98,7 @@ def summarise(
             },
             "points": _points(benchmark, points),
             "evidence": _evidence(benchmark, parts, questions),
+            "out_of_order": _out_of_order([*questions, *points]),
             "cumulative": curve(questions, "qa") or None,
             "cumulative_strict": curve(questions, "qa_strict") or None,
         },
@@ -118,6 +123,14 @@ def _points(benchmark: Halumem, records: Sequence[PointRecord]) -> dict[str, Any
         "searched": len(searched),
         "searched_and_linked": sum(bool(record.turns) for record in searched),
         "extracted_memories": len(records) - len(points),
+    }
+
+
+def _out_of_order(records: Sequence[QuestionRecord | PointRecord]) -> dict[str, int]:
+    notes = [record.notes for record in records if record.error is None]
+    return {
+        "after_later_sessions": sum(LATE in own for own in notes),
+        "without_earlier_sessions": sum(any(note.startswith(LACKING) for note in own) for own in notes),
     }
 
 

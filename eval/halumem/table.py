@@ -82,7 +82,7 @@ def retrieval_table(summary: Mapping[str, Any]) -> Table | None:
 
 
 def point_lines(summary: Mapping[str, Any]) -> Iterator[str]:
-    """Where the memory points went, and how updates were found."""
+    """Where the memory points went, how updates were found, and what was searched in a memory out of order."""
     points = summary["points"]
     parts = [f"{points[name]:,} {name.replace('_', ' ')}" for name in ("judged", "not_judged", "failed", "not_reached")]
     yield f"memory points: {points['total']:,} = {' + '.join(parts)}; extracted memories: {points['extracted_memories']:,}"
@@ -92,6 +92,11 @@ def point_lines(summary: Mapping[str, Any]) -> Iterator[str]:
                 f"updated points found among the first {name.partition('@')[2]}: {_percent(interval)}% of "
                 f"{interval['count']:,} ({points['searched']:,} searched, the others are linked to no turn)"
             )
+    late, lacking = (summary["out_of_order"][name] for name in ("after_later_sessions", "without_earlier_sessions"))
+    if late:
+        yield f"{late:,} searches came after later sessions, because they or their session had failed before"
+    if lacking:
+        yield f"{lacking:,} searches came without earlier sessions, which had failed; a new folder begins anew"
 
 
 def _table(title: str, caption: str) -> Table:

@@ -69,7 +69,16 @@ async def _evaluate(config: LocomoConfig, benchmark: Benchmark, prompts: Prompts
             shown = Shown(console, sessions=sessions, questions=len(benchmark.asked))
             asking = _asking(config, benchmark, answerer, judges)
             k = config.k if system.per_speaker else 2 * config.k
-            run = Run(system, files, parts, asking, shown, k=k, stores_at_once=config.stores_at_once)
+            run = Run(
+                system,
+                files,
+                parts,
+                asking,
+                shown,
+                k=k,
+                stores_at_once=config.stores_at_once,
+                searches=embedder.turns,
+            )
             await _check(config, models, run)
             if answerer is not None and run.questions_missing():
                 load_nltk()

@@ -137,7 +137,7 @@ def load_locomo(path: Path) -> list[Conversation]:
     try:
         records = _RECORDS.validate_json(content)
     except ValidationError as error:
-        raise DeltaMemError(f"{path}: {_first(error)}") from error
+        raise DeltaMemError(f"{path} is not LoCoMo's locomo10.json: {_first(error)}") from error
     if not records:
         raise DeltaMemError(f"{path}: holds no conversation")
     conversations = []

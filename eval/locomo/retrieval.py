@@ -79,8 +79,16 @@ def evidence_ranks(evidence: Sequence[str], passages: Sequence[Passage]) -> tupl
     return tuple(first.get(turn) for turn in evidence)
 
 
-def context(record: QuestionRecord, dialogues: Sequence[Dialogue], files: RunFiles) -> tuple[ContextBlock, ...]:
+def context(
+    record: QuestionRecord, dialogues: Sequence[Dialogue], files: RunFiles, *, ranked: bool
+) -> tuple[ContextBlock, ...]:
     """What was found as the answering model is shown it: a block for each store, under the names of its people.
+
+    Args:
+        record: The question.
+        dialogues: The stores in order.
+        files: Where passages are kept.
+        ranked: Whether the system orders by relevance; else passages are shown by time.
 
     Raises:
         DeltaMemError: If a passage is not among those that were kept.
@@ -88,4 +96,6 @@ def context(record: QuestionRecord, dialogues: Sequence[Dialogue], files: RunFil
     blocks: dict[str, list[Found]] = {dialogue.key.id: [] for dialogue in dialogues}
     for found in record.retrieved:
         blocks[files.store_of(found)].append(found)
-    return tuple(ContextBlock(dialogue.title, files.found(blocks[dialogue.key.id])) for dialogue in dialogues)
+    return tuple(
+        ContextBlock(dialogue.title, files.found(blocks[dialogue.key.id]), by_time=not ranked) for dialogue in dialogues
+    )

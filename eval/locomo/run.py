@@ -16,7 +16,6 @@ from eval.locomo.retrieval import OpenStore, context, search
 from eval.results.records import QuestionRecord
 from eval.running.files import RunFiles
 from eval.running.progress import Shown
-from eval.running.searching import SEARCHES_AT_ONCE
 from eval.systems.ingesting import ingest_sessions
 from eval.systems.protocol import System, SystemUnavailableError
 
@@ -44,6 +43,7 @@ class Run:
         *,
         k: int,
         stores_at_once: int,
+        searches: asyncio.Semaphore,
     ) -> None:
         """Prepare a run; nothing is done yet.
 
@@ -55,6 +55,7 @@ class Run:
             shown: Told of sessions and questions, those of earlier runs included.
             k: Passages from each store.
             stores_at_once: Stores that may be open at the same time.
+            searches: Held by each search while it is timed, see `eval.systems.embedding_lock.OneAtATime.turns`.
         """
         self._system = system
         self._files = files
@@ -64,8 +65,7 @@ class Run:
         self._k = k
         stores = max(len(part.dialogues) for part in parts)
         self._conversations = asyncio.Semaphore(max(1, stores_at_once // stores))
-        # The embedder works for one query at a time: others would wait in line, and their wait be counted as latency.
-        self._searches = asyncio.Semaphore(SEARCHES_AT_ONCE)
+        self._searches = searches
         self._twins: defaultdict[tuple[str, str], asyncio.Lock] = defaultdict(asyncio.Lock)
 
     def sessions_missing(self) -> bool:
@@ -191,7 +191,7 @@ class Run:
         if earlier is not None and earlier.retrieved == found.retrieved:
             found = found.model_copy(update={"answers": earlier.answers})
         if self._asking is not None:
-            blocks = context(found, part.dialogues, self._files)
+            blocks = context(found, part.dialogues, self._files, ranked=self._system.ranked)
             # Some questions occur twice: the second then finds the answers to the first in the cache.
             async with self._twins[found.group, found.question]:
                 found = await self._asking.ask(found, found.question, blocks)

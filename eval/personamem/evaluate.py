@@ -83,6 +83,7 @@ async def _evaluate(
                 lambda sentence: console.print(sentence, markup=False, highlight=False),
                 k=config.k,
                 stores_at_once=config.stores_at_once,
+                searches=embedder.turns,
             )
             _account_for(benchmark, files)
             await _check(config, models, run)
@@ -164,6 +165,7 @@ def _summary(
 ) -> dict[str, Any]:
     kept = [files.questions.get(record_key(question)) for question in benchmark.selected]
     questions = [record for record in kept if record is not None]
+    taken_in = {(part.history.key.id, session.id) for part in benchmark.parts for session in part.sessions}
     scores = run_scores(
         questions,
         benchmark.asked,
@@ -180,7 +182,7 @@ def _summary(
         protocol=_protocol(config),
         data=_data(benchmark),
         questions=questions,
-        sessions=list(files.sessions),
+        sessions=[record for record in files.sessions if (record.store, record.session) in taken_in],
         scores=scores,
         system_facts=system.facts(),
         usage=models.usage(),

@@ -19,7 +19,7 @@ from eval.personamem.retrieval import block_rank, question_record
 from eval.results.records import IngestRecord, QuestionRecord
 from eval.running.files import RunFiles
 from eval.running.progress import Shown
-from eval.running.searching import SEARCHES_AT_ONCE, search_stores
+from eval.running.searching import search_stores
 from eval.systems.ingesting import ingest_sessions
 from eval.systems.protocol import DialogueSession, Memory, System, SystemUnavailableError
 
@@ -51,6 +51,7 @@ class Run:
         *,
         k: int,
         stores_at_once: int,
+        searches: asyncio.Semaphore,
     ) -> None:
         """Prepare a run; nothing is done yet.
 
@@ -63,6 +64,7 @@ class Run:
             tell: Told in a sentence of each store that begins anew.
             k: Passages that a question is searched for.
             stores_at_once: Stores that may be open at the same time.
+            searches: Held by each search while it is timed, see `eval.systems.embedding_lock.OneAtATime.turns`.
         """
         self._system = system
         self._files = files
@@ -72,7 +74,7 @@ class Run:
         self._tell = tell
         self._k = k
         self._stores = asyncio.Semaphore(stores_at_once)
-        self._searches = asyncio.Semaphore(SEARCHES_AT_ONCE)
+        self._searches = searches
 
     def searches_missing(self) -> bool:
         """Whether some question has to be searched for, so that its history has to be in a store."""
@@ -185,7 +187,8 @@ class Run:
         if earlier is not None and earlier.retrieved == found.retrieved:
             found = found.model_copy(update={"answers": earlier.answers})
         if self._asking is not None:
-            blocks = [ContextBlock("", self._files.found(found.retrieved))]
+            # The data has no dates: only the order tells an answerer what came last.
+            blocks = [ContextBlock("", self._files.found(found.retrieved), by_time=not self._system.ranked)]
             found = await self._asking.ask(found, asked.question.text, blocks, asked.question.options)
         self._finish(found)
 

@@ -49,20 +49,22 @@ def run_scores(
 
     Returns:
         ``accuracy`` (mean over the runs), ``accuracy_run_n``, ``pass@n`` for several runs; ``recall@k`` and
-        ``precision@k`` of the referenced block, ``mrr``, and the same for turns drawn at random (``random_...``).
+        ``precision@k`` of the referenced block, ``mrr``, and the same for turns drawn at random (``random_...``), unless the
+        system tells of no passage where it comes from.
     """
     values: dict[str, Value] = {"accuracy": answer_value(CORRECT)}
     if runs > 1:
         values |= {f"accuracy_run_{run + 1}": _of_run(run) for run in range(runs)}
         values |= {f"pass@{k}": _pass_value(k) for k in range(1, runs + 1)}
-    for k in sorted(set(cutoffs)):
-        values |= {
-            f"recall@{k}": recall_value(k),
-            f"random_recall@{k}": _where_ranked(lambda one, k=k: random_recall(one, k), asked),  # type: ignore[misc]
-            f"precision@{k}": precision_value(asked, passages, k),
-        }
-    values["random_precision"] = _where_ranked(random_precision, asked)
-    values["mrr"] = reciprocal_rank_value
+    if not len(passages) or any(passage.sources for passage in passages):
+        for k in sorted(set(cutoffs)):
+            values |= {
+                f"recall@{k}": recall_value(k),
+                f"random_recall@{k}": _where_ranked(lambda one, k=k: random_recall(one, k), asked),  # type: ignore[misc]
+                f"precision@{k}": precision_value(asked, passages, k),
+            }
+        values["random_precision"] = _where_ranked(random_precision, asked)
+        values["mrr"] = reciprocal_rank_value
     order = in_order(record.category for record in questions)
     scores = {
         name: category_scores(questions, value, resamples=resamples, seed=seed, order=order)

@@ -12,6 +12,9 @@ from deltamem.files import atomic_writer
 
 MAKING_FILE = "making.json"
 
+_SAID_FIRST = ("benchmark", "system")
+"""Where these differ, so does much else, which would say less."""
+
 
 def check_making(folder: Path, making: Mapping[str, Any]) -> None:
     """Make sure that a folder holds records that were made with the same settings, or none yet; then note the settings.
@@ -31,7 +34,7 @@ def check_making(folder: Path, making: Mapping[str, Any]) -> None:
             before = json.loads(path.read_bytes())
         except ValueError as error:
             raise DeltaMemError(f"{path}: not valid JSON") from error
-        for key in sorted({*now, *before}):
+        for key in sorted({*now, *before}, key=lambda key: (key not in _SAID_FIRST, key)):
             if now.get(key) != before.get(key):
                 raise DeltaMemError(
                     f"{folder} holds results that were made with {key} = {before.get(key)!r}, not {now.get(key)!r}; "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Generic, TypeVar
@@ -14,7 +15,7 @@ Record = TypeVar("Record", bound=BaseModel)
 
 
 class RecordFile(Generic[Record]):
-    """Records by key; a later record replaces an earlier one of the same key."""
+    """Records by key; a later record replaces an earlier one of the same key. One run at a time may have it open."""
 
     def __init__(self, path: Path, model: type[Record], key: Callable[[Record], str]) -> None:
         """Open the file, or begin one.
@@ -25,18 +26,26 @@ class RecordFile(Generic[Record]):
             key: Names a record.
 
         Raises:
-            DeltaMemError: If a line is not a record; names file and line.
+            DeltaMemError: If a line is not a record (names file and line), or another run has the file open.
             OSError: If the file cannot be read or written.
         """
         self.path = path
         self._key = key
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.touch()
-        self._records, whole = _read(path, model, key)
-        if whole < path.stat().st_size:
-            with path.open("r+b") as file:
-                file.truncate(whole)
         self._file = path.open("a", encoding="utf-8")
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # the kernel ends it with the process
+            self._records, whole = _read(path, model, key)
+            if whole < path.stat().st_size:
+                self._file.truncate(whole)
+        except BlockingIOError:
+            self._file.close()
+            raise DeltaMemError(
+                f"{path}: another run is writing it; wait for it, end it, or choose another out=..."
+            ) from None
+        except BaseException:
+            self._file.close()
+            raise
 
     def __len__(self) -> int:
         return len(self._records)
@@ -95,6 +104,9 @@ def _read(path: Path, model: type[Record], key: Callable[[Record], str]) -> tupl
         try:
             record = model.model_validate_json(line)
         except ValidationError as error:
-            raise DeltaMemError(f"{path}, line {number}: not a {model.__name__}") from error
+            first = error.errors()[0]
+            where = ".".join(str(part) for part in first["loc"])
+            why = f"{where}: {first['msg']}" if where else first["msg"]
+            raise DeltaMemError(f"{path}, line {number}: cannot be read as a record of a run ({why})") from error
         records[key(record)] = record
     return records, len(whole)

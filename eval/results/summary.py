@@ -69,12 +69,14 @@ def build_summary(
         more: Further keys, of one benchmark alone.
 
     Returns:
-        JSON values; no `None` stands for a zero and no zero for a failure.
+        JSON values; no `None` stands for a zero and no zero for a failure. ``cost.ingest.sessions_lost`` counts the sessions
+        whose cost nobody knows (`IngestRecord.cost_lost`): they are in no sum, latency or ratio of costs.
     """
     answers = [answer for record in questions for answer in record.answers]
     others = list(verdicts)
     judged = [verdict for answer in answers for verdict in answer.verdicts.values()] + others
     read = [record for record in sessions if record.outcome != "failed"]
+    priced = [record for record in read if not record.cost_lost]
     searches = [record.search_seconds for record in questions if record.error is None] + list(search_seconds)
     settings = config.model_dump(mode="json", exclude={"data", "out", "cache"})
     summary = {
@@ -91,21 +93,21 @@ def build_summary(
         },
         "scores": scores,
         "cost": {
-            "ingest": _total(record.cost for record in read),
+            "ingest": _total(record.cost for record in priced) | {"sessions_lost": len(read) - len(priced)},
             "search": {"searches": len(searches), "seconds": round(sum(searches), 4)},
             "answer": _total(answer.cost for answer in answers),
             "judge": _total(verdict.cost for verdict in judged),
         },
         "this_run": usage,
         "latency": {
-            "ingest": _spread(_asked(record.cost for record in read)),
+            "ingest": _spread(_asked(record.cost for record in priced)),
             "search": _spread(searches),
             "answer": _spread(_asked(answer.cost for answer in answers if answer.error is None)),
             "judge": _spread(_asked(verdict.cost for verdict in judged if verdict.error is None)),
         },
         "context_tokens": _context(questions),
         "memories": _memories(read),
-        "queries_per_memory": _queries_per_memory(read),
+        "queries_per_memory": _queries_per_memory(priced),
         "sessions": _sessions(sessions),
         "failures": _failures(questions, sessions, others, problems, failed_searches),
         "probes": probes,
@@ -187,10 +189,10 @@ def _memories(read: Sequence[IngestRecord]) -> dict[str, Any] | None:
     }
 
 
-def _queries_per_memory(read: Sequence[IngestRecord]) -> float | None:
-    """Searches that the system made while it read, by memory that it wrote (Table 7 of the paper)."""
-    written = sum(len(record.memories) for record in read if record.memories is not None)
-    return sum(record.cost.searches for record in read) / written if written else None
+def _queries_per_memory(priced: Sequence[IngestRecord]) -> float | None:
+    """Searches that the system made while it read, by memory that it wrote (Table 7 of the paper); of known costs alone."""
+    written = sum(len(record.memories) for record in priced if record.memories is not None)
+    return sum(record.cost.searches for record in priced) / written if written else None
 
 
 def _sessions(sessions: Sequence[IngestRecord]) -> dict[str, int]:

@@ -63,6 +63,10 @@ def cost_line(summary: Mapping[str, Any]) -> str:
         )
         if calls:
             parts.append(f"{stage}: {calls:,} calls ({cached:,} cached), {read:,} + {written:,} tokens")
+    if unreadable := summary["sessions"]["unreadable"]:
+        parts.append(
+            f"{unreadable:,} of {summary['sessions']['total']:,} sessions brought no readable answer of the manager"
+        )
     if summary["queries_per_memory"] is not None:
         parts.append(f"{summary['queries_per_memory']:.2f} queries per memory")
     if shown := summary["context_tokens"]:

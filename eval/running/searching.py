@@ -10,9 +10,6 @@ from typing import NamedTuple
 from deltamem.errors import EmbedderUnavailableError, reason_of
 from eval.systems.protocol import Memory, Passage, SystemUnavailableError
 
-SEARCHES_AT_ONCE = 1
-"""An embedder works for one query at a time: more searches would wait in line, and their wait be counted as latency."""
-
 
 class Searched(NamedTuple):
     """What a query found.

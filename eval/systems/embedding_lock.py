@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 from collections.abc import Sequence
 
@@ -11,11 +12,17 @@ from eval.settings import EmbedderSettings
 
 
 class OneAtATime:
-    """An embedder that threads may share: models and the cache in front of them must not be called by two at once."""
+    """An embedder that threads may share: models and the cache in front of them must not be called by two at once.
+
+    Attributes:
+        turns: Who measures the time of a search or an answer holds it meanwhile, so that the time is not that of waiting for
+            others.
+    """
 
     def __init__(self, embedder: Embedder) -> None:
         """Wrap an embedder; wrap it once, so that there is one lock."""
         self.name = embedder.name
+        self.turns = asyncio.Semaphore(1)
         self._embedder = embedder
         self._lock = threading.Lock()
 
@@ -40,6 +47,7 @@ class OneAtATime:
 
 def make_embedder(settings: EmbedderSettings) -> OneAtATime:
     """The embedder of a run, for the system and the extractive answerer; loaded when the first text comes."""
+    os.environ.setdefault("TQDM_DISABLE", "1")  # loading a model would draw a bar of its own between ours
     return OneAtATime(LazyEmbedder(settings.name, device=settings.device, batch_size=settings.batch_size))
 
 

@@ -13,7 +13,7 @@ from eval.systems.protocol import DialogueTurn, Passage, StoreKey
 class FullContext:
     """Every session is one passage, and a search returns all of them whatever it asks for and whatever `k` is.
 
-    The newest session comes first, so that a budget of context tokens leaves out the oldest.
+    The newest session comes first, so that a budget of context tokens leaves out the oldest; what is left is shown by time.
     """
 
     name = "full_context"
@@ -27,7 +27,7 @@ class FullContext:
 
     def facts(self) -> dict[str, Any]:
         """What is shown."""
-        return {"shown": "all sessions, the newest first"}
+        return {"shown": "the newest sessions that fit the budget, by time"}
 
 
 class Transcript(KeptSessions):

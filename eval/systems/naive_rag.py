@@ -19,6 +19,10 @@ _DECIMALS = 6
 """Of a similarity. Sums of float32 differ in the seventh by where a row stands in the matrix, which would break ties."""
 
 
+_AT_ONCE = 128
+"""Turns a call of the embedder: a command that is interrupted ends with the call."""
+
+
 class NaiveRag:
     """The baseline of every memory system: the turns with the most similar embeddings. No language model."""
 
@@ -55,7 +59,7 @@ class NaiveRag:
 
 
 class TurnIndex(KeptSessions):
-    """The turns of one store. They are embedded at the first search after they came, all at once."""
+    """The turns of one store. They are embedded at the first search after they came."""
 
     def __init__(self, embedder: OneAtATime, *, with_time: bool) -> None:
         """Begin with nothing; see `NaiveRag`."""
@@ -73,8 +77,8 @@ class TurnIndex(KeptSessions):
         async with self._embedding:
             known = 0 if self._vectors is None else len(self._vectors)
             if texts := [self._embedded(time, turn.spoken) for time, turn in turns[known:]]:
-                fresh = await asyncio.to_thread(self._embedder.documents, texts)
-                self._vectors = fresh if self._vectors is None else np.concatenate([self._vectors, fresh])
+                fresh = [await self._embed(texts[begin : begin + _AT_ONCE]) for begin in range(0, len(texts), _AT_ONCE)]
+                self._vectors = np.concatenate(fresh if self._vectors is None else [self._vectors, *fresh])
         vectors = self._vectors
         assert vectors is not None  # there are turns
         (wanted,) = await asyncio.to_thread(self._embedder.queries, [query])
@@ -84,6 +88,9 @@ class TurnIndex(KeptSessions):
             time, turn = turns[position]
             found.append(Passage(turn.spoken, time, (turn.id,), float(similarity[position])))
         return found
+
+    async def _embed(self, texts: list[str]) -> Vectors:
+        return await asyncio.to_thread(self._embedder.documents, texts)
 
     async def reset(self) -> None:
         """Forget everything."""

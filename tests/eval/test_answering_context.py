@@ -34,6 +34,15 @@ def test_blocks_take_turns_until_the_budget_is_full() -> None:
     assert [[p.text[0] for p in one.passages] for one in shown.blocks] == [["a", "b"], ["d", "e"]]
 
 
+def test_what_a_system_does_not_rank_is_cut_first_and_then_shown_by_time() -> None:
+    """The newest are kept, and read from the oldest of them on."""
+    days = [Passage(f"{day:02}" * 4 + "\n", datetime(2023, 5, day)) for day in (4, 3, 2, 1)]
+    cut = cut_to_budget([ContextBlock("", tuple(days), by_time=True)], 10, with_time=False)  # 30 bytes, 10 each
+    assert [passage.time.day for passage in cut.blocks[0].passages] == [2, 3, 4]
+    undated = ContextBlock("", (days[0], Passage("x"), days[1]), by_time=True)
+    assert cut_to_budget([undated], 100, with_time=False).blocks == (undated,)
+
+
 def test_a_passage_that_does_not_fit_ends_its_block_only() -> None:
     long, short = block("x" * 400, "y", title=""), block("z", "z", title="")
     shown = cut_to_budget([long, short], 20, with_time=False)

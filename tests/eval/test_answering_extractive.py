@@ -15,6 +15,7 @@ from eval.answering.extractive import ExtractiveAnswerer
 from eval.answering.protocol import AnswerRequest
 from eval.metrics import abstains
 from eval.results.records import Cost
+from eval.systems.embedding_lock import OneAtATime
 
 WORDS = ("violin", "moved", "lisbon", "tea", "milk", "ana", "plays", "cat")
 
@@ -92,3 +93,13 @@ async def test_many_questions_at_once_share_what_is_embedded() -> None:
     records = await asyncio.gather(*(one.answer(request(*MEMORIES, question=text), 0) for text in questions))
     assert {record.text for record in records} == {"Ana plays the violin."}
     assert len(embedder.texts) == 4 + len(questions), "four sentences, each once"
+
+
+async def test_waiting_for_a_search_is_no_part_of_an_answer() -> None:
+    words = WordEmbedder()
+    embedder = OneAtATime(words)
+    async with embedder.turns:
+        task = asyncio.create_task(ExtractiveAnswerer(embedder, with_time=True).answer(request(*MEMORIES), 0))
+        await asyncio.sleep(0.25)
+        assert not task.done() and words.texts == []
+    assert (await task).cost.seconds < 0.2

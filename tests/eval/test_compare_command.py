@@ -8,6 +8,7 @@ import pytest
 from compare_cases import ORDER, question, write_run
 
 from eval.__main__ import main
+from eval.data import LOCOMO
 
 
 def run(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> int:
@@ -71,7 +72,7 @@ def test_a_bad_record_is_named(folder: Path, monkeypatch: pytest.MonkeyPatch, ca
     questions = folder / "questions.jsonl"
     lines = questions.read_text(encoding="utf-8").splitlines()
     questions.write_text("\n".join([lines[0], "{}", *lines[1:]]) + "\n", encoding="utf-8")
-    assert "questions.jsonl, line 2: not a QuestionRecord" in refused(monkeypatch, capsys, "compare", folder)
+    assert "questions.jsonl, line 2: cannot be read as a record of a run" in refused(monkeypatch, capsys, "compare", folder)
     questions.unlink()
     assert "holds no questions.jsonl" in refused(monkeypatch, capsys, "compare", folder)
 
@@ -89,3 +90,15 @@ def test_fetch_names_what_there_is_and_asks_for_the_licence(
     assert run(monkeypatch, "fetch", "locomo", "--folder", tmp_path) == 2
     assert "--accept-licence" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
+
+
+def test_fetch_uses_the_folder_in_which_data_is_looked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("DELTAMEM_DATA", str(tmp_path / "data"))
+    assert "$DELTAMEM_DATA is" in refused(monkeypatch, capsys, "fetch", "locomo", "--accept-licence")
+    there = tmp_path / "data" / LOCOMO.path
+    there.parent.mkdir(parents=True)
+    there.write_text("[]", encoding="utf-8")
+    assert run(monkeypatch, "fetch", "locomo", "--accept-licence") == 2
+    assert f"{there} is there and is not the published file" in capsys.readouterr().err

@@ -93,7 +93,7 @@ def test_tables_charts_and_warnings_are_on_the_page_which_needs_nothing_from_out
         "python -m eval.locomo system=full_context",
         "in doubt",
         "Differences on the same questions",
-        "1 failures (1 ingest) are left out",
+        "1 failures (1 ingest); answers and verdicts that are missing are left out",
     ):
         assert expected in page.text, expected
 
@@ -159,6 +159,13 @@ def test_long_passages_are_cut_and_it_is_said(tmp_path: Path, monkeypatch: pytes
     assert data["cut"] == 250
     assert [len(passage[0]) for passage in data["passages"]] == [251, 251, 5]
     assert len(data["items"][0]["found"]) == 3, "a passage that is not in the file is left out"
+
+
+def test_a_run_that_took_no_time_is_drawn_without_a_warning(tmp_path: Path, recwarn: pytest.WarningsRecorder) -> None:
+    unanswered = question("a/1", "temporal").model_copy(update={"search_seconds": 0.0, "answers": ()})
+    run = write_run(tmp_path / "run", [unanswered])
+    write_report([run], tmp_path / "report.html")
+    assert [str(warning.message) for warning in recwarn] == []
 
 
 def test_passages_are_embedded_once(tmp_path: Path) -> None:

@@ -69,3 +69,11 @@ def test_a_row_of_another_length_is_refused() -> None:
         PublishedTable(table="locomo", source="s", columns=["a/b", "a/c"], rows={"x": [1.0]})
     with pytest.raises(ValidationError, match="a doubt has no row"):
         PublishedTable(table="locomo", source="s", columns=["a/b"], rows={"x": [1.0]}, doubts={"y": "?"})
+
+
+def test_the_doubt_about_memory_r1_counts_what_it_shares_with_lightmem() -> None:
+    rows = {row.system: row for row in published_rows("locomo") if row.source.endswith("Table 1")}
+    one, other = rows["Memory-R1-7B"], rows["LightMem"]
+    shared = [key for key in one.values if not key.startswith("all/") and one.values[key] == other.values[key]]
+    assert len(shared) == 5
+    assert one.doubt.startswith("five of the category figures equal LightMem's")

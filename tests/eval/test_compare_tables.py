@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -10,9 +11,11 @@ from eval.compare.costs import cost_table, probe_table
 from eval.compare.loading import Run, family, load_runs
 from eval.compare.paired import paired_differences
 from eval.compare.tables import Row, Table, command_for, judge_table, paper_tables, score_table
-from eval.results.records import QuestionRecord
+from eval.results.record_file import RecordFile
+from eval.results.records import Cost, QuestionRecord
 
 PROBE = {"estimate": 0.1, "low": 0.05, "high": 0.2, "count": 30, "groups": 30}
+PROBES_COST = Cost(calls=7, prompt_tokens=70, completion_tokens=7, seconds=0.7).model_dump()
 
 
 def questions(right: set[int], *, groups: int = 4) -> list[QuestionRecord]:
@@ -41,7 +44,7 @@ def runs(tmp_path: Path) -> list[Run]:
         questions(set(range(20))),
         sessions=[ingest("conv-0", number) for number in range(3)],
         config={"system": "deltamem"},
-        probes=[{"judge": "lenient", "false_accept": PROBE, "false_reject": None}],
+        probes=[{"judge": "lenient", "false_accept": PROBE, "false_reject": None, "cost": PROBES_COST}],
         more={"ceiling": {"temporal": 0.95, "all": 0.9357}},
     )
     naive = write_run(tmp_path / "naive", questions({0, 1, 2, 3, 5, 6, 7, 8}), sessions=[ingest("conv-0", 0, memories=None)])
@@ -79,6 +82,19 @@ def test_both_baselines_have_a_row_where_neither_was_run(tmp_path: Path) -> None
     )
 
 
+def test_the_command_for_a_baseline_names_the_conditions_that_are_not_the_usual_ones(tmp_path: Path) -> None:
+    folder = write_run(
+        tmp_path / "run", questions({1}), config={"answer.context_tokens": 100, "with_time": False, "embedder.name": "e5"}
+    )
+    summary = json.loads((folder / "summary.json").read_text())
+    summary["making"]["config"] |= {"k": 20, "cutoffs": [5, 10, 20], "categories": [1, 4]}
+    (folder / "summary.json").write_text(json.dumps(summary))
+    (run,) = load_runs([folder])
+    assert command_for("naive_rag", run).endswith(
+        " k=20 embedder.name=e5 with_time=false answer.context_tokens=100 categories=[1,4]"
+    )
+
+
 def test_abstention_and_queries_by_memory_have_tables_of_their_own(runs: list[Run]) -> None:
     _, abstention, queries = paper_tables(runs)
     assert cell(abstention, abstention.rows[0], "adversarial/abstention") == "50.00"
@@ -113,6 +129,8 @@ def test_cost_and_probes(runs: list[Run]) -> None:
     assert rows["answer: seconds, p50 / p95"] == ["1 / 1", "1 / 1"]
     assert rows["context tokens by answer, estimated"] == ["1,000", "1,000"]
     assert rows["wall seconds of the last invocation, ingest"] == ["3.0", "3.0"]
+    assert rows["probes: calls"] == ["7", None]
+    assert rows["probes: tokens read"] == ["70", None]
     accept, reject = probe_table(runs).rows
     assert accept.cells[0] is not None and accept.cells[0].text == "10.0"
     assert accept.cells[1] is None
@@ -152,6 +170,9 @@ def test_runs_on_other_data_are_not_paired(tmp_path: Path) -> None:
     assert paired_differences(load_runs([one, three])) == []
 
 
+DATA = {"sha256": "ab" * 32, "questions": 1}
+
+
 @pytest.mark.parametrize(
     ("config", "changes", "expected"),
     [
@@ -163,6 +184,12 @@ def test_runs_on_other_data_are_not_paired(tmp_path: Path) -> None:
         ({}, {"data": {"sha256": "ef" * 32, "questions": 1}}, "data sha256 differs: one: abababababab; two: efefefefefef"),
         ({}, {"prompt_hashes": {"judge_lenient": "ef" * 32}}, "prompt judge_lenient differs"),
         ({"limit": 3}, {}, "limit differs: one: null; two: 3"),
+        ({"judge.max_tokens": 9}, {}, "judge.max_tokens differs: one: 512; two: 9"),
+        (
+            {},
+            {"data": DATA | {"audit": {"applied": True, "sha256": "ef" * 32}}},
+            "audit sha256 differs: one: null; two: efef",
+        ),
     ],
 )
 def test_what_differs_is_said(tmp_path: Path, config: dict[str, object], changes: dict[str, object], expected: str) -> None:
@@ -179,6 +206,23 @@ def test_the_system_and_its_own_prompts_may_differ(tmp_path: Path) -> None:
     assert differences(load_runs([one, two])) == []
 
 
+def test_other_categories_make_another_overall_score(tmp_path: Path) -> None:
+    folders = [write_run(tmp_path / name, [question("a/1", "temporal")]) for name in ("one", "two")]
+    for folder, categories in zip(folders, ([1, 2], [2]), strict=True):
+        summary = json.loads((folder / "summary.json").read_text())
+        summary["making"]["config"]["categories"] = categories
+        (folder / "summary.json").write_text(json.dumps(summary))
+    assert differences(load_runs(folders)) == ["categories differs: one: [1, 2]; two: [2]"]
+
+
+def test_a_kind_that_is_said_and_one_that_is_meant_are_the_same(tmp_path: Path) -> None:
+    asked = [question("a/1", "temporal")]
+    one, two = write_run(tmp_path / "one", asked), write_run(tmp_path / "two", asked, config={"answer.kind": "llm"})
+    audit = {"audit": {"applied": False, "sha256": "ef" * 32}}
+    three = write_run(tmp_path / "three", asked, data={"sha256": "ab" * 32, "questions": 1} | audit)
+    assert differences(load_runs([one, two, three])) == []
+
+
 def test_one_run_differs_from_nothing(runs: list[Run]) -> None:
     assert differences(runs[:1]) == []
     assert paired_differences(runs[:1]) == []
@@ -191,8 +235,26 @@ def test_gaps_are_said(tmp_path: Path) -> None:
     (run,) = load_runs([write_run(tmp_path / "run", broken, sessions=sessions, data=data)])
     notes = gaps(run)
     assert any("1 of 1,986 questions" in note for note in notes)
-    assert any("2 failures (1 ingest, 1 judge) are left out of the scores" in note for note in notes)
+    assert any(
+        "2 failures (1 ingest, 1 judge); answers and verdicts that are missing are left out of" in note for note in notes
+    )
     assert any("1 sessions could not be understood" in note for note in notes)
+
+
+def test_gaps_of_a_resumed_run_are_said(tmp_path: Path) -> None:
+    asked = [question("a/1", "temporal", passages=("p", "q")), question("a/2", "temporal", passages=("p",))]
+    asked[0] = asked[0].model_copy(update={"shown": 1})
+    lost = ingest("a", 0).model_copy(update={"cost": Cost(), "cost_lost": True})
+    folder = write_run(tmp_path / "run", asked, sessions=[lost, ingest("a", 1)])
+    (run,) = load_runs([folder])
+    assert gaps(run) == [
+        "run: at 1 of 2 questions the budget of context tokens left out passages that were found",
+        "run: what 1 sessions cost is not known, because the run was killed before it was noted",
+    ]
+    with RecordFile(folder / "questions.jsonl", QuestionRecord, lambda record: record.key) as file:
+        file.add(question("a/3", "temporal"))
+    (run,) = load_runs([folder])
+    assert "run: the folder holds 3 questions, the scores are of 2: an earlier call asked more" in gaps(run)
 
 
 def test_families_and_names(tmp_path: Path) -> None:

@@ -9,12 +9,32 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from halumem_cases import ANA, BEN, ana, ben, configured, evaluate, kind, lines, models, parts, point, served, verdict
+from halumem_cases import (
+    ANA,
+    BEN,
+    StemEmbedder,
+    ana,
+    ben,
+    configured,
+    evaluate,
+    kind,
+    lines,
+    models,
+    parts,
+    point,
+    served,
+    session,
+    turn,
+    verdict,
+    write,
+)
 from rich.console import Console
 from scripted_server import Reply, Served, completion, failure, serve
 
 import eval.halumem.evaluate as evaluation
 from deltamem.errors import DeltaMemError
+from eval.halumem.table import point_lines
+from eval.systems.embedding_lock import OneAtATime
 from eval.systems.naive_rag import NaiveRag, TurnIndex
 from eval.systems.protocol import DialogueSession, Ingested, Passage
 
@@ -140,6 +160,20 @@ def test_systems_that_extract_nothing_have_no_extraction_scores(run, tmp_path: P
         assert scores["correct_qa_ratio(all)"]["all"]["estimate"] == 1
 
 
+def test_a_search_is_timed_without_waiting_for_answers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    embedder, search, held = OneAtATime(StemEmbedder()), TurnIndex.search, []
+
+    async def watched(self: TurnIndex, query: str, k: int) -> list[Passage]:
+        held.append(embedder.turns.locked())
+        return await search(self, query, k)
+
+    monkeypatch.setattr(TurnIndex, "search", watched)
+    monkeypatch.setattr(evaluation, "make_embedder", lambda settings: embedder)
+    overrides = [f"data={write(tmp_path / 'h.jsonl', ana())}", f"out={tmp_path / 'out'}", "resamples=50"]
+    evaluation.evaluate(configured(*overrides), Console(quiet=True))
+    assert held == [True] * 4
+
+
 def test_offline(run, tmp_path: Path) -> None:
     summary = run("cutoffs=[1,2]", "question_k=2")
     assert summary["mode"] == "offline"
@@ -190,7 +224,7 @@ def test_a_judge_that_answers_prose_fails_and_is_no_zero(run, tmp_path: Path) ->
         assert asked(server)["integrity"] == 3 * 4  # judge.attempts
         assert summary["failures"]["by_stage"] == {"judge": 4 + 3 + 3}
         assert re.search(
-            r"aaaa-1/S1/p\d, integrity: the integrity judge gave no verdict", " ".join(summary["failures"]["first"])
+            r"aaaa-1/S1/p\d, integrity: the judge 'integrity' gave no verdict", " ".join(summary["failures"]["first"])
         )
         metrics = summary["aggregate"]["qa"]
         assert metrics["counts"]["integrity"] == {"all": 5, "valid": 1}
@@ -238,8 +272,11 @@ def test_a_session_that_fails_is_tried_again_later(run, tmp_path: Path) -> None:
     assert summary["failures"]["count"] == 0
     assert summary["sessions"]["late"] == 1
     assert "searched after later sessions were taken in" in lines(tmp_path, "questions")[f"{ANA}/S1/q1"]["notes"]
-    assert "notes" in lines(tmp_path, "questions")[f"{ANA}/S3/q1"]  # that of the evidence, and no other
-    assert len(lines(tmp_path, "questions")[f"{ANA}/S3/q1"]["notes"]) == 1
+    assert lines(tmp_path, "questions")[f"{ANA}/S3/q1"]["notes"][1:] == ["searched without earlier sessions that failed: S1"]
+    assert lines(tmp_path, "points")[f"{ANA}/S3/p1"]["notes"] == ["searched without earlier sessions that failed: S1"]
+    # Two questions of the first session; a question and an updated point of the third.
+    assert summary["out_of_order"] == {"after_later_sessions": 2, "without_earlier_sessions": 2}
+    assert "2 searches came after later sessions" in " ".join(point_lines(summary))
     assert summary["points"]["judged"] == 6
 
 
@@ -265,10 +302,34 @@ def test_a_search_that_fails_and_a_store_that_breaks(run, tmp_path: Path, monkey
     assert lines(tmp_path, "points")[f"{ANA}/S3/p1"]["error"] == "search: ValueError: index lost"
     assert lines(tmp_path, "points")[f"{BEN}/S1/p1"]["error"] == "the store cannot be used: no room"
     assert summary["questions"]["failed"] == 1
+    assert summary["scores"].keys() <= {"recall@5", "recall@10", "recall@20", "mrr"}  # nothing was judged, so nothing is 0
     monkeypatch.undo()
     summary = run("answer.kind=none")
     assert summary["failures"]["count"] == 0
     assert summary["points"]["not_judged"] == 6
+
+
+def test_failures_are_no_zeros_of_a_system_that_extracts_nothing(run, monkeypatch: pytest.MonkeyPatch) -> None:
+    search = TurnIndex.search
+
+    async def failing(self: TurnIndex, query: str, k: int) -> list[Passage]:
+        if "boat" in query:
+            raise ValueError("index lost")
+        return await search(self, query, k)
+
+    monkeypatch.setattr(TurnIndex, "search", failing)
+    two = ben()
+    second = [turn("user", "I sold my boat.", "Oct 02, 2025, 09:00:00")]
+    points = [point("Ben Ode's boat is sold.", old=["Ben Ode's boat is the Otter."])]
+    two["sessions"].append(session("Oct 02, 2025, 09:00:00", second, memory_points=points))
+    with serve(models) as server:
+        summary = run(*served(server, "naive_rag"), data=(ana(), two))
+    assert summary["points"]["by_kind"]["update"] == 2  # the one that could not be searched for is an update too
+    metrics = summary["aggregate"]["qa"]
+    assert metrics["memory_update"]["omission_update_memory_ratio(valid)"] == 1
+    assert metrics["memory_update"]["omission_update_memory_ratio(all)"] == 0.5
+    assert metrics["memory_integrity"]["recall(all)"] is None
+    assert "recall(all)" not in summary["scores"]
 
 
 def test_an_unreadable_session_left_no_memories(run, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -59,7 +59,7 @@ async def test_what_is_no_verdict_is_asked_again_and_then_an_error_never_a_label
         verdict = await judge(llm).judge(FIELDS, "c1")
     assert verdict.label is None and len(server.requests) == 3
     assert verdict.error is not None and verdict.error.startswith(
-        "the lenient judge gave no verdict in 3 replies, the last: "
+        "the judge 'lenient' gave no verdict in 3 replies, the last: "
     )
     assert verdict.cost.model_copy(update={"seconds": 0.0}) == Cost(calls=3, prompt_tokens=30, completion_tokens=9)
     assert [body["seed"] for body in server.requests] == [5, 6, 7]
@@ -86,7 +86,7 @@ async def test_an_empty_reply_is_not_shown() -> None:
 async def test_a_reply_that_was_cut_is_named() -> None:
     async with model(lambda body: completion("<think>Hm", finish="length")) as (llm, _):
         verdict = await judge(llm, attempts=1).judge(FIELDS, "c1")
-    assert verdict.error == "the lenient judge gave no verdict in its reply: nothing (stopped at 32 tokens)"
+    assert verdict.error == "the judge 'lenient' gave no verdict in its reply: nothing (stopped at 32 tokens)"
 
 
 async def test_flags_must_be_there_with_allowed_values() -> None:

@@ -119,7 +119,7 @@ async def test_search_keeps_stores_apart_and_ranks_them_together(tmp_path: Path,
         found = await search(record, stores, 20, files, Semaphore(), ranked=True)
         assert found.ranks == (2,)
         assert [hit.similarity for hit in found.retrieved] == [0.4, 0.2, 0.9]
-        blocks = context(found, laid_out, files)
+        blocks = context(found, laid_out, files, ranked=True)
         assert [(block.title, [shown.text for shown in block.passages]) for block in blocks] == [
             ("Ana", ["a", "b"]),
             ("Bo", ["a"]),
@@ -131,6 +131,7 @@ async def test_search_keeps_stores_apart_and_ranks_them_together(tmp_path: Path,
                 found.model_copy(update={"retrieved": (found.retrieved[0].model_copy(update={"passage": "?"}),)}),
                 laid_out,
                 files,
+                ranked=True,
             )
 
 

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ from scripted_server import Reply, completion, serve
 from system_scripts import manager_of
 
 from deltamem.errors import DeltaMemError
+from eval.systems.embedding_lock import OneAtATime
 
 
 @pytest.fixture
@@ -45,6 +46,24 @@ def test_offline_recall_by_hand(run, tmp_path: Path) -> None:
     assert at_one["open-domain"] is None
     assert at_one["adversarial"]["estimate"] == 1.0
     assert summary["mode"] == "offline"
+
+
+def test_a_search_and_an_answer_never_wait_for_each_other_while_they_are_timed(monkeypatch, run) -> None:
+    embed = OneAtATime.documents, OneAtATime.queries
+    alone = []
+
+    def watched(number: int) -> Callable[..., Any]:
+        def method(self: OneAtATime, texts: Sequence[str]) -> Any:
+            if texts:
+                alone.append(self.turns.locked())
+            return embed[number](self, texts)
+
+        return method
+
+    monkeypatch.setattr(OneAtATime, "documents", watched(0))
+    monkeypatch.setattr(OneAtATime, "queries", watched(1))
+    run()
+    assert len(alone) >= 2 * 9 and all(alone)
 
 
 def test_every_question_of_the_file_is_accounted_for(run, tmp_path: Path) -> None:
@@ -119,7 +138,7 @@ def test_a_judge_that_answers_prose_is_an_error_and_never_a_zero(run, tmp_path: 
         assert summary["scores"]["lenient"]["all"]["count"] == 7
         assert "strict" not in summary["scores"]
         assert summary["failures"]["by_stage"] == {"judge": 7}
-        assert "the strict judge gave no verdict in 2 replies" in summary["failures"]["first"][0]
+        assert "the judge 'strict' gave no verdict in 2 replies" in summary["failures"]["first"][0]
         assert (summary["accounting"]["asked"], summary["accounting"]["failed"]) == (2, 7)
     with serve(script) as repaired:
         summary = run(*models(repaired, "judge.attempts=2"))

@@ -16,11 +16,15 @@ from rich.console import Console
 
 from deltamem.cli import CONFIGS, validated
 from deltamem.errors import DeltaMemError
+from eval.answering.protocol import AnswerRequest
 from eval.personamem import evaluate as evaluation
 from eval.personamem.evaluate import evaluate
 from eval.personamem.settings import PersonaMemConfig
 from eval.results import summary as summaries
-from eval.systems.naive_rag import NaiveRag
+from eval.results.records import AnswerRecord
+from eval.systems.embedding_lock import OneAtATime
+from eval.systems.full_context import FullContext
+from eval.systems.naive_rag import NaiveRag, TurnIndex
 from eval.systems.protocol import DialogueSession, Ingested, Passage, StoreKey, SystemUnavailableError
 
 
@@ -177,6 +181,13 @@ def test_a_narrow_run_takes_in_no_more_than_it_needs(tmp_path: Path, system: Wat
     assert sorted(system.ingested) == ["a1/0-2", "a1/3-6", "a1/7-8", "b2/0-2", "b2/3-4"]
 
 
+def test_a_narrower_run_in_the_same_folder_counts_its_own_sessions(tmp_path: Path, system: Watching) -> None:
+    narrow = run(tmp_path, "limit=1", f"out={tmp_path}/narrow")
+    system.stores.clear()  # those of another folder
+    assert run(tmp_path)["sessions"]["total"] > narrow["sessions"]["total"]
+    assert run(tmp_path, "limit=1")["sessions"] == narrow["sessions"]
+
+
 def test_a_failed_search_is_repeated_in_the_right_history(tmp_path: Path, system: Watching) -> None:
     system.break_search = {"User: tea or coffee?"}
     summary = run(tmp_path)
@@ -261,18 +272,65 @@ def test_systems_without_sources_or_order_have_no_recall(tmp_path: Path, system:
     assert summary["scores"] == {}
 
 
+def test_systems_that_tell_no_sources_have_no_recall_where_they_find_nothing(
+    tmp_path: Path, system: Watching, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def search(self: WatchedMemory, query: str, k: int) -> list[Passage]:
+        return [] if query == "bicycle?" else [Passage("Ana likes tea.")]
+
+    monkeypatch.setattr(WatchedMemory, "search", search)
+    assert run(tmp_path)["scores"] == {}
+
+
+def test_whole_contexts_are_shown_in_the_order_of_time(
+    tmp_path: Path, system: Watching, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown: dict[str, list[str]] = {}
+
+    class Noting:
+        name = "noting"
+
+        async def answer(self, request: AnswerRequest, run: int) -> AnswerRecord:
+            shown[request.question] = [passage.text for block in request.context for passage in block.passages]
+            return AnswerRecord(text="(b)")
+
+    @asynccontextmanager
+    async def opened(*arguments: Any, **named: Any) -> AsyncIterator[FullContext]:
+        yield FullContext()
+
+    monkeypatch.setattr(evaluation, "open_system", opened)
+    monkeypatch.setattr(evaluation, "make_answerer", lambda *arguments: Noting())
+    run(tmp_path, "answer.kind=extractive")
+    said = ["stolen yesterday", "sorry", "bought a boat", "lovely", "sold the boat"]
+    places = ["\n".join(shown["boat?"]).find(words) for words in said]
+    assert -1 not in places and places == sorted(places)
+    # A budget that is too small still leaves out the oldest.
+    summary = run(tmp_path, "answer.kind=extractive", "answer.context_tokens=80", f"out={tmp_path}/small")
+    assert summary["failures"]["count"] == 0
+    assert "sold the boat" in shown["boat?"][-1]
+    assert "stolen yesterday" not in "".join(shown["boat?"])
+
+
 def test_naive_rag_with_the_extractive_answerer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    embedder = WordEmbedder()
+    embedder = OneAtATime(WordEmbedder())
 
     @asynccontextmanager
     async def opened(*arguments: Any, **named: Any) -> AsyncIterator[NaiveRag]:
         yield NaiveRag(embedder, with_time=False)
 
+    search, held = TurnIndex.search, []
+
+    async def watched(self: TurnIndex, query: str, k: int) -> list[Passage]:
+        held.append(embedder.turns.locked())  # else the time of a search would be that of waiting for answers
+        return await search(self, query, k)
+
+    monkeypatch.setattr(TurnIndex, "search", watched)
     monkeypatch.setattr(evaluation, "open_system", opened)
     monkeypatch.setattr(evaluation, "make_embedder", lambda settings: embedder)
     summary = run(tmp_path, "answer.kind=extractive", "k=1", "cutoffs=[1]")
     assert summary["failures"]["count"] == 0
     assert summary["mode"] == "offline"
+    assert held == [True] * 7
     assert summary["questions"]["answered"] == 7
     assert summary["scores"]["recall@1"]["all"]["estimate"] == pytest.approx(1)
     # No option is like a question; the first of equals is named each time, the right one is (b).

@@ -20,6 +20,14 @@ def test_the_same_settings_go_on_and_others_are_refused(tmp_path: Path) -> None:
         check_making(folder, {"models": ["a", "b"], "nested": {"x": None}})
 
 
+def test_the_benchmark_and_the_system_are_named_before_what_follows_from_them(tmp_path: Path) -> None:
+    check_making(tmp_path, {"answer": 1, "benchmark": "LoCoMo", "system": "a"})
+    with pytest.raises(DeltaMemError, match="made with benchmark = 'LoCoMo', not 'HaluMem'"):
+        check_making(tmp_path, {"answer": 2, "benchmark": "HaluMem", "system": "b"})
+    with pytest.raises(DeltaMemError, match="made with system = 'a', not 'b'"):
+        check_making(tmp_path, {"answer": 2, "benchmark": "LoCoMo", "system": "b"})
+
+
 def test_a_broken_file_is_named(tmp_path: Path) -> None:
     (tmp_path / MAKING_FILE).write_text("{", encoding="utf-8")
     with pytest.raises(DeltaMemError, match=r"making\.json: not valid JSON"):

@@ -78,10 +78,25 @@ def test_a_record_is_in_the_file_when_add_returns(tmp_path: Path) -> None:
 def test_a_line_that_is_no_record_is_named(tmp_path: Path, line: str) -> None:
     path = tmp_path / "records.jsonl"
     path.write_text('{"id": "0", "store": "s", "text": "t"}\n' + line + "\n", encoding="utf-8")
-    with pytest.raises(DeltaMemError, match=r"records\.jsonl, line 2: not a PassageRecord"):
+    with pytest.raises(DeltaMemError, match=r"records\.jsonl, line 2: cannot be read as a record of a run"):
         open_file(path)
     with pytest.raises(DeltaMemError, match="line 2"):
         read_records(path, PassageRecord, lambda record: record.id)
+
+
+def test_two_runs_do_not_write_one_file(tmp_path: Path) -> None:
+    path = tmp_path / "records.jsonl"
+    with open_file(path) as file:
+        file.add(passage(1, "text"))
+        with path.open("a", encoding="utf-8") as unfinished:
+            unfinished.write('{"id"')
+        before = path.read_bytes()
+        with pytest.raises(DeltaMemError, match=r"records\.jsonl: another run is writing it"):
+            open_file(path)
+        assert path.read_bytes() == before, "what the other run is writing must not be cut off"
+        assert len(read_records(path, PassageRecord, lambda record: record.id)) == 1
+    with open_file(path) as file:
+        assert len(file) == 1
 
 
 def test_defaults_are_not_written_and_come_back(tmp_path: Path) -> None:

@@ -68,6 +68,7 @@ def test_golden_numbers(tmp_path: Path) -> None:
         "completion_tokens": 90,
         "searches": 3,
         "seconds": 6.0,
+        "sessions_lost": 0,
     }
     assert cost["answer"]["calls"] == 5 and cost["answer"]["prompt_tokens"] == 200
     assert cost["judge"]["calls"] == 4 and cost["judge"]["completion_tokens"] == 20
@@ -121,6 +122,17 @@ def test_answers_of_the_cache_say_nothing_of_latency(tmp_path: Path) -> None:
     record = question("a/1", "temporal").model_copy(update={"answers": (fast, slow, copied)})
     latency = locomo_summary(benchmark_config(tmp_path), [record], [])["latency"]["answer"]
     assert latency == {"p50": 1.75, "p95": pytest.approx(2.875), "count": 2}
+
+
+def test_a_session_whose_cost_is_lost_is_counted_and_spoils_no_mean(tmp_path: Path) -> None:
+    noted = ingest("a", 0)
+    lost = ingest("a", 1).model_copy(update={"cost": Cost(), "cost_lost": True})
+    summary = locomo_summary(benchmark_config(tmp_path), [], [noted, lost])
+    assert summary["cost"]["ingest"]["sessions_lost"] == 1
+    assert summary["latency"]["ingest"] == {"p50": 2.0, "p95": 2.0, "count": 1}
+    assert summary["memories"]["written"] == 4
+    assert summary["queries_per_memory"] == 0.5, "one search for the two memories of the session that was noted"
+    assert locomo_summary(benchmark_config(tmp_path), [], [lost])["queries_per_memory"] is None
 
 
 def test_only_the_first_failures_of_a_stage_are_quoted_and_all_are_counted(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 import time
 from collections.abc import Sequence
@@ -157,3 +158,10 @@ def test_the_embedder_of_a_run_is_loaded_when_it_is_needed() -> None:
     assert embedder.name == "http://nobody/v1"
     with pytest.raises(EmbedderUnavailableError, match="names no model"):
         embedder.queries(["x"])
+
+
+def test_the_bars_of_libraries_do_not_come_between_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TQDM_DISABLE", "")
+    monkeypatch.delenv("TQDM_DISABLE")
+    make_embedder(EmbedderSettings(name="all-MiniLM-L6-v2", device="cpu", batch_size=8))
+    assert os.environ["TQDM_DISABLE"] == "1"

@@ -183,5 +183,5 @@ async def test_a_log_that_is_none_is_named(tmp_path: Path) -> None:
     await take_in(tmp_path, Notebook())
     with (tmp_path / "sessions.jsonl").open("a") as file:
         file.write("{}\n")
-    with pytest.raises(DeltaMemError, match=r"sessions\.jsonl, line 5: not a IngestRecord"):
+    with pytest.raises(DeltaMemError, match=r"sessions\.jsonl, line 5: cannot be read as a record of a run"):
         log_in(tmp_path)
