@@ -22,6 +22,8 @@ from eval.systems.protocol import Passage
 NO_INFORMATION = "No information available"
 """What an answerer says if nothing was retrieved; LoCoMo's words, see `eval.metrics.abstains`."""
 
+_BEST = 5
+"""Passages of a block that are read. More would take minutes of embedding for answers that are seldom taken from there."""
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s+|\n+")
 _ASKS_FOR_TIME = re.compile(r"\s*(?:when|(?:on |in )?(?:what|which) (?:date|day|month|year))\b", re.IGNORECASE)
 _LETTER = re.compile(r"\s*\(([a-z])\)\s*", re.IGNORECASE)
@@ -58,7 +60,7 @@ class ExtractiveAnswerer:
         candidates = [
             (sentence, passage)
             for block in request.context
-            for passage in block.passages
+            for passage in block.passages[:_BEST]
             for sentence in _sentences(passage.text)
         ]
         if not candidates:

@@ -207,7 +207,7 @@ def test_the_real_file_offline(tmp_path: Path) -> None:
 
     def run() -> dict:
         done = subprocess.run(
-            arguments(f"data={path}", "out=out", "answer.kind=none"),
+            arguments(f"data={path}", "out=out"),
             cwd=tmp_path,
             env=environment(),
             capture_output=True,
@@ -231,8 +231,10 @@ def test_the_real_file_offline(tmp_path: Path) -> None:
     recall = summary["scores"]["recall@20"]
     assert recall["all"]["count"] == 1536  # four have no usable evidence
     assert all(interval["estimate"] > 0.2 for interval in recall.values())
+    lexical = [summary["scores"][name]["all"] for name in ("locomo_f1", "set_f1", "token_set_f1", "bleu1")]
+    assert [interval["count"] for interval in lexical] == [1540] * 4
+    assert all(0.05 < interval["estimate"] < 0.2 for interval in lexical)  # the extractive answerer is a floor
     size = {file.name: file.stat().st_size for file in (tmp_path / "out").glob("*.jsonl")}
     again = run()
     assert again["scores"] == summary["scores"]
     assert {file.name: file.stat().st_size for file in (tmp_path / "out").glob("*.jsonl")} == size
-    assert again["seconds"]["run"] < 5
