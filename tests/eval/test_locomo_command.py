@@ -129,7 +129,7 @@ def test_what_failed_is_counted_on_stderr(command, tmp_path: Path) -> None:
         (["captions=some"], "config key 'captions'"),
         (["judges=[mild]"], "config key 'judges.0'"),
         (["data=absent.json"], "absent.json: No such file"),
-        (["data=cut.json"], "cut.json: Invalid JSON"),
+        (["data=cut.json"], "cut.json is not LoCoMo's locomo10.json: Invalid JSON"),
         (["data=old.zip"], "old.zip: an archive"),
         (["data=one.json", "categories=[3,5]"], "one.json: has no question of the categories [3, 5]"),
         (["data=l.json", "gold=audited", "audit=l.json"], "l.json: 0.question_id"),
