@@ -90,9 +90,16 @@ class _Answers:
         self._rng = rng
         self._listening, self._recalls = _Deck(rng, scenes.LISTENING), _Deck(rng, scenes.RECALLS)
         self._advice, self._questions = _Deck(rng, scenes.ADVICE), _Deck(rng, scenes.QUESTIONS)
+        self._said: set[str] = set()
 
     def to(self, user: str, facts: Sequence[SessionFact]) -> str:
-        """Answer an utterance that says these facts."""
+        """Answer an utterance that says these facts, never twice in the same words."""
+        while (answer := self._drawn(user, facts)) in self._said:
+            pass  # decks that have been through may meet again in the same cards
+        self._said.add(answer)
+        return answer
+
+    def _drawn(self, user: str, facts: Sequence[SessionFact]) -> str:
         heard = [keyword for fact in facts for keyword in fact.keywords if keyword in user]
         recall = self._recalls.draw().format(keyword=self._rng.choice(heard)) if heard else ""
         return " ".join(filter(None, (self._listening.draw(), recall, self._advice.draw(), self._questions.draw())))
