@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import shutil
 from collections.abc import Iterator
@@ -15,6 +14,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from deltamem.errors import DeltaMemError
+from deltamem.provenance import file_sha256
 from eval.data import FETCHABLE, Dataset, HubFile
 
 TIMEOUT = 60.0
@@ -58,12 +58,6 @@ def fetch_all(name: str, datasets: tuple[Dataset, ...], *, folder: Path, accept_
         )
     paths = [_fetch_one(dataset, folder, console) for dataset in datasets]
     return paths[0] if len(paths) == 1 else paths[0].parent
-
-
-def file_sha256(path: Path) -> str:
-    """The sum of a file's bytes, in hex."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _fetch_one(dataset: Dataset, folder: Path, console: Console) -> Path:

@@ -100,6 +100,6 @@ async def test_waiting_for_a_search_is_no_part_of_an_answer() -> None:
     embedder = OneAtATime(words)
     async with embedder.turns:
         task = asyncio.create_task(ExtractiveAnswerer(embedder, with_time=True).answer(request(*MEMORIES), 0))
-        await asyncio.sleep(0.25)
+        await asyncio.sleep(1)
         assert not task.done() and words.texts == []
-    assert (await task).cost.seconds < 0.2
+    assert (await task).cost.seconds < 1
