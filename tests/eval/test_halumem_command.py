@@ -1,25 +1,19 @@
 """``python -m eval.halumem`` as a person runs it: results on disk, tables, and one sentence for what is wrong."""
 
 import json
-import os
-import subprocess
-import sys
 import time
 from collections import Counter
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
+from benchmark_command import finish, in_process, start
 from halumem_cases import StemEmbedder, ana, ben, kind, models, point, question, served, session, turn, write
 from scripted_server import Reply, completion, serve
 
 import eval.halumem.evaluate as evaluation
-from deltamem.cli import run_hydra
 from eval.data import HALUMEM_USER, find
 from eval.halumem.__main__ import main
-from eval.systems.embedding_lock import OneAtATime
 
-ROOT = Path(__file__).resolve().parents[2]
 FILES = [
     "making.json",
     "passages.jsonl",
@@ -32,28 +26,12 @@ FILES = [
 ]
 
 
-class Done(NamedTuple):
-    code: int
-    out: str
-    err: str
-
-
 @pytest.fixture
 def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path):
     """The command in this process, with an embedder that needs no weights."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(evaluation, "make_embedder", lambda settings: OneAtATime(StemEmbedder()))
-    monkeypatch.setenv("COLUMNS", "100")
-    monkeypatch.setenv("HYDRA_FULL_ERROR", "0")
     write(tmp_path / "h.jsonl", ana(), ben())
-
-    def command(*overrides: str) -> Done:
-        monkeypatch.setattr(sys, "argv", ["eval.halumem", *overrides])
-        with pytest.raises(SystemExit) as stopped:
-            run_hydra(main, "halumem")
-        return Done(int(stopped.value.code or 0), *capsys.readouterr())
-
-    return command
+    return in_process("halumem", main, evaluation, StemEmbedder, monkeypatch, capsys)
 
 
 def test_writes_records_and_summary_and_nothing_else(command, tmp_path: Path) -> None:
@@ -131,14 +109,6 @@ def test_bad_input_is_one_sentence_and_exit_code_2(command, tmp_path: Path, over
     assert not list(tmp_path.glob("runs/*/*"))
 
 
-def arguments(*overrides: str) -> list[str]:
-    return [sys.executable, "-W", "ignore", "-m", "eval.halumem", *overrides]
-
-
-def environment() -> dict[str, str]:
-    return os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "COLUMNS": "100"}
-
-
 @pytest.mark.slow
 def test_killed_and_resumed_without_asking_twice(tmp_path: Path) -> None:
     user = ben()
@@ -158,20 +128,15 @@ def test_killed_and_resumed_without_asking_twice(tmp_path: Path) -> None:
     with serve(slow) as server:
         slots = [f"{part}.slots=4" for part in ("manager", "answer", "judge")]
         overrides = ["data=h.jsonl", "out=out", *served(server), *slots, "judge.probes=false"]
-        first = subprocess.Popen(arguments(*overrides), cwd=tmp_path, env=environment())
+        first = start("halumem", tmp_path, *overrides)
         while len(server.requests) < 60 and first.poll() is None:
             time.sleep(0.01)
         first.kill()
         first.wait()
         killed = len(server.requests)
 
-        def again() -> subprocess.CompletedProcess[str]:
-            return subprocess.run(
-                arguments(*overrides), cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=300
-            )
-
-        done = again()
-        assert done.returncode == 0, done.stderr
+        done = finish("halumem", tmp_path, *overrides)
+        assert done.code == 0, done.err
         requests = [json.dumps(body["messages"]) for body in server.requests if kind(body) != "check"]
         assert 60 <= killed < len(requests)
         counts = Counter(requests)
@@ -183,9 +148,9 @@ def test_killed_and_resumed_without_asking_twice(tmp_path: Path) -> None:
         assert summary["scores"]["recall(all)"]["all"]["estimate"] == 1
         assert (summary["points"]["judged"], summary["questions"]["answered"]) == (20, 40)
         last = len(server.requests)
-        done = again()
-        assert (done.returncode, len(server.requests)) == (0, last)
-        assert "this run: 0 requests" in done.stdout
+        done = finish("halumem", tmp_path, *overrides)
+        assert (done.code, len(server.requests)) == (0, last)
+        assert "this run: 0 requests" in done.out
 
 
 @pytest.mark.slow
@@ -195,15 +160,8 @@ def test_the_real_user_offline(tmp_path: Path) -> None:
         pytest.skip("the complete user of HaluMem is not in a data folder")
 
     def run() -> dict:
-        done = subprocess.run(
-            arguments(f"data={path}", "out=out"),
-            cwd=tmp_path,
-            env=environment(),
-            capture_output=True,
-            text=True,
-            timeout=1200,
-        )
-        assert done.returncode == 0, done.stderr
+        done = finish("halumem", tmp_path, f"data={path}", "out=out")
+        assert done.code == 0, done.err
         return json.loads((tmp_path / "out" / "summary.json").read_text())
 
     summary = run()

@@ -1,57 +1,26 @@
 """``python -m eval.locomo`` as a person runs it: results on disk, and one sentence for what is wrong."""
 
 import json
-import os
-import subprocess
-import sys
 import time
 from collections import Counter
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
+from benchmark_command import finish, in_process, start
 from locomo_cases import WordEmbedder, audit, benchmark, write
 from scripted_server import completion, serve
 
 import eval.locomo.evaluate as evaluation
-from deltamem.cli import run_hydra
 from eval.answering.probes import load_probes
 from eval.data import LOCOMO, find
 from eval.locomo.__main__ import main
-from eval.systems.embedding_lock import OneAtATime
-
-ROOT = Path(__file__).resolve().parents[2]
-
-
-class Done(NamedTuple):
-    code: int
-    out: str
-    err: str
 
 
 @pytest.fixture
 def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path):
     """The command in this process, with an embedder that needs no weights."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(evaluation, "make_embedder", lambda settings: OneAtATime(WordEmbedder()))
-    monkeypatch.setenv("COLUMNS", "100")
-    monkeypatch.setenv("HYDRA_FULL_ERROR", "0")
-
-    def command(*overrides: str) -> Done:
-        monkeypatch.setattr(sys, "argv", ["eval.locomo", *overrides])
-        with pytest.raises(SystemExit) as stopped:
-            run_hydra(main, "locomo")
-        return Done(int(stopped.value.code or 0), *capsys.readouterr())
-
-    return command
-
-
-def arguments(*overrides: str) -> list[str]:
-    return [sys.executable, "-W", "ignore", "-m", "eval.locomo", *overrides]
-
-
-def environment(**more: str) -> dict[str, str]:
-    return os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "COLUMNS": "100"} | more
+    return in_process("locomo", main, evaluation, WordEmbedder, monkeypatch, capsys)
 
 
 def test_writes_records_and_summary_and_nothing_else(command, tmp_path: Path) -> None:
@@ -175,16 +144,14 @@ def test_killed_and_resumed_without_asking_twice(tmp_path: Path) -> None:
     with serve(slow) as server:
         overrides = ["data=l.json", "out=out", "system=full_context", f"base_url={server.url}", "answer.model=tiny"]
         overrides += ["answer.slots=4", "judge.slots=4", "categories=[4]", "judge.probes=false"]
-        first = subprocess.Popen(arguments(*overrides), cwd=tmp_path, env=environment())
+        first = start("locomo", tmp_path, *overrides)
         while len(server.requests) < 60 and first.poll() is None:
             time.sleep(0.02)
         first.kill()
         first.wait()
         killed = len(server.requests)
-        done = subprocess.run(
-            arguments(*overrides), cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=300
-        )
-        assert done.returncode == 0, done.stderr
+        done = finish("locomo", tmp_path, *overrides)
+        assert done.code == 0, done.err
         asked = Counter(body["messages"][0]["content"] for body in server.requests if body.get("max_tokens") != 1)
         twice = [text for text, count in asked.items() if count > 1]
         assert 60 <= killed < 150
@@ -192,11 +159,9 @@ def test_killed_and_resumed_without_asking_twice(tmp_path: Path) -> None:
         assert len(twice) <= 8  # 4 in flight when it was killed, and 4 whose answers were not in the cache yet
         assert max(asked.values()) <= 2
         last = len(server.requests)
-        again = subprocess.run(
-            arguments(*overrides), cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=300
-        )
-        assert (again.returncode, len(server.requests)) == (0, last)
-        assert "this run: 0 requests" in again.stdout
+        again = finish("locomo", tmp_path, *overrides)
+        assert (again.code, len(server.requests)) == (0, last)
+        assert "this run: 0 requests" in again.out
 
 
 @pytest.mark.slow
@@ -206,15 +171,8 @@ def test_the_real_file_offline(tmp_path: Path) -> None:
         pytest.skip("LoCoMo is not in a data folder")
 
     def run() -> dict:
-        done = subprocess.run(
-            arguments(f"data={path}", "out=out"),
-            cwd=tmp_path,
-            env=environment(),
-            capture_output=True,
-            text=True,
-            timeout=1200,
-        )
-        assert done.returncode == 0, done.stderr
+        done = finish("locomo", tmp_path, f"data={path}", "out=out")
+        assert done.code == 0, done.err
         return json.loads((tmp_path / "out" / "summary.json").read_text())
 
     summary = run()
