@@ -56,17 +56,17 @@ $(VLLM_VENV)/.installed: pyproject.toml | $(STAMP)
 	$(VLLM_VENV)/bin/python -m pip install --quiet "$(VLLM)" "transformers>=5.5.3,<5.11"
 	$(VLLM_VENV)/bin/python -m pip install --quiet -e ".[cpu]"
 	$(VLLM_VENV)/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
-	$(VLLM_VENV)/bin/python -m deltamem.training.cpu.vllm_distribution
+	$(VLLM_VENV)/bin/python -m deltamem.training.verl_cpu.vllm_distribution
 	@touch $@
 
 demo: install
 	$(PYTHON) -m eval.demo $(ARGS)
 
 test: install vllm
-	$(PYTHON) -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder --ignore tests/training/test_vllm_rollout.py
+	$(PYTHON) -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder --ignore tests/deltamem/training/test_vllm_rollout.py
 
 test-vllm: install vllm
-	$(PYTHON) -m pytest tests/training/test_vllm_rollout.py
+	$(PYTHON) -m pytest tests/deltamem/training/test_vllm_rollout.py
 
 lint: install
 	$(VENV)/bin/ruff check .

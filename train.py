@@ -13,17 +13,13 @@ from pathlib import Path
 from omegaconf import DictConfig, OmegaConf, open_dict
 from rich.console import Console
 
-from deltamem.cli import run_hydra, validated
-from deltamem.files import atomic_writer
-from deltamem.provenance import git_commit, versions
-from deltamem.stages import run_stages
+from deltamem.config import run_hydra, validated
+from deltamem.runs import atomic_writer, git_commit, run_stages, versions
+from deltamem.training.config import TrainSettings, register_search_path
+from deltamem.training.interruption import NOT_FINISHED, listen, locked
+from deltamem.training.launch import RunStoppedError, TrainingFailedError
 from deltamem.training.pipeline import stages, synthesis
-from deltamem.training.preflight.run import preflight
-from deltamem.training.run.launch import RunStoppedError, TrainingFailedError
-from deltamem.training.run.lock import locked
-from deltamem.training.run.signals import NOT_FINISHED, listen
-from deltamem.training.search_path import register_search_path
-from deltamem.training.settings import TrainSettings
+from deltamem.training.preflight import preflight
 
 
 def main(config: DictConfig) -> int:

@@ -19,8 +19,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-from deltamem.protocol import MAX_QUERIES
-from deltamem.text.splitting import estimate_tokens
+from deltamem.episode import MAX_QUERIES
+from deltamem.ingest import estimate_tokens
 
 _MEM0 = re.compile(r"## New Messages\n(.*?)\n\n## Observation Date", re.DOTALL)
 """Where mem0's prompt shows what is new; other parts of it repeat earlier messages."""

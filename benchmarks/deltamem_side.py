@@ -15,13 +15,12 @@ from workload import OWNER
 
 from deltamem.bank.store import MemoryStore
 from deltamem.embedding import SentenceTransformerEmbedder, load_embedder
-from deltamem.endpoint_policy import EndpointPolicy
 from deltamem.episode import Message
+from deltamem.ingest import Outcome
 from deltamem.llm import LLM
 from deltamem.manager import ManagerSettings, MemoryManager
-from deltamem.policy import Completion
+from deltamem.policy import Completion, EndpointPolicy
 from deltamem.sessions import Turn
-from deltamem.transition import Outcome
 
 _BEGIN = datetime(2026, 1, 1, 20, 1)
 _PRELOAD_TOGETHER = 200

@@ -32,8 +32,8 @@ from rich.table import Table
 from training_runs import PHASES, ROOT, STEP, Step, logged_steps, made_on, train
 
 from deltamem.sessions import read_sessions
-from deltamem.training.run.metrics import read_metrics
-from deltamem.training.settings import EpisodeSettings
+from deltamem.training.config import EpisodeSettings
+from deltamem.training.metrics import read_metrics
 
 Figures = dict[str, Any]
 

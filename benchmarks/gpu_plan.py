@@ -14,8 +14,7 @@ from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
 from deltamem.episode import EpisodeConfig, opening_messages
 from deltamem.sessions import LabelledSession
-from deltamem.training.tiny.model import CHAT_TEMPLATE, TinyModelConfig, chat_text, train_tokenizer
-from deltamem.training.tiny.teacher import target_trajectory
+from deltamem.training.tiny import CHAT_TEMPLATE, TinyModelConfig, chat_text, target_trajectory, train_tokenizer
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +49,7 @@ class Shape:
         return (1 if self.tied else 2) * vocabulary * self.hidden + self.layers * layer + self.hidden
 
     def tiny_model(self, vocabulary: int) -> dict[str, int]:
-        """The same sizes as keys of `deltamem.training.tiny.model.TinyModelConfig`, which makes the structured start."""
+        """The same sizes as keys of `deltamem.training.tiny.TinyModelConfig`, which makes the structured start."""
         return {
             "hidden_size": self.hidden,
             "layers": self.layers,

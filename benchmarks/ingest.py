@@ -28,10 +28,10 @@ from workload import OWNER, make_workload
 from deltamem.bank.store import MemoryStore
 from deltamem.embedding import Embedder, Vectors, load_embedder
 from deltamem.episode import Message
+from deltamem.ingest import Transition
 from deltamem.manager import ManagerSettings, MemoryManager
 from deltamem.policy import Completion
 from deltamem.sessions import Turn
-from deltamem.transition import Transition
 
 DIM = 384
 BEGIN = datetime(2026, 6, 1, 20, 1)

@@ -1,6 +1,6 @@
 """Interrupts the tiny run at random moments until it is done, and compares it with one that nobody interrupted.
 
-    PYTHONPATH=tests:tests/training python benchmarks/interrupt.py OUT [--steps 20] [--kills 5] [--seed 0]
+    PYTHONPATH=tests:tests/deltamem/training python benchmarks/interrupt.py OUT [--steps 20] [--kills 5] [--seed 0]
 
 Prints a line an interruption and one JSON object at the end; exit code 1 if the two runs differ. The model is a random one
 of 0.1 million parameters, so a kill costs about a minute: the start of verl. It earns no reward, so what tells whether the
@@ -23,7 +23,7 @@ from run_cases import Run, await_true
 from training_cases import labelled_session, make_model, make_tokenizer, write_sessions
 
 from deltamem.sessions import to_json_line
-from deltamem.training.run.signals import NOT_FINISHED
+from deltamem.training.interruption import NOT_FINISHED
 
 WAYS = ("kill the launcher", "kill the trainer", "kill all", "SIGTERM", "SIGUSR1")
 SIGNAL = "actor_rollout_ref.actor.entropy_coeff=0.05"
@@ -53,7 +53,7 @@ def interrupt(run: Run, steps: int, way: str, rng: random.Random) -> dict[str, A
                 os.kill(pid, signal.SIGKILL)
         elif way == "kill the trainer":
             for pid in processes:
-                if b"deltamem.training.run.child" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                if b"deltamem.training.trainer_process" in Path(f"/proc/{pid}/cmdline").read_bytes():
                     os.kill(pid, signal.SIGKILL)
         else:
             process.send_signal({"SIGTERM": signal.SIGTERM, "SIGUSR1": signal.SIGUSR1}.get(way, signal.SIGKILL))

@@ -25,12 +25,11 @@ from deltamem.embedding import OFFLINE_MODEL, Embedder, Vectors, load_embedder
 from deltamem.episode import Trajectory
 from deltamem.memory import Event, Memory, MemoryState, Operation, apply
 from deltamem.sessions import LabelledSession, Session
-from deltamem.training.embeddings.actor import BatchedEmbedder
-from deltamem.training.embeddings.building import build_store
-from deltamem.training.embeddings.client import EmbeddingClient, Lookup, TextVectors
-from deltamem.training.embeddings.store import EmbeddingStore
-from rewards import diagnostics, transition
-from rewards.complements import compare
+from deltamem.training.embedding_service import BatchedEmbedder, EmbeddingClient, Lookup, TextVectors
+from deltamem.training.embedding_store import EmbeddingStore, build_store
+from rewards import diagnostics
+from rewards import reward as transition
+from rewards.reward import state_diff
 from rewards.scorer import DeltaMemScorer
 
 TIME = datetime(2026, 4, 5, 20, 1)
@@ -123,7 +122,7 @@ def scoring(rollouts: Sequence[Rollout], rounds: int) -> dict[str, float]:
     embed = Lookup(like_minilm(sorted({text for rollout in rollouts for text in rollout.texts()})))
     pairs = 0
     for rollout in rollouts:
-        states = compare(rollout.labelled.prior_state, rollout.trajectory.operations or (), rollout.labelled.operations)
+        states = state_diff(rollout.labelled.prior_state, rollout.trajectory.operations or (), rollout.labelled.operations)
         if (len(states.predicted), len(states.target)) != (ENTRIES, ENTRIES):
             raise SystemExit(f"error: a trajectory has {len(states.predicted)} and {len(states.target)} entries")
         pairs += len(scorer.detail(rollout.labelled, rollout.trajectory, embed)["transition"]["pairs"])

@@ -24,12 +24,11 @@ import chromadb
 import numpy as np
 from chromadb.config import Settings
 
-from deltamem.bank.snapshot import SnapshotBank
+from deltamem.bank.base import SnapshotBank
 from deltamem.embedding import Vectors
 from deltamem.memory import Memory, MemoryState
-from deltamem.training.embeddings.building import build_store
-from deltamem.training.embeddings.client import EmbeddingClient, Lookup, TextVectors
-from deltamem.training.embeddings.store import EmbeddingStore
+from deltamem.training.embedding_service import EmbeddingClient, Lookup, TextVectors
+from deltamem.training.embedding_store import EmbeddingStore, build_store
 
 DIM = 384
 K = 5

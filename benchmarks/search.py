@@ -25,9 +25,8 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from deltamem.bank.chroma.index import ChromaIndex
-from deltamem.bank.protocol import ReadableBank
-from deltamem.bank.snapshot import SnapshotBank
+from deltamem.bank.base import ReadableBank, SnapshotBank
+from deltamem.bank.chroma import ChromaIndex
 from deltamem.embedding import Vectors
 from deltamem.memory import Memory, MemoryState
 

@@ -29,16 +29,15 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-from deltamem.cli import CONFIGS, validated
+from deltamem.config import CONFIGS, validated
 from deltamem.errors import DeltaMemError
-from eval.answering.opening import open_models
+from eval.config import BenchmarkConfig
 from eval.data import LOCOMO, require
-from eval.locomo.dialogues import Dialogue, dialogues
-from eval.locomo.loader import Conversation, Question, load_locomo
-from eval.settings import BenchmarkConfig
+from eval.locomo.data import Conversation, Dialogue, Question, dialogues, load_locomo
+from eval.models import open_models
+from eval.systems.base import Ingested, Memory, Usage
 from eval.systems.embedding_lock import make_embedder
-from eval.systems.opening import open_system
-from eval.systems.protocol import Ingested, Memory, Usage
+from eval.systems.factory import open_system
 
 HERE = Path(__file__).parent
 SYSTEMS = ("deltamem", "mem0", "langmem")

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from deltamem.provenance import git_commit, versions
+from deltamem.runs import git_commit, versions
 
 ROOT = Path(__file__).resolve().parents[1]
 

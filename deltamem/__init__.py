@@ -10,16 +10,15 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from deltamem.bank.protocol import Hit
+    from deltamem.bank.base import Hit
     from deltamem.bank.store import MemoryStore
-    from deltamem.endpoint_policy import EndpointPolicy
     from deltamem.errors import DeltaMemError
+    from deltamem.ingest import Outcome, Transition
     from deltamem.llm import LLM
-    from deltamem.manager import ManagerSettings, MemoryManager
+    from deltamem.manager import ManagerSettings, MemoryManager, SyncMemoryManager
     from deltamem.memory import Memory, MemoryState
+    from deltamem.policy import EndpointPolicy
     from deltamem.sessions import Session, Turn
-    from deltamem.sync import SyncMemoryManager
-    from deltamem.transition import Outcome, Transition
 
 __version__ = "0.1.0"
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from deltamem.embedding import Vectors
 from deltamem.memory import Memory, MemoryState
-from deltamem.text.words import (
+from deltamem.text import (
     MONTHS,
     STOP_WORDS,
     WEEKDAYS,

@@ -1,34 +1,304 @@
-"""The one client of OpenAI-compatible chat endpoints: retries, limits, response cache, token counts.
-
-Retries after a lost connection, a time-out, a body cut in transit, a 408, 409, 429 or 5xx are the openai client's own; it
-waits as long as ``Retry-After`` asks, up to two minutes, and gives up at once when more is asked. That client does not look
-at what it received with a status of 200, so what is not a chat completion is asked for again here, out of the same budget.
-"""
+"""The one client of OpenAI-compatible chat endpoints: retries, limits, response cache, token counts."""
 
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import importlib.util
+import json
 import os
 import random
+import re
+import sqlite3
 import threading
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, Protocol, TypeVar
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar
 from urllib.parse import urlsplit
 
 # The client looks for this module at every request, and finds half of it while another thread is importing it.
 import httpx as _httpx  # noqa: F401
 import openai
-from pydantic import ValidationError
+from filelock import FileLock
+from pydantic import BaseModel, Field, ValidationError
 
 from deltamem.errors import ContextLengthError, DeltaMemError, LLMError
-from deltamem.llm_cache import ResponseCache
-from deltamem.llm_errors import explain, quoted
-from deltamem.llm_wire import Answer, ChatReply, ModelsReply, Reply, ServedModel
 
-__all__ = ["LLM", "Answer", "ContextLengthError", "LLMError", "ServedModel", "Usage", "is_passing"]
+_LONGEST_REASON = 300
+"""Characters of a server's own words that are passed on; some servers repeat the whole prompt."""
+
+# As vLLM, SGLang, llama.cpp and the hosted services put it; only OpenAI and a few others give a code.
+_DOES_NOT_FIT = re.compile(
+    r"context[ _-]?(length|size|window)|maximum model length|(prompt|input) is too long|too many (input )?tokens",
+    re.IGNORECASE,
+)
+
+
+def explain(error: openai.OpenAIError, *, endpoint: str, model: str, api_key: str, api_key_env: str) -> LLMError:
+    """Turn a failure of the client into one sentence.
+
+    Args:
+        error: What the client raised after its retries.
+        endpoint: The base URL.
+        model: The model that was asked for.
+        api_key: The key that was sent; should the server repeat it, it is taken out.
+        api_key_env: Environment variable that the key came from.
+
+    Returns:
+        The error to raise; a `ContextLengthError` if the request was too long.
+    """
+    reason = quoted(_reason(error), api_key)
+    if isinstance(error, openai.APITimeoutError) and not _lost_by_aiohttp(error):
+        return LLMError(f"endpoint {endpoint} gave no answer in time for model {model!r}; is the server overloaded?")
+    if isinstance(error, openai.APIConnectionError):
+        return LLMError(f"endpoint {endpoint} cannot be reached for model {model!r} ({reason}); is the server up?")
+    if isinstance(error, openai.AuthenticationError | openai.PermissionDeniedError):
+        key = f"the key in ${api_key_env}" if api_key else f"a request without a key (${api_key_env} is not set)"
+        return LLMError(f"endpoint {endpoint} refused {key} for model {model!r}: {reason}")
+    if isinstance(error, openai.APIStatusError):
+        if _too_long(error):
+            return ContextLengthError(
+                f"endpoint {endpoint}: the request does not fit the window of model {model!r}: {reason}"
+            )
+        done = "failed on" if error.status_code >= 500 else "refused"
+        return LLMError(f"endpoint {endpoint} {done} the request to model {model!r}: {reason}")
+    return LLMError(f"endpoint {endpoint}: the request to model {model!r} failed: {reason}")
+
+
+def quoted(text: str, api_key: str) -> str:
+    """A server's words on one line, without the key and cut to a bearable length."""
+    line = " ".join((text.replace(api_key, "***") if api_key else text).split())
+    return line if len(line) <= _LONGEST_REASON else line[: _LONGEST_REASON - 3] + "..."
+
+
+def _reason(error: openai.OpenAIError) -> str:
+    """The server's words, or those of the library that lost the connection."""
+    if isinstance(error, openai.APIConnectionError):
+        return str(error.__cause__ or error) or type(error.__cause__).__name__
+    if isinstance(error, openai.APIStatusError):
+        # Versions of the client differ in how much of this their own text holds.
+        said = error.body.get("message") if isinstance(error.body, dict) else None
+        return f"Error code: {error.status_code} - {said or error.body or 'no reason given'}"
+    return str(error)
+
+
+def _lost_by_aiohttp(error: openai.APITimeoutError) -> bool:
+    """Whether it is no time-out: openai's client says so of all connections that aiohttp did not get or lost."""
+    origin = error.__cause__ and error.__cause__.__cause__
+    return type(origin).__module__.startswith("aiohttp.") and not isinstance(origin, TimeoutError)
+
+
+def _too_long(error: openai.APIStatusError) -> bool:
+    if error.status_code not in (400, 413, 422):
+        return False
+    return error.code == "context_length_exceeded" or _DOES_NOT_FIT.search(_reason(error)) is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a model wrote.
+
+    Attributes:
+        text: The message; empty if there is none.
+        truncated: Whether the model stopped at a token limit.
+        prompt_tokens: As the server counts them; 0 if it does not.
+        completion_tokens: Likewise.
+        cached: Whether the answer comes from the cache, so that the tokens were not spent now.
+        reasoning: Thinking that the server delivers in a field of its own.
+        seconds: From the first try, when a slot was free, till the answer; 0 if cached. Two answers may differ in it and
+            be equal.
+    """
+
+    text: str
+    truncated: bool
+    prompt_tokens: int
+    completion_tokens: int
+    cached: bool = False
+    reasoning: str = ""
+    seconds: float = field(default=0.0, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class ServedModel:
+    """A model that an endpoint serves, with its context window in tokens if the endpoint tells."""
+
+    id: str
+    context_window: int | None
+
+
+class Reply(BaseModel):
+    """The body of a successful response; `expected` says what it should have been."""
+
+    expected: ClassVar[str]
+
+
+class _Message(BaseModel):
+    content: str | None = None
+    # vLLM has renamed the field; other servers use either.
+    reasoning_content: str | None = None
+    reasoning: str | None = None
+
+
+class _Choice(BaseModel):
+    message: _Message
+    finish_reason: str | None = None
+
+
+class _Tokens(BaseModel):
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+
+
+class ChatReply(Reply):
+    """The answer to ``/chat/completions``."""
+
+    expected = "a chat completion"
+
+    choices: list[_Choice] = Field(min_length=1)
+    usage: _Tokens | None = None
+
+    def answer(self, seconds: float) -> Answer:
+        """The first choice, which took so long."""
+        choice = self.choices[0]
+        tokens = self.usage or _Tokens()
+        return Answer(
+            text=choice.message.content or "",
+            truncated=choice.finish_reason == "length",
+            prompt_tokens=tokens.prompt_tokens or 0,
+            completion_tokens=tokens.completion_tokens or 0,
+            reasoning=choice.message.reasoning_content or choice.message.reasoning or "",
+            seconds=seconds,
+        )
+
+
+class _Model(BaseModel):
+    id: str
+    # vLLM and SGLang; OpenRouter; Groq. OpenAI itself does not tell.
+    max_model_len: int | None = None
+    context_length: int | None = None
+    context_window: int | None = None
+
+
+class ModelsReply(Reply):
+    """The answer to ``/models``."""
+
+    expected = "a list of models"
+
+    data: list[_Model]
+
+    def models(self) -> list[ServedModel]:
+        """The models in the server's order."""
+        return [
+            ServedModel(model.id, model.max_model_len or model.context_length or model.context_window) for model in self.data
+        ]
+
+
+_BUSY_SECONDS = 30.0
+"""How long to wait for another process that writes."""
+
+
+class ResponseCache:
+    """Answers by scope and request. A scope is the owner whose data the request holds; scopes share nothing."""
+
+    def __init__(self, path: Path) -> None:
+        """Open the cache, or make it.
+
+        Args:
+            path: The SQLite file; ``-wal`` and ``-shm`` files lie next to it while it is open, and a ``.lock`` file.
+
+        Raises:
+            DeltaMemError: If the file cannot be opened or is not such a cache.
+        """
+        self._path = path
+        self._lock = threading.Lock()
+        with self._told():
+            self._database = sqlite3.connect(path, timeout=_BUSY_SECONDS, check_same_thread=False, isolation_level=None)
+        try:
+            # SQLite does not wait when two connections put a new file into WAL mode at the same time: one of them fails.
+            with self._told(), FileLock(f"{path}.lock", timeout=_BUSY_SECONDS):
+                # What is deleted is overwritten, not only unlinked. Holds for this connection only.
+                self._database.execute("PRAGMA secure_delete = ON")
+                self._database.execute("PRAGMA journal_mode = WAL")
+                # A cache may lose its last answers with the power; it is never inconsistent.
+                self._database.execute("PRAGMA synchronous = NORMAL")
+                self._database.execute(
+                    "CREATE TABLE IF NOT EXISTS answers"
+                    " (scope TEXT, request TEXT, value TEXT NOT NULL, PRIMARY KEY (scope, request)) WITHOUT ROWID"
+                )
+        except DeltaMemError:
+            self._database.close()
+            raise
+
+    def get(self, scope: str, request: Mapping[str, object]) -> dict[str, Any] | None:
+        """The answer to a request, or None.
+
+        Args:
+            scope: For whom it was cached.
+            request: All that decides the answer, JSON values only.
+
+        Raises:
+            DeltaMemError: If the file cannot be read.
+        """
+        with self._lock, self._told():
+            # fetchall ends the statement; an open one would keep `forget` from emptying the WAL.
+            rows = self._database.execute(
+                "SELECT value FROM answers WHERE scope = ? AND request = ?", (scope, _digest(request))
+            ).fetchall()
+        if not rows:
+            return None
+        value: dict[str, Any] = json.loads(rows[0][0])
+        return value
+
+    def put(self, scope: str, request: Mapping[str, object], value: Mapping[str, object]) -> None:
+        """Keep an answer.
+
+        Raises:
+            DeltaMemError: If the file cannot be written.
+        """
+        text = json.dumps(value)
+        with self._lock, self._told():
+            self._database.execute("INSERT OR REPLACE INTO answers VALUES (?, ?, ?)", (scope, _digest(request), text))
+
+    def forget(self, scope: str) -> int:
+        """Erase all answers of a scope, so that neither the file nor its WAL holds a byte of them.
+
+        Requests of the scope must have ended before; what comes in afterwards is cached again.
+
+        Returns:
+            How many answers there were.
+
+        Raises:
+            DeltaMemError: If the file cannot be written, or another process reads for so long that its WAL cannot be
+                emptied; the answers are then deleted but traces may remain, so try again.
+        """
+        with self._lock, self._told():
+            count = self._database.execute("DELETE FROM answers WHERE scope = ?", (scope,)).rowcount
+            # Copies of cells that earlier moves within the tree left behind go with the old file contents.
+            self._database.execute("VACUUM")
+            ((busy, _, _),) = self._database.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+        if busy:
+            raise DeltaMemError(f"{self._path}: in use by another process, so traces of erased answers remain; try again")
+        return count
+
+    def close(self) -> None:
+        """Close the file."""
+        with self._lock:
+            self._database.close()
+
+    @contextmanager
+    def _told(self) -> Iterator[None]:
+        try:
+            yield
+        except (sqlite3.Error, OSError) as error:
+            raise DeltaMemError(f"{self._path}: the response cache cannot be used: {error}") from error
+
+
+def _digest(request: Mapping[str, object]) -> str:
+    return hashlib.sha256(json.dumps(request, sort_keys=True).encode()).hexdigest()
+
 
 _FIRST_DELAY, _LONGEST_DELAY = 0.5, 8.0
 """Seconds to wait before an unreadable answer is asked for again; doubled each time. As the openai client does."""

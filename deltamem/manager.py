@@ -1,12 +1,4 @@
-"""The memory manager that an application calls: policy + bank + episode loop, bound to one owner.
-
-    policy = EndpointPolicy(LLM("http://localhost:8000/v1", "Qwen/Qwen3-8B"))
-    async with MemoryManager.open(Path("bank"), owner="ann", policy=policy) as memory:
-        await memory.ingest(memory.session("monday", time, [Turn("user", "I moved to Denver.")]))
-        hits = await memory.search("Where does Ann live?")
-
-No model has to be trained for this: any model that follows the protocol will do, a trained one does it better.
-"""
+"""The memory manager that an application calls: policy + bank + episode loop, bound to one owner."""
 
 from __future__ import annotations
 
@@ -14,27 +6,28 @@ import asyncio
 import hashlib
 import itertools
 import time as clock
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from types import TracebackType
-from typing import Self, TextIO
+from typing import Any, Self, TextIO
 
-from deltamem.bank.protocol import Hit
+from anyio.from_thread import start_blocking_portal
+
+from deltamem.bank.base import Hit
 from deltamem.bank.store import MemoryStore, Progress
 from deltamem.embedding import OFFLINE_MODEL, LazyEmbedder
 from deltamem.episode import EpisodeConfig
 from deltamem.errors import DeltaMemError
-from deltamem.history import History, HistoryStep, Origin, Point
-from deltamem.ingestion import SessionReader
-from deltamem.journal.journal import SessionKnownError, StaleJournalError
+from deltamem.ingest import Outcome, SessionReader, Transition
+from deltamem.journal.journal import History, HistoryStep, Origin, Point, SessionKnownError, StaleJournalError
 from deltamem.journal.records import Entry, Erasure, digest_of
 from deltamem.journal.transfer import Counts, export_owner, import_owner
 from deltamem.memory import Diff, MemoryState
 from deltamem.policy import Policy, ScopedPolicy
 from deltamem.sessions import Session, Turn
-from deltamem.transition import Outcome, Transition
 
 _CONFLICTS = 20
 """How often a session is read anew because something was recorded for the same owner meanwhile."""
@@ -64,7 +57,7 @@ class MemoryManager:
     """Keeps one person's long-term memory. Every method concerns this owner and nobody else.
 
     Methods that may wait for a model or a disk are coroutines; those that only read the journal are plain.
-    `deltamem.sync.SyncMemoryManager` is the same without ``await``.
+    `deltamem.manager.SyncMemoryManager` is the same without ``await``.
     """
 
     def __init__(self, store: MemoryStore, owner: str, policy: Policy, settings: ManagerSettings | None = None) -> None:
@@ -176,11 +169,11 @@ class MemoryManager:
         return self._owned.bank.state if point is None else self._past.state(point)
 
     def history(self, memory_id: str) -> tuple[HistoryStep, ...]:
-        """Everything that happened to a memory, oldest first; see `deltamem.history.History.history`."""
+        """Everything that happened to a memory, oldest first; see `deltamem.journal.journal.History.history`."""
         return self._past.history(memory_id)
 
     def blame(self, memory_id: str) -> tuple[Origin, ...]:
-        """The sessions and turns that a memory comes from; see `deltamem.history.History.blame`."""
+        """The sessions and turns that a memory comes from; see `deltamem.journal.journal.History.blame`."""
         return self._past.blame(memory_id)
 
     def diff(self, before: Point, after: Point = None) -> Diff:
@@ -316,3 +309,93 @@ class MemoryManager:
         """Answers of the model that a response cache holds repeat what was said."""
         if isinstance(self._policy, ScopedPolicy):
             await asyncio.to_thread(self._policy.forget_scope, self.owner)
+
+
+class SyncMemoryManager:
+    """`deltamem.manager.MemoryManager` for code that is not asynchronous; may be used from several threads.
+
+    ::
+
+        with SyncMemoryManager(lambda: MemoryManager.open(Path("bank"), owner="ann", policy=policy)) as memory:
+            memory.ingest(memory.session("monday", time, [Turn("user", "I moved to Denver.")]))
+    """
+
+    def __init__(self, make: Callable[[], MemoryManager]) -> None:
+        """Start the loop and make the manager in it, so that everything bound to a loop is bound to that one."""
+        with ExitStack() as stack:
+            self._portal = stack.enter_context(start_blocking_portal())
+            self._manager = self._portal.call(make)
+            stack.callback(self._portal.call, self._manager.close)
+            self._stack = stack.pop_all()
+
+    @classmethod
+    def open(cls, folder: Path, **settings: Any) -> Self:
+        """Open a store for one owner; takes what `MemoryManager.open` takes."""
+        return cls(lambda: MemoryManager.open(folder, **settings))
+
+    @property
+    def owner(self) -> str:
+        """Whose memory this is."""
+        return self._manager.owner
+
+    def session(self, session_id: str, time: datetime, turns: Sequence[Turn]) -> Session:
+        """A session of this owner, ready for `ingest`."""
+        return self._manager.session(session_id, time, turns)
+
+    def ingest(self, session: Session) -> Transition:
+        """See `MemoryManager.ingest`."""
+        return self._portal.call(self._manager.ingest, session)
+
+    def search(self, query: str, k: int = 5) -> list[Hit]:
+        """See `MemoryManager.search`."""
+        return self._portal.call(self._manager.search, query, k)
+
+    def search_many(self, queries: Sequence[str], k: int = 5) -> list[list[Hit]]:
+        """See `MemoryManager.search_many`."""
+        return self._portal.call(self._manager.search_many, queries, k)
+
+    def state(self, point: Point = None) -> MemoryState:
+        """See `MemoryManager.state`."""
+        return self._manager.state(point)
+
+    def history(self, memory_id: str) -> tuple[HistoryStep, ...]:
+        """See `MemoryManager.history`."""
+        return self._manager.history(memory_id)
+
+    def blame(self, memory_id: str) -> tuple[Origin, ...]:
+        """See `MemoryManager.blame`."""
+        return self._manager.blame(memory_id)
+
+    def diff(self, before: Point, after: Point = None) -> Diff:
+        """See `MemoryManager.diff`."""
+        return self._manager.diff(before, after)
+
+    def rollback(self, to: Point) -> Entry:
+        """See `MemoryManager.rollback`."""
+        return self._portal.call(self._manager.rollback, to)
+
+    def forget(self, memory_id: str) -> Entry:
+        """See `MemoryManager.forget`."""
+        return self._portal.call(self._manager.forget, memory_id)
+
+    def forget_owner(self) -> Erasure:
+        """See `MemoryManager.forget_owner`."""
+        return self._portal.call(self._manager.forget_owner)
+
+    def export(self, stream: TextIO) -> Counts:
+        """See `MemoryManager.export`."""
+        return self._manager.export(stream)
+
+    def import_from(self, stream: TextIO, *, rename: bool = False) -> Counts:
+        """See `MemoryManager.import_from`."""
+        return self._portal.call(lambda: self._manager.import_from(stream, rename=rename))
+
+    def close(self) -> None:
+        """Close the manager and end the loop."""
+        self._stack.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()

@@ -1,11 +1,19 @@
-"""What writes the assistant texts of an episode: protocols, and the completion they return."""
+"""What writes the assistant texts of an episode, the endpoint policy, and the driver of episodes over snapshots."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple, Protocol, runtime_checkable
+import asyncio
+import copy
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Literal, NamedTuple, Protocol, runtime_checkable
 
-from deltamem.episode import Message
+from deltamem.bank.base import SnapshotBank, merge_hits
+from deltamem.embedding import Embedder, Vectors
+from deltamem.episode import Episode, EpisodeConfig, Finished, Message, Search, Trajectory
+from deltamem.llm import LLM, Answer
+from deltamem.memory import Memory
+from deltamem.sessions import LabelledSession, Session
 
 
 class Completion(NamedTuple):
@@ -47,3 +55,289 @@ class ScopedPolicy(Policy, Protocol):
     def forget_scope(self, scope: str) -> int:
         """Erase what is kept for a scope; returns how many answers there were."""
         ...
+
+
+ToolRole = Literal["tool", "user"]
+
+
+class EndpointPolicy:
+    """Continues conversations by calling ``/chat/completions``; a `ScopedPolicy`."""
+
+    def __init__(
+        self,
+        llm: LLM,
+        *,
+        temperature: float = 1.0,
+        max_tokens: int | None = 2048,
+        seed: int | None = None,
+        tool_role: ToolRole = "tool",
+        thinking: bool = True,
+    ) -> None:
+        """Set how the model is asked.
+
+        Args:
+            llm: The model; may be shared.
+            temperature: Sampling temperature.
+            max_tokens: Token limit of one assistant text; None leaves it to the endpoint.
+            seed: Sampling seed for endpoints that take one.
+            tool_role: How search results are sent. ``tool`` is what models are trained with here; services that tie tool
+                messages to their own function calling refuse it, for them ``user`` wraps the results in ``<tool_response>``.
+            thinking: As in `deltamem.episode.EpisodeConfig`. If false, the chat template is told ``enable_thinking=false``,
+                which vLLM and SGLang pass on; if true, nothing is said and the server's default holds.
+        """
+        self.name = f"{llm.model} at {llm.base_url}"
+        self.llm = llm
+        self._temperature = temperature
+        self._max_tokens = max_tokens
+        self._seed = seed
+        self._tool_role = tool_role
+        self._thinking = thinking
+        self._scope = ""
+        self._sample = 0
+
+    async def complete(self, messages: Sequence[Message]) -> Completion:
+        """Write the next assistant text.
+
+        Raises:
+            ContextLengthError: If the conversation does not fit the model's window.
+            LLMError: If the endpoint gives no usable answer, after the retries.
+        """
+        answer = await self.llm.chat(
+            [self._sent(message) for message in messages],
+            temperature=self._temperature,
+            max_tokens=self._max_tokens,
+            seed=self._seed,
+            extra_body=self._extra_body,
+            scope=self._scope,
+            sample=self._sample,
+        )
+        return Completion(
+            text=_text(answer, thinking=self._thinking),
+            truncated=answer.truncated,
+            tokens=answer.completion_tokens,
+            prompt_tokens=answer.prompt_tokens,
+            cached=answer.cached,
+        )
+
+    async def check(self) -> None:
+        """Send one tiny conversation of every kind of message that an episode sends.
+
+        Raises:
+            LLMError: If the endpoint cannot be reached or refuses it; the message says why.
+        """
+        conversation = [
+            Message(role="system", content="Answer briefly."),
+            Message(role="user", content="Hello."),
+            Message(role="assistant", content="Hello."),
+            Message(role="tool", content="[]"),
+        ]
+        await self.llm.check([self._sent(message) for message in conversation], extra_body=self._extra_body)
+
+    def for_scope(self, scope: str, sample: int = 0) -> EndpointPolicy:
+        """The same policy with its cached answers bound to a scope and to a number of the draw; shares the `LLM`."""
+        bound = copy.copy(self)
+        bound._scope, bound._sample = scope, sample
+        return bound
+
+    def forget_scope(self, scope: str) -> int:
+        """Erase the cached answers of a scope; returns how many there were.
+
+        Raises:
+            DeltaMemError: If the cache cannot be written.
+        """
+        return self.llm.cache.forget(scope) if self.llm.cache is not None else 0
+
+    @property
+    def _extra_body(self) -> Mapping[str, object] | None:
+        return None if self._thinking else {"chat_template_kwargs": {"enable_thinking": False}}
+
+    def _sent(self, message: Message) -> Message:
+        if message["role"] == "tool" and self._tool_role == "user":
+            return Message(role="user", content=f"<tool_response>\n{message['content']}\n</tool_response>")
+        return message
+
+
+def _text(answer: Answer, *, thinking: bool) -> str:
+    """The whole assistant turn.
+
+    Servers with a reasoning parser deliver the thinking in a field of its own; without one, the beginning of the think block
+    is missing where the chat template has written it.
+    """
+    if answer.reasoning:
+        return f"<think>{answer.reasoning}</think>\n{answer.text}"
+    thought, end, _ = answer.text.partition("</think>")
+    return f"<think>{answer.text}" if thinking and end and "<think>" not in thought else answer.text
+
+
+class Rollout(NamedTuple):
+    """A finished episode and what it took.
+
+    Attributes:
+        trajectory: The episode; its `failure` is set if our own machinery broke.
+        tokens: Tokens that the policy generated.
+        seconds: Wall time, including waiting for other episodes.
+    """
+
+    trajectory: Trajectory
+    tokens: int
+    seconds: float
+
+
+class QueryBatcher:
+    """Embeds the queries of concurrent episodes together, off the event loop.
+
+    What arrives while one batch is computed waits and forms the next batch, so nobody is delayed to fill a batch and the
+    embedding model is never called from two threads at once.
+    """
+
+    def __init__(self, embedder: Embedder) -> None:
+        """Wrap an embedder; use one batcher within one running event loop."""
+        self._embedder = embedder
+        self._lock = asyncio.Lock()
+        self._waiting: list[tuple[Sequence[str], asyncio.Future[Vectors]]] = []
+
+    async def embed(self, queries: Sequence[str]) -> Vectors:
+        """Embed queries; returns float32 of shape ``(len(queries), dim)``."""
+        result: asyncio.Future[Vectors] = asyncio.get_running_loop().create_future()
+        self._waiting.append((queries, result))
+        async with self._lock:
+            if not result.done():
+                batch, self._waiting = self._waiting, []
+                await self._embed_batch(batch)
+        return await result
+
+    async def _embed_batch(self, batch: Sequence[tuple[Sequence[str], asyncio.Future[Vectors]]]) -> None:
+        try:
+            vectors = await asyncio.to_thread(self._embedder.queries, [text for texts, _ in batch for text in texts])
+        except asyncio.CancelledError:
+            for _, result in batch:
+                result.cancel()
+            raise
+        except Exception as error:
+            # Every waiting episode learns why, and records it as its own failure.
+            for _, result in batch:
+                if not result.done():
+                    result.set_exception(error)
+            return
+        start = 0
+        for texts, result in batch:
+            if not result.done():
+                result.set_result(vectors[start : start + len(texts)])
+            start += len(texts)
+
+
+async def drive(episode: Episode, policy: Policy, search: Callable[[Sequence[str]], Awaitable[Sequence[Memory]]]) -> None:
+    """Run an episode to its end.
+
+    Args:
+        episode: Has just begun.
+        policy: Writes the assistant texts.
+        search: Finds memories for a list of queries.
+
+    Raises:
+        Exception: Whatever the policy or the search raises; the episode keeps what went before.
+    """
+    while True:
+        completion = await policy.complete(episode.messages)
+        step = episode.read(completion.text, truncated=completion.truncated)
+        if isinstance(step, Finished):
+            return
+        if isinstance(step, Search):
+            episode.answer(await search(step.queries))
+
+
+async def run_episode(
+    session: Session, bank: SnapshotBank, policy: Policy, queries: QueryBatcher, config: EpisodeConfig
+) -> Trajectory:
+    """Run one episode to its end.
+
+    Args:
+        session: The dialogue to read.
+        bank: The person's memories before the session.
+        policy: Writes the assistant texts.
+        queries: Embeds the search queries.
+        config: Prompts and limits.
+
+    Returns:
+        The trajectory. Whatever the policy or the search raises becomes its `failure`; what went before is kept.
+    """
+    episode = Episode(session, bank.state.keys(), config)
+
+    async def search(texts: Sequence[str]) -> list[Memory]:
+        return merge_hits(bank.search(await queries.embed(texts), config.k))
+
+    try:
+        await drive(episode, policy, search)
+    except Exception as error:  # one broken episode must not lose the others
+        episode.fail(f"{type(error).__name__}: {error}")
+    return episode.trajectory
+
+
+class _TokenCount:
+    """Passes requests on to a policy and counts the tokens of one episode."""
+
+    def __init__(self, policy: Policy) -> None:
+        self.name = policy.name
+        self.tokens = 0
+        self._policy = policy
+
+    async def complete(self, messages: Sequence[Message]) -> Completion:
+        completion = await self._policy.complete(messages)
+        self.tokens += completion.tokens
+        return completion
+
+
+async def run_episodes(
+    labelled: Sequence[LabelledSession],
+    policy: Policy,
+    embedder: Embedder,
+    config: EpisodeConfig,
+    *,
+    max_concurrency: int = 64,
+    on_done: Callable[[Rollout], None] | None = None,
+) -> list[Rollout]:
+    """Run one episode over each session, each against its own prior state.
+
+    Args:
+        labelled: The sessions.
+        policy: Writes the assistant texts; called concurrently.
+        embedder: Embeds memories and queries; best a `CachedEmbedder`, since persons share texts between sessions.
+        config: Prompts and limits.
+        max_concurrency: Episodes under way at once.
+        on_done: Called after each episode, in order of completion.
+
+    Returns:
+        One rollout a session, in the order of the sessions.
+    """
+    banks = await asyncio.to_thread(_build_banks, labelled, embedder)
+    queries = QueryBatcher(embedder)
+    slots = asyncio.Semaphore(max_concurrency)
+
+    async def one(session: Session, bank: SnapshotBank) -> Rollout:
+        async with slots:
+            counted = _TokenCount(policy)
+            begin = time.perf_counter()
+            trajectory = await run_episode(session, bank, counted, queries, config)
+            rollout = Rollout(trajectory, counted.tokens, time.perf_counter() - begin)
+        if on_done is not None:
+            on_done(rollout)
+        return rollout
+
+    async with asyncio.TaskGroup() as tasks:
+        running = [tasks.create_task(one(item.session, bank)) for item, bank in zip(labelled, banks, strict=True)]
+    return [task.result() for task in running]
+
+
+def _build_banks(labelled: Sequence[LabelledSession], embedder: Embedder) -> list[SnapshotBank]:
+    """Embed all prior memories in one call, every text once, then share the rows out to the banks."""
+    texts = list(dict.fromkeys(memory.text for item in labelled for memory in item.prior_state.memories))
+    vectors = embedder.documents(texts)
+    row = {text: index for index, text in enumerate(texts)}
+    return [
+        SnapshotBank(
+            item.session.person_id,
+            item.prior_state,
+            vectors[[row[memory.text] for memory in item.prior_state.memories]],
+        )
+        for item in labelled
+    ]

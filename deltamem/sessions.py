@@ -1,24 +1,31 @@
-"""Sessions, and the labelled session: the record that synth writes and that training and evaluation read."""
+"""Sessions, the labelled session that synth writes and training reads, and session files of applications."""
 
 from __future__ import annotations
 
+import json
 import re
+import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Literal
+from typing import IO, Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError, field_validator
+from pydantic_core import PydanticCustomError
 
 from deltamem.errors import DeltaMemError
 from deltamem.memory import Event, Memory, MemoryState, Operation
-from deltamem.protocol import CONTROL_MARK
 
 Role = Literal["user", "assistant"]
 Split = Literal["train", "heldout"]
 TIME_FORMAT = "%Y/%m/%d (%a) %H:%M"
 """How times are shown to the model, for example ``2026/04/05 (Sun) 20:01``."""
+CONTROL_MARK = re.compile(r"<(?=\||/?(?:think|tool_call|tool_response|outputs|s|start_of_turn|end_of_turn)>)")
+"""The ``<`` of a mark that a chat server or this protocol takes for control, not for text: ``<|im_start|>``, ``<think>``.
+
+Servers look for special tokens inside the content of messages too, so stored text must not contain them.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,28 +81,28 @@ class LabelledSession:
         return f"{self.session.person_id}/{self.session_index}"
 
 
-class _Strict(BaseModel):
+class _StrictRecord(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
 
-class _TurnRecord(_Strict):
+class _TurnRecord(_StrictRecord):
     role: Role
     content: str
 
 
-class _MemoryRecord(_Strict):
+class _MemoryRecord(_StrictRecord):
     text: str
     time: datetime
 
 
-class _OperationRecord(_Strict):
+class _OperationRecord(_StrictRecord):
     event: Event
     text: str
     target_memory_id: str | None
     keywords: list[str]
 
 
-class SessionRecord(_Strict):
+class SessionRecord(_StrictRecord):
     """One line of ``sessions.jsonl``. Times are ISO 8601; the order of ids is the order of the state."""
 
     person_id: str
@@ -212,3 +219,174 @@ def format_dialogue(dialogue: Iterable[Turn]) -> str:
 
 _POSING = re.compile(r"(?<=[\n\r\v\f\x85\u2028\u2029])(?=[ \t]*(?:user|assistant)[ \t]*:)")
 """Where a line within an utterance begins like an utterance."""
+
+STDIN = "-"
+_BOM = b"\xef\xbb\xbf"
+
+
+class _StrictFile(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+
+def _storable(text: str) -> str:
+    """Refuse lone surrogates: JSON can smuggle them in, but no file or database takes them."""
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        raise PydanticCustomError("unicode", "not valid Unicode text") from None
+    return text
+
+
+_Text = Annotated[str, AfterValidator(_storable)]
+
+
+class _FileTurn(_StrictFile):
+    role: Role
+    content: _Text
+
+    @field_validator("role", mode="before")
+    @classmethod
+    def _known_role(cls, role: Any) -> Any:
+        if role not in ("user", "assistant"):
+            raise PydanticCustomError(
+                "role",
+                "a turn's role must be user or assistant, not {role}; leave out system and tool turns",
+                {"role": json.dumps(role, default=str)},
+            )
+        return role
+
+
+class _FileDialogue(_StrictFile):
+    id: _Text
+    time: datetime
+    turns: list[_FileTurn]
+
+    @field_validator("id", mode="before")
+    @classmethod
+    def _text_id(cls, value: Any) -> Any:
+        text = str(value) if isinstance(value, int) and not isinstance(value, bool) else value
+        if not isinstance(text, str) or not text.strip():
+            raise PydanticCustomError("id", "expected a text that is not empty, or a whole number")
+        return text
+
+    @field_validator("time", mode="before")
+    @classmethod
+    def _iso_time(cls, value: Any) -> datetime:
+        try:
+            return datetime.fromisoformat(value)
+        except (TypeError, ValueError):
+            raise PydanticCustomError("time", "expected an ISO 8601 time such as 2026-04-05T20:01") from None
+
+    @field_validator("turns", mode="after")
+    @classmethod
+    def _some_turns(cls, turns: list[_FileTurn]) -> list[_FileTurn]:
+        if not turns:
+            raise PydanticCustomError("turns", "expected at least one turn")
+        return turns
+
+
+def read_dialogues(source: Path | str | IO[bytes] | IO[str], owner: str, person_name: str) -> Iterator[Session]:
+    """Read the sessions of a file: one JSON object, a JSON list of objects, or JSONL.
+
+    An object is ``{"id", "time": ISO 8601, "turns": [{"role", "content"}]}``. JSONL is read line by line.
+
+    Args:
+        source: A path, ``-`` for standard input, or an open stream (bytes or text). A byte order mark is skipped.
+        owner: Whose sessions these are.
+        person_name: How memories name the person.
+
+    Yields:
+        The sessions in file order.
+
+    Raises:
+        DeltaMemError: If the file cannot be read or something in it is not a session. The message names the file and the
+            line, or the index in a list.
+    """
+    if not isinstance(source, str | Path):
+        yield from _read(source, str(getattr(source, "name", "the stream")), owner, person_name)
+    elif str(source) == STDIN:
+        yield from _read(sys.stdin.buffer, "standard input", owner, person_name)
+    else:
+        try:
+            stream = Path(source).open("rb")  # noqa: SIM115 - closed by the next statement
+        except OSError as error:
+            raise DeltaMemError(f"{source}: cannot be read: {error.strerror}") from error
+        with stream:
+            yield from _read(stream, str(source), owner, person_name)
+
+
+def _read(stream: IO[bytes] | IO[str], name: str, owner: str, person_name: str) -> Iterator[Session]:
+    lines = ((number, line) for number, line in enumerate(_decoded(stream, name), start=1))
+    head: list[str] = []
+    first: Any = None
+    for _, line in lines:
+        head.append(line)
+        if line.strip():
+            first = _line_object(line)
+            break
+    else:
+        raise DeltaMemError(f"{name}: no session in it")
+    if first is not None:
+        # A first line that is an object by itself: JSONL, of which a single object is the shortest case.
+        yield _session(first, f"{name}, line {len(head)}", owner, person_name)
+        for number, line in lines:
+            if line.strip():
+                where = f"{name}, line {number}"
+                yield _session(_parsed(line, where), where, owner, person_name)
+        return
+    text = "".join([*head, *(line for _, line in lines)])
+    value = _parsed(text, name, several_lines=True)
+    if not isinstance(value, list):
+        yield _session(value, name, owner, person_name)
+        return
+    if not value:
+        raise DeltaMemError(f"{name}: no session in it")
+    for index, entry in enumerate(value):
+        yield _session(entry, f"{name}, entry {index}", owner, person_name)
+
+
+def _decoded(stream: IO[bytes] | IO[str], name: str) -> Iterator[str]:
+    lines: Iterable[bytes | str] = stream
+    for number, line in enumerate(lines, start=1):
+        if isinstance(line, bytes):
+            try:
+                yield (line.removeprefix(_BOM) if number == 1 else line).decode("utf-8")
+            except UnicodeDecodeError as error:
+                raise DeltaMemError(f"{name}, line {number}: not UTF-8 text") from error
+        else:
+            yield line.removeprefix("\ufeff") if number == 1 else line
+
+
+def _line_object(line: str) -> Any:
+    """The JSON object that a line is by itself; None if it is anything else."""
+    try:
+        value = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def _parsed(text: str, where: str, *, several_lines: bool = False) -> Any:
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        place = f"{where}, line {error.lineno}" if several_lines else where
+        raise DeltaMemError(f"{place}: not valid JSON: {error.msg} (column {error.colno})") from error
+    except (ValueError, RecursionError) as error:
+        raise DeltaMemError(f"{where}: not valid JSON: nested too deeply or a number too long") from error
+
+
+def _session(value: Any, where: str, owner: str, person_name: str) -> Session:
+    if not isinstance(value, dict):
+        raise DeltaMemError(f'{where}: expected an object with "id", "time" and "turns"')
+    try:
+        record = _FileDialogue.model_validate(value)
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = ".".join(str(part) for part in first["loc"])
+        messages = {"missing": "this key is missing", "extra_forbidden": "unknown key"}
+        message = messages.get(first["type"], first["msg"])
+        raise DeltaMemError(f"{where}: {key}: {message}") from error
+    return Session(
+        owner, person_name, record.time, tuple(Turn(turn.role, turn.content) for turn in record.turns), id=record.id
+    )

@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 from typer.exceptions import TyperException
 
-from deltamem.cli import run_plain
+from deltamem.config import run_plain
 from deltamem.errors import DeltaMemError
 
 app = typer.Typer(name="eval", add_completion=False, help="Work with benchmarks and their results.")
@@ -21,7 +21,7 @@ def compare(
     out: Annotated[Path | None, typer.Option(help="Write the page with all questions there.", show_default=False)] = None,
 ) -> None:
     """Show runs beside each other and beside the numbers that papers report."""
-    from eval.compare.loading import load_runs
+    from eval.compare.runs import load_runs
     from eval.compare.terminal import print_comparison
 
     loaded = load_runs(runs)
@@ -45,7 +45,7 @@ def fetch(
 ) -> None:
     """Download the data of a benchmark from where its authors publish it."""
     from eval.data import data_folders
-    from eval.fetch import fetch as download
+    from eval.data import fetch as download
 
     folder = folder or data_folders()[0]  # the commands look there first
     download(name, folder=folder, accept_licence=accept_licence, console=Console(stderr=True, highlight=False))

@@ -17,19 +17,15 @@ from pydantic import BaseModel, ConfigDict, Field
 from rich.console import Console
 from rich.table import Table
 
-from deltamem.checkpoint import load_episode_config
-from deltamem.checkpoint_policy import CheckpointPolicy
-from deltamem.cli import run_hydra, validated
+from deltamem.config import run_hydra, validated
 from deltamem.embedding import CachedEmbedder, load_embedder
 from deltamem.errors import DeltaMemError
-from deltamem.files import atomic_writer
-from deltamem.provenance import file_sha256, git_commit, versions
+from deltamem.local_policy import CheckpointPolicy, load_episode_config
+from deltamem.runs import Stage, atomic_writer, file_sha256, git_commit, run_stages, versions
 from deltamem.sessions import read_sessions
-from deltamem.stages import Stage, run_stages
 from eval.data import LOCOMO, find, missing
-from eval.heldout.evaluate import evaluate
-from eval.heldout.selection import select
-from eval.report import write_report
+from eval.heldout import evaluate, select
+from eval.training_report.page import write_report
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig

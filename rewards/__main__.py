@@ -1,7 +1,269 @@
-"""Runs ``python -m rewards``."""
+"""``python -m rewards``: scores trajectories from a file, with an explanation of each."""
 
-from deltamem.cli import run_plain
-from rewards.command import app
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from deltamem.config import run_plain
+from deltamem.embedding import OFFLINE_MODEL, load_embedder
+from deltamem.episode import Episode, EpisodeConfig, Search, Trajectory
+from deltamem.errors import DeltaMemError
+from deltamem.memory import Event, Memory, MemoryState, Operation, OperationProblem, check
+from deltamem.sessions import Session
+from rewards.reward import PAPER_WEIGHTS, Entry, TransitionScore, format_score, retrieval_score, transition_score
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+
+class _Memory(_Strict):
+    text: str
+    time: datetime
+
+
+class _Predicted(_Strict):
+    event: Event
+    text: str
+    target_memory_id: str | None = None
+
+
+class _Target(_Predicted):
+    keywords: list[str] = []
+
+
+class _CaseFile(_Strict):
+    prior_state: dict[str, _Memory]
+    predicted: list[_Predicted] | None = None
+    target: list[_Target]
+    assistant_turns: list[str] | None = Field(default=None, min_length=1)
+    retrieved_ids: list[str] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A case, ready to be scored.
+
+    Attributes:
+        prior: The state before the session.
+        target: The target operations.
+        trajectory: What the manager did; its operations are None if they could not be read.
+        has_turns: Whether the raw assistant turns are known, without which there is no format score.
+        has_retrieval: Whether it is known what the searches returned.
+        refused: Why predicted operations were left out.
+    """
+
+    prior: MemoryState
+    target: tuple[Operation, ...]
+    trajectory: Trajectory
+    has_turns: bool
+    has_retrieval: bool
+    refused: tuple[OperationProblem, ...]
+
+
+def read_case(path: Path, *, max_turns: int) -> Case:
+    """Read a case file.
+
+    Args:
+        path: The JSON file.
+        max_turns: Limit of assistant turns, for the format score.
+
+    Raises:
+        DeltaMemError: If the file is missing or something in it is wrong; the message names the key.
+    """
+    try:
+        file = _CaseFile.model_validate_json(path.read_bytes())
+    except OSError as error:
+        raise DeltaMemError(f"{path}: the case file cannot be read ({error.strerror})") from error
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = ".".join(str(part) for part in first["loc"]) or "the file"
+        raise DeltaMemError(f"{path}: {key}: {first['msg']}") from error
+    try:
+        return _to_case(file, max_turns)
+    except DeltaMemError as error:
+        raise DeltaMemError(f"{path}: {error}") from error
+
+
+def _to_case(file: _CaseFile, max_turns: int) -> Case:
+    prior = MemoryState(Memory(key, memory.text, memory.time) for key, memory in file.prior_state.items())
+    target = tuple(Operation(op.event, op.text, op.target_memory_id, tuple(op.keywords)) for op in file.target)
+    _check_target(prior, target)
+    for index, memory_id in enumerate(file.retrieved_ids or ()):
+        if memory_id not in prior:
+            raise DeltaMemError(f"retrieved_ids.{index}: there is no memory {memory_id!r} in prior_state")
+    retrieved = tuple(prior[memory_id] for memory_id in dict.fromkeys(file.retrieved_ids or ()))
+    if file.assistant_turns is None and "predicted" not in file.model_fields_set:
+        raise DeltaMemError("predicted: required where assistant_turns is not given (null: outputs that could not be read)")
+    trajectory = _replay(file.assistant_turns or (), prior, retrieved, max_turns)
+    operations = trajectory.operations
+    refused: tuple[OperationProblem, ...] = ()
+    if "predicted" in file.model_fields_set:
+        operations = None
+        if file.predicted is not None:
+            given = [Operation(op.event, op.text, op.target_memory_id) for op in file.predicted]
+            operations, refused = check(prior, given)
+    return Case(
+        prior=prior,
+        target=target,
+        trajectory=Trajectory(
+            messages=trajectory.messages,
+            queries=trajectory.queries,
+            retrieved_ids=(tuple(memory.id for memory in retrieved),),
+            operations=operations,
+            violations=trajectory.violations,
+        ),
+        has_turns=file.assistant_turns is not None,
+        has_retrieval=file.retrieved_ids is not None,
+        refused=refused,
+    )
+
+
+def _check_target(prior: MemoryState, target: Sequence[Operation]) -> None:
+    for index, op in enumerate(target):
+        for problem in check(prior, [op]).problems:
+            if problem is OperationProblem.UNKNOWN_TARGET:
+                raise DeltaMemError(
+                    f"target.{index}.target_memory_id: there is no memory {op.target_memory_id!r} in prior_state"
+                )
+            key = "text" if problem is OperationProblem.EMPTY_TEXT else "target_memory_id"
+            raise DeltaMemError(f"target.{index}.{key}: required for {op.event}")
+    if problems := check(prior, target).problems:
+        raise DeltaMemError(f"target: the operations contradict or repeat each other ({problems[0]})")
+
+
+def _replay(turns: Sequence[str], prior: MemoryState, retrieved: Sequence[Memory], max_turns: int) -> Trajectory:
+    """Let the episode read the turns, as it does in training."""
+    nowhere = Session(person_id="", person_name="", time=datetime.min, dialogue=())
+    episode = Episode(nowhere, prior.keys(), EpisodeConfig(max_turns=max_turns))
+    over = False
+    for index, text in enumerate(turns):
+        if over:
+            raise DeltaMemError(f"assistant_turns.{index}: the episode was over with the turn before it")
+        over = not isinstance(episode.read(text), Search)
+        if not over:
+            episode.answer(retrieved)
+    return episode.trajectory
+
+
+# Rich boxes around usage errors would make several lines of one sentence.
+app = typer.Typer(add_completion=False, rich_markup_mode=None)
+
+
+@app.command()
+def main(
+    case: Annotated[Path, typer.Argument(help="JSON file with the case.")],
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
+    embedder: Annotated[str, typer.Option(help="Name or folder of a sentence-transformers model.")] = OFFLINE_MODEL,
+    tau: Annotated[float, typer.Option(help="Least cosine similarity of a pair.")] = 0.75,
+    lexical_fidelity: Annotated[bool, typer.Option(help="Score pairs by keywords, else by similarity.")] = True,
+    paper_literal: Annotated[
+        bool, typer.Option("--paper-literal", help="Untouched memories can be matched; agreed updates are not counted.")
+    ] = False,
+    stale_weight: Annotated[float, typer.Option(help="Weight of stale entries in the precision; 1 is the paper.")] = 1.0,
+    match_overwritten: Annotated[
+        bool, typer.Option(help="Let the old text of a wrongly overwritten memory be matched.")
+    ] = True,
+    max_turns: Annotated[int, typer.Option(min=1, help="Limit of assistant turns.")] = EpisodeConfig().max_turns,
+) -> None:
+    """Print the reward of one case and the matched pairs.
+
+    The file is a JSON object with
+
+    "prior_state": {id: {"text", "time"}},
+
+    "predicted": [{"event", "text", "target_memory_id"}] (null: outputs that could not be read),
+
+    "target": [{"event", "text", "target_memory_id", "keywords"}],
+
+    and, if known, "assistant_turns": [raw texts], which adds the format score (and stands in for "predicted" where that is
+    missing), and "retrieved_ids": [ids that the searches returned], which adds the retrieval score. With both, the total
+    reward is printed too. docs/rewards.md has an example.
+    """
+    read = read_case(case, max_turns=max_turns)
+    transition = transition_score(
+        read.prior,
+        read.trajectory.operations,
+        read.target,
+        # The model takes seconds to load, so it waits until there is something to embed.
+        lambda texts: load_embedder(embedder).documents(texts),
+        tau=tau,
+        lexical_fidelity=lexical_fidelity,
+        paper_literal=paper_literal,
+        stale_weight=stale_weight,
+        match_overwritten=match_overwritten,
+    )
+    result = _result(read, transition)
+    if as_json:
+        typer.echo(json.dumps(result, ensure_ascii=False, indent=2))
+    else:
+        _print(result, transition)
+
+
+def _result(case: Case, transition: TransitionScore) -> dict[str, Any]:
+    format_part = format_score(case.trajectory) if case.has_turns else None
+    retrieval_part = retrieval_score(case.trajectory, case.target) if case.has_retrieval else None
+    total = None
+    if format_part is not None and retrieval_part is not None:
+        total = PAPER_WEIGHTS.combine(format=format_part, retrieval=retrieval_part, transition=transition.reward)
+    return {
+        "total": total,
+        "format": format_part,
+        "retrieval": retrieval_part,
+        "violations": list(case.trajectory.violations),
+        "refused_operations": list(case.refused),
+        "transition": dataclasses.asdict(transition),
+    }
+
+
+def _print(result: dict[str, Any], transition: TransitionScore) -> None:
+    console = Console(highlight=False)
+    scores = Table(title="Score", title_justify="left")
+    scores.add_column("part")
+    scores.add_column("value", justify="right")
+    for name in ("total", "format", "retrieval"):
+        if result[name] is not None:
+            scores.add_row(name, f"{result[name]:.4f}")
+    for name in ("reward", "precision", "recall", "positive_distance", "negative_distance"):
+        label = "transition" if name == "reward" else f"  {name.replace('_', ' ')}"
+        scores.add_row(label, f"{result['transition'][name]:.4f}")
+    console.print(scores)
+
+    pairs = Table(title="Pairs", title_justify="left", show_lines=True)
+    for heading in ("predicted", "target"):
+        pairs.add_column(heading, ratio=3, overflow="fold")
+    for heading in ("similarity", "score"):
+        pairs.add_column(heading, justify="right")
+    pairs.add_column("kind")
+    for pair in transition.pairs:
+        similarity, score = f"{pair.similarity:.4f}", f"{pair.score:.4f}"
+        pairs.add_row(_cell(pair.predicted), _cell(pair.target), similarity, score, pair.kind.value)
+    for entry in transition.unmatched_predicted:
+        pairs.add_row(_cell(entry), "", "", "", "unmatched")
+    for entry in transition.unmatched_target:
+        pairs.add_row("", _cell(entry), "", "", "unmatched")
+    console.print(pairs if pairs.row_count else "The states are equal: nothing to match.")
+    for heading, kinds in (("Violations", result["violations"]), ("Refused operations", result["refused_operations"])):
+        if kinds:
+            console.print(f"{heading}: {', '.join(kinds)}")
+
+
+def _cell(entry: Entry) -> Text:
+    """Id or ``new``, how the entry came about, and its text; no markup is read from it."""
+    return Text(f"[{entry.id or 'new'}, {entry.origin.value.replace('_', ' ')}] {entry.text}")
+
 
 if __name__ == "__main__":
     run_plain(lambda: app(prog_name="python -m rewards"))

@@ -10,12 +10,10 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 
-from deltamem.episode import Trajectory
+from deltamem.episode import Trajectory, Violation
 from deltamem.memory import Event, MemoryState, Operation
-from deltamem.protocol import Violation
 from deltamem.sessions import LabelledSession
-from rewards.complements import Origin
-from rewards.transition import TransitionScore
+from rewards.reward import Origin, TransitionScore
 
 VIOLATION_PREFIX = "violations/"
 

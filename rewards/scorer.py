@@ -5,16 +5,14 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
-from deltamem.episode import Trajectory
-from deltamem.scoring import EmbedTexts
+from deltamem.episode import EmbedTexts, Trajectory
 from deltamem.sessions import LabelledSession
 from rewards.diagnostics import count
-from rewards.total import TotalScore, Weights, score
-from rewards.transition import TransitionOptions, check_options
+from rewards.reward import TotalScore, TransitionOptions, Weights, check_options, score
 
 
 class DeltaMemScorer:
-    """Scores episodes with the total reward; implements `deltamem.scoring.Scorer`."""
+    """Scores episodes with the total reward; implements `deltamem.episode.Scorer`."""
 
     def __init__(
         self,
@@ -28,7 +26,7 @@ class DeltaMemScorer:
         stale_weight: float = 1.0,
         match_overwritten: bool = True,
     ) -> None:
-        """Fix the reward's settings; see `rewards.transition.transition_score` for their meaning.
+        """Fix the reward's settings; see `rewards.reward.transition_score` for their meaning.
 
         Raises:
             DeltaMemError: If the weights do not add up to 1 or an option is out of its range.
@@ -71,7 +69,7 @@ class DeltaMemScorer:
         return figures | {f"count/{name}": float(value) for name, value in counts.items()}
 
     def detail(self, labelled: LabelledSession, trajectory: Trajectory, embed: EmbedTexts) -> dict[str, Any]:
-        """The `rewards.total.TotalScore` of an episode as plain JSON values."""
+        """The `rewards.reward.TotalScore` of an episode as plain JSON values."""
         return asdict(self._score(labelled, trajectory, embed))
 
     def _score(self, labelled: LabelledSession, trajectory: Trajectory, embed: EmbedTexts) -> TotalScore:

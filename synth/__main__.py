@@ -1,15 +1,112 @@
-"""``python -m synth key=value...``, ``python -m synth estimate key=value...`` and the sub-commands of `synth.commands`."""
+"""``python -m synth key=value...`` writes a data set; its sub-commands estimate, inspect, merge, report, check."""
 
 from __future__ import annotations
 
 import os
 import sys
-from typing import TYPE_CHECKING, NoReturn
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
-from deltamem.cli import USAGE_ERROR, run_hydra, validated
+import typer
+from rich.console import Console
+from typer.exceptions import TyperException
+
+from deltamem.config import USAGE_ERROR, run_hydra, run_plain, validated
+from deltamem.errors import DeltaMemError
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
+
+
+app = typer.Typer(name="synth", add_completion=False, help="Work with a data set of synthetic people.")
+
+_Out = Annotated[Path, typer.Argument(help="Folder of the data set.", show_default=False)]
+
+
+@app.command()
+def merge(
+    out: _Out,
+    partial: Annotated[
+        bool, typer.Option("--partial", help="Write what is there; the data card says what is missing.")
+    ] = False,
+) -> None:
+    """Check that all shards are whole, and write the files of the data set."""
+    from synth.pipeline import merge as put_together
+
+    merged = put_together(out, partial=partial)
+    counts: dict[str, Any] = merged.manifest["counts"]
+    for split in ("train", "heldout"):
+        names = ("people", "sessions", "ADD", "UPDATE", "NONE")
+        print(f"{split}: " + ", ".join(f"{counts.get(f'{split}/{name}', 0):,} {name}" for name in names))
+    if merged.missing:
+        print(f"{len(merged.missing):,} people are missing")
+    print(f"written to {out}")
+
+
+@app.command()
+def inspect(
+    out: _Out,
+    person: Annotated[str | None, typer.Argument(help="Whom to show; otherwise the first.", show_default=False)] = None,
+    session: Annotated[int | None, typer.Option(min=1, help="Show this session alone, with its dialogue.")] = None,
+) -> None:
+    """Show one person in the terminal."""
+    from synth.output.inspect import inspect as show
+
+    show(out, person, session, Console(highlight=False))
+
+
+@app.command()
+def report(
+    out: _Out,
+    person: Annotated[str | None, typer.Option(help="Whose timeline is shown.", show_default=False)] = None,
+) -> None:
+    """Write report.html again."""
+    from synth.output.report import write_report
+
+    print(f"written to {write_report(out, person)}")
+
+
+@app.command()
+def contamination(
+    out: _Out,
+    references: Annotated[list[Path], typer.Argument(help="Files or folders that must not be in it.", show_default=False)],
+    words: Annotated[int, typer.Option(min=3, help="Words in a row that count as a copied passage.")] = 8,
+) -> int:
+    """Look for passages of other texts, for example benchmarks, in the data set; exit code 1 if there are any."""
+    from synth.contamination import contamination as compare
+    from synth.contamination import render
+
+    found = compare(out, references, words)
+    print(render(found))
+    return 1 if found.hits else 0
+
+
+@app.command()
+def personas(
+    count: Annotated[int, typer.Argument(min=1, help="How many.", show_default=False)],
+    seed: Annotated[int, typer.Option(help="The same seed gives the same seeds of people.")] = 1,
+    out: Annotated[Path, typer.Option(help="File of JSON lines.")] = Path("personas.jsonl"),
+) -> None:
+    """Write seeds of people, one sentence each, on permissive terms; personas.source=file reads them."""
+    from synth.personas import write_generated
+
+    write_generated(count, seed, out)
+    print(f"written to {out}")
+
+
+def run_command() -> NoReturn:
+    """Run the sub-command that the command line names and exit; bad input is one sentence and exit code 2."""
+
+    def run() -> int:
+        try:
+            return app(prog_name="python -m synth", standalone_mode=False) or 0
+        except TyperException as error:
+            raise DeltaMemError(f"{error.format_message().rstrip('.')}; see python -m synth --help") from error
+        except typer.Abort:
+            raise KeyboardInterrupt from None
+
+    run_plain(run)
+
 
 _COMMANDS = ("merge", "inspect", "report", "contamination", "personas")
 _ESTIMATE = "estimate"
@@ -17,10 +114,10 @@ _ESTIMATE = "estimate"
 
 def _generate(config: DictConfig) -> int:
     """Write a data set."""
-    from synth.settings import SynthSettings
+    from synth.config import SynthSettings
 
     settings = validated(config, SynthSettings)
-    from synth.pipeline.generate import generate
+    from synth.pipeline import generate
 
     return generate(settings)
 
@@ -29,8 +126,8 @@ def _estimate(config: DictConfig) -> None:
     """Say what a data set would take."""
     from omegaconf import OmegaConf
 
+    from synth.config import SynthSettings
     from synth.estimate import estimate, measure, show
-    from synth.settings import SynthSettings
 
     if OmegaConf.is_missing(config, "out"):
         config.out = "."  # nothing is written
@@ -47,8 +144,6 @@ def main() -> NoReturn:
         del sys.argv[1]
         run_hydra(_estimate, "synth")
     if word in _COMMANDS:
-        from synth.commands import main as run_command
-
         run_command()
     if word and not word.startswith("-") and "=" not in word and "~" not in word:
         known = ", ".join((_ESTIMATE, *_COMMANDS))

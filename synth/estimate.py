@@ -18,12 +18,11 @@ from rich.console import Console
 from rich.table import Table
 
 from deltamem.errors import DeltaMemError
-from synth.pipeline.progress import duration
-from synth.planning.scaling import scaled
-from synth.settings import EstimateSettings, SynthSettings
-from synth.shape import Shape
+from synth.config import EstimateSettings, Shape, SynthSettings
+from synth.planning import scaled
+from synth.progress import duration
 from synth.tasks import AnswerT, Task, Unit
-from synth.writing import Place, Writer, Written
+from synth.writer import UnitId, UnitResult, Writer
 
 PAPER_GPU_HOURS = 500
 """What the paper reports for its data set (appendix C.1)."""
@@ -111,7 +110,7 @@ class _Measured:
     """A writer that notes how large prompts and answers are."""
 
     def __init__(self, writer: Writer, tokens: CountTokens) -> None:
-        from synth.llm.prompts import opening
+        from synth.llm.writer import opening
 
         self._writer = writer
         self._tokens = tokens
@@ -123,7 +122,7 @@ class _Measured:
     def making(self) -> Mapping[str, Any]:
         return self._writer.making
 
-    async def write(self, task: Task[AnswerT], place: Place) -> Written[AnswerT]:
+    async def write(self, task: Task[AnswerT], place: UnitId) -> UnitResult[AnswerT]:
         written = await self._writer.write(task, place)
         if written.answer is not None:
             answer = written.answer.model_dump_json()
@@ -140,10 +139,10 @@ def measure(settings: SynthSettings) -> Sample:
         DeltaMemError: If the tokenizer cannot be loaded.
     """
     from deltamem.sessions import to_json_line
-    from synth.offline import OfflineWriter
+    from synth.assembly import labelled_sessions
+    from synth.names import InventedNames
+    from synth.offline.writer import OfflineWriter
     from synth.person import write_person
-    from synth.person.assembly import labelled_sessions
-    from synth.planning.names import InventedNames
     from synth.records import Persona
 
     assumed = settings.estimate

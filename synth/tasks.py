@@ -1,9 +1,4 @@
-"""The nine kinds of units that writers do: what each is told (a task) and what it answers.
-
-A task holds everything that its answer may depend on, limits included; it is put into the prompt as JSON, its hash names the
-unit, and the rules of `synth.rules` judge an answer against it alone. So a language model, the offline writer and a scripted
-server are interchangeable, and nothing has to be remembered between units.
-"""
+"""The nine kinds of units that writers do: what each is told (a task), what it answers, and what a writer is."""
 
 from __future__ import annotations
 
@@ -13,6 +8,7 @@ from typing import Annotated, ClassVar, Generic, TypeVar
 
 from pydantic import Field
 
+from synth.config import DialogueLimits, EventLimits, FactLimits, InitialCounts, ProfileLimits, Range
 from synth.records import (
     Dialogue,
     DynamicPart,
@@ -29,7 +25,6 @@ from synth.records import (
     SessionFact,
     TrackedFact,
 )
-from synth.shape import DialogueLimits, EventLimits, FactLimits, InitialCounts, ProfileLimits, Range
 
 
 class Unit(StrEnum):

@@ -8,13 +8,13 @@ from pathlib import Path
 import yaml
 
 from deltamem.sessions import LabelledSession
-from synth.offline import OfflineWriter
+from synth.assembly import labelled_sessions
+from synth.config import PersonaSettings, Shape
+from synth.names import InventedNames
+from synth.offline.writer import OfflineWriter
 from synth.person import write_person
-from synth.person.assembly import labelled_sessions
-from synth.personas import PersonaSettings, draw_personas
-from synth.planning.names import InventedNames
+from synth.personas import draw_personas
 from synth.records import Person
-from synth.shape import Shape
 
 SHAPES = Path(__file__).parents[1] / "configs" / "shape"
 

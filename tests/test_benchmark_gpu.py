@@ -11,10 +11,9 @@ from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig, OmegaConf
 from transformers import AutoTokenizer
 
-from deltamem.cli import validated
+from deltamem.config import validated
 from deltamem.episode import EpisodeConfig
-from deltamem.training.search_path import register_search_path
-from deltamem.training.settings import TrainSettings
+from deltamem.training.config import TrainSettings, register_search_path
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "benchmarks"))
@@ -124,7 +123,7 @@ def test_a_slope_is_found_with_its_error() -> None:
     [
         (["ray::CpuServer.generate"], "CpuServer"),
         (["ray::IDLE"], "IDLE"),
-        (["python", "-m", "deltamem.training.run.child", "config.yaml"], "verl's driver"),
+        (["python", "-m", "deltamem.training.trainer_process", "config.yaml"], "verl's driver"),
         (["/x/ray/core/src/ray/gcs/gcs_server", "--log_dir=/y"], "gcs_server"),
         (["/x/ray/core/src/ray/raylet/raylet", "--raylet_socket_name=z"], "raylet"),
         (["/x/python", "-u", "/x/ray/autoscaler/_private/monitor.py", "--logs-dir=y"], "monitor"),

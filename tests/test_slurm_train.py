@@ -333,7 +333,7 @@ def test_all_nodes_join_one_ray_and_train_py_is_sent_there(cluster: Cluster) -> 
     assert started[1].startswith("start --head --node-ip-address=127.0.0.1 ") and started[1].endswith(both)
     assert f" --port={port} " in started[1] and f" --ray-client-server-port={port + 2} " in started[1]
     [asked] = cluster.lines("modules")
-    assert asked == f"-m deltamem.training.run.cluster 127.0.0.1:{port} --names=n0,n1 --gpus=16 --seconds=600"
+    assert asked == f"-m deltamem.training.cluster 127.0.0.1:{port} --names=n0,n1 --gpus=16 --seconds=600"
     init = " ".join(
         f"++ray_kwargs.ray_init.{pair}"
         for pair in ("address=auto", "num_cpus=null", "num_gpus=null", "object_store_memory=null")

@@ -15,13 +15,13 @@ from episode_texts import WordEmbedder
 from vllm_server import COMPACT, NAME, WINDOW, serve, vllm_python, write_tiny_model
 
 from deltamem.bank.store import MemoryStore
-from deltamem.endpoint_policy import EndpointPolicy
 from deltamem.episode import Message
 from deltamem.errors import ContextLengthError, LLMError
+from deltamem.ingest import Outcome, Transition
 from deltamem.llm import LLM, Answer, ServedModel
 from deltamem.manager import ManagerSettings, MemoryManager
+from deltamem.policy import EndpointPolicy
 from deltamem.sessions import Turn
-from deltamem.transition import Outcome, Transition
 
 PYTHON = vllm_python()
 pytestmark = [

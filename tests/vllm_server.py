@@ -19,7 +19,7 @@ import httpx
 from offline_people import labelled
 
 from deltamem.episode import EpisodeConfig
-from deltamem.training.tiny.model import TinyModelConfig, build
+from deltamem.training.tiny import TinyModelConfig, build
 
 COMPACT = EpisodeConfig("manager_compact", "session_compact", memory_fields=("text", "time", "id"))
 WINDOW = 2048

@@ -9,9 +9,8 @@ from typing import Annotated, Literal, NamedTuple, TextIO, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, PlainSerializer, PlainValidator, ValidationError
 
 from deltamem.errors import DeltaMemError
-from deltamem.journal.owner_journal import OwnerJournal
-from deltamem.journal.records import Change, ChangeEvent, Entry, EntryKind
-from deltamem.journal.replay import same
+from deltamem.journal.journal import OwnerJournal
+from deltamem.journal.records import Change, ChangeEvent, Entry, EntryKind, same
 from deltamem.memory import Memory
 from deltamem.sessions import Role, Turn
 

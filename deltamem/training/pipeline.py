@@ -14,17 +14,16 @@ from typing import Any, TypeVar
 from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 
-from deltamem.checkpoint import save_episode_config
 from deltamem.errors import DeltaMemError
-from deltamem.files import atomic_writer
-from deltamem.provenance import file_sha256
+from deltamem.local_policy import save_episode_config
+from deltamem.runs import Stage, atomic_writer, file_sha256
 from deltamem.sessions import LabelledSession, read_sessions
-from deltamem.stages import Stage
-from deltamem.training import dataset, lengths
-from deltamem.training.embeddings.store import META_FILE
-from deltamem.training.run.launch import run_grpo
-from deltamem.training.run.trackers import check_trackers
-from deltamem.training.settings import TrainSettings
+from deltamem.training import data as dataset
+from deltamem.training import data as lengths
+from deltamem.training.config import TrainSettings
+from deltamem.training.embedding_store import META_FILE
+from deltamem.training.launch import run_grpo
+from deltamem.training.metrics import check_trackers
 
 LENGTHS_FILE = "lengths.json"
 Options = TypeVar("Options")
@@ -139,7 +138,7 @@ def _export_data(config: DictConfig, settings: TrainSettings) -> None:
 
 
 def _embed_data(settings: TrainSettings, console: Console) -> None:
-    from deltamem.training.embeddings.stage import embed_data
+    from deltamem.training.embedding_store import embed_data
 
     embed_data([settings.out / "data" / f"{name}.parquet" for name in ("train", "heldout")], settings.embedder, console)
 
@@ -194,7 +193,7 @@ def _options(kind: type[Options], values: Mapping[str, Any], key: str) -> Option
 
 
 def _build_model(settings: TrainSettings) -> None:
-    from deltamem.training.tiny.model import TinyModelConfig, build
+    from deltamem.training.tiny import TinyModelConfig, build
 
     options = _options(TinyModelConfig, settings.model or {}, "model")
     target = settings.out / "model"
@@ -207,7 +206,7 @@ def _warm_start(settings: TrainSettings, console: Console) -> None:
     import torch
     from transformers import AutoTokenizer, Qwen3ForCausalLM
 
-    from deltamem.training.tiny.warm_start import WarmStartConfig, WarmStartStep, warm_start
+    from deltamem.training.warm_start import WarmStartConfig, WarmStartStep, warm_start
 
     options = _options(WarmStartConfig, settings.warm_start or {}, "warm_start")
     if settings.cpu_threads is not None:
@@ -251,6 +250,6 @@ def _fresh(target: Path) -> Path:
 
 
 def _export(settings: TrainSettings) -> None:
-    from deltamem.training.export.policy import export_run
+    from deltamem.training.export import export_run
 
     export_run(settings.out, settings.out / "policy")

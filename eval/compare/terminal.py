@@ -9,11 +9,19 @@ from rich.markup import escape
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from eval.compare.comparable import differences, gaps
-from eval.compare.costs import cost_table, difference_table, probe_table
-from eval.compare.loading import Run, by_family
-from eval.compare.paired import paired_differences
-from eval.compare.tables import Cell, Row, Table, judge_table, paper_tables, score_table
+from eval.compare.runs import Run, by_family, differences, warnings_of
+from eval.compare.tables import (
+    Cell,
+    Row,
+    Table,
+    cost_table,
+    difference_table,
+    judge_table,
+    paired_differences,
+    paper_tables,
+    probe_table,
+    score_table,
+)
 
 _STYLES = {"ours": "bold", "missing": "yellow", "published": "dim"}
 _WIDE = 8
@@ -34,7 +42,7 @@ def print_comparison(runs: Sequence[Run], console: Console) -> None:
         warnings = differences(group)
         if warnings:
             console.print(Text("These runs were not made under the same conditions:", style="bold yellow"))
-        for sentence in [*warnings, *(note for run in group for note in gaps(run))]:
+        for sentence in [*warnings, *(note for run in group for note in warnings_of(run))]:
             console.print(Text(f"  {sentence}", style="yellow"))
         paper = paper_tables(group)
         for table in (

@@ -1,5 +1,1 @@
 """HaluMem: what a memory extracts, how it is updated, and what is answered from it, session by session."""
-
-from eval.halumem.aggregation import JudgeRecord, aggregate
-
-__all__ = ["JudgeRecord", "aggregate"]

@@ -10,16 +10,10 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from deltamem.cli import run_hydra, validated
-from eval.halumem.evaluate import evaluate
-from eval.halumem.settings import HalumemConfig
-from eval.halumem.table import (
-    extraction_table,
-    outcomes_table,
-    point_lines,
-    retrieval_table,
-)
-from eval.running.ending import end_run
+from deltamem.config import run_hydra, validated
+from eval.halumem.data import HalumemConfig
+from eval.halumem.run import evaluate, extraction_table, outcomes_table, point_lines, retrieval_table
+from eval.runner import report_run
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -32,7 +26,7 @@ def main(config: DictConfig) -> int:
     summary = evaluate(options, console)
     judged = (extraction_table(summary), outcomes_table(summary)) if summary["mode"] == "judged" else ()
     tables = [*judged, retrieval_table(summary)]
-    return end_run(options.out, summary, tables, console, lines=point_lines(summary))
+    return report_run(options.out, summary, tables, console, lines=point_lines(summary))
 
 
 if __name__ == "__main__":

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from deltamem.cli import run_hydra, validated
-from eval.locomo.evaluate import evaluate
-from eval.locomo.settings import LocomoConfig
-from eval.locomo.table import adversarial_table, table
-from eval.running.ending import end_run
+from deltamem.config import run_hydra, validated
+from eval.locomo.data import LocomoConfig
+from eval.locomo.run import evaluate
+from eval.locomo.scores import adversarial_table, table
+from eval.runner import report_run
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -24,7 +24,7 @@ def main(config: DictConfig) -> int:
     options = validated(config, LocomoConfig)
     console = Console()
     summary = evaluate(options, console)
-    return end_run(options.out, summary, [table(summary), adversarial_table(summary)], console)
+    return report_run(options.out, summary, [table(summary), adversarial_table(summary)], console)
 
 
 if __name__ == "__main__":

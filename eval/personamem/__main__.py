@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from deltamem.cli import run_hydra, validated
-from eval.personamem.evaluate import evaluate
-from eval.personamem.settings import PersonaMemConfig
-from eval.personamem.table import table
-from eval.running.ending import end_run
+from deltamem.config import run_hydra, validated
+from eval.personamem.data import PersonaMemConfig
+from eval.personamem.run import evaluate
+from eval.personamem.scores import table
+from eval.runner import report_run
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -42,7 +42,7 @@ def main(config: DictConfig) -> int:
     console = Console()
     summary = evaluate(options, console)
     answered = f"{summary['questions']['answered']} of {summary['questions']['total']} questions answered"
-    return end_run(options.out, summary, [table(summary)], console, lines=[answered], failures=lost_lines(summary))
+    return report_run(options.out, summary, [table(summary)], console, lines=[answered], failures=lost_lines(summary))
 
 
 if __name__ == "__main__":

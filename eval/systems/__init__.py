@@ -1,1 +1,1 @@
-"""Memory systems under test, all behind the protocol of `eval.systems.protocol`."""
+"""Memory systems under test, all behind the protocol of `eval.systems.base`."""

@@ -8,10 +8,10 @@ import threading
 from collections.abc import Sequence
 
 from deltamem.embedding import Embedder, LazyEmbedder, Vectors
-from eval.settings import EmbedderSettings
+from eval.config import EmbedderSettings
 
 
-class OneAtATime:
+class ThreadSafeEmbedder:
     """An embedder that threads may share: models and the cache in front of them must not be called by two at once.
 
     Attributes:
@@ -45,12 +45,12 @@ class OneAtATime:
             return self._embedder.queries(texts)
 
 
-def make_embedder(settings: EmbedderSettings) -> OneAtATime:
+def make_embedder(settings: EmbedderSettings) -> ThreadSafeEmbedder:
     """The embedder of a run, for the system and the extractive answerer; loaded when the first text comes."""
     os.environ.setdefault("TQDM_DISABLE", "1")  # loading a model would draw a bar of its own between ours
-    return OneAtATime(LazyEmbedder(settings.name, device=settings.device, batch_size=settings.batch_size))
+    return ThreadSafeEmbedder(LazyEmbedder(settings.name, device=settings.device, batch_size=settings.batch_size))
 
 
-def one_at_a_time(embedder: Embedder) -> OneAtATime:
+def one_at_a_time(embedder: Embedder) -> ThreadSafeEmbedder:
     """The embedder behind a lock; the same object if it has one already."""
-    return embedder if isinstance(embedder, OneAtATime) else OneAtATime(embedder)
+    return embedder if isinstance(embedder, ThreadSafeEmbedder) else ThreadSafeEmbedder(embedder)

@@ -18,7 +18,7 @@ from typing import Any
 
 from deltamem.errors import ContextLengthError, DeltaMemError, LLMError
 from deltamem.llm import LLM, Answer, is_passing
-from synth.llm.settings import LLMSettings, Structured
+from synth.config import LLMSettings, Structured
 
 _LOG = logging.getLogger(__name__)
 

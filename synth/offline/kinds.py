@@ -8,10 +8,10 @@ from functools import cached_property
 from typing import NamedTuple
 
 from deltamem.sessions import Split
+from synth.config import FactLimits
 from synth.offline.templates import Pool, Template, fill
 from synth.offline.words import POOLS, THINGS, invent, invent_full, pick
 from synth.records import Change, Fact, Track
-from synth.shape import FactLimits
 
 NAME, FULL_NAME, THING, ANY = "NAME", "FULL_NAME", "THING", "ANY"
 """Sources of slots besides `POOLS`: one invented word, two of them, something of a category, and what the caller gives."""

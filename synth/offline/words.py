@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from datetime import date
 
 from deltamem.sessions import Split
-from synth.planning.names import invent_name, name_split, surname_split
+from synth.names import invent_name, name_split, surname_split
 
 _MONTHS = "January February March April May June July August September October November December".split()
 

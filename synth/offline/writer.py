@@ -6,12 +6,18 @@ import random
 from collections.abc import Callable, Mapping
 from typing import Any, cast
 
-from synth.offline import beginnings, lives, profiles, talks, threads, tiny
+from synth.config import FactLimits
+from synth.offline import paper as beginnings
+from synth.offline import paper as lives
+from synth.offline import paper as profiles
+from synth.offline import paper as talks
+from synth.offline import paper as threads
+from synth.offline import tiny
 from synth.records import Record
-from synth.rules import Similarity, judge_answer
-from synth.shape import FactLimits
 from synth.tasks import AnswerT, DialogueTask, EventsTask, InitialTask, Task, Unit
-from synth.writing import Place, Written
+from synth.validators import judge_answer
+from synth.validators.base import Similarity
+from synth.writer import UnitId, UnitResult
 
 
 def answer(task: Task[AnswerT], rng: random.Random) -> AnswerT:
@@ -26,7 +32,7 @@ def answer(task: Task[AnswerT], rng: random.Random) -> AnswerT:
 
 
 class OfflineWriter:
-    """Writes without a model and without a network; a `synth.writing.Writer`."""
+    """Writes without a model and without a network; a `synth.writer.Writer`."""
 
     def __init__(self, seed: int, similarity: Similarity | None = None) -> None:
         """Take what answers depend on.
@@ -43,7 +49,7 @@ class OfflineWriter:
         """What answers depend on besides the task."""
         return {"writer": "offline", "seed": self._seed}
 
-    async def write(self, task: Task[AnswerT], place: Place) -> Written[AnswerT]:
+    async def write(self, task: Task[AnswerT], place: UnitId) -> UnitResult[AnswerT]:
         """Answer a task, once, and judge the answer.
 
         Raises:
@@ -51,7 +57,7 @@ class OfflineWriter:
         """
         written = answer(task, random.Random(f"{self._seed}/{place.name}"))
         verdict = judge_answer(cast(Task[Record], task), written, self._similarity)
-        return Written(None if verdict.violations else written, (verdict,))
+        return UnitResult(None if verdict.violations else written, (verdict,))
 
 
 def _initial(task: InitialTask, rng: random.Random) -> Record:

@@ -1,17 +1,23 @@
-"""The files of a data set, and how people are read back from them."""
+"""The files of a data set, how people are read back from them, and what they hold, counted."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 
 from deltamem.errors import DeltaMemError
-from synth.pipeline.work import PEOPLE_STORE, SHARDS_FOLDER, WORK_FOLDER
-from synth.records import Person
+from deltamem.sessions import LabelledSession
+from synth.pipeline import PEOPLE_STORE, SHARDS_FOLDER, WORK_FOLDER
+from synth.records import Dialogue, Person, SynthSession, UnitUsage
+from synth.tasks import Unit
+from synth.validators import RULES
+from synth.validators.base import Verdict, folded
 
 PEOPLE_FILE = "people.jsonl"
 SESSIONS_FILE = "sessions.jsonl"
@@ -56,7 +62,7 @@ def read_manifest(out: Path) -> dict[str, Any]:
 def read_unfinished(out: Path) -> Iterator[Person]:
     """Read the people who are finished so far, in the order of their ids, while others are still being written.
 
-    The stores of a run and of its shards (`synth.pipeline.store`) are read without their lock; a line that is not whole is
+    The stores of a run and of its shards (`synth.json_lines`) are read without their lock; a line that is not whole is
     left out.
     """
     places: dict[str, tuple[Path, int]] = {}
@@ -92,3 +98,262 @@ def read_people(path: Path) -> Iterator[Person]:
                 first = error.errors()[0]
                 where = ".".join(str(part) for part in first["loc"]) or "the line"
                 raise DeltaMemError(f"{path}, line {number}: {where}: {first['msg']}") from error
+
+
+WORDS_PER_BIN = 50
+"""Width of the bins of the distributions of words."""
+
+
+@dataclass(slots=True)
+class Histogram:
+    """A distribution of whole numbers; grows with the number of bins, not of values.
+
+    Attributes:
+        width: Of a bin; a bin is named by its smallest value.
+    """
+
+    width: int = 1
+    count: int = 0
+    total: int = 0
+    least: int = 0
+    most: int = 0
+    bins: Counter[int] = field(default_factory=Counter)
+
+    def add(self, value: int) -> None:
+        """Count a value."""
+        self.least = min(self.least, value) if self.count else value
+        self.most = max(self.most, value) if self.count else value
+        self.count += 1
+        self.total += value
+        self.bins[value - value % self.width] += 1
+
+    def record(self) -> dict[str, Any]:
+        """As plain JSON; the mean of nothing is None."""
+        return {
+            "count": self.count,
+            "mean": _mean(self.total, self.count),
+            "min": self.least,
+            "max": self.most,
+            "width": self.width,
+            "bins": {str(value): self.bins[value] for value in sorted(self.bins)},
+        }
+
+
+@dataclass(slots=True)
+class _Place:
+    """The sessions with one index, of all people."""
+
+    operations: Counter[str] = field(default_factory=Counter)
+    memories: Histogram = field(default_factory=Histogram)
+    turns: int = 0
+
+
+class Statistics:
+    """Counts of a data set. Texts are counted, not kept, so the size does not depend on the number of people."""
+
+    def __init__(self) -> None:
+        self._counts: Counter[str] = Counter()
+        self._places: defaultdict[int, _Place] = defaultdict(_Place)
+        self._origins: Counter[tuple[str, str]] = Counter()
+        self._changes: Counter[tuple[str, str]] = Counter()
+        self._domains: Counter[str] = Counter()
+        self._methods: Counter[str] = Counter()
+        self._lengths = {
+            "turns": Histogram(),
+            "words": Histogram(WORDS_PER_BIN),
+            "user_words": Histogram(WORDS_PER_BIN),
+            "operations": Histogram(),
+        }
+        self._keywords: defaultdict[str, Counter[str]] = defaultdict(Counter)
+        self._said_at: Counter[int] = Counter()
+        self._checked: Counter[str] = Counter()
+        self._violated: Counter[str] = Counter()
+        self._rejected: Counter[tuple[str, str]] = Counter()
+        self._rejected_units: Counter[str] = Counter()
+        self._usage: defaultdict[str, Counter[str]] = defaultdict(Counter)
+
+    def add(self, person: Person, sessions: Sequence[LabelledSession], verdict: Verdict) -> None:
+        """Count a person.
+
+        Args:
+            person: The record.
+            sessions: Its labelled sessions.
+            verdict: Of the rules of finished sessions and their order, which all of them keep.
+        """
+        split = person.persona.split
+        self._counts[f"{split}/people" if person.profile and person.events else "rejected/people"] += 1
+        self._counts["rejected/sessions"] += len(person.sessions) - len(sessions)
+        written = {session.index: session for session in person.sessions}
+        for labelled in sessions:
+            self._counts[f"{split}/sessions"] += 1
+            for operation in labelled.operations:
+                self._counts[f"{split}/{operation.event}"] += 1
+            self._add_session(labelled, written[labelled.session_index])
+        for event in person.events:
+            self._domains[event.domain] += 1
+            self._changes.update((change.track, change.change) for change in event.changes)
+        self._methods.update(evolution.method for evolution in person.evolutions)
+        self._checked.update(person.checked)
+        for rule in verdict.checked:
+            # The rules of a chain judge pairs of neighbours.
+            self._checked[rule] += len(sessions) - ("chain_" in rule)
+        self._checked.update({"split.people": 1, "split.seeds": 1, "split.session_texts": len(sessions)})
+        self._violated.update(person.violations)
+        for rejection in person.rejections:
+            self._rejected_units[rejection.unit] += 1
+            self._rejected.update((rejection.unit, rule) for rule in sorted(set(rejection.rules)))
+        for unit, usage in person.usage.items():
+            self._usage[unit].update(usage.model_dump())
+
+    def _add_session(self, labelled: LabelledSession, session: SynthSession) -> None:
+        place = self._places[labelled.session_index]
+        place.operations.update(operation.event for operation in labelled.operations)
+        place.memories.add(len(labelled.next_state))
+        place.turns += len(labelled.session.dialogue)
+        self._origins.update((fact.origin, fact.event) for fact in session.facts)
+        words = {"user": 0, "assistant": 0}
+        for turn in labelled.session.dialogue:
+            words[turn.role] += len(turn.content.split())
+        self._lengths["turns"].add(sum(turn.role == "user" for turn in labelled.session.dialogue))
+        self._lengths["words"].add(sum(words.values()))
+        self._lengths["user_words"].add(words["user"])
+        self._lengths["operations"].add(len(labelled.operations))
+        if session.dialogue is not None:
+            self._add_keywords(session, session.dialogue)
+
+    def _add_keywords(self, session: SynthSession, dialogue: Dialogue) -> None:
+        said = [folded(exchange.user) for exchange in dialogue.turns]
+        turns = {entry.fact_id: entry.turn for entry in dialogue.plan}
+        for fact in session.facts:
+            turn = turns.get(fact.id, 0)
+            if turn:
+                self._said_at[4 * (2 * turn - 1) // (2 * len(said))] += 1
+            counts = self._keywords[fact.event]
+            for keyword in map(folded, fact.keywords):
+                counts["keywords"] += 1
+                counts["said"] += any(keyword in text for text in said)
+                counts["said_in_turn"] += bool(turn) and keyword in said[turn - 1]
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """People, sessions and operations by split, and what was rejected: ``train/people``, ``heldout/ADD``..."""
+        names = ("people", "sessions", "ADD", "UPDATE", "NONE")
+        keys = [f"{split}/{name}" for split in ("train", "heldout") for name in names]
+        return {key: self._counts[key] for key in (*keys, "rejected/people", "rejected/sessions")}
+
+    def record(self) -> dict[str, Any]:
+        """Everything as plain JSON, in an order that depends on the counts alone."""
+        return {
+            "by_session": [
+                {
+                    "index": index,
+                    "sessions": place.memories.count,
+                    "turns": _mean(place.turns // 2, place.memories.count),
+                    "memories": {"mean": _mean(place.memories.total, place.memories.count)}
+                    | {"min": place.memories.least, "max": place.memories.most},
+                    "operations": {kind: place.operations[kind] for kind in ("ADD", "UPDATE", "NONE")},
+                }
+                for index, place in sorted(self._places.items())
+            ],
+            "operations_by_origin": _nested(self._origins),
+            "changes_by_track": _nested(self._changes),
+            "events_by_domain": dict(sorted(self._domains.items())),
+            "memory_threads_by_method": dict(sorted(self._methods.items())),
+            "lengths": {name: histogram.record() for name, histogram in self._lengths.items()},
+            "keywords": {kind: dict(counts) for kind, counts in sorted(self._keywords.items())},
+            "facts_said_in_quarter": [self._said_at[quarter] for quarter in range(4)],
+            "rules": {
+                name: {
+                    "checked": self._checked[name],
+                    "violated": self._violated[name],
+                    "rejected": sum(count for (_, rule), count in self._rejected.items() if rule == name),
+                }
+                for name in sorted({*self._checked, *self._violated, *(rule for _, rule in self._rejected)})
+            },
+            "rejected": {
+                unit: {"units": count, "rules": _nested(self._rejected).get(unit, {})}
+                for unit, count in sorted(self._rejected_units.items())
+            },
+            "usage": {
+                unit: UnitUsage.model_validate(self._usage[unit]).model_dump() for unit in Unit if unit in self._usage
+            },
+        }
+
+
+def _nested(counts: Mapping[tuple[str, str], int]) -> dict[str, dict[str, int]]:
+    found: dict[str, dict[str, int]] = {}
+    for (outer, inner), count in sorted(counts.items()):
+        found.setdefault(outer, {})[inner] = count
+    return found
+
+
+def _mean(total: int, count: int) -> float | None:
+    return round(total / count, 3) if count else None
+
+
+Manifest = Mapping[str, Any]
+
+_OTHERS = {
+    "format.truncated": "An answer ends before the token limit.",
+    "format.json": "An answer is JSON.",
+    "format.schema": "An answer has the fields that it was asked for.",
+    "split.people": "No person is in both splits.",
+    "split.seeds": "No persona seed is in both splits.",
+    "split.session_texts": "Nothing that a user says in a session is the whole of what one says in the other split.",
+}
+"""What is checked besides the rules: answers of a language model as they are read, and the splits as they are written."""
+
+
+_REASONS = {
+    "evolution.new_in_life": "A memory thread repeats no fact of the life and no other thread.",
+    "session.some_fact": "A session has something to tell.",
+}
+"""Why the program gives something up while it puts a life together; nothing counts how often it looked."""
+
+
+class RuleRow(NamedTuple):
+    """A rule and what became of it.
+
+    Attributes:
+        name: The rule.
+        says: What it demands; empty for a name that this version does not know.
+        checked: Answers and finished sessions that it has judged; 0 if it was never checked.
+        violated: Those that have broken it.
+        sent_back: Those of them that were not the last attempt, so that the writer was told.
+        rejected: Units that broke it to the last attempt.
+    """
+
+    name: str
+    says: str
+    checked: int
+    violated: int
+    sent_back: int
+    rejected: int
+
+
+def rule_rows(manifest: Manifest) -> list[RuleRow]:
+    """All rules in their order, those that were never checked included, then names that are not rules of ours."""
+    found = manifest["statistics"]["rules"]
+    says = {rule.name: rule.says for rule in RULES} | _OTHERS
+    rows = []
+    for name in dict.fromkeys([*says, *found]):
+        counts = found.get(name, {"checked": 0, "violated": 0, "rejected": 0})
+        sent_back = max(0, counts["violated"] - counts["rejected"])
+        rows.append(
+            RuleRow(
+                name,
+                says.get(name) or _REASONS.get(name, ""),
+                counts["checked"],
+                counts["violated"],
+                sent_back,
+                counts["rejected"],
+            )
+        )
+    return rows
+
+
+def usage_total(manifest: Manifest) -> dict[str, int]:
+    """What all units together took."""
+    rows = manifest["statistics"]["usage"].values()
+    names = ("units", "attempts", "rejected", "prompt_tokens", "completion_tokens")
+    return {name: sum(row[name] for row in rows) for name in names}

@@ -1,4 +1,4 @@
-"""``python -m synth inspect``: one person in the terminal, also while people are still being written."""
+"""``python -m synth inspect``: one person in the terminal, and a life taken apart for reading."""
 
 from __future__ import annotations
 
@@ -11,12 +11,11 @@ from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
 
-from deltamem.command.output import visible
+from deltamem.cli.output import visible
 from deltamem.errors import DeltaMemError
 from deltamem.memory import Event
 from synth.output.files import PEOPLE_FILE, read_people, read_unfinished
-from synth.output.life import FactView, Life, MemoryView, SessionView, life
-from synth.output.report import find_person, shown_person
+from synth.output.report import FactView, Life, MemoryView, SessionView, find_person, life, shown_person
 from synth.records import Profile, Rejection
 
 _MARKS = {Event.ADD: ("+", "green"), Event.UPDATE: ("~", "yellow"), Event.NONE: ("=", "cyan")}

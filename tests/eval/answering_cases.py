@@ -12,15 +12,12 @@ from typing import Any
 from omegaconf import OmegaConf
 from scripted_server import Script, Served, serve
 
-from deltamem.cli import CONFIGS
-from deltamem.llm import LLM
-from deltamem.llm_cache import ResponseCache
-from eval.answering.answerer import LLMAnswerer
-from eval.answering.judges import QUESTION_FIELDS, QUESTION_LABELS, LLMJudge
-from eval.answering.prompts import Prompt, load_prompt
-from eval.answering.protocol import AnswerRequest, ContextBlock
-from eval.settings import BenchmarkConfig
-from eval.systems.protocol import Passage
+from deltamem.config import CONFIGS
+from deltamem.llm import LLM, ResponseCache
+from eval.answer import AnswerRequest, ContextBlock, LLMAnswerer, Prompt, load_prompt
+from eval.config import BenchmarkConfig
+from eval.judge import QUESTION_FIELDS, QUESTION_LABELS, LLMJudge
+from eval.systems.base import Passage
 
 FIELDS = {"question": "When did Ana move?", "gold": "8 May 2023", "answer": "May 8th, 2023"}
 CORRECT = json.dumps({"reason": "Same date.", "label": "correct"})

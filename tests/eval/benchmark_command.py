@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 import pytest
 
-from deltamem.cli import run_hydra
-from eval.systems.embedding_lock import OneAtATime
+from deltamem.config import run_hydra
+from eval.systems.embedding_lock import ThreadSafeEmbedder
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -31,7 +31,7 @@ def in_process(
     capsys: pytest.CaptureFixture[str],
 ) -> Callable[..., Done]:
     """The command with an embedder that needs no weights."""
-    monkeypatch.setattr(evaluation, "make_embedder", lambda settings: OneAtATime(embedder()))
+    monkeypatch.setattr(evaluation, "make_embedder", lambda settings: ThreadSafeEmbedder(embedder()))
     monkeypatch.setenv("COLUMNS", "100")
     monkeypatch.setenv("HYDRA_FULL_ERROR", "0")
 

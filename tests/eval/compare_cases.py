@@ -8,13 +8,11 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-from deltamem.cli import CONFIGS
-from eval.results.record_file import RecordFile
-from eval.results.records import AnswerRecord, Cost, Found, IngestRecord, PassageRecord, QuestionRecord, Verdict
-from eval.results.scores import answer_value, category_scores, recall_value, verdict_value
-from eval.results.summary import build_summary, write_summary
-from eval.settings import BenchmarkConfig
-from eval.systems.protocol import Passage
+from deltamem.config import CONFIGS
+from eval.config import BenchmarkConfig
+from eval.records import AnswerRecord, Cost, Found, IngestRecord, PassageRecord, QuestionRecord, RecordFile, Verdict
+from eval.summary import answer_value, build_summary, category_scores, recall_value, verdict_value, write_summary
+from eval.systems.base import Passage
 
 ORDER = ("single-hop", "multi-hop", "open-domain", "temporal", "adversarial")
 POOLED = ORDER[:4]

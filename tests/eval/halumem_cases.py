@@ -15,12 +15,12 @@ from rich.console import Console
 from rule_model import answer as manager_answer
 from scripted_server import Reply, Served, completion
 
-import eval.halumem.evaluate as evaluation
-from deltamem.cli import CONFIGS, validated
+import eval.halumem.run as evaluation
+from deltamem.config import CONFIGS, validated
 from deltamem.embedding import Vectors
-from deltamem.text.words import content_stems
-from eval.halumem.settings import HalumemConfig
-from eval.systems.embedding_lock import OneAtATime
+from deltamem.text import content_stems
+from eval.halumem.data import HalumemConfig
+from eval.systems.embedding_lock import ThreadSafeEmbedder
 
 ANA, BEN = "aaaa-1", "bbbb-2"
 
@@ -202,7 +202,7 @@ def evaluate(
 ) -> dict[str, Any]:
     """A run in this process; the summary."""
     path = write(folder / "h.jsonl", *(data or (ana(), ben())))
-    monkeypatch.setattr(evaluation, "make_embedder", lambda settings: OneAtATime(StemEmbedder()))
+    monkeypatch.setattr(evaluation, "make_embedder", lambda settings: ThreadSafeEmbedder(StemEmbedder()))
     config = configured(f"data={path}", f"out={folder / 'out'}", "resamples=50", "judge.probes=false", *overrides)
     return evaluation.evaluate(config, Console(quiet=True))
 

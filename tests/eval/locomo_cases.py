@@ -11,11 +11,11 @@ from hydra import compose, initialize_config_dir
 from rich.console import Console
 from scripted_server import Reply, Served, completion
 
-import eval.locomo.evaluate as evaluation
-from deltamem.cli import CONFIGS, validated
+import eval.locomo.run as evaluation
+from deltamem.config import CONFIGS, validated
 from deltamem.embedding import Vectors
-from eval.locomo.settings import LocomoConfig
-from eval.systems.embedding_lock import OneAtATime
+from eval.locomo.data import LocomoConfig
+from eval.systems.embedding_lock import ThreadSafeEmbedder
 
 
 def benchmark() -> list[dict[str, Any]]:
@@ -116,7 +116,7 @@ def evaluate(monkeypatch, folder: Path, *overrides: str, data: object = None) ->
     file = folder / "l.json"
     if data is not None or not file.exists():
         write(file, benchmark() if data is None else data)
-    monkeypatch.setattr(evaluation, "make_embedder", lambda settings: OneAtATime(WordEmbedder()))
+    monkeypatch.setattr(evaluation, "make_embedder", lambda settings: ThreadSafeEmbedder(WordEmbedder()))
     config = settings(f"data={file}", f"out={folder / 'out'}", "resamples=20", *overrides)
     return evaluation.evaluate(config, Console(file=io.StringIO()))
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from deltamem.embedding import Vectors
-from eval.personamem.loader import COLUMNS
+from eval.personamem.data import COLUMNS
 
 ANA, BO, BO_AGAIN = "a1" * 32, "b2" * 32, "c3" * 32
 

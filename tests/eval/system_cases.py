@@ -9,11 +9,11 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-from deltamem.cli import CONFIGS, validated
+from deltamem.config import CONFIGS, validated
 from deltamem.embedding import Vectors
 from deltamem.errors import EmbedderUnavailableError
-from eval.settings import BenchmarkConfig
-from eval.systems.protocol import DialogueSession, DialogueTurn, Role, StoreKey
+from eval.config import BenchmarkConfig
+from eval.systems.base import DialogueSession, DialogueTurn, Role, StoreKey
 
 SPEAKERS: dict[Role, str] = {"user": "Ana", "assistant": "Bo", "system": ""}
 

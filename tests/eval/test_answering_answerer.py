@@ -6,7 +6,7 @@ import pytest
 from answering_cases import answerer, contents, model, prompt, request
 from scripted_server import Reply, completion, failure, replies, too_long
 
-from eval.results.records import Cost
+from eval.records import Cost
 
 
 async def test_one_message_holds_the_memories_and_the_question() -> None:

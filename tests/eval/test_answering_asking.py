@@ -6,9 +6,8 @@ from dataclasses import dataclass, field
 
 from answering_cases import block
 
-from eval.answering.asking import Asking, ToJudge
-from eval.answering.protocol import AnswerRequest, Judge
-from eval.results.records import AnswerRecord, QuestionRecord, Verdict
+from eval.answer import AnswerRequest, Judge, JudgeRequest, QAGrader
+from eval.records import AnswerRecord, QuestionRecord, Verdict
 
 RECORD = QuestionRecord(key="c1/0", group="c1", category="x", question="Q?", gold="g")
 
@@ -43,11 +42,11 @@ class Labels:
         return Verdict(label=label, error=None if label else "unreadable")
 
 
-def asking(answerer: Listed, judges: Sequence[Judge], *, runs: int = 1, budget: int = 1000) -> Asking:
-    def to_judge(record: QuestionRecord, text: str) -> list[ToJudge]:
-        return [ToJudge(judge, {"gold": record.gold or "", "answer": text}) for judge in judges]
+def asking(answerer: Listed, judges: Sequence[Judge], *, runs: int = 1, budget: int = 1000) -> QAGrader:
+    def to_judge(record: QuestionRecord, text: str) -> list[JudgeRequest]:
+        return [JudgeRequest(judge, {"gold": record.gold or "", "answer": text}) for judge in judges]
 
-    return Asking(answerer, runs, budget, True, lambda record, text: {"length": float(len(text))}, to_judge)
+    return QAGrader(answerer, runs, budget, True, lambda record, text: {"length": float(len(text))}, to_judge)
 
 
 async def test_a_question_is_answered_scored_and_judged_in_every_run() -> None:

@@ -6,10 +6,9 @@ from answering_cases import block
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deltamem.text.splitting import estimate_tokens
-from eval.answering.context import cut_to_budget, render, render_all
-from eval.answering.protocol import ContextBlock
-from eval.systems.protocol import Passage
+from deltamem.ingest import estimate_tokens
+from eval.answer import ContextBlock, cut_to_budget, render, render_all
+from eval.systems.base import Passage
 
 PASSAGES = st.builds(Passage, st.text(max_size=40), st.none() | st.datetimes(datetime(1990, 1, 1), datetime(2040, 1, 1)))
 BLOCKS = st.lists(st.builds(ContextBlock, st.text(max_size=12), st.lists(PASSAGES, max_size=6).map(tuple)), max_size=4)

@@ -11,11 +11,10 @@ import pytest
 from answering_cases import block, request
 
 from deltamem.embedding import CachedEmbedder, Vectors
-from eval.answering.extractive import ExtractiveAnswerer
-from eval.answering.protocol import AnswerRequest
+from eval.answer import AnswerRequest, ExtractiveAnswerer
 from eval.metrics import abstains
-from eval.results.records import Cost
-from eval.systems.embedding_lock import OneAtATime
+from eval.records import Cost
+from eval.systems.embedding_lock import ThreadSafeEmbedder
 
 WORDS = ("violin", "moved", "lisbon", "tea", "milk", "ana", "plays", "cat")
 
@@ -97,7 +96,7 @@ async def test_many_questions_at_once_share_what_is_embedded() -> None:
 
 async def test_waiting_for_a_search_is_no_part_of_an_answer() -> None:
     words = WordEmbedder()
-    embedder = OneAtATime(words)
+    embedder = ThreadSafeEmbedder(words)
     async with embedder.turns:
         task = asyncio.create_task(ExtractiveAnswerer(embedder, with_time=True).answer(request(*MEMORIES), 0))
         await asyncio.sleep(1)

@@ -8,11 +8,9 @@ from scripted_server import completion, serve, unused_url
 
 from deltamem.embedding import LazyEmbedder
 from deltamem.errors import DeltaMemError
-from eval.answering.answerer import LLMAnswerer
-from eval.answering.extractive import ExtractiveAnswerer
-from eval.answering.judges import QUESTION_FIELDS, QUESTION_LABELS
-from eval.answering.opening import check_models, make_answerer, make_judge, open_models
-from eval.answering.prompts import load_prompt
+from eval.answer import ExtractiveAnswerer, LLMAnswerer, load_prompt
+from eval.judge import QUESTION_FIELDS, QUESTION_LABELS
+from eval.models import check_models, make_answerer, make_judge, open_models
 
 FIELDS_OF_ANSWER = ("context", "question")
 URL = "http://localhost:1/v1"

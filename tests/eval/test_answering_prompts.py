@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deltamem.errors import DeltaMemError
-from eval.answering.judges import ABSTENTION_FIELDS, ABSTENTION_LABELS, QUESTION_FIELDS, QUESTION_LABELS
-from eval.answering.prompts import Prompt, load_prompt
+from eval.answer import Prompt, load_prompt
+from eval.judge import ABSTENTION_FIELDS, ABSTENTION_LABELS, QUESTION_FIELDS, QUESTION_LABELS
 
 OWN = {
     "answer_locomo": ("context", "question"),

@@ -11,14 +11,11 @@ import pytest
 from compare_cases import ORDER, ingest, question, write_run
 
 from deltamem.errors import DeltaMemError
-from eval.compare import browse
-from eval.compare.browse import browse_data, outcome, point_outcome, text_length
-from eval.compare.loading import load_runs
-from eval.compare.page import render, write_report
-from eval.halumem.records import PointRecord
-from eval.results.record_file import RecordFile
-from eval.results.records import AnswerRecord, PassageRecord, QuestionRecord, Verdict
-from eval.systems.protocol import Passage
+from eval.compare import page as browse
+from eval.compare.page import outcome, point_outcome, render, text_length, viewer_data, write_report
+from eval.compare.runs import load_runs
+from eval.records import AnswerRecord, PassageRecord, PointRecord, QuestionRecord, RecordFile, Verdict
+from eval.systems.base import Passage
 
 EVIL = "</script><script>alert('x')</script><img src=x onerror=alert(1)> & <!-- \u2028"
 
@@ -141,7 +138,7 @@ def test_memory_points_are_browsable_wrong_ones_first(tmp_path: Path, monkeypatc
             fields = {"key": f"u/S0/p{number}", "user": "u", "session": 0, "text": f"point {number}"}
             file.add(PointRecord(kind="integrity", source="system", verdict=Verdict(label=label), **fields))
     monkeypatch.setattr(browse, "POINTS_SHOWN", 2)
-    (data,) = json.loads(browse_data(load_runs([folder])))
+    (data,) = json.loads(viewer_data(load_runs([folder])))
     assert data["points"] == [2, 3]
     assert [item["question"] for item in data["items"]] == ["What?", "point 1", "point 0"]
     assert data["items"][1]["answers"][0]["verdicts"]["integrity"]["label"] == "0"
@@ -155,7 +152,7 @@ def test_long_passages_are_cut_and_it_is_said(tmp_path: Path, monkeypatch: pytes
     assert text_length(records) == 250
     assert text_length(records[:1]) is None
     run = write_run(tmp_path / "run", [question("a/1", "temporal", passages=[*ids, "gone"])], passages=passages)
-    (data,) = json.loads(browse_data(load_runs([run])))
+    (data,) = json.loads(viewer_data(load_runs([run])))
     assert data["cut"] == 250
     assert [len(passage[0]) for passage in data["passages"]] == [251, 251, 5]
     assert len(data["items"][0]["found"]) == 3, "a passage that is not in the file is left out"
@@ -173,7 +170,7 @@ def test_passages_are_embedded_once(tmp_path: Path) -> None:
     ids = [PassageRecord.of(passage, "store").id for passage in passages]
     records = [question(f"conv-{number % 10}/{number}", ORDER[number % 5], passages=ids) for number in range(200)]
     run = write_run(tmp_path / "run", records, passages=passages)
-    text = browse_data(load_runs([run]))
+    text = viewer_data(load_runs([run]))
     assert text.count("passage 7 word") == 1
     assert len(text) < 300_000
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from pydantic import ValidationError
 
-from eval.compare.layouts import LAYOUTS, LOCOMO_COUNTS
-from eval.compare.published import PublishedTable, published_rows, published_tables
-from eval.personamem.question_types import COUNTS_32K
+from eval.compare.runs import PublishedTable, published_rows, published_tables
+from eval.compare.tables import LAYOUTS, LOCOMO_COUNTS
+from eval.personamem.data import COUNTS_32K
 
 ROUNDING = 0.011
 COLUMNS = {layout.id: {column.key for column in layout.columns} for layouts in LAYOUTS.values() for layout in layouts}

@@ -6,13 +6,19 @@ from pathlib import Path
 import pytest
 from compare_cases import ORDER, ingest, question, write_run
 
-from eval.compare.comparable import differences, gaps
-from eval.compare.costs import cost_table, probe_table
-from eval.compare.loading import Run, family, load_runs
-from eval.compare.paired import paired_differences
-from eval.compare.tables import Row, Table, command_for, judge_table, paper_tables, score_table
-from eval.results.record_file import RecordFile
-from eval.results.records import Cost, QuestionRecord
+from eval.compare.runs import Run, differences, family, load_runs, warnings_of
+from eval.compare.tables import (
+    Row,
+    Table,
+    command_for,
+    cost_table,
+    judge_table,
+    paired_differences,
+    paper_tables,
+    probe_table,
+    score_table,
+)
+from eval.records import Cost, QuestionRecord, RecordFile
 
 PROBE = {"estimate": 0.1, "low": 0.05, "high": 0.2, "count": 30, "groups": 30}
 PROBES_COST = Cost(calls=7, prompt_tokens=70, completion_tokens=7, seconds=0.7).model_dump()
@@ -233,7 +239,7 @@ def test_gaps_are_said(tmp_path: Path) -> None:
     sessions = [ingest("a", 0, outcome="unreadable"), ingest("a", 1, outcome="failed")]
     data = {"sha256": "ab" * 32, "questions": 1986}
     (run,) = load_runs([write_run(tmp_path / "run", broken, sessions=sessions, data=data)])
-    notes = gaps(run)
+    notes = warnings_of(run)
     assert any("1 of 1,986 questions" in note for note in notes)
     assert any(
         "2 failures (1 ingest, 1 judge); answers and verdicts that are missing are left out of" in note for note in notes
@@ -247,14 +253,14 @@ def test_gaps_of_a_resumed_run_are_said(tmp_path: Path) -> None:
     lost = ingest("a", 0).model_copy(update={"cost": Cost(), "cost_lost": True})
     folder = write_run(tmp_path / "run", asked, sessions=[lost, ingest("a", 1)])
     (run,) = load_runs([folder])
-    assert gaps(run) == [
+    assert warnings_of(run) == [
         "run: at 1 of 2 questions the budget of context tokens left out passages that were found",
         "run: what 1 sessions cost is not known, because the run was killed before it was noted",
     ]
     with RecordFile(folder / "questions.jsonl", QuestionRecord, lambda record: record.key) as file:
         file.add(question("a/3", "temporal"))
     (run,) = load_runs([folder])
-    assert "run: the folder holds 3 questions, the scores are of 2: an earlier call asked more" in gaps(run)
+    assert "run: the folder holds 3 questions, the scores are of 2: an earlier call asked more" in warnings_of(run)
 
 
 def test_families_and_names(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from deltamem.errors import DeltaMemError
+from deltamem.runs import file_sha256
 from eval.data import (
     FETCHABLE,
     HALUMEM_USER,
@@ -19,7 +20,6 @@ from eval.data import (
     missing,
     require,
 )
-from eval.fetch import file_sha256
 
 
 def put(folder: Path) -> Path:

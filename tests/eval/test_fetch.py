@@ -12,9 +12,19 @@ import pytest
 from rich.console import Console
 
 from deltamem.errors import DeltaMemError
-from eval import fetch as fetching
-from eval.data import FETCHABLE, LOCOMO, PERSONAMEM_CONTEXTS, PERSONAMEM_QUESTIONS, Dataset, HubFile, find, require
-from eval.fetch import fetch, fetch_all
+from eval import data as fetching
+from eval.data import (
+    FETCHABLE,
+    LOCOMO,
+    PERSONAMEM_CONTEXTS,
+    PERSONAMEM_QUESTIONS,
+    Dataset,
+    HubFile,
+    fetch,
+    fetch_all,
+    find,
+    require,
+)
 
 CONTENT = b'[{"sample_id": "conv-1"}]\n' * 5000
 COMMIT = "0123456789abcdef0123456789abcdef01234567"

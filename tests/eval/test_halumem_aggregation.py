@@ -7,10 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deltamem.errors import DeltaMemError
-from eval.halumem import JudgeRecord, aggregate
-from eval.halumem.aggregation import f1, point_judgement, question_judgements
-from eval.halumem.records import PointRecord
-from eval.results.records import AnswerRecord, QuestionRecord, Verdict
+from eval.halumem.scores import JudgeRecord, aggregate, f1, point_judgement, question_judgements
+from eval.records import AnswerRecord, PointRecord, QuestionRecord, Verdict
 
 
 def integrity(label, source="secondary", importance=1.0, kind="Persona Memory") -> JudgeRecord:

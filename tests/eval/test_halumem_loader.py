@@ -9,10 +9,10 @@ from halumem_cases import ANA, ana, ben, point, question, write
 
 from deltamem.errors import DeltaMemError
 from eval.data import HALUMEM_USER, find
-from eval.halumem.linking import PointFinder, gold_passages
-from eval.halumem.loader import load_halumem
-from eval.halumem.parts import Part
-from eval.systems.protocol import Passage
+from eval.halumem.data import load_halumem
+from eval.halumem.run import PointFinder, gold_passages
+from eval.halumem.scores import Part
+from eval.systems.base import Passage
 
 
 def load(folder: Path, *lines: object):

@@ -31,12 +31,12 @@ from halumem_cases import (
 from rich.console import Console
 from scripted_server import Reply, Served, completion, failure, serve
 
-import eval.halumem.evaluate as evaluation
+import eval.halumem.run as evaluation
 from deltamem.errors import DeltaMemError
-from eval.halumem.table import point_lines
-from eval.systems.embedding_lock import OneAtATime
-from eval.systems.naive_rag import NaiveRag, TurnIndex
-from eval.systems.protocol import DialogueSession, Ingested, Passage
+from eval.halumem.run import point_lines
+from eval.systems.base import DialogueSession, Ingested, Passage
+from eval.systems.baselines import NaiveRag, TurnIndex
+from eval.systems.embedding_lock import ThreadSafeEmbedder
 
 
 @pytest.fixture
@@ -161,7 +161,7 @@ def test_systems_that_extract_nothing_have_no_extraction_scores(run, tmp_path: P
 
 
 def test_a_search_is_timed_without_waiting_for_answers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    embedder, search, held = OneAtATime(StemEmbedder()), TurnIndex.search, []
+    embedder, search, held = ThreadSafeEmbedder(StemEmbedder()), TurnIndex.search, []
 
     async def watched(self: TurnIndex, query: str, k: int) -> list[Passage]:
         held.append(embedder.turns.locked())

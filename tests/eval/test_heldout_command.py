@@ -15,12 +15,11 @@ from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig
 from scripted_server import Reply, completion, failure, serve
 
-from deltamem.cli import CONFIGS, validated
+from deltamem.config import CONFIGS, validated
 from deltamem.errors import DeltaMemError
 from deltamem.sessions import to_json_line
-from eval.heldout import __main__ as command_module
-from eval.heldout.__main__ import main
-from eval.heldout.settings import HeldoutSettings
+from eval import heldout as command_module
+from eval.heldout import HeldoutSettings, main
 
 ROOT = Path(__file__).parents[2]
 ENDPOINT = ["endpoint.base_url=http://127.0.0.1:9/v1", "endpoint.model=tiny", "endpoint.max_retries=0"]

@@ -7,11 +7,9 @@ from episode_texts import WordEmbedder, outputs, search
 from heldout_cases import people
 from scripted_server import Reply, completion, failure, serve
 
-from deltamem.endpoint_policy import EndpointPolicy, ToolRole
-from deltamem.episode import EpisodeConfig
+from deltamem.episode import EpisodeConfig, Violation
 from deltamem.llm import LLM
-from deltamem.protocol import Violation
-from deltamem.rollout import run_episodes
+from deltamem.policy import EndpointPolicy, ToolRole, run_episodes
 
 
 @pytest.mark.parametrize("tool_role", ["tool", "user"])

@@ -8,10 +8,8 @@ from episode_texts import WordEmbedder, search
 from heldout_cases import ScriptedPolicy, oracle, people, silent
 
 from deltamem.embedding import CachedEmbedder, Vectors
-from deltamem.episode import EpisodeConfig, Message
-from deltamem.policy import Completion
-from deltamem.protocol import Violation
-from deltamem.rollout import QueryBatcher, run_episodes
+from deltamem.episode import EpisodeConfig, Message, Violation
+from deltamem.policy import Completion, QueryBatcher, run_episodes
 
 CONFIG = EpisodeConfig(k=1)
 

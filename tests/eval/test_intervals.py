@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eval.metrics.intervals import bootstrap_interval, wilson_interval
+from eval.metrics import bootstrap_interval, wilson_interval
 
 observations = st.lists(st.tuples(st.floats(0, 1), st.sampled_from("abcd")), min_size=1, max_size=30)
 

@@ -7,8 +7,8 @@ import pytest
 from answering_cases import CORRECT, FIELDS, judge, model
 from scripted_server import Reply, completion, failure, replies, too_long
 
-from eval.answering.replies import last_object
-from eval.results.records import Cost
+from eval.answer import last_object
+from eval.records import Cost
 
 PROSE = "The answer gives the same day as the reference, so I would call it correct."
 

@@ -7,9 +7,7 @@ from locomo_cases import audit, benchmark, settings, write
 
 from deltamem.errors import DeltaMemError
 from eval.data import LOCOMO, LOCOMO_AUDIT, find
-from eval.locomo.audit import load_audit
-from eval.locomo.benchmark import read_benchmark
-from eval.locomo.loader import load_locomo
+from eval.locomo.data import load_audit, load_locomo, read_benchmark
 
 
 @pytest.fixture
@@ -71,7 +69,7 @@ def test_ceiling_is_of_the_files_own_answers_with_either_gold(tmp_path: Path, da
 
 def test_audit_is_needed_only_for_audited_gold(tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DELTAMEM_DATA", str(tmp_path))
-    monkeypatch.setattr("eval.locomo.benchmark.find", lambda dataset: None)
+    monkeypatch.setattr("eval.locomo.data.find", lambda dataset: None)
     assert read_benchmark(settings(f"data={data}")).ceiling() is None
     with pytest.raises(DeltaMemError, match="dial481/locomo-audit"):
         read_benchmark(settings(f"data={data}", "gold=audited"))
@@ -83,7 +81,7 @@ def test_an_audit_that_lies_there_does_not_concern_other_files(
     tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = write(tmp_path / "a.json", audit(question="of another file"))
-    monkeypatch.setattr("eval.locomo.benchmark.find", lambda dataset: path)
+    monkeypatch.setattr("eval.locomo.data.find", lambda dataset: path)
     assert read_benchmark(settings(f"data={data}")).audit is None
     with pytest.raises(DeltaMemError, match="another question"):
         read_benchmark(settings(f"data={data}", "gold=audited"))

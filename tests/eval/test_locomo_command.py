@@ -10,9 +10,9 @@ from benchmark_command import finish, in_process, start
 from locomo_cases import WordEmbedder, audit, benchmark, write
 from scripted_server import completion, serve
 
-import eval.locomo.evaluate as evaluation
-from eval.answering.probes import load_probes
+import eval.locomo.run as evaluation
 from eval.data import LOCOMO, find
+from eval.judge import load_probes
 from eval.locomo.__main__ import main
 
 

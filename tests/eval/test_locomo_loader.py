@@ -8,7 +8,7 @@ from locomo_cases import benchmark, write
 
 from deltamem.errors import DeltaMemError
 from eval.data import LOCOMO, find
-from eval.locomo.loader import CATEGORIES, load_locomo, version_name
+from eval.locomo.data import CATEGORIES, load_locomo, version_name
 
 
 def test_sessions_lead_and_are_in_numerical_order(tmp_path: Path) -> None:

@@ -9,10 +9,10 @@ import pytest
 from locomo_cases import evaluate, models, prompts, questions, script
 from scripted_server import completion, failure, serve
 
-import eval.locomo.evaluate as evaluation
+import eval.locomo.run as evaluation
 from deltamem.errors import DeltaMemError
-from eval.systems.full_context import FullContext, Transcript
-from eval.systems.protocol import DialogueSession, Ingested, Passage
+from eval.systems.base import DialogueSession, Ingested, Passage
+from eval.systems.baselines import FullContext, Transcript
 
 
 @pytest.fixture

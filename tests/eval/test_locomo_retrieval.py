@@ -10,12 +10,11 @@ from hypothesis import strategies as st
 from locomo_cases import benchmark, write
 
 from deltamem.errors import DeltaMemError
-from eval.locomo.dialogues import dialogues
-from eval.locomo.loader import Conversation, load_locomo
-from eval.locomo.retrieval import OpenStore, context, evidence_ranks, merged, search
-from eval.results.records import QuestionRecord
-from eval.running.files import open_files
-from eval.systems.protocol import Passage, SystemUnavailableError
+from eval.locomo.data import Conversation, dialogues, load_locomo
+from eval.locomo.scores import OpenStore, context, evidence_ranks, merged, search
+from eval.records import QuestionRecord
+from eval.runner import open_files
+from eval.systems.base import Passage, SystemUnavailableError
 
 
 @pytest.fixture

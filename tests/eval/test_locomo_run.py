@@ -12,7 +12,7 @@ from scripted_server import Reply, completion, serve
 from system_scripts import manager_of
 
 from deltamem.errors import DeltaMemError
-from eval.systems.embedding_lock import OneAtATime
+from eval.systems.embedding_lock import ThreadSafeEmbedder
 
 
 @pytest.fixture
@@ -49,19 +49,19 @@ def test_offline_recall_by_hand(run, tmp_path: Path) -> None:
 
 
 def test_a_search_and_an_answer_never_wait_for_each_other_while_they_are_timed(monkeypatch, run) -> None:
-    embed = OneAtATime.documents, OneAtATime.queries
+    embed = ThreadSafeEmbedder.documents, ThreadSafeEmbedder.queries
     alone = []
 
     def watched(number: int) -> Callable[..., Any]:
-        def method(self: OneAtATime, texts: Sequence[str]) -> Any:
+        def method(self: ThreadSafeEmbedder, texts: Sequence[str]) -> Any:
             if texts:
                 alone.append(self.turns.locked())
             return embed[number](self, texts)
 
         return method
 
-    monkeypatch.setattr(OneAtATime, "documents", watched(0))
-    monkeypatch.setattr(OneAtATime, "queries", watched(1))
+    monkeypatch.setattr(ThreadSafeEmbedder, "documents", watched(0))
+    monkeypatch.setattr(ThreadSafeEmbedder, "queries", watched(1))
     run()
     assert len(alone) >= 2 * 9 and all(alone)
 

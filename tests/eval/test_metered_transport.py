@@ -17,10 +17,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scripted_server import Reply, Script, completion, failure, replies, serve, unused_url
 
-from deltamem.llm_cache import ResponseCache
-from eval.systems.answer_shelf import AnswerShelf
-from eval.systems.metered_transport import AsyncMeteredTransport, Meter, MeteredTransport
-from eval.systems.protocol import Usage
+from deltamem.llm import ResponseCache
+from eval.systems.base import Usage
+from eval.systems.http_cache import AsyncMeteredTransport, HttpCache, Meter, MeteredTransport
 
 HELLO: Any = [{"role": "user", "content": "Hello."}]
 IDS = re.compile(r"[0-9a-f]{8}")
@@ -41,7 +40,7 @@ def long_kept(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ResponseCach
 
 
 def client(url: str, meter: Meter, cache: ResponseCache | None, scope: str = "a", **shelf: Any) -> openai.OpenAI:
-    http: Any = httpx.Client(transport=MeteredTransport(meter, AnswerShelf(cache, scope, **shelf)))
+    http: Any = httpx.Client(transport=MeteredTransport(meter, HttpCache(cache, scope, **shelf)))
     return openai.OpenAI(base_url=url, api_key="none", max_retries=0, http_client=http)
 
 
@@ -123,7 +122,7 @@ def test_the_client_repeats_what_failed_on_the_way_and_one_answer_counts() -> No
 def test_what_is_no_completion_is_neither_counted_nor_kept(cache: ResponseCache, body: object) -> None:
     meter = Meter()
     with serve(replies(Reply(body), completion("fine"))) as server, client(server.url, meter, cache) as openai_client:
-        raw = httpx.Client(transport=MeteredTransport(meter, AnswerShelf(cache, "a")))
+        raw = httpx.Client(transport=MeteredTransport(meter, HttpCache(cache, "a")))
         first = raw.post(f"{server.url}/chat/completions", json={"model": "tiny", "messages": HELLO})
         assert first.status_code == 200 and first.content == (body if isinstance(body, bytes) else json.dumps(body).encode())
         assert meter.take() == Usage()
@@ -195,7 +194,7 @@ def test_slots_bound_the_requests_of_all_transports_together() -> None:
     with serve(replies(completion("hi", delay=0.05))) as server:
 
         def work(number: int) -> None:
-            http: Any = httpx.Client(transport=MeteredTransport(Meter(), AnswerShelf(None, "a"), slots=slots))
+            http: Any = httpx.Client(transport=MeteredTransport(Meter(), HttpCache(None, "a"), slots=slots))
             with openai.OpenAI(base_url=server.url, api_key="none", http_client=http) as openai_client:
                 ask(openai_client, str(number))
 
@@ -211,7 +210,7 @@ async def test_the_asynchronous_transport_does_the_same(cache: ResponseCache) ->
     script = replies(failure(500), completion("fine", tokens=5, prompt_tokens=11, delay=0.02))
     with serve(script) as server:
         meter = Meter()
-        shelf = AnswerShelf(cache, "a", passing=IDS, fields={"seed": 4})
+        shelf = HttpCache(cache, "a", passing=IDS, fields={"seed": 4})
         http: Any = httpx.AsyncClient(transport=AsyncMeteredTransport(meter, shelf, slots=asyncio.Semaphore(3)))
         async with openai.AsyncOpenAI(base_url=server.url, api_key="none", max_retries=0, http_client=http) as asked:
             create: Any = asked.chat.completions.create
@@ -232,7 +231,7 @@ async def test_both_transports_share_their_answers(cache: ResponseCache) -> None
     with serve(answering("one", "two")) as server:
         with client(server.url, Meter(), cache) as openai_client:
             await asyncio.to_thread(ask, openai_client)
-        http: Any = httpx.AsyncClient(transport=AsyncMeteredTransport(Meter(), AnswerShelf(cache, "a")))
+        http: Any = httpx.AsyncClient(transport=AsyncMeteredTransport(Meter(), HttpCache(cache, "a")))
         async with openai.AsyncOpenAI(base_url=server.url, api_key="none", http_client=http) as asked:
             made = await asked.chat.completions.create(model="tiny", messages=HELLO)
         assert made.choices[0].message.content == "one"
@@ -241,7 +240,7 @@ async def test_both_transports_share_their_answers(cache: ResponseCache) -> None
 @given(texts=st.lists(st.text(st.characters(codec="utf-8"), max_size=30), min_size=1, max_size=4), ids=st.integers(0, 3))
 def test_whatever_is_asked_comes_back_from_the_shelf(long_kept: ResponseCache, texts: list[str], ids: int) -> None:
     """Any text, with ids between, survives the masks."""
-    shelf = AnswerShelf(long_kept, "a", passing=IDS)
+    shelf = HttpCache(long_kept, "a", passing=IDS)
     drawn = [f"{number:08x}" for number in range(ids)]
     body = {"messages": [{"content": text + "|".join(drawn)} for text in texts]}
     page = shelf.page(httpx.Request("POST", "http://x/v1/chat/completions", json=body))

@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deltamem.errors import DeltaMemError
-from eval.metrics import abstains, bleu1, locomo_f1, set_f1, token_set_f1
-from eval.metrics.lexical import treebank_words
+from eval.metrics import abstains, bleu1, locomo_f1, set_f1, token_set_f1, treebank_words
 
 texts = st.text(max_size=40) | st.text(alphabet="ab ,.;!'the\n", max_size=40)
 words = st.lists(st.sampled_from(["dog", "ran", "Bo's", "7", "May", "well-known", "a", "the", "and", ","]), max_size=8).map(
@@ -258,7 +257,7 @@ def test_lone_surrogates_are_text_like_any_other() -> None:
 
 
 def test_without_nltk_the_installation_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    from eval.metrics import lexical
+    from eval import metrics as lexical
 
     for module in ("nltk", "nltk.stem.porter", "nltk.tokenize.destructive"):
         monkeypatch.setitem(sys.modules, module, None)

@@ -14,8 +14,7 @@ from nltk.tokenize import NLTKWordTokenizer
 from nltk.translate.bleu_score import SmoothingFunction, sentence_bleu
 
 from eval.data import LOCOMO, find
-from eval.metrics import bleu1, locomo_f1, set_f1, token_set_f1
-from eval.metrics.lexical import treebank_words
+from eval.metrics import bleu1, locomo_f1, set_f1, token_set_f1, treebank_words
 
 STEMMER = PorterStemmer()
 WORDS = [

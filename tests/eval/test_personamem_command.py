@@ -17,10 +17,10 @@ from omegaconf import DictConfig
 from personamem_cases import records, rows, write_data
 from scripted_server import Reply, Served, completion, failure, serve
 
-from deltamem.cli import CONFIGS
+from deltamem.config import CONFIGS
 from deltamem.errors import DeltaMemError
+from eval import summary as summaries
 from eval.personamem.__main__ import main
-from eval.results import summary as summaries
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -10,9 +10,20 @@ from hypothesis import strategies as st
 from personamem_cases import ANA, BO, BO_AGAIN, contexts, rows, write_contexts, write_questions
 
 from eval.data import PERSONAMEM_QUESTIONS, find
-from eval.personamem.histories import ContextFile, histories, history, record_key, store_ids, without_history
-from eval.personamem.loader import Message, Question, load_contexts, load_questions
-from eval.personamem.reference import referenced_block, session_starts
+from eval.personamem.data import (
+    ContextFile,
+    Message,
+    Question,
+    histories,
+    history,
+    load_contexts,
+    load_questions,
+    record_key,
+    referenced_block,
+    session_starts,
+    store_ids,
+    without_history,
+)
 
 
 def question(end: int, *, row: int = 1, blocks_back: int = 1, tokens_back: int = 50, tokens: int = 100) -> Question:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from eval.personamem.letters import chosen_letters, is_correct
+from eval.personamem.scores import chosen_letters, is_correct
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,7 @@ from personamem_cases import ANA, BO, contexts, persona, row, rows, user, write_
 
 from deltamem.errors import DeltaMemError
 from eval.data import PERSONAMEM_EXCERPT, PERSONAMEM_QUESTIONS, find
-from eval.personamem.loader import load_contexts, load_questions
-from eval.personamem.question_types import COUNTS_32K, in_order, label, size_of
+from eval.personamem.data import COUNTS_32K, in_order, label, load_contexts, load_questions, size_of
 
 
 def test_rows_become_questions(tmp_path: Path) -> None:

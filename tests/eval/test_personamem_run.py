@@ -14,18 +14,17 @@ from omegaconf import DictConfig, OmegaConf
 from personamem_cases import ANA, WordEmbedder, contexts, records, row, rows, write_contexts, write_data, write_questions
 from rich.console import Console
 
-from deltamem.cli import CONFIGS, validated
+from deltamem.config import CONFIGS, validated
 from deltamem.errors import DeltaMemError
-from eval.answering.protocol import AnswerRequest
-from eval.personamem import evaluate as evaluation
-from eval.personamem.evaluate import evaluate
-from eval.personamem.settings import PersonaMemConfig
-from eval.results import summary as summaries
-from eval.results.records import AnswerRecord
-from eval.systems.embedding_lock import OneAtATime
-from eval.systems.full_context import FullContext
-from eval.systems.naive_rag import NaiveRag, TurnIndex
-from eval.systems.protocol import DialogueSession, Ingested, Passage, StoreKey, SystemUnavailableError
+from eval import summary as summaries
+from eval.answer import AnswerRequest
+from eval.personamem import run as evaluation
+from eval.personamem.data import PersonaMemConfig
+from eval.personamem.run import evaluate
+from eval.records import AnswerRecord
+from eval.systems.base import DialogueSession, Ingested, Passage, StoreKey, SystemUnavailableError
+from eval.systems.baselines import FullContext, NaiveRag, TurnIndex
+from eval.systems.embedding_lock import ThreadSafeEmbedder
 
 
 @dataclass
@@ -312,7 +311,7 @@ def test_whole_contexts_are_shown_in_the_order_of_time(
 
 
 def test_naive_rag_with_the_extractive_answerer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    embedder = OneAtATime(WordEmbedder())
+    embedder = ThreadSafeEmbedder(WordEmbedder())
 
     @asynccontextmanager
     async def opened(*arguments: Any, **named: Any) -> AsyncIterator[NaiveRag]:

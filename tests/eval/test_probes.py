@@ -5,8 +5,8 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import get_args
 
-from eval.answering.probes import Probe, RightKind, WrongKind, load_probes, measure
-from eval.results.records import Cost, Verdict
+from eval.judge import CalibrationItem, RightKind, WrongKind, load_probes, measure
+from eval.records import Cost, Verdict
 
 
 class RuleJudge:
@@ -64,7 +64,7 @@ async def test_a_judge_of_equal_words_rejects_as_counted() -> None:
 
 async def test_failures_are_in_neither_share() -> None:
     probes = [
-        Probe(question="Q", gold="g", answer=answer, right=right, kind="same" if right else "vague")
+        CalibrationItem(question="Q", gold="g", answer=answer, right=right, kind="same" if right else "vague")
         for answer, right in (("1", True), ("2", True), ("3", False), ("4", False))
     ]
     said = {"1": True, "2": None, "3": None, "4": None}

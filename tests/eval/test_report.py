@@ -15,11 +15,10 @@ from report_cases import make_run, run_policy, write_validation
 
 from deltamem.errors import DeltaMemError
 from deltamem.sessions import LabelledSession
-from eval.report import write_report
-from eval.report.charts import Curve, line_chart, running_mean
-from eval.report.inputs import read_run
-from eval.report.tables import comparison
-from eval.report.trajectories import choose, histories, view
+from eval.training_report.charts import Curve, line_chart, running_mean
+from eval.training_report.data import comparison, read_run
+from eval.training_report.page import write_report
+from eval.training_report.trajectories import choose, histories, view
 
 EVIL = "Eve owns <script>alert('memory')</script> & \"more\""
 
@@ -294,7 +293,7 @@ def test_a_missing_run_folder_is_told(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("folder", "code"), [(".", 0), ("nothing", 2)])
 def test_the_command_prints_the_page_or_one_line(folder: str, code: int, tmp_path: Path) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "eval.report", str(tmp_path / folder)],
+        [sys.executable, "-m", "eval.training_report", str(tmp_path / folder)],
         cwd=Path(__file__).parents[2],
         capture_output=True,
         text=True,

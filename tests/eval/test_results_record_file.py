@@ -7,8 +7,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from deltamem.errors import DeltaMemError
-from eval.results.record_file import RecordFile, read_records
-from eval.results.records import PassageRecord, QuestionRecord
+from eval.records import PassageRecord, QuestionRecord, RecordFile, read_records
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
 

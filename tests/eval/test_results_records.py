@@ -5,8 +5,8 @@ from datetime import datetime
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eval.results.records import AnswerRecord, Cost, IngestRecord, PassageRecord, QuestionRecord, Verdict
-from eval.systems.protocol import Ingested, Passage, Usage
+from eval.records import AnswerRecord, Cost, IngestRecord, PassageRecord, QuestionRecord, Verdict
+from eval.systems.base import Ingested, Passage, Usage
 
 COUNTS = st.integers(0, 10**6)
 COSTS = st.builds(Cost, calls=COUNTS, cached=COUNTS, prompt_tokens=COUNTS, completion_tokens=COUNTS, searches=COUNTS)

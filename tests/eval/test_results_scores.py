@@ -5,8 +5,8 @@ from compare_cases import ORDER, POOLED, question
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eval.results.records import AnswerRecord, QuestionRecord, Verdict
-from eval.results.scores import (
+from eval.records import AnswerRecord, QuestionRecord, Verdict
+from eval.summary import (
     answer_value,
     category_scores,
     counts_by_category,

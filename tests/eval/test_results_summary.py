@@ -7,8 +7,8 @@ import pytest
 from compare_cases import benchmark_config, ingest, locomo_summary, question
 
 from deltamem.llm import Usage
-from eval.results.records import AnswerRecord, Cost, Verdict
-from eval.results.summary import write_summary
+from eval.records import AnswerRecord, Cost, Verdict
+from eval.summary import write_summary
 
 KEYS = {
     "benchmark",

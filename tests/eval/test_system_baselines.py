@@ -17,12 +17,10 @@ from system_cases import ANA, MissingEmbedder, dialogue, talk
 
 from deltamem.embedding import Vectors
 from deltamem.errors import EmbedderUnavailableError
-from eval.settings import EmbedderSettings
-from eval.systems.embedding_lock import OneAtATime, make_embedder, one_at_a_time
-from eval.systems.full_context import FullContext
-from eval.systems.naive_rag import NaiveRag
-from eval.systems.oracle import Oracle
-from eval.systems.protocol import DialogueSession, DialogueTurn, Memory, Passage, StoreKey
+from eval.config import EmbedderSettings
+from eval.systems.base import DialogueSession, DialogueTurn, Memory, Passage, StoreKey
+from eval.systems.baselines import FullContext, NaiveRag, Oracle
+from eval.systems.embedding_lock import ThreadSafeEmbedder, make_embedder, one_at_a_time
 
 
 async def take_in(memory: Memory, sessions: Sequence[DialogueSession]) -> None:
@@ -141,8 +139,8 @@ async def test_one_thread_at_a_time_asks_the_embedder() -> None:
 
         queries = documents
 
-    shared = OneAtATime(Fragile())
-    assert one_at_a_time(shared) is shared and isinstance(one_at_a_time(Fragile()), OneAtATime)
+    shared = ThreadSafeEmbedder(Fragile())
+    assert one_at_a_time(shared) is shared and isinstance(one_at_a_time(Fragile()), ThreadSafeEmbedder)
     systems = [NaiveRag(shared, with_time=False) for _ in range(3)]
 
     async def use(system: NaiveRag) -> None:

@@ -1,4 +1,4 @@
-"""What every memory system must do, whoever wrote it; see `eval.systems.protocol`."""
+"""What every memory system must do, whoever wrote it; see `eval.systems.base`."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from system_cases import ANA, benchmark_config, dialogue, talk
 from system_scripts import manager_of
 
 from deltamem.errors import DeltaMemError
-from eval.answering.opening import open_models
-from eval.systems.opening import SYSTEMS, WITH_MODEL, check_system, open_system
-from eval.systems.protocol import Ingested, Memory, StoreKey, System, Usage
+from eval.models import open_models
+from eval.systems.base import Ingested, Memory, StoreKey, System, Usage
+from eval.systems.factory import SYSTEMS, WITH_MODEL, check_system, open_system
 
 QUESTION = "What is Ana's city?"
 OTHER = StoreKey("conv-2.Ana", "Ana", batch_turns=2)

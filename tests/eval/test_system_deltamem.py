@@ -20,18 +20,16 @@ from system_cases import ANA, MissingEmbedder, benchmark_config, dialogue, talk
 from deltamem.bank.store import MemoryStore
 from deltamem.episode import Message
 from deltamem.errors import DeltaMemError, EmbedderUnavailableError
-from deltamem.history import History
+from deltamem.journal.journal import History
 from deltamem.manager import ManagerSettings
 from deltamem.policy import Completion
-from eval.answering.opening import open_models
-from eval.results.record_file import RecordFile
-from eval.results.records import IngestRecord
-from eval.settings import BenchmarkConfig
-from eval.systems.deltamem_system import DeltaMemSystem
-from eval.systems.deltamem_turns import PROFILE_MARK, TURNS_FILE
-from eval.systems.ingesting import ingest_sessions
-from eval.systems.opening import open_system
-from eval.systems.protocol import DialogueSession, DialogueTurn, Memory, Passage, StoreKey, System, SystemUnavailableError
+from eval.config import BenchmarkConfig
+from eval.models import open_models
+from eval.records import IngestRecord, RecordFile
+from eval.runner import ingest_sessions
+from eval.systems.base import DialogueSession, DialogueTurn, Memory, Passage, StoreKey, System, SystemUnavailableError
+from eval.systems.deltamem import PROFILE_MARK, TURNS_FILE, DeltaMemSystem
+from eval.systems.factory import open_system
 
 DENVER, CHEMISTRY = "Ana's city is Denver.", "Ana's job is teaching chemistry."
 

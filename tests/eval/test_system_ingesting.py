@@ -10,10 +10,9 @@ import pytest
 from system_cases import ANA, talk
 
 from deltamem.errors import DeltaMemError, EmbedderUnavailableError
-from eval.results.record_file import RecordFile
-from eval.results.records import IngestRecord
-from eval.systems.ingesting import ingest_sessions
-from eval.systems.protocol import DialogueSession, Ingested, Memory, Passage, SystemUnavailableError, Usage
+from eval.records import IngestRecord, RecordFile
+from eval.runner import ingest_sessions
+from eval.systems.base import DialogueSession, Ingested, Memory, Passage, SystemUnavailableError, Usage
 
 SESSIONS = [talk(number, datetime(2023, 5, number), ("user", f"Fact {number}.")) for number in range(1, 5)]
 

@@ -20,11 +20,11 @@ from system_cases import talk
 
 from deltamem.embedding import Vectors
 from deltamem.errors import ContextLengthError, DeltaMemError
-from deltamem.llm_cache import ResponseCache
-from eval.settings import ManagerModel
-from eval.systems.langmem_system import LangMemSystem
-from eval.systems.mem0_system import Mem0System
-from eval.systems.protocol import StoreKey, SystemUnavailableError, Usage
+from deltamem.llm import ResponseCache
+from eval.config import ManagerModel
+from eval.systems.base import StoreKey, SystemUnavailableError, Usage
+from eval.systems.langmem import LangMemSystem
+from eval.systems.mem0 import Mem0System
 
 MAY, JUNE = datetime(2023, 5, 8, 13, 56), datetime(2023, 6, 10, 9)
 PAIRS = StoreKey("conv-1.Ana", "Ana", batch_turns=2)

@@ -11,8 +11,8 @@ import pytest
 from typer.testing import CliRunner
 
 from deltamem.errors import DeltaMemError
-from rewards import command
-from rewards.case import read_case
+from rewards import __main__ as command
+from rewards.__main__ import read_case
 
 CASE = {
     "prior_state": {

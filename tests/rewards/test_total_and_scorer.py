@@ -5,18 +5,13 @@ from dataclasses import replace
 import pytest
 from reward_cases import TIME, PlaneEmbedder, add, none, random_case, state, update
 
-from deltamem.episode import Episode, EpisodeConfig, Search, Trajectory
+from deltamem.episode import Episode, EpisodeConfig, Scorer, Search, Trajectory, Violation
 from deltamem.errors import DeltaMemError
 from deltamem.memory import apply
-from deltamem.protocol import Violation
-from deltamem.scoring import Scorer
 from deltamem.sessions import LabelledSession, Session
 from rewards.diagnostics import COUNTS, count, rates, total_counts
-from rewards.format import format_score
-from rewards.retrieval import retrieval_score
+from rewards.reward import Weights, format_score, retrieval_score, score, transition_score
 from rewards.scorer import DeltaMemScorer
-from rewards.total import Weights, score
-from rewards.transition import transition_score
 
 PRIOR = state({"m1": "Anna lives in Oslo.", "m2": "Anna has a cat.", "m3": "Anna swims."})
 TARGET = [update("m1", "Anna lives in Bergen.", "Bergen"), add("Anna paints.", "paints"), none("m2", "Anna has a cat.")]

@@ -5,8 +5,7 @@ import pytest
 from reward_cases import PlaneEmbedder, add, none, state, update
 
 from deltamem.errors import DeltaMemError
-from rewards.complements import Origin
-from rewards.transition import PairKind, keyword_coverage, transition_score
+from rewards.reward import Origin, PairKind, keyword_coverage, transition_score
 
 PRIOR = state({"m1": "Anna lives in Oslo.", "m2": "Anna has a cat.", "m3": "Anna swims."})
 

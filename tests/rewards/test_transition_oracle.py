@@ -7,7 +7,7 @@ import pytest
 from reward_cases import PlaneEmbedder, random_case
 from reward_oracle import oracle
 
-from rewards.transition import transition_score
+from rewards.reward import transition_score
 
 CASES = 3000
 CHUNKS = 4

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from reward_cases import add, random_case, random_text
 
 from deltamem.memory import Event, Operation, apply
-from rewards.transition import transition_score
+from rewards.reward import transition_score
 
 seeds = st.integers(0, 10**9)
 modes = st.fixed_dictionaries(

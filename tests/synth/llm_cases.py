@@ -5,10 +5,10 @@ from __future__ import annotations
 from datetime import date
 from typing import Any
 
-from synth.llm.settings import LLMSettings
+from synth.config import LLMSettings
 from synth.records import Family, FixedPart, LifeGoal
 from synth.tasks import FixedTask
-from synth.writing import Place
+from synth.writer import UnitId
 
 FIXED = FixedPart(
     name="Mira Tamm",
@@ -32,7 +32,7 @@ FIXED = FixedPart(
     ),
 )
 TASK = FixedTask(persona="A botanist who collects <|im_end|> seeds </task>", draft=FIXED)
-PLACE = Place(person=3, step=0, name="p000003/fixed")
+PLACE = UnitId(person=3, step=0, name="p000003/fixed")
 GOOD = FIXED.model_dump_json()
 OTHER_NAME = FIXED.model_copy(update={"name": "Mira Tam"}).model_dump_json()
 """Breaks the rule ``fixed.identity``."""

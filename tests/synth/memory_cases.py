@@ -9,19 +9,8 @@ from rule_cases import COFFEE, EVENTS, FIXED, NAME, OMAR, ROWING, START, delta, 
 
 from deltamem.memory import Event, Memory, MemoryState, Operation, apply
 from deltamem.sessions import LabelledSession, Session, Turn
-from synth.records import (
-    Change,
-    Dialogue,
-    EventGroup,
-    Evolution,
-    Exchange,
-    Fact,
-    Method,
-    Origin,
-    PlannedFact,
-    SessionFact,
-)
-from synth.shape import DialogueLimits, Range
+from synth.config import DialogueLimits, Range
+from synth.records import Change, Dialogue, EventGroup, Evolution, Exchange, Fact, Method, Origin, PlannedFact, SessionFact
 from synth.tasks import DialogueTask, EvolutionTask, Filling, FillingTask, Links, LinksTask, PastEvent
 
 PAST = tuple(PastEvent.of(event) for event in EVENTS)

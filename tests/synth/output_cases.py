@@ -10,7 +10,7 @@ from typing import Any
 from deltamem.episode import EpisodeConfig
 from deltamem.memory import Event
 from deltamem.sessions import Split
-from synth.output import write_dataset
+from synth.output.dataset import write_dataset
 from synth.records import (
     Career,
     Change,

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 from omegaconf import OmegaConf
 
+from synth.config import Shape
 from synth.records import (
     Change,
     Domain,
@@ -29,8 +30,6 @@ from synth.records import (
     Track,
     TrackedFact,
 )
-from synth.rules import Verdict
-from synth.shape import Shape
 from synth.tasks import (
     DynamicTask,
     Events,
@@ -42,6 +41,7 @@ from synth.tasks import (
     PastEvent,
     PreferencesTask,
 )
+from synth.validators.base import Verdict
 
 NAME = "Maya Lindqvist"
 START = datetime(2026, 1, 5, 20, 0)

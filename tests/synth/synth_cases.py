@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import random
 
+from synth.assembly import labelled_sessions
+from synth.config import FactLimits, Range
 from synth.offline.kinds import ANY, Kind
 from synth.offline.tiny import told
 from synth.offline.words import THINGS
-from synth.person.assembly import labelled_sessions
 from synth.records import Change, Person
-from synth.shape import FactLimits, Range
 
 INVENTED_SLOTS = {"anchor", "city"}
 NAME = "Mara Lind Bell"

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from hydra import compose, initialize_config_dir
 
-from deltamem.cli import CONFIGS, validated
-from synth.settings import SynthSettings
+from deltamem.config import CONFIGS, validated
+from synth.config import SynthSettings
 
 ROOT = Path(__file__).resolve().parents[2]
 TINY = ("shape=tiny", "people=6", "sessions=2", "seed=3")
@@ -30,13 +30,13 @@ def slow(out: Path, *overrides: str, seconds: float) -> subprocess.Popen[str]:
     """The command in a process of its own, with so many seconds before each person, which it announces on stdout."""
     script = (
         "import asyncio, sys\n"
-        "import synth.pipeline.generate\n"
-        "write_person = synth.pipeline.generate.write_person\n"
+        "import synth.pipeline\n"
+        "write_person = synth.pipeline.write_person\n"
         "async def slowly(number, *arguments, **named):\n"
         "    print('person', number, flush=True)\n"
         f"    await asyncio.sleep({seconds})\n"
         "    return await write_person(number, *arguments, **named)\n"
-        "synth.pipeline.generate.write_person = slowly\n"
+        "synth.pipeline.write_person = slowly\n"
         "from synth.__main__ import main\n"
         "main()\n"
     )

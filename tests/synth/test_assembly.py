@@ -14,8 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from deltamem.memory import Event
-from deltamem.text.words import normalised
-from synth.person.assembly import SAME_FACT, Relatedness, assemble, labelled_sessions, replay
+from deltamem.text import normalised
+from synth.assembly import SAME_FACT, Relatedness, assemble, labelled_sessions, replay
+from synth.config import Shape
 from synth.records import (
     Career,
     Change,
@@ -43,9 +44,8 @@ from synth.records import (
     Track,
     TrackedFact,
 )
-from synth.rules.session import judge_chain
-from synth.shape import Shape
 from synth.tasks import Filling
+from synth.validators.session import judge_chain
 
 SHAPES = Path(__file__).parents[2] / "configs" / "shape"
 SHAPE = {

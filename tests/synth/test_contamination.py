@@ -11,8 +11,8 @@ from offline_people import people
 from deltamem.errors import DeltaMemError
 from deltamem.sessions import to_json_line
 from eval.data import data_folders
+from synth.assembly import labelled_sessions
 from synth.contamination import contamination, render
-from synth.person.assembly import labelled_sessions
 
 COPIED = "The lighthouse keeper polished every brass lamp before the autumn storm arrived."
 OTHER = "A gardener planted forty tulip bulbs beside the crooked stone wall yesterday morning."

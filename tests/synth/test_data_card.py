@@ -9,7 +9,7 @@ import pytest
 import yaml
 from output_cases import MAKING, person, some_people, write
 
-from synth.personas import LICENCES
+from synth.config import LICENCES
 
 pytestmark = pytest.mark.usefixtures("undrawn")
 

@@ -8,11 +8,11 @@ import pytest
 from synth_runs import settings, synth
 
 from synth.estimate import Sample, Size, estimate, expected_units, measure
-from synth.llm.prompts import system_prompt
-from synth.offline import OfflineWriter
+from synth.llm.writer import system_prompt
+from synth.names import InventedNames
+from synth.offline.writer import OfflineWriter
 from synth.person import write_person
 from synth.personas import draw_personas
-from synth.planning.names import InventedNames
 from synth.tasks import Unit
 
 SAMPLE = Sample({unit: Size(1_000, 200) for unit in Unit}, person_bytes=10_000, answer_bytes=800)

@@ -10,8 +10,8 @@ from output_cases import person, rejected_person, some_people, write
 from rich.console import Console
 
 from deltamem.errors import DeltaMemError
+from synth.json_lines import JsonLinesStore
 from synth.output.inspect import inspect
-from synth.pipeline.store import JsonLinesStore
 
 
 def shown(out: Path, person_id: str | None = None, session: int | None = None, **options: bool) -> str:

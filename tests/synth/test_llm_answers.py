@@ -10,8 +10,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from synth.llm.parsing import FORMAT_RULES, FormatError, parse_answer, without_reasoning
-from synth.llm.schemas import answer_schema
+from synth.llm.writer import FORMAT_RULES, FormatError, answer_schema, parse_answer, without_reasoning
 from synth.records import EventGroup, Evolution, LifeEvent, PlannedFact
 from synth.tasks import Events, Filling, Links, Unit
 

@@ -15,10 +15,10 @@ from scripted_server import Reply, completion, failure, replies, serve, too_long
 
 from deltamem.errors import ContextLengthError, DeltaMemError, LLMError
 from deltamem.llm import Answer
+from synth.config import LLMSettings
+from synth.json_lines import JsonLinesStore
 from synth.llm.pool import EndpointPool
-from synth.llm.settings import LLMSettings
 from synth.llm.writer import LLMWriter
-from synth.pipeline.store import JsonLinesStore
 
 SCHEMA: dict[str, Any] = {"type": "object", "properties": {}, "required": [], "additionalProperties": False}
 

@@ -15,22 +15,19 @@ from omegaconf import OmegaConf
 from scripted_server import Reply, Script, Served, completion, failure, replies, serve, too_long
 
 from deltamem.errors import ContextLengthError
-from synth.llm import prompts as llm_prompts
-from synth.llm.parsing import FORMAT_RULES
+from synth.config import Shape
+from synth.json_lines import JsonLinesStore
+from synth.llm import writer as llm_prompts
 from synth.llm.pool import EndpointPool
-from synth.llm.prompts import opening, prompt_hashes, read_task, repair, system_prompt
-from synth.llm.schemas import answer_schema
-from synth.llm.writer import LLMWriter
-from synth.offline import answer
+from synth.llm.writer import FORMAT_RULES, LLMWriter, answer_schema, opening, prompt_hashes, read_task, repair, system_prompt
+from synth.names import RealNames
+from synth.offline.writer import answer
 from synth.person import write_person
-from synth.pipeline.store import JsonLinesStore
-from synth.planning.names import RealNames
 from synth.records import FixedPart, Person, Persona
-from synth.rules import UNIT_RULES
-from synth.rules.base import Case, Violation, rule
-from synth.shape import Shape
 from synth.tasks import TASKS, FixedTask, Unit
-from synth.writing import Place, Written
+from synth.validators import UNIT_RULES
+from synth.validators.base import Case, Violation, rule
+from synth.writer import UnitId, UnitResult
 
 ROOT = Path(__file__).parents[2]
 
@@ -42,8 +39,8 @@ def store(tmp_path: Path) -> Iterator[JsonLinesStore]:
 
 
 async def write(
-    server: Served, store: JsonLinesStore, *, task: FixedTask = TASK, place: Place = PLACE, seed: int = 1, **changes: Any
-) -> Written[FixedPart]:
+    server: Served, store: JsonLinesStore, *, task: FixedTask = TASK, place: UnitId = PLACE, seed: int = 1, **changes: Any
+) -> UnitResult[FixedPart]:
     settings = llm_settings(server.url, **changes)
     pool = EndpointPool(settings)
     try:
@@ -52,13 +49,15 @@ async def write(
         await pool.close()
 
 
-async def answered(script: Script, store: JsonLinesStore, **changes: Any) -> tuple[Written[FixedPart], list[dict[str, Any]]]:
+async def answered(
+    script: Script, store: JsonLinesStore, **changes: Any
+) -> tuple[UnitResult[FixedPart], list[dict[str, Any]]]:
     with serve(script) as server:
         written = await write(server, store, **changes)
     return written, server.requests
 
 
-def broken(written: Written[FixedPart]) -> list[list[str]]:
+def broken(written: UnitResult[FixedPart]) -> list[list[str]]:
     return [[violation.rule for violation in verdict.violations] for verdict in written.verdicts]
 
 
@@ -192,7 +191,7 @@ async def test_a_rejection_is_not_asked_for_again_either(store: JsonLinesStore) 
     "changes",
     [
         {"seed": 2},
-        {"place": Place(3, 0, "p000003/other")},
+        {"place": UnitId(3, 0, "p000003/other")},
         {"task": TASK.model_copy(update={"persona": "A botanist."})},
         {"model": "other"},
         {"temperature": 0.5},
@@ -283,7 +282,7 @@ async def test_many_at_once_get_their_own_answers(store: JsonLinesStore) -> None
         parts = [FIXED.model_copy(update={"name": f"Mira {number}"}) for number in range(40)]
         tasks = [FixedTask(persona="A botanist.", draft=part) for part in parts]
         written = await asyncio.gather(
-            *(writer.write(task, Place(number, 0, f"{number}")) for number, task in enumerate(tasks))
+            *(writer.write(task, UnitId(number, 0, f"{number}")) for number, task in enumerate(tasks))
         )
         await pool.close()
     assert [each.answer for each in written] == parts

@@ -8,9 +8,8 @@ from synth_runs import files, settings, slow
 
 from deltamem.errors import DeltaMemError
 from deltamem.sessions import read_sessions
-from synth.pipeline.generate import generate
-from synth.pipeline.merge import merge
-from synth.pipeline.store import JsonLinesStore
+from synth.json_lines import JsonLinesStore
+from synth.pipeline import generate, merge
 
 pytestmark = pytest.mark.usefixtures("undrawn")
 

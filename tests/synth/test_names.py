@@ -6,8 +6,7 @@ import pytest
 
 from deltamem.errors import DeltaMemError
 from deltamem.sessions import Split
-from synth.planning.name_pools import REGIONS
-from synth.planning.names import InventedNames, RealNames, invent_name, name_split, surname_split
+from synth.names import REGIONS, InventedNames, RealNames, invent_name, name_split, surname_split
 
 PEOPLE = 100_000
 SPLITS: tuple[Split, Split] = ("train", "heldout")

@@ -16,23 +16,23 @@ from synth_cases import INVENTED_SLOTS, LIMITS, NAME, drawn, invented_names, tex
 from deltamem.errors import DeltaMemError
 from deltamem.memory import Event
 from deltamem.sessions import Split
-from deltamem.text.words import content_stems
-from synth.offline import OfflineWriter, answer, scenes, threads
+from deltamem.text import content_stems
+from synth.config import Range, Shape
+from synth.names import InventedNames, RealNames
+from synth.offline import paper as threads
+from synth.offline import scenes
 from synth.offline.kinds import Kind
-from synth.offline.lives import KINDS, index, scene_of
+from synth.offline.paper import KINDS, index, read_view, scene_of
 from synth.offline.templates import Template, fill
-from synth.offline.threads import read_view
-from synth.offline.tiny import told
-from synth.offline.topics import CLOSERS, OPENERS, POOLS, REPLIES, SMALL_TALK, TOPICS, Topic
+from synth.offline.tiny import CLOSERS, OPENERS, POOLS, REPLIES, SMALL_TALK, TOPICS, Topic, told
 from synth.offline.words import POOLS as PAPER_POOLS
 from synth.offline.words import THINGS, split_of
+from synth.offline.writer import OfflineWriter, answer
 from synth.person import write_person
-from synth.planning.names import InventedNames, RealNames
 from synth.records import Change, Origin, Person, Persona, PlannedChange, Track
-from synth.rules.said import uses
-from synth.shape import Range, Shape
 from synth.tasks import DialogueTask, EventsTask, EvolutionTask, LinksTask, PastEvent, Task
-from synth.writing import Place
+from synth.validators.dialogue import uses
+from synth.writer import UnitId
 
 WORD = re.compile(r"[A-Za-z]+")
 by_topic = pytest.mark.parametrize("topic", TOPICS, ids=lambda topic: topic.name)
@@ -50,7 +50,7 @@ class Recorder(OfflineWriter):
 
     def __init__(self, seed: int) -> None:
         super().__init__(seed)
-        self.asked: list[tuple[Task, object, Place]] = []
+        self.asked: list[tuple[Task, object, UnitId]] = []
 
     async def write(self, task, place):
         written = await super().write(task, place)

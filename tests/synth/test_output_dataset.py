@@ -19,11 +19,11 @@ from deltamem.episode import opening_messages
 from deltamem.errors import DeltaMemError
 from deltamem.memory import Event
 from deltamem.sessions import from_json_line, read_sessions
-from deltamem.training.dataset import export
-from synth.output import write_dataset
+from deltamem.training.data import export
+from synth.assembly import labelled_sessions
+from synth.output.dataset import write_dataset
 from synth.output.files import FILES, read_people
 from synth.output.report import render
-from synth.person.assembly import labelled_sessions
 from synth.records import Exchange, Person
 
 pytestmark = pytest.mark.usefixtures("undrawn")

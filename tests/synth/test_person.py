@@ -16,28 +16,17 @@ import yaml
 
 from deltamem.errors import DeltaMemError
 from deltamem.memory import Event
-from synth.offline import OfflineWriter
-from synth.person import write_person
-from synth.person.assembly import labelled_sessions, replay
-from synth.person.telling import MOST_EXISTING
-from synth.planning.names import InventedNames, RealNames
-from synth.records import Origin, Person, Persona
-from synth.rules import Verdict, Violation, judge_life
-from synth.rules.session import judge_chain
-from synth.shape import Shape
-from synth.tasks import (
-    DialogueTask,
-    Events,
-    EventsTask,
-    Evolution,
-    EvolutionTask,
-    FillingTask,
-    InitialTask,
-    LinksTask,
-    Task,
-    Unit,
-)
-from synth.writing import Place, Writer, Written
+from synth.assembly import labelled_sessions, replay
+from synth.config import Shape
+from synth.names import InventedNames, RealNames
+from synth.offline.writer import OfflineWriter
+from synth.person import MOST_EXISTING, write_person
+from synth.records import Evolution, Origin, Person, Persona
+from synth.tasks import DialogueTask, Events, EventsTask, EvolutionTask, FillingTask, InitialTask, LinksTask, Task, Unit
+from synth.validators import judge_life
+from synth.validators.base import Verdict, Violation
+from synth.validators.session import judge_chain
+from synth.writer import UnitId, UnitResult, Writer
 
 SHAPES = Path(__file__).parents[2] / "configs" / "shape"
 SHAPE = {
@@ -61,12 +50,12 @@ class Wrapper:
     """
 
     inner: Writer = field(default_factory=lambda: OfflineWriter(1))
-    reject: Callable[[Task[Any], Place], bool] = lambda task, place: False
-    fail: Callable[[Task[Any], Place], bool] = lambda task, place: False
+    reject: Callable[[Task[Any], UnitId], bool] = lambda task, place: False
+    fail: Callable[[Task[Any], UnitId], bool] = lambda task, place: False
     delays: random.Random | None = None
-    asked: list[tuple[Task[Any], Place]] = field(default_factory=list)
-    ended: list[Place] = field(default_factory=list)
-    cancelled: list[Place] = field(default_factory=list)
+    asked: list[tuple[Task[Any], UnitId]] = field(default_factory=list)
+    ended: list[UnitId] = field(default_factory=list)
+    cancelled: list[UnitId] = field(default_factory=list)
 
     @property
     def making(self) -> Mapping[str, Any]:
@@ -84,14 +73,14 @@ class Wrapper:
             raise
         self.ended.append(place)
         if self.reject(task, place):
-            return Written(None, (Verdict(("demo.rule",), (BROKEN,)),) * 3, 10, 5)
+            return UnitResult(None, (Verdict(("demo.rule",), (BROKEN,)),) * 3, 10, 5)
         return await self.inner.write(task, place)
 
     def tasks(self, kind):
         return [task for task, _ in self.asked if isinstance(task, kind)]
 
 
-def at(unit: Unit, *indices: int) -> Callable[[Task[Any], Place], bool]:
+def at(unit: Unit, *indices: int) -> Callable[[Task[Any], UnitId], bool]:
     names = {f"{PERSONA.person_id}/{unit}/{index}" for index in indices}
     return lambda task, place: place.name in names
 
@@ -218,7 +207,7 @@ async def test_steps_grow_along_the_graph_and_earlier_sessions_come_first():
     assert steps[Unit.EVENTS] == sorted(steps[Unit.EVENTS])
 
 
-def index(asked: tuple[Task[Any], Place]) -> int:
+def index(asked: tuple[Task[Any], UnitId]) -> int:
     return int(asked[1].name.rsplit("/", 1)[1])
 
 
@@ -273,7 +262,7 @@ async def test_a_life_that_breaks_a_rule_as_a_whole_is_rejected():
                 return written
             *rest, last = written.answer.events
             early = last.model_copy(update={"date": task.past[0].date})
-            return Written(Events(events=(*rest, early)), written.verdicts)
+            return UnitResult(Events(events=(*rest, early)), written.verdicts)
 
     person = await write(Late(), sessions=10)
     assert person.events == person.sessions == ()
@@ -311,7 +300,7 @@ async def test_threads_that_repeat_each_other_are_not_both_kept():
                 return written
             self.memories = self.memories or written.answer.memories
             memories = (*self.memories, *written.answer.memories)[: len(task.events)]
-            return Written(Evolution(method=written.answer.method, memories=memories), written.verdicts)
+            return UnitResult(Evolution(method=written.answer.method, memories=memories), written.verdicts)
 
     person = await write(Same())
     assert len(person.groups) == 1
@@ -357,7 +346,7 @@ async def test_a_session_with_nothing_to_tell_is_rejected():
             if task.unit is not Unit.FILLING:
                 return written
             known = [fact.model_copy(update={"text": task.existing[-1]}) for fact in written.answer.facts]
-            return Written(written.answer.model_copy(update={"facts": tuple(known)}), written.verdicts)
+            return UnitResult(written.answer.model_copy(update={"facts": tuple(known)}), written.verdicts)
 
     person = await write(Repeating())
     assert person.dropped >= 25 * SHAPE["paper"].filling.min
@@ -386,7 +375,7 @@ async def test_a_session_that_breaks_a_rule_as_a_whole_is_not_trained_on():
             if place.name != "p000007/dialogue/4":
                 return written
             turns = tuple(turn.model_copy(update={"user": "Hello there."}) for turn in written.answer.turns)
-            return Written(written.answer.model_copy(update={"turns": turns}), written.verdicts)
+            return UnitResult(written.answer.model_copy(update={"turns": turns}), written.verdicts)
 
     person = await write(Silent(), sessions=6)
     (rejection,) = person.rejections
@@ -425,7 +414,7 @@ async def test_cancelling_a_person_cancels_its_units():
 
 
 async def test_the_account_counts_every_unit_and_attempt():
-    seen: list[tuple[Unit, Written[Any]]] = []
+    seen: list[tuple[Unit, UnitResult[Any]]] = []
     writer = Wrapper(reject=at(Unit.DIALOGUE, 1))
     person = await write(writer, sessions=10, observer=lambda unit, written: seen.append((unit, written)))
     assert len(seen) == len(writer.asked)
@@ -448,7 +437,7 @@ async def test_repaired_answers_count_as_violations():
             if task.unit is not Unit.FIXED:
                 return written
             first = Verdict(("demo.rule",), (BROKEN, BROKEN))
-            return Written(written.answer, (first, *written.verdicts), 7, 8)
+            return UnitResult(written.answer, (first, *written.verdicts), 7, 8)
 
     person = await write(Repaired(), sessions=1)
     assert person.rejections == ()

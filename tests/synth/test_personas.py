@@ -11,8 +11,9 @@ from pydantic import ValidationError
 
 from deltamem.errors import DeltaMemError
 from eval.data import data_folders
-from synth.personas import LICENCES, PersonaSettings, draw_personas, pools, write_generated
-from synth.personas.generator import TOTAL, generate, sentence
+from synth import personas as pools
+from synth.config import LICENCES, PersonaSettings
+from synth.personas import TOTAL, draw_personas, generate, sentence, write_generated
 
 MANY = 100_000
 

@@ -11,10 +11,9 @@ from rule_cases import NAME, broken, edit
 from deltamem.embedding import load_embedder
 from deltamem.memory import Event
 from synth.records import Dialogue, Exchange, PlannedFact
-from synth.rules import judge_answer
-from synth.rules.dialogue import DIALOGUE, SIMILAR
-from synth.rules.said import Said, uses
-from synth.rules.similarity import EmbedderSimilarity
+from synth.validators import judge_answer
+from synth.validators.base import EmbedderSimilarity
+from synth.validators.dialogue import DIALOGUE, SIMILAR, Said, uses
 
 TURNS = tuple(Exchange(user=user, assistant=assistant) for user, assistant in TALK)
 ENTRIES = tuple(PlannedFact(fact_id=f"f{fact}", turn=turn, previous_turn=previous) for fact, turn, previous in PLAN)

@@ -6,8 +6,8 @@ import pytest
 from rule_cases import COFFEE, EVENTS, JUN, NAME, ROWING, VILLAGE, broken, edit, events_case
 
 from synth.records import Change, Domain, Participant, PlannedChange, Track
-from synth.rules import judge_answer
-from synth.rules.events import EVENTS as EVENTS_RULES
+from synth.validators import judge_answer
+from synth.validators.events import EVENTS as EVENTS_RULES
 
 # The events of the answer are 0: Ines is met (new), 1: coffee (partial deletion), 2: swimming (expand), 3: rowing (adjust).
 # The facts of the task are 0: back, 1: Omar, 2: Jun, 3: coffee, 4: rowing, 5: village, 6: the timetable team.

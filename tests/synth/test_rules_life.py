@@ -5,10 +5,10 @@ from datetime import date, datetime
 import pytest
 from rule_cases import COFFEE, EVENTS, JUN, NAME, broken, edit, life_case, paper_shape, shares_shape
 
+from synth.config import Shape
 from synth.records import Change, Domain, Participant, Track
-from synth.rules import judge_life
-from synth.rules.life import LIFE
-from synth.shape import Shape
+from synth.validators import judge_life
+from synth.validators.events import LIFE
 
 [COFFEE_LESS] = EVENTS[2].changes
 LEO = Participant(name="Leo Brandt", relationship="coach")

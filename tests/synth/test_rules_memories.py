@@ -4,8 +4,8 @@ import pytest
 from memory_cases import FURTHER, GROUPS, THREAD, evolution_case, filling_case, links_case, memory
 from rule_cases import NAME, OMAR, broken, edit
 
-from synth.rules import judge_answer
-from synth.rules.memories import EVOLUTION, FILLING, LINKS
+from synth.validators import judge_answer
+from synth.validators.memories import EVOLUTION, FILLING, LINKS
 
 CASES = {"links": links_case, "evolution": evolution_case, "filling": filling_case}
 FIRST = "feels shy about rowing with others in the old boat."

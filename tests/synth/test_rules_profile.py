@@ -17,11 +17,11 @@ from rule_cases import (
 )
 
 from synth.records import Preference, Relationship
-from synth.rules import RULES, judge_answer
-from synth.rules.profile import DYNAMIC as DYNAMIC_RULES
-from synth.rules.profile import FIXED as FIXED_RULES
-from synth.rules.profile import INITIAL as INITIAL_RULES
-from synth.rules.profile import PREFERENCES as PREFERENCES_RULES
+from synth.validators import RULES, judge_answer
+from synth.validators.profile import DYNAMIC as DYNAMIC_RULES
+from synth.validators.profile import FIXED as FIXED_RULES
+from synth.validators.profile import INITIAL as INITIAL_RULES
+from synth.validators.profile import PREFERENCES as PREFERENCES_RULES
 
 CASES = {"fixed": fixed_case, "dynamic": dynamic_case, "preferences": preferences_case, "initial": initial_case}
 PEOPLE, GROUPS = DYNAMIC.relationships, PREFERENCES.groups

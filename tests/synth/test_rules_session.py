@@ -9,7 +9,7 @@ from rule_cases import NAME, OMAR, ROWING, START, broken
 
 from deltamem.memory import Event, Memory, MemoryState, Operation, apply
 from deltamem.sessions import Turn
-from synth.rules.session import SESSION, SplitCheck, judge_chain, judge_session
+from synth.validators.session import SESSION, SplitCheck, judge_chain, judge_session
 
 CLEAN = labelled(ADD, UPDATE, NONE)
 QUIET = labelled()

@@ -5,7 +5,7 @@ import time
 import numpy as np
 import pytest
 
-from synth.rules.similarity import EmbedderSimilarity
+from synth.validators.base import EmbedderSimilarity
 
 
 class Letters:

@@ -8,10 +8,10 @@ import pytest
 from offline_people import shape
 
 from deltamem.errors import DeltaMemError
-from synth.planning.pools import CATEGORIES, DEGREES, GOALS, INDUSTRIES, TRAITS, YOUNGEST
-from synth.planning.skeleton import age, draft_categories, draft_dynamic, draft_fixed
+from synth.config import ProfileLimits, Range
+from synth.planning import age, draft_categories, draft_dynamic, draft_fixed
+from synth.pools import CATEGORIES, DEGREES, GOALS, INDUSTRIES, TRAITS, YOUNGEST
 from synth.records import DynamicPart, FixedPart
-from synth.shape import ProfileLimits, Range
 
 TODAY = date(2026, 2, 1)
 NAMES = ("Kofi Mensah", "Yuki Tanaka", "Lucia Vega", "Omar Haddad")

@@ -7,8 +7,8 @@ import pytest
 from synth_runs import TINY, files, settings, synth
 
 from deltamem.sessions import from_json_line, read_sessions
-from synth.pipeline.generate import generate
-from synth.settings import Shard
+from synth.config import Shard
+from synth.pipeline import generate
 
 
 def test_four_people_from_nothing_to_parquet(tmp_path):

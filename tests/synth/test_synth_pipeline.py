@@ -9,13 +9,11 @@ import pytest
 import synth_runs
 from synth_runs import files, settings, slow
 
-import synth.pipeline.generate
-import synth.pipeline.work
+import synth.pipeline
 from deltamem.errors import DeltaMemError, EmbedderUnavailableError, LLMError
 from deltamem.sessions import read_sessions
-from synth.pipeline.generate import generate
-from synth.pipeline.store import JsonLinesStore
-from synth.pipeline.work import code_hash, is_finished, read_run, work_folder
+from synth.json_lines import JsonLinesStore
+from synth.pipeline import code_hash, generate, is_finished, read_run, work_folder
 from synth.records import Person
 
 pytestmark = pytest.mark.usefixtures("undrawn")
@@ -25,13 +23,13 @@ pytestmark = pytest.mark.usefixtures("undrawn")
 def asked(monkeypatch):
     """Numbers of the people that are written, in the order in which they are begun."""
     numbers = []
-    write_person = synth.pipeline.generate.write_person
+    write_person = synth.person.write_person
 
     async def noting(number, *arguments, **named):
         numbers.append(number)
         return await write_person(number, *arguments, **named)
 
-    monkeypatch.setattr(synth.pipeline.generate, "write_person", noting)
+    monkeypatch.setattr(synth.pipeline, "write_person", noting)
     return numbers
 
 
@@ -39,14 +37,14 @@ def asked(monkeypatch):
 def failing(monkeypatch):
     """People by number whose writing ends in an error, as long as they are in it."""
     errors = {}
-    write_person = synth.pipeline.generate.write_person
+    write_person = synth.person.write_person
 
     async def sometimes(number, *arguments, **named):
         if number in errors:
             raise errors[number]
         return await write_person(number, *arguments, **named)
 
-    monkeypatch.setattr(synth.pipeline.generate, "write_person", sometimes)
+    monkeypatch.setattr(synth.pipeline, "write_person", sometimes)
     return errors
 
 

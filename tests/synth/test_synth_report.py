@@ -10,9 +10,8 @@ import pytest
 from output_cases import contents, person, rejected_person, some_people, write
 
 from deltamem.errors import DeltaMemError
-from synth.output.life import life
-from synth.output.report import shown_person, write_report
-from synth.rules import RULES
+from synth.output.report import life, shown_person, write_report
+from synth.validators import RULES
 
 EVIL = "<script>alert('x')</script> & \"quoted\""
 

@@ -19,20 +19,20 @@ from synth_runs import files, synth
 from vllm_server import NAME, serve, vllm_python, write_tiny_model
 
 from deltamem.episode import EpisodeConfig
-from synth.llm.parsing import FORMAT_RULES, SCHEMA, TRUNCATED
+from synth.config import PersonaSettings, Range, Shape
+from synth.json_lines import JsonLinesStore
 from synth.llm.pool import EndpointPool
-from synth.llm.writer import LLMWriter
-from synth.offline import OfflineWriter
-from synth.output import write_dataset
+from synth.llm.writer import FORMAT_RULES, SCHEMA, TRUNCATED, LLMWriter
+from synth.names import InventedNames
+from synth.offline.writer import OfflineWriter
+from synth.output.dataset import write_dataset
 from synth.person import write_person
-from synth.personas import PersonaSettings, draw_personas
-from synth.pipeline.store import JsonLinesStore
-from synth.planning.names import InventedNames
+from synth.personas import draw_personas
 from synth.records import Person, Record
-from synth.rules import UNIT_RULES, Verdict
-from synth.shape import Range, Shape
 from synth.tasks import AnswerT, Task, Unit
-from synth.writing import Place, Writer, Written
+from synth.validators import UNIT_RULES
+from synth.validators.base import Verdict
+from synth.writer import UnitId, UnitResult, Writer
 
 PYTHON = vllm_python()
 pytestmark = [
@@ -56,7 +56,7 @@ class Recorder(OfflineWriter):
         super().__init__(1)
         self.tasks: dict[Unit, Task[Any]] = {}
 
-    async def write(self, task: Task[AnswerT], place: Place) -> Written[AnswerT]:
+    async def write(self, task: Task[AnswerT], place: UnitId) -> UnitResult[AnswerT]:
         self.tasks.setdefault(task.unit, task)
         return await super().write(task, place)
 
@@ -68,7 +68,7 @@ class HalfRandom(OfflineWriter):
         super().__init__(1)
         self.llm = llm
 
-    async def write(self, task: Task[AnswerT], place: Place) -> Written[AnswerT]:
+    async def write(self, task: Task[AnswerT], place: UnitId) -> UnitResult[AnswerT]:
         if task.unit in (Unit.EVOLUTION, Unit.DIALOGUE) or place.name.endswith("/filling/0"):
             return await self.llm.write(task, place)
         return await super().write(task, place)
@@ -129,9 +129,9 @@ async def test_vllm_takes_all_nine_schemas_and_the_rules_reject_what_it_writes(u
     pool = EndpointPool(settings)
     await pool.check()
 
-    async def ask(unit: Unit) -> list[Written[Any]]:
+    async def ask(unit: Unit) -> list[UnitResult[Any]]:
         writer = LLMWriter(settings, pool, stores[unit], seed=1)
-        places = [Place(number, 0, f"p{number:06d}/{unit}/0") for number in range(PLACES)]
+        places = [UnitId(number, 0, f"p{number:06d}/{unit}/0") for number in range(PLACES)]
         return await asyncio.gather(*(writer.write(recorder.tasks[unit], place) for place in places))
 
     units = dict(zip(Unit, await asyncio.gather(*map(ask, Unit)), strict=True))

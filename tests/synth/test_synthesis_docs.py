@@ -5,10 +5,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-from synth.output.files import FILES
-from synth.output.tables import rule_rows
-from synth.rules import RULES
+from synth.output.files import FILES, rule_rows
 from synth.tasks import Unit
+from synth.validators import RULES
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "synthesis.md").read_text(encoding="utf-8")

@@ -12,10 +12,9 @@ from hypothesis import strategies as st
 from offline_people import shape
 
 from deltamem.errors import DeltaMemError
-from synth.planning.scaling import scaled, scaled_maximum, scaled_minimum, span_days
-from synth.planning.timeline import plan_events
+from synth.config import InitialCounts, Quotas, Range, Shape, Shares
+from synth.planning import plan_events, scaled, scaled_maximum, scaled_minimum, span_days
 from synth.records import Change, Domain, EventSlot, Track, TrackedFact
-from synth.shape import InitialCounts, Quotas, Range, Shape, Shares
 
 START = datetime(2026, 1, 20, 9)
 COUNTS = (1, 2, 3, 5, 25, 60)

@@ -23,13 +23,12 @@ from rule_model import RulePolicy
 from trust_checks import replay_journal
 
 import deltamem.manager
-from deltamem.bank.owned import OwnedBank
-from deltamem.bank.snapshot import SnapshotBank
-from deltamem.bank.store import MemoryStore
-from deltamem.files import atomic_writer
-from deltamem.journal.owner_journal import OwnerJournal
+from deltamem.bank.base import SnapshotBank
+from deltamem.bank.store import MemoryStore, UserStore
+from deltamem.journal.journal import OwnerJournal
 from deltamem.journal.transfer import import_owner
 from deltamem.manager import ManagerSettings, MemoryManager
+from deltamem.runs import atomic_writer
 from deltamem.sessions import Session, Turn
 
 OWNERS = ("ann", "bob")
@@ -110,8 +109,8 @@ async def ingest(store: MemoryStore, count: int, acks: int) -> None:
 
 
 def main(job: str, folder: Path, count: int) -> None:
-    from deltamem.bank.chroma import bank as chroma_bank
-    from deltamem.bank.chroma import index as chroma
+    from deltamem.bank import chroma
+    from deltamem.bank import chroma as chroma_bank
 
     stage = Stage(folder)
     chroma.ChromaIndex.bank.__kwdefaults__["flush_every"] = FLUSH_EVERY
@@ -119,8 +118,8 @@ def main(job: str, folder: Path, count: int) -> None:
     OwnerJournal.forget = stage.during("forget", OwnerJournal.forget)  # type: ignore[method-assign]
     chroma_bank.ChromaBank._flush = stage.during("flush", chroma_bank.ChromaBank._flush)  # type: ignore[method-assign]
     chroma_bank.ChromaBank.purge = stage.during("purge", chroma_bank.ChromaBank.purge)  # type: ignore[method-assign]
-    deltamem.manager.import_owner = stage.during("import", import_owner)  # type: ignore[attr-defined]
-    OwnedBank.reload = stage.during("reload", OwnedBank.reload)  # type: ignore[method-assign]
+    deltamem.journal.transfer.import_owner = stage.during("import", import_owner)  # type: ignore[attr-defined]
+    UserStore.reload = stage.during("reload", UserStore.reload)  # type: ignore[method-assign]
     chroma.build = stage.during("rebuild", chroma.build)  # type: ignore[assignment]
     acks = os.open(f"{folder}.acks", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     with stage.during("open", MemoryStore.open)(folder, WordEmbedder()) as store:

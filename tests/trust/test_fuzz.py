@@ -16,17 +16,16 @@ from model_outputs import INJECTIONS, KINDS, ODD_TEXTS, Outputs, model_outputs
 from trust_checks import check_explained, check_journal
 
 from deltamem.bank.store import MemoryStore
-from deltamem.episode import Message
+from deltamem.dedup import KnownTexts, drop_known
+from deltamem.episode import Message, read_turn
 from deltamem.errors import DeltaMemError
+from deltamem.ingest import Outcome, take_step
 from deltamem.journal.journal import Journal
 from deltamem.journal.records import EntryKind
 from deltamem.manager import ManagerSettings, MemoryManager
 from deltamem.memory import MemoryState, fresh_ids
 from deltamem.policy import Completion
-from deltamem.protocol import read_turn
 from deltamem.sessions import Session, Turn
-from deltamem.text.recall import KnownTexts, settle
-from deltamem.transition import Outcome, take_step
 
 SEED = 20260405
 START = datetime(2026, 4, 5, 20, 1)
@@ -69,7 +68,7 @@ def test_twenty_thousand_outputs_through_parser_and_apply(record_property: Calla
                     assert turn.queries or violations
                     continue
                 dialogue = [Turn("user", text[:200]), Turn("assistant", "I see.")]
-                settled = settle(
+                settled = drop_known(
                     turn.operations,
                     known=known,
                     neighbours={},

@@ -16,9 +16,9 @@ from rule_model import RulePolicy
 from trust_checks import ID, export_text, replay_journal
 
 from deltamem.bank.store import MemoryStore
+from deltamem.ingest import Outcome
 from deltamem.manager import ManagerSettings, MemoryManager
 from deltamem.sessions import Turn
-from deltamem.transition import Outcome
 
 START = datetime(2026, 4, 5, 20, 1)
 T = TypeVar("T")

@@ -17,22 +17,24 @@ from episode_texts import WordEmbedder
 from rule_model import RulePolicy
 from trust_checks import check_journal
 
-import deltamem.history
+import deltamem.journal.journal
 import deltamem.manager
-import deltamem.sync
-from deltamem.bank import overlay, owned, protocol, snapshot, store
-from deltamem.bank.chroma import bank as chroma_bank
-from deltamem.bank.chroma import collection as chroma_collection
-from deltamem.bank.chroma import index as chroma
+from deltamem.bank import base as overlay
+from deltamem.bank import base as protocol
+from deltamem.bank import base as snapshot
+from deltamem.bank import chroma, store
+from deltamem.bank import chroma as chroma_bank
+from deltamem.bank import chroma as chroma_collection
+from deltamem.bank import store as owned
 from deltamem.bank.store import MemoryStore
 from deltamem.episode import Message
 from deltamem.errors import DeltaMemError
-from deltamem.history import History
-from deltamem.journal import journal, owner_view
-from deltamem.manager import ManagerSettings, MemoryManager
+from deltamem.journal import journal
+from deltamem.journal import journal as owner_view
+from deltamem.journal.journal import History
+from deltamem.manager import ManagerSettings, MemoryManager, SyncMemoryManager
 from deltamem.policy import Completion
 from deltamem.sessions import Session, Turn
-from deltamem.sync import SyncMemoryManager
 
 START = datetime(2026, 4, 5, 20, 1)
 NAMES = ("a", "a ", "A", "a/b", "..", "ann\n", "名", "o'b\"n; --", hashlib.sha256(b"a").hexdigest(), "x" * 5_000)
@@ -138,7 +140,7 @@ def check_files(folder: Path, owners: int) -> None:
     assert not [path for path, held in index.items() if NAMES[-1][:100].encode() in held]
     everything = b"".join(path.read_bytes() for path in folder.rglob("*") if path.is_file())
     assert CANARIES[NAMES[6]].encode() not in everything and CANARIES[NAMES[0]].encode() in everything
-    from deltamem.bank.chroma.index import ChromaIndex
+    from deltamem.bank.chroma import ChromaIndex
 
     opened = ChromaIndex.open(folder / "index")
     assert len(opened.collections()) == owners
@@ -190,12 +192,12 @@ def _methods(kind: type) -> Iterator[tuple[str, Callable[..., object]]]:
         (MemoryManager, "owner"),
         (SyncMemoryManager, "make"),
         (History, "journal"),
-        (owned.OwnedBank, "bank"),
+        (owned.UserStore, "bank"),
         (journal.OwnerJournal, "name"),
         (snapshot.SnapshotBank, "owner"),
         (overlay.OverlayBank, "base"),
         (chroma_bank.ChromaBank, "committed"),
-        (chroma_collection.CommittedBank, "owner"),
+        (chroma_collection.ChromaCollection, "owner"),
     ],
 )
 def test_what_is_bound_to_an_owner_takes_no_other(kind: type, binding: str) -> None:
@@ -222,7 +224,16 @@ def test_nothing_searches_without_an_owner() -> None:
     }
     bound |= {"History", "OwnerJournal", "OwnerView", "OwnedBank", "ReadableBank"}
 
-    modules = [deltamem.manager, deltamem.sync, deltamem.history, chroma, chroma_bank, chroma_collection, journal, overlay]
+    modules = [
+        deltamem.manager,
+        deltamem.manager,
+        deltamem.journal.journal,
+        chroma,
+        chroma_bank,
+        chroma_collection,
+        journal,
+        overlay,
+    ]
     modules += [owned, owner_view, protocol, snapshot, store]
     questions = {"search", "search_many", "state", "history", "blame", "vectors", "entries", "dialogue", "dialogues"}
     found = {

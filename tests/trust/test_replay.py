@@ -20,12 +20,12 @@ from episode_texts import WordEmbedder
 from rule_model import RulePolicy
 from trust_checks import check_journal, export_text
 
-from deltamem.bank.protocol import Hit
+from deltamem.bank.base import Hit
 from deltamem.bank.store import MemoryStore
 from deltamem.errors import DeltaMemError
+from deltamem.ingest import Outcome
 from deltamem.manager import ManagerSettings, MemoryManager
 from deltamem.sessions import Session, Turn
-from deltamem.transition import Outcome
 
 START = datetime(2026, 4, 5, 20, 1)
 QUERIES = ("Ann's thing 3 is", "Ann's other 1", "value12 value13", "nothing like it", "Ann")

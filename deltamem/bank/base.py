@@ -1,0 +1,357 @@
+"""What every memory bank offers, exact search over a snapshot, and changes laid over another bank."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
+from typing import NamedTuple, Protocol, runtime_checkable
+
+import numpy as np
+import numpy.typing as npt
+
+from deltamem.embedding import Embedder, Vectors
+from deltamem.memory import Memory, MemoryState
+
+
+class Hit(NamedTuple):
+    """A memory that a search returned.
+
+    Attributes:
+        memory: The memory as it stands now.
+        similarity: Cosine similarity to the query, in [-1, 1].
+    """
+
+    memory: Memory
+    similarity: float
+
+
+class ReadableBank(Protocol):
+    """What searching one owner's memories needs."""
+
+    @property
+    def owner(self) -> str:
+        """Whose memories these are."""
+        ...
+
+    @property
+    def position(self) -> int:
+        """The journal position that the state stands for; 0 for a state that no journal describes."""
+        ...
+
+    @property
+    def state(self) -> MemoryState:
+        """The memories."""
+        ...
+
+    def search(self, query_vectors: Vectors, k: int) -> list[list[Hit]]:
+        """Find the `k` most similar memories for each query.
+
+        Args:
+            query_vectors: Unit vectors, shape ``(queries, dim)``.
+            k: How many memories a query returns at most.
+
+        Returns:
+            One list a query, by falling similarity; equal similarities keep the order of the state.
+        """
+        ...
+
+    def vectors(self, memory_ids: Sequence[str]) -> Vectors:
+        """The unit vectors of some memories, shape ``(len(memory_ids), dim)``.
+
+        Raises:
+            KeyError: If a memory is not in the bank.
+        """
+        ...
+
+
+@runtime_checkable
+class MemoryBank(ReadableBank, Protocol):
+    """Where one owner's memory state lives and is searched. There is no bank without an owner."""
+
+    def update(self, state: MemoryState, vectors: Mapping[str, Vectors], position: int) -> None:
+        """Replace the state.
+
+        Args:
+            state: The next state.
+            vectors: The unit vector, shape ``(dim,)``, of every memory that is new or whose text has changed, by id.
+            position: The journal position that the next state stands for.
+
+        Raises:
+            ValueError: If a vector is missing or has the wrong shape; the bank is unchanged.
+        """
+        ...
+
+    def purge(self) -> None:
+        """Make the vectors of removed memories and former texts unrecoverable, in memory and on disk."""
+        ...
+
+
+def merge_hits(rankings: Iterable[Sequence[Hit]]) -> list[Memory]:
+    """Join the results of several queries as `search_memory` shows them.
+
+    Returns:
+        Memories in the order of the queries and, within a query, of its ranking; a memory that an earlier query returned is
+        not repeated.
+    """
+    return list(dict.fromkeys(hit.memory for ranking in rankings for hit in ranking))
+
+
+def stale_ids(before: MemoryState, after: MemoryState) -> list[str]:
+    """Ids whose vector has to be computed when `after` replaces `before`: new memories and changed texts."""
+    return [
+        memory_id
+        for memory_id, memory in after.items()
+        # Most memories are the same object before and after.
+        if (old := before.get(memory_id)) is not memory and (old is None or old.text != memory.text)
+    ]
+
+
+def fresh_vectors(before: MemoryState, after: MemoryState, vectors: Mapping[str, Vectors], dim: int) -> dict[str, Vectors]:
+    """The vectors of the `stale_ids` of an update.
+
+    Args:
+        before: The state that is replaced.
+        after: The next state.
+        vectors: Vectors by memory id; more than needed does no harm.
+        dim: Length of the vectors that the bank holds; 0 if it holds none.
+
+    Raises:
+        ValueError: If a vector is missing, or is not of shape ``(dim,)``.
+    """
+    fresh: dict[str, Vectors] = {}
+    for memory_id in stale_ids(before, after):
+        if memory_id not in vectors:
+            raise ValueError(f"memory {memory_id!r} is new or changed but has no vector")
+        vector = np.asarray(vectors[memory_id], dtype=np.float32)
+        dim = dim or vector.size
+        if vector.shape != (dim,):
+            raise ValueError(f"the vector of memory {memory_id!r} has shape {vector.shape}, expected ({dim},)")
+        fresh[memory_id] = vector
+    return fresh
+
+
+_SORT_WHOLE = 2_048
+"""Up to this many memories sorting them all is faster than selecting the best first."""
+
+
+class _View(NamedTuple):
+    """What a search reads: replaced as a whole, so a search in another thread sees the old or the new one."""
+
+    state: MemoryState
+    memories: tuple[Memory, ...]
+    vectors: Vectors
+    position: int
+
+
+class SnapshotBank:
+    """An owner's memory state with the vectors of its texts.
+
+    `update` makes new arrays and never writes into the old ones, so any number of rollouts may share one instance, and
+    forks share their arrays until one of them is updated.
+    """
+
+    def __init__(self, owner: str, state: MemoryState, vectors: Vectors, position: int = 0) -> None:
+        """Bind a state to its vectors.
+
+        Args:
+            owner: Whose memories these are.
+            state: The memories.
+            vectors: Unit vectors, shape ``(len(state), dim)``, row i for the i-th memory.
+            position: The journal position that the state stands for.
+
+        Raises:
+            ValueError: If the number of rows differs from the number of memories.
+        """
+        if len(vectors) != len(state):
+            raise ValueError(f"{len(vectors)} vectors for {len(state)} memories")
+        self.owner = owner
+        self._view = _View(state, state.memories, vectors, position)
+
+    @classmethod
+    def build(cls, owner: str, state: MemoryState, embedder: Embedder) -> SnapshotBank:
+        """Embed the texts of a state and build the bank over it."""
+        return cls(owner, state, embedder.documents([memory.text for memory in state.memories]))
+
+    @property
+    def state(self) -> MemoryState:
+        """The memories."""
+        return self._view.state
+
+    @property
+    def position(self) -> int:
+        """The journal position that the state stands for."""
+        return self._view.position
+
+    def fork(self) -> SnapshotBank:
+        """A bank of its own over the same arrays; updating one does not show in the other."""
+        return SnapshotBank(self.owner, self._view.state, self._view.vectors, self._view.position)
+
+    def search(self, query_vectors: Vectors, k: int) -> list[list[Hit]]:
+        """Find the `k` most similar memories for each query, see `MemoryBank.search`. Exact."""
+        _, memories, vectors, _ = self._view
+        if not memories or not len(query_vectors):
+            return [[] for _ in query_vectors]
+        similarity = query_vectors @ vectors.T
+        return [[Hit(memories[row], float(values[row])) for row in best_rows(values, k)] for values in similarity]
+
+    def vectors(self, memory_ids: Sequence[str]) -> Vectors:
+        """The unit vectors of some memories, shape ``(len(memory_ids), dim)``."""
+        view = self._view
+        row = {memory_id: index for index, memory_id in enumerate(view.state)}
+        return view.vectors[[row[memory_id] for memory_id in memory_ids]]
+
+    def update(self, state: MemoryState, vectors: Mapping[str, Vectors], position: int) -> None:
+        """Replace the state, see `MemoryBank.update`.
+
+        Raises:
+            ValueError: If a vector is missing or has the wrong shape; the bank is unchanged.
+        """
+        old = self._view
+        fresh = fresh_vectors(old.state, state, vectors, old.vectors.shape[1] if old.memories else 0)
+        row = {memory_id: index for index, memory_id in enumerate(old.state)}
+        dim = next(iter(fresh.values())).size if fresh else old.vectors.shape[1]
+        matrix = np.empty((len(state), dim), dtype=np.float32)
+        kept = [(index, row[memory_id]) for index, memory_id in enumerate(state) if memory_id not in fresh]
+        if kept:
+            targets, sources = zip(*kept, strict=True)
+            matrix[list(targets)] = old.vectors[list(sources)]
+        for index, memory_id in enumerate(state):
+            if memory_id in fresh:
+                matrix[index] = fresh[memory_id]
+        self._view = _View(state, state.memories, matrix, position)
+
+    def purge(self) -> None:
+        """Nothing to do: an update leaves no vector behind."""
+
+
+def best_rows(similarity: Vectors, k: int) -> npt.NDArray[np.intp]:
+    """Rows of the `k` largest values, falling; equal values keep their order.
+
+    Args:
+        similarity: Shape ``(rows,)``.
+        k: How many rows at most.
+    """
+    rows = len(similarity)
+    if rows <= _SORT_WHOLE or not 0 < k < rows:
+        return np.argsort(-similarity, kind="stable")[:k]
+    least = np.partition(similarity, rows - k)[rows - k]
+    candidates = np.flatnonzero(similarity >= least)
+    return candidates[np.argsort(-similarity[candidates], kind="stable")[:k]]
+
+
+_ROUNDING = 1e-6
+"""Two computations of one cosine of float32 vectors differ by less."""
+
+
+class Changes(NamedTuple):
+    """What lies over the base.
+
+    Attributes:
+        state: The state as it stands.
+        position: The journal position that it stands for.
+        hidden: Ids of the base whose vectors no longer count: removed or rewritten memories.
+        vectors: The vectors of memories that are not, or not like this, in the base.
+        matrix: The same vectors, shape ``(len(vectors), dim)``.
+    """
+
+    state: MemoryState
+    position: int
+    hidden: frozenset[str]
+    vectors: Mapping[str, Vectors]
+    matrix: Vectors
+
+
+class OverlayBank:
+    """A view of a bank with changes of its own; the base is only read, so many overlays may share it.
+
+    The base must not change while overlays lie over it. Memories that both have in common must stand in the same order in
+    both states, which holds for states ordered by the number of their ids.
+    """
+
+    def __init__(self, base: ReadableBank) -> None:
+        """Begin with the state of `base`."""
+        self.owner = base.owner
+        self._base = base
+        self._changes = Changes(base.state, base.position, frozenset(), {}, np.zeros((0, 0), dtype=np.float32))
+
+    @property
+    def state(self) -> MemoryState:
+        """The memories."""
+        return self._changes.state
+
+    @property
+    def position(self) -> int:
+        """The journal position that the state stands for."""
+        return self._changes.position
+
+    @property
+    def changes(self) -> Changes:
+        """What lies over the base; immutable."""
+        return self._changes
+
+    def search(self, query_vectors: Vectors, k: int) -> list[list[Hit]]:
+        """Find the `k` most similar memories for each query, see `MemoryBank.search`. As exact as the base."""
+        state, _, hidden, vectors, matrix = self._changes
+        below = self._base.search(query_vectors, k + len(hidden))
+        ids = list(vectors)
+        rankings = []
+        for query, found in zip(query_vectors, below, strict=True):
+            # The memory comes from the overlay's state: its time may have changed although its text has not.
+            hits = [Hit(state[hit.memory.id], hit.similarity) for hit in found if hit.memory.id not in hidden]
+            if ids:
+                similarity = matrix @ query
+                hits += [Hit(state[ids[row]], float(similarity[row])) for row in best_rows(similarity, k)]
+            rankings.append(ranked(hits, state)[:k])
+        return rankings
+
+    def vectors(self, memory_ids: Sequence[str]) -> Vectors:
+        """The unit vectors of some memories, shape ``(len(memory_ids), dim)``.
+
+        Raises:
+            KeyError: If a memory is not in the bank.
+        """
+        state, own = self._changes.state, self._changes.vectors
+        for memory_id in memory_ids:
+            if memory_id not in state:
+                raise KeyError(memory_id)
+        below = [memory_id for memory_id in memory_ids if memory_id not in own]
+        rows = dict(zip(below, self._base.vectors(below), strict=True)) if below else {}
+        found = [own[memory_id] if memory_id in own else rows[memory_id] for memory_id in memory_ids]
+        return np.stack(found) if found else self._base.vectors([])
+
+    def update(self, state: MemoryState, vectors: Mapping[str, Vectors], position: int) -> None:
+        """Replace the state, see `MemoryBank.update`.
+
+        Raises:
+            ValueError: If a vector is missing or has the wrong shape; the bank is unchanged.
+        """
+        old = self._changes
+        fresh = fresh_vectors(old.state, state, vectors, old.matrix.shape[1])
+        own = {memory_id: vector for memory_id, vector in old.vectors.items() if memory_id in state} | fresh
+        gone = (old.state.keys() - state.keys()) | fresh.keys()
+        hidden = old.hidden | {memory_id for memory_id in gone if memory_id in self._base.state}
+        # In the order of the state, so that equal similarities are cut off in that order too.
+        own = {memory_id: own[memory_id] for memory_id in state if memory_id in own}
+        matrix = np.stack(list(own.values())) if own else old.matrix[:0]
+        self._changes = Changes(state, position, frozenset(hidden), own, matrix)
+
+    def purge(self) -> None:
+        """Nothing to do: the overlay keeps no former vector, and the base is not its to change."""
+
+
+def ranked(hits: Iterable[Hit], state: MemoryState) -> list[Hit]:
+    """Sort hits by falling similarity, equal ones in the order of the state.
+
+    The hits come from different sums over the same numbers, so "equal" means: no further than rounding from the one before.
+    """
+    falling = sorted(hits, key=lambda hit: -hit.similarity)
+    if all(one.similarity - next_one.similarity > _ROUNDING for one, next_one in pairwise(falling)):
+        return falling
+    result: list[Hit] = []
+    tied: list[Hit] = []
+    for hit in falling:
+        if tied and tied[-1].similarity - hit.similarity > _ROUNDING:
+            result += sorted(tied, key=lambda one: state.place(one.memory.id))
+            tied = []
+        tied.append(hit)
+    return result + sorted(tied, key=lambda one: state.place(one.memory.id))

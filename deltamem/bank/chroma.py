@@ -1,0 +1,867 @@
+"""The Chroma index: one collection an owner, derived from the journal and repaired from it."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from enum import Enum, auto
+from hashlib import blake2b, sha256
+from pathlib import Path
+from typing import Any, NamedTuple, cast
+from urllib.parse import urlsplit
+
+import chromadb
+import numpy as np
+from chromadb.api import ClientAPI
+from chromadb.api.client import Client
+from chromadb.api.collection_configuration import CreateCollectionConfiguration, CreateHNSWConfiguration
+from chromadb.config import Settings
+from chromadb.errors import NotFoundError
+
+from deltamem.bank import chroma_files
+from deltamem.bank.base import Hit, OverlayBank, ReadableBank, SnapshotBank, ranked
+from deltamem.embedding import Vectors
+from deltamem.errors import DeltaMemError
+from deltamem.memory import Memory, MemoryState
+
+
+class SharedLock:
+    """Readers share it, a writer has it alone; a waiting writer goes before new readers. Not reentrant."""
+
+    def __init__(self) -> None:
+        """Make a free lock."""
+        self._changed = threading.Condition()
+        self._readers = 0
+        self._writing = False
+        self._writers_waiting = 0
+
+    @contextmanager
+    def shared(self) -> Iterator[None]:
+        """Hold it together with other readers."""
+        with self._changed:
+            while self._writing or self._writers_waiting:
+                self._changed.wait()
+            self._readers += 1
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._readers -= 1
+                self._changed.notify_all()
+
+    @contextmanager
+    def exclusive(self) -> Iterator[None]:
+        """Hold it alone."""
+        with self._changed:
+            self._writers_waiting += 1
+            try:
+                while self._writing or self._readers:
+                    self._changed.wait()
+            finally:
+                self._writers_waiting -= 1
+                # An interrupted wait must not leave readers waiting for a writer that is gone.
+                self._changed.notify_all()
+            self._writing = True
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._writing = False
+                self._changed.notify_all()
+
+
+EMPTY = "0" * 32
+"""Fingerprint of nothing."""
+
+
+def fingerprint(items: Iterable[tuple[str, bytes | Vectors]]) -> str:
+    """Hash a set of (id, content) pairs; their order does not matter.
+
+    It notices damage and mix-ups, and is no protection against somebody who constructs a collision.
+
+    Args:
+        items: Ids and contents, no pair twice.
+
+    Returns:
+        32 hexadecimal digits: the exclusive or of the pairs' hashes.
+    """
+    total = 0
+    for name, content in items:
+        data = content if isinstance(content, bytes) else content.tobytes()
+        total ^= int.from_bytes(blake2b(name.encode() + b"\0" + data, digest_size=16).digest(), "big")
+    return f"{total:032x}"
+
+
+def combine(*fingerprints: str) -> str:
+    """Join the fingerprints of disjoint sets; combining with a part once more takes that part out again."""
+    total = 0
+    for value in fingerprints:
+        total ^= int(value, 16)
+    return f"{total:032x}"
+
+
+def of_texts(memories: Iterable[Memory]) -> str:
+    """The fingerprint of memories' ids and texts."""
+    return fingerprint((memory.id, memory.text.encode()) for memory in memories)
+
+
+POSITION = "position"
+EMBEDDER = "embedder"
+TEXTS = "texts"
+EMBEDDINGS = "vectors"
+BUILDING = -1
+"""Position of a collection that is not complete yet."""
+
+# Chosen by measurement, see `benchmarks/search.py`.
+HNSW = CreateHNSWConfiguration(space="ip", max_neighbors=32, ef_construction=200, ef_search=200)
+_SPARE = 16
+"""Hits asked for beyond k: so many memories tied at the cut-off are still ordered as the state orders them."""
+_BATCH = 1_000
+"""Rows of one request; Chroma takes some thousands at most."""
+
+
+class IndexUnavailableError(DeltaMemError):
+    """Chroma did not do what it was asked; memories are safe in the journal."""
+
+
+Use = Callable[[str], AbstractContextManager[chromadb.Collection]]
+"""Gives a collection by name; what Chroma raises meanwhile becomes an `IndexUnavailableError`."""
+
+
+def client_settings() -> Settings:
+    """Settings of every client: no telemetry, and a file ``.env`` in the working directory is not for us."""
+    return Settings(anonymized_telemetry=False, _env_file=None)  # type: ignore[call-arg]
+
+
+def collection_name(owner: str, namespace: str = "") -> str:
+    """The name of an owner's collection: Chroma restricts names, and a hash does not tell whose it is.
+
+    Args:
+        owner: Whose collection.
+        namespace: Tells apart the owners of several stores that share one Chroma server.
+    """
+    return f"owner-{sha256(f'{namespace}/{owner}'.encode()).hexdigest()[:32]}"
+
+
+def create_collection(client: ClientAPI, name: str, embedder_name: str) -> chromadb.Collection:
+    """Make an empty collection that counts as incomplete."""
+    return client.create_collection(
+        name,
+        metadata={POSITION: BUILDING, EMBEDDER: embedder_name},
+        configuration=CreateCollectionConfiguration(hnsw=HNSW),
+        embedding_function=None,
+    )
+
+
+def read_vectors(collection: chromadb.Collection, memory_ids: Sequence[str] | None = None) -> tuple[list[str], Vectors]:
+    """Read vectors back, byte for byte as they were written.
+
+    Args:
+        collection: The collection.
+        memory_ids: Which; by default all. Ids that it does not hold are left out.
+
+    Returns:
+        Ids and vectors, shape ``(ids, dim)``, in no particular order.
+    """
+    wanted = collection.get(include=[])["ids"] if memory_ids is None else memory_ids
+    ids: list[str] = []
+    parts: list[Vectors] = []
+    for batch in batches(wanted):
+        found = collection.get(ids=batch, include=["embeddings"])
+        if found["ids"]:
+            ids += found["ids"]
+            parts.append(np.asarray(found["embeddings"], dtype=np.float32))
+    return ids, np.concatenate(parts) if parts else np.zeros((0, 0), dtype=np.float32)
+
+
+def write_vectors(collection: chromadb.Collection, ids: Sequence[str], vectors: Vectors) -> None:
+    """Write vectors, shape ``(ids, dim)``, in batches."""
+    for rows in batches(range(len(ids))):
+        collection.upsert(ids=[ids[row] for row in rows], embeddings=vectors[rows])
+
+
+class ChromaCollection:
+    """The part of a bank that Chroma holds. Not safe for writing and searching at once; see `ChromaBank`."""
+
+    def __init__(self, use: Use, owner: str, name: str, embedder_name: str) -> None:
+        """Describe an owner's collection of a certain name that is empty and incomplete; `adopt` tells what it holds."""
+        self.owner = owner
+        self.name = name
+        self.state = MemoryState()
+        self.position = BUILDING
+        self._use = use
+        self._embedder_name = embedder_name
+        self._texts: str | None = None
+        self._embeddings: str | None = EMPTY
+        self._unsettled = 0  # rows that a failed write may or may not have changed
+
+    def inspect(self) -> tuple[Mapping[str, Any], int]:
+        """The collection's metadata as they are in the database, and how many vectors it holds.
+
+        Raises:
+            IndexUnavailableError: If Chroma fails.
+        """
+        with self._use(self.name) as collection:
+            return dict(collection.metadata or {}), collection.count()
+
+    def held_ids(self) -> frozenset[str]:
+        """The ids of the vectors that the collection holds; takes a second for 100,000.
+
+        Raises:
+            IndexUnavailableError: If Chroma fails.
+        """
+        with self._use(self.name) as collection:
+            return frozenset(collection.get(include=[])["ids"])
+
+    def adopt(self, state: MemoryState, position: int, metadata: Mapping[str, Any]) -> None:
+        """Take over what a collection already holds, as its metadata tell.
+
+        Args:
+            state: The state; empty if the collection is behind and `write` follows.
+            position: The journal position that it stands for.
+            metadata: Of the collection.
+        """
+        self.state, self.position = state, position
+        self._texts = str(metadata[TEXTS]) if state else None
+        # Two fingerprints are left by a crash between announcement and completion.
+        announced = str(metadata[EMBEDDINGS]).split()
+        self._embeddings = announced[0] if len(announced) == 1 else None
+
+    def search(self, query_vectors: Vectors, k: int) -> list[list[Hit]]:
+        """Find the `k` most similar memories for each query, see `MemoryBank.search`; approximate.
+
+        After a failed `write` rows that it was to change may be missing or changed; `ChromaBank` does not look at those.
+
+        Raises:
+            IndexUnavailableError: If Chroma fails.
+        """
+        wanted = min(len(self.state), k + _SPARE)
+        if not wanted or not len(query_vectors):
+            return [[] for _ in query_vectors]
+        asked = wanted + self._unsettled
+        try:
+            with self._use(self.name) as collection:
+                found = collection.query(query_embeddings=query_vectors, n_results=asked, include=["distances"])
+        except IndexUnavailableError:
+            # HNSW refuses when it cannot reach enough rows.
+            return self._search_exactly(query_vectors, k)
+        rankings = []
+        for ids, distances in zip(found["ids"], found["distances"] or [], strict=True):
+            hits = [Hit(self.state[i], 1.0 - d) for i, d in zip(ids, distances, strict=True) if i in self.state]
+            if len(hits) < min(wanted, len(self.state) - self._unsettled):
+                return self._search_exactly(query_vectors, k)
+            rankings.append(ranked(hits, self.state)[:k])
+        return rankings
+
+    def vectors(self, memory_ids: Sequence[str]) -> Vectors:
+        """The unit vectors of some memories, shape ``(len(memory_ids), dim)``.
+
+        Raises:
+            KeyError: If a memory is not in the bank.
+        """
+        with self._use(self.name) as collection:
+            ids, vectors = read_vectors(collection, list(dict.fromkeys(memory_ids)))
+        row = {memory_id: index for index, memory_id in enumerate(ids)}
+        return vectors[[row[memory_id] for memory_id in memory_ids]]
+
+    def fill(self, ids: Sequence[str], vectors: Vectors) -> None:
+        """Add vectors to a collection that is being built; `write` without changes completes it.
+
+        Args:
+            ids: Memories that it does not hold yet.
+            vectors: Shape ``(len(ids), dim)``.
+
+        Raises:
+            IndexUnavailableError: If Chroma fails.
+        """
+        with self._use(self.name) as collection:
+            write_vectors(collection, ids, vectors)
+        self._embeddings = combine(self._embeddings or EMPTY, fingerprint(zip(ids, vectors, strict=True)))
+
+    def write(self, state: MemoryState, position: int, vectors: Mapping[str, Vectors], removed: Collection[str]) -> None:
+        """Move the collection on.
+
+        Args:
+            state: The next state.
+            position: The journal position that it stands for.
+            vectors: Of all memories that are new or changed.
+            removed: Ids that the collection may hold and the state does not.
+
+        Raises:
+            IndexUnavailableError: If Chroma fails; the same call may be made again.
+        """
+        with self._use(self.name) as collection:
+            if self._embeddings is None:
+                ids, rows = read_vectors(collection)
+                self._embeddings = fingerprint(zip(ids, rows, strict=True))
+            # Unknown, should one of the steps fail.
+            known, self._embeddings, self._unsettled = self._embeddings, None, len(vectors) + len(removed)
+            for gone in batches(list(removed)):
+                known = self._announce(collection, known, gone, {})
+                collection.delete(ids=gone)
+            for batch in batches(list(vectors)):
+                known = self._announce(collection, known, batch, vectors)
+                collection.upsert(ids=batch, embeddings=np.stack([vectors[memory_id] for memory_id in batch]))
+            texts = self._texts_after(state, vectors, removed)
+            collection.modify(metadata=self._metadata(position, texts, known))
+        self.state, self.position = state, position
+        self._texts, self._embeddings, self._unsettled = texts, known, 0
+
+    def metadata(self) -> dict[str, str | int]:
+        """The metadata of the collection as it stands."""
+        return self._metadata(self.position, self._texts or "", self._embeddings or "")
+
+    def _metadata(self, position: int, texts: str, embeddings: str) -> dict[str, str | int]:
+        return {POSITION: position, EMBEDDER: self._embedder_name, TEXTS: texts, EMBEDDINGS: embeddings}
+
+    def _announce(
+        self, collection: chromadb.Collection, known: str, touched: Sequence[str], vectors: Mapping[str, Vectors]
+    ) -> str:
+        """Write down the fingerprint that the vectors will have, beside the one they have; returns the next one."""
+        ids, rows = read_vectors(collection, touched)
+        before = fingerprint(zip(ids, rows, strict=True))
+        after = fingerprint((memory_id, vectors[memory_id]) for memory_id in touched if memory_id in vectors)
+        following = combine(known, before, after)
+        collection.modify(metadata=self._metadata(self.position, self._texts or "", f"{known} {following}"))
+        return following
+
+    def _texts_after(self, state: MemoryState, changed: Iterable[str], removed: Iterable[str]) -> str:
+        if self._texts is None:
+            return of_texts(state.memories)
+        changed = list(changed)
+        before = (self.state[memory_id] for memory_id in {*changed, *removed} if memory_id in self.state)
+        return combine(self._texts, of_texts(before), of_texts(state[memory_id] for memory_id in changed))
+
+    def _search_exactly(self, query_vectors: Vectors, k: int) -> list[list[Hit]]:
+        with self._use(self.name) as collection:
+            ids, vectors = read_vectors(collection)
+        row = {memory_id: index for index, memory_id in enumerate(ids)}
+        held = MemoryState(memory for memory in self.state.memories if memory.id in row)
+        return SnapshotBank(self.owner, held, vectors[[row[memory_id] for memory_id in held]]).search(query_vectors, k)
+
+
+def batches(items: Sequence[Any], size: int = _BATCH) -> Iterable[list[Any]]:
+    """Cut a sequence into lists of at most `size`."""
+    return (list(items[start : start + size]) for start in range(0, len(items), size))
+
+
+Embed = Callable[[Sequence[str]], Vectors]
+Progress = Callable[[int, int], None]
+"""Told how many of how many memories are embedded."""
+
+_EMBED_BATCH = 512
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Where a collection has to get to.
+
+    Attributes:
+        state: The state as the journal tells it.
+        position: The journal position that it stands for.
+        changed_since: The ids of memories that the journal changed, or removed, after a position.
+        embed: Embeds memory texts.
+        embedder_name: Vectors of another embedder are not used.
+        progress: Told how far the embedding is.
+    """
+
+    state: MemoryState
+    position: int
+    changed_since: Callable[[int], Collection[str]]
+    embed: Embed
+    embedder_name: str
+    progress: Progress | None
+
+
+class Step(Enum):
+    """What became of catching up."""
+
+    KEPT = auto()
+    """In step."""
+    REMOVED = auto()
+    """In step, after vectors were removed from the collection."""
+    LOST = auto()
+    """The collection cannot be used."""
+
+
+def catch_up(committed: ChromaCollection, target: Target) -> Step:
+    """Bring an existing collection in step if it can be.
+
+    Raises:
+        IndexUnavailableError: If Chroma fails.
+    """
+    metadata, count = committed.inspect()
+    stored = metadata.get(POSITION)
+    if not isinstance(stored, int) or not 0 <= stored <= target.position:
+        return Step.LOST
+    if metadata.get(EMBEDDER) != target.embedder_name:
+        return Step.LOST
+    if stored == target.position:
+        if count != len(target.state) or metadata.get(TEXTS) != of_texts(target.state.memories):
+            return Step.LOST
+        committed.adopt(target.state, stored, metadata)
+        return Step.KEPT
+    held = committed.held_ids()
+    changed = frozenset(target.changed_since(stored))
+    removed = held - target.state.keys()
+    if not target.state.keys() - changed <= held or not removed <= changed:
+        return Step.LOST
+    committed.adopt(MemoryState(), stored, metadata)
+    vectors: dict[str, Vectors] = {}
+    for ids, rows in _embedded(target, [memory_id for memory_id in target.state if memory_id in changed]):
+        vectors.update(zip(ids, rows, strict=True))
+    committed.write(target.state, target.position, vectors, removed)
+    return Step.REMOVED if removed else Step.KEPT
+
+
+def build(committed: ChromaCollection, target: Target) -> None:
+    """Fill an empty collection; until the end it counts as incomplete.
+
+    Raises:
+        IndexUnavailableError: If Chroma fails.
+    """
+    for ids, rows in _embedded(target, list(target.state)):
+        committed.fill(ids, rows)
+    nothing: Mapping[str, Vectors] = {}
+    committed.write(target.state, target.position, nothing, ())
+
+
+def _embedded(target: Target, memory_ids: Sequence[str]) -> Iterator[tuple[list[str], Vectors]]:
+    """Embed memories batch by batch, telling how far it is."""
+    done = 0
+    for batch in batches(memory_ids, _EMBED_BATCH):
+        if target.progress is not None:
+            target.progress(done, len(memory_ids))
+        vectors = target.embed([target.state[memory_id].text for memory_id in batch])
+        yield batch, np.asarray(vectors, dtype=np.float32)
+        done += len(batch)
+    if target.progress is not None and memory_ids:
+        target.progress(done, len(memory_ids))
+
+
+logger = logging.getLogger(__name__)
+
+
+class ChromaBank:
+    """One owner's memories: searched in Chroma, with the changes not yet written there laid over it.
+
+    Writing to Chroma costs some 15 ms a call, so changes are gathered and written together; `update` does not wait for
+    Chroma otherwise. If writing fails the changes stay in memory, where searches find them, and are tried again later;
+    should the process end before that, the next opening catches up from the journal. Safe for any number of threads:
+    searches run side by side, changes alone.
+
+    As long as the memories are few, as one person's mostly are, their vectors are kept in memory too and are searched there:
+    exactly, and in a fraction of the time that Chroma needs (`benchmarks/search.py`).
+    """
+
+    def __init__(
+        self, committed: ChromaCollection, erase: Callable[[ChromaCollection], None], flush_every: int, exact_up_to: int
+    ) -> None:
+        """Begin with what Chroma holds.
+
+        Args:
+            committed: What Chroma holds.
+            erase: Rewrites a collection and erases what was deleted from it.
+            flush_every: Write to Chroma when so many vectors are pending.
+            exact_up_to: Up to so many memories, search a copy of the vectors in memory.
+        """
+        self.owner = committed.owner
+        self._committed = committed
+        self._erase = erase
+        self._flush_every = flush_every
+        self._flush_at = flush_every
+        self._exact_up_to = exact_up_to
+        self._base: ReadableBank = _in_memory(committed) if len(committed.state) <= exact_up_to else committed
+        self._overlay = OverlayBank(self._base)
+        self._lock = SharedLock()
+        self._closed = False
+
+    @property
+    def state(self) -> MemoryState:
+        """The memories."""
+        return self._overlay.state
+
+    @property
+    def position(self) -> int:
+        """The journal position that the state stands for."""
+        return self._overlay.position
+
+    @property
+    def pending(self) -> int:
+        """How many vectors are not written to, or not removed from, Chroma yet."""
+        changes = self._overlay.changes
+        return len(changes.hidden | changes.vectors.keys())
+
+    def search(self, query_vectors: Vectors, k: int) -> list[list[Hit]]:
+        """Find the `k` most similar memories for each query, see `MemoryBank.search`.
+
+        Raises:
+            IndexUnavailableError: If Chroma fails.
+        """
+        with self._lock.shared():
+            self._check_open()
+            return self._overlay.search(query_vectors, k)
+
+    def vectors(self, memory_ids: Sequence[str]) -> Vectors:
+        """The unit vectors of some memories, shape ``(len(memory_ids), dim)``.
+
+        Raises:
+            KeyError: If a memory is not in the bank.
+            IndexUnavailableError: If Chroma fails.
+        """
+        with self._lock.shared():
+            self._check_open()
+            return self._overlay.vectors(memory_ids)
+
+    def update(self, state: MemoryState, vectors: Mapping[str, Vectors], position: int) -> None:
+        """Replace the state, see `MemoryBank.update`. A failure of Chroma is logged, not raised.
+
+        Raises:
+            ValueError: If a vector is missing or has the wrong shape; the bank is unchanged.
+        """
+        with self._lock.exclusive():
+            self._check_open()
+            self._overlay.update(state, vectors, position)
+            if self.pending >= self._flush_at:
+                self._try_to_flush()
+
+    def flush(self) -> bool:
+        """Write what is pending to Chroma; returns whether that succeeded. A failure is logged."""
+        with self._lock.exclusive():
+            return self._try_to_flush()
+
+    def purge(self) -> None:
+        """Make removed vectors unrecoverable: the collection is written anew and the old files are erased.
+
+        Takes as long as writing all vectors of this owner (about 0.1 s for 1,000). On a Chroma server only the collection
+        is written anew; what becomes of the files of the old one is the server's affair.
+
+        Raises:
+            IndexUnavailableError: If Chroma fails.
+            DeltaMemError: If the files are in use by somebody else.
+        """
+        with self._lock.exclusive():
+            self._flush()
+            self._erase(self._committed)
+
+    def close(self) -> None:
+        """Let go of the memories and their vectors; every later call fails."""
+        with self._lock.exclusive():
+            self._closed = True
+            self._base = SnapshotBank(self.owner, MemoryState(), np.zeros((0, 0), dtype=np.float32))
+            self._overlay = OverlayBank(self._base)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise IndexUnavailableError("the bank is closed, or its owner was erased")
+
+    def _try_to_flush(self) -> bool:
+        try:
+            self._flush()
+        except IndexUnavailableError as error:
+            self._flush_at = self.pending + self._flush_every
+            logger.warning("%d changes of an index stay in memory for now: %s", self.pending, error)
+            return False
+        return True
+
+    def _flush(self) -> None:
+        changes = self._overlay.changes
+        if changes.position == self._committed.position and not self.pending:
+            return
+        removed = [memory_id for memory_id in changes.hidden if memory_id not in changes.state]
+        self._committed.write(changes.state, changes.position, changes.vectors, removed)
+        if isinstance(self._base, SnapshotBank) and len(changes.state) <= self._exact_up_to:
+            self._base.update(changes.state, changes.vectors, changes.position)
+        else:
+            self._base = self._committed
+        self._overlay = OverlayBank(self._base)
+        self._flush_at = self._flush_every
+
+
+def _in_memory(committed: ChromaCollection) -> ReadableBank:
+    state = committed.state
+    vectors = committed.vectors(list(state)) if state else np.zeros((0, 0), dtype=np.float32)
+    return SnapshotBank(committed.owner, state, vectors, committed.position)
+
+
+FLUSH_EVERY = 128
+EXACT_UP_TO = 5_000
+"""Memories, whose vectors of 384 numbers take 7.5 MB. Beyond, Chroma is as fast, and reading them would delay opening."""
+_NEXT = "-next"
+"""Ending of the name of a collection that will replace another."""
+
+
+class IndexStatus(NamedTuple):
+    """What the index holds of one owner.
+
+    Attributes:
+        position: The journal position that it stands for; -1 if it is not complete.
+        embedder: The name of the embedder that made the vectors.
+        memories: How many there are.
+    """
+
+    position: int
+    embedder: str
+    memories: int
+
+
+class ChromaIndex:
+    """One Chroma database; hands out the banks of owners."""
+
+    def __init__(self, connect: Callable[[], Client], place: str, folder: Path | None, namespace: str = "") -> None:
+        """Connect; use `open`.
+
+        Args:
+            connect: Makes a client.
+            place: The folder or the URL, for messages.
+            folder: The database's folder; None for a server.
+            namespace: Tells apart the owners of several stores that share one server.
+        """
+        self._connect = connect
+        self._place = place
+        self._folder = folder
+        self._namespace = namespace
+        self._client: Client | None = connect()
+        self._collections: dict[str, chromadb.Collection] = {}
+        self._banks: dict[str, ChromaBank] = {}
+        # Shared by whoever uses the client; alone is who closes it to work on the files.
+        self._lock = SharedLock()
+
+    @classmethod
+    def open(cls, path: Path | None, url: str | None = None, namespace: str = "") -> ChromaIndex:
+        """Open or create a database, checking the files of an embedded one.
+
+        Args:
+            path: The folder of an embedded database; None with a URL.
+            url: Address of a Chroma server, for example ``http://localhost:8000``.
+            namespace: On a server, tells apart the owners of several stores; `Journal.store_id` is one.
+
+        Raises:
+            DeltaMemError: If the server does not answer, or the folder cannot be used.
+        """
+        if path is not None:
+            return _open_folder(cls, path)
+        return _open_url(cls, url or "", namespace)
+
+    def bank(
+        self,
+        owner: str,
+        state: MemoryState,
+        position: int,
+        *,
+        changed_since: Callable[[int], Collection[str]],
+        embed: Embed,
+        embedder_name: str,
+        progress: Progress | None = None,
+        flush_every: int = FLUSH_EVERY,
+        exact_up_to: int = EXACT_UP_TO,
+    ) -> ChromaBank:
+        """The bank of an owner, brought in step with the journal.
+
+        Args:
+            owner: Whose memories these are.
+            state: The state as the journal tells it.
+            position: The journal position that it stands for.
+            changed_since: The ids of memories that the journal changed, or removed, after a position.
+            embed: Embeds memory texts; called only for what is missing in the index.
+            embedder_name: Vectors of another embedder are not used.
+            progress: Told how far the embedding is.
+            flush_every: Write to Chroma when so many vectors are pending.
+            exact_up_to: Up to so many memories, search a copy of the vectors in memory.
+
+        Raises:
+            ValueError: If the bank is open already.
+            IndexUnavailableError: If Chroma fails.
+        """
+        if owner in self._banks:
+            raise ValueError("the bank of this owner is open already")
+        target = Target(state, position, changed_since, embed, embedder_name, progress)
+        committed = ChromaCollection(self.use, owner, self._name(owner), embedder_name)
+        try:
+            step = catch_up(committed, target) if committed.name in self.collections() else Step.LOST
+        except IndexUnavailableError as error:
+            logger.warning("%s: a collection cannot be read and is built anew: %s", self._place, error)
+            step = Step.LOST
+        if step is Step.LOST:
+            committed = ChromaCollection(self.use, owner, self._name(owner), embedder_name)
+            for memory in state.memories[:1]:
+                embed([memory.text])  # an embedder that cannot be had must not cost the index that there is
+            self._delete(committed.name)
+            with self._guarded() as client:
+                create_collection(client, committed.name, embedder_name)
+            build(committed, target)
+        elif step is Step.REMOVED:
+            # They may have been forgotten, and the process ended before their vectors were erased.
+            self._rewrite(committed)
+        bank = self._banks[owner] = ChromaBank(committed, self._rewrite, flush_every, exact_up_to)
+        return bank
+
+    def status(self, owner: str) -> IndexStatus | None:
+        """What the index holds of an owner, without repairing it; None if nothing."""
+        name = self._name(owner)
+        if name not in self.collections():
+            return None
+        with self.use(name, fresh=True) as collection:
+            metadata = collection.metadata or {}
+            position = metadata.get(POSITION)
+            return IndexStatus(
+                position if isinstance(position, int) else BUILDING, str(metadata.get(EMBEDDER, "")), collection.count()
+            )
+
+    def collections(self) -> list[str]:
+        """The names of all collections in the database, see `collection_name`."""
+        with self._guarded() as client:
+            return sorted(collection.name for collection in client.list_collections())
+
+    def drop(self, owner: str) -> None:
+        """Erase everything about an owner from the index; on a server, delete the collection.
+
+        Raises:
+            IndexUnavailableError: If Chroma fails.
+            DeltaMemError: If the files are in use by somebody else.
+        """
+        if (bank := self._banks.pop(owner, None)) is not None:
+            bank.close()
+        for ending in ("", _NEXT):
+            self._delete(self._name(owner) + ending)
+        self._erase_remains()
+
+    def close(self) -> None:
+        """Write what is pending and let go of the database. Does nothing the second time."""
+        for bank in self._banks.values():
+            bank.flush()
+            bank.close()
+        self._banks.clear()
+        with self._lock.exclusive():
+            if self._client is None:
+                return
+            self._client.close()
+            self._client = None
+            self._collections.clear()
+            if self._folder is not None:
+                chroma_files.mark_clean_shutdown(self._folder)
+
+    def _name(self, owner: str) -> str:
+        return collection_name(owner, self._namespace)
+
+    @contextmanager
+    def use(self, name: str, *, fresh: bool = False) -> Iterator[chromadb.Collection]:
+        """Work with a collection.
+
+        Args:
+            name: Its name.
+            fresh: Whether its metadata must be read again.
+
+        Raises:
+            IndexUnavailableError: In place of whatever Chroma raises.
+        """
+        with self._guarded() as client:
+            collection = None if fresh else self._collections.get(name)
+            if collection is None:
+                collection = self._collections[name] = client.get_collection(name, embedding_function=None)
+            yield collection
+
+    @contextmanager
+    def _guarded(self) -> Iterator[Client]:
+        with self._lock.shared():
+            if self._client is None:
+                raise IndexUnavailableError(f"{self._place}: the index is closed")
+            try:
+                yield self._client
+            except Exception as error:  # Chroma, its HTTP client and its native code have no common exception
+                reason = str(error) or type(error).__name__
+                raise IndexUnavailableError(f"{self._place}: the vector index failed: {reason}") from error
+
+    def _rewrite(self, committed: ChromaCollection) -> None:
+        """Write a collection anew from the vectors that it holds, and erase the old one."""
+        following = committed.name + _NEXT
+        self._delete(following)
+        metadata = committed.metadata()
+        with self.use(committed.name) as collection:
+            ids, vectors = read_vectors(collection)
+        with self._guarded() as client:
+            copy = create_collection(client, following, str(metadata[EMBEDDER]))
+            write_vectors(copy, ids, vectors)
+        self._delete(committed.name)
+        with self._guarded() as client:
+            # Asked for again: the erasing of another owner may have closed the client that made `copy`.
+            client.get_collection(following, embedding_function=None).modify(name=committed.name, metadata=metadata)
+        self._erase_remains()
+
+    def _delete(self, name: str) -> None:
+        with self._guarded() as client:
+            self._collections.pop(name, None)
+            try:
+                client.delete_collection(name)
+            except NotFoundError:
+                return
+
+    def _erase_remains(self) -> None:
+        if self._folder is None:
+            return
+        with self._lock.exclusive():
+            if self._client is None:
+                raise IndexUnavailableError(f"{self._place}: the index is closed")
+            # Two copies of SQLite in one process must not have one file open at once (their POSIX locks would clash).
+            self._client.close()
+            self._collections.clear()
+            try:
+                chroma_files.erase_remains(self._folder)
+            finally:
+                self._client = self._connect()
+
+
+def _open_folder(index: type[ChromaIndex], folder: Path) -> ChromaIndex:
+    def connect() -> Client:
+        return cast(Client, chromadb.PersistentClient(str(folder), settings=client_settings()))
+
+    def delete(names: list[str]) -> None:
+        client = connect()
+        try:
+            for name in names:
+                logger.warning("%s: the collection %s is damaged or incomplete and is built anew", folder, name)
+                client.delete_collection(name)
+        finally:
+            client.close()
+
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        damaged: list[str] | None = []
+        if any(folder.iterdir()) and not chroma_files.was_shut_down_cleanly(folder):
+            damaged = chroma_files.damaged_collections(folder)
+        chroma_files.clear_clean_shutdown(folder)
+        try:
+            if damaged is not None:
+                delete(damaged)
+                return index(connect, str(folder), folder)
+        except Exception as error:  # Chroma's migrations and native code have no common exception
+            logger.warning("%s: the index cannot be used: %s", folder, error)
+        logger.warning("%s: the index is damaged and is built anew", folder)
+        chroma_files.wipe(folder)
+        return index(connect, str(folder), folder)
+    except OSError as error:
+        raise DeltaMemError(f"{folder}: the index cannot be opened ({error})") from error
+
+
+def _open_url(index: type[ChromaIndex], url: str, namespace: str) -> ChromaIndex:
+    try:
+        parts = urlsplit(url)
+        host, port, secure = parts.hostname or "", parts.port, parts.scheme == "https"
+    except ValueError:
+        host = ""
+    if not host or parts.scheme not in ("http", "https"):
+        raise DeltaMemError(f"{url!r} is not the address of a Chroma server, expected something like http://localhost:8000")
+
+    def connect() -> Client:
+        return cast(
+            Client,
+            chromadb.HttpClient(host, port=port or (443 if secure else 80), ssl=secure, settings=client_settings()),
+        )
+
+    try:
+        return index(connect, url, None, namespace)
+    except Exception as error:  # as above
+        raise DeltaMemError(f"the Chroma server at {url} does not answer; start one with: chroma run") from error

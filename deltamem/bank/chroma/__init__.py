@@ -1,1 +1,0 @@
-"""A memory bank whose vectors live in ChromaDB. Nothing else imports chromadb."""

@@ -1,0 +1,260 @@
+"""The command `add`: read sessions with a language model and keep what is worth remembering."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+
+import typer
+
+from deltamem.cli.commands import SIGNS, STYLES, transition_record
+from deltamem.cli.options import Options, store
+from deltamem.cli.output import Line, Output, clock
+from deltamem.errors import DeltaMemError, LLMError
+
+if TYPE_CHECKING:
+    from deltamem.cli.output import Display
+    from deltamem.episode import EpisodeConfig
+    from deltamem.ingest import Transition
+    from deltamem.manager import MemoryManager
+    from deltamem.policy import EndpointPolicy
+    from deltamem.sessions import Session
+
+
+_MAX_TOKENS = 2048
+"""Tokens of one assistant text."""
+_FEW_RETRIES = 2
+"""Before the first session nobody should wait long to hear that a URL is wrong."""
+
+
+class Endpoint(NamedTuple):
+    """A model behind an endpoint.
+
+    Attributes:
+        policy: Asks the model.
+        window: Its context window in tokens; None if nobody says.
+        served: Names of the models that the endpoint serves; None if it does not tell.
+    """
+
+    policy: EndpointPolicy
+    window: int | None
+    served: list[str] | None
+
+
+async def connect(options: Options, *, thinking: bool = True) -> Endpoint:
+    """Ask the endpoint for its models, choose the one that the options name, and make sure that it answers.
+
+    Args:
+        options: Name the endpoint and how it is asked.
+        thinking: Whether the model shall think, see `deltamem.episode.EpisodeConfig`.
+
+    Raises:
+        DeltaMemError: If no endpoint is named, it does not answer, or does not say which model to take.
+    """
+    from deltamem.llm import LLM
+    from deltamem.policy import EndpointPolicy
+
+    if options.base_url is None:
+        raise DeltaMemError("no model: name its endpoint with --base-url URL or in DELTAMEM_BASE_URL")
+    asking = LLM(options.base_url, options.model or "(not named)", api_key_env=options.api_key_env, max_retries=_FEW_RETRIES)
+    try:
+        listed = await asking.models()
+    except LLMError:
+        # Some services do not list their models; then the name is needed, and the first request shows whether it is right.
+        if options.model is None:
+            raise
+        listed = None
+    finally:
+        await asking.close()
+    name = options.model
+    if name is None:
+        if listed is None or len(listed) != 1:
+            names = ", ".join(model.id for model in listed or [])
+            raise DeltaMemError(f"{options.base_url} serves {names or 'no model'}; choose one with --model NAME")
+        name = listed[0].id
+    windows = [model.context_window for model in listed or [] if model.id == name]
+    window = options.window or (windows[0] if windows else None)
+    first = LLM(options.base_url, name, api_key_env=options.api_key_env, max_retries=_FEW_RETRIES)
+    try:
+        await EndpointPolicy(first, tool_role=options.tool_role, thinking=thinking).check()
+    finally:
+        await first.close()
+    # The answer is part of the window, and most of it is needed for what the model reads.
+    max_tokens = _MAX_TOKENS if window is None else max(1, min(_MAX_TOKENS, window // 4))
+    policy = EndpointPolicy(
+        LLM(options.base_url, name, api_key_env=options.api_key_env),
+        temperature=options.temperature,
+        max_tokens=max_tokens,
+        tool_role=options.tool_role,
+        thinking=thinking,
+    )
+    return Endpoint(policy, window, None if listed is None else [model.id for model in listed])
+
+
+@dataclass(slots=True)
+class Summary:
+    """What all sessions came to.
+
+    Attributes:
+        sessions: How many were given.
+        outcomes: Sessions by what became of them.
+        operations: Recorded operations by kind.
+        violations: Departures from the protocol and corrections, by name.
+        usage: Calls, tokens and searches.
+        seconds: Wall time of the sessions.
+        interrupted: Whether not all of them were read.
+    """
+
+    sessions: int
+    outcomes: Counter[str] = field(
+        default_factory=lambda: Counter(dict.fromkeys(("applied", "known", "unreadable", "failed"), 0))
+    )
+    operations: Counter[str] = field(default_factory=lambda: Counter(dict.fromkeys(("ADD", "UPDATE", "NONE"), 0)))
+    violations: Counter[str] = field(default_factory=Counter)
+    usage: Counter[str] = field(
+        default_factory=lambda: Counter(
+            dict.fromkeys(("calls", "cached", "prompt_tokens", "completion_tokens", "searches"), 0)
+        )
+    )
+    seconds: float = 0.0
+    interrupted: bool = False
+
+    def count(self, transition: Transition) -> None:
+        """Count a session."""
+        self.outcomes[str(transition.outcome)] += 1
+        self.operations.update(str(change.event) for change in transition.changes)
+        self.violations.update(transition.violations)
+        self.usage.update({name: getattr(transition.usage, name) for name in self.usage})
+        self.seconds += transition.seconds
+
+    def record(self) -> dict[str, Any]:
+        """The summary as JSON."""
+        return {
+            "sessions": self.sessions,
+            **self.outcomes,
+            "operations": dict(self.operations),
+            "violations": dict(self.violations),
+            "usage": dict(self.usage),
+            "seconds": round(self.seconds, 3),
+            "interrupted": self.interrupted,
+        }
+
+    def lines(self) -> list[Line]:
+        """The summary for people."""
+        usage = self.usage
+        told = [
+            f"sessions    {self.sessions}: {_counts(self.outcomes)}",
+            f"operations  {_counts(self.operations)}",
+            f"violations  {_counts(self.violations) or 'none'}",
+            f"model       {usage['calls']} calls, {usage['prompt_tokens']} tokens read, "
+            f"{usage['completion_tokens']} written, {usage['searches']} searches, {self.seconds:.1f} s",
+        ]
+        return [((line, ""),) for line in told + ["interrupted; what is listed above is stored"] * self.interrupted]
+
+
+def add(
+    options: Options,
+    files: Annotated[
+        list[str],
+        typer.Argument(metavar="FILE...", help="Session files, JSON or JSONL; - is standard input.", show_default=False),
+    ],
+) -> int:
+    """Read sessions with the model and bring the memory up to date with them.
+
+    The files are read whole before the first session is given to the model. A session id that is known changes nothing, so
+    an interrupted command can simply be repeated.
+    """
+    from deltamem.sessions import read_dialogues
+
+    owner = options.required_owner
+    person = options.person or owner
+    sessions = [session for file in files for session in read_dialogues(file, owner, person)]
+    summary = asyncio.run(_add(options, sessions))
+    return 1 if summary.outcomes["failed"] or summary.outcomes["unreadable"] else 0
+
+
+async def _add(options: Options, sessions: Sequence[Session]) -> Summary:
+    from deltamem.cli.output import Display
+    from deltamem.manager import ManagerSettings, MemoryManager
+
+    episode = _episode(options.checkpoint)
+    # The model first: an unreachable one must not leave an empty bank behind.
+    endpoint = await connect(options, thinking=episode.thinking)
+    try:
+        with Display() as display, store(options, create=True, progress=display.rebuilding) as opened:
+            settings = ManagerSettings(options.person, episode, window_tokens=endpoint.window)
+            manager = MemoryManager(opened, options.required_owner, endpoint.policy, settings)
+            return await _ingest(manager, sessions, display, as_json=options.as_json)
+    finally:
+        await endpoint.policy.llm.close()
+
+
+def _episode(checkpoint: Path | None) -> EpisodeConfig:
+    from deltamem.episode import EpisodeConfig
+    from deltamem.local_policy import EPISODE_FILE, load_episode_config
+
+    if checkpoint is None:
+        return EpisodeConfig()
+    if not (checkpoint / EPISODE_FILE).is_file():
+        raise DeltaMemError(f"{checkpoint}: no {EPISODE_FILE} there, expected the folder of a trained model")
+    return load_episode_config(checkpoint)
+
+
+async def _ingest(manager: MemoryManager, sessions: Sequence[Session], display: Display, *, as_json: bool) -> Summary:
+    output = Output()
+    summary = Summary(len(sessions))
+    try:
+        for number, session in enumerate(sessions):
+            display.sessions(number, len(sessions))
+            record: dict[str, Any]
+            try:
+                transition = await manager.ingest(session)
+            except DeltaMemError as error:
+                summary.outcomes["failed"] += 1
+                record = {"session": session.id, "time": session.time.isoformat(), "outcome": "failed", "error": str(error)}
+                lines = [_heading(session, "failed", "red"), ((f"  ! {error}", "red"),)]
+            else:
+                summary.count(transition)
+                record = transition_record(transition)
+                lines = _lines(session, transition)
+            with display.hidden():
+                _tell(output, record, lines, as_json=as_json)
+    except asyncio.CancelledError:
+        summary.interrupted = True
+        raise
+    finally:
+        with display.hidden():
+            _tell(output, {"summary": summary.record()}, summary.lines(), as_json=as_json)
+    return summary
+
+
+def _tell(output: Output, record: Mapping[str, Any], lines: Iterable[Line], *, as_json: bool) -> None:
+    if as_json:
+        output.json(record)
+    else:
+        output.lines(lines)
+
+
+def _heading(session: Session, outcome: str, style: str, cost: str = "") -> Line:
+    return (session.id, "cyan"), (f"  {clock(session.time)}  ", "blue"), (outcome, style), (cost, "")
+
+
+def _lines(session: Session, transition: Transition) -> list[Line]:
+    usage = transition.usage
+    cost = f"  {usage.calls} calls, {transition.seconds:.1f} s" if usage.calls else ""
+    style = "red" if str(transition.outcome) == "unreadable" else "green"
+    lines = [_heading(session, str(transition.outcome), style, cost)]
+    for change in transition.changes:
+        told = change.after or change.before
+        text = told.text if told else ""
+        lines.append(((f"  {SIGNS[change.event]} {change.memory_id}  {text}", STYLES[change.event]),))
+    notes = [*transition.notes, *([f"violations: {_counts(transition.violations)}"] if transition.violations else [])]
+    return lines + [((f"  ! {text}", "yellow"),) for text in notes]
+
+
+def _counts(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"{count} {name}" for name, count in counts.items())

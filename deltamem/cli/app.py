@@ -1,0 +1,97 @@
+"""The application: its commands, and how it ends. Bad input is one sentence on standard error and exit code 2."""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn
+
+import typer
+from typer.core import TyperGroup
+from typer.exceptions import TyperException
+
+from deltamem.cli.add import add
+from deltamem.cli.commands import audit, blame, diff, export, forget, history, import_, rollback, search, show
+from deltamem.cli.doctor import doctor
+from deltamem.cli.options import takes_options
+from deltamem.cli.output import note
+from deltamem.config import USAGE_ERROR
+from deltamem.errors import DeltaMemError
+
+INTERRUPTED = 130
+
+_COMMANDS: dict[str, Callable[..., int | None]] = {
+    "add": add,
+    "search": search,
+    "show": show,
+    "history": history,
+    "diff": diff,
+    "blame": blame,
+    "rollback": rollback,
+    "export": export,
+    "import": import_,
+    "forget": forget,
+    "audit": audit,
+    "doctor": doctor,
+}
+
+
+class _Group(TyperGroup):
+    """Ends every command in the same way."""
+
+    def main(
+        self,
+        args: Sequence[str] | None = None,
+        prog_name: str | None = None,
+        complete_var: str | None = None,
+        standalone_mode: bool = True,
+        windows_expand_args: bool = True,
+        **extra: Any,
+    ) -> NoReturn:
+        """Run the command that the arguments name and exit.
+
+        Exit code: 0; 1 if something that was asked for failed (a session, a check, a confirmation); 2 for wrong usage, bad
+        data and what the operating system refuses; 130 when interrupted. Any other exception is a defect of ours and keeps
+        its stack trace.
+        """
+        for stream in (sys.stdout, sys.stderr):
+            if isinstance(stream, io.TextIOWrapper):
+                stream.reconfigure(errors="backslashreplace")  # whatever the encoding, no text is a reason to fail
+        try:
+            code = super().main(args, prog_name, complete_var, False, windows_expand_args, **extra) or 0
+        except TyperException as error:
+            code = _fail(f"{error.format_message().rstrip('.')}; see {prog_name or 'deltamem'} --help")
+        except DeltaMemError as error:
+            code = _fail(str(error))
+        except OSError as error:
+            code = _fail(f"{error.filename}: {error.strerror}" if error.filename is not None else str(error))
+        except typer.Abort:
+            code = INTERRUPTED
+        if code == INTERRUPTED:
+            note("interrupted")
+        sys.exit(code)
+
+
+def _fail(message: str) -> int:
+    note(f"error: {message}")
+    return USAGE_ERROR
+
+
+app = typer.Typer(
+    name="deltamem",
+    cls=_Group,
+    add_completion=False,
+    help="Long-term memory of a person: read sessions, search what is known, see where it comes from, take it back.",
+    epilog="Every option can also be given as a variable DELTAMEM_*, for example DELTAMEM_OWNER.",
+)
+for _name, _command in _COMMANDS.items():
+    app.command(_name)(takes_options(_command))
+
+
+def main() -> None:
+    """Run the command line."""
+    # Loading an embedder would draw bars of its own, between ours.
+    os.environ.setdefault("TQDM_DISABLE", "1")
+    app(prog_name="deltamem")

@@ -1,0 +1,429 @@
+"""The commands that work on one owner's memory: show, search, history, diff, rollback, forget, audit ..."""
+
+from __future__ import annotations
+
+import io
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TextIO
+
+import typer
+
+from deltamem.cli.options import Options, confirm, parse_point, past, require_entries, store, tell_if_empty
+from deltamem.cli.output import Line, Output, clock, utf8
+from deltamem.errors import DeltaMemError
+from deltamem.ingest import Transition
+from deltamem.journal.journal import History, HistoryStep, Origin
+from deltamem.journal.records import Change, ChangeEvent, EntryKind
+from deltamem.memory import Memory
+
+if TYPE_CHECKING:
+    from deltamem.bank.base import Hit
+    from deltamem.bank.store import MemoryStore, UserStore
+    from deltamem.journal.journal import OwnerJournal
+    from deltamem.journal.records import Entry
+
+
+def memory_record(memory: Memory) -> dict[str, Any]:
+    """A memory."""
+    return {"id": memory.id, "time": memory.time.isoformat(), "text": memory.text}
+
+
+def memory_records(memories: Iterable[Memory]) -> list[dict[str, Any]]:
+    """Several memories."""
+    return [memory_record(memory) for memory in memories]
+
+
+def change_record(change: Change) -> dict[str, Any]:
+    """What happened to one memory."""
+    return {
+        "event": str(change.event),
+        "id": change.memory_id,
+        "before": change.before and change.before.text,
+        "after": change.after and change.after.text,
+        "turns": list(change.turns),
+        "erased": change.erased,
+    }
+
+
+def step_record(step: HistoryStep) -> dict[str, Any]:
+    """One step of a memory's history."""
+    entry = step.entry
+    return change_record(step.change) | {
+        "position": entry.position,
+        "kind": str(entry.kind),
+        "recorded_at": entry.recorded_at.isoformat(),
+        "session_id": entry.session_id,
+        "session_time": entry.session_time and entry.session_time.isoformat(),
+        "model": entry.model,
+        "restored": entry.restored,
+        "undone": entry.undone,
+    }
+
+
+def origin_record(origin: Origin) -> dict[str, Any]:
+    """One step by which a memory got its text, with the turns that it comes from."""
+    return asdict(origin) | {"event": str(origin.event), "session_time": origin.session_time.isoformat()}
+
+
+def transition_record(transition: Transition) -> dict[str, Any]:
+    """What a session did."""
+    return {
+        "session": transition.session_id,
+        "time": transition.time.isoformat(),
+        "outcome": str(transition.outcome),
+        "position": transition.position,
+        "changes": [change_record(change) for change in transition.changes],
+        "violations": dict(transition.violations),
+        "notes": list(transition.notes),
+        "parts": transition.parts,
+        "usage": asdict(transition.usage),
+        "seconds": round(transition.seconds, 3),
+    }
+
+
+POINT_HELP = "A session id, @N for a journal position, or an ISO 8601 time."
+SIGNS = {ChangeEvent.ADD: "+", ChangeEvent.UPDATE: "~", ChangeEvent.NONE: "=", ChangeEvent.REMOVE: "-"}
+STYLES = {ChangeEvent.ADD: "green", ChangeEvent.UPDATE: "yellow", ChangeEvent.NONE: "", ChangeEvent.REMOVE: "red"}
+
+MemoryId = Annotated[str, typer.Argument(metavar="ID", help="Id of the memory, such as m1.", show_default=False)]
+
+
+def memory_line(memory: Memory, width: int = 0) -> Line:
+    """A memory on one line, its id padded to a width."""
+    return (memory.id.ljust(width), "cyan"), ("  ", ""), (clock(memory.time), "blue"), ("  ", ""), (memory.text, "")
+
+
+def show(
+    options: Options,
+    at: Annotated[str | None, typer.Option("--at", metavar="POINT", help=f"As it was at a point. {POINT_HELP}")] = None,
+) -> None:
+    """Show the memories, as they are now or as they were at a point."""
+    with past(options) as journal:
+        tell_if_empty(options, journal)
+        state = History(journal).state(None if at is None else parse_point(at, journal))
+    if options.as_json:
+        Output().json({"owner": journal.name, "memories": memory_records(state.memories)})
+        return
+    width = max(map(len, state), default=0)
+    Output().lines(memory_line(memory, width) for memory in state.memories)
+
+
+def history(options: Options, memory_id: MemoryId) -> None:
+    """Show everything that happened to a memory, what was rolled back included."""
+    with past(options) as journal:
+        steps = History(journal).history(utf8(memory_id, "the id"))
+    if options.as_json:
+        Output().json({"owner": journal.name, "id": memory_id, "steps": [step_record(step) for step in steps]})
+        return
+    Output().lines(_step_line(step) for step in steps)
+
+
+def _step_line(step: HistoryStep) -> Line:
+    entry, change = step.entry, step.change
+    why = f"{entry.kind}"
+    if entry.kind is EntryKind.SESSION and entry.session_time is not None:
+        why = f"{entry.session_id} ({clock(entry.session_time)})"
+    elif entry.restored is not None:
+        why = f"rollback to @{entry.restored}"
+    # A removed memory is told by what it said last.
+    told = change.after or change.before
+    text = "(erased)" if change.erased or told is None else told.text
+    undone = "  (rolled back)" if entry.undone else ""
+    sign = f"{SIGNS[change.event]} {change.memory_id}"
+    return (
+        (f"@{entry.position}", "cyan"),
+        ("  ", ""),
+        (why, "blue"),
+        ("  ", ""),
+        (f"{sign}  {text}", STYLES[change.event]),
+        (undone, ""),
+    )
+
+
+def diff(
+    options: Options,
+    before: Annotated[str, typer.Argument(metavar="BEFORE", help=POINT_HELP, show_default=False)],
+    after: Annotated[
+        str | None, typer.Argument(metavar="[AFTER]", help="Likewise; by default now.", show_default=False)
+    ] = None,
+) -> None:
+    """Show what changed between two points, memory by memory."""
+    with past(options) as journal:
+        tell_if_empty(options, journal)
+        past_states = History(journal)
+        points = [None if point is None else parse_point(point, journal) for point in (before, after)]
+        positions = [past_states.resolve(point) for point in points]
+        found = past_states.diff(*positions)
+    if options.as_json:
+        Output().json(
+            {
+                "owner": journal.name,
+                "before": positions[0],
+                "after": positions[1],
+                "added": memory_records(found.added),
+                "removed": memory_records(found.removed),
+                "changed": [{"before": memory_record(old), "after": memory_record(new)} for old, new in found.changed],
+            }
+        )
+        return
+    lines: list[Line] = [((f"- {memory.id}  {memory.text}", "red"),) for memory in found.removed]
+    for old, new in found.changed:
+        lines += [((f"~ {old.id}  {old.text}", "yellow"),), ((f"  {'->'.rjust(len(old.id))}  {new.text}", "yellow"),)]
+    lines += [((f"+ {memory.id}  {memory.text}", "green"),) for memory in found.added]
+    Output().lines(lines)
+
+
+def blame(options: Options, memory_id: MemoryId) -> None:
+    """Show the sessions and turns that a memory comes from."""
+    with past(options) as journal:
+        past_states = History(journal)
+        origins = past_states.blame(utf8(memory_id, "the id"))
+        memory = past_states.state()[memory_id]
+    if options.as_json:
+        records = [origin_record(origin) for origin in origins]
+        Output().json({"owner": journal.name, **memory_record(memory), "origins": records})
+        return
+    Output().lines([memory_line(memory), *(line for origin in origins for line in _origin_lines(origin))])
+
+
+def _origin_lines(origin: Origin) -> list[Line]:
+    first = f"  @{origin.position}"
+    session = f"{origin.session_id} ({clock(origin.session_time)})"
+    lines: list[Line] = [
+        (
+            (first, "cyan"),
+            ("  ", ""),
+            (session, "blue"),
+            (f"  {SIGNS[origin.event]} ", ""),
+            (origin.text, STYLES[origin.event]),
+        )
+    ]
+    for turn in origin.turns:
+        said = f"{turn.role}: {turn.content}" if turn.content else "(not stored)"
+        lines.append(((f"      turn {turn.number}  {said}", ""),))
+    return lines
+
+
+def export(
+    options: Options,
+    file: Annotated[Path, typer.Argument(metavar="[FILE]", help="Where to; - is standard output.")] = Path("-"),
+) -> None:
+    """Write the memories and the whole journal as JSON lines.
+
+    To standard output the export is all that is written, with --json too.
+    """
+    from deltamem.journal.transfer import export_owner
+    from deltamem.runs import atomic_writer
+
+    with past(options) as journal:
+        tell_if_empty(options, journal)
+        if str(file) == "-":
+            with Output().stream() as stream:
+                export_owner(journal, stream)
+            return
+        with atomic_writer(file) as stream:
+            counts = export_owner(journal, stream)
+    if options.as_json:
+        Output().json({"owner": journal.name, "file": str(file), **counts._asdict()})
+        return
+    Output().lines([((f"{counts.memories} memories and {counts.entries} journal entries written to {file}", ""),)])
+
+
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for a confirmation.")]
+
+
+@contextmanager
+def _bank(options: Options, *, create: bool = False) -> Iterator[tuple[MemoryStore, UserStore]]:
+    from deltamem.cli.output import Display
+
+    owner = options.required_owner
+    with Display() as display, store(options, create=create, progress=display.rebuilding) as opened:
+        yield opened, opened.bank(owner)
+
+
+def search(
+    options: Options,
+    queries: Annotated[
+        list[str], typer.Argument(metavar="QUERY...", help="Each one is searched for itself.", show_default=False)
+    ],
+    k: Annotated[int, typer.Option("-k", min=1, metavar="N", help="Memories for each query.")] = 5,
+) -> None:
+    """Find the memories most similar to a query."""
+    texts = [utf8(query, "the query") for query in queries]
+    with past(options) as journal:
+        empty = tell_if_empty(options, journal)
+    found: list[list[Hit]] = [[] for _ in texts]
+    if not empty:
+        with _bank(options) as (opened, owned):
+            found = owned.bank.search(opened.queries(texts), k)
+    if options.as_json:
+        records = [
+            {
+                "query": text,
+                "memories": [memory_record(hit.memory) | {"similarity": round(float(hit.similarity), 6)} for hit in hits],
+            }
+            for text, hits in zip(texts, found, strict=True)
+        ]
+        Output().json({"owner": options.required_owner, "results": records})
+        return
+    lines: list[Line] = []
+    for text, hits in zip(texts, found, strict=True):
+        if len(texts) > 1:
+            lines.append(((text, "bold"),))
+        width = max((len(hit.memory.id) for hit in hits), default=0)
+        lines += [((f"{hit.similarity:.3f}  ", ""), *memory_line(hit.memory, width)) for hit in hits]
+    Output().lines(lines)
+
+
+def rollback(
+    options: Options, to: Annotated[str, typer.Argument(metavar="TO", help=POINT_HELP, show_default=False)], yes: Yes = False
+) -> None:
+    """Restore the memory as it was at a point; later sessions count as not added and may be added again."""
+    with past(options) as journal:
+        require_entries(options, journal)
+        position = History(journal).resolve(parse_point(to, journal))
+        undone = [entry for entry in journal.entries(position) if entry.kind is EntryKind.SESSION and not entry.undone]
+    confirm(f"Take back {len(undone)} sessions of {journal.name!r}, to @{position}?", yes=yes)
+    with _bank(options) as (_, owned):
+        entry = owned.rollback(position)
+    _tell(options, entry, f"rolled back to @{position}; this is @{entry.position}")
+
+
+def _tell(options: Options, entry: Entry, sentence: str) -> None:
+    """Report a journal entry and what it changed."""
+    changes = [change for change in entry.changes if change.event is not ChangeEvent.NONE]
+    if options.as_json:
+        record = {
+            "owner": options.required_owner,
+            "position": entry.position,
+            "kind": str(entry.kind),
+            "restored": entry.restored,
+            "changes": [change_record(change) for change in changes],
+        }
+        Output().json(record)
+        return
+    lines: list[Line] = [((sentence, ""),)]
+    for change in changes:
+        told = change.after or change.before
+        text = "(erased)" if change.erased or told is None else told.text
+        lines.append(((f"  {SIGNS[change.event]} {change.memory_id}  {text}", STYLES[change.event]),))
+    Output().lines(lines)
+
+
+def import_(
+    options: Options,
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="An export; - is standard input.", show_default=False)],
+    rename: Annotated[bool, typer.Option("--rename", help="Accept the export of an owner with another name.")] = False,
+) -> None:
+    """Read an export into the empty memory of an owner; vectors are computed anew."""
+    from deltamem.journal.transfer import import_owner
+
+    with ExitStack() as stack:
+        stream: TextIO
+        if str(file) == "-":
+            stream = io.TextIOWrapper(sys.stdin.buffer, encoding="utf-8")
+            stack.callback(stream.detach)
+        else:
+            stream = stack.enter_context(file.open(encoding="utf-8"))
+        _, owned = stack.enter_context(_bank(options, create=True))
+        try:
+            counts = import_owner(owned.journal, stream, rename=rename)
+        except DeltaMemError as error:
+            raise DeltaMemError(f"{'standard input' if str(file) == '-' else file}: {error}") from error
+        owned.reload()
+    if options.as_json:
+        Output().json({"owner": options.required_owner, **counts._asdict()})
+        return
+    Output().lines([((f"{counts.memories} memories and {counts.entries} journal entries read from {file}", ""),)])
+
+
+def forget(
+    options: Options,
+    memory_id: Annotated[
+        str | None, typer.Argument(metavar="[ID]", help="Id of the memory, such as m1.", show_default=False)
+    ] = None,
+    everything: Annotated[bool, typer.Option("--everything", help="Forget all that is known of the owner.")] = False,
+    yes: Yes = False,
+) -> None:
+    """Erase a memory for good, with its history and the turns it came from, or everything about the owner."""
+    owner = options.required_owner
+    if everything == (memory_id is not None):
+        raise DeltaMemError("give either the id of a memory or --everything")
+    with past(options) as journal:
+        require_entries(options, journal)
+        if memory_id is None:
+            question = (
+                f"Erase everything about {owner!r} ({len(journal.state())} memories, {journal.head} entries) for good?"
+            )
+        else:
+            steps = History(journal).history(utf8(memory_id, "the id"))
+            question = f"Erase {memory_id} and its {len(steps)} changes for good?"
+    confirm(question, yes=yes)
+    if memory_id is not None:
+        with _bank(options) as (_, owned):
+            entry = owned.forget(memory_id)
+        _tell(options, entry, f"{memory_id} is erased; exports and backups made before are out of reach")
+        return
+    with store(options) as opened:
+        erasure = opened.erase_owner(owner)
+    if options.as_json:
+        Output().json(
+            {"owner": owner, "entries": erasure.entries, "memories": erasure.memories, "dialogues": erasure.dialogues}
+        )
+        return
+    counts = f"{erasure.memories} memories, {erasure.entries} journal entries and {erasure.dialogues} dialogues"
+    Output().lines([((f"{counts} of {owner!r} are erased", ""),)])
+
+
+def audit(options: Options) -> None:
+    """Look for duplicates, contradictions and memories that their sessions do not support. Changes nothing."""
+    from deltamem.audit import audit as audit_state
+
+    with past(options) as journal:
+        require_entries(options, journal)
+    with _bank(options) as (_, owned):
+        state = owned.bank.state
+        sources = {memory_id: _source(owned.journal, memory_id) for memory_id in state}
+        found = audit_state(
+            state, owned.bank.vectors(list(state)), sources, person_name=options.person or options.required_owner
+        )
+    if options.as_json:
+        findings = [
+            {
+                "kind": str(finding.kind),
+                "ids": list(finding.memory_ids),
+                "similarity": finding.similarity,
+                "detail": finding.detail,
+            }
+            for finding in found.findings
+        ]
+        Output().json(
+            {
+                "owner": owned.owner,
+                "memories": found.memories,
+                "without_source": found.without_source,
+                "findings": findings,
+            }
+        )
+        return
+    lines: list[Line] = [
+        ((f"{finding.kind}  ", "yellow"), (f"{' '.join(finding.memory_ids)}  ", "cyan"), (finding.detail, ""))
+        for finding in found.findings
+    ]
+    counts = f"{len(found.findings)} findings in {found.memories} memories"
+    Output().lines([*lines, ((f"{counts}, {found.without_source} of them without a stored session", ""),)])
+
+
+def _source(journal: OwnerJournal, memory_id: str) -> str | None:
+    """What was said in the sessions that shaped a memory; None if that is not stored."""
+    said = [
+        turn.content
+        for entry, change in journal.history(memory_id)
+        if entry.kind is EntryKind.SESSION and not entry.undone and change.event in (ChangeEvent.ADD, ChangeEvent.UPDATE)
+        for turn in journal.dialogue(entry.position) or ()
+    ]
+    return "\n".join(said) or None

@@ -1,0 +1,211 @@
+"""The command `doctor`: what is installed, what can be reached, and whether the bank is sound. Repairs nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections.abc import Iterator
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from deltamem.cli.options import Options
+from deltamem.cli.output import Line, Output, visible
+from deltamem.errors import DeltaMemError
+from deltamem.journal.journal import JOURNAL_FILE, Journal
+
+if TYPE_CHECKING:
+    from deltamem.bank.chroma import ChromaIndex
+    from deltamem.journal.journal import OwnerJournal
+
+_PACKAGES = ("chromadb", "openai", "sentence-transformers", "torch", "numpy", "typer", "rich")
+_LITTLE_SPACE = 2**30
+"""Bytes. Erasing rewrites whole files, so a full disk is told early."""
+
+
+class Status(StrEnum):
+    """How a check went; only ``fail`` makes the command fail."""
+
+    OK = "ok"
+    WARN = "warn"
+    FAIL = "fail"
+
+
+_STYLES = {Status.OK: "green", Status.WARN: "yellow", Status.FAIL: "red"}
+
+
+class Check(NamedTuple):
+    """One check.
+
+    Attributes:
+        name: What was looked at.
+        status: How it went.
+        detail: What was found, as one sentence.
+    """
+
+    name: str
+    status: Status
+    detail: str
+
+
+def doctor(options: Options) -> int:
+    """Check what is installed, which models can be reached, and whether the bank is sound."""
+    checks = []
+    output = Output()
+    for check in _checks(options):
+        checks.append(check)
+        if not options.as_json:
+            output.lines([_line(check)])
+    failed = any(check.status is Status.FAIL for check in checks)
+    if options.as_json:
+        output.json({"ok": not failed, "checks": [check._asdict() for check in checks]})
+    return 1 if failed else 0
+
+
+def _line(check: Check) -> Line:
+    return (
+        (str(check.status).ljust(6), _STYLES[check.status]),
+        (visible(check.name).ljust(22), "cyan"),
+        (f"  {check.detail}", ""),
+    )
+
+
+def _checks(options: Options) -> Iterator[Check]:
+    yield from _packages()
+    yield _embedder(options.embedder)
+    yield asyncio.run(_endpoint(options))
+    yield _disk(options.bank)
+    yield from _bank(options)
+
+
+def _packages() -> Iterator[Check]:
+    from deltamem.runs import versions
+
+    found = versions(_PACKAGES)
+    for name in ("python", "deltamem", *_PACKAGES):
+        if name in found:
+            yield Check(name, Status.OK, found[name])
+    for name in _PACKAGES:
+        if name not in found:
+            yield Check(name, Status.WARN, "not installed")
+
+
+def _embedder(name: str) -> Check:
+    from deltamem.embedding import load_embedder
+
+    try:
+        dimension = load_embedder(name).documents(["What is known?"]).shape[1]
+    except DeltaMemError as error:
+        return Check("embedder", Status.FAIL, str(error))
+    return Check("embedder", Status.OK, f"{name} works, {dimension} dimensions")
+
+
+async def _endpoint(options: Options) -> Check:
+    from deltamem.cli.add import connect
+
+    if options.base_url is None:
+        return Check("model", Status.WARN, "not checked; name an endpoint with --base-url, `add` needs one")
+    try:
+        endpoint = await connect(options)
+    except DeltaMemError as error:
+        return Check("model", Status.FAIL, str(error))
+    model, served = endpoint.policy.llm.model, endpoint.served
+    window = f"window of {endpoint.window} tokens" if endpoint.window else "window not known; give it with --window"
+    if served is not None and model not in served:
+        return Check("model", Status.WARN, f"{endpoint.policy.name} answers, but is not in the list of models; {window}")
+    return Check("model", Status.OK, f"{endpoint.policy.name} answers; {window}")
+
+
+def _disk(folder: Path) -> Check:
+    existing = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
+    free = shutil.disk_usage(existing).free
+    return Check("disk space", Status.OK if free >= _LITTLE_SPACE else Status.WARN, f"{free / 2**30:.1f} GiB free")
+
+
+def _bank(options: Options) -> Iterator[Check]:
+    path = options.bank / JOURNAL_FILE
+    if not path.is_file():
+        yield Check("bank", Status.WARN, f"{options.bank}: none there yet; `deltamem add` makes one")
+        return
+    try:
+        with Journal.open(path, read_only=True) as journal:
+            yield from _journal(journal, options.owner)
+            yield from _index(options, journal)
+    except DeltaMemError as error:
+        yield Check("journal", Status.FAIL, str(error))
+
+
+def _journal(journal: Journal, owner: str | None) -> Iterator[Check]:
+    problems = journal.integrity_check()
+    if problems:
+        yield Check("journal", Status.FAIL, f"{journal.path}: {'; '.join(problems)}")
+        return
+    owners = _owners(journal, owner)
+    yield Check("journal", Status.OK, f"{journal.path} is sound, {len(journal.owners())} owners")
+    for name in owners:
+        owned = journal.owner(name)
+        problems = owned.verify()
+        counts = f"{owned.head} entries, {len(owned.state())} memories"
+        found = f"{len(problems)} problems, the first: {problems[0]}" if problems else f"replays cleanly, {counts}"
+        yield Check(f"journal of {name}", Status.FAIL if problems else Status.OK, found)
+    if journal.purge_pending:
+        yield Check("erasure", Status.WARN, "erased texts may still be in the files; the next writing command removes them")
+
+
+def _owners(journal: Journal, owner: str | None) -> list[str]:
+    return journal.owners() if owner is None else [name for name in journal.owners() if name == owner]
+
+
+def _index(options: Options, journal: Journal) -> Iterator[Check]:
+    from deltamem.bank.store import lock_folder
+
+    try:
+        lock = lock_folder(options.bank)
+    except DeltaMemError as error:
+        yield Check("lock", Status.WARN, f"{error}; the index was not checked")
+        return
+    try:
+        yield Check("lock", Status.OK, "free")
+        yield from _index_files(options, journal)
+    finally:
+        lock.release()
+
+
+def _index_files(options: Options, journal: Journal) -> Iterator[Check]:
+    from deltamem.bank import chroma_files
+    from deltamem.bank.chroma import ChromaIndex
+    from deltamem.bank.store import INDEX_FOLDER
+
+    folder = options.bank / INDEX_FOLDER
+    if options.index_url is None:
+        if not folder.is_dir():
+            yield Check("index", Status.WARN, "none yet; it is built when the bank is opened")
+            return
+        # Opening throws damaged parts away; what only looks must not.
+        if not chroma_files.was_shut_down_cleanly(folder) and (damaged := chroma_files.damaged_collections(folder)) != []:
+            what = "as a whole" if damaged is None else f"in {len(damaged)} collections"
+            yield Check("index", Status.WARN, f"damaged {what}; it is rebuilt when the bank is opened")
+            return
+    try:
+        index = ChromaIndex.open(None if options.index_url else folder, options.index_url, journal.store_id)
+    except DeltaMemError as error:
+        yield Check("index", Status.FAIL, str(error))
+        return
+    try:
+        for name in _owners(journal, options.owner):
+            yield _in_step(index, journal.owner(name), options.embedder)
+    finally:
+        index.close()
+
+
+def _in_step(index: ChromaIndex, journal: OwnerJournal, embedder: str) -> Check:
+    name = f"index of {journal.name}"
+    status, head, memories = index.status(journal.name), journal.head, len(journal.state())
+    if status is None:
+        return Check(name, Status.WARN, "none yet; it is built when the memory is opened")
+    if status.embedder != embedder:
+        return Check(name, Status.WARN, f"made with {status.embedder}, not with {embedder}; it would be rebuilt")
+    if (status.position, status.memories) != (head, memories):
+        found = f"at @{status.position} with {status.memories} memories, the journal at @{head} with {memories}"
+        return Check(name, Status.WARN, f"{found}; it is brought in step when the memory is opened")
+    return Check(name, Status.OK, f"in step with the journal, @{head}, {memories} memories")

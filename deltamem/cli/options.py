@@ -1,0 +1,278 @@
+"""The options that every command takes, and how commands reach the memory: the journal alone or the whole store."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, fields
+from datetime import datetime
+from functools import wraps
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal, get_type_hints
+
+import typer
+
+from deltamem.cli.output import note, utf8
+from deltamem.errors import DeltaMemError
+from deltamem.journal.journal import JOURNAL_FILE, Journal, OwnerJournal, Point
+
+if TYPE_CHECKING:
+    from deltamem.bank.store import MemoryStore, Progress
+
+
+ToolRole = Literal["tool", "user"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """What the options and the ``DELTAMEM_*`` variables say; each field documents itself in ``--help``."""
+
+    bank: Annotated[
+        Path, typer.Option("--bank", envvar="DELTAMEM_BANK", metavar="DIR", help="Folder of the memory bank.")
+    ] = Path("deltamem-bank")
+    owner: Annotated[
+        str | None,
+        typer.Option("--owner", envvar="DELTAMEM_OWNER", metavar="NAME", help="Whose memory. Required, except by doctor."),
+    ] = None
+    as_json: Annotated[bool, typer.Option("--json", help="Write JSON to standard output, and nothing else.")] = False
+    embedder: Annotated[
+        str,
+        typer.Option(
+            "--embedder",
+            envvar="DELTAMEM_EMBEDDER",
+            metavar="NAME",
+            help="Embedding model: a name, a folder or a hub name.",
+            rich_help_panel="Index",
+        ),
+    ] = "all-MiniLM-L6-v2"
+    index_url: Annotated[
+        str | None,
+        typer.Option(
+            "--index-url",
+            envvar="DELTAMEM_INDEX_URL",
+            metavar="URL",
+            help="Chroma server that holds the index, instead of the bank's folder.",
+            rich_help_panel="Index",
+        ),
+    ] = None
+    base_url: Annotated[
+        str | None,
+        typer.Option(
+            "--base-url",
+            envvar="DELTAMEM_BASE_URL",
+            metavar="URL",
+            help="OpenAI-compatible endpoint, up to and including /v1.",
+            rich_help_panel="Model (add, doctor)",
+        ),
+    ] = None
+    model: Annotated[
+        str | None,
+        typer.Option(
+            "--model",
+            envvar="DELTAMEM_MODEL",
+            metavar="NAME",
+            help="Model at the endpoint; may be left out if it serves only one.",
+            rich_help_panel="Model (add, doctor)",
+        ),
+    ] = None
+    api_key_env: Annotated[
+        str,
+        typer.Option(
+            "--api-key-env",
+            envvar="DELTAMEM_API_KEY_ENV",
+            metavar="VARIABLE",
+            help="Environment variable that holds the endpoint's key, if it needs one.",
+            rich_help_panel="Model (add, doctor)",
+        ),
+    ] = "OPENAI_API_KEY"
+    window: Annotated[
+        int | None,
+        typer.Option(
+            "--window",
+            envvar="DELTAMEM_WINDOW",
+            metavar="TOKENS",
+            min=1,
+            help="Context window of the model; by default as the endpoint says. Longer sessions are split.",
+            rich_help_panel="Model (add, doctor)",
+        ),
+    ] = None
+    temperature: Annotated[
+        float,
+        typer.Option(
+            "--temperature",
+            envvar="DELTAMEM_TEMPERATURE",
+            min=0.0,
+            help="Sampling temperature.",
+            rich_help_panel="Model (add, doctor)",
+        ),
+    ] = 0.0
+    tool_role: Annotated[
+        ToolRole,
+        typer.Option(
+            "--tool-role",
+            envvar="DELTAMEM_TOOL_ROLE",
+            help="Role of the messages with search results; services that refuse 'tool' take 'user'.",
+            rich_help_panel="Model (add, doctor)",
+        ),
+    ] = "tool"
+    checkpoint: Annotated[
+        Path | None,
+        typer.Option(
+            "--checkpoint",
+            envvar="DELTAMEM_CHECKPOINT",
+            metavar="DIR",
+            help="Folder of the trained model that the endpoint serves: asks it with the prompts that it was trained with.",
+            rich_help_panel="Model (add, doctor)",
+        ),
+    ] = None
+    person: Annotated[
+        str | None,
+        typer.Option(
+            "--person",
+            envvar="DELTAMEM_PERSON",
+            metavar="NAME",
+            help="How memories name the person; by default as --owner does.",
+            rich_help_panel="Model (add, doctor)",
+        ),
+    ] = None
+
+    @property
+    def required_owner(self) -> str:
+        """The owner.
+
+        Raises:
+            DeltaMemError: If none is named.
+        """
+        if not self.owner:
+            raise DeltaMemError("whose memory? name the owner with --owner NAME or in DELTAMEM_OWNER")
+        return self.owner
+
+
+def takes_options(command: Callable[..., int | None]) -> Callable[..., int | None]:
+    """Give a command the fields of `Options` besides its own parameters.
+
+    Args:
+        command: A function whose first parameter is an `Options`; it returns the exit code (None is 0).
+
+    Returns:
+        A function with a signature that typer can read.
+    """
+    own = list(inspect.signature(command, eval_str=True).parameters.values())[1:]
+    hints = get_type_hints(Options, include_extras=True)
+    shared = [
+        inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, default=field.default, annotation=hints[field.name])
+        for field in fields(Options)
+    ]
+
+    @wraps(command)
+    def with_options(**given: object) -> int | None:
+        taken = {parameter.name: given.pop(parameter.name) for parameter in shared}
+        return command(Options(**taken), **given)  # type: ignore[arg-type]
+
+    parameters = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in own] + shared
+    with_options.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    with_options.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return with_options
+
+
+def check_bank(options: Options) -> None:
+    """Make sure that there is a bank, so that reading never makes one.
+
+    Raises:
+        DeltaMemError: If there is none.
+    """
+    if not (options.bank / JOURNAL_FILE).is_file():
+        raise DeltaMemError(f"{options.bank}: no memory bank there; `deltamem add` or `deltamem import` makes one")
+
+
+@contextmanager
+def past(options: Options) -> Iterator[OwnerJournal]:
+    """The owner's journal, read only: no lock, no vectors, so it works while an application holds the bank.
+
+    Raises:
+        DeltaMemError: If there is no bank, or it cannot be read.
+    """
+    owner = options.required_owner
+    check_bank(options)
+    with Journal.open(options.bank / JOURNAL_FILE, read_only=True) as journal:
+        yield journal.owner(owner)
+
+
+def tell_if_empty(options: Options, journal: OwnerJournal) -> bool:
+    """Say so on standard error if nothing is known of the owner, whose name may be mistyped; returns whether it is so."""
+    if journal.head:
+        return False
+    note(f"note: {options.bank} holds nothing of {journal.name!r}")
+    return True
+
+
+def require_entries(options: Options, journal: OwnerJournal) -> None:
+    """Make sure that something is known of the owner.
+
+    Raises:
+        DeltaMemError: If nothing is.
+    """
+    if not journal.head:
+        raise DeltaMemError(f"{options.bank} holds nothing of {journal.name!r}")
+
+
+@contextmanager
+def store(options: Options, *, create: bool = False, progress: Progress | None = None) -> Iterator[MemoryStore]:
+    """The store, locked for this process.
+
+    Args:
+        options: Name the bank and the embedder.
+        create: Make the bank if there is none.
+        progress: Told how far the rebuilding of an index is.
+
+    Raises:
+        DeltaMemError: If there is no bank, another process holds it, or it cannot be read.
+    """
+    from deltamem.bank.store import MemoryStore
+    from deltamem.embedding import LazyEmbedder
+
+    if not create:
+        check_bank(options)
+    embedder = LazyEmbedder(options.embedder)
+    with MemoryStore.open(options.bank, embedder, index_url=options.index_url, progress=progress) as opened:
+        yield opened
+
+
+def parse_point(text: str, journal: OwnerJournal) -> Point:
+    """A point as it is given on the command line: a session id, ``@N`` for a position, or an ISO 8601 time.
+
+    Raises:
+        DeltaMemError: If it is none of these.
+    """
+    if journal.session_position(utf8(text, "the point")) is not None:
+        return text
+    if text.startswith("@") and text[1:].isascii() and text[1:].isdigit():
+        return int(text[1:])
+    try:
+        return datetime.fromisoformat(text)
+    except ValueError:
+        raise DeltaMemError(
+            f"{text!r} is no session in the memory of {journal.name!r}, no position such as @3 and no ISO 8601 time"
+        ) from None
+
+
+def confirm(question: str, *, yes: bool) -> None:
+    """Ask on the terminal whether to go on.
+
+    Args:
+        question: What is about to happen.
+        yes: The answer was given beforehand.
+
+    Raises:
+        DeltaMemError: If there is no terminal to ask on.
+        typer.Exit: If the answer is no.
+    """
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise DeltaMemError("this needs a confirmation and there is no terminal to ask on; repeat with --yes")
+    if not typer.confirm(question, err=True):
+        note("nothing was changed")
+        raise typer.Exit(1)

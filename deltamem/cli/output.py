@@ -1,0 +1,174 @@
+"""What the command writes: lines or JSON on standard output, progress on standard error; no text can steer the terminal."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import sys
+import unicodedata
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from datetime import datetime
+from types import TracebackType
+from typing import Any, NoReturn, Self, TextIO
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from rich.text import Text
+
+from deltamem.errors import DeltaMemError
+
+PIPE_CLOSED = 141
+"""Exit code when the reader of our output has gone: what a shell reports of a program that SIGPIPE ended."""
+
+_HIDDEN = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
+_JOINERS = frozenset("\u200c\u200d")
+"""Invisible, but part of how several scripts and emoji are written."""
+
+Line = tuple[tuple[str, str], ...]
+"""Pieces of text, each with a rich style (empty for none)."""
+
+
+def visible(text: str) -> str:
+    """A text on one line; characters that steer a terminal or hide text are written as escapes (that of ESC ends in 1b)."""
+    if text.isprintable():
+        return text
+    return "".join(
+        char.encode("unicode_escape").decode("ascii")
+        if unicodedata.category(char) in _HIDDEN and char not in _JOINERS
+        else char
+        for char in text
+    )
+
+
+def clock(time: datetime) -> str:
+    """A time as people read it, to the minute, with its offset if it has one."""
+    return time.isoformat(sep=" ", timespec="minutes")
+
+
+class _Console(Console):
+    """Ends the command quietly when nobody reads any more, for example behind ``head``."""
+
+    def on_broken_pipe(self) -> NoReturn:
+        self.quiet = True
+        # What is still buffered must not complain when the interpreter flushes it.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise SystemExit(PIPE_CLOSED)
+
+
+class Output:
+    """Standard output."""
+
+    def __init__(self) -> None:
+        """Look whether it is a terminal."""
+        self._console = _Console(highlight=False, markup=False, emoji=False, soft_wrap=True)
+        self._plain = not self._console.is_terminal or self._console.no_color
+
+    def lines(self, lines: Iterable[Line]) -> None:
+        """Write lines; what hides or steers in their texts is made visible."""
+        if self._plain:
+            self._write("".join(visible(text) for text, _ in line).rstrip() + "\n" for line in lines)
+            return
+        for line in lines:
+            self._console.print(Text.assemble(*((visible(text), style) for text, style in line)))
+
+    def json(self, document: Mapping[str, Any]) -> None:
+        """Write one JSON document on one line. ASCII, so that it suits every terminal and every encoding."""
+        self._write([json.dumps(document) + "\n"])
+
+    @contextmanager
+    def stream(self) -> Iterator[TextIO]:
+        """Standard output as a UTF-8 text file, for data that goes out as it is."""
+        stream = io.TextIOWrapper(sys.stdout.buffer, encoding="utf-8")
+        try:
+            yield stream
+            stream.flush()
+        except BrokenPipeError:
+            self._console.on_broken_pipe()
+        finally:
+            stream.detach()
+
+    def _write(self, pieces: Iterable[str]) -> None:
+        try:
+            sys.stdout.writelines(pieces)
+            sys.stdout.flush()
+        except BrokenPipeError:
+            self._console.on_broken_pipe()
+
+
+def note(message: str) -> None:
+    """Tell something on standard error."""
+    print(visible(" ".join(message.split())), file=sys.stderr, flush=True)
+
+
+def utf8(text: str, what: str) -> str:
+    """An argument as it was given.
+
+    Raises:
+        DeltaMemError: If it holds bytes that are no text.
+    """
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise DeltaMemError(f"{what} is not valid Unicode") from None
+    return text
+
+
+_SHARES = 10
+"""Lines about one piece of work where there is no bar."""
+
+
+class Display:
+    """Shows the bars of one command; use it as a context manager."""
+
+    def __init__(self) -> None:
+        """Look whether standard error is a terminal."""
+        columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+        self._progress = Progress(
+            *columns, console=Console(stderr=True), transient=True, redirect_stdout=False, redirect_stderr=False
+        )
+        self._live = self._progress.console.is_terminal
+        self._tasks: dict[str, TaskID] = {}
+        self._told: dict[str, int] = {}
+
+    def sessions(self, done: int, total: int) -> None:
+        """Show how many sessions are done; without a terminal their own lines say so."""
+        if self._live:
+            self._bar("sessions", done, total)
+
+    def rebuilding(self, owner: str, done: int, total: int) -> None:
+        """Show how far the rebuilding of an owner's index is."""
+        what = f"rebuilding the index of {owner!r}"
+        if self._live:
+            self._bar(visible(what), done, total)
+            return
+        share = done * _SHARES // max(total, 1)
+        if self._told.get(owner) != share:
+            self._told[owner] = share
+            note(f"{what}: {done} of {total} memories")
+
+    @contextmanager
+    def hidden(self) -> Iterator[None]:
+        """Take the bars off the terminal while lines are written to it."""
+        if self._live:
+            self._progress.stop()
+        try:
+            yield
+        finally:
+            if self._live:
+                self._progress.start()
+
+    def _bar(self, what: str, done: int, total: int) -> None:
+        if what not in self._tasks:
+            self._tasks[what] = self._progress.add_task(what, total=total)
+        self._progress.update(self._tasks[what], completed=done)
+
+    def __enter__(self) -> Self:
+        if self._live:
+            self._progress.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if self._live:
+            self._progress.stop()

@@ -1,0 +1,487 @@
+"""The SQLite file of a journal: schema, transactions, erasing for good, and entries as rows."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sqlite3
+import threading
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from itertools import groupby
+from operator import itemgetter
+from pathlib import Path
+from typing import Any
+
+from deltamem.errors import DeltaMemError
+from deltamem.journal.records import Change, ChangeEvent, Entry, EntryKind, memory_number
+from deltamem.memory import Memory, MemoryState
+from deltamem.sessions import Turn
+from deltamem.text import normalised
+
+_ENTRY = (
+    "position, kind, recorded_at, session_id, session_time, model, prompt_hash, violations, restored, undone, session_digest"
+)
+_CHANGE = "position, event, memory_number, before_text, before_time, after_text, after_time, turns, erased"
+
+
+def microseconds(time: datetime) -> int:
+    """Microseconds since 1970 in UTC; naive times count as UTC."""
+    aware = time if time.utcoffset() is not None else time.replace(tzinfo=UTC)
+    return (aware - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
+
+
+def text_hash(text: str) -> bytes:
+    """16 bytes that stand for a normalised text in the index of earlier texts."""
+    return hashlib.sha256(normalised(text).encode(errors="surrogatepass")).digest()[:16]
+
+
+def insert(connection: sqlite3.Connection, owner_id: int, entry: Entry) -> None:
+    """Write an entry as it is, marks and all."""
+    connection.execute(
+        f"INSERT INTO entries (owner_id, session_utc, {_ENTRY}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        (
+            owner_id,
+            None if entry.session_time is None else microseconds(entry.session_time),
+            entry.position,
+            entry.kind,
+            entry.recorded_at.isoformat(),
+            entry.session_id,
+            None if entry.session_time is None else entry.session_time.isoformat(),
+            entry.model,
+            entry.prompt_hash,
+            json.dumps(dict(entry.violations), ensure_ascii=False),
+            entry.restored,
+            entry.undone,
+            entry.session_digest,
+        ),
+    )
+    # Only what a session replaced is an earlier version: a rollback replaces texts that never should have been.
+    replaces = entry.kind is not EntryKind.ROLLBACK
+    connection.executemany(
+        f"INSERT INTO changes (owner_id, before_hash, {_CHANGE}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        ((owner_id, *_change_row(entry.position, change, replaces)) for change in entry.changes),
+    )
+
+
+def _change_row(position: int, change: Change, replaces: bool) -> tuple[object, ...]:
+    before, after = change.before, change.after
+    hashed = replaces and change.event is ChangeEvent.UPDATE and not change.erased and before is not None
+    return (
+        text_hash(before.text) if hashed and before is not None else None,
+        position,
+        change.event,
+        memory_number(change.memory_id),
+        None if before is None else before.text,
+        None if before is None else before.time.isoformat(),
+        None if after is None else after.text,
+        None if after is None else after.time.isoformat(),
+        json.dumps(change.turns),
+        change.erased,
+    )
+
+
+def entries(connection: sqlite3.Connection, owner_id: int | None, after: int, until: int, limit: int) -> list[Entry]:
+    """The first `limit` entries of positions `after` + 1 to `until` with all their changes."""
+    found = connection.execute(
+        f"SELECT {_ENTRY} FROM entries WHERE owner_id = ? AND position > ? AND position <= ? ORDER BY position LIMIT ?",
+        (owner_id, after, until, limit),
+    ).fetchall()
+    if not found:
+        return []
+    changes = connection.execute(
+        f"SELECT {_CHANGE} FROM changes WHERE owner_id = ? AND position BETWEEN ? AND ? ORDER BY position, seq",
+        (owner_id, found[0][0], found[-1][0]),
+    )
+    of_position = _by_position(changes)
+    return [_entry(row, of_position.get(row[0], ())) for row in found]
+
+
+def entries_of(connection: sqlite3.Connection, owner_id: int | None, number: int) -> list[Entry]:
+    """The entries that concern one memory, each with the changes of this memory only."""
+    of_position = _by_position(
+        connection.execute(
+            f"SELECT {_CHANGE} FROM changes WHERE owner_id = ? AND memory_number = ? ORDER BY seq", (owner_id, number)
+        )
+    )
+    query = f"SELECT {_ENTRY} FROM entries WHERE owner_id = ? AND position = ?"
+    found = (connection.execute(query, (owner_id, position)).fetchone() for position in of_position)
+    return [_entry(row, of_position[row[0]]) for row in found]
+
+
+def _by_position(changes: Iterable[tuple[Any, ...]]) -> dict[int, tuple[Change, ...]]:
+    return {position: tuple(map(_change, rows)) for position, rows in groupby(changes, key=itemgetter(0))}
+
+
+def _entry(row: Sequence[Any], changes: tuple[Change, ...]) -> Entry:
+    position, kind, recorded_at, session_id, session_time, model, prompt_hash, violations, restored, undone, digest = row
+    return Entry(
+        position=position,
+        kind=EntryKind(kind),
+        recorded_at=datetime.fromisoformat(recorded_at),
+        changes=changes,
+        session_id=session_id,
+        session_time=None if session_time is None else datetime.fromisoformat(session_time),
+        model=model,
+        prompt_hash=prompt_hash,
+        violations=json.loads(violations),
+        restored=restored,
+        undone=bool(undone),
+        session_digest=digest,
+    )
+
+
+def _change(row: Sequence[Any]) -> Change:
+    _, event, number, before_text, before_time, after_text, after_time, turns, erased = row
+    memory_id = f"m{number}"
+    return Change(
+        event=ChangeEvent(event),
+        memory_id=memory_id,
+        before=None if before_text is None else Memory(memory_id, before_text, datetime.fromisoformat(before_time)),
+        after=None if after_text is None else Memory(memory_id, after_text, datetime.fromisoformat(after_time)),
+        turns=tuple(json.loads(turns)),
+        erased=bool(erased),
+    )
+
+
+def state(connection: sqlite3.Connection, owner_id: int | None, position: int) -> MemoryState:
+    """The state after a position: what the newest change of each memory up to it left."""
+    # With max(), SQLite takes the bare columns from the row that has the maximum.
+    found = connection.execute(
+        "SELECT memory_number, event, after_text, after_time, max(seq) FROM changes"
+        " WHERE owner_id = ? AND position <= ? AND event <> 'NONE' AND erased = 0"
+        " GROUP BY memory_number ORDER BY memory_number",
+        (owner_id, position),
+    )
+    return MemoryState(
+        Memory(f"m{number}", text, datetime.fromisoformat(time))
+        for number, event, text, time, _ in found
+        if event != ChangeEvent.REMOVE
+    )
+
+
+def current(connection: sqlite3.Connection, owner_id: int | None, memory_ids: Collection[str]) -> dict[str, Memory]:
+    """Some memories of the last state; those that are not in it are left out."""
+    query = (
+        "SELECT after_text, after_time FROM changes"
+        " WHERE owner_id = ? AND memory_number = ? AND event <> 'NONE' AND erased = 0 ORDER BY seq DESC LIMIT 1"
+    )
+    memories = {}
+    for memory_id in memory_ids:
+        found = connection.execute(query, (owner_id, memory_number(memory_id))).fetchone()
+        if found is not None and found[0] is not None:
+            memories[memory_id] = Memory(memory_id, found[0], datetime.fromisoformat(found[1]))
+    return memories
+
+
+def restored(connection: sqlite3.Connection, owner_id: int | None) -> dict[int, int]:
+    """For the position of each rollback, the position that it restored."""
+    query = "SELECT position, restored FROM entries WHERE owner_id = ? AND restored IS NOT NULL"
+    return dict(connection.execute(query, (owner_id,)).fetchall())
+
+
+def mark_effective(connection: sqlite3.Connection, owner_id: int, effective: Sequence[range]) -> None:
+    """Mark the entries of some ranges (ascending) as effective and all others as undone."""
+    update = "UPDATE entries SET undone = ? WHERE owner_id = ? AND position >= ? AND position < ? AND undone <> ?"
+    starts = [0, *(positions.stop for positions in effective)]
+    stops = [positions.start for positions in effective]
+    # First what is undone: a session id may be effective only once at any moment.
+    gaps = zip(starts, stops, strict=False)
+    connection.executemany(update, [(1, owner_id, start, stop, 1) for start, stop in gaps])
+    connection.executemany(update, [(0, owner_id, positions.start, positions.stop, 0) for positions in effective])
+
+
+def insert_dialogue(connection: sqlite3.Connection, owner_id: int, position: int, turns: Sequence[Turn]) -> None:
+    """Store the turns of a session."""
+    stored = json.dumps([[turn.role, turn.content] for turn in turns], ensure_ascii=False)
+    connection.execute("INSERT INTO dialogues (owner_id, position, turns) VALUES (?, ?, ?)", (owner_id, position, stored))
+
+
+def dialogue(connection: sqlite3.Connection, owner_id: int | None, position: int) -> tuple[Turn, ...] | None:
+    """The stored turns of one entry; None if there are none."""
+    query = "SELECT turns FROM dialogues WHERE owner_id = ? AND position = ?"
+    found = connection.execute(query, (owner_id, position)).fetchone()
+    return None if found is None else tuple(Turn(role, content) for role, content in json.loads(found[0]))
+
+
+def erase_memory(connection: sqlite3.Connection, owner_id: int, memory_id: str) -> None:
+    """Empty the texts in all changes of a memory."""
+    connection.execute(
+        "UPDATE changes SET erased = 1, before_hash = NULL,"
+        " before_text = CASE WHEN before_text IS NULL THEN NULL ELSE '' END,"
+        " after_text = CASE WHEN after_text IS NULL THEN NULL ELSE '' END"
+        " WHERE owner_id = ? AND memory_number = ?",
+        (owner_id, memory_number(memory_id)),
+    )
+
+
+def blank_turns(
+    connection: sqlite3.Connection, owner_id: int, sources: Collection[tuple[int, int]], texts: Collection[str]
+) -> None:
+    """Empty stored turns.
+
+    Args:
+        connection: The journal.
+        owner_id: The owner.
+        sources: Position and number (from 1) of turns to empty.
+        texts: Turns that contain one of these, both normalised, are emptied too.
+    """
+    wanted = [text for text in map(normalised, texts) if text]
+    stored = connection.execute("SELECT position, turns FROM dialogues WHERE owner_id = ?", (owner_id,)).fetchall()
+    for position, before in stored:
+        turns = json.loads(before)
+        for number, turn in enumerate(turns, start=1):
+            content = normalised(turn[1])
+            if (position, number) in sources or any(text in content for text in wanted):
+                turn[1] = ""
+        after = json.dumps(turns, ensure_ascii=False)
+        if after != before:
+            connection.execute(
+                "UPDATE dialogues SET turns = ? WHERE owner_id = ? AND position = ?", (after, owner_id, position)
+            )
+
+
+APPLICATION_ID = 0x444D656D
+"""Marks the file as a journal of deltamem in its header ("DMem")."""
+SCHEMA_VERSION = 1
+_BUSY_TIMEOUT_MS = 5_000
+
+# `seq` grows along an owner's journal, so the largest one of a memory is its newest change. Times are kept as they were
+# given (ISO 8601); `session_utc` (microseconds since 1970) is what they are compared by.
+_SCHEMA = """
+CREATE TABLE owners (
+    id INTEGER PRIMARY KEY,
+    name TEXT NOT NULL UNIQUE CHECK (name <> '')
+);
+CREATE TABLE entries (
+    owner_id INTEGER NOT NULL REFERENCES owners (id) ON DELETE CASCADE,
+    position INTEGER NOT NULL CHECK (position >= 1),
+    kind TEXT NOT NULL CHECK (kind IN ('session', 'rollback', 'forget', 'import')),
+    recorded_at TEXT NOT NULL,
+    session_id TEXT CHECK (session_id <> ''),
+    session_time TEXT,
+    session_utc INTEGER,
+    session_digest TEXT,
+    model TEXT,
+    prompt_hash TEXT,
+    violations TEXT NOT NULL,
+    restored INTEGER CHECK (restored >= 0 AND restored < position),
+    undone INTEGER NOT NULL CHECK (undone IN (0, 1)),
+    PRIMARY KEY (owner_id, position),
+    CHECK ((kind = 'session') = (session_id IS NOT NULL)),
+    CHECK ((session_id IS NULL) = (session_time IS NULL)),
+    CHECK ((session_id IS NULL) = (session_utc IS NULL)),
+    CHECK ((session_id IS NULL) = (session_digest IS NULL)),
+    CHECK ((kind = 'rollback') = (restored IS NOT NULL))
+) WITHOUT ROWID;
+CREATE UNIQUE INDEX applied_sessions ON entries (owner_id, session_id) WHERE session_id IS NOT NULL AND undone = 0;
+CREATE TABLE changes (
+    seq INTEGER PRIMARY KEY,
+    owner_id INTEGER NOT NULL,
+    position INTEGER NOT NULL,
+    memory_number INTEGER NOT NULL,
+    event TEXT NOT NULL CHECK (event IN ('ADD', 'UPDATE', 'NONE', 'REMOVE')),
+    before_text TEXT,
+    before_time TEXT,
+    after_text TEXT,
+    after_time TEXT,
+    turns TEXT NOT NULL,
+    erased INTEGER NOT NULL CHECK (erased IN (0, 1)),
+    before_hash BLOB,
+    FOREIGN KEY (owner_id, position) REFERENCES entries (owner_id, position) ON DELETE CASCADE,
+    CHECK ((event = 'ADD') = (before_text IS NULL)),
+    CHECK ((event = 'REMOVE') = (after_text IS NULL)),
+    CHECK ((before_text IS NULL) = (before_time IS NULL)),
+    CHECK ((after_text IS NULL) = (after_time IS NULL)),
+    CHECK (erased = 0 OR coalesce(before_text, '') || coalesce(after_text, '') = '')
+);
+CREATE INDEX changes_of_a_memory ON changes (owner_id, memory_number, seq);
+CREATE INDEX changes_of_an_entry ON changes (owner_id, position);
+CREATE INDEX earlier_texts ON changes (owner_id, before_hash) WHERE before_hash IS NOT NULL;
+CREATE TABLE dialogues (
+    owner_id INTEGER NOT NULL,
+    position INTEGER NOT NULL,
+    turns TEXT NOT NULL,
+    PRIMARY KEY (owner_id, position),
+    FOREIGN KEY (owner_id, position) REFERENCES entries (owner_id, position) ON DELETE CASCADE
+);
+CREATE TABLE erasures (
+    id INTEGER PRIMARY KEY,
+    owner_sha256 TEXT NOT NULL,
+    erased_at TEXT NOT NULL,
+    entries INTEGER NOT NULL,
+    memories INTEGER NOT NULL,
+    dialogues INTEGER NOT NULL
+);
+CREATE TABLE pending_purges (id INTEGER PRIMARY KEY);
+CREATE TABLE store (id TEXT NOT NULL);
+INSERT INTO store VALUES (lower(hex(randomblob(16))));
+"""
+
+
+class Database:
+    """One connection that all threads of a process share, one at a time.
+
+    Other processes may read while this one writes (WAL); a second writer waits for at most five seconds.
+    """
+
+    def __init__(self, connection: sqlite3.Connection, path: Path | None) -> None:
+        self.path = path
+        self._connection = connection
+        self._lock = threading.RLock()
+
+    @classmethod
+    def open(cls, path: Path | None, *, read_only: bool = False) -> Database:
+        """Open a journal's file, or create it.
+
+        Args:
+            path: The file; None keeps the journal in memory.
+            read_only: Do not create or change anything.
+
+        Raises:
+            DeltaMemError: If the file is missing and may not be created, is no SQLite database, is one of another
+                application, or was written by another version.
+        """
+        if path is None:
+            name = ":memory:"
+        elif read_only and not path.is_file():
+            raise DeltaMemError(f"{path}: no such file, expected the journal of a memory bank")
+        else:
+            name = f"{path.absolute().as_uri()}?mode={'ro' if read_only else 'rwc'}"
+        database: Database | None = None
+        try:
+            if path is not None and not path.exists():
+                # Memories are private; SQLite gives its side files the permissions of this one.
+                path.touch(mode=0o600)
+            connection = sqlite3.connect(name, uri=True, isolation_level=None, check_same_thread=False)
+            database = cls(connection, path)
+            connection.execute(f"PRAGMA busy_timeout = {_BUSY_TIMEOUT_MS}")
+            database._prepare(read_only)
+        except BaseException as error:
+            if database is not None:
+                database.close()
+            if isinstance(error, sqlite3.DatabaseError | OSError):
+                raise DeltaMemError(f"{path}: cannot be opened as the journal of a memory bank: {error}") from error
+            raise
+        return database
+
+    def _prepare(self, read_only: bool) -> None:
+        connection = self._connection
+        if self._is_new():
+            if read_only:
+                raise DeltaMemError(f"{self.path}: an empty file, expected the journal of a memory bank")
+            connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute("PRAGMA synchronous = FULL")
+        connection.execute("PRAGMA foreign_keys = ON")
+        connection.execute("PRAGMA secure_delete = ON")
+        # VACUUM copies everything through temporary storage, which must not be a file outside the bank's folder.
+        connection.execute("PRAGMA temp_store = MEMORY")
+        if not read_only:
+            connection.execute("BEGIN IMMEDIATE")
+            if self._is_new():
+                # One statement after the other: `executescript` would commit first.
+                for statement in _SCHEMA.split(";\n"):
+                    connection.execute(statement)
+                connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+                connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+            connection.execute("COMMIT")
+            if self.purge_pending:
+                self.purge()
+
+    def _is_new(self) -> bool:
+        application = self._pragma("application_id")
+        version = self._pragma("user_version")
+        tables = self._connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
+        if (application, version, tables) == (0, 0, 0):
+            return True
+        if application != APPLICATION_ID:
+            raise DeltaMemError(f"{self.path}: an SQLite database of another application, expected a memory bank's journal")
+        if version != SCHEMA_VERSION:
+            raise DeltaMemError(
+                f"{self.path}: written by another version of deltamem (schema {version}, this one reads {SCHEMA_VERSION})"
+            )
+        return False
+
+    def _pragma(self, name: str) -> int:
+        return int(self._connection.execute(f"PRAGMA {name}").fetchone()[0])
+
+    @contextmanager
+    def read(self) -> Iterator[sqlite3.Connection]:
+        """Hold one consistent view of the file; may be nested, also in `write`.
+
+        Raises:
+            DeltaMemError: If the file cannot be read.
+        """
+        with self._lock:
+            if self._connection.in_transaction:
+                yield self._connection
+                return
+            with self._transaction("BEGIN"):
+                yield self._connection
+
+    @contextmanager
+    def write(self) -> Iterator[sqlite3.Connection]:
+        """Change the file as a whole or not at all; what is written is on the disk when the block has ended.
+
+        Raises:
+            DeltaMemError: If the file cannot be written, or a text is not valid Unicode.
+            RuntimeError: If this thread already holds a transaction.
+        """
+        with self._lock:
+            if self._connection.in_transaction:
+                raise RuntimeError("a journal cannot be written while the same thread reads it")
+            with self._transaction("BEGIN IMMEDIATE"):
+                yield self._connection
+
+    @contextmanager
+    def _transaction(self, begin: str) -> Iterator[None]:
+        try:
+            self._connection.execute(begin)
+            yield
+            self._connection.execute("COMMIT")
+        except BaseException as error:
+            if self._connection.in_transaction:
+                self._connection.execute("ROLLBACK")
+            if isinstance(error, UnicodeEncodeError):
+                raise DeltaMemError("a text that is to be stored holds characters that are not valid Unicode") from error
+            # Bugs of ours (broken constraints, wrong use) are no bad input and keep their own type.
+            if isinstance(error, sqlite3.DatabaseError) and not isinstance(
+                error, sqlite3.IntegrityError | sqlite3.ProgrammingError
+            ):
+                raise DeltaMemError(f"{self.path or 'journal'}: {error}") from error
+            raise
+
+    @property
+    def purge_pending(self) -> bool:
+        """Whether something was erased whose bytes may still be in the files."""
+        with self.read() as connection:
+            return connection.execute("SELECT 1 FROM pending_purges").fetchone() is not None
+
+    def purge(self) -> bool:
+        """Rebuild the file and empty the write-ahead log, so that nothing erased remains in either.
+
+        `secure_delete` alone is not enough: while tables grow, SQLite moves rows between pages and may leave a copy in
+        the free space of the old page.
+
+        Returns:
+            False if another process reads an older state of the file just now, so that some bytes had to stay. The next
+            purge, at the latest when the journal is opened again, removes them.
+        """
+        with self._lock:
+            try:
+                if self.path is not None:
+                    self._connection.execute("VACUUM")
+                    blocked = self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]
+                    if blocked:
+                        return False
+                self._connection.execute("DELETE FROM pending_purges")
+            except sqlite3.OperationalError:
+                # Locked by another writer, or no room for the copy: the mark stays.
+                return False
+            return True
+
+    def close(self) -> None:
+        """Close the connection; closing twice is fine."""
+        with self._lock:
+            self._connection.close()

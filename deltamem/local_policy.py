@@ -1,0 +1,470 @@
+"""A small Qwen3 checkpoint on this machine's CPU as a policy: chat template, batched sampling, episode settings."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Collection, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+import torch.nn.functional as F
+from pydantic import TypeAdapter, ValidationError
+from torch import Tensor
+from transformers import Qwen3ForCausalLM
+
+from deltamem.chat_template import turn_format
+from deltamem.episode import EpisodeConfig, Message
+from deltamem.errors import DeltaMemError
+from deltamem.policy import Completion
+from deltamem.runs import atomic_writer
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase, Qwen3ForCausalLM
+
+
+EPISODE_FILE = "episode.json"
+_ADAPTER = TypeAdapter(EpisodeConfig)
+
+
+def save_episode_config(folder: Path, config: EpisodeConfig) -> None:
+    """Write ``episode.json`` into a checkpoint folder."""
+    with atomic_writer(folder / EPISODE_FILE) as file:
+        file.write(_ADAPTER.dump_json(config, indent=2).decode("utf-8") + "\n")
+
+
+def load_episode_config(folder: Path) -> EpisodeConfig:
+    """Read ``episode.json`` of a checkpoint folder; without one, the default configuration.
+
+    Raises:
+        DeltaMemError: If the file cannot be read; names the key.
+    """
+    path = folder / EPISODE_FILE
+    if not path.is_file():
+        return EpisodeConfig()
+    try:
+        return _ADAPTER.validate_json(path.read_bytes(), extra="forbid")
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"]) or "the file"
+        raise DeltaMemError(f"{path}: {where}: {first['msg']}") from error
+
+
+_PREFILL_ROWS = 32
+"""Rows of one prefill pass; prompts are sorted by length, so short passes waste little on padding."""
+_COMPACT_BELOW = 0.75
+"""Finished rows are dropped from the cache once less than this share of its rows is alive."""
+
+
+class Generated(NamedTuple):
+    """One sampled continuation.
+
+    Attributes:
+        token_ids: The sampled tokens, the end-of-sequence token included.
+        log_probs: Natural log-probability of each token at the sampling temperature (at 1 for greedy rows).
+        stopped: Whether an end-of-sequence token was sampled (else the limit was reached).
+    """
+
+    token_ids: list[int]
+    log_probs: list[float]
+    stopped: bool
+
+
+class _Layer(NamedTuple):
+    input_norm: Tensor
+    qkv: Tensor
+    query_norm: Tensor
+    key_norm: Tensor
+    output: Tensor
+    mlp_norm: Tensor
+    gate_up: Tensor
+    down: Tensor
+
+
+@dataclass
+class _Cache:
+    """Keys and values, shape ``(rows, kv_heads, width, head_dim)`` a layer; `valid` marks what may be attended to."""
+
+    keys: list[Tensor]
+    values: list[Tensor]
+    valid: Tensor
+    length: int
+
+    def keep(self, rows: Tensor) -> None:
+        self.keys = [keys[rows] for keys in self.keys]
+        self.values = [values[rows] for values in self.values]
+        self.valid = self.valid[rows]
+
+
+class BatchGenerator:
+    """Samples from a `Qwen3ForCausalLM`, whose weights it reads anew in every call."""
+
+    def __init__(self, model: Qwen3ForCausalLM, *, eos_ids: Collection[int], seed: int) -> None:
+        """Prepare a sampler.
+
+        Args:
+            model: A dense Qwen3 model in float32 on the CPU.
+            eos_ids: Tokens that end a continuation.
+            seed: Seed of the sampling.
+        """
+        self._model = model
+        self._config = model.config
+        self._eos_ids = frozenset(eos_ids)
+        self._rng = torch.Generator().manual_seed(seed)
+
+    @torch.inference_mode()
+    def generate(
+        self,
+        prompts: Sequence[Sequence[int]],
+        max_new_tokens: Sequence[int],
+        temperatures: Sequence[float],
+        seeds: Sequence[int | None] | None = None,
+    ) -> list[Generated]:
+        """Continue every prompt.
+
+        A continuation with a seed of its own depends on weights, prompt and seed, not on what else is sampled with it. What
+        remains is rounding: the batch decides the order of some sums, so that logits differ in their last bits, which
+        changes about one token in a million.
+
+        Args:
+            prompts: Token ids, at least one each.
+            max_new_tokens: Limit for each prompt, at least 1.
+            temperatures: Sampling temperature for each prompt; 0 is greedy.
+            seeds: Seed for each prompt, at least 0 and less than 2**63; None draws one from the sampler's own seed.
+
+        Returns:
+            One continuation a prompt, in order.
+        """
+        self._weights = _read_weights(self._model)
+        limits = list(max_new_tokens)
+        streams = self._streams(seeds or [None] * len(prompts))
+        cache, logits = self._prefill(prompts, max(limits))
+        positions = torch.tensor([len(prompt) for prompt in prompts])
+        temperature = torch.tensor(temperatures, dtype=torch.float32)
+        tokens: list[list[int]] = [[] for _ in prompts]
+        log_probs: list[list[float]] = [[] for _ in prompts]
+        stopped = [False] * len(prompts)
+        rows = list(range(len(prompts)))
+        drawn = 0
+        while True:
+            sampled, sampled_log_probs = _sample(logits, temperature[rows], _uniform(streams[rows], drawn))
+            drawn += 1
+            alive = []
+            for place, (row, token, log_prob) in enumerate(
+                zip(rows, sampled.tolist(), sampled_log_probs.tolist(), strict=True)
+            ):
+                if stopped[row] or len(tokens[row]) >= limits[row]:
+                    continue
+                tokens[row].append(token)
+                log_probs[row].append(log_prob)
+                stopped[row] = token in self._eos_ids
+                if not stopped[row] and len(tokens[row]) < limits[row]:
+                    alive.append(place)
+            if not alive:
+                break
+            if len(alive) < _COMPACT_BELOW * len(rows):
+                kept = torch.tensor(alive)
+                cache.keep(kept)
+                sampled, positions = sampled[kept], positions[kept]
+                rows = [rows[place] for place in alive]
+            logits = self._step(sampled, positions, cache)
+            positions = positions + 1
+        return [Generated(*columns) for columns in zip(tokens, log_probs, stopped, strict=True)]
+
+    def _streams(self, seeds: Sequence[int | None]) -> _Words:
+        """The start of each row's random numbers, shape ``(rows,)``."""
+        own = torch.randint(2**63 - 1, (len(seeds),), generator=self._rng).tolist()
+        return _mix(np.array([new if seed is None else seed for seed, new in zip(seeds, own, strict=True)], dtype=np.uint64))
+
+    def _prefill(self, prompts: Sequence[Sequence[int]], new_tokens: int) -> tuple[_Cache, Tensor]:
+        """Run the unique prompts, shortest first, and spread them right-aligned over the rows of one cache."""
+        unique = sorted({tuple(prompt) for prompt in prompts}, key=len)
+        place = {prompt: index for index, prompt in enumerate(unique)}
+        width = len(unique[-1])
+        cache = self._empty_cache(len(unique), width)
+        logits = []
+        for start in range(0, len(unique), _PREFILL_ROWS):
+            chunk = unique[start : start + _PREFILL_ROWS]
+            longest = len(chunk[-1])
+            ids = torch.zeros((len(chunk), longest), dtype=torch.long)
+            valid = torch.zeros((len(chunk), longest), dtype=torch.bool)
+            for row, prompt in enumerate(chunk):
+                ids[row, longest - len(prompt) :] = torch.tensor(prompt)
+                valid[row, longest - len(prompt) :] = True
+            small = self._empty_cache(len(chunk), longest)
+            small.valid[:] = valid
+            small.length = longest
+            positions = (valid.cumsum(1) - 1).clamp(min=0)
+            causal = torch.ones((longest, longest), dtype=torch.bool).tril()
+            # A padding row would attend to nothing and give NaN: let every position see itself.
+            mask = (valid[:, None, None, :] & causal) | torch.eye(longest, dtype=torch.bool)
+            logits.append(self._forward(ids, positions, small, mask, at=0))
+            stop = start + len(chunk)
+            for layer in range(len(cache.keys)):
+                cache.keys[layer][start:stop, :, width - longest :] = small.keys[layer]
+                cache.values[layer][start:stop, :, width - longest :] = small.values[layer]
+            cache.valid[start:stop, width - longest :] = valid
+        rows = torch.tensor([place[tuple(prompt)] for prompt in prompts])
+        wide = self._empty_cache(len(prompts), width + new_tokens)
+        for layer in range(len(cache.keys)):
+            wide.keys[layer][:, :, :width] = cache.keys[layer][rows]
+            wide.values[layer][:, :, :width] = cache.values[layer][rows]
+        wide.valid[:, :width] = cache.valid[rows]
+        wide.length = width
+        return wide, torch.cat(logits)[rows]
+
+    def _empty_cache(self, rows: int, width: int) -> _Cache:
+        config = self._config
+        shape = (rows, config.num_key_value_heads, width, config.head_dim)
+        return _Cache(
+            keys=[torch.zeros(shape) for _ in range(config.num_hidden_layers)],
+            values=[torch.zeros(shape) for _ in range(config.num_hidden_layers)],
+            valid=torch.zeros((rows, width), dtype=torch.bool),
+            length=0,
+        )
+
+    def _step(self, tokens: Tensor, positions: Tensor, cache: _Cache) -> Tensor:
+        """Append one token to every row and return the next logits, shape ``(rows, vocabulary)``."""
+        at = cache.length
+        cache.valid[:, at] = True
+        cache.length = at + 1
+        mask = cache.valid[:, None, None, : at + 1]
+        return self._forward(tokens[:, None], positions[:, None], cache, mask, at=at)
+
+    def _forward(self, ids: Tensor, positions: Tensor, cache: _Cache, mask: Tensor, *, at: int) -> Tensor:
+        config, weights = self._config, self._weights
+        rows, width = ids.shape
+        heads, kv_heads, dim = config.num_attention_heads, config.num_key_value_heads, config.head_dim
+        eps = config.rms_norm_eps
+        angles = positions[..., None].float() * weights.frequencies
+        cos, sin = angles.cos().repeat(1, 1, 2)[:, None], angles.sin().repeat(1, 1, 2)[:, None]
+        hidden = weights.embedding[ids]
+        for index, layer in enumerate(weights.layers):
+            normed = F.rms_norm(hidden, (hidden.shape[-1],), layer.input_norm, eps) @ layer.qkv.T
+            query, key, value = (
+                part.view(rows, width, -1, dim) for part in normed.split([heads * dim, kv_heads * dim, kv_heads * dim], -1)
+            )
+            query = _rotate(F.rms_norm(query, (dim,), layer.query_norm, eps).transpose(1, 2), cos, sin)
+            key = _rotate(F.rms_norm(key, (dim,), layer.key_norm, eps).transpose(1, 2), cos, sin)
+            cache.keys[index][:, :, at : at + width] = key
+            cache.values[index][:, :, at : at + width] = value.transpose(1, 2)
+            keys = cache.keys[index][:, :, : at + width]
+            values = cache.values[index][:, :, : at + width]
+            if width == 1:
+                # The query heads of one key-value head become query positions: no copy of the cache is made.
+                grouped = query.reshape(rows, kv_heads, heads // kv_heads, dim)
+                attended = F.scaled_dot_product_attention(grouped, keys, values, attn_mask=mask).reshape(rows, 1, -1)
+            else:
+                attended = F.scaled_dot_product_attention(query, keys, values, attn_mask=mask, enable_gqa=True)
+                attended = attended.transpose(1, 2).reshape(rows, width, -1)
+            hidden = hidden + attended @ layer.output.T
+            normed = F.rms_norm(hidden, (hidden.shape[-1],), layer.mlp_norm, eps)
+            gate, up = (normed @ layer.gate_up.T).chunk(2, -1)
+            hidden = hidden + (F.silu(gate) * up) @ layer.down.T
+        last = F.rms_norm(hidden[:, -1], (hidden.shape[-1],), weights.final_norm, eps)
+        return last @ weights.head.T
+
+
+class _Weights(NamedTuple):
+    embedding: Tensor
+    head: Tensor
+    final_norm: Tensor
+    layers: list[_Layer]
+    frequencies: Tensor
+
+
+def _read_weights(model: Qwen3ForCausalLM) -> _Weights:
+    config = model.config
+    layers = []
+    for block in model.model.layers:
+        attention, mlp = block.self_attn, block.mlp
+        layers.append(
+            _Layer(
+                input_norm=block.input_layernorm.weight,
+                qkv=torch.cat([attention.q_proj.weight, attention.k_proj.weight, attention.v_proj.weight]),
+                query_norm=attention.q_norm.weight,
+                key_norm=attention.k_norm.weight,
+                output=attention.o_proj.weight,
+                mlp_norm=block.post_attention_layernorm.weight,
+                gate_up=torch.cat([mlp.gate_proj.weight, mlp.up_proj.weight]),
+                down=mlp.down_proj.weight,
+            )
+        )
+    half = torch.arange(0, config.head_dim, 2).float() / config.head_dim
+    return _Weights(
+        embedding=model.model.embed_tokens.weight,
+        head=model.lm_head.weight,
+        final_norm=model.model.norm.weight,
+        layers=layers,
+        frequencies=1.0 / config.rope_parameters["rope_theta"] ** half,
+    )
+
+
+def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    half = x.shape[-1] // 2
+    return x * cos + torch.cat([-x[..., half:], x[..., :half]], -1) * sin
+
+
+_Words = npt.NDArray[np.uint64]
+
+
+def _mix(words: _Words) -> _Words:
+    """The finaliser of splitmix64 (Steele, Lea and Flood, 2014), which makes random words of counters."""
+    words = (words ^ (words >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    words = (words ^ (words >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return words ^ (words >> np.uint64(31))
+
+
+def _uniform(streams: _Words, drawn: int) -> Tensor:
+    """The random number of each row after `drawn` others, in [0, 1), float64 of shape ``(rows, 1)``."""
+    words = _mix(streams + np.uint64((drawn + 1) * 0x9E3779B97F4A7C15 % 2**64))
+    return torch.from_numpy((words >> np.uint64(11)) * 2.0**-53)[:, None]
+
+
+def _sample(logits: Tensor, temperature: Tensor, uniform: Tensor) -> tuple[Tensor, Tensor]:
+    """Draw one token a row by inverting the distribution; rows at temperature 0 take the most likely one."""
+    greedy = temperature == 0
+    log_probs = torch.log_softmax(logits / torch.where(greedy, 1.0, temperature)[:, None], -1)
+    cumulated = log_probs.exp().cumsum(-1, dtype=torch.float64)
+    drawn = torch.searchsorted(cumulated, uniform * cumulated[:, -1:], right=True).squeeze(1)
+    tokens = torch.where(greedy, log_probs.argmax(-1), drawn.clamp(max=logits.shape[-1] - 1))
+    return tokens, log_probs.gather(1, tokens[:, None]).squeeze(1)
+
+
+_QUIET_SECONDS = 0.05
+"""A batch starts when no further request has arrived for this long, so that episodes in step share it."""
+
+
+class CheckpointPolicy:
+    """Samples from a checkpoint folder.
+
+    With a fixed seed and the same episodes in the same order the texts are the same, as long as all episodes run at once.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        temperature: float = 1.0,
+        seed: int = 0,
+        max_new_tokens: int = 512,
+        threads: int | None = None,
+        thinking: bool = True,
+    ) -> None:
+        """Load model and tokenizer.
+
+        Args:
+            folder: Hugging Face folder of a dense Qwen3 model with a chat template.
+            temperature: Of the sampling; 0 is greedy.
+            seed: Of the sampling.
+            max_new_tokens: Of one assistant text.
+            threads: Of torch; by default one for each core.
+            thinking: As in `deltamem.episode.EpisodeConfig`; the chat template is told.
+
+        Raises:
+            DeltaMemError: If the folder holds no such model, or its chat template does not fit.
+        """
+        import torch
+
+        torch.set_num_threads(threads or len(os.sched_getaffinity(0)))
+        self._tokenizer, model = _load(folder)
+        self.name = str(folder)
+        self._template_options = {} if thinking else {"enable_thinking": False}
+        self._format = turn_format(
+            self._tokenizer,
+            template_options=self._template_options,
+            eos_ids=model.generation_config.eos_token_id,
+        )
+        try:
+            self._format.check(thinking=thinking)
+        except DeltaMemError as error:
+            raise DeltaMemError(f"{folder}: {error}") from error
+        self._generator = BatchGenerator(model.eval(), eos_ids=set(self._format.ends), seed=seed)
+        self._context = int(model.config.max_position_embeddings)
+        self._temperature = temperature
+        self._max_new_tokens = max_new_tokens
+        self._waiting: list[tuple[list[int], asyncio.Future[Generated]]] = []
+        self._batching: asyncio.Task[None] | None = None
+        self._thread = ThreadPoolExecutor(max_workers=1)
+
+    async def complete(self, messages: Sequence[Message]) -> Completion:
+        """Write the next assistant text."""
+        text = self._tokenizer.apply_chat_template(
+            list(messages), tokenize=False, add_generation_prompt=True, **self._template_options
+        )
+        token_ids = self._tokenizer(text, add_special_tokens=False)["input_ids"]
+        if len(token_ids) >= self._context:
+            return Completion("", truncated=True, tokens=0)
+        future: asyncio.Future[Generated] = asyncio.get_running_loop().create_future()
+        self._waiting.append((token_ids, future))
+        if self._batching is None or self._batching.done():
+            self._batching = asyncio.create_task(self._run_batches())
+        generated = await future
+        own = self._tokenizer.decode(generated.token_ids[:-1] if generated.stopped else generated.token_ids)
+        return Completion(self._format.opening + own, not generated.stopped, len(generated.token_ids))
+
+    async def _run_batches(self) -> None:
+        while self._waiting:
+            count = 0
+            while count != len(self._waiting):
+                count = len(self._waiting)
+                await asyncio.sleep(_QUIET_SECONDS)
+            batch, self._waiting = self._waiting, []
+            try:
+                results = await asyncio.get_running_loop().run_in_executor(
+                    self._thread, self._sample, [token_ids for token_ids, _ in batch]
+                )
+            except Exception as error:
+                for _, future in batch:
+                    if not future.done():
+                        future.set_exception(error)
+                continue
+            for (_, future), generated in zip(batch, results, strict=True):
+                # Whoever gave up waiting has cancelled the future; the others must get theirs all the same.
+                if not future.done():
+                    future.set_result(generated)
+
+    def _sample(self, prompts: list[list[int]]) -> list[Generated]:
+        limits = [min(self._max_new_tokens, self._context - len(prompt)) for prompt in prompts]
+        return self._generator.generate(prompts, limits, [self._temperature] * len(prompts))
+
+
+def _load(folder: Path) -> tuple[PreTrainedTokenizerBase, Qwen3ForCausalLM]:
+    """Load tokenizer and model.
+
+    Raises:
+        DeltaMemError: If the folder holds no whole Qwen3 model with a chat template.
+    """
+    import torch
+    from transformers import AutoConfig, AutoTokenizer, Qwen3ForCausalLM
+    from transformers.utils import logging as transformers_logging
+
+    if not (folder / "config.json").is_file():
+        raise DeltaMemError(f"{folder}: no checkpoint there (config.json is missing)")
+    transformers_logging.disable_progress_bar()
+    # What is wrong with the folder is told in one sentence below, not in a report of many lines.
+    transformers_logging.set_verbosity_error()
+    try:
+        kind = AutoConfig.from_pretrained(folder, local_files_only=True).model_type
+        if kind != "qwen3":
+            raise DeltaMemError(f"{folder}: expected a dense Qwen3 checkpoint, not one of type {kind!r}")
+        tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+        model, loading = Qwen3ForCausalLM.from_pretrained(
+            folder, local_files_only=True, dtype=torch.float32, output_loading_info=True
+        )
+    except DeltaMemError:
+        raise
+    except Exception as error:  # a damaged file shows as a different exception in every library
+        reason = str(error).partition("\n")[0]
+        raise DeltaMemError(f"{folder}: cannot be loaded as a Qwen3 checkpoint ({reason})") from error
+    if loading["missing_keys"]:
+        # transformers would go on with random weights in their place.
+        raise DeltaMemError(f"{folder}: the weights lack {min(loading['missing_keys'])}")
+    if tokenizer.chat_template is None or tokenizer.eos_token_id is None:
+        raise DeltaMemError(f"{folder}: the tokenizer needs a chat template and an end-of-turn token")
+    return tokenizer, model

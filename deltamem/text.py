@@ -1,0 +1,320 @@
+"""What a text says, word by word, and which turns of a session a memory text comes from. Pure functions."""
+# ruff: noqa: RUF001, SIM905 - typographic punctuation is meant, and word lists read better as text
+
+from __future__ import annotations
+
+import math
+import re
+import unicodedata
+from collections import Counter
+from collections.abc import Sequence
+from enum import StrEnum
+from functools import cache, lru_cache
+from typing import NamedTuple
+
+from deltamem.sessions import Turn
+
+# Words that carry grammar only. Negations are not among them: they turn a fact into its opposite.
+STOP_WORDS = frozenset(
+    """a an the and or but if as at by for from in into of on onto out over to up down with about than then that this
+    these those there here it its he him his she her hers they them their theirs we us our ours i me my mine you your
+    yours who whom whose which what when where how why is am are was were be been being has have had having do does did
+    doing will would shall should can could may might must also just so too very really still i'm i've i'll i'd it's
+    he's she's that's we're they're you're""".split()
+)
+
+_NEGATIONS = frozenset(
+    """no not never none nobody nothing nowhere neither nor without cannot nicht kein keine keinen nie niemals pas
+    jamais nunca jamás não nem nulla не нет никогда""".split()
+)
+_CJK_NEGATIONS = frozenset("不没沒非無")
+
+_MONTHS = {
+    name: number
+    for number, names in enumerate(
+        "january jan|february feb|march mar|april apr|may|june jun|july jul|august aug|september sep sept|october oct|"
+        "november nov|december dec".split("|"),
+        start=1,
+    )
+    for name in names.split()
+}
+MONTHS = frozenset(_MONTHS)
+WEEKDAYS = frozenset("monday tuesday wednesday thursday friday saturday sunday".split())
+
+# "one" is left out: it is a pronoun as often as a number.
+_NUMBER_WORDS = {
+    word: str(number)
+    for number, word in enumerate(
+        "two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen eighteen "
+        "nineteen twenty".split(),
+        start=2,
+    )
+} | {word: str(10 * number) for number, word in enumerate("thirty forty fifty sixty seventy eighty ninety".split(), start=3)}
+
+# Scripts written without spaces: Thai, Lao, Burmese, Khmer, kana, Han (with extension A and compatibility forms).
+_SPACELESS = "\u0e01-\u0e4e\u0e81-\u0ecd\u1000-\u103f\u1780-\u17d3\u3041-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
+_SPACELESS_RUN = re.compile(f"[{_SPACELESS}]+")
+_SENTENCE_END = frozenset(".!?:;。！？：…")
+_OPENING = "\"'“”‘’«»([{-*•"
+
+_MONTH = "|".join(sorted(_MONTHS, key=len, reverse=True))
+_DATE = re.compile(
+    rf"\b(?:(?P<y1>\d{{4}})[/.\-](?P<m1>\d{{1,2}})[/.\-](?P<d1>\d{{1,2}})(?!\d)"
+    rf"|(?P<n2>{_MONTH})\.?\s+(?P<d2>\d{{1,2}})(?:st|nd|rd|th)?(?:,?\s+(?P<y2>\d{{4}}))?\b"
+    rf"|(?P<d3>\d{{1,2}})(?:st|nd|rd|th)?\s+(?:of\s+)?(?P<n3>{_MONTH})\b\.?(?:,?\s+(?P<y3>\d{{4}}))?"
+    rf"|(?P<n4>{_MONTH})\.?,?\s+(?P<y4>\d{{4}})\b)",
+    re.IGNORECASE,
+)
+
+
+class Kind(StrEnum):
+    """What a salient item is."""
+
+    NUMBER = "number"
+    DATE = "date"
+    NAME = "name"
+
+
+class Item(NamedTuple):
+    """Something that must agree between two versions of one fact.
+
+    Attributes:
+        kind: Number, date or name.
+        text: Its comparable form: ``3000``, ``2026-04-05`` (``04-05`` without a year, ``2026-04`` without a day),
+            ``new york``.
+    """
+
+    kind: Kind
+    text: str
+
+
+def normalised(text: str) -> str:
+    """The form in which two texts are equal: NFKC, casefolded, single spaces, no punctuation around it."""
+    folded = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", text).casefold())
+    joined = " ".join(folded.split())
+    begin, end = 0, len(joined)
+    while begin < end and _is_outer(joined[begin]):
+        begin += 1
+    while end > begin and _is_outer(joined[end - 1]):
+        end -= 1
+    # A text of nothing but punctuation keeps it, so that two such texts are not equal by accident.
+    return joined[begin:end] or joined
+
+
+def _is_outer(character: str) -> bool:
+    return character == " " or unicodedata.category(character).startswith("P")
+
+
+def words(text: str) -> list[str]:
+    """The word forms of a text in order, as written.
+
+    Numbers stay whole (``3,000``, ``4.5``, ``2026/04/05``), a possessive ``'s`` is cut off, and runs of a script without
+    spaces become their character pairs, since finding their words would need a dictionary.
+    """
+    if text.isascii():
+        # By far the most texts; nothing in them is composed or without spaces.
+        found = _word_pattern(True).findall(text)
+        return [_split(word)[0] for word in found] if "'" in text else found
+    return [word for match in _word_pattern(False).finditer(_composed(text)) for word in _split(match[0])]
+
+
+def is_pair(word: str) -> bool:
+    """Whether a word form of `words` is a piece of a script without spaces, not a word."""
+    return _SPACELESS_RUN.fullmatch(word) is not None
+
+
+def content_words(text: str) -> list[str]:
+    """The casefolded word forms of a text in order, without stop words; negations and numbers are kept."""
+    return [word for word in map(str.casefold, words(text)) if word not in STOP_WORDS]
+
+
+def content_stems(text: str) -> frozenset[str]:
+    """The stems of a text's content words: what two texts about one fact share."""
+    return frozenset(stem(word) for word in content_words(text))
+
+
+@lru_cache(maxsize=65_536)
+def stem(word: str) -> str:
+    """A key under which the common English forms of a word meet: ``works``, ``working``, ``worked`` and ``work``.
+
+    Not a word of the language, and only meant for comparison. Numbers lose their grouping (``3,000``) and ordinal ending
+    (``5th``); number words become digits.
+    """
+    if word[:1].isdigit():
+        return re.sub(r"(?<=\d),(?=\d{3}(?!\d))", "", re.sub(r"(?<=\d)(?:st|nd|rd|th)$", "", word))
+    if word in _NUMBER_WORDS:
+        return _NUMBER_WORDS[word]
+    if len(word) < 4 or not word.isascii():
+        return word
+    if word.endswith(("ies", "ied")) and len(word) > 4:
+        word = word[:-3] + "y"
+    elif word.endswith("ing") and len(word) > 5 and re.search("[aeiouy]", word[:-3]):
+        word = word[:-3]
+    elif word.endswith("ed") and not word.endswith("eed") and len(word) > 4:
+        word = word[:-2]
+    elif word.endswith("s") and not word.endswith(("ss", "us", "is")):
+        word = word[:-1]
+    if len(word) > 2 and word.endswith("e"):
+        word = word[:-1]
+    if len(word) > 3 and word[-1] == word[-2] and word[-1] not in "aeiou":
+        word = word[:-1]
+    return word
+
+
+def negations(text: str) -> frozenset[str]:
+    """The negations of a text; ``n't`` and ``cannot`` count as ``not``. English and the commonest of a few languages."""
+    found = set()
+    for word in content_words(text):
+        if word.endswith(("n't", "n’t")) or word == "cannot":
+            found.add("not")
+        elif word in _NEGATIONS:
+            found.add(word)
+        else:
+            found |= _CJK_NEGATIONS.intersection(word)
+    return frozenset(found)
+
+
+def salient_items(text: str) -> tuple[Item, ...]:
+    """Numbers, dates and names of a text, in order.
+
+    A name is a run of capitalised words that do not begin a sentence. A name that only begins the sentence is not told
+    from an ordinary word; memories begin with the person's name, which says nothing. Scripts without capitals have no
+    names here, and German has too many.
+    """
+    text = _composed(text)
+    items: list[Item] = []
+    position = 0
+    for match in _DATE.finditer(text):
+        items += _numbers_and_names(text, position, match.start())
+        items.append(Item(Kind.DATE, _date(match)))
+        position = match.end()
+    return tuple(items + _numbers_and_names(text, position, len(text)))
+
+
+def salient(text: str) -> frozenset[str]:
+    """The words of the numbers, dates and names of a text: what must agree between two versions of one fact."""
+    return frozenset(word for item in salient_items(text) for word in item.text.split())
+
+
+def _numbers_and_names(text: str, begin: int, end: int) -> list[Item]:
+    items: list[Item] = []
+    run_end = -1
+    for match in _word_pattern(text.isascii()).finditer(text, begin, end):
+        (word, *_) = _split(match[0])
+        folded = word.casefold()
+        key = stem(folded)
+        if key[:1].isdigit():
+            items.append(Item(Kind.NUMBER, key))
+        elif folded in WEEKDAYS:
+            items.append(Item(Kind.DATE, folded))
+        elif word[:1].isupper() and folded not in STOP_WORDS and folded not in _NEGATIONS:
+            if folded in MONTHS and not _begins_sentence(text, match.start()):
+                items.append(Item(Kind.DATE, f"{_MONTHS[folded]:02}"))
+            elif run_end >= 0 and text[run_end : match.start()] in (" ", "-", ". "):
+                items[-1] = Item(Kind.NAME, f"{items[-1].text} {folded}")
+                run_end = match.start() + len(word)
+            elif not _begins_sentence(text, match.start()):
+                items.append(Item(Kind.NAME, folded))
+                run_end = match.start() + len(word)
+            continue
+        run_end = -1
+    return items
+
+
+def _begins_sentence(text: str, position: int) -> bool:
+    # A few characters suffice, and a slice from the beginning would make long texts quadratic.
+    before = text[max(0, position - 16) : position].rstrip().rstrip(_OPENING).rstrip()
+    return not before or before[-1] in _SENTENCE_END
+
+
+def _date(match: re.Match[str]) -> str:
+    """A date in order of size, so that all its spellings are equal."""
+    year = match["y1"] or match["y2"] or match["y3"] or match["y4"]
+    name = match["n2"] or match["n3"] or match["n4"]
+    month = int(match["m1"]) if name is None else _MONTHS[name.casefold()]
+    day = match["d1"] or match["d2"] or match["d3"]
+    parts = [year, f"{month:02}", None if day is None else f"{int(day):02}"]
+    return "-".join(part for part in parts if part is not None)
+
+
+def _composed(text: str) -> str:
+    return unicodedata.normalize("NFKC", text)
+
+
+@cache
+def _word_pattern(ascii_only: bool) -> re.Pattern[str]:
+    """Numbers, runs of a script without spaces, and words; `re` alone would end a word at each combining mark."""
+    letter = "[A-Za-z]"
+    if not ascii_only:
+        marks = "".join(chr(code) for code in range(0x300, 0x10000) if unicodedata.category(chr(code)).startswith("M"))
+        letter = rf"(?:(?![{_SPACELESS}])[^\W\d_]|[{marks}])"
+    return re.compile(rf"\d+(?:[.,:/\-]\d+)*{letter}*|[{_SPACELESS}]+|{letter}+(?:['’]{letter}+)*")
+
+
+def _split(word: str) -> list[str]:
+    if len(word) > 1 and is_pair(word):
+        return [word[index : index + 2] for index in range(len(word) - 1)]
+    if word[-2:].casefold() in ("'s", "’s") and word.casefold() not in STOP_WORDS:
+        return [word[:-2]]
+    return [word]
+
+
+# The person states the facts and the assistant repeats them, often in more of the memory's own words.
+_USER_BONUS = 1.5
+# Below these shares a match is chance: of all words looked for, and of the matched weight for each further turn.
+_LEAST_WORDS = 0.25
+_LEAST_GAIN = 0.15
+
+
+class SourceFinder:
+    """Finds the turns of one session that memory texts come from; the turns are taken apart once."""
+
+    def __init__(self, dialogue: Sequence[Turn], person_name: str) -> None:
+        """Take the turns apart.
+
+        Args:
+            dialogue: The session's turns.
+            person_name: How memories name the person. The name does not count, since people do not name themselves.
+        """
+        self._bonus = [_USER_BONUS if turn.role == "user" else 1.0 for turn in dialogue]
+        self._stems = [content_stems(turn.content) for turn in dialogue]
+        self._name = content_stems(person_name)
+
+    def turns(self, text: str, before: str, limit: int = 3) -> tuple[int, ...]:
+        """The turns that a memory text comes from.
+
+        Greedy cover: the turn whose words cover most of the text comes first, then the one that covers most of the rest. A
+        word weighs more the fewer turns contain it; where the new words leave a choice, the whole text decides.
+
+        Args:
+            text: The memory's text.
+            before: Its text before the session, empty for a new memory. Only words that are new count, if there are any.
+            limit: Turns to return at most.
+
+        Returns:
+            Numbers of turns from 1, ascending; empty if hardly anything matches.
+        """
+        stems = content_stems(text) - self._name
+        sought = (stems - content_stems(before)) or stems
+        spoken = [found & stems for found in self._stems]
+        turns = [found & sought for found in spoken]
+        frequency = Counter(word for found in turns for word in found)
+        if len(frequency) < max(1.0, _LEAST_WORDS * len(sought)):
+            return ()
+        weight = {word: math.log1p(len(turns) / count) for word, count in frequency.items()}
+        # Sorted sums: the order of a set of strings differs between processes, and so would the last bit of a sum.
+        total = sum(sorted(weight.values()))
+        missing = set(frequency)
+        chosen: list[int] = []
+        while missing and len(chosen) < limit:
+            gains = [sum(sorted(weight[word] for word in found & missing)) for found in turns]
+            ranks = [
+                (gain * bonus, len(found), -number)
+                for number, (gain, bonus, found) in enumerate(zip(gains, self._bonus, spoken, strict=True))
+            ]
+            best = -max(ranks)[2]
+            if gains[best] < _LEAST_GAIN * total:
+                break
+            chosen.append(best + 1)
+            missing -= turns[best]
+        return tuple(sorted(chosen))

@@ -1,1 +1,0 @@
-"""Pure functions over memory texts and dialogues: words, sources, recalled text, splitting."""

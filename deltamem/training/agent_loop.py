@@ -1,0 +1,377 @@
+"""The DeltaMem episode as a verl agent loop: token in, token out, with the reward of the finished trajectory."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache, lru_cache
+from typing import Any
+from uuid import uuid4
+
+import hydra
+from omegaconf import OmegaConf
+from transformers import GenerationConfig
+from verl.experimental.agent_loop.agent_loop import AgentLoopBase, AgentLoopMetrics, AgentLoopOutput
+from verl.utils.profiler import simple_timer
+
+from deltamem.bank.base import SnapshotBank, merge_hits
+from deltamem.chat_template import ChatTokenizer, TurnFormat, turn_format
+from deltamem.embedding import Vectors
+from deltamem.episode import Episode, EpisodeConfig, Finished, Message, Scorer, Search, Trajectory, Violation
+from deltamem.memory import apply
+from deltamem.sessions import LabelledSession, from_json_line
+from deltamem.training.embedding_service import EmbeddingClient, Lookup, connect
+from deltamem.training.rollout_metrics import FACTS, rollout_info
+
+
+@dataclass
+class TokenSequence:
+    """Prompt and response as one growing list of ids.
+
+    Attributes:
+        ids: All tokens so far.
+        mask: For what follows the prompt: 1 where the model wrote the token.
+        log_probs: For what follows the prompt: the server's log-probabilities, 0 for what the model did not write. None
+            where the trainer does not ask for them.
+    """
+
+    ids: list[int] = field(default_factory=list)
+    mask: list[int] = field(default_factory=list)
+    log_probs: list[float] | None = None
+
+    @property
+    def prompt_ids(self) -> list[int]:
+        """What was there before the model wrote."""
+        return self.ids[: len(self.ids) - len(self.mask)]
+
+    @property
+    def response_ids(self) -> list[int]:
+        """What followed: the model's turns and the tool's answers."""
+        return self.ids[len(self.ids) - len(self.mask) :]
+
+    def closed(self, closing: int | None) -> TokenSequence:
+        """The sequence with the end of the last turn as the chat template writes it.
+
+        A model may end its turn with another token, Qwen3 with ``<|endoftext|>``. That one stays, for it was sampled, but
+        the next turn must not begin without the template's own end.
+
+        Args:
+            closing: The template's token, see `deltamem.chat_template.TurnFormat`.
+        """
+        if closing is None or self.ids[-1] == closing:
+            return self
+        log_probs = None if self.log_probs is None else [*self.log_probs, 0.0]
+        return TokenSequence([*self.ids, closing], [*self.mask, 0], log_probs)
+
+    def without_response(self, end: int) -> TokenSequence:
+        """Prompt and one token that nobody learns from: what is handed to the trainer where the rollout failed.
+
+        Args:
+            end: The token; also the prompt, if there is none.
+        """
+        return TokenSequence([*(self.prompt_ids or [end]), end], [0], None if self.log_probs is None else [0.0])
+
+
+def turn_seed(run_seed: int, key: str, step: int, rollout: int, turn: int) -> int:
+    """The seed of one assistant turn, the same whenever and wherever it is sampled.
+
+    Args:
+        run_seed: Of the run.
+        key: Of the session.
+        step: Global step of the trainer.
+        rollout: Number of the rollout within its group.
+        turn: Number of the turn within the rollout.
+
+    Returns:
+        A number of 63 bits.
+    """
+    named = json.dumps([run_seed, key, step, rollout, turn]).encode("utf-8")
+    return int.from_bytes(hashlib.sha256(named).digest()[:8], "big") >> 1
+
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Services:
+    """What all rollouts of a worker share.
+
+    Attributes:
+        episode: Prompts and limits.
+        turn_tokens: Most tokens of one assistant turn.
+        scorer: Scores a finished episode.
+        embeddings: Gives vectors.
+        seed: Of the run, from which every turn gets its own; None leaves the sampling to the server.
+        shown_sessions: The first held-out sessions, of which one rollout each is kept for people to read.
+    """
+
+    episode: EpisodeConfig
+    turn_tokens: int
+    scorer: Scorer
+    embeddings: EmbeddingClient
+    seed: int | None = None
+    shown_sessions: int = 0
+
+
+@cache
+def services(settings: str) -> Services:
+    """Build what the rollouts share, once a worker process.
+
+    Args:
+        settings: JSON with `episode` (fields of `EpisodeConfig`), `turn_tokens`, `seed`, `shown_sessions`, `scorer` (a Hydra
+            ``_target_``) and `embedder` (arguments of `deltamem.training.embedding_service.connect`).
+    """
+    values = json.loads(settings)
+    fields = values["episode"]
+    return Services(
+        episode=EpisodeConfig(**{**fields, "memory_fields": tuple(fields["memory_fields"])}),
+        turn_tokens=values["turn_tokens"],
+        scorer=hydra.utils.instantiate(values["scorer"]),
+        embeddings=connect(**values["embedder"]),
+        seed=values["seed"],
+        shown_sessions=values["shown_sessions"],
+    )
+
+
+@lru_cache(maxsize=8)
+def frame_of(tokenizer: ChatTokenizer, options: str, model: str | None) -> TurnFormat:
+    """The frame of a turn, found out once a process: a worker has one tokenizer.
+
+    Args:
+        tokenizer: Of the policy.
+        options: JSON of what is passed to the chat template.
+        model: Folder or name of the policy, whose generation configuration may list further ends of a turn.
+    """
+    listed = None
+    if model is not None:
+        try:
+            listed = GenerationConfig.from_pretrained(model).eos_token_id
+        except OSError:  # most models made from scratch have none
+            logger.info("%s: no generation configuration", model)
+    return turn_format(tokenizer, template_options=json.loads(options), eos_ids=listed)
+
+
+FAILURE = "failure"
+"""Key of the reward figures: 1 if our own machinery broke."""
+
+
+@dataclass
+class _Rollout:
+    """What is known of a rollout while it runs, and still is if it fails.
+
+    Attributes:
+        sampling: Sampling parameters of verl.
+        key: Of the session.
+        step: Global step of the trainer.
+        number: Of the rollout within its group.
+        tokens: The sequence so far.
+        metrics: Seconds by phase, as verl names them.
+        versions: Training steps that made the weights of each turn.
+    """
+
+    sampling: Mapping[str, Any]
+    key: str
+    step: int
+    number: int
+    tokens: TokenSequence
+    metrics: dict[str, float] = field(default_factory=dict)
+    versions: list[int] = field(default_factory=list)
+
+
+class DeltaMemAgentLoop(AgentLoopBase):  # type: ignore[misc]
+    """Drives an `Episode` with verl's server and scores it."""
+
+    def __init__(self, *args: Any, settings: str | None = None, shared: Services | None = None, **kwargs: Any) -> None:
+        """Make a loop for one trajectory.
+
+        verl instantiates it with Hydra for every rollout, which takes a while for each key of a nested configuration;
+        therefore the settings come as one string.
+
+        Args:
+            args: What verl passes on.
+            settings: See `services`.
+            shared: The services themselves, instead of `settings`.
+            kwargs: What verl passes on.
+
+        Raises:
+            ValueError: If there are neither settings nor services.
+        """
+        super().__init__(*args, **kwargs)
+        if shared is None and settings is None:
+            raise ValueError("the agent loop needs settings")
+        self._shared = shared or services(settings or "")
+
+    async def run(self, sampling_params: dict[str, Any], **kwargs: Any) -> AgentLoopOutput:
+        """Run one episode over a row of the data set.
+
+        Whatever breaks is logged and becomes a failed trajectory without a gradient: verl would swallow the exception and
+        go on with fewer rollouts. `deltamem.training.replay_buffer` counts the failures and ends the run if they
+        are many.
+
+        Args:
+            sampling_params: Of verl.
+            kwargs: The row, and verl's ``global_steps`` and ``session_id`` (the number of the rollout within its group).
+        """
+        row: Mapping[str, Any] = kwargs.get("extra_info") or {}
+        rollout = _Rollout(
+            sampling=sampling_params,
+            key=str(row.get("key", "unreadable row")),
+            step=int(kwargs.get("global_steps", 1)),
+            number=int(kwargs.get("session_id", 0)),
+            tokens=TokenSequence(log_probs=[] if sampling_params.get("logprobs") else None),
+        )
+        heldout = row.get("split") == "heldout"
+        most = self._shared.shown_sessions
+        shown = heldout and rollout.number == 0 and int(row.get("index", most)) < most
+        detail: dict[str, Any] | None = None
+        try:
+            labelled = from_json_line(row["session"])
+            trajectory = await self._drive(labelled, rollout)
+            with simple_timer("compute_score", rollout.metrics):
+                figures, detail = await self._score(labelled, trajectory, in_detail=shown)
+            figures = {**figures, FAILURE: 0.0}
+        except Exception as error:
+            logger.exception("episode failed: %s", rollout.key)
+            rollout.tokens = rollout.tokens.without_response(self.tokenizer.eos_token_id)
+            trajectory = Trajectory(messages=(), failure=f"{type(error).__name__}: {error}")
+            figures = {"reward": 0.0, FAILURE: 1.0}
+        tokens, metrics = rollout.tokens, rollout.metrics
+        before = max(rollout.step - 1, 0)
+        return AgentLoopOutput(
+            prompt_ids=tokens.prompt_ids,
+            response_ids=tokens.response_ids,
+            response_mask=tokens.mask,
+            response_logprobs=tokens.log_probs,
+            reward_score=figures["reward"],
+            num_turns=max(len(trajectory.messages) - 1, 1),
+            metrics=AgentLoopMetrics(**metrics),
+            extra_fields={
+                "turn_scores": [],
+                "tool_rewards": [],
+                "min_global_steps": min(rollout.versions, default=before),
+                "max_global_steps": max(rollout.versions, default=before),
+                "failure": trajectory.failure,
+                # "reward" itself is added by verl.
+                "reward_extra_info": {name: value for name, value in figures.items() if name != "reward"},
+                FACTS: rollout_info(
+                    trajectory,
+                    tokens,
+                    key=rollout.key,
+                    heldout=heldout,
+                    seconds={
+                        "generate": metrics.get("generate_sequences", 0.0),
+                        "search": metrics.get("tool_calls", 0.0),
+                        "reward": metrics.get("compute_score", 0.0),
+                    },
+                    shown=(row["session"], detail) if detail is not None else None,
+                ),
+            },
+        )
+
+    async def _drive(self, labelled: LabelledSession, rollout: _Rollout) -> Trajectory:
+        frame = self._frame()
+        frame.check(thinking=self._shared.episode.thinking)
+        episode = Episode(labelled.session, labelled.prior_state.keys(), self._shared.episode)
+        # Not verl's ct_build_initial_tokens: it cuts long prompts on the left, which would take the instructions away.
+        prompt = await asyncio.to_thread(self.continuous_token_builder.build_initial_tokens, list(episode.messages))
+        if len(prompt) > (most := self.rollout_config.prompt_length):
+            raise ValueError(f"the prompt has {len(prompt)} tokens, it does not fit into data.max_prompt_length={most}")
+        if (most := self.rollout_config.get("max_model_len")) is not None and len(prompt) >= most:
+            raise ValueError(f"the prompt has {len(prompt)} tokens, it leaves no room in rollout.max_model_len={most}")
+        rollout.tokens.ids = list(prompt)
+        bank: SnapshotBank | None = None
+        request = uuid4().hex
+        while True:
+            with simple_timer("generate_sequences", rollout.metrics):
+                written = await self._generate(request, rollout, frame, turn=(len(episode.messages) - 2) // 2)
+            text, stopped = self._text(written, frame)
+            step = episode.read(text, truncated=not stopped)
+            if isinstance(step, Finished):
+                return episode.trajectory
+            with simple_timer("tool_calls", rollout.metrics):
+                if isinstance(step, Search):
+                    bank = bank or await self._bank(labelled)
+                    found = bank.search(await self._shared.embeddings.queries(step.queries), self._shared.episode.k)
+                    episode.answer(merge_hits(found))
+                longer = await self._with_answer(rollout.tokens.closed(frame.closing), episode.messages)
+            if self._room(longer) < 1:
+                # The sequence ends with the model's own last token: what did not fit was never seen by it.
+                episode.stop(Violation.TOKEN_LIMIT)
+                return episode.trajectory
+            rollout.tokens = longer
+
+    def _frame(self) -> TurnFormat:
+        """How the chat template frames an assistant's turn; here, so that a template that breaks is a counted failure."""
+        options = self.apply_chat_template_kwargs
+        plain = OmegaConf.to_container(options) if OmegaConf.is_config(options) else dict(options)
+        return frame_of(self.tokenizer, json.dumps(plain), OmegaConf.select(self.config, "actor_rollout_ref.model.path"))
+
+    def _room(self, tokens: TokenSequence) -> int:
+        """How many tokens the next turn may have; not positive if the sequence is full."""
+        room: int = min(self._shared.turn_tokens, self.rollout_config.response_length - len(tokens.mask))
+        window = self.rollout_config.get("max_model_len")
+        return room if window is None else min(room, window - len(tokens.ids))
+
+    async def _generate(self, request: str, rollout: _Rollout, frame: TurnFormat, *, turn: int) -> list[int]:
+        """Let the model write a turn; its tokens, which are in the rollout's sequence too."""
+        # The server must stop where this loop sees the end of a turn, whatever its own configuration lists.
+        sampling = {**rollout.sampling, "max_tokens": self._room(rollout.tokens), "stop_token_ids": sorted(frame.ends)}
+        if self._shared.seed is not None:
+            sampling["seed"] = turn_seed(self._shared.seed, rollout.key, rollout.step, rollout.number, turn)
+        tokens, metrics = rollout.tokens, rollout.metrics
+        answer = await self.server_manager.generate(request_id=request, prompt_ids=tokens.ids, sampling_params=sampling)
+        if not answer.token_ids or answer.stop_reason in ("aborted", "abort"):
+            raise RuntimeError(f"the server broke a turn off after {len(answer.token_ids)} tokens ({answer.stop_reason})")
+        if (version := answer.extra_fields.get("global_steps")) is not None:
+            rollout.versions.append(int(version))
+        if answer.num_preempted is not None:
+            metrics["num_preempted"] = metrics.get("num_preempted", 0) + answer.num_preempted
+        merged, mask, log_probs = await self.ct_merge_assistant_token(
+            tokens.ids,
+            answer.token_ids,
+            tokens.mask,
+            tokens.log_probs,
+            assistant_logprobs=None if tokens.log_probs is None else answer.log_probs,
+        )
+        rollout.tokens = TokenSequence(merged.token_ids, mask, log_probs)
+        return list(answer.token_ids)
+
+    def _text(self, written: Sequence[int], frame: TurnFormat) -> tuple[str, bool]:
+        """The whole assistant turn without its end-of-turn token, and whether there was one."""
+        stopped = written[-1] in frame.ends
+        # Special tokens stay visible: a stray one is text outside the tags, not nothing.
+        text = self.tokenizer.decode(
+            written[:-1] if stopped else written, skip_special_tokens=False, clean_up_tokenization_spaces=False
+        )
+        return f"{frame.opening}{text}", stopped
+
+    async def _with_answer(self, tokens: TokenSequence, messages: Sequence[Message]) -> TokenSequence:
+        """The sequence with the last message and the generation prompt rendered behind it."""
+        merged, mask, log_probs = await self.ct_merge_context_msg(
+            list(messages[:-1]), list(messages), tokens.ids, tokens.mask, tokens.log_probs
+        )
+        return TokenSequence(merged.token_ids, mask, log_probs)
+
+    async def _bank(self, labelled: LabelledSession) -> SnapshotBank:
+        texts = [memory.text for memory in labelled.prior_state.memories]
+        return SnapshotBank(
+            labelled.session.person_id, labelled.prior_state, Lookup(await self._shared.embeddings.documents(texts))(texts)
+        )
+
+    async def _score(
+        self, labelled: LabelledSession, trajectory: Trajectory, *, in_detail: bool
+    ) -> tuple[dict[str, float], dict[str, Any] | None]:
+        predicted = apply(labelled.prior_state, trajectory.operations or (), labelled.session.time)
+        texts = {
+            memory.text for state in (labelled.prior_state, predicted, labelled.next_state) for memory in state.memories
+        }
+        texts |= {operation.text for operation in (*labelled.operations, *(trajectory.operations or ()))}
+        vectors: Mapping[str, Vectors] = await self._shared.embeddings.documents(sorted(texts))
+        case = (labelled, trajectory, Lookup(vectors))
+        # In a thread: the event loop belongs to all rollouts of the worker.
+        figures = await asyncio.to_thread(self._shared.scorer, *case)
+        return figures, await asyncio.to_thread(self._shared.scorer.detail, *case) if in_detail else None

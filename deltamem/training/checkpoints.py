@@ -1,0 +1,239 @@
+"""verl's checkpoints: the manifest that makes one complete, which may go, and the room they need."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig
+from verl.trainer.ppo.checkpoint_callback import CheckpointCallback
+
+from deltamem.errors import DeltaMemError
+from deltamem.runs import atomic_writer
+from deltamem.training.resources import ModelShape
+
+MANIFEST_FILE = "manifest.json"
+
+_CONTENTS = {"model": "model", "optimizer": "optim", "extra": "extra_state"}
+"""verl's name of a part of a checkpoint -> how its files are named."""
+_LOOK_AGAIN_SECONDS = 1.0
+
+
+def step_of(checkpoint: Path) -> int:
+    """The training step of a checkpoint folder."""
+    return int(checkpoint.name.removeprefix("global_step_"))
+
+
+def write_manifest(
+    checkpoint: Path, contents: Sequence[str], metrics: Mapping[str, float], *, patience: float = 120.0
+) -> None:
+    """List all files of a checkpoint with their sizes, after they have reached the disk.
+
+    Args:
+        checkpoint: A folder ``global_step_N`` that all ranks have finished.
+        contents: What each rank has saved, ``actor.checkpoint.save_contents`` of verl.
+        metrics: What is known of the step; a process that ends before it has logged them would lose them.
+        patience: Seconds to wait for files of other nodes to appear in a shared file system.
+
+    Raises:
+        DeltaMemError: If a rank's file is missing.
+    """
+    actor = checkpoint / "actor"
+    deadline = time.monotonic() + patience
+    while missing := _missing(actor, contents):
+        if time.monotonic() >= deadline:
+            raise DeltaMemError(
+                f"{missing}: not there after all ranks have saved; checkpoints of several nodes need a shared file system"
+            )
+        time.sleep(_LOOK_AGAIN_SECONDS)
+    files = sorted(path for path in checkpoint.rglob("*") if path.is_file() and path.name != MANIFEST_FILE)
+    sizes = {str(path.relative_to(checkpoint)): _flushed_size(path) for path in files}
+    for folder in {path.parent for path in files}:
+        _flush(folder)
+    with atomic_writer(checkpoint / MANIFEST_FILE) as file:
+        json.dump({"step": step_of(checkpoint), "files": sizes, "metrics": dict(metrics)}, file, indent=1)
+    _flush(checkpoint)
+    _flush(checkpoint.parent)
+
+
+def _missing(actor: Path, contents: Sequence[str]) -> Path | None:
+    description = actor / "fsdp_config.json"
+    try:
+        ranks = int(json.loads(description.read_text(encoding="utf-8"))["world_size"])
+    except (OSError, ValueError, KeyError):
+        return description
+    kinds = [_CONTENTS[name] for name in contents if name in _CONTENTS]
+    files = (actor / f"{kind}_world_size_{ranks}_rank_{rank}.pt" for kind in kinds for rank in range(ranks))
+    return next((path for path in files if not path.is_file()), None)
+
+
+def _flushed_size(path: Path) -> int:
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
+        # Of the open file: what a shared file system remembers of a name may be old.
+        return os.fstat(file.fileno()).st_size
+
+
+def _flush(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def is_whole(checkpoint: Path) -> bool:
+    """Whether a checkpoint was written to its end, and nothing of it was removed since."""
+    manifest = _read(checkpoint)
+    if manifest is None or manifest["step"] != step_of(checkpoint):
+        return False
+    try:
+        return all((checkpoint / name).stat().st_size == size for name, size in manifest["files"].items())
+    except FileNotFoundError:  # what cannot be looked at is an error, not a reason to throw a checkpoint away
+        return False
+
+
+def metrics_of(checkpoint: Path) -> dict[str, float]:
+    """What the manifest says of the checkpoint's last step; empty without a manifest."""
+    manifest = _read(checkpoint)
+    return {} if manifest is None else dict(manifest["metrics"])
+
+
+def _read(checkpoint: Path) -> dict[str, Any] | None:
+    try:
+        manifest = json.loads((checkpoint / MANIFEST_FILE).read_text(encoding="utf-8"))
+    except (FileNotFoundError, ValueError):
+        return None
+    whole = isinstance(manifest, dict) and {"step", "files", "metrics"} <= manifest.keys()
+    return manifest if whole else None
+
+
+def latest_complete(folder: Path) -> Path | None:
+    """The newest checkpoint that was written to its end; None if there is none.
+
+    verl notes its last step in a file of its own. It is not relied upon: it may be cut off, or name a folder whose files
+    are.
+    """
+    return next((path for path in _found(folder) if is_whole(path)), None)
+
+
+def remove_incomplete(folder: Path) -> None:
+    """Remove what an interrupted write or removal left of checkpoints."""
+    for path in _found(folder):
+        if not is_whole(path):
+            shutil.rmtree(path)
+
+
+def remove_old(folder: Path, *, keep: int | None) -> None:
+    """Remove all whole checkpoints but the newest.
+
+    verl's own rotation would remove the last one before the next is whole.
+
+    Args:
+        folder: Where the checkpoints are.
+        keep: How many remain; None keeps all.
+    """
+    if keep is not None:
+        for path in [path for path in _found(folder) if is_whole(path)][keep:]:
+            shutil.rmtree(path)
+
+
+def _found(folder: Path) -> list[Path]:
+    """All checkpoint folders, the newest first."""
+    found = [path for path in folder.glob("global_step_*") if path.name.removeprefix("global_step_").isdigit()]
+    return sorted(found, key=step_of, reverse=True)
+
+
+class ManifestCallback(CheckpointCallback):  # type: ignore[misc]
+    """Declares a checkpoint whole, and only then removes old ones."""
+
+    def on_save(
+        self, trainer: Any, global_step: int, checkpoint_dir: str, async_save: bool = False, **_context: Any
+    ) -> None:
+        """List the files of a checkpoint that all ranks have written.
+
+        Raises:
+            DeltaMemError: If a file is missing.
+        """
+        checkpoint = Path(checkpoint_dir)
+        contents = self.config.actor_rollout_ref.actor.checkpoint.save_contents
+        write_manifest(checkpoint, list(contents), trainer.replay_buffer.figures)
+        remove_old(checkpoint.parent, keep=self.config.deltamem.keep_checkpoints)
+
+
+_TRAINED_BYTES = 12
+"""A float32 weight and Adam's two moments."""
+_EXPORTED_BYTES = 4
+
+
+@dataclass(frozen=True)
+class Space:
+    """Room on the disk, in bytes.
+
+    Attributes:
+        checkpoints: How many there are at once: those that are kept, and the next while it is written.
+        checkpoint: Size of one.
+        policy: Size of the exported policy.
+        there: What the run has written before.
+        free: What the file system has left.
+        place: An existing folder of that file system.
+    """
+
+    checkpoints: int
+    checkpoint: int
+    policy: int
+    there: int
+    free: int
+    place: Path
+
+    @property
+    def missing(self) -> int:
+        """What is still to be written."""
+        return max(self.checkpoints * self.checkpoint + self.policy - self.there, 0)
+
+
+def space_of(config: DictConfig, shape: ModelShape) -> Space:
+    """Estimate the room that a run needs, and look at what there is.
+
+    Args:
+        config: The whole configuration.
+        shape: Of the starting model.
+    """
+    actor, rank = config.actor_rollout_ref.actor, config.actor_rollout_ref.model.lora_rank
+    checkpoint = (shape.adapters(rank) if rank else shape.parameters) * _TRAINED_BYTES
+    if rank and not actor.checkpoint.get("save_lora_only", False):
+        checkpoint += shape.parameters * (2 if actor.fsdp_config.model_dtype in ("bf16", "bfloat16", "fp16") else 4)
+    keep = config.trainer.max_actor_ckpt_to_keep
+    folder = Path(config.trainer.default_local_dir)
+    place = next(path for path in (folder, *folder.parents) if path.is_dir())
+    return Space(
+        checkpoints=2 if keep is None else int(keep) + 1,
+        checkpoint=checkpoint,
+        policy=_EXPORTED_BYTES * shape.parameters,
+        there=sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()),
+        free=shutil.disk_usage(place).free,
+        place=place,
+    )
+
+
+def check_space(space: Space) -> None:
+    """Refuse to begin a run whose checkpoints will not fit.
+
+    Raises:
+        DeltaMemError: If there is too little room.
+    """
+    if space.missing > space.free:
+        raise DeltaMemError(
+            f"{space.place}: the checkpoints and the exported policy need about {_size(space.missing)}, but only "
+            f"{_size(space.free)} are free; make room or choose another deltamem.out"
+        )
+
+
+def _size(count: int) -> str:
+    return f"{count / 1e9:.1f} GB" if count >= 1e9 else f"{count / 1e6:.1f} MB"

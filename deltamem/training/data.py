@@ -1,0 +1,468 @@
+"""Export of ``sessions.jsonl`` to the parquet files that verl reads, and the token limits that follow from the data."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from itertools import accumulate
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
+from omegaconf import DictConfig, OmegaConf, open_dict
+
+from deltamem.episode import MAX_QUERIES, EpisodeConfig, format_memories, opening_messages
+from deltamem.errors import DeltaMemError
+from deltamem.runs import atomic_writer
+from deltamem.sessions import LabelledSession, Split, from_json_line, read_sessions
+from deltamem.training.config import TrainSettings
+from deltamem.training.tiny import write_call, write_outputs
+
+AGENT_NAME = "deltamem"
+"""Name under which the agent loop is registered with verl."""
+
+DATA_SOURCE = "deltamem"
+"""verl groups its validation metrics by this column."""
+
+ROWS_PER_GROUP = 128
+"""Rows that are held in memory and written together."""
+
+_TEXT = pa.string()
+SCHEMA = pa.schema(
+    {
+        "data_source": _TEXT,
+        "agent_name": _TEXT,
+        "prompt": pa.list_(pa.struct({"role": _TEXT, "content": _TEXT})),
+        "reward_model": pa.struct({"style": _TEXT, "ground_truth": _TEXT}),
+        "extra_info": pa.struct({"index": pa.int64(), "split": _TEXT, "key": _TEXT, "session": _TEXT}),
+    }
+)
+"""Columns of both files, as verl expects them; ``extra_info.session`` is the line of ``sessions.jsonl``."""
+
+
+class Exported(NamedTuple):
+    """The two files and how many sessions they hold."""
+
+    train: Path
+    heldout: Path
+    train_sessions: int
+    heldout_sessions: int
+
+
+class RowWriter:
+    """Writes labelled sessions as rows; made by `open_parquet`."""
+
+    def __init__(self, file: pq.ParquetWriter, episode: EpisodeConfig) -> None:
+        self._file = file
+        self._episode = episode
+        self._waiting: list[dict[str, Any]] = []
+        self.rows = 0
+
+    def add(self, labelled: LabelledSession, line: str) -> None:
+        """Append a row.
+
+        Args:
+            labelled: The session.
+            line: Its line of ``sessions.jsonl``, which the agent loop reads.
+        """
+        self._waiting.append(_row(labelled, line, self.rows, self._episode))
+        self.rows += 1
+        if len(self._waiting) == ROWS_PER_GROUP:
+            self.flush()
+
+    def flush(self) -> None:
+        """Write the rows that wait as one row group."""
+        if self._waiting:
+            self._file.write_table(pa.Table.from_pylist(self._waiting, schema=SCHEMA))
+            self._waiting = []
+
+
+@contextmanager
+def open_parquet(path: Path, episode: EpisodeConfig) -> Iterator[RowWriter]:
+    """Open a parquet file that takes its name only when it has been written whole.
+
+    Args:
+        path: The final name; an older file of that name stays until then.
+        episode: Prompts of the opening messages.
+
+    Yields:
+        The writer. If the block raises, nothing remains.
+    """
+    partial = path.with_name(f".{path.name}.partial")
+    try:
+        with pq.ParquetWriter(partial, SCHEMA) as file:
+            writer = RowWriter(file, episode)
+            yield writer
+            writer.flush()
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def export(
+    sessions: Path,
+    folder: Path,
+    episode: EpisodeConfig,
+    *,
+    train_sessions: int | None,
+    heldout_sessions: int | None,
+    skip_people: int,
+    seed: int,
+) -> Exported:
+    """Write ``train.parquet`` and ``heldout.parquet``.
+
+    The file is read twice: to check every line and to draw, then to write the drawn sessions.
+
+    Args:
+        sessions: The file that synth wrote.
+        folder: Where to; made if missing.
+        episode: Prompts of the opening messages.
+        train_sessions: Training rows, drawn with `seed`; None takes all.
+        heldout_sessions: Validation rows, drawn with `seed`; None takes all.
+        skip_people: This many training persons are left out, the first of the file: the warm start has used them.
+        seed: Seed of the draw.
+
+    Raises:
+        DeltaMemError: If the file is missing, a line of it cannot be read, or there are fewer sessions than asked for.
+    """
+    lines = [(item.split, item.session.person_id) for item in read_sessions(sessions)]
+    skipped = set(list(dict.fromkeys(person for split, person in lines if split == "train"))[:skip_people])
+    chosen = {
+        "train": _draw(
+            [number for number, (split, person) in enumerate(lines) if split == "train" and person not in skipped],
+            train_sessions,
+            seed,
+            f"{sessions}: training sessions" + (f" after the first {skip_people} persons" if skip_people else ""),
+        ),
+        "heldout": _draw(
+            [number for number, (split, _) in enumerate(lines) if split == "heldout"],
+            heldout_sessions,
+            seed,
+            f"{sessions}: held-out sessions",
+        ),
+    }
+    folder.mkdir(parents=True, exist_ok=True)
+    with sessions.open("rb") as file:
+        starts = list(accumulate(map(len, file), initial=0))
+        for name, numbers in chosen.items():
+            with open_parquet(folder / f"{name}.parquet", episode) as writer:
+                for number in numbers:
+                    file.seek(starts[number])
+                    line = file.readline().decode("utf-8").strip()
+                    writer.add(from_json_line(line), line)
+    return Exported(folder / "train.parquet", folder / "heldout.parquet", len(chosen["train"]), len(chosen["heldout"]))
+
+
+def people(sessions: Iterable[LabelledSession], split: Split) -> list[str]:
+    """Ids of the persons of a split, in the order in which they first occur."""
+    return list(dict.fromkeys(item.session.person_id for item in sessions if item.split == split))
+
+
+def _draw(numbers: Sequence[int], count: int | None, seed: int, what: str) -> Sequence[int]:
+    if not numbers or (count or 0) > len(numbers):
+        raise DeltaMemError(f"{what}: there are {len(numbers)}, expected at least {count or 1}")
+    return numbers if count is None else random.Random(seed).sample(numbers, count)
+
+
+def _row(item: LabelledSession, line: str, index: int, episode: EpisodeConfig) -> dict[str, Any]:
+    return {
+        "data_source": DATA_SOURCE,
+        "agent_name": AGENT_NAME,
+        "prompt": opening_messages(item.session, episode),
+        # Required by verl and shown in its dumps; the agent loop scores by itself.
+        "reward_model": {"style": "rule", "ground_truth": item.key},
+        "extra_info": {"index": index, "split": item.split, "key": item.key, "session": line},
+    }
+
+
+Counts = npt.NDArray[np.int64]
+
+_BATCH = 128
+
+
+@dataclass(frozen=True)
+class Lengths:
+    """Tokens of the parts of an episode, one entry a row of the data set, each of shape ``(rows,)``.
+
+    Attributes:
+        prompt: Opening messages with the chat template and the generation prompt.
+        call: The assistant text of a search for all targets, without thinking.
+        found: The tool's answer to it, with the chat template's marks around it.
+        outputs: The assistant text of the target answer, without thinking.
+    """
+
+    prompt: Counts
+    call: Counts
+    found: Counts
+    outputs: Counts
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Token limits of a run.
+
+    Attributes:
+        prompt: ``data.max_prompt_length``; prompts are shorter than this.
+        response: ``data.max_response_length``: all that follows the prompt, search results included.
+        turn: ``deltamem.turn_tokens``, of one assistant turn.
+    """
+
+    prompt: int
+    response: int
+    turn: int
+
+    @property
+    def total(self) -> int:
+        """Tokens of the longest sequence."""
+        return self.prompt + self.response
+
+
+def load_tokenizer(model: DictConfig) -> Any:
+    """The tokenizer of ``actor_rollout_ref.model``, with its own chat template if one is configured.
+
+    Raises:
+        DeltaMemError: If there is none; says which command fetches it.
+    """
+    from transformers import AutoTokenizer
+
+    name = model.tokenizer_path or model.path
+    tokenizer = _from_hub(AutoTokenizer, name, model)
+    if model.custom_chat_template is not None:
+        tokenizer.chat_template = model.custom_chat_template
+    return tokenizer
+
+
+def load_model_config(model: DictConfig) -> Any:
+    """The Hugging Face configuration of ``actor_rollout_ref.model``.
+
+    Raises:
+        DeltaMemError: If there is none; says which command fetches it.
+    """
+    from transformers import AutoConfig
+
+    return _from_hub(AutoConfig, model.hf_config_path or model.path, model)
+
+
+def _from_hub(kind: Any, name: str, model: DictConfig) -> Any:
+    local = os.environ.get("DELTAMEM_ALLOW_HUB") != "1"
+    try:
+        return kind.from_pretrained(name, trust_remote_code=model.trust_remote_code, local_files_only=local)
+    except (OSError, ValueError) as error:
+        if Path(name).is_absolute() or name.startswith("."):
+            raise DeltaMemError(f"{name}: no model that can be loaded: {_first_line(error)}") from error
+        raise DeltaMemError(
+            f"model {name!r} is not available offline; fetch it with: hf download {name} (or allow the hub with "
+            "DELTAMEM_ALLOW_HUB=1)"
+        ) from error
+
+
+def _first_line(error: BaseException) -> str:
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)
+
+
+def measure(files: Sequence[Path], tokenizer: Any, episode: EpisodeConfig, template_kwargs: Mapping[str, Any]) -> Lengths:
+    """Count the tokens of all rows.
+
+    Args:
+        files: Parquet files of `deltamem.training.data.export`.
+        tokenizer: Of the model that is trained.
+        episode: Gives `k` and the fields of a memory.
+        template_kwargs: ``data.apply_chat_template_kwargs``.
+    """
+    around = _around_tool_answer(tokenizer, template_kwargs)
+    known: dict[str, int] = {}
+    parts: list[tuple[list[int], list[int], list[int], list[int]]] = []
+    for path in files:
+        for prompts, sessions in _rows(path):
+            texts = tokenizer.apply_chat_template(prompts, tokenize=False, add_generation_prompt=True, **template_kwargs)
+            queries = [[operation.text for operation in item.operations][:MAX_QUERIES] or [""] for item in sessions]
+            parts.append(
+                (
+                    _count(tokenizer, texts),
+                    _count(tokenizer, [write_call(texts) for texts in queries]),
+                    [
+                        around + found
+                        for found in _found(tokenizer, sessions, [len(texts) for texts in queries], episode, known)
+                    ],
+                    _count(tokenizer, [write_outputs(item.operations) for item in sessions]),
+                )
+            )
+    columns = [
+        np.array([count for batch in column for count in batch], dtype=np.int64) for column in zip(*parts, strict=True)
+    ]
+    return Lengths(*columns)
+
+
+def _rows(path: Path) -> Iterator[tuple[list[Any], list[LabelledSession]]]:
+    for batch in pq.ParquetFile(path).iter_batches(_BATCH, columns=["prompt", "extra_info"]):
+        rows = batch.to_pylist()
+        yield [row["prompt"] for row in rows], [from_json_line(row["extra_info"]["session"]) for row in rows]
+
+
+def _count(tokenizer: Any, texts: Sequence[str]) -> list[int]:
+    return [len(ids) for ids in tokenizer(list(texts), add_special_tokens=False, verbose=False)["input_ids"]]
+
+
+def _around_tool_answer(tokenizer: Any, template_kwargs: Mapping[str, Any]) -> int:
+    """Tokens that the chat template writes around a tool's answer, the next generation prompt included."""
+    opening = [{"role": "system", "content": "a"}, {"role": "user", "content": "b"}, {"role": "assistant", "content": "c"}]
+    before = tokenizer.apply_chat_template(opening, tokenize=False, **template_kwargs)
+    after = tokenizer.apply_chat_template(
+        [*opening, {"role": "tool", "content": ""}], tokenize=False, add_generation_prompt=True, **template_kwargs
+    )
+    short, long = _count(tokenizer, [before, after])
+    return max(long - short, 0) + 1
+
+
+def _found(
+    tokenizer: Any,
+    sessions: Sequence[LabelledSession],
+    queries: Sequence[int],
+    episode: EpisodeConfig,
+    known: dict[str, int],
+) -> list[int]:
+    """Tokens of the longest tool answer of each session; `known` remembers those of single memories."""
+    records = [
+        [format_memories([memory], episode.memory_fields) for memory in item.prior_state.memories] for item in sessions
+    ]
+    fresh = list(dict.fromkeys(record for row in records for record in row if record not in known))
+    if fresh:
+        known.update(zip(fresh, _count(tokenizer, fresh), strict=True))
+    # Merged hits are distinct, and never more than there are memories.
+    return [
+        sum(sorted((known[record] for record in row), reverse=True)[: count * episode.k])
+        for row, count in zip(records, queries, strict=True)
+    ]
+
+
+def responses(lengths: Lengths, *, max_turns: int, thinking_tokens: int) -> Counts:
+    """Tokens that follow the prompt when every turn thinks and all but the last search, of shape ``(rows,)``."""
+    searches = max_turns - 1
+    total: Counts = max_turns * thinking_tokens + searches * (lengths.call + lengths.found) + lengths.outputs
+    return total
+
+
+def fit(
+    lengths: Lengths, *, max_turns: int, thinking_tokens: int, response_quantile: float, multiple: int, window: int
+) -> Limits:
+    """The limits that the data needs.
+
+    ``prompt`` is above the longest prompt; ``response`` and ``turn`` hold the share `response_quantile` of the rows; all are
+    rounded up to `multiple`.
+
+    Args:
+        lengths: Of all rows.
+        max_turns: Assistant turns of an episode.
+        thinking_tokens: Thinking of one assistant turn.
+        response_quantile: Share of rows whose episode must fit.
+        multiple: Limits are multiples of this.
+        window: Tokens that the model can read.
+
+    Raises:
+        DeltaMemError: If the model cannot read that much; says for how many rows.
+    """
+
+    def quantile(counts: Counts) -> int:
+        return int(np.quantile(counts, response_quantile, method="higher"))
+
+    def up(count: int) -> int:
+        return -(-count // multiple) * multiple
+
+    after = responses(lengths, max_turns=max_turns, thinking_tokens=thinking_tokens)
+    limits = Limits(
+        # One more: the agent loop takes a prompt of exactly the limit for one that was cut.
+        prompt=up(int(lengths.prompt.max()) + 1),
+        response=up(quantile(after)),
+        turn=up(thinking_tokens + quantile(np.maximum(lengths.call, lengths.outputs))),
+    )
+    if limits.total > window:
+        rows = int((lengths.prompt + after > window).sum())
+        raise DeltaMemError(
+            f"{rows} of {len(after)} sessions need more than the {window} tokens that the model can read (limits of "
+            f"{limits.prompt} + {limits.response}); take shorter sessions, fewer deltamem.episode.max_turns or fewer "
+            "deltamem.limits.thinking_tokens"
+        )
+    return limits
+
+
+def fit_run(lengths: Lengths, settings: TrainSettings, *, window: int) -> Limits:
+    """`fit` with the settings of a run.
+
+    Raises:
+        DeltaMemError: As `fit`.
+    """
+    return fit(
+        lengths,
+        max_turns=settings.episode.max_turns,
+        thinking_tokens=settings.limits.thinking_tokens,
+        response_quantile=settings.limits.response_quantile,
+        multiple=settings.limits.multiple,
+        window=window,
+    )
+
+
+def beyond(lengths: Lengths, limits: Limits, *, max_turns: int, thinking_tokens: int) -> tuple[int, int]:
+    """How many rows exceed limits: prompts, which cannot be trained on, and episodes, which may be cut short."""
+    after = responses(lengths, max_turns=max_turns, thinking_tokens=thinking_tokens)
+    return int((lengths.prompt >= limits.prompt).sum()), int((after > limits.response).sum())
+
+
+def summary(lengths: Lengths, limits: Limits) -> dict[str, Any]:
+    """The content of ``lengths.json``."""
+
+    def spread(counts: Counts) -> dict[str, int]:
+        marks = {"min": 0.0, "median": 0.5, "p90": 0.9, "p99": 0.99, "max": 1.0}
+        return {name: int(np.quantile(counts, share, method="higher")) for name, share in marks.items()}
+
+    parts = {name: spread(getattr(lengths, name)) for name in ("prompt", "call", "found", "outputs")}
+    return {"rows": len(lengths.prompt), "tokens": parts, "limits": asdict(limits)}
+
+
+def write_lengths(path: Path, lengths: Lengths, limits: Limits) -> None:
+    """Write ``lengths.json`` whole or not at all."""
+    with atomic_writer(path) as file:
+        json.dump(summary(lengths, limits), file, indent=2)
+
+
+def read_limits(path: Path) -> Limits:
+    """The limits of a ``lengths.json``.
+
+    Raises:
+        DeltaMemError: If the file cannot be read.
+    """
+    try:
+        return Limits(**json.loads(path.read_text(encoding="utf-8"))["limits"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise DeltaMemError(f"{path}: not the lengths of a data set; remove the file to measure them again") from error
+
+
+def with_limits(config: DictConfig, limits: Limits) -> DictConfig:
+    """A copy of a resolved configuration with these limits everywhere; budgets of tokens a GPU only grow."""
+    config = config.copy()
+    model = config.actor_rollout_ref
+    with open_dict(config):
+        config.deltamem.turn_tokens = limits.turn
+        config.data.max_prompt_length = limits.prompt
+        config.data.max_response_length = limits.response
+        model.rollout.prompt_length = limits.prompt
+        model.rollout.response_length = limits.response
+        model.rollout.max_model_len = limits.total
+        for part, key in (
+            (model.actor, "ppo_max_token_len_per_gpu"),
+            (model.rollout, "log_prob_max_token_len_per_gpu"),
+            (model.ref, "log_prob_max_token_len_per_gpu"),
+        ):
+            part[key] = max(part[key], limits.total)
+    return config
+
+
+def template_kwargs(config: DictConfig) -> dict[str, Any]:
+    """``data.apply_chat_template_kwargs`` as a plain dictionary."""
+    return dict(OmegaConf.to_container(config.data.apply_chat_template_kwargs))  # type: ignore[arg-type]

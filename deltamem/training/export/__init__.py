@@ -1,1 +1,0 @@
-"""A trained policy as a Hugging Face folder with a model card."""

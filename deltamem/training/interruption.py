@@ -1,0 +1,157 @@
+"""How a run is ended or kept alone: signals, save and stop, a child's end, the folder's lock."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NoReturn
+
+from omegaconf import DictConfig
+
+from deltamem.errors import DeltaMemError
+
+_LOOK_AGAIN_SECONDS = 0.2
+
+
+@contextmanager
+def locked(path: Path, *, patience: float) -> Iterator[int]:
+    """Hold a lock; the kernel takes it back when the last process that has the file open ends, however it ends.
+
+    Args:
+        path: The lock file.
+        patience: Seconds to wait for another holder.
+
+    Yields:
+        The file descriptor. A child process to which it is passed on holds the lock, too.
+
+    Raises:
+        DeltaMemError: If somebody else holds it.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    deadline = time.monotonic() + patience
+    with path.open("a") as file:
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() >= deadline:
+                    raise DeltaMemError(
+                        f"{path.parent}: another run is at work there; wait for it, end it, or choose another deltamem.out"
+                    ) from None
+                time.sleep(_LOOK_AGAIN_SECONDS)
+        yield file.fileno()
+
+
+_ORDERLY_SECONDS = 20.0
+"""How long the end after SIGTERM may take."""
+
+
+def end_with_parent() -> None:
+    """End this process group soon after the parent has ended, however that happened.
+
+    The parent holds the other end of this process's standard input, and this process leads its group.
+    """
+
+    def watch() -> None:
+        # Nothing is ever written: this returns when the kernel closes the parent's end.
+        os.read(0, 1)
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(_ORDERLY_SECONDS)
+        os.killpg(os.getpid(), signal.SIGKILL)
+
+    threading.Thread(target=watch, name="parent", daemon=True).start()
+
+
+NOT_FINISHED = os.EX_TEMPFAIL
+"""Exit code of a run that was asked to end and goes on when the same command is given again."""
+
+
+def listen() -> None:
+    """Let SIGTERM and SIGUSR1 end this process in order, with exit codes 143 and `NOT_FINISHED`."""
+    signal.signal(signal.SIGTERM, _terminated)
+    signal.signal(signal.SIGUSR1, _asked)
+
+
+def _terminated(*_arguments: Any) -> NoReturn:
+    print("terminated; the same command goes on from the last complete checkpoint", file=sys.stderr)
+    raise SystemExit(128 + signal.SIGTERM)
+
+
+def _asked(*_arguments: Any) -> NoReturn:
+    # Stages outside of GRPO begin again, so there is nothing to wait for.
+    print("stopped; the same command goes on with the stage that was under way", file=sys.stderr)
+    raise SystemExit(NOT_FINISHED)
+
+
+@contextmanager
+def on_request(action: Callable[[], None]) -> Iterator[None]:
+    """Let SIGUSR1 do something else for a while; a repetition does it again."""
+    before = signal.signal(signal.SIGUSR1, lambda *_arguments: action())
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+
+
+class StoppedError(DeltaMemError):
+    """The trainer has saved a checkpoint because it was asked to, and ends."""
+
+
+class StopRequest:
+    """The request as a file."""
+
+    def __init__(self, path: Path) -> None:
+        """Name the file; it need not exist."""
+        self.path = path
+
+    def make(self) -> None:
+        """Ask for a checkpoint and an end."""
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        self.path.touch()
+
+    def made(self) -> bool:
+        """Whether somebody asked."""
+        return self.path.exists()
+
+    def clear(self) -> None:
+        """Forget the request, for the next run."""
+        self.path.unlink(missing_ok=True)
+
+
+class SaveAndStop:
+    """Makes the trainer save at the end of the step in which it was asked to, and end before the next."""
+
+    def __init__(self, request: StopRequest, config: DictConfig | Any) -> None:
+        """Watch for a request.
+
+        Args:
+            request: The file.
+            config: The trainer's own configuration, the very object, whose ``trainer.save_freq`` it reads after every step.
+        """
+        self._request = request
+        self._config = config
+        self._saves = False
+
+    def before_step(self) -> None:
+        """Call before a training step.
+
+        Raises:
+            StoppedError: If the step before was the last, and was saved.
+        """
+        if self._saves:
+            raise StoppedError("a checkpoint was asked for and saved; the same command goes on from there")
+
+    def during_step(self) -> None:
+        """Call while a training step is under way, before its end."""
+        if self._request.made():
+            self._saves = True
+            # verl saves where the step is a multiple of this.
+            self._config.trainer.save_freq = 1

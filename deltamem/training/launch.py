@@ -1,0 +1,283 @@
+"""Starting GRPO in a child process, following it, and ending it cleanly."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+from omegaconf import DictConfig, ListConfig, OmegaConf, open_dict
+from rich.console import Console
+
+from deltamem.errors import DeltaMemError
+from deltamem.runs import atomic_writer, config_hash
+from deltamem.training.checkpoints import (
+    check_space,
+    latest_complete,
+    metrics_of,
+    remove_incomplete,
+    remove_old,
+    space_of,
+    step_of,
+)
+from deltamem.training.config import TrainSettings
+from deltamem.training.data import AGENT_NAME, load_model_config
+from deltamem.training.interruption import NOT_FINISHED, StopRequest, locked, on_request
+from deltamem.training.metrics import GrpoProgress, MetricsFile, Tail, convert, open_trackers, read_metrics
+from deltamem.training.resources import ModelShape
+
+_POLL_SECONDS = 0.5
+_STOP_SECONDS = 30.0
+_LOCK_SECONDS = 60.0
+"""How long a trainer may take to end whose launcher was killed."""
+
+_CADENCE = ("total_training_steps", "total_epochs", "save_freq", "test_freq", "val_before_train", "logger")
+"""Keys of ``trainer`` that may change when a run goes on; the rest of the configuration may not."""
+_SHOWING = ("trackers", "rates", "shown_sessions")
+"""Keys of ``deltamem`` that may, too: they say what is shown of a run."""
+
+
+class TrainingFailedError(Exception):
+    """GRPO ended before its last step; the message says why and where the log is."""
+
+
+class RunStoppedError(Exception):
+    """GRPO has saved a checkpoint before its last step because it was asked to; the message says where it stands."""
+
+
+def run_grpo(config: DictConfig, settings: TrainSettings, console: Console) -> None:
+    """Train until the last step, from the last complete checkpoint if there is one.
+
+    SIGUSR1 makes the trainer save a checkpoint at the end of the step that is under way, and end.
+
+    Args:
+        config: The whole configuration, resolved.
+        settings: Its ``deltamem`` part.
+        console: Shows the progress.
+
+    Raises:
+        DeltaMemError: If the checkpoints do not fit on the disk, belong to another configuration, or are being written by
+            another run.
+        RunStoppedError: If it was asked to stop.
+        TrainingFailedError: If verl's trainer fails.
+    """
+    with locked(settings.out / "grpo" / "lock", patience=_LOCK_SECONDS) as lock:
+        _run_locked(config, settings, console, lock)
+
+
+def _run_locked(config: DictConfig, settings: TrainSettings, console: Console, lock: int) -> None:
+    folder = settings.out / "grpo"
+    checkpoints = Path(config.trainer.default_local_dir)
+    checkpoints.mkdir(parents=True, exist_ok=True)
+    keep = config.trainer.max_actor_ckpt_to_keep
+    remove_incomplete(checkpoints)
+    remove_old(checkpoints, keep=keep)
+    last = latest_complete(checkpoints)
+    _check_same_run(folder / "identity.json", config, resuming=last is not None)
+    if config.trainer.save_freq > 0:
+        check_space(space_of(config, ModelShape.of(load_model_config(config.actor_rollout_ref.model))))
+    start = step_of(last) if last else 0
+    total = _total_steps(config)
+    metrics = MetricsFile(settings.out / "metrics.jsonl", from_step=start if last else None)
+    attempt = 1 + len(list((settings.out / "logs").glob("grpo_*.log")))
+    if last:
+        _recover(metrics, settings, attempt - 1, last)
+    if last and start >= total:
+        return
+    config = config.copy()
+    with open_dict(config):
+        # Named explicitly: verl's own note of the last step may be cut off.
+        config.trainer.resume_mode = "resume_path" if last else "disable"
+        config.trainer.resume_from_path = str(last) if last else None
+        if last:
+            config.trainer.val_before_train = False
+        # verl would remove an old checkpoint before the new one is whole; `ManifestCallback` does it.
+        config.trainer.max_actor_ckpt_to_keep = None
+        config.deltamem.keep_checkpoints = keep
+    write_yaml(Path(config.actor_rollout_ref.rollout.agent.agent_loop_config_path), agent_loop_config(settings))
+    logs = settings.out / "logs"
+    logs.mkdir(exist_ok=True)
+    log, verl_metrics = logs / f"grpo_{attempt}.log", logs / f"grpo_{attempt}.jsonl"
+    console.print(f"grpo: full log in {log}" + (f", going on after step {start}" if last else ""), soft_wrap=True)
+    env = environment(settings, verl_metrics)
+    # The workers of a Ray cluster that runs already do not inherit this process's environment.
+    ours = {name: value for name, value in env.items() if os.environ.get(name) != value}
+    OmegaConf.update(config, "ray_kwargs.ray_init.runtime_env.env_vars", ours, force_add=True)
+    write_yaml(folder / "config.yaml", config)
+    progress = GrpoProgress(console, total, start)
+    tail = Tail(verl_metrics, settings.rates)
+    plain: Any = OmegaConf.to_container(config)
+    trackers = open_trackers(
+        settings.trackers, settings.out, first_step=start + 1 if last else 0, config=plain, warn=progress.warn
+    )
+
+    def take() -> None:
+        for record in tail.records():
+            if metrics.add(record):
+                trackers.add(record)
+            progress.show(record)
+
+    request = StopRequest(Path(config.trainer.v1.sampler.sampler_kwargs.stop_file))
+    request.clear()
+    with progress, closing(trackers), on_request(request.make):
+        code = _follow(folder / "config.yaml", env, log, take, lock)
+    if code == NOT_FINISHED:
+        raise RunStoppedError(summary(read_metrics(settings.out / "metrics.jsonl"), total))
+    if code != 0:
+        raise TrainingFailedError(f"GRPO ended with exit code {code}: {last_words(log)} (full log: {log})")
+
+
+def _recover(metrics: MetricsFile, settings: TrainSettings, attempt: int, last: Path) -> None:
+    """Add metrics of steps that are in the checkpoint, but ended with the processes before they were noted."""
+    for record in Tail(settings.out / "logs" / f"grpo_{attempt}.jsonl", settings.rates).records():
+        if record["step"] <= step_of(last):
+            metrics.add(record)
+    metrics.add(convert(step_of(last), metrics_of(last), settings.rates))
+
+
+def summary(records: Sequence[Mapping[str, Any]], total: int) -> str:
+    """Where a stopped run stands, in one sentence.
+
+    Args:
+        records: Of ``metrics.jsonl``.
+        total: Steps of the whole run.
+    """
+    done = max((record["step"] for record in records), default=0)
+    parts = [f"stopped with a checkpoint after step {done} of {total}"]
+    for name, title in (("train/reward", "reward"), ("heldout/reward", "held-out reward")):
+        if values := [(record["step"], record[name]) for record in records if name in record]:
+            (first, begin), (latest, end) = values[0], values[-1]
+            parts.append(f"{title} {begin:.3f} (step {first}) -> {end:.3f} (step {latest})")
+    return ", ".join(parts) + "; the same command goes on"
+
+
+def _total_steps(config: DictConfig) -> int:
+    """Steps of the run: given, or as many as the epochs have."""
+    if config.trainer.total_training_steps is not None:
+        return int(config.trainer.total_training_steps)
+    rows = pq.read_metadata(config.data.train_files).num_rows
+    return int(rows // config.data.train_batch_size * config.trainer.total_epochs)
+
+
+def _follow(config: Path, env: Mapping[str, str], log: Path, take: Callable[[], None], lock: int) -> int:
+    with log.open("wb") as output:
+        # A session of its own: Ctrl-C reaches this process only, which then ends the child and its ray instance in order.
+        child = subprocess.Popen(
+            [sys.executable, "-m", "deltamem.training.trainer_process", str(config)],
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            # The child ends when this is closed, which the kernel does for a launcher that was killed.
+            stdin=subprocess.PIPE,
+            env=dict(env),
+            start_new_session=True,
+            # Until it has ended, no other run may begin there.
+            pass_fds=(lock,),
+        )
+        try:
+            while True:
+                try:
+                    code = child.wait(_POLL_SECONDS)
+                except subprocess.TimeoutExpired:
+                    take()
+                else:
+                    take()
+                    return code
+        finally:
+            _stop(child)
+
+
+def _stop(child: subprocess.Popen[bytes]) -> None:
+    """End the child if it still runs: it shuts ray down on SIGTERM, and is killed if it does not."""
+    if child.poll() is None:
+        child.terminate()
+        try:
+            child.wait(_STOP_SECONDS)
+        except BaseException as error:  # a second Ctrl-C does not wait
+            os.killpg(child.pid, signal.SIGKILL)
+            child.wait()
+            if not isinstance(error, subprocess.TimeoutExpired):
+                raise
+    if child.stdin is not None:
+        child.stdin.close()
+
+
+def _check_same_run(path: Path, config: DictConfig, *, resuming: bool) -> None:
+    plain: Any = OmegaConf.to_container(config)
+    plain["trainer"] = {key: value for key, value in plain["trainer"].items() if key not in _CADENCE}
+    plain["deltamem"] = {key: value for key, value in plain["deltamem"].items() if key not in _SHOWING}
+    identity = config_hash(plain)
+    if resuming and (not path.exists() or path.read_text(encoding="utf-8") != identity):
+        raise DeltaMemError(
+            f"{path.parent}: the checkpoints there were made with another configuration; choose another deltamem.out, or "
+            "remove the folder to begin anew"
+        )
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with atomic_writer(path) as file:
+        file.write(identity)
+
+
+def environment(settings: TrainSettings, verl_metrics: Path) -> dict[str, str]:
+    """Environment of the child and of all ray workers."""
+    env = dict(os.environ)
+    env |= {
+        "VERL_FILE_LOGGER_PATH": str(verl_metrics),
+        "TOKENIZERS_PARALLELISM": "false",
+        "RAY_USAGE_STATS_ENABLED": "0",
+        "RAY_DEDUP_LOGS": "0",
+        # Else ray keeps a record of every call for its dashboard, which nobody looks at: 0.2 MB a step.
+        "RAY_task_events_report_interval_ms": "0",
+        "PYTHONUNBUFFERED": "1",
+    }
+    # The workers must find this package and the scorer's, whatever folder ray starts them in.
+    root = str(Path(__file__).resolve().parents[2])
+    env["PYTHONPATH"] = os.pathsep.join([root, *filter(None, [env.get("PYTHONPATH")])])
+    if os.environ.get("DELTAMEM_ALLOW_HUB") != "1":
+        env["HF_HUB_OFFLINE"] = "1"
+    if settings.cpu_threads is not None:
+        env |= {
+            "VERL_PLATFORM": "cpu",
+            "VERL_USE_EXTERNAL_MODULES": "deltamem.training.verl_cpu",
+            "DELTAMEM_CPU_THREADS": str(settings.cpu_threads),
+            # One thread for all that does not ask for more, and no spinning while the other process computes.
+            "OMP_NUM_THREADS": "1",
+            "OMP_WAIT_POLICY": "PASSIVE",
+            "GOMP_SPINCOUNT": "0",
+            "RAY_worker_niceness": "0",
+            "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+        }
+    return env
+
+
+def agent_loop_config(settings: TrainSettings) -> ListConfig:
+    """What verl's workers instantiate for every rollout, as the content of a YAML file."""
+    shared = {
+        "turn_tokens": settings.turn_tokens,
+        "seed": settings.seed if settings.seeded_rollouts else None,
+        "shown_sessions": settings.shown_sessions,
+        "episode": settings.episode.model_dump(mode="json"),
+        "embedder": settings.embedder.model_dump(mode="json") | {"store": str(settings.embedder.store.absolute())},
+        "scorer": settings.reward,
+    }
+    target = "deltamem.training.agent_loop.DeltaMemAgentLoop"
+    return OmegaConf.create([{"name": AGENT_NAME, "_target_": target, "settings": json.dumps(shared)}])
+
+
+def write_yaml(path: Path, config: Any) -> None:
+    """Write a configuration file whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with atomic_writer(path) as file:
+        file.write(OmegaConf.to_yaml(config))
+
+
+def last_words(log: Path) -> str:
+    """The reason at the end of a log: its last ``error:`` line, else its last line."""
+    lines = [line.strip() for line in log.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
+    told = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
+    return (told or lines or ["nothing was logged"])[-1]

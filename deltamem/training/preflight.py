@@ -1,0 +1,850 @@
+"""What can be checked before a GPU is touched: ``python train.py +experiment=X preflight=true``."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import importlib.metadata
+import importlib.util
+import inspect
+import io
+import json
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import cached_property
+from importlib import resources
+from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.parse import urlsplit
+
+from omegaconf import DictConfig, OmegaConf, open_dict
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from deltamem.chat_template import TurnFormat, turn_format
+from deltamem.embedding import is_endpoint
+from deltamem.errors import DeltaMemError
+from deltamem.runs import file_sha256
+from deltamem.sessions import read_sessions
+from deltamem.training import data as dataset
+from deltamem.training import data as lengths
+from deltamem.training import resources as memory
+from deltamem.training.checkpoints import space_of
+from deltamem.training.config import TrainSettings
+from deltamem.training.data import (
+    Lengths,
+    Limits,
+    fit_run,
+    load_model_config,
+    load_tokenizer,
+    measure,
+    template_kwargs,
+    with_limits,
+)
+from deltamem.training.embedding_store import read_meta
+from deltamem.training.metrics import check_trackers
+from deltamem.training.resources import ModelShape
+
+
+class State(StrEnum):
+    """How bad it is: only `FAIL` keeps a run from starting."""
+
+    OK = "ok"
+    WARN = "warn"
+    FAIL = "fail"
+
+
+class Finding(NamedTuple):
+    """The result of one check: its state and one sentence for people."""
+
+    state: State
+    found: str
+
+
+class MadeByRunError(Exception):
+    """A check needs what does not exist yet, but the run itself will make."""
+
+
+def ok(found: str) -> Finding:
+    """All is well."""
+    return Finding(State.OK, found)
+
+
+def warn(found: str) -> Finding:
+    """The run would start, but somebody should know this."""
+    return Finding(State.WARN, found)
+
+
+def fail(found: str) -> Finding:
+    """The run would not start, or not end well."""
+    return Finding(State.FAIL, found)
+
+
+@dataclass
+class Context:
+    """One preflight.
+
+    Attributes:
+        config: The whole configuration, resolved.
+        settings: Its ``deltamem`` part.
+        folder: A temporary folder.
+    """
+
+    config: DictConfig
+    settings: TrainSettings
+    folder: Path
+
+    def need_sessions(self) -> Path:
+        """The sessions file.
+
+        Raises:
+            MadeByRunError: If the run makes it.
+            DeltaMemError: If it is missing.
+        """
+        path = self.settings.sessions
+        if path.is_file():
+            return path
+        if self.settings.synth is not None:
+            raise MadeByRunError(f"made by the run: python -m synth writes {path}")
+        raise DeltaMemError(f"{path}: no such file; make one with: python -m synth out={path.parent}")
+
+    def need_model(self) -> str:
+        """Name or folder of the starting model.
+
+        Raises:
+            MadeByRunError: If the run makes it.
+        """
+        path = str(self.config.actor_rollout_ref.model.path)
+        if self.settings.model is not None and not Path(path).is_dir():
+            raise MadeByRunError(f"made by the run: {path}")
+        return path
+
+    @cached_property
+    def exported(self) -> dataset.Exported:
+        """The rows as the run will write them, in the temporary folder."""
+        data = self.settings.data
+        return dataset.export(
+            self.need_sessions(),
+            self.folder / "data",
+            self.settings.episode.config(),
+            train_sessions=data.train_sessions,
+            heldout_sessions=data.heldout_sessions,
+            skip_people=data.skip_people,
+            seed=self.settings.seed,
+        )
+
+    @cached_property
+    def tokenizer(self) -> Any:
+        """The model's tokenizer."""
+        self.need_model()
+        return load_tokenizer(self.config.actor_rollout_ref.model)
+
+    @cached_property
+    def model_config(self) -> Any:
+        """The model's Hugging Face configuration."""
+        self.need_model()
+        return load_model_config(self.config.actor_rollout_ref.model)
+
+    @cached_property
+    def lengths(self) -> Lengths:
+        """Tokens of the exported rows."""
+        return measure(
+            [self.exported.train, self.exported.heldout],
+            self.tokenizer,
+            self.settings.episode.config(),
+            template_kwargs(self.config),
+        )
+
+    @cached_property
+    def limits(self) -> Limits:
+        """The token limits of the run: fitted to the data, or as they are written."""
+        if not self.settings.limits.fit:
+            data = self.config.data
+            return Limits(data.max_prompt_length, data.max_response_length, self.settings.turn_tokens)
+        return fit_run(self.lengths, self.settings, window=int(self.model_config.max_position_embeddings))
+
+    @cached_property
+    def final_config(self) -> DictConfig:
+        """The configuration that verl will get; with written limits where the data does not exist yet."""
+        if not self.settings.limits.fit:
+            return self.config
+        try:
+            return with_limits(self.config, self.limits)
+        except (MadeByRunError, DeltaMemError):
+            return self.config
+
+    @property
+    def ranks(self) -> int:
+        """GPUs of the whole run."""
+        return int(self.config.trainer.n_gpus_per_node * self.config.trainer.nnodes)
+
+    @property
+    def on_gpus(self) -> bool:
+        """Whether the run needs GPUs."""
+        return self.settings.cpu_threads is None
+
+
+_OWN = ("deltamem", "model_engine")
+"""Keys at the top that verl's own list of all keys lacks: ours, and the choice of a group of configurations."""
+
+
+def unknown_keys(config: DictConfig) -> list[str]:
+    """Keys of a composed configuration that verl does not have; it ignores a typing error silently."""
+    text = resources.files("verl.trainer.config").joinpath("_generated_ppo_trainer.yaml").read_text(encoding="utf-8")
+    reference: Any = OmegaConf.to_container(OmegaConf.create(text))
+    plain: Any = OmegaConf.to_container(config)
+    found = list(_unknown({key: value for key, value in plain.items() if key not in _OWN}, reference, ""))
+    import ray
+
+    known = inspect.signature(ray.init).parameters
+    prefix = "ray_kwargs.ray_init."
+    return [key for key in found if not (key.startswith(prefix) and key.removeprefix(prefix) in known)]
+
+
+def _unknown(value: Any, reference: Any, path: str) -> Iterator[str]:
+    # An empty mapping in verl's own configuration is one that takes any key.
+    if not isinstance(value, Mapping) or not isinstance(reference, Mapping) or not reference:
+        return
+    fields = _fields(reference.get("_target_"))
+    for key, inner in value.items():
+        if key in reference:
+            yield from _unknown(inner, reference[key], f"{path}{key}.")
+        elif key not in fields:
+            yield f"{path}{key}"
+
+
+def _fields(target: Any) -> frozenset[str]:
+    """Fields of the dataclass behind a ``_target_``; verl's YAML does not list all of them."""
+    if not isinstance(target, str):
+        return frozenset()
+    module, _, name = target.rpartition(".")
+    kind = getattr(importlib.import_module(module), name)
+    return frozenset(field.name for field in dataclasses.fields(kind)) if dataclasses.is_dataclass(kind) else frozenset()
+
+
+def read_by_verl(config: DictConfig) -> None:
+    """Pass a resolved configuration through verl's own validation and its dataclasses.
+
+    Raises:
+        DeltaMemError: If verl refuses it; says why.
+    """
+    from verl.trainer.ppo.utils import need_critic, need_reference_policy
+    from verl.utils.config import omega_conf_to_dataclass, validate_config
+
+    reference = need_reference_policy(config)
+    if config.actor_rollout_ref.model.lora_rank and importlib.util.find_spec("vllm") is None:
+        # For adapters verl asks vLLM which ranks it can serve; that it is missing is another check's finding.
+        config = config.copy()
+        config.actor_rollout_ref.model.lora_rank = 0
+    model = config.actor_rollout_ref
+    try:
+        with contextlib.redirect_stdout(io.StringIO()):
+            validate_config(config=config, use_reference_policy=reference, use_critic=need_critic(config))
+            for part in (model.rollout, config.algorithm, *([_reference(model.ref)] if reference else [])):
+                omega_conf_to_dataclass(part)
+    # Whatever verl raises (assertions, Hydra's errors around type errors) is its verdict.
+    except Exception as error:
+        raise DeltaMemError(f"verl refuses the configuration: {_innermost(error)}") from error
+
+
+def _reference(config: DictConfig) -> DictConfig:
+    """The reference's part with the keys renamed as verl's workers rename them before they read it."""
+    config = config.copy()
+    with open_dict(config):
+        for key in [key for key in map(str, config) if key.startswith("log_prob_")]:
+            name = key.removeprefix("log_prob_")
+            config[name if name.startswith("use_") else f"ppo_{name}"] = config.pop(key)
+    return config
+
+
+def _innermost(error: BaseException) -> str:
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return " ".join(str(error).split()) or type(error).__name__
+
+
+def check_configuration(context: Context) -> Finding:
+    """Keys and values, as verl reads them."""
+    if unknown := unknown_keys(context.config):
+        return fail(f"verl has no key {', '.join(map(repr, unknown))}")
+    read_by_verl(context.final_config)
+    return ok(f"verl's own validation passes; {context.config.actor_rollout_ref.rollout.name} rollouts")
+
+
+def check_batches(context: Context) -> Finding:
+    """Whether batches divide among GPUs."""
+    config, ranks = context.final_config, context.ranks
+    model = config.actor_rollout_ref
+    batch, mini, n = config.data.train_batch_size, model.actor.ppo_mini_batch_size, model.rollout.n
+    parallel = max(model.actor.ulysses_sequence_parallel_size, model.actor.fsdp_config.ulysses_sequence_parallel_size)
+    engine = model.rollout.tensor_model_parallel_size
+    shards = model.actor.fsdp_config.fsdp_size
+    if n < 2:
+        return fail(f"actor_rollout_ref.rollout.n={n}: GRPO compares rollouts of one session, expected at least 2")
+    if ranks % engine:
+        return fail(f"{ranks} GPUs cannot be shared by vLLM engines of tensor_model_parallel_size={engine}")
+    if ranks % parallel:
+        return fail(f"{ranks} GPUs cannot be divided by ulysses_sequence_parallel_size={parallel}")
+    if shards > 0 and ranks % shards:
+        return fail(f"{ranks} GPUs cannot be divided by fsdp_size={shards}")
+    if batch % mini:
+        return fail(f"data.train_batch_size={batch} is not a multiple of ppo_mini_batch_size={mini}")
+    if mini * n % (ranks // parallel):
+        return fail(f"{mini} x {n} rollouts of an update do not divide among {ranks // parallel} data-parallel ranks")
+    budgets = (
+        ("actor.ppo_max_token_len_per_gpu", model.actor.ppo_max_token_len_per_gpu),
+        ("rollout.log_prob_max_token_len_per_gpu", model.rollout.log_prob_max_token_len_per_gpu),
+        ("ref.log_prob_max_token_len_per_gpu", model.ref.log_prob_max_token_len_per_gpu),
+    )
+    longest = config.data.max_prompt_length + config.data.max_response_length
+    for name, budget in budgets:
+        if model.actor.use_dynamic_bsz and budget * parallel < longest:
+            return fail(f"actor_rollout_ref.{name}={budget} is less than one sequence of {longest} tokens")
+    if (window := model.rollout.max_model_len) is not None and window < longest:
+        return fail(f"actor_rollout_ref.rollout.max_model_len={window} is less than one sequence of {longest} tokens")
+    text = f"{batch} sessions x {n} rollouts a step, {mini * n // (ranks // parallel)} rollouts a GPU and update"
+    return ok(text) if mini == batch else warn(f"{text}; {batch // mini} updates a step are off-policy after the first")
+
+
+def check_data(context: Context) -> Finding:
+    """All lines of the sessions file, and the rows drawn from it."""
+    path = context.need_sessions()
+    people: dict[str, set[str]] = {"train": set(), "heldout": set()}
+    keys: set[str] = set()
+    sessions = 0
+    for labelled in read_sessions(path):
+        sessions += 1
+        people[labelled.split].add(labelled.session.person_id)
+        keys.add(labelled.key)
+    if both := sorted(people["train"] & people["heldout"]):
+        return fail(f"{path}: {len(both)} persons are trained on and held out, {both[0]} is the first")
+    if len(keys) < sessions:
+        return fail(f"{path}: {sessions - len(keys)} sessions are there twice")
+    exported = context.exported
+    batch = context.config.data.train_batch_size
+    steps = exported.train_sessions // batch * context.config.trainer.total_epochs
+    if context.config.trainer.total_training_steps is not None:
+        steps = context.config.trainer.total_training_steps
+    if exported.train_sessions < batch:
+        return fail(f"{path}: {exported.train_sessions} training sessions are fewer than data.train_batch_size={batch}")
+    text = (
+        f"{exported.train_sessions} training sessions of {len(people['train'])} persons, {steps} steps; "
+        f"{exported.heldout_sessions} held-out sessions of {len(people['heldout'])} persons; sha256 {file_sha256(path)[:12]}"
+    )
+    if (saves := context.config.trainer.save_freq) <= 0 or saves > steps:
+        return warn(f"{text}; trainer.save_freq={saves} saves {'nothing' if saves <= 0 else 'only the last step'}")
+    return ok(text)
+
+
+_VERL = "0.9.1"
+_SECONDS = 20.0
+_FULL = 0.95
+"""Share of a GPU above which a plan is not trusted."""
+
+
+class Gpu(NamedTuple):
+    """A GPU of this machine; memory in bytes."""
+
+    name: str
+    memory: int
+
+
+def installed(package: str) -> bool:
+    """Whether a package can be imported."""
+    return importlib.util.find_spec(package) is not None
+
+
+def gpus() -> list[Gpu]:
+    """The GPUs that a job may use, asked from nvidia-smi: asking torch could initialise CUDA in this process."""
+    command = ["nvidia-smi", "--query-gpu=index,name,memory.total", "--format=csv,noheader,nounits"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return []
+    rows = [[cell.strip() for cell in line.split(",")] for line in done.stdout.splitlines() if line.strip()]
+    found = {row[0]: Gpu(row[1], int(row[2]) << 20) for row in rows if len(row) == 3 and row[2].isdigit()}
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is None or not all(name in found for name in visible.split(",")):
+        return list(found.values()) if visible != "" else []
+    return [found[name] for name in visible.split(",")]
+
+
+def check_gpus(context: Context) -> Finding:
+    """How many there are."""
+    wanted, nodes = context.config.trainer.n_gpus_per_node, context.config.trainer.nnodes
+    if not context.on_gpus:
+        return ok(f"not needed: runs on the CPU with {context.settings.cpu_threads} threads")
+    found = gpus()
+    if not found:
+        return fail(f"no GPU found with nvidia-smi, expected {wanted} on each of {nodes} nodes")
+    text = f"{len(found)} x {found[0].name}, {found[0].memory / 2**30:.0f} GiB each"
+    if len(found) < wanted:
+        return fail(f"{text}; expected {wanted}")
+    if len({gpu.name for gpu in found}) > 1:
+        return warn(f"{text}; not all of one kind, the slowest decides")
+    return ok(text + (f"; the other {nodes - 1} nodes were not looked at" if nodes > 1 else ""))
+
+
+def plan_of(context: Context) -> memory.Plan:
+    """What of the configuration decides about memory."""
+    config = context.final_config
+    model = config.actor_rollout_ref
+    fsdp, sampling = model.actor.fsdp_config, model.rollout
+    parallel = max(model.actor.ulysses_sequence_parallel_size, fsdp.ulysses_sequence_parallel_size)
+    longest = config.data.max_prompt_length + config.data.max_response_length
+    if model.actor.use_dynamic_bsz:
+        tokens = max(model.actor.ppo_max_token_len_per_gpu, sampling.log_prob_max_token_len_per_gpu)
+    else:
+        tokens = model.actor.ppo_micro_batch_size_per_gpu * longest // parallel
+    return memory.Plan(
+        shards=fsdp.fsdp_size if fsdp.fsdp_size > 0 else context.ranks,
+        weight_bytes=2 if fsdp.model_dtype in ("bf16", "bfloat16", "fp16") else 4,
+        lora_rank=model.model.lora_rank,
+        tokens=tokens,
+        checkpointing=model.model.enable_gradient_checkpointing,
+        weights_stay=not (fsdp.param_offload or fsdp.offload_policy),
+        optimizer_stays=not (fsdp.optimizer_offload or fsdp.offload_policy),
+        tensor_parallel=sampling.tensor_model_parallel_size,
+        utilization=sampling.gpu_memory_utilization,
+        max_model_len=sampling.max_model_len or longest,
+        max_sequences=sampling.max_num_seqs,
+        batched_tokens=sampling.max_num_batched_tokens,
+    )
+
+
+def check_gpu_memory(context: Context) -> Finding:
+    """Whether an update and the rollouts fit on a GPU."""
+    if not context.on_gpus:
+        return ok("not needed")
+    shape, plan = ModelShape.of(context.model_config), plan_of(context)
+    update = memory.update(shape, plan)
+    text = (
+        f"update {_gb(update.total)} (weights {_gb(update.weights)}, gradients {_gb(update.gradients)}, optimiser "
+        f"{_gb(update.optimizer)}, gathered {_gb(update.gathered)}, {plan.tokens} tokens "
+        f"{_gb(max(update.activations, update.logits))}, contexts {_gb(memory.CONTEXTS)})"
+    )
+    found = gpus()
+    if not found:
+        return warn(f"no GPU to compare with; {text}")
+    gpu = min(found, key=lambda each: each.memory).memory
+    rollout = memory.rollout(shape, plan, gpu)
+    text += (
+        f"; rollouts {_gb(rollout.total)}: training keeps {_gb(rollout.training)}, vLLM {_gb(rollout.engine)} with "
+        f"{rollout.cache_tokens} tokens of cache"
+    )
+    if update.total > gpu:
+        return fail(
+            f"{text}; a GPU has {_gb(gpu)}: lower actor_rollout_ref.actor.ppo_max_token_len_per_gpu, or use more GPUs"
+        )
+    if rollout.total > gpu:
+        return fail(f"{text}; a GPU has {_gb(gpu)}: lower actor_rollout_ref.rollout.gpu_memory_utilization")
+    if rollout.cache_tokens < plan.max_model_len:
+        return fail(
+            f"{text}; one sequence needs {plan.max_model_len}: raise actor_rollout_ref.rollout.gpu_memory_utilization"
+        )
+    if max(update.total, rollout.total) > _FULL * gpu:
+        return warn(f"{text}; a GPU has {_gb(gpu)}, that is tight")
+    return ok(f"{text}; a GPU has {_gb(gpu)}")
+
+
+def check_host_memory(context: Context) -> Finding:
+    """Whether what is kept off the GPUs fits into this node."""
+    if not context.on_gpus:
+        return ok("not needed")
+    model = context.config.actor_rollout_ref
+    separate = model.actor.use_kl_loss and not model.model.lora_rank
+    half = model.ref.fsdp_config.model_dtype in ("bf16", "bfloat16", "fp16")
+    need = memory.host(
+        ModelShape.of(context.model_config),
+        plan_of(context),
+        ranks=context.config.trainer.n_gpus_per_node,
+        reference_bytes=(2 if half else 4) if separate else None,
+    )
+    have = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    text = f"about {_gb(need)} for loading and offloading, the node has {_gb(have)}"
+    return fail(text) if need > have else ok(text)
+
+
+def check_disk(context: Context) -> Finding:
+    """Room for checkpoints and the exported policy."""
+    space = space_of(context.config, ModelShape.of(context.model_config))
+    text = (
+        f"{space.checkpoints} checkpoints of {_gb(space.checkpoint)} and the policy: {_gb(space.missing)} more, "
+        f"{_gb(space.free)} free in {space.place}"
+    )
+    if not os.access(space.place, os.W_OK):
+        return fail(f"{space.place} cannot be written to")
+    return fail(text) if space.missing > space.free else ok(text)
+
+
+def check_ray(context: Context) -> Finding:
+    """Whether a cluster answers, if one is named."""
+    address = context.config.ray_kwargs.ray_init.get("address")
+    if address == "auto":
+        address = os.environ.get("RAY_ADDRESS")
+        if not address:
+            nodes = context.config.trainer.nnodes
+            return fail(f"no cluster: {nodes} nodes need one (slurm/train_multinode.sbatch starts it and sets RAY_ADDRESS)")
+    if not address or address == "local":
+        return ok("the run starts its own")
+    place = urlsplit(address if "://" in address else f"ray://{address}")
+    try:
+        with socket.create_connection((place.hostname or "", place.port or 6379), timeout=_SECONDS):
+            return ok(f"{address} answers")
+    except (OSError, ValueError) as error:
+        return fail(f"{address} does not answer: {error}")
+
+
+def check_packages(context: Context) -> Finding:
+    """The pinned verl, vLLM and flash-attn where they are configured."""
+    model = context.config.actor_rollout_ref
+    verl = importlib.metadata.version("verl")
+    if verl != _VERL:
+        return fail(f"verl {verl} is installed, expected {_VERL}; install it with: pip install 'deltamem[train]'")
+    found = [f"verl {verl}", f"torch {importlib.metadata.version('torch')}"]
+    if model.rollout.name == "vllm":
+        if not installed("vllm"):
+            return fail("vLLM is not installed; install it with: pip install 'deltamem[gpu]'")
+        found.append(f"vllm {importlib.metadata.version('vllm')}")
+    attention = model.model.override_config.get("attn_implementation", "flash_attention_2")
+    if context.on_gpus and attention == "flash_attention_2":
+        if not installed("flash_attn"):
+            return fail(
+                "flash-attn is not installed; install it, or choose another attention with "
+                "+actor_rollout_ref.model.override_config.attn_implementation=sdpa"
+            )
+        found.append(f"flash-attn {importlib.metadata.version('flash-attn')}")
+    if model.model.lora_rank and not installed("peft"):
+        return fail("LoRA needs the package peft; install it with: pip install peft")
+    return ok(", ".join(found))
+
+
+def _gb(count: int) -> str:
+    return f"{count / 1e9:.1f} GB" if count >= 1e8 else f"{count / 1e6:.1f} MB"
+
+
+_VLLM_SECONDS = 300.0
+_CALL = (
+    "<think>\nWhat is known?\n</think>\n\n"
+    '<tool_call>{"name": "search_memory", "arguments": {"query_list": ["where Ann lives"]}}</tool_call>'
+)
+_OUTPUTS = '<think>\nNothing is new.\n</think>\n\n<outputs>{"operations": []}</outputs>'
+_MEMORIES = '[{"id": "m1", "time": "2026/04/05 (Sun) 20:01", "text": "Ann lives in Oslo."}]'
+
+
+def check_model(context: Context) -> Finding:
+    """Configuration, weights and architecture."""
+    name = context.need_model()
+    config = context.model_config
+    from transformers import AutoModelForCausalLM
+
+    known = {kind.__name__ for kind in AutoModelForCausalLM._model_mapping.values()}
+    architectures = config.architectures or []
+    if len(architectures) != 1 or architectures[0] not in known:
+        return fail(f"{name}: architecture {architectures} is no causal language model of transformers")
+    if context.config.actor_rollout_ref.rollout.name == "vllm" and not _known_to_vllm(architectures[0]):
+        return fail(f"{name}: vLLM does not know the architecture {architectures[0]}")
+    if missing := missing_weights(name):
+        if os.environ.get("DELTAMEM_ALLOW_HUB") == "1" and not Path(name).is_dir():
+            return warn(f"{name}: weights are not here yet, the run fetches them")
+        return fail(f"{name}: {missing}")
+    return ok(f"{name}: {architectures[0]}, reads {config.max_position_embeddings} tokens")
+
+
+def _known_to_vllm(architecture: str) -> bool:
+    """Whether vLLM, if it is installed, can serve an architecture; asked in a process of its own, which may touch a GPU."""
+    if importlib.util.find_spec("vllm") is None:
+        return True
+    ask = (
+        "import sys; from vllm import ModelRegistry; sys.exit(4 * (sys.argv[1] not in ModelRegistry.get_supported_archs()))"
+    )
+    command = [sys.executable, "-c", ask, architecture]
+    return subprocess.run(command, capture_output=True, timeout=_VLLM_SECONDS, check=False).returncode != 4
+
+
+def missing_weights(name: str) -> str | None:
+    """What is missing of a model's safetensors files, for people; None if nothing is."""
+    folder = Path(name)
+    if not folder.is_dir():
+        from huggingface_hub import snapshot_download
+
+        try:
+            folder = Path(snapshot_download(name, local_files_only=True))
+        except (OSError, ValueError):
+            return f"weights are not available offline; fetch them with: hf download {name}"
+    index = folder / "model.safetensors.index.json"
+    expected = {"model.safetensors"}
+    if index.is_file():
+        try:
+            expected = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
+        except (ValueError, KeyError, AttributeError):
+            return f"{index.name} is no index of weights"
+    absent = sorted(file for file in expected if not (folder / file).is_file())
+    return f"{absent[0]} is missing in {folder}" if absent else None
+
+
+def check_tokenizer(context: Context) -> Finding:
+    """Vocabulary and end of turn."""
+    tokenizer, config = context.tokenizer, context.model_config
+    if len(tokenizer) > config.vocab_size:
+        return fail(f"{len(tokenizer)} tokens do not fit into the model's vocabulary of {config.vocab_size}")
+    if tokenizer.eos_token_id is None or tokenizer.pad_token_id is None:
+        return fail("the tokenizer lacks an end-of-sequence or a padding token")
+    if not tokenizer.is_fast:
+        return fail("the tokenizer is not a fast one: it cannot render long prompts in time")
+    return ok(f"{len(tokenizer)} tokens, turns end with {tokenizer.eos_token}")
+
+
+def check_template(context: Context) -> Finding:
+    """Tools, thinking and append-only rendering."""
+    tokenizer = context.tokenizer
+    if not tokenizer.chat_template:
+        return fail("the tokenizer has no chat template; name one in actor_rollout_ref.model.custom_chat_template")
+    kwargs = lengths.template_kwargs(context.config)
+    thinking = context.settings.episode.thinking
+    frame = frame_of(tokenizer, kwargs)
+    frame.check(thinking=thinking)
+    if not thinking and not frame.opening and _has_switch(tokenizer, kwargs):
+        return fail("deltamem.episode.thinking=false needs data.apply_chat_template_kwargs.enable_thinking=false")
+    if problem := template_problem(tokenizer, kwargs, context.model_config.model_type, frame, thinking=thinking):
+        return fail(problem)
+    return ok(f"carries tool answers, append-only, {'thinking' if thinking else 'without thinking'}")
+
+
+def _has_switch(tokenizer: Any, kwargs: Mapping[str, Any]) -> bool:
+    """Whether ``enable_thinking=false`` makes a difference to the template."""
+    off = {**kwargs, "enable_thinking": False}
+    return frame_of(tokenizer, off) != frame_of(tokenizer, kwargs)
+
+
+def frame_of(tokenizer: Any, kwargs: Mapping[str, Any]) -> TurnFormat:
+    """How the template frames an assistant's turn.
+
+    Raises:
+        DeltaMemError: If it cannot be rendered.
+    """
+    try:
+        return turn_format(tokenizer, template_options=kwargs)
+    except DeltaMemError:
+        raise
+    # Templates raise what they like, jinja's errors among it.
+    except Exception as error:
+        raise DeltaMemError(_cannot_render(error)) from error
+
+
+def _cannot_render(error: Exception) -> str:
+    return f"the chat template cannot render an episode: {' '.join(str(error).split())}"
+
+
+def template_problem(
+    tokenizer: Any, kwargs: Mapping[str, Any], model_type: str, frame: TurnFormat, *, thinking: bool
+) -> str | None:
+    """Why an episode of three turns cannot be built token by token as the agent loop does; None if it can.
+
+    The episode is built twice: once as the agent loop does, from the model's own tokens and verl's continuous-token builder,
+    and once by rendering all its messages. Both must be the same text.
+    """
+    call, outputs = (text if thinking else text.partition("</think>\n\n")[2] for text in (_CALL, _OUTPUTS))
+    messages: list[dict[str, Any]] = [
+        {"role": "system", "content": "Manage memory."},
+        {"role": "user", "content": "Ann: I moved."},
+        {"role": "assistant", "content": call},
+        {"role": "tool", "content": _MEMORIES},
+        {"role": "assistant", "content": call},
+        {"role": "tool", "content": _MEMORIES},
+        {"role": "assistant", "content": outputs},
+    ]
+    try:
+        ids = _continuous(tokenizer, kwargs, model_type, frame, messages)
+        whole = tokenizer.apply_chat_template(messages, tokenize=False, **kwargs)
+    # Also verl's ValueError, if a tool's answer is no suffix.
+    except Exception as error:
+        return _cannot_render(error)
+    text = tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
+    if text.count(_MEMORIES) != 2:
+        return "the chat template leaves out what the tool answers"
+    if not thinking:
+        # Every turn began after the template's own empty think block; in a rendered history it stands only in the last.
+        empty = "<think>\n\n</think>\n\n"
+        text, whole = text.replace(empty, ""), whole.replace(empty, "")
+    if not whole.startswith(text):
+        place = next((i for i, (a, b) in enumerate(zip(text, whole, strict=False)) if a != b), min(len(text), len(whole)))
+        return (
+            f"the chat template is not append-only: the agent loop has {text[place : place + 30]!r} where a rendered "
+            f"conversation has {whole[place : place + 30]!r}"
+        )
+    return None
+
+
+def _continuous(
+    tokenizer: Any, kwargs: Mapping[str, Any], model_type: str, frame: TurnFormat, messages: Sequence[dict[str, Any]]
+) -> list[int]:
+    """Token ids of an episode as the agent loop builds them."""
+    from verl.utils.tokenizer.continuous_token_wiring import create_continuous_token_builder
+
+    builder = create_continuous_token_builder(tokenizer, hf_model_type=model_type, chat_template_kwargs=dict(kwargs))
+    ids: list[int] = builder.build_initial_tokens(list(messages[:2]))
+    for number in range(2, len(messages)):
+        if messages[number]["role"] == "assistant":
+            # What the template has opened, the model does not write again.
+            text = messages[number]["content"].removeprefix(frame.opening)
+            end = tokenizer.eos_token_id if frame.closing is None else frame.closing
+            written = [*tokenizer.encode(text, add_special_tokens=False), end]
+            ids = builder.merge_assistant_tokens(ids, written).token_ids
+        else:
+            ids = builder.merge_context_tokens(list(messages[:number]), list(messages[: number + 1]), ids).token_ids
+    return ids
+
+
+def check_lengths(context: Context) -> Finding:
+    """How many rows exceed the limits."""
+    settings, limits, found = context.settings, context.limits, context.lengths
+    if limits.turn > limits.response:
+        return fail(f"deltamem.turn_tokens={limits.turn} is more than a response may have, {limits.response}")
+    window = int(context.model_config.max_position_embeddings)
+    if limits.total > window:
+        return fail(f"limits of {limits.prompt} + {limits.response} tokens are more than the model reads, {window}")
+    rows = len(found.prompt)
+    prompts, episodes = lengths.beyond(
+        found, limits, max_turns=settings.episode.max_turns, thinking_tokens=settings.limits.thinking_tokens
+    )
+    text = (
+        f"prompts up to {found.prompt.max()} tokens, limits {limits.prompt} + {limits.response}, {limits.turn} a turn"
+        f"{' (fitted)' if settings.limits.fit else ''}; {episodes} of {rows} sessions may need more than a response has"
+    )
+    if prompts > settings.max_failure_rate * rows:
+        return fail(
+            f"{prompts} of {rows} prompts do not fit into data.max_prompt_length={limits.prompt}, which ends the run"
+        )
+    if prompts:
+        return warn(f"{prompts} of {rows} prompts do not fit into data.max_prompt_length={limits.prompt}; {text}")
+    return ok(text)
+
+
+_PROBE = "Ann lives in Oslo."
+
+
+def check_embedder(context: Context) -> Finding:
+    """Whether the model gives vectors, and its store belongs to it."""
+    settings = context.settings.embedder
+    if is_endpoint(settings.name):
+        from deltamem.embedding import EndpointEmbedder
+
+        base_url, _, model = settings.name.partition("#")
+        if not model:
+            return fail(f"embedder {settings.name!r} names no model; write it as http://host:port/v1#model")
+        vectors = EndpointEmbedder(base_url, model, timeout=_SECONDS, max_retries=0).documents([_PROBE])
+    else:
+        from deltamem.embedding import load_embedder
+
+        # On the CPU, whatever device the run uses: nothing touches a GPU here.
+        vectors = load_embedder(settings.name, device="cpu", batch_size=1).documents([_PROBE])
+    meta = read_meta(Path(settings.store), settings.name)
+    stored = "store made by the run" if meta is None else f"store in {settings.store}"
+    return ok(f"{settings.name}: {vectors.shape[1]} dimensions, {stored}")
+
+
+def check_reward(context: Context) -> Finding:
+    """Whether the scorer can be made from its configuration."""
+    import hydra
+
+    settings = context.settings.reward
+    try:
+        hydra.utils.instantiate(settings)
+    except Exception as error:
+        cause = error.__cause__ or error
+        raise DeltaMemError(f"deltamem.reward: {' '.join(str(cause).split())}") from error
+    shown = ", ".join(f"{key}={value}" for key, value in settings.items() if key != "_target_")
+    return ok(shown)
+
+
+def check_tracking(context: Context) -> Finding:
+    """Whether the trackers that were asked for are installed."""
+    check_trackers(context.settings.trackers)
+    return ok(", ".join(("console", "metrics.jsonl", *context.settings.trackers)))
+
+
+Check = Callable[[Context], Finding]
+
+CHECKS: tuple[tuple[str, Check], ...] = (
+    ("packages", check_packages),
+    ("configuration", check_configuration),
+    ("model", check_model),
+    ("tokenizer", check_tokenizer),
+    ("chat template", check_template),
+    ("data", check_data),
+    ("lengths", check_lengths),
+    ("batches", check_batches),
+    ("reward", check_reward),
+    ("embedder", check_embedder),
+    ("trackers", check_tracking),
+    ("disk", check_disk),
+    ("ray", check_ray),
+    ("GPUs", check_gpus),
+    ("GPU memory", check_gpu_memory),
+    ("host memory", check_host_memory),
+)
+"""All checks in the order of the table."""
+
+_STYLES = {State.OK: "green", State.WARN: "yellow", State.FAIL: "bold red"}
+
+
+class Row(NamedTuple):
+    """One line of the table."""
+
+    check: str
+    finding: Finding
+
+
+def run_checks(context: Context, checks: Sequence[tuple[str, Check]] = CHECKS) -> list[Row]:
+    """Run all checks; one that breaks is a failed one."""
+    rows: list[Row] = []
+    told: dict[str, str] = {}
+    for name, check in checks:
+        try:
+            # Libraries show progress bars and warnings of their own; what matters of them is in the finding.
+            with contextlib.redirect_stderr(io.StringIO()):
+                finding = check(context)
+        except MadeByRunError as later:
+            finding = ok(str(later))
+        except DeltaMemError as error:
+            # What several checks need is explained once.
+            first = told.setdefault(str(error), name)
+            finding = fail(str(error) if first == name else f"needs what {first!r} did not find")
+        except Exception as error:
+            finding = fail(f"the check itself broke: {type(error).__name__}: {' '.join(str(error).split())}")
+        rows.append(Row(name, finding))
+    return rows
+
+
+def preflight(config: DictConfig, settings: TrainSettings, console: Console) -> int:
+    """Check a run and print the table.
+
+    Args:
+        config: The whole configuration, resolved.
+        settings: Its ``deltamem`` part.
+        console: Shows the table.
+
+    Returns:
+        0, or 2 if the run would not start or not end well.
+    """
+    with tempfile.TemporaryDirectory(prefix="deltamem_preflight_") as folder:
+        rows = run_checks(Context(config, settings, Path(folder)))
+    table = Table("check", "", "found")
+    for row in rows:
+        table.add_row(row.check, Text(row.finding.state, style=_STYLES[row.finding.state]), Text(row.finding.found))
+    console.print(table)
+    counts = {state: sum(row.finding.state is state for row in rows) for state in State}
+    if counts[State.FAIL]:
+        console.print(f"preflight: {counts[State.FAIL]} of {len(rows)} checks failed; the run would not work")
+        return 2
+    warnings = f", {counts[State.WARN]} with a warning" if counts[State.WARN] else ""
+    console.print(f"preflight: all {len(rows)} checks passed{warnings}; start with the same command without preflight=true")
+    return 0

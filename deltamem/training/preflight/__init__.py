@@ -1,1 +1,0 @@
-"""What can be checked before a GPU is touched: ``python train.py +experiment=X preflight=true``."""

@@ -1,0 +1,153 @@
+"""verl's replay buffer with metrics and trajectories of the rollouts, and an end to a run whose rollouts fail."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import psutil
+import transfer_queue as tq
+from transfer_queue import KVBatchMeta
+from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer
+
+from deltamem.episode import session_fields
+from deltamem.errors import DeltaMemError
+from deltamem.runs import atomic_writer
+from deltamem.training.interruption import SaveAndStop, StopRequest
+from deltamem.training.rollout_metrics import FACTS, PREFIX, RolloutRow, batch_metrics, memory_figures, run_processes
+
+
+def generation_records(rows: Iterable[RolloutRow]) -> list[dict[str, Any]]:
+    """Records of the episodes that were kept, by session and rollout.
+
+    Returns:
+        Records like those of ``trajectories.jsonl`` (see `deltamem.episode`): the session, the episode, its
+        ``score``; and ``rollout``, which of the session's rollouts it is, from 0.
+    """
+    records = []
+    for row in rows:
+        if (shown := row.facts["shown"]) is not None:
+            episode = {name: value for name, value in shown.items() if name != "session"}
+            records.append({**session_fields(shown["session"]), "rollout": row.number, **episode, "failure": row.failure})
+    return sorted(records, key=lambda record: (record["key"], record["rollout"]))
+
+
+class ValidationFolder:
+    """``validation/step_000018.jsonl`` and so on: the kept trajectories by step, each file whole or not there."""
+
+    def __init__(self, folder: Path) -> None:
+        """Name the folder; it is made when there is something to write."""
+        self._folder = folder
+        self._step: int | None = None
+        self._records: list[dict[str, Any]] = []
+
+    def add(self, step: int, records: list[dict[str, Any]]) -> None:
+        """Keep the records of a batch of a validation; its batches come one after the other.
+
+        Args:
+            step: Training steps done before the validation. What another process wrote for the same step is replaced.
+            records: See `shown_records`.
+        """
+        if step != self._step:
+            self._step, self._records = step, []
+        self._records += records
+        if not self._records:
+            return
+        self._folder.mkdir(parents=True, exist_ok=True)
+        with atomic_writer(self._folder / f"step_{step:06d}.jsonl") as file:
+            for record in self._records:
+                file.write(json.dumps(record, ensure_ascii=False) + "\n")
+
+
+logger = logging.getLogger(__name__)
+
+
+class DeltaMemReplayBuffer(ReplayBuffer):  # type: ignore[misc]
+    """The synchronous replay buffer of verl."""
+
+    def __init__(self, *, sampler_kwargs: Mapping[str, Any], refill_fn: Callable[..., Any], **kwargs: Any) -> None:
+        """Make the buffer; verl calls this.
+
+        Args:
+            sampler_kwargs: ``trainer.v1.sampler.sampler_kwargs``: `poll_seconds`, `max_failure_rate`, `sort_by_length`,
+                the numbers of rollouts a session, `train_rollouts` and `heldout_rollouts`, `stop_file`, and
+                `validation_folder`, see `deltamem.training.replay_buffer`.
+            refill_fn: A method of the trainer, through which its configuration is reached: nothing else of it is handed out.
+            kwargs: What verl passes on.
+        """
+        self._options = dict(sampler_kwargs)
+        trainer: Any = getattr(refill_fn, "__self__")  # noqa: B009
+        self._stop = SaveAndStop(StopRequest(Path(self._options["stop_file"])), trainer.config)
+        self._validation = ValidationFolder(Path(self._options["validation_folder"]))
+        self._process = psutil.Process()
+        self.figures: dict[str, float] = {}
+        """Metrics of the last training step; the manifest of a checkpoint holds them, too."""
+        super().__init__(
+            sampler_kwargs=sampler_kwargs, poll_interval=self._options["poll_seconds"], refill_fn=refill_fn, **kwargs
+        )
+
+    def sample(self, global_steps: int, partition_id: str, batch_size: int) -> tuple[KVBatchMeta, dict[str, Any]]:
+        """Wait for a batch, look at it, and return it with metrics.
+
+        Raises:
+            DeltaMemError: If too large a share of its rollouts failed.
+            StoppedError: If the trainer was asked to end, and has saved the step before.
+        """
+        training = partition_id == "train"
+        if training:
+            self._stop.before_step()
+        batch, metrics = super().sample(global_steps, partition_id, batch_size)
+        if training:
+            self._stop.during_step()
+        expected = batch_size * self._options["train_rollouts" if training else "heldout_rollouts"]
+        rows = _rows(batch)
+        lost = Counter(row.failure for row in rows if row.failure is not None)
+        # A rollout that is not there at all failed outside of our own handling.
+        lost["the rollout was lost; see the agent loop worker's log"] += max(expected - len(rows), 0)
+        check_failures(lost, expected, self._options["max_failure_rate"])
+        if training:
+            figures = batch_metrics(rows, expected)
+            figures |= {f"memory/{name}": value for name, value in memory_figures(run_processes(self._process)).items()}
+            self.figures = {f"{PREFIX}{name}": float(value) for name, value in figures.items()}
+            metrics = metrics | self.figures
+        else:
+            self._validation.add(global_steps, generation_records(rows))
+        if training and self._options["sort_by_length"]:
+            # verl cuts micro-batches out of the batch in order: neighbours of equal length need no padding.
+            batch.reorder(sorted(range(len(batch.keys)), key=lambda place: batch.tags[place]["seq_len"]))
+        return batch, metrics
+
+
+def _rows(batch: KVBatchMeta) -> list[RolloutRow]:
+    if not batch.keys:
+        return []
+    data = tq.kv_batch_get(keys=batch.keys, partition_id=batch.partition_id, select_fields=["extra_fields", "rm_scores"])
+    return [
+        RolloutRow(key, float(scores.sum()), entry["reward_extra_info"], entry[FACTS], entry["failure"])
+        for key, scores, entry in zip(batch.keys, data["rm_scores"].unbind(), data["extra_fields"], strict=True)
+    ]
+
+
+def check_failures(lost: Counter[str], expected: int, max_failure_rate: float) -> None:
+    """Refuse a batch whose rollouts failed too often.
+
+    Args:
+        lost: How many rollouts failed, by reason.
+        expected: How many rollouts there should be.
+        max_failure_rate: The largest share that is accepted.
+
+    Raises:
+        DeltaMemError: If the share is larger; names the most frequent reason.
+    """
+    if lost.total():
+        logger.warning("%d of %d rollouts failed: %s", lost.total(), expected, dict(lost))
+    if lost.total() > max_failure_rate * expected:
+        reason, _ = lost.most_common(1)[0]
+        raise DeltaMemError(
+            f"{lost.total()} of {expected} rollouts of one step failed, more than deltamem.max_failure_rate="
+            f"{max_failure_rate} allows; most often: {reason}"
+        )

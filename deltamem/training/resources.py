@@ -1,0 +1,230 @@
+"""How much memory a training run needs, from the shape of the model and the configuration; nothing is measured."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+_HALF = 2
+"""A bfloat16 number."""
+
+
+@dataclass(frozen=True)
+class ModelShape:
+    """The sizes of a decoder of the Qwen3 kind (no biases, gated MLP, norms of queries and keys)."""
+
+    layers: int
+    hidden: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    mlp: int
+    vocabulary: int
+    tied: bool
+
+    @classmethod
+    def of(cls, config: Any) -> ModelShape:
+        """Read a Hugging Face configuration."""
+        return cls(
+            layers=config.num_hidden_layers,
+            hidden=config.hidden_size,
+            heads=config.num_attention_heads,
+            kv_heads=config.num_key_value_heads,
+            head_dim=getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads,
+            mlp=config.intermediate_size,
+            vocabulary=config.vocab_size,
+            tied=bool(config.tie_word_embeddings),
+        )
+
+    @property
+    def projections(self) -> tuple[tuple[int, int], ...]:
+        """Inputs and outputs of the seven matrices of a layer."""
+        queries, keys = self.heads * self.head_dim, self.kv_heads * self.head_dim
+        return (
+            (self.hidden, queries),
+            (self.hidden, keys),
+            (self.hidden, keys),
+            (queries, self.hidden),
+            (self.hidden, self.mlp),
+            (self.hidden, self.mlp),
+            (self.mlp, self.hidden),
+        )
+
+    @property
+    def layer_parameters(self) -> int:
+        """Parameters of one layer."""
+        return sum(rows * columns for rows, columns in self.projections) + 2 * self.hidden + 2 * self.head_dim
+
+    @property
+    def vocabulary_parameters(self) -> int:
+        """Parameters of the embedding and of the head, which may be one matrix."""
+        return (1 if self.tied else 2) * self.vocabulary * self.hidden
+
+    @property
+    def parameters(self) -> int:
+        """All parameters."""
+        return self.layers * self.layer_parameters + self.vocabulary_parameters + self.hidden
+
+    def adapters(self, rank: int) -> int:
+        """Parameters of LoRA adapters at all matrices of the layers."""
+        return self.layers * sum(rank * (rows + columns) for rows, columns in self.projections)
+
+    @property
+    def cache_per_token(self) -> int:
+        """Keys and values of one token in bfloat16."""
+        return 2 * self.layers * self.kv_heads * self.head_dim * _HALF
+
+
+"""A bfloat16 number."""
+_FLOAT = 4
+
+CONTEXTS = 3_000_000_000
+"""What the CUDA contexts of trainer and vLLM, NCCL's buffers, CUDA graphs and the allocator's gaps take on a GPU."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What of a configuration decides about memory.
+
+    Attributes:
+        shards: GPUs among which weights, gradients and optimiser are cut.
+        weight_bytes: Of a stored weight, 4 (float32) or 2 (bfloat16).
+        lora_rank: 0 trains all weights.
+        tokens: Most tokens of a micro-batch on one GPU.
+        checkpointing: Whether layers are computed again in the backward pass.
+        weights_stay: Whether the weights stay on the GPU while vLLM generates.
+        optimizer_stays: The same for the optimiser.
+        tensor_parallel: GPUs that share one vLLM engine.
+        utilization: Share of the GPU that vLLM may take.
+        max_model_len: Tokens of the longest sequence.
+        max_sequences: Sequences that vLLM runs at once.
+        batched_tokens: Tokens of one step of vLLM.
+    """
+
+    shards: int
+    weight_bytes: int
+    lora_rank: int
+    tokens: int
+    checkpointing: bool
+    weights_stay: bool
+    optimizer_stays: bool
+    tensor_parallel: int
+    utilization: float
+    max_model_len: int
+    max_sequences: int
+    batched_tokens: int
+
+
+@dataclass(frozen=True)
+class Update:
+    """Memory of a GPU at the peak of an update."""
+
+    weights: int
+    gradients: int
+    optimizer: int
+    gathered: int
+    activations: int
+    logits: int
+
+    @property
+    def total(self) -> int:
+        """All of it. Logits are gone before the first layer is computed again, so the larger of both counts."""
+        return self.weights + self.gradients + self.optimizer + self.gathered + max(self.activations, self.logits) + CONTEXTS
+
+
+@dataclass(frozen=True)
+class Rollout:
+    """Memory of a GPU while vLLM generates.
+
+    Attributes:
+        training: What the trainer keeps there.
+        engine: vLLM's share.
+        weights: Weights within that share.
+        working: Its activations.
+        cache_tokens: Tokens of keys and values that the rest holds.
+    """
+
+    training: int
+    engine: int
+    weights: int
+    working: int
+    cache_tokens: int
+
+    @property
+    def total(self) -> int:
+        """All of it."""
+        return self.training + self.engine + CONTEXTS
+
+
+def _stored(shape: ModelShape, plan: Plan) -> tuple[int, int, int]:
+    """Bytes of weights, gradients and optimiser on one GPU."""
+    trained = shape.adapters(plan.lora_rank) if plan.lora_rank else shape.parameters
+    frozen = shape.parameters if plan.lora_rank else 0
+    weights = (trained + frozen) * plan.weight_bytes // plan.shards
+    return weights, trained * plan.weight_bytes // plan.shards, 2 * trained * plan.weight_bytes // plan.shards
+
+
+def layer_activations(shape: ModelShape) -> int:
+    """Bytes a token that one layer keeps for its backward pass, with attention that keeps no scores."""
+    queries, keys = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
+    # Inputs of the matrices, projections, normed and rotated queries and keys, attention's output, four of the MLP.
+    half = 2 * shape.hidden + (queries + 2 * keys) + 2 * (queries + keys) + queries + 4 * shape.mlp
+    # Norms are computed in float32.
+    full = 2 * shape.hidden + queries + keys
+    return half * _HALF + full * _FLOAT
+
+
+def update(shape: ModelShape, plan: Plan) -> Update:
+    """The peak of forward and backward pass over one micro-batch."""
+    weights, gradients, optimizer = _stored(shape, plan)
+    # Two layers (one is fetched ahead), embedding and head in bfloat16, and gradients of a layer and the head.
+    head = shape.vocabulary * shape.hidden
+    gathered = (2 * shape.layer_parameters + shape.vocabulary_parameters) * _HALF
+    if not plan.lora_rank:
+        gathered += (shape.layer_parameters + head) * _HALF
+    layer = layer_activations(shape)
+    if plan.checkpointing:
+        # The inputs of all layers, and one layer with its gradients.
+        kept, working = shape.layers * shape.hidden * _HALF, 2 * layer
+    else:
+        kept, working = shape.layers * layer, layer
+    # The logits and one copy; their gradient is written into them.
+    logits = 2 * shape.vocabulary * _HALF
+    return Update(weights, gradients, optimizer, gathered, plan.tokens * (kept + working), plan.tokens * (kept + logits))
+
+
+def rollout(shape: ModelShape, plan: Plan, gpu: int) -> Rollout:
+    """The time when vLLM generates.
+
+    Args:
+        shape: The model.
+        plan: The configuration.
+        gpu: Bytes of one GPU.
+    """
+    stored, _, optimizer = _stored(shape, plan)
+    training = (stored if plan.weights_stay else 0) + (optimizer if plan.optimizer_stays else 0)
+    engine = int(gpu * plan.utilization)
+    weights = (shape.parameters + (shape.adapters(plan.lora_rank) if plan.lora_rank else 0)) * _HALF // plan.tensor_parallel
+    # A step over all its tokens, two arrays as wide as the MLP, and float32 logits of every sequence with one copy.
+    working = plan.batched_tokens * (2 * shape.mlp + 4 * shape.hidden) * _HALF
+    working += 2 * plan.max_sequences * shape.vocabulary * _FLOAT
+    left = max(engine - weights - working, 0)
+    return Rollout(training, engine, weights, working, left * plan.tensor_parallel // shape.cache_per_token)
+
+
+def host(shape: ModelShape, plan: Plan, *, ranks: int, reference_bytes: int | None) -> int:
+    """Bytes of one node's own memory: offloaded weights, the reference, and the model while it is loaded.
+
+    Args:
+        shape: The model.
+        plan: The configuration.
+        ranks: GPUs of the node.
+        reference_bytes: Of a weight of the reference, which FSDP2 always keeps on the host; None without one.
+    """
+    stored, _, optimizer = _stored(shape, plan)
+    kept = ranks * ((0 if plan.weights_stay else stored) + (0 if plan.optimizer_stays else optimizer))
+    if reference_bytes is not None:
+        kept += ranks * shape.parameters * reference_bytes // plan.shards
+    # Models with tied embeddings are loaded whole by every rank, others by the first.
+    loading = shape.parameters * plan.weight_bytes * (ranks if shape.tied else 1)
+    return kept + loading

@@ -1,1 +1,0 @@
-"""One GRPO run: the child process with verl's trainer, its checkpoints, metrics, interruption."""

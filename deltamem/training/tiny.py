@@ -1,0 +1,325 @@
+"""A Qwen3 model of about a million parameters and its tokenizer, from scratch, started so that it can copy."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+from torch import Tensor
+from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
+from transformers.models.qwen3.modeling_qwen3 import Qwen3Attention
+
+from deltamem.episode import SEARCH_TOOL, EpisodeConfig, MemoryField, Message, format_memories, opening_messages
+from deltamem.memory import Event, Operation
+from deltamem.sessions import LabelledSession
+
+SEARCH_THOUGHT = "What is known?"
+ANSWER_THOUGHT = "What changed?"
+
+
+def write_call(queries: Sequence[str]) -> str:
+    """The assistant text of a search."""
+    call = {"name": SEARCH_TOOL, "arguments": {"query_list": list(queries)}}
+    return f"<think>{SEARCH_THOUGHT}</think><tool_call>{json.dumps(call, ensure_ascii=False)}</tool_call>"
+
+
+def write_outputs(operations: Sequence[Operation]) -> str:
+    """The assistant text of a final answer."""
+    listed = []
+    for operation in operations:
+        entry = {"text": operation.text, "event": operation.event.value}
+        if operation.target_memory_id is not None:
+            entry["target_memory_id"] = operation.target_memory_id
+        listed.append(entry)
+    answer = json.dumps({"operations": listed}, ensure_ascii=False)
+    return f"<think>{ANSWER_THOUGHT}</think><outputs>{answer}</outputs>"
+
+
+def query_for(operation: Operation, person: str) -> str:
+    """A short query for the earlier version of a fact: what it is about (its verb) and whom or what it names (its end)."""
+    words = operation.text.removeprefix(person).strip(" .").split()
+    return " ".join(dict.fromkeys((words[0], words[-1])))
+
+
+def target_trajectory(labelled: LabelledSession, config: EpisodeConfig, rng: random.Random, *, drop: float) -> list[Message]:
+    """Write the messages of one teacher episode.
+
+    The search results are drawn at random so that no embedding is computed: every memory that a written operation targets is
+    among them, the others fill up to `k` a query, in an order that says nothing about which is which.
+
+    Args:
+        labelled: The session with its target.
+        config: Prompts, `k` and the order of fields in the tool's answer.
+        rng: Draws what is dropped and what is found.
+        drop: Chance that a fact is left out; at least one is kept.
+
+    Returns:
+        System, user, assistant (search), tool, assistant (outputs); without the search where there is nothing to remember.
+    """
+    if not labelled.operations:
+        return [*opening_messages(labelled.session, config), Message(role="assistant", content=write_outputs([]))]
+    kept = [operation for operation in labelled.operations if rng.random() >= drop]
+    kept = kept or [rng.choice(labelled.operations)]
+    person = labelled.session.person_name
+    needed = {operation.target_memory_id for operation in kept if operation.event is not Event.ADD}
+    others = [memory for memory in labelled.prior_state.memories if memory.id not in needed]
+    limit = config.k * len(kept)
+    found = [memory for memory in labelled.prior_state.memories if memory.id in needed]
+    found += rng.sample(others, min(len(others), max(0, limit - len(found))))
+    rng.shuffle(found)
+    return [
+        *opening_messages(labelled.session, config),
+        Message(role="assistant", content=write_call([query_for(operation, person) for operation in kept])),
+        Message(role="tool", content=format_memories(found, config.memory_fields)),
+        Message(role="assistant", content=write_outputs(kept)),
+    ]
+
+
+_SHARED = 0.2
+"""Value of embedding dimension 0 in every token: a constant from which position-only queries and keys can be made."""
+_SHARPNESS = 2.3
+"""Weight of the query and key norms in the two layers; their product scales the attention logits."""
+_WRITE_SCALE = 0.35
+_OFFSET_FREQUENCIES = 4
+"""The fastest rotary frequencies tell neighbouring positions apart."""
+_SLOW_FREQUENCY = 0.006
+"""Content is matched in rotary dimensions slower than this, which distance leaves nearly untouched."""
+
+
+@torch.no_grad()
+def structured_start(model: Qwen3ForCausalLM, *, seed: int) -> None:
+    """Write the copying circuit into the first two layers of a model.
+
+    Args:
+        model: A Qwen3 model with at least 2 layers, 4 query heads, 2 key-value heads and tied embeddings.
+        seed: Seed of the random projections.
+
+    Raises:
+        ValueError: If the model is too small for the circuit.
+    """
+    config = model.config
+    hidden, dim = config.hidden_size, config.head_dim
+    heads, kv_heads = config.num_attention_heads, config.num_key_value_heads
+    if config.num_hidden_layers < 2 or heads < 4 or kv_heads < 2 or hidden < 4 * dim:
+        raise ValueError("the structured start needs 2 layers, 4 heads, 2 key-value heads and hidden_size >= 4 head_dim")
+    half = dim // 2
+    frequencies = 1.0 / config.rope_parameters["rope_theta"] ** (torch.arange(half) / half)
+    embedding = model.model.embed_tokens.weight
+    embedding[:, 0] = _SHARED
+    token, previous, before_previous, copied = _orthogonal_subspaces(hidden, dim, seed)
+
+    first = model.model.layers[0].self_attn
+    query, key, value, output = _by_head(first, heads, kv_heads, dim)
+    key[0] *= 0.1
+    key[0, :_OFFSET_FREQUENCIES, 0] = 1.0
+    for head, offset in ((0, 1), (1, 2)):
+        query[head] *= 0.1
+        angle = -offset * frequencies[:_OFFSET_FREQUENCIES]
+        query[head, :_OFFSET_FREQUENCIES, 0] = angle.cos()
+        query[head, half : half + _OFFSET_FREQUENCIES, 0] = angle.sin()
+    value[0] = token * embedding.norm(dim=1).mean() / hidden**0.5
+    scale = _WRITE_SCALE / (embedding[:, 1:].norm(dim=1).mean() * (dim / hidden) ** 0.5)
+    output[:, 0] = previous.T * scale
+    output[:, 1] = before_previous.T * scale
+
+    slow = [index for index in range(half) if frequencies[index] < _SLOW_FREQUENCY]
+    content = [*slow, *(index + half for index in slow)]
+    second = model.model.layers[1].self_attn
+    query, key, value, output = _by_head(second, heads, kv_heads, dim)
+    for kv_head, head, stored, sought in (
+        (0, 0, previous, token),
+        (1, heads // kv_heads, before_previous, previous),
+    ):
+        key[kv_head] *= 0.05
+        query[head] *= 0.05
+        key[kv_head, content] = stored[: len(content)]
+        query[head, content] = sought[: len(content)]
+        value[kv_head] = copied * 0.5
+        output[:, head] = copied.T * 0.5
+    for attention in (first, second):
+        attention.q_norm.weight.fill_(_SHARPNESS)
+        attention.k_norm.weight.fill_(_SHARPNESS)
+
+
+def _orthogonal_subspaces(hidden: int, dim: int, seed: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Four orthogonal projections ``(dim, hidden)``, blind to the shared dimension."""
+    rng = torch.Generator().manual_seed(seed)
+    rows = torch.linalg.qr(torch.randn(hidden, min(4 * dim, hidden - 1), generator=rng))[0].T
+    padded = torch.zeros(4 * dim, hidden)
+    padded[: len(rows)] = rows
+    padded[:, 0] = 0
+    token, previous, before_previous, copied = padded.split(dim)
+    return token, previous, before_previous, copied
+
+
+def _by_head(attention: Qwen3Attention, heads: int, kv_heads: int, dim: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Views of the projections, split by head."""
+    query = attention.q_proj.weight
+    key = attention.k_proj.weight
+    value = attention.v_proj.weight
+    output = attention.o_proj.weight
+    return (
+        query.view(heads, dim, -1),
+        key.view(kv_heads, dim, -1),
+        value.view(kv_heads, dim, -1),
+        output.view(output.shape[0], heads, dim),
+    )
+
+
+END_OF_TEXT, TURN_START, TURN_END = "<|endoftext|>", "<|im_start|>", "<|im_end|>"
+
+CHAT_TEMPLATE = (
+    "{%- for message in messages -%}"
+    "{%- if message.role == 'tool' -%}"
+    "{{ '<|im_start|>user\n<tool_response>' + message.content + '</tool_response><|im_end|>\n' }}"
+    "{%- else -%}"
+    "{{ '<|im_start|>' + message.role + '\n' + message.content + '<|im_end|>\n' }}"
+    "{%- endif -%}"
+    "{%- endfor -%}"
+    "{%- if add_generation_prompt -%}{{ '<|im_start|>assistant\n' }}{%- endif -%}"
+)
+"""ChatML with the tool's answer in a user message, as Qwen3 has it; reasoning stays in the history."""
+
+_PIECES = r"\d{4}/\d\d/\d\d \(\w{3}\) \d\d:\d\d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+"
+"""Where BPE may not merge across; a session time is one piece, so that it becomes few tokens."""
+_MEMORY_IDS = tuple(f"m{number}" for number in range(1, 100))
+
+
+@dataclass(frozen=True, slots=True)
+class TinyModelConfig:
+    """Size of the model and its vocabulary. The defaults give 1.0 million parameters."""
+
+    hidden_size: int = 128
+    layers: int = 4
+    heads: int = 4
+    kv_heads: int = 2
+    head_dim: int = 32
+    mlp_size: int = 384
+    vocabulary: int = 1600
+    context: int = 2048
+    rope_theta: float = 1e6
+
+
+def scaffolds(fields: Sequence[MemoryField]) -> list[str]:
+    """The fixed pieces of the wire format that get a token each, so that a trajectory stays short.
+
+    Args:
+        fields: Order of the keys in the tool's answer.
+    """
+    first, *rest = fields
+    record_end = '."' if fields[-1] == "text" else '"'
+    pieces = [
+        f'<think>{SEARCH_THOUGHT}</think><tool_call>{{"name": "search_memory", "arguments": {{"query_list": ["',
+        '", "',
+        '"]}}</tool_call>',
+        f'<think>{ANSWER_THOUGHT}</think><outputs>{{"operations": [{{"text": "',
+        f'<think>{ANSWER_THOUGHT}</think><outputs>{{"operations": []}}</outputs>',
+        '.", "event": "ADD"}',
+        '.", "event": "UPDATE", "target_memory_id": "',
+        '.", "event": "NONE", "target_memory_id": "',
+        '"}',
+        ', {"text": "',
+        "]}</outputs>",
+        "<tool_response>[]</tool_response>",
+        f'<tool_response>[{{"{first}": "',
+        f'{record_end}}}, {{"{first}": "',
+        f"{record_end}}}]</tool_response>",
+    ]
+    previous = first
+    for field in rest:
+        pieces.append(f'{"." if previous == "text" else ""}", "{field}": "')
+        previous = field
+    return pieces
+
+
+def train_tokenizer(
+    corpus: Iterable[str], config: TinyModelConfig, fields: Sequence[MemoryField]
+) -> PreTrainedTokenizerFast:
+    """Train a byte-level BPE tokenizer in which wire-format scaffolds and memory ids are single tokens."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.Split(Regex(_PIECES), "isolated"), pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]
+    )
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=config.vocabulary,
+        special_tokens=[END_OF_TEXT, TURN_START, TURN_END],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    # The scaffolds are cut out first, so that BPE spends its vocabulary on language.
+    added = [AddedToken(piece, normalized=False) for piece in (*scaffolds(fields), *_MEMORY_IDS)]
+    tokenizer.add_tokens(added)
+    tokenizer.train_from_iterator(corpus, trainer)
+    tokenizer.add_tokens(added)
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        eos_token=TURN_END,
+        pad_token=END_OF_TEXT,
+        additional_special_tokens=[TURN_START],
+        chat_template=CHAT_TEMPLATE,
+        clean_up_tokenization_spaces=False,
+    )
+
+
+def new_model(config: TinyModelConfig, tokenizer: PreTrainedTokenizerFast, *, seed: int) -> Qwen3ForCausalLM:
+    """Make a Qwen3 model with the structured start; its vocabulary equals the tokenizer's length."""
+    torch.manual_seed(seed)
+    model = Qwen3ForCausalLM(
+        Qwen3Config(
+            vocab_size=len(tokenizer),
+            hidden_size=config.hidden_size,
+            intermediate_size=config.mlp_size,
+            num_hidden_layers=config.layers,
+            num_attention_heads=config.heads,
+            num_key_value_heads=config.kv_heads,
+            head_dim=config.head_dim,
+            max_position_embeddings=config.context,
+            tie_word_embeddings=True,
+            rope_parameters={"rope_type": "default", "rope_theta": config.rope_theta},
+            attn_implementation="sdpa",
+            bos_token_id=None,
+            eos_token_id=tokenizer.eos_token_id,
+            pad_token_id=tokenizer.pad_token_id,
+        )
+    )
+    structured_start(model, seed=seed)
+    return model
+
+
+def chat_text(messages: Sequence[Message], tokenizer: PreTrainedTokenizerFast) -> str:
+    """The whole conversation as the model sees it."""
+    text = tokenizer.apply_chat_template(list(messages), tokenize=False)
+    return str(text)
+
+
+def build(
+    folder: Path,
+    sessions: Sequence[LabelledSession],
+    episode: EpisodeConfig,
+    config: TinyModelConfig,
+    *,
+    seed: int,
+) -> None:
+    """Train the tokenizer on target trajectories, make the model, and save both as a Hugging Face folder.
+
+    Args:
+        folder: Where to; made if missing.
+        sessions: Training sessions whose trajectories the tokenizer is trained on (a few thousand suffice).
+        episode: Prompts and the order of fields in the tool's answer.
+        config: Sizes.
+        seed: Seed of weights and of the teacher's omissions.
+    """
+    rng = random.Random(seed)
+    template = PreTrainedTokenizerFast(tokenizer_object=Tokenizer(models.BPE()), chat_template=CHAT_TEMPLATE)
+    corpus = [chat_text(target_trajectory(labelled, episode, rng, drop=0.0), template) for labelled in sessions]
+    tokenizer = train_tokenizer(corpus, config, episode.memory_fields)
+    model = new_model(config, tokenizer, seed=seed)
+    folder.mkdir(parents=True, exist_ok=True)
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)

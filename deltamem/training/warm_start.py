@@ -1,0 +1,236 @@
+"""Warm start: supervised fine-tuning on target trajectories, so that GRPO begins above zero."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from transformers import PreTrainedTokenizerFast, Qwen3ForCausalLM
+
+from deltamem.episode import EpisodeConfig
+from deltamem.sessions import LabelledSession
+from deltamem.training.tiny import TURN_END, TURN_START, chat_text, target_trajectory
+
+
+@dataclass(frozen=True, slots=True)
+class WarmStartConfig:
+    """Hyperparameters of the warm start.
+
+    Attributes:
+        copy_steps: Steps of pure copying (random token sequences repeated) before any dialogue.
+        steps: Steps on target trajectories.
+        batch_size: Trajectories a step.
+        matrix_lr: Learning rate of Muon, for the matrices inside the layers.
+        other_lr: Learning rate of AdamW, for embeddings and norms.
+        decay_share: Last share of the steps over which the learning rate falls to zero. GRPO from a model whose
+            learning rate had not decayed did not rise (shared/TINY.md).
+        context_weight: Loss weight of tokens that the assistant does not write.
+        decision_weight: Loss weight of the tokens that decide on event and target id.
+        complete_share: First share of the trajectory steps in which the teacher leaves nothing out, so that every step
+            teaches as much as it can.
+        careless: Range from which the chance that the teacher leaves a fact out is drawn after that, once a trajectory:
+            how careful it is differs from one to the next, and reinforcement learning can prefer the careful ones.
+        device: Torch device on which the model is trained.
+    """
+
+    copy_steps: int = 60
+    steps: int = 400
+    batch_size: int = 32
+    matrix_lr: float = 0.02
+    other_lr: float = 4e-3
+    decay_share: float = 0.3
+    context_weight: float = 0.1
+    decision_weight: float = 3.0
+    complete_share: float = 0.6
+    careless: tuple[float, float] = (0.2, 1.0)
+    device: str = "cpu"
+
+
+class WarmStartStep(NamedTuple):
+    """Progress after one step; `accuracy` is that of the assistant's tokens."""
+
+    phase: str
+    step: int
+    loss: float
+    accuracy: float
+
+
+class _Example(NamedTuple):
+    token_ids: list[int]
+    weights: list[float]
+
+
+class _Batch(NamedTuple):
+    token_ids: Tensor
+    weights: Tensor
+
+    def to(self, device: str) -> _Batch:
+        return _Batch(self.token_ids.to(device), self.weights.to(device))
+
+
+def warm_start(
+    model: Qwen3ForCausalLM,
+    tokenizer: PreTrainedTokenizerFast,
+    sessions: Sequence[LabelledSession],
+    episode: EpisodeConfig,
+    config: WarmStartConfig,
+    *,
+    seed: int,
+    report: Callable[[WarmStartStep], None] = lambda step: None,
+) -> None:
+    """Train the model in place; it stays on the device of the configuration.
+
+    Args:
+        model: The tiny model.
+        tokenizer: Its tokenizer.
+        sessions: Training sessions; each is used once a pass, with new omissions of the teacher.
+        episode: Prompts and limits, as the policy will meet them.
+        config: Hyperparameters.
+        seed: Order of the sessions and omissions of the teacher.
+        report: Called after every step.
+    """
+    rng = random.Random(seed)
+    torch.manual_seed(seed)
+    model.to(torch.device(config.device)).train()
+    matrices = [p for name, p in model.named_parameters() if p.ndim == 2 and "embed" not in name]
+    others = [p for name, p in model.named_parameters() if p.ndim != 2 or "embed" in name]
+    optimizers: list[torch.optim.Optimizer] = [
+        torch.optim.Muon(matrices, lr=config.matrix_lr, weight_decay=0.0, momentum=0.95),
+        torch.optim.AdamW(others, lr=config.other_lr, betas=(0.9, 0.98), weight_decay=0.0),
+    ]
+    peaks = [group["lr"] for optimizer in optimizers for group in optimizer.param_groups]
+    total = config.copy_steps + config.steps
+    copying = islice(_copy_batches(len(tokenizer), config.batch_size, rng), config.copy_steps)
+    complete = round(config.complete_share * config.steps)
+    trajectories = itertools.chain(
+        islice(_trajectory_batches(tokenizer, sessions, episode, config, rng, careless=(0.0, 0.0)), complete),
+        islice(
+            _trajectory_batches(tokenizer, sessions, episode, config, rng, careless=config.careless), config.steps - complete
+        ),
+    )
+    phases = [("copy", batch) for batch in copying]
+    for step, (phase, batch) in enumerate(_chain(phases, trajectories), start=1):
+        scale = min(1.0, step / 30) * min(1.0, (1 - step / (total + 1)) / config.decay_share)
+        groups = [group for optimizer in optimizers for group in optimizer.param_groups]
+        for group, peak in zip(groups, peaks, strict=True):
+            group["lr"] = peak * scale
+        loss, accuracy = _loss(model, batch.to(config.device))
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        for optimizer in optimizers:
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+        report(WarmStartStep(phase, step, float(loss.detach()), accuracy))
+    model.eval()
+
+
+def _chain(phases: list[tuple[str, _Batch]], trajectories: Iterator[_Batch]) -> Iterator[tuple[str, _Batch]]:
+    yield from phases
+    for batch in trajectories:
+        yield "trajectories", batch
+
+
+def _loss(model: Qwen3ForCausalLM, batch: _Batch) -> tuple[Tensor, float]:
+    """Weighted cross-entropy of the next token, and the accuracy where the weight is at least 1."""
+    hidden = model.model(input_ids=batch.token_ids).last_hidden_state[:, :-1]
+    weights, targets = batch.weights[:, 1:], batch.token_ids[:, 1:]
+    chosen = weights > 0
+    logits = model.lm_head(hidden[chosen])
+    losses = F.cross_entropy(logits, targets[chosen], reduction="none")
+    weights = weights[chosen]
+    own = weights >= 1
+    right = logits.detach()[own].argmax(-1) == targets[chosen][own]
+    return (losses * weights).sum() / weights.sum(), float(right.float().mean())
+
+
+def _copy_batches(vocabulary: int, batch_size: int, rng: random.Random) -> Iterator[_Batch]:
+    """Random tokens, repeated after a random period; only the repetition is predictable."""
+    width, rows = 96, batch_size * 3 // 2
+    while True:
+        ids = torch.zeros((rows, width), dtype=torch.long)
+        weights = torch.zeros((rows, width))
+        for row in range(rows):
+            period = rng.randint(6, width // 2)
+            once = torch.tensor([rng.randrange(3, vocabulary) for _ in range(period)])
+            ids[row] = once.repeat(width // period + 1)[:width]
+            weights[row, period + 1 :] = 1.0
+        yield _Batch(ids, weights)
+
+
+def _trajectory_batches(
+    tokenizer: PreTrainedTokenizerFast,
+    sessions: Sequence[LabelledSession],
+    episode: EpisodeConfig,
+    config: WarmStartConfig,
+    rng: random.Random,
+    *,
+    careless: tuple[float, float],
+) -> Iterator[_Batch]:
+    """Batches of similar length: a few batches are drawn, sorted and cut, so that little is padded."""
+    weigh = _Weigher(tokenizer, config)
+    examples = _examples(tokenizer, sessions, episode, careless, rng, weigh)
+    while True:
+        drawn = sorted(islice(examples, 8 * config.batch_size), key=lambda example: len(example.token_ids))
+        batches = [drawn[start : start + config.batch_size] for start in range(0, len(drawn), config.batch_size)]
+        rng.shuffle(batches)
+        for batch in batches:
+            yield _pad(batch)
+
+
+def _examples(
+    tokenizer: PreTrainedTokenizerFast,
+    sessions: Sequence[LabelledSession],
+    episode: EpisodeConfig,
+    careless: tuple[float, float],
+    rng: random.Random,
+    weigh: _Weigher,
+) -> Iterator[_Example]:
+    order = list(range(len(sessions)))
+    while True:
+        rng.shuffle(order)
+        for index in order:
+            messages = target_trajectory(sessions[index], episode, rng, drop=rng.uniform(*careless))
+            token_ids = tokenizer(chat_text(messages, tokenizer), add_special_tokens=False)["input_ids"]
+            yield _Example(token_ids, weigh(token_ids))
+
+
+class _Weigher:
+    """Loss weights of a tokenised conversation: what the assistant writes, what decides, and the rest."""
+
+    def __init__(self, tokenizer: PreTrainedTokenizerFast, config: WarmStartConfig) -> None:
+        self._start = tokenizer.convert_tokens_to_ids(TURN_START)
+        self._end = tokenizer.convert_tokens_to_ids(TURN_END)
+        self._assistant = tokenizer.convert_tokens_to_ids("assistant")
+        self._config = config
+        vocabulary = tokenizer.get_vocab()
+        self._events = {index for token, index in vocabulary.items() if '"event"' in token}
+
+    def __call__(self, token_ids: Sequence[int]) -> list[float]:
+        weights = []
+        own = False
+        for place, token in enumerate(token_ids):
+            # An assistant turn begins after "<start> assistant newline" and includes its end token.
+            if place >= 3 and token_ids[place - 3] == self._start:
+                own = token_ids[place - 2] == self._assistant
+            decides = token in self._events or token_ids[place - 1] in self._events
+            weights.append((self._config.decision_weight if decides else 1.0) if own else self._config.context_weight)
+            if token == self._end:
+                own = False
+        return weights
+
+
+def _pad(batch: Sequence[_Example]) -> _Batch:
+    width = max(len(example.token_ids) for example in batch)
+    ids = torch.zeros((len(batch), width), dtype=torch.long)
+    weights = torch.zeros((len(batch), width))
+    for row, example in enumerate(batch):
+        ids[row, : len(example.token_ids)] = torch.tensor(example.token_ids)
+        weights[row, : len(example.weights)] = torch.tensor(example.weights)
+    return _Batch(ids, weights)

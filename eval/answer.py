@@ -1,0 +1,512 @@
+"""From retrieved passages to an answer: the context budget, answerers, prompts, one question from retrieval to verdicts."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import re
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from importlib import resources
+from pathlib import Path
+from string import Template
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from deltamem.embedding import Embedder, Vectors
+from deltamem.errors import DeltaMemError
+from deltamem.ingest import BYTES_PER_TOKEN, estimate_tokens
+from deltamem.llm import LLM, Answer
+from eval.records import AnswerRecord, Cost, QuestionRecord, Verdict
+from eval.systems.base import Passage
+from eval.systems.embedding_lock import one_at_a_time
+
+_DECODER = json.JSONDecoder(strict=False)  # line breaks within strings are common
+
+
+def cost_of(answer: Answer) -> Cost:
+    """The cost of one answer; waiting for a free slot does not count."""
+    return Cost(
+        calls=1,
+        cached=int(answer.cached),
+        prompt_tokens=answer.prompt_tokens,
+        completion_tokens=answer.completion_tokens,
+        seconds=round(answer.seconds, 4),
+    )
+
+
+def without_thinking(text: str) -> str:
+    """What follows the last ``</think>``; what precedes a ``<think>`` that never ended; else the text itself."""
+    return text.rpartition("</think>")[2].partition("<think>")[0].strip()
+
+
+def last_object(text: str, keys: Collection[str]) -> dict[str, str] | None:
+    """Find the last JSON object with certain keys.
+
+    Models quote the task, try, and correct themselves, so the last one counts. Where no object can be decoded, because of
+    quotation marks within a string for example, single fields are looked for, and count if they are not contradictory.
+
+    Args:
+        text: What the model wrote after thinking.
+        keys: What the object must have, in lower case; its own keys may be in any case.
+
+    Returns:
+        The object's fields by lower-case key, values as strings; None if there is no such object.
+    """
+    found: dict[str, str] | None = None
+    end = 0
+    for brace in re.finditer(r"\{", text):
+        if brace.start() < end:
+            continue
+        try:
+            value, after = _DECODER.raw_decode(text, brace.start())
+        except (ValueError, RecursionError):
+            continue
+        fields = {str(key).strip().casefold(): _string(part) for key, part in value.items()}
+        if fields.keys() >= set(keys):
+            found, end = fields, after
+    return found or _single_fields(text, keys)
+
+
+def _single_fields(text: str, keys: Collection[str]) -> dict[str, str] | None:
+    fields = {}
+    for key in keys:
+        pattern = rf"""["']{re.escape(key)}["']\s*:\s*(?:"([^"\n]*)"|'([^'\n]*)'|(\w+))\s*[,}}]"""
+        values = {"".join(match).strip().casefold() for match in re.findall(pattern, text, re.IGNORECASE)}
+        if len(values) != 1:
+            return None
+        fields[key] = values.pop()
+    return fields
+
+
+def _string(value: Any) -> str:
+    if isinstance(value, str):
+        return value.strip()
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    return json.dumps(value, ensure_ascii=False)
+
+
+@dataclass(frozen=True, slots=True)
+class ContextBlock:
+    """Passages of one store under a title, for example the memories of one of two speakers.
+
+    Attributes:
+        title: Shown above them.
+        passages: Best first, which is what the budget keeps.
+        by_time: Whether they are shown in the order of their times instead; for systems that do not rank.
+    """
+
+    title: str
+    passages: tuple[Passage, ...]
+    by_time: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerRequest:
+    """A question with what was retrieved for it and fits the budget of context tokens.
+
+    Attributes:
+        question: As it is asked.
+        context: What is shown, in the order in which it is shown.
+        options: Of a multiple-choice question, each with its letter, for example ``(a) Tea.``.
+        scope: For whom answers are cached (see `deltamem.llm`): the conversation, user or persona.
+    """
+
+    question: str
+    context: tuple[ContextBlock, ...]
+    options: tuple[str, ...] = ()
+    scope: str = ""
+
+
+class Answerer(Protocol):
+    """Answers questions from retrieved passages; called concurrently."""
+
+    name: str
+
+    async def answer(self, request: AnswerRequest, run: int) -> AnswerRecord:
+        """Answer once; a failure is in the record (`AnswerRecord.error`), never raised.
+
+        Args:
+            request: The question.
+            run: Number of the answer run, from 0; another run draws anew.
+        """
+        ...
+
+
+class Judge(Protocol):
+    """Labels something by a prompt of its own; called concurrently."""
+
+    name: str
+
+    async def judge(self, fields: Mapping[str, str], scope: str) -> Verdict:
+        """Judge once; a failure is in the verdict (`Verdict.error`), never raised.
+
+        Args:
+            fields: What the judge's prompt asks for, for example ``question``, ``gold``, ``answer``.
+            scope: For whom verdicts are cached.
+        """
+        ...
+
+
+_SUFFIX = ".md"
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """A prompt with marked places.
+
+    Attributes:
+        name: Of the file, without folder and ``.md``.
+        text: The whole text; ``$field`` or ``${field}`` marks what is filled in, ``$$`` is a dollar sign.
+        sha256: Hash of the text.
+    """
+
+    name: str
+    text: str
+    sha256: str
+
+    def fill(self, **fields: str) -> str:
+        """Fill in the marked places; what is filled in is never expanded itself, and unused fields do not matter.
+
+        Raises:
+            KeyError: If a marked place has no field.
+        """
+        return Template(self.text).substitute(fields)
+
+
+def load_prompt(name_or_path: str, fields: Collection[str]) -> Prompt:
+    """Load a prompt of this package by its name, or any file.
+
+    Args:
+        name_or_path: A name such as ``answer_locomo``, or the path of a file: what ends in ``.md`` or has a folder in it.
+        fields: What the prompt must leave room for, all of it and nothing else.
+
+    Raises:
+        DeltaMemError: If there is no such prompt, or its marked places are not the fields.
+    """
+    own = resources.files(__package__).joinpath("prompts")
+    path = Path(name_or_path)
+    if path.suffix == _SUFFIX or path.name != name_or_path:
+        source, name = str(path), path.name.removesuffix(_SUFFIX)
+        try:
+            text = path.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise DeltaMemError(f"prompt {path} cannot be read: {error}") from error
+    else:
+        names = sorted(entry.name.removesuffix(_SUFFIX) for entry in own.iterdir() if entry.name.endswith(_SUFFIX))
+        if name_or_path not in names:
+            raise DeltaMemError(f"prompt {name_or_path!r} does not exist; there are: {', '.join(names)}, and files")
+        source, name = f"prompt {name_or_path!r}", name_or_path
+        text = own.joinpath(name + _SUFFIX).read_text(encoding="utf-8")
+    text = text.strip("\n")
+    template = Template(text)
+    if not template.is_valid():
+        raise DeltaMemError(f"{source}: a $ that begins no field; write $$ for a dollar sign")
+    found = set(template.get_identifiers())
+    if found != set(fields):
+        expected = ", ".join(f"${field}" for field in sorted(fields))
+        has = ", ".join(f"${field}" for field in sorted(found)) or "no fields"
+        raise DeltaMemError(f"{source} has {has}; expected exactly {expected}")
+    return Prompt(name, text, hashlib.sha256(text.encode("utf-8")).hexdigest())
+
+
+_BETWEEN_BLOCKS = "\n\n"
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerContext:
+    """What fits a budget.
+
+    Attributes:
+        blocks: Those of which something is shown, each with its first passages, in the order in which they are shown.
+        passages: How many passages are shown.
+        tokens: Estimated tokens of what `render_all` makes of the blocks.
+    """
+
+    blocks: tuple[ContextBlock, ...]
+    passages: int
+    tokens: int
+
+
+def cut_to_budget(blocks: Sequence[ContextBlock], budget: int, *, with_time: bool) -> AnswerContext:
+    """Take passages in turn from every block, best first, until the budget is full.
+
+    A passage is taken whole or not at all. From a block whose next passage does not fit nothing more is taken, so that
+    every block shows its best passages and no gap.
+
+    Args:
+        blocks: With their passages, best first.
+        budget: Estimated tokens (`deltamem.ingest.estimate_tokens`), titles and dates included.
+        with_time: Whether dates are shown.
+    """
+    left = budget * BYTES_PER_TOKEN
+    taken = [0] * len(blocks)
+    begun = False
+    open_blocks = [number for number, block in enumerate(blocks) if block.passages]
+    while open_blocks:
+        still_open = []
+        for number in open_blocks:
+            block = blocks[number]
+            line = _line(block.passages[taken[number]], with_time)
+            before = "\n" if taken[number] else (_BETWEEN_BLOCKS if begun else "") + _head(block)
+            size = _bytes(before + line)
+            if size > left:
+                continue
+            left -= size
+            begun = True
+            taken[number] += 1
+            if taken[number] < len(block.passages):
+                still_open.append(number)
+        open_blocks = still_open
+    shown = tuple(_first(block, count) for block, count in zip(blocks, taken, strict=True) if count)
+    return AnswerContext(shown, sum(taken), estimate_tokens(render_all(shown, with_time=with_time)))
+
+
+def _first(block: ContextBlock, count: int) -> ContextBlock:
+    passages = block.passages[:count]
+    if block.by_time and all(passage.time is not None for passage in passages):
+        passages = tuple(sorted(passages, key=lambda passage: passage.time or datetime.min))
+    return replace(block, passages=passages)
+
+
+def render(block: ContextBlock, *, with_time: bool) -> str:
+    """Write out a block: its title, then each passage on a line of its own with its date before it.
+
+    Args:
+        block: The block; a passage of several lines keeps them.
+        with_time: Whether dates are shown.
+    """
+    return _head(block) + "\n".join(_line(passage, with_time) for passage in block.passages)
+
+
+def render_all(blocks: Sequence[ContextBlock], *, with_time: bool) -> str:
+    """Write out blocks, an empty line between them."""
+    return _BETWEEN_BLOCKS.join(render(block, with_time=with_time) for block in blocks)
+
+
+def format_date(time: datetime) -> str:
+    """A date as answerers are shown it and as LoCoMo's answers write it, for example ``8 May 2023``."""
+    return f"{time.day} {time:%B} {time.year}"
+
+
+def _head(block: ContextBlock) -> str:
+    return f"{block.title}\n" if block.title else ""
+
+
+def _line(passage: Passage, with_time: bool) -> str:
+    return f"[{format_date(passage.time)}] {passage.text}" if with_time and passage.time else passage.text
+
+
+def _bytes(text: str) -> int:
+    return len(text.encode("utf-8", "surrogatepass"))
+
+
+NOTHING_FOUND = "(nothing was found)"
+"""Shown to the model in place of passages if there are none."""
+
+_DRAWS = 2
+"""How often a model that says nothing is asked."""
+
+_REDRAW = 1_000
+"""Added to the number of the run for the second draw, so that it is no other run's first."""
+
+
+class LLMAnswerer:
+    """Sends one user message for each answer.
+
+    Attributes:
+        name: ``llm``.
+        prompt: With the fields ``context`` and ``question``, and ``options`` if questions are multiple choice.
+    """
+
+    name = "llm"
+
+    def __init__(
+        self, llm: LLM, prompt: Prompt, *, temperature: float, max_tokens: int | None, seed: int | None, with_time: bool
+    ) -> None:
+        """Describe how questions are asked.
+
+        Args:
+            llm: The model.
+            prompt: See the class.
+            temperature: Of the sampling.
+            max_tokens: Limit of an answer, thinking included. An answer that reaches it is kept as far as it goes.
+            seed: Of the sampling; run n adds n to it.
+            with_time: Whether the passages are shown with their dates.
+        """
+        self.prompt = prompt
+        self._llm = llm
+        self._temperature = temperature
+        self._max_tokens = max_tokens
+        self._seed = seed
+        self._with_time = with_time
+
+    async def answer(self, request: AnswerRequest, run: int) -> AnswerRecord:
+        """Answer once; an answer without a word is drawn once more and then an error. See `Answerer`."""
+        context = render_all(request.context, with_time=self._with_time) or NOTHING_FOUND
+        content = self.prompt.fill(context=context, question=request.question, options="\n".join(request.options))
+        cost = Cost()
+        truncated = False
+        for draw in range(_DRAWS):
+            try:
+                answer = await self._llm.chat(
+                    [{"role": "user", "content": content}],
+                    temperature=self._temperature,
+                    max_tokens=self._max_tokens,
+                    seed=self._seed,
+                    scope=request.scope,
+                    sample=run + draw * _REDRAW,
+                )
+            except DeltaMemError as error:
+                return AnswerRecord(text=None, error=str(error), cost=cost)
+            cost += cost_of(answer)
+            text = without_thinking(answer.text)
+            if text:
+                return AnswerRecord(text=text, cost=cost)
+            truncated = answer.truncated
+        why = f" within {self._max_tokens} tokens" if truncated else ""
+        return AnswerRecord(text=None, error=f"the answerer returned nothing{why}", cost=cost)
+
+
+NO_INFORMATION = "No information available"
+"""What an answerer says if nothing was retrieved; LoCoMo's words, see `eval.metrics.abstains`."""
+
+_BEST = 5
+"""Passages of a block that are read. More would take minutes of embedding for answers that are seldom taken from there."""
+_SENTENCE_END = re.compile(r"(?<=[.!?])\s+|\n+")
+_ASKS_FOR_TIME = re.compile(r"\s*(?:when|(?:on |in )?(?:what|which) (?:date|day|month|year))\b", re.IGNORECASE)
+_LETTER = re.compile(r"\s*\(([a-z])\)\s*", re.IGNORECASE)
+
+
+class ExtractiveAnswerer:
+    """Copies; costs no calls. All runs give the same.
+
+    Attributes:
+        name: ``extractive``.
+    """
+
+    name = "extractive"
+
+    def __init__(self, embedder: Embedder, *, with_time: bool) -> None:
+        """Name the embedder.
+
+        Args:
+            embedder: Measures similarity; one with a cache, because questions share passages.
+            with_time: Whether a question for a time is answered with the date of the best passage.
+        """
+        self._embedder = one_at_a_time(embedder)
+        self._with_time = with_time
+
+    async def answer(self, request: AnswerRequest, run: int) -> AnswerRecord:
+        """Answer; see `Answerer`."""
+        async with self._embedder.turns:
+            started = time.perf_counter()
+            text = await asyncio.to_thread(self._text, request)
+            seconds = round(time.perf_counter() - started, 4)
+        return AnswerRecord(text=text, cost=Cost(seconds=seconds))
+
+    def _text(self, request: AnswerRequest) -> str:
+        candidates = [
+            (sentence, passage)
+            for block in request.context
+            for passage in block.passages[:_BEST]
+            for sentence in _sentences(passage.text)
+        ]
+        if not candidates:
+            return NO_INFORMATION
+        sentences = self._embedder.documents([sentence for sentence, _ in candidates])
+        question = self._embedder.queries([request.question])[0]
+        if request.options:
+            return f"<final_answer> ({self._letter(request.options, question, sentences)})"
+        return self._best(request.question, candidates, sentences @ question)
+
+    def _best(self, question: str, candidates: Sequence[tuple[str, Passage]], similarities: Vectors) -> str:
+        sentence, passage = candidates[int(np.argmax(similarities))]
+        if self._with_time and passage.time and _ASKS_FOR_TIME.match(question):
+            return format_date(passage.time)
+        return sentence
+
+    def _letter(self, options: Sequence[str], question: Vectors, sentences: Vectors) -> str:
+        """The option that is most similar to the question and to some sentence, both together."""
+        vectors = self._embedder.documents([_LETTER.sub("", option, count=1) for option in options])
+        best = int(np.argmax(vectors @ question + (vectors @ sentences.T).max(axis=1)))
+        letter = _LETTER.match(options[best])
+        return letter[1].lower() if letter else chr(ord("a") + best)
+
+
+def _sentences(text: str) -> list[str]:
+    return [sentence for part in _SENTENCE_END.split(text) if (sentence := part.strip())]
+
+
+class JudgeRequest(NamedTuple):
+    """That an answer is to be shown to a judge, with the fields of the judge's prompt."""
+
+    judge: Judge
+    fields: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class QAGrader:
+    """How questions are answered and judged.
+
+    Attributes:
+        answerer: Answers.
+        runs: Answers to each question.
+        context_tokens: Budget of estimated tokens for all blocks together.
+        with_time: Whether dates are shown, and therefore counted.
+        score: Lexical scores of an answer, given the question's record.
+        to_judge: Who judges an answer, given the question's record and the answer's text.
+    """
+
+    answerer: Answerer
+    runs: int
+    context_tokens: int
+    with_time: bool
+    score: Callable[[QuestionRecord, str], Mapping[str, float]]
+    to_judge: Callable[[QuestionRecord, str], Sequence[JudgeRequest]] = field(default=lambda record, text: ())
+
+    async def ask(
+        self, record: QuestionRecord, question: str, blocks: Sequence[ContextBlock], options: tuple[str, ...] = ()
+    ) -> QuestionRecord:
+        """Answer a question in all runs at once and judge the answers.
+
+        Answers and verdicts of an earlier attempt that did not fail are kept.
+
+        Args:
+            record: The question, with what was retrieved.
+            question: The question as the answerer is asked.
+            blocks: The passages, best first in each block.
+            options: Of a multiple-choice question.
+
+        Returns:
+            The record with its answers; failures are in it.
+        """
+        shown = cut_to_budget(blocks, self.context_tokens, with_time=self.with_time)
+        request = AnswerRequest(question, shown.blocks, options, scope=record.group)
+        before = {run: answer for run, answer in enumerate(record.answers) if answer.error is None}
+        answers = await asyncio.gather(*(self._run(record, request, run, before.get(run)) for run in range(self.runs)))
+        return record.model_copy(update={"answers": tuple(answers), "shown": shown.passages, "context_tokens": shown.tokens})
+
+    async def _run(
+        self, record: QuestionRecord, request: AnswerRequest, run: int, before: AnswerRecord | None
+    ) -> AnswerRecord:
+        answer = before or await self.answerer.answer(request, run)
+        if answer.text is None:
+            return answer
+        missing = [
+            asked
+            for asked in self.to_judge(record, answer.text)
+            if asked.judge.name not in answer.verdicts or answer.verdicts[asked.judge.name].error
+        ]
+        verdicts: list[Verdict] = await asyncio.gather(
+            *(asked.judge.judge(asked.fields, request.scope) for asked in missing)
+        )
+        judged = {asked.judge.name: verdict for asked, verdict in zip(missing, verdicts, strict=True)}
+        return answer.model_copy(
+            update={"scores": dict(self.score(record, answer.text)), "verdicts": answer.verdicts | judged}
+        )

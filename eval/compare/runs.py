@@ -1,0 +1,383 @@
+"""Finished runs and published rows as they are compared: loading, warnings where conditions differ."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
+
+from deltamem.errors import DeltaMemError
+from eval.metrics import Interval
+from eval.records import PassageRecord, PointRecord, QuestionRecord, read_records
+from eval.summary import SUMMARY_FILE
+
+FAMILIES = ("locomo", "halumem", "personamem")
+
+Record = TypeVar("Record", bound=BaseModel)
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(extra="allow")
+
+
+class QuestionCounts(_Part):
+    """How many questions the file has, and what became of them."""
+
+    total: int
+    asked: int
+    answered: int
+    failed: int
+    by_category: dict[str, int]
+
+
+class Spread(_Part):
+    """Quantiles of seconds."""
+
+    p50: float
+    p95: float
+
+
+class ContextTokens(Spread):
+    """Estimated tokens of what answerers were shown."""
+
+    mean: float
+
+
+class Failures(_Part):
+    """What broke."""
+
+    count: int
+    by_stage: dict[str, int]
+    first: list[str]
+
+
+class Making(_Part):
+    """What the numbers were made with."""
+
+    git_commit: str | None
+    config: dict[str, Any]
+    prompt_hashes: dict[str, str]
+    models: dict[str, str | None]
+
+
+class Summary(_Part):
+    """``summary.json`` of a benchmark; see `eval.summary.build_summary`. Keys of one benchmark are kept as they are.
+
+    Attributes:
+        ceiling: Share of gold answers that an audit found right, by category; LoCoMo alone.
+        cumulative: Cumulative accuracy by session; HaluMem alone.
+    """
+
+    benchmark: str
+    version: str
+    system: str
+    mode: str
+    questions: QuestionCounts
+    scores: dict[str, dict[str, Interval | None]]
+    cost: dict[str, dict[str, float]]
+    latency: dict[str, Spread | None]
+    context_tokens: ContextTokens | None
+    memories: dict[str, Any] | None
+    queries_per_memory: float | None
+    sessions: dict[str, int]
+    failures: Failures
+    probes: list[dict[str, Any]]
+    protocol: dict[str, Any]
+    data: dict[str, Any]
+    making: Making
+    seconds: dict[str, float]
+    ceiling: dict[str, float] | None = None
+    cumulative: list[dict[str, float]] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One run.
+
+    Attributes:
+        name: Short, unique among the runs that are compared.
+        folder: Where it lies.
+        summary: Its summary.
+        questions: Its questions, in the order of the run.
+        passages: What was found for them, by id.
+        points: Memory points and extracted memories; HaluMem alone.
+    """
+
+    name: str
+    folder: Path
+    summary: Summary
+    questions: list[QuestionRecord]
+    passages: dict[str, PassageRecord]
+    points: list[PointRecord]
+
+    @property
+    def family(self) -> str:
+        """The benchmark without its variant, as its command is called."""
+        return family(self.summary.benchmark)
+
+
+def family(benchmark: str) -> str:
+    """The benchmark without its variant, as its command calls it: ``HaluMem-Medium`` is ``halumem``."""
+    lower = benchmark.lower()
+    return next((name for name in FAMILIES if name in lower), lower)
+
+
+def load_runs(folders: Sequence[Path]) -> list[Run]:
+    """Read runs.
+
+    Args:
+        folders: Output folders of benchmarks; one that is named twice is read once.
+
+    Raises:
+        DeltaMemError: If a folder is not that of a finished run; names the file, and what is wrong with it.
+    """
+    distinct = list(dict.fromkeys(folder.resolve() for folder in folders))
+    for given, folder in zip(folders, map(Path.resolve, folders), strict=True):
+        if not folder.is_dir():
+            raise DeltaMemError(f"{given}: no such folder")
+    return [_load(folder, name) for folder, name in zip(distinct, _names(distinct), strict=True)]
+
+
+def _load(folder: Path, name: str) -> Run:
+    path = folder / SUMMARY_FILE
+    if not path.is_file():
+        raise DeltaMemError(f"{folder} holds no {SUMMARY_FILE}: not the folder of a benchmark run, or not finished")
+    try:
+        summary = Summary.model_validate_json(path.read_bytes())
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise DeltaMemError(
+            f"{path}: not the summary of a benchmark run{f', key {where!r}' if where else ''}: {first['msg']}"
+        ) from error
+    if not (folder / "questions.jsonl").is_file():
+        raise DeltaMemError(f"{folder} holds no questions.jsonl")
+    return Run(
+        name,
+        folder,
+        summary,
+        list(read_records(folder / "questions.jsonl", QuestionRecord, lambda record: record.key).values()),
+        _optional(folder / "passages.jsonl", PassageRecord, lambda record: record.id),
+        list(_optional(folder / "points.jsonl", PointRecord, lambda record: record.key).values()),
+    )
+
+
+def _optional(path: Path, model: type[Record], key: Callable[[Record], str]) -> dict[str, Record]:
+    return read_records(path, model, key) if path.is_file() else {}
+
+
+def _names(folders: Sequence[Path]) -> list[str]:
+    """The shortest ends of the paths that differ, as text: the name of a folder may be any bytes."""
+    for length in range(1, max((len(folder.parts) for folder in folders), default=1) + 1):
+        ends = ["/".join(folder.parts[-length:]) for folder in folders]
+        names = [end.encode("utf-8", "replace").decode("utf-8") for end in ends]
+        if max(Counter(names).values(), default=1) == 1:
+            return names
+    return [str(number) for number in range(1, len(folders) + 1)]
+
+
+def by_family(runs: Sequence[Run]) -> dict[str, list[Run]]:
+    """Runs by benchmark, in the order in which benchmarks first occur."""
+    groups: dict[str, list[Run]] = {}
+    for run in runs:
+        groups.setdefault(run.family, []).append(run)
+    return groups
+
+
+class PublishedTable(BaseModel):
+    """Rows of one source.
+
+    Attributes:
+        table: The layout that they belong to.
+        source: Where they were printed.
+        note: Conditions that differ from ours.
+        columns: ``<group>/<measure>`` of each value.
+        rows: Values by name of the system, in percent, or counts; None where nothing is given.
+        doubts: What does not add up, by row.
+        page_only: Whether the terminal leaves them out.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    table: str
+    source: str
+    note: str = ""
+    columns: list[str]
+    rows: dict[str, list[float | None]]
+    doubts: dict[str, str] = {}
+    page_only: bool = False
+
+    @model_validator(mode="after")
+    def _fits(self) -> PublishedTable:
+        if (
+            any(len(values) != len(self.columns) for values in self.rows.values())
+            or not self.doubts.keys() <= self.rows.keys()
+        ):
+            raise ValueError(f"{self.source}: a row does not have {len(self.columns)} values, or a doubt has no row")
+        return self
+
+
+@dataclass(frozen=True, slots=True)
+class PublishedRow:
+    """One published row.
+
+    Attributes:
+        system: As its source calls it.
+        source: Where it was printed.
+        note: Conditions that differ from ours.
+        doubt: What does not add up in it; empty if nothing.
+        values: By ``<group>/<measure>``.
+        page_only: Whether the terminal leaves it out.
+    """
+
+    system: str
+    source: str
+    note: str
+    doubt: str
+    values: Mapping[str, float]
+    page_only: bool
+
+
+@cache
+def published_tables() -> tuple[PublishedTable, ...]:
+    """Everything in the file."""
+    from omegaconf import OmegaConf
+
+    text = (resources.files("eval.compare") / "published.yaml").read_text(encoding="utf-8")
+    content: Any = OmegaConf.to_container(OmegaConf.create(text))
+    return tuple(PublishedTable.model_validate(table) for table in content["tables"])
+
+
+def published_rows(table: str) -> list[PublishedRow]:
+    """The rows of one layout, source by source."""
+    return [
+        PublishedRow(
+            system,
+            part.source,
+            part.note,
+            part.doubts.get(system, ""),
+            {name: value for name, value in zip(part.columns, values, strict=True) if value is not None},
+            part.page_only,
+        )
+        for part in published_tables()
+        if part.table == table
+        for system, values in part.rows.items()
+    ]
+
+
+_CONFIG_KEYS = (
+    "answer.prompt",
+    "answer.runs",
+    "answer.temperature",
+    "answer.max_tokens",
+    "judge.temperature",
+    "judge.max_tokens",
+    "judge.attempts",
+    "categories",
+    "limit",
+    "seed",
+    "resamples",
+)
+"""Keys of the configuration that decide what is measured, apart from the system."""
+
+_OF_THE_SYSTEM = ("stores_per_conversation", "k_each_store", "point_found_by")
+"""Keys of the protocol that follow from what kind of system is measured."""
+
+
+def differences(runs: Sequence[Run]) -> list[str]:
+    """Where runs of one benchmark differ in something that decides their scores, other than the memory system.
+
+    Args:
+        runs: Of one benchmark.
+
+    Returns:
+        One sentence for each condition: data, models, prompts, embedder, protocol (top-k, context budget), settings.
+    """
+    names = list(dict.fromkeys(name for run in runs for name, _ in _conditions(run)))
+    conditions = [dict(_conditions(run)) for run in runs]
+    notes = []
+    for name in names:
+        values = [condition.get(name) for condition in conditions]
+        if name.startswith("prompt "):  # a system may have prompts of its own; answerers and judges share theirs
+            values = [value for value in values if value is not None]
+        if len({_shown(value) for value in values}) > 1:
+            by_run = "; ".join(
+                f"{run.name}: {_shown(condition.get(name))}" for run, condition in zip(runs, conditions, strict=True)
+            )
+            notes.append(f"{name} differs: {by_run}")
+    return notes
+
+
+def _conditions(run: Run) -> Iterator[tuple[str, Any]]:
+    summary = run.summary
+    yield "benchmark", summary.benchmark
+    yield "data sha256", summary.data.get("sha256")
+    audit = summary.data.get("audit") or {}
+    yield "audit sha256", audit.get("sha256") if audit.get("applied") else None
+    models = summary.making.models
+    yield "answer model", models.get("answer")
+    yield "judge model", models.get("judge")
+    yield "embedder", models.get("embedder")
+    for name, value in summary.protocol.items():
+        if name not in _OF_THE_SYSTEM:
+            yield f"protocol {name}", value
+    for name, value in summary.making.prompt_hashes.items():
+        yield f"prompt {name}", value
+    for key in _CONFIG_KEYS:
+        setting: Any = summary.making.config
+        for part in key.split("."):
+            setting = setting.get(part) if isinstance(setting, dict) else None
+        yield key, setting
+
+
+def _shown(value: object) -> str:
+    text = value if isinstance(value, str) else json.dumps(value, sort_keys=True, ensure_ascii=False)
+    return text[:12] if len(text) == 64 and text.isalnum() else text
+
+
+def warnings_of(run: Run) -> list[str]:
+    """What is missing in a run, so that its scores are not those of the whole benchmark."""
+    summary, notes = run.summary, []
+    counts = summary.questions
+    recorded = sum(counts.by_category.values())
+    if recorded < counts.total:
+        notes.append(f"{run.name}: {recorded:,} of {counts.total:,} questions were chosen")
+    if recorded < len(run.questions):
+        notes.append(
+            f"{run.name}: the folder holds {len(run.questions):,} questions, the scores are of {recorded:,}: "
+            "an earlier call asked more"
+        )
+    if summary.mode == "offline":
+        notes.append(
+            f"{run.name}: offline, no model answered; lexical scores are those of the answerer that copies a sentence"
+        )
+    if summary.failures.count:
+        stages = ", ".join(f"{count:,} {stage}" for stage, count in summary.failures.by_stage.items())
+        counted = ", except in the scores named (all)" if run.family == "halumem" else ""
+        notes.append(
+            f"{run.name}: {summary.failures.count:,} failures ({stages}); answers and verdicts that are missing are left "
+            f"out of the scores, not counted as 0{counted}"
+        )
+    if summary.sessions.get("unreadable"):
+        notes.append(f"{run.name}: {summary.sessions['unreadable']:,} sessions could not be understood by the system")
+    if summary.sessions.get("late"):
+        notes.append(f"{run.name}: {summary.sessions['late']:,} sessions were taken in after later ones")
+    answered = [record for record in run.questions if record.answers]
+    cut = sum(record.shown < len(record.retrieved) for record in answered)
+    if cut:
+        notes.append(
+            f"{run.name}: at {cut:,} of {len(answered):,} questions the budget of context tokens left out passages that "
+            "were found"
+        )
+    if lost := summary.cost.get("ingest", {}).get("sessions_lost"):
+        notes.append(
+            f"{run.name}: what {lost:,.0f} sessions cost is not known, because the run was killed before it was noted"
+        )
+    return notes

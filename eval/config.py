@@ -1,0 +1,217 @@
+"""The settings that benchmarks share, typed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, PositiveFloat, PositiveInt
+
+from deltamem.episode import EpisodeConfig, MemoryField
+from deltamem.errors import DeltaMemError
+from deltamem.llm import LLM, ResponseCache
+from deltamem.manager import ManagerSettings
+from deltamem.policy import ToolRole
+
+
+class EndpointSettings(BaseModel):
+    """An OpenAI-compatible endpoint; see `deltamem.llm.LLM` and `deltamem.policy.EndpointPolicy`."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    base_url: str | None
+    model: str | None
+    api_key_env: str
+    timeout: PositiveFloat
+    max_retries: int = Field(ge=0)
+    tool_role: ToolRole
+
+    def client(self, max_concurrency: int, cache: ResponseCache | None = None) -> LLM:
+        """The client of the endpoint; nothing is sent yet.
+
+        Args:
+            max_concurrency: Requests in flight at once.
+            cache: Where answers are kept and looked up.
+
+        Raises:
+            DeltaMemError: If URL or model are missing or wrong.
+        """
+        if self.base_url is None or self.model is None:
+            raise DeltaMemError("an endpoint needs both endpoint.base_url=<url> and endpoint.model=<name>")
+        return LLM(
+            self.base_url,
+            self.model,
+            api_key_env=self.api_key_env,
+            timeout=self.timeout,
+            max_concurrency=max_concurrency,
+            max_retries=self.max_retries,
+            cache=cache,
+        )
+
+
+class EpisodeSettings(BaseModel):
+    """Fields of `EpisodeConfig`; None leaves a field as the checkpoint or the default has it."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    system_prompt: str | None = None
+    session_prompt: str | None = None
+    k: PositiveInt | None = None
+    max_turns: PositiveInt | None = None
+    memory_fields: tuple[MemoryField, ...] | None = None
+    thinking: bool | None = None
+    max_invalid_calls: int | None = Field(default=None, ge=0)
+
+    def over(self, base: EpisodeConfig) -> EpisodeConfig:
+        """The base with the fields that are set here."""
+        return replace(base, **self.model_dump(exclude_none=True))
+
+
+AnswererKind = Literal["llm", "extractive", "none"]
+
+
+class _Settings(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+
+class EmbedderSettings(_Settings):
+    """The embedder of every system; see `deltamem.embedding.load_embedder`."""
+
+    name: str
+    device: str
+    batch_size: PositiveInt
+
+
+class ModelSettings(_Settings):
+    """A model behind an OpenAI-compatible endpoint, in one of the three parts: manager, answerer, judge."""
+
+    base_url: str | None
+    model: str | None
+    api_key_env: str
+    timeout: PositiveFloat
+    max_retries: NonNegativeInt
+    slots: PositiveInt
+    temperature: Annotated[float, Field(ge=0)]
+    max_tokens: PositiveInt | None
+
+    def client(self, part: str, cache: ResponseCache | None) -> LLM:
+        """The client of the endpoint, which must be closed; nothing is sent yet.
+
+        Args:
+            part: Name of the configuration group, for the message.
+            cache: Where answers are kept and looked up.
+
+        Raises:
+            DeltaMemError: If URL or model are missing or wrong.
+        """
+        if self.base_url is None or self.model is None:
+            raise DeltaMemError(f"{part} needs both base_url=<url> (or {part}.base_url=<url>) and {part}.model=<name>")
+        return LLM(
+            self.base_url,
+            self.model,
+            api_key_env=self.api_key_env,
+            timeout=self.timeout,
+            max_concurrency=self.slots,
+            max_retries=self.max_retries,
+            cache=cache,
+            aiohttp=True,
+        )
+
+    def making(self) -> dict[str, Any]:
+        """What decides the answers: not where the model is or how long it may take."""
+        return self.model_dump(mode="json", include={"model", "temperature", "max_tokens"})
+
+
+class ManagerModel(ModelSettings):
+    """The model that keeps the memories, of the systems that need one."""
+
+    tool_role: ToolRole
+    window: PositiveInt | None
+
+
+class AnswerModel(ModelSettings):
+    """The model that answers questions from what was retrieved.
+
+    Attributes:
+        kind: ``llm``; ``extractive``, which copies the best sentence and needs no model; ``none``; None means ``llm`` if a
+            model is named, else ``extractive``.
+        prompt: Name of a prompt of `eval.answer`, or a file; None means that of the benchmark.
+        runs: Answers to each question.
+        context_tokens: Budget of estimated tokens for what is shown of the memory, the same for every system.
+    """
+
+    kind: AnswererKind | None
+    prompt: str | None
+    runs: PositiveInt
+    context_tokens: PositiveInt
+
+    @property
+    def answerer(self) -> AnswererKind:
+        """The kind of answerer that is meant."""
+        return self.kind or ("extractive" if self.model is None else "llm")
+
+
+class JudgeModel(ModelSettings):
+    """The model that judges answers.
+
+    Attributes:
+        attempts: How often a judge is asked when its reply cannot be read.
+        probes: Whether its false accepts and false rejects are measured on the probe answers.
+    """
+
+    attempts: PositiveInt
+    probes: bool
+
+
+class BenchmarkConfig(_Settings):
+    """The keys that every benchmark has."""
+
+    system: str
+    data: Path | None
+    out: Path
+    embedder: EmbedderSettings
+    manager: ManagerModel
+    episode: EpisodeSettings
+    attempts: PositiveInt
+    answer: AnswerModel
+    judge: JudgeModel
+    cache: Path | None
+    base_url: str | None
+    with_time: bool
+    stores_at_once: PositiveInt
+    limit: PositiveInt | None
+    resamples: PositiveInt
+    seed: int
+
+    @property
+    def judged(self) -> bool:
+        """Whether answers are judged: those of a model are, if a judge is named."""
+        return self.answer.answerer == "llm" and self.judge.model is not None
+
+    def manager_settings(self) -> ManagerSettings:
+        """How DeltaMem reads sessions.
+
+        Raises:
+            DeltaMemError: If a prompt does not exist or does not fit.
+        """
+        episode = self.episode.over(EpisodeConfig())
+        episode.check()  # before anything is loaded
+        return ManagerSettings(episode=episode, window_tokens=self.manager.window, attempts=self.attempts)
+
+    def making(self) -> dict[str, Any]:
+        """The part of what decides the records that all benchmarks share; see `eval.records`."""
+        return {
+            "system": self.system,
+            "embedder": self.embedder.name,
+            "manager": self.manager.making() | self.manager.model_dump(mode="json", include={"tool_role", "window"}),
+            "episode": self.episode.model_dump(mode="json"),
+            "episode_prompts": self.manager_settings().episode.prompt_hashes,
+            "attempts": self.attempts,
+            "answer": self.answer.making()
+            | {"kind": self.answer.answerer}
+            | self.answer.model_dump(mode="json", include={"runs", "context_tokens"}),
+            "judge": self.judge.making() | {"attempts": self.judge.attempts},
+            "with_time": self.with_time,
+            "seed": self.seed,
+        }

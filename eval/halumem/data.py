@@ -1,0 +1,360 @@
+"""HaluMem's files: users, sessions, memory points, questions."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, NonNegativeFloat, PositiveInt, ValidationError
+
+from deltamem.errors import DeltaMemError
+from eval.config import BenchmarkConfig
+from eval.records import MemorySource, MemoryType
+from eval.systems.base import DialogueSession, DialogueTurn
+
+JudgeName = Literal["qa", "qa_strict"]
+
+
+class HalumemConfig(BenchmarkConfig):
+    """All keys of the command.
+
+    Attributes:
+        version: Which of the two files is looked for if `data` names none.
+        update_k: Passages that are searched for the new text of an updated memory point.
+        question_k: Passages for each question.
+        cutoffs: The k of recall@k; at most `question_k`.
+        judges: Which judges label the answers.
+    """
+
+    version: Literal["medium", "long"]
+    update_k: PositiveInt
+    question_k: PositiveInt
+    cutoffs: Annotated[list[PositiveInt], Field(min_length=1)]
+    judges: Annotated[list[JudgeName], Field(min_length=1)]
+
+    def check(self) -> None:
+        """Refuse values that do not fit each other.
+
+        Raises:
+            DeltaMemError: If recall is asked for deeper than is searched.
+        """
+        if max(self.cutoffs) > self.question_k:
+            raise DeltaMemError(
+                f"cutoffs has {max(self.cutoffs)}, but only question_k={self.question_k} passages are searched for"
+            )
+
+    def halumem_making(self) -> dict[str, Any]:
+        """What decides the records besides `BenchmarkConfig.making` and the file: keys of this benchmark."""
+        return {
+            "update_k": self.update_k,
+            "question_k": self.question_k,
+            "judges": sorted(set(self.judges)) if self.judged else [],
+        }
+
+
+QUESTION_TYPES = (
+    "Basic Fact Recall",
+    "Multi-hop Inference",
+    "Dynamic Update",
+    "Memory Boundary",
+    "Memory Conflict",
+    "Generalization & Application",
+)
+"""In the order of the tables."""
+
+DATE_FORMAT = "%b %d, %Y, %H:%M:%S"
+
+
+_MEMORY_TYPE = re.compile(r"(Persona|Event|Relationship) Memory")
+
+
+def _memory_type(value: Any) -> Any:
+    """Types come decorated, for example ``[Persona Memory]``."""
+    match = _MEMORY_TYPE.search(value) if isinstance(value, str) else None
+    return match[0] if match else value
+
+
+def _date(value: Any) -> Any:
+    return datetime.strptime(value, DATE_FORMAT) if isinstance(value, str) else value
+
+
+Date = Annotated[datetime, BeforeValidator(_date)]
+
+
+class _Raw(BaseModel):
+    model_config = ConfigDict(strict=True)  # other keys are ignored: the versions differ in them
+
+
+class RawPoint(_Raw):
+    """A memory point."""
+
+    memory_content: str = Field(min_length=1)
+    memory_type: Annotated[MemoryType, BeforeValidator(_memory_type)]
+    memory_source: MemorySource
+    is_update: Literal["True", "False"]
+    original_memories: list[str]
+    importance: NonNegativeFloat
+
+
+class RawTurn(_Raw):
+    """One message."""
+
+    role: Literal["user", "assistant"]
+    content: str
+    timestamp: Date | None = None
+
+
+class RawEvidence(_Raw):
+    """A memory point that a question rests on; its text is enough."""
+
+    memory_content: str
+
+
+class RawQuestion(_Raw):
+    """A question."""
+
+    question: str = Field(min_length=1)
+    answer: str
+    evidence: list[RawEvidence]
+    question_type: Literal[QUESTION_TYPES]  # type: ignore[valid-type]
+    difficulty: str = ""
+
+
+class RawSession(_Raw):
+    """A session; without questions it lacks their key."""
+
+    start_time: Date
+    dialogue: list[RawTurn] = Field(min_length=1)
+    memory_points: list[RawPoint] = []
+    questions: list[RawQuestion] = []
+    is_generated_qa_session: bool = False
+
+
+class RawUser(_Raw):
+    """A line."""
+
+    uuid: str
+    persona_info: str
+    sessions: list[RawSession] = Field(min_length=1)
+
+
+_NAME = re.compile(r"Name:\s*(.*?); Gender:")
+_FOLDER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryPoint:
+    """A fact that a memory should hold after its session, or, if it is an interference, should not.
+
+    Attributes:
+        key: Unique in the file: user, session and position, for example ``<uuid>/S4/p7``.
+        text: The fact.
+        type: Kind of fact.
+        source: Where it comes from; ``interference`` is a false one that the assistant says and the user never confirms.
+        importance: Weight in weighted recall.
+        is_update: Whether it replaces older facts.
+        originals: The facts that it replaces.
+    """
+
+    key: str
+    text: str
+    type: MemoryType
+    source: MemorySource
+    importance: float
+    is_update: bool
+    originals: tuple[str, ...]
+
+    @property
+    def searched(self) -> bool:
+        """Whether the memory is searched for it after its session."""
+        return self.is_update and bool(self.originals)
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A question, asked right after its session.
+
+    Attributes:
+        key: Unique in the file: user, session and position, for example ``<uuid>/S4/q2``.
+        type: One of `eval.halumem.data.QUESTION_TYPES`.
+        text: The question.
+        answer: The reference answer.
+        evidence: Texts of the memory points that hold the answer; none for questions that cannot be answered.
+        difficulty: ``easy``, ``medium`` or ``hard``.
+    """
+
+    key: str
+    type: str
+    text: str
+    answer: str
+    evidence: tuple[str, ...]
+    difficulty: str
+
+
+@dataclass(frozen=True, slots=True)
+class HalumemSession:
+    """One sitting with what is asked and expected after it.
+
+    Attributes:
+        number: Position among the sessions of the user, from 0.
+        dialogue: As a system takes it in.
+        points: Expected and interfering facts.
+        questions: Asked right after it.
+        generated: Whether it is a distraction of the long version, which is taken in and not evaluated.
+    """
+
+    number: int
+    dialogue: DialogueSession
+    points: tuple[MemoryPoint, ...]
+    questions: tuple[Question, ...]
+    generated: bool
+
+
+@dataclass(frozen=True, slots=True)
+class User:
+    """One person with all sessions, in order."""
+
+    id: str
+    name: str
+    sessions: tuple[HalumemSession, ...]
+
+    @property
+    def questions(self) -> tuple[Question, ...]:
+        """All questions in the order in which they are asked."""
+        return tuple(question for session in self.sessions for question in session.questions)
+
+
+@dataclass(frozen=True, slots=True)
+class Halumem:
+    """The usable part of a file.
+
+    Attributes:
+        users: In file order.
+        problems: One sentence for each line that could not be used.
+        sha256: Of the file.
+    """
+
+    users: tuple[User, ...]
+    problems: tuple[str, ...]
+    sha256: str
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """How many of each kind there are."""
+        sessions = [session for user in self.users for session in user.sessions]
+        return {
+            "users": len(self.users),
+            "sessions": len(sessions),
+            "messages": sum(len(session.dialogue.turns) for session in sessions),
+            "memory_points": sum(len(session.points) for session in sessions),
+            "questions": sum(len(session.questions) for session in sessions),
+        }
+
+    @property
+    def version(self) -> str:
+        """``HaluMem-Medium`` or ``HaluMem-Long``, with ``(part)`` if users, sessions, points or questions are missing.
+
+        Generated sessions occur in the long version only.
+        """
+        generated = any(session.generated for user in self.users for session in user.sessions)
+        name = "HaluMem-Long" if generated else "HaluMem-Medium"
+        return name if self.counts.items() >= _COMPLETE[name].items() else f"{name} (part)"
+
+
+_COMPLETE = {
+    "HaluMem-Medium": {"users": 20, "sessions": 1387, "memory_points": 14_948, "questions": 3467},
+    "HaluMem-Long": {"users": 20, "sessions": 2417, "memory_points": 14_948, "questions": 3467},
+}
+
+
+def load_halumem(path: Path) -> Halumem:
+    """Read the benchmark, one user a line.
+
+    Args:
+        path: ``HaluMem-Medium.jsonl``, ``HaluMem-Long.jsonl``, or some lines of them.
+
+    Returns:
+        The users, and what is wrong with the lines that are left out.
+
+    Raises:
+        DeltaMemError: If the file cannot be read or holds no usable user.
+    """
+    users: dict[str, User] = {}
+    problems = []
+    digest = hashlib.sha256()
+    try:
+        with path.open("rb") as file:
+            for number, line in enumerate(file, start=1):
+                digest.update(line)
+                if not line.strip():
+                    continue
+                try:
+                    user = _user(RawUser.model_validate_json(line))
+                    if user.id in users:
+                        raise DeltaMemError(f"the user {user.id} occurs twice")
+                    users[user.id] = user
+                except ValidationError as error:
+                    problems.append(f"{path}, line {number}: {_first(error)}")
+                except DeltaMemError as error:
+                    problems.append(f"{path}, line {number}: {error}")
+    except OSError as error:
+        raise DeltaMemError(f"{path}: {error.strerror}") from error
+    if not users:
+        detail = f"; {problems[0]}" if problems else ""
+        raise DeltaMemError(f"{path} holds no user of HaluMem, whose files have one JSON object a line{detail}")
+    return Halumem(tuple(users.values()), tuple(problems), digest.hexdigest())
+
+
+def _first(error: ValidationError) -> str:
+    first = error.errors(include_url=False, include_input=False)[0]
+    where = ".".join(str(part) for part in first["loc"])
+    return f"{where}: {first['msg']}" if where else first["msg"]
+
+
+def _user(raw: RawUser) -> User:
+    if not _FOLDER.fullmatch(raw.uuid):
+        raise DeltaMemError(f"uuid {raw.uuid!r} is not made of letters, digits, '.', '_' and '-'")
+    name = _NAME.search(raw.persona_info)
+    if name is None or not name[1].strip():
+        raise DeltaMemError("persona_info names no one; expected 'Name: ...; Gender: ...'")
+    return User(raw.uuid, name[1].strip(), tuple(_sessions(raw)))
+
+
+def _sessions(raw: RawUser) -> Iterable[HalumemSession]:
+    for number, session in enumerate(raw.sessions):
+        id = f"S{number + 1}"
+        key = f"{raw.uuid}/{id}"
+        turns = tuple(
+            DialogueTurn(f"{id}:{position}", turn.role, "", turn.content, turn.timestamp)
+            for position, turn in enumerate(session.dialogue, start=1)
+        )
+        points = tuple(
+            MemoryPoint(
+                key=f"{key}/p{position}",
+                text=point.memory_content,
+                type=point.memory_type,
+                source=point.memory_source,
+                importance=point.importance,
+                is_update=point.is_update != "False",
+                originals=tuple(point.original_memories),
+            )
+            for position, point in enumerate(session.memory_points, start=1)
+        )
+        questions = tuple(
+            Question(
+                key=f"{key}/q{position}",
+                type=question.question_type,
+                text=question.question,
+                answer=question.answer,
+                evidence=tuple(evidence.memory_content for evidence in question.evidence),
+                difficulty=question.difficulty,
+            )
+            for position, question in enumerate(session.questions, start=1)
+        )
+        dialogue = DialogueSession(id, session.start_time, turns)
+        yield HalumemSession(number, dialogue, points, questions, session.is_generated_qa_session)

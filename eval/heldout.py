@@ -1,0 +1,518 @@
+"""``python -m eval.heldout``: a policy on held-out synthetic people."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import time
+from collections import Counter
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import asdict, dataclass
+from functools import wraps
+from itertools import chain, zip_longest
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, Unpack
+
+from pydantic import BaseModel, ConfigDict, Field, PositiveInt
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from deltamem.config import run_hydra, validated
+from deltamem.embedding import CachedEmbedder, Embedder, load_embedder
+from deltamem.episode import EpisodeConfig, Violation, session_fields, trajectory_fields
+from deltamem.errors import DeltaMemError
+from deltamem.local_policy import load_episode_config
+from deltamem.policy import EndpointPolicy, Policy, Rollout, run_episodes
+from deltamem.runs import atomic_writer, file_sha256, git_commit, versions
+from deltamem.sessions import LabelledSession, Split, read_sessions
+from eval.config import EndpointSettings, EpisodeSettings
+from eval.metrics import RESAMPLES, bootstrap_interval
+from rewards.diagnostics import RATES, VIOLATION_PREFIX, count, total_counts
+from rewards.reward import PAPER_WEIGHTS, TotalScore, TransitionOptions, Weights, check_options, score
+
+if TYPE_CHECKING:
+    from omegaconf import DictConfig
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+
+class RewardSettings(_Strict):
+    """Weights of the parts and options of `rewards.reward.transition_score`."""
+
+    format_weight: float
+    retrieval_weight: float
+    transition_weight: float
+    tau: float
+    lexical_fidelity: bool
+    paper_literal: bool
+    stale_weight: float
+    match_overwritten: bool
+
+    @property
+    def weights(self) -> Weights:
+        """Shares of the parts; a `DeltaMemError` if they do not add up to 1."""
+        return Weights(self.format_weight, self.retrieval_weight, self.transition_weight)
+
+    @property
+    def options(self) -> TransitionOptions:
+        """Options of the transition score; a `DeltaMemError` if one is out of its range."""
+        check_options(tau=self.tau, stale_weight=self.stale_weight)
+        return TransitionOptions(
+            tau=self.tau,
+            lexical_fidelity=self.lexical_fidelity,
+            paper_literal=self.paper_literal,
+            stale_weight=self.stale_weight,
+            match_overwritten=self.match_overwritten,
+        )
+
+
+class HeldoutSettings(_Strict):
+    """All keys of the command."""
+
+    checkpoint: Path | None
+    endpoint: EndpointSettings
+    sessions: Path
+    out: Path
+    n: PositiveInt
+    split: Split
+    seed: int
+    temperature: float = Field(ge=0)
+    max_new_tokens: PositiveInt
+    max_concurrency: PositiveInt
+    embedder: str
+    device: str
+    batch_size: PositiveInt
+    resamples: PositiveInt
+    episode: EpisodeSettings
+    reward: RewardSettings
+
+    def check_policy(self) -> None:
+        """Make sure that exactly one policy is named.
+
+        Raises:
+            DeltaMemError: If none, both or half of one is named, or the checkpoint folder does not exist.
+        """
+        with_endpoint = self.endpoint.base_url is not None or self.endpoint.model is not None
+        if (self.checkpoint is not None) == with_endpoint:
+            raise DeltaMemError(
+                "name one policy: either checkpoint=<folder> or endpoint.base_url=<url> endpoint.model=<name>"
+            )
+        if with_endpoint and (self.endpoint.base_url is None or self.endpoint.model is None):
+            raise DeltaMemError("an endpoint needs both endpoint.base_url=<url> and endpoint.model=<name>")
+        if self.checkpoint is not None and not (self.checkpoint / "config.json").is_file():
+            raise DeltaMemError(f"{self.checkpoint}: not a checkpoint folder (it holds no config.json)")
+
+    def episode_config(self) -> EpisodeConfig:
+        """What shapes the episodes: the defaults, then the checkpoint's ``episode.json``, then the keys ``episode.*``.
+
+        Raises:
+            DeltaMemError: If ``episode.json`` cannot be read, or a prompt does not exist or does not fit.
+        """
+        base = EpisodeConfig() if self.checkpoint is None else load_episode_config(self.checkpoint)
+        config = self.episode.over(base)
+        config.check()  # before the model is loaded
+        return config
+
+
+def select(sessions: Iterable[LabelledSession], n: int, seed: int = 0) -> list[LabelledSession]:
+    """Choose sessions so that every person contributes as evenly as possible.
+
+    People and the sessions of each are shuffled; then one session of each person is taken in turn.
+
+    Args:
+        sessions: The candidates.
+        n: How many to choose; all of them if there are fewer.
+        seed: Decides the choice. A larger n with the same seed keeps the sessions of a smaller one.
+
+    Returns:
+        The chosen sessions, ordered by person and session index.
+    """
+    by_person: dict[str, list[LabelledSession]] = {}
+    for session in sessions:
+        by_person.setdefault(session.session.person_id, []).append(session)
+    # Sorted first, so that the order of the file does not matter.
+    people = [sorted(of_person, key=lambda item: item.session_index) for _, of_person in sorted(by_person.items())]
+    generator = random.Random(seed)
+    for of_person in people:
+        generator.shuffle(of_person)
+    generator.shuffle(people)
+    in_turn = (session for session in chain.from_iterable(zip_longest(*people)) if session is not None)
+    chosen = [session for session, _ in zip(in_turn, range(n), strict=False)]
+    return sorted(chosen, key=lambda item: (item.session.person_id, item.session_index))
+
+
+def to_record(labelled: LabelledSession, rollout: Rollout, score: TotalScore, counts: Mapping[str, int]) -> dict[str, Any]:
+    """Put one evaluated session into plain JSON types.
+
+    Returns:
+        The fields of `deltamem.episode`; ``score`` with its parts, matched pairs and unmatched entries;
+        ``counts`` of `rewards.diagnostics`; ``failure``, ``tokens``, ``seconds``.
+    """
+    return {
+        **session_fields(labelled),
+        **trajectory_fields(rollout.trajectory),
+        "score": asdict(score),
+        "counts": dict(counts),
+        "failure": rollout.trajectory.failure,
+        "tokens": rollout.tokens,
+        "seconds": round(rollout.seconds, 3),
+    }
+
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class HeldoutResult:
+    """What an evaluation found.
+
+    Attributes:
+        records: One record a session (see `eval.heldout.to_record`), in the order of the sessions.
+        summary: The figures (see `eval.heldout.summarise`) with ``policy``, ``seconds`` and ``provenance``.
+    """
+
+    records: list[dict[str, Any]]
+    summary: dict[str, Any]
+
+    @property
+    def failed(self) -> int:
+        """Sessions that broke in our own machinery."""
+        return int(self.summary["failed"])
+
+    def write(self, folder: Path) -> None:
+        """Write ``trajectories.jsonl`` and ``summary.json``, each whole or not at all, the summary last.
+
+        Raises:
+            DeltaMemError: If the folder or a file cannot be written.
+        """
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            with atomic_writer(folder / "trajectories.jsonl") as file:
+                for record in self.records:
+                    file.write(json.dumps(record, ensure_ascii=False) + "\n")
+            with atomic_writer(folder / "summary.json") as file:
+                file.write(json.dumps(self.summary, ensure_ascii=False, indent=2) + "\n")
+        except OSError as error:
+            raise DeltaMemError(f"{folder}: the result cannot be written: {error.strerror or error}") from error
+
+
+async def evaluate_async(
+    policy: Policy,
+    sessions: Sequence[LabelledSession],
+    embedder: Embedder,
+    config: EpisodeConfig,
+    *,
+    weights: Weights = PAPER_WEIGHTS,
+    max_concurrency: int = 64,
+    resamples: int = RESAMPLES,
+    seed: int = 0,
+    provenance: Mapping[str, Any] | None = None,
+    on_done: Callable[[Rollout], None] | None = None,
+    **options: Unpack[TransitionOptions],
+) -> HeldoutResult:
+    """Run an episode over each session and score it.
+
+    Args:
+        policy: Writes the assistant texts.
+        sessions: What to evaluate on.
+        embedder: Embeds memories and queries, for search and for the reward.
+        config: Prompts and limits of an episode.
+        weights: Shares of the reward's parts.
+        max_concurrency: Episodes under way at once.
+        resamples: Bootstrap draws of people.
+        seed: Seed of the bootstrap.
+        provenance: What the caller knows of the making (files, their hashes, its configuration); kept in the summary
+            beside commit, versions, episode configuration and prompt hashes.
+        on_done: Called after each episode.
+        **options: Passed on to `rewards.reward.transition_score`.
+
+    Returns:
+        Records and summary. Sessions that failed are in both.
+    """
+    begin = time.perf_counter()
+    cached = embedder if isinstance(embedder, CachedEmbedder) else CachedEmbedder(embedder)
+    rollouts = await run_episodes(sessions, policy, cached, config, max_concurrency=max_concurrency, on_done=on_done)
+    # One large batch is much faster than one small batch a session; scoring then finds everything in the cache.
+    cached.documents(_scored_texts(sessions, rollouts))
+    records = []
+    for labelled, rollout in zip(sessions, rollouts, strict=True):
+        total = score(rollout.trajectory, labelled, cached.documents, weights=weights, **options)
+        counts = count(labelled, rollout.trajectory, total.transition)
+        records.append(to_record(labelled, rollout, total, counts))
+    making = {
+        "finished": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        "git_commit": git_commit(),
+        "versions": versions(),
+        "episode": asdict(config),
+        "prompt_hashes": config.prompt_hashes,
+        "embedder": cached.name,
+        "weights": asdict(weights),
+        "transition_options": dict(options),
+        "bootstrap": {"by": "person", "level": 0.95, "resamples": resamples, "seed": seed},
+    }
+    summary = {
+        "policy": policy.name,
+        **summarise(records, resamples=resamples, seed=seed),
+        "seconds": round(time.perf_counter() - begin, 3),
+        "provenance": making | dict(provenance or {}),
+    }
+    return HeldoutResult(records, summary)
+
+
+def _blocking(function: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, T]:
+    @wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> T:
+        return asyncio.run(function(*args, **kwargs))
+
+    return call
+
+
+evaluate = _blocking(evaluate_async)
+"""`evaluate_async` for callers without an event loop; takes and returns the same."""
+
+
+def _scored_texts(sessions: Sequence[LabelledSession], rollouts: Sequence[Rollout]) -> list[str]:
+    """The distinct texts that scoring may compare; prior memories are embedded already."""
+    target = (operation.text for item in sessions for operation in item.operations)
+    predicted = (operation.text for rollout in rollouts for operation in rollout.trajectory.operations or ())
+    return [text for text in dict.fromkeys((*target, *predicted)) if text]
+
+
+Record = Mapping[str, Any]
+
+SCORES = ("reward", "format", "retrieval", "transition", "precision", "recall")
+"""Means over sessions."""
+
+VIOLATIONS_PER_EPISODE = "violations_per_episode/"
+"""Prefix of the metrics that tell how often each kind of violation occurs."""
+
+
+def summarise(records: Sequence[Record], *, resamples: int = RESAMPLES, seed: int = 0) -> dict[str, Any]:
+    """Summarise the records of an evaluation.
+
+    Sessions that broke in our own machinery say nothing about the policy: they are counted and left out of everything
+    but ``failure_rate``.
+
+    Args:
+        records: What `eval.heldout.to_record` made.
+        resamples: Bootstrap draws of people.
+        seed: Seed of the draws.
+
+    Returns:
+        ``sessions, people, answered, failed``, ``failures`` (how often each reason occurred), ``metrics`` (name to
+        estimate, 95% interval by person, number of sessions and people; null where there is nothing to divide by),
+        ``counts`` (sums over sessions) and ``tokens``.
+    """
+    answered = [record for record in records if record["failure"] is None]
+    people = [record["person_id"] for record in answered]
+
+    def ratio(values: Sequence[float], denominators: Sequence[float] | None = None) -> dict[str, float | int] | None:
+        interval = bootstrap_interval(values, people, denominators=denominators, resamples=resamples, seed=seed)
+        return None if interval is None else interval.as_dict()
+
+    metrics = {name: ratio([_score(record, name) for record in answered]) for name in SCORES}
+    for name, (top, bottom) in _ratios().items():
+        metrics[name] = ratio(
+            [record["counts"][top] for record in answered], [_denominator(record, bottom) for record in answered]
+        )
+    failure_rate = bootstrap_interval(
+        [float(record["failure"] is not None) for record in records],
+        [record["person_id"] for record in records],
+        resamples=resamples,
+        seed=seed,
+    )
+    metrics["failure_rate"] = None if failure_rate is None else failure_rate.as_dict()
+    return {
+        "sessions": len(records),
+        "people": len({record["person_id"] for record in records}),
+        "answered": len(answered),
+        "failed": len(records) - len(answered),
+        "failures": dict(Counter(record["failure"] for record in records if record["failure"] is not None)),
+        "metrics": metrics,
+        "counts": total_counts(record["counts"] for record in records),
+        "tokens": sum(record["tokens"] for record in records),
+    }
+
+
+def _score(record: Record, name: str) -> float:
+    score = record["score"]
+    if name == "transition":
+        return float(score["transition"]["reward"])
+    return float(score[name] if name in score else score["transition"][name])
+
+
+def _ratios() -> dict[str, tuple[str, str]]:
+    """Numerator and denominator of every rate over the answered sessions."""
+    violations = {f"{VIOLATIONS_PER_EPISODE}{kind}": (f"{VIOLATION_PREFIX}{kind}", "answered") for kind in Violation}
+    return {name: pair for name, pair in (RATES | violations).items() if name != "failure_rate"}
+
+
+def _denominator(record: Record, name: str) -> float:
+    return 1.0 if name == "answered" else float(record["counts"][name])
+
+
+LABELS = {
+    "reward": "reward",
+    "format": "  format",
+    "retrieval": "  retrieval",
+    "transition": "  transition",
+    "precision": "    soft precision",
+    "recall": "    soft recall",
+    "add_precision": "ADD precision",
+    "add_recall": "ADD recall",
+    "update_precision": "UPDATE precision (right target)",
+    "update_recall": "UPDATE recall (right target)",
+    "update_matched_recall": "UPDATE recall (right target and text)",
+    "none_precision": "NONE precision",
+    "none_recall": "NONE recall",
+    "wrong_target_rate": "UPDATEs with a wrong target",
+    "add_for_update_rate": "due UPDATEs done as ADD",
+    "duplicates_per_episode": "duplicates added per session",
+    "queries_per_memory": "queries per memory",
+    "queries_per_episode": "queries per session",
+    "unreadable_rate": "answers that could not be read",
+    "failure_rate": "sessions failed",
+}
+"""What is shown of the metrics, and how it is called; violations follow."""
+
+
+def label(name: str) -> str:
+    """How a metric is called on the terminal and in the report."""
+    return LABELS.get(name) or name.replace(VIOLATIONS_PER_EPISODE, "violations per session: ").replace("_", " ")
+
+
+def shown_metrics(metrics: Mapping[str, Any]) -> list[str]:
+    """Names of the metrics to show, in order: those with a label, then the violations that occurred."""
+    violations = [
+        name for name, value in metrics.items() if name.startswith(VIOLATIONS_PER_EPISODE) and value and value["estimate"]
+    ]
+    return [name for name in LABELS if name in metrics] + violations
+
+
+def summary_table(summary: Mapping[str, Any]) -> Table:
+    """Lay the summary out for the terminal."""
+    table = Table(
+        title=f"{summary['policy']}: {summary['answered']} sessions of {summary['people']} people",
+        caption=f"{summary['failed']} failed, {summary['tokens']} tokens, {summary['seconds']:.0f} s",
+    )
+    table.add_column("metric", no_wrap=True)
+    table.add_column("estimate", justify="right")
+    table.add_column("95% interval by person", justify="right")
+    for name in shown_metrics(summary["metrics"]):
+        value = summary["metrics"][name]
+        if value is None:
+            table.add_row(label(name), "-", "nothing to count")
+        else:
+            table.add_row(label(name), f"{value['estimate']:.3f}", f"{value['low']:.3f} to {value['high']:.3f}")
+    return table
+
+
+def main(config: DictConfig) -> int:
+    """Run the command; returns its exit code."""
+    settings = validated(config, HeldoutSettings)
+    settings.check_policy()
+    console = Console(stderr=True)
+    sessions = _choose(settings)
+    if len(sessions) < settings.n:
+        console.print(f"{settings.sessions} has only {len(sessions)} sessions of the split {settings.split}", markup=False)
+    _make_folder(settings.out)
+    result = asyncio.run(_run(settings, sessions, console))
+    result.write(settings.out)
+    Console().print(summary_table(result.summary))
+    if result.failed:
+        reason, times = max(result.summary["failures"].items(), key=lambda item: int(item[1]))
+        console.print(f"{result.failed} of {len(sessions)} sessions failed; most often ({times}): {reason}", markup=False)
+    return 1 if result.failed else 0
+
+
+def _choose(settings: HeldoutSettings) -> list[LabelledSession]:
+    sessions = select(read_sessions(settings.sessions, split=settings.split), settings.n, settings.seed)
+    if not sessions:
+        raise DeltaMemError(f"{settings.sessions}: no sessions of the split {settings.split!r}")
+    return sessions
+
+
+def _make_folder(folder: Path) -> None:
+    """Make the output folder first: an evaluation whose result cannot be written is wasted."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise DeltaMemError(f"{folder}: the output folder cannot be made: {error.strerror or error}") from error
+
+
+async def _run(settings: HeldoutSettings, sessions: list[LabelledSession], console: Console) -> HeldoutResult:
+    config = settings.episode_config()
+    weights, options = settings.reward.weights, settings.reward.options
+    columns = (TextColumn("episodes"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    async with AsyncExitStack() as stack:
+        policy = await _policy(settings, config.thinking, stack)
+        embedder = load_embedder(settings.embedder, device=settings.device, batch_size=settings.batch_size)
+        progress = stack.enter_context(Progress(*columns, console=console, transient=True))
+        bar = progress.add_task("episodes", total=len(sessions))
+        return await evaluate_async(
+            policy,
+            sessions,
+            embedder,
+            config,
+            weights=weights,
+            max_concurrency=settings.max_concurrency,
+            resamples=settings.resamples,
+            seed=settings.seed,
+            provenance=_provenance(settings),
+            on_done=lambda rollout: progress.advance(bar),
+            **options,
+        )
+
+
+async def _policy(settings: HeldoutSettings, thinking: bool, stack: AsyncExitStack) -> Policy:
+    """The policy to score; the stack closes its connections."""
+    if settings.checkpoint is not None:
+        # Needs torch, which a client of an endpoint need not have.
+        from deltamem.local_policy import CheckpointPolicy
+
+        return CheckpointPolicy(
+            settings.checkpoint,
+            temperature=settings.temperature,
+            seed=settings.seed,
+            max_new_tokens=settings.max_new_tokens,
+            thinking=thinking,
+        )
+    endpoint = settings.endpoint
+    llm = endpoint.client(settings.max_concurrency)
+    stack.push_async_callback(llm.close)
+    policy = EndpointPolicy(
+        llm,
+        temperature=settings.temperature,
+        max_tokens=settings.max_new_tokens,
+        seed=settings.seed,
+        tool_role=endpoint.tool_role,
+        thinking=thinking,
+    )
+    await policy.check()
+    return policy
+
+
+def _provenance(settings: HeldoutSettings) -> dict[str, object]:
+    return {
+        "config": settings.model_dump(mode="json"),
+        "seed": settings.seed,
+        "sessions_file": str(settings.sessions),
+        "sessions_sha256": file_sha256(settings.sessions),
+        "checkpoint_sha256": _weight_hashes(settings.checkpoint),
+    }
+
+
+def _weight_hashes(checkpoint: Path | None) -> dict[str, str] | None:
+    if checkpoint is None:
+        return None
+    return {path.name: file_sha256(path) for path in sorted(checkpoint.glob("*.safetensors"))}
+
+
+if __name__ == "__main__":
+    run_hydra(main, "heldout")

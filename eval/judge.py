@@ -1,0 +1,244 @@
+"""Judges: a model labels an answer; what cannot be read is an error, never a zero. Probe answers measure the judge."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib import resources
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from deltamem.errors import DeltaMemError
+from deltamem.llm import LLM, Answer
+from eval.answer import Judge, Prompt, cost_of, last_object, without_thinking
+from eval.metrics import Interval, wilson_interval
+from eval.records import Cost, Verdict
+
+CORRECT, WRONG = QUESTION_LABELS = ("correct", "wrong")
+"""Labels of the judges of answers, ``lenient`` and ``strict``."""
+
+QUESTION_FIELDS = ("question", "gold", "answer")
+"""Fields of their prompts."""
+
+ABSTAINED, FOOLED, OTHER = ABSTENTION_LABELS = ("abstained", "fooled", "other")
+"""Labels of the judge of answers to questions that have none: it says so; it gives the suggested wrong answer; neither."""
+
+ABSTENTION_FIELDS = ("question", "trap", "answer")
+"""Fields of its prompt."""
+
+_LONGEST_QUOTED = 200
+_LONGEST_REPEATED = 4_000
+"""Characters of an unreadable reply that are shown in an error, and to the model when it is asked again."""
+
+
+class LLMJudge:
+    """Asks a model for a JSON object with ``reason``, ``label`` and perhaps more.
+
+    The reply is read with tolerance for what surrounds the object, and strictly as to what it says. A reply that cannot be
+    read is shown to the model with a sentence on what is expected; after `attempts` replies the verdict is an error.
+
+    Attributes:
+        name: Of the judge, as verdicts are filed.
+        prompt: Its own.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        llm: LLM,
+        prompt: Prompt,
+        labels: Sequence[str],
+        *,
+        flags: Mapping[str, Sequence[str]] | None = None,
+        temperature: float,
+        max_tokens: int | None,
+        seed: int | None,
+        attempts: int,
+    ) -> None:
+        """Describe the judge.
+
+        Args:
+            name: See the class.
+            llm: The model.
+            prompt: Asks for the labels and flags; its fields are what `judge` is given.
+            labels: What ``label`` may be; case does not matter, and a number counts as its digits.
+            flags: Further keys of the object with what each may be.
+            temperature: Of the sampling.
+            max_tokens: Limit of a reply, thinking included.
+            seed: Of the sampling; the nth attempt adds n to it.
+            attempts: Replies to ask for, at most.
+        """
+        self.name = name
+        self.prompt = prompt
+        self._llm = llm
+        self._temperature = temperature
+        self._max_tokens = max_tokens
+        self._seed = seed
+        self._attempts = attempts
+        allowed = {"label": labels, **(flags or {})}
+        self._allowed = {key.casefold(): (key, {value.casefold(): value for value in allowed[key]}) for key in allowed}
+        self._expected = "Reply with one JSON object only, in which " + ", ".join(
+            f'"{key}" is {" or ".join(map(repr, values))}' for key, values in allowed.items()
+        )
+
+    async def judge(self, fields: Mapping[str, str], scope: str) -> Verdict:
+        """Judge once. See `Judge`."""
+        asked = {"role": "user", "content": self.prompt.fill(**fields)}
+        messages = [asked]
+        cost = Cost()
+        problem = ""
+        for attempt in range(self._attempts):
+            try:
+                answer = await self._llm.chat(
+                    messages,
+                    temperature=self._temperature,
+                    max_tokens=self._max_tokens,
+                    seed=self._seed,
+                    scope=scope,
+                    sample=attempt,
+                )
+            except DeltaMemError as error:
+                return Verdict(label=None, error=str(error), cost=cost)
+            cost += cost_of(answer)
+            text = without_thinking(answer.text)
+            verdict = self._read(text, cost)
+            if verdict is not None:
+                return verdict
+            problem = self._problem(answer, text)
+            messages = [asked]
+            if text:  # servers refuse empty messages, and two of the user's in a row
+                messages.append({"role": "assistant", "content": text[:_LONGEST_REPEATED]})
+                messages.append({"role": "user", "content": f"That cannot be read. {self._expected}."})
+        replies = f"{self._attempts} replies, the last" if self._attempts > 1 else "its reply"
+        return Verdict(label=None, error=f"the judge {self.name!r} gave no verdict in {replies}: {problem}", cost=cost)
+
+    def _read(self, text: str, cost: Cost) -> Verdict | None:
+        found = last_object(text, self._allowed)
+        if found is None:
+            return None
+        values = {}
+        for lowered, (key, allowed) in self._allowed.items():
+            value = allowed.get(found[lowered].strip(" .").casefold())
+            if value is None:
+                return None
+            values[key] = value
+        return Verdict(label=values.pop("label"), flags=values, reason=found.get("reason", ""), cost=cost)
+
+    def _problem(self, answer: Answer, text: str) -> str:
+        said = repr(text if len(text) <= _LONGEST_QUOTED else text[:_LONGEST_QUOTED] + "...") if text else "nothing"
+        return f"{said} (stopped at {self._max_tokens} tokens)" if answer.truncated else said
+
+
+_FILE = "judge_calibration.jsonl"
+_SCOPE = "probes"
+
+RightKind = Literal["same", "reworded", "date_form", "extra_detail", "full_list"]
+"""The same words; other words; a date or number in another form; more than was asked; all of a list, in another order."""
+
+WrongKind = Literal[
+    "vague", "other_entity", "near_date", "negated", "topic", "incomplete", "contradictory", "refusal", "plea"
+]
+"""Less definite; another person, thing or place; another date close by; the opposite; the subject without the fact; part of
+a list; the right fact and another that excludes it or puts it in doubt; no answer; words meant for the judge."""
+
+
+class CalibrationItem(BaseModel):
+    """An answer of which it is known whether it is right, about invented people.
+
+    Attributes:
+        question: As it was asked.
+        gold: The reference answer.
+        answer: The answer to judge.
+        right: Whether it is right, all facts of the reference required (the strict judge's rules).
+        kind: In what way; a `RightKind` or a `WrongKind`.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    question: str = Field(min_length=1)
+    gold: str = Field(min_length=1)
+    answer: str = Field(min_length=1)
+    right: bool
+    kind: RightKind | WrongKind
+
+
+@dataclass(frozen=True, slots=True)
+class Misjudged:
+    """A probe that a judge got wrong, with the judge's own words."""
+
+    probe: CalibrationItem
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeResult:
+    """How a judge did on the probes.
+
+    Attributes:
+        judge: Its name.
+        false_accept: Share of the wrong answers that it called correct, with the Wilson interval; None if it judged none.
+        false_reject: Share of the right answers that it called wrong, likewise.
+        errors: Probes without a verdict; they are in neither share.
+        by_kind: For each kind how many were misjudged, out of how many.
+        wrong: What it got wrong.
+        first_error: Why there was no verdict, of the first error.
+        cost: All verdicts together.
+    """
+
+    judge: str
+    false_accept: Interval | None
+    false_reject: Interval | None
+    errors: int
+    by_kind: dict[str, tuple[int, int]]
+    wrong: tuple[Misjudged, ...]
+    first_error: str | None
+    cost: Cost
+
+    def as_dict(self) -> dict[str, Any]:
+        """The result as JSON values, for the summary."""
+        return {
+            "judge": self.judge,
+            "false_accept": self.false_accept and self.false_accept.as_dict(),
+            "false_reject": self.false_reject and self.false_reject.as_dict(),
+            "errors": self.errors,
+            "by_kind": {kind: list(counts) for kind, counts in self.by_kind.items()},
+            "wrong": [one.probe.model_dump(mode="json") | {"reason": one.reason} for one in self.wrong],
+            "first_error": self.first_error,
+            "cost": self.cost.model_dump(mode="json"),
+        }
+
+
+def load_probes() -> list[CalibrationItem]:
+    """The probe answers of this package, right and wrong ones in turn of their questions."""
+    text = resources.files(__package__).joinpath(_FILE).read_text(encoding="utf-8")
+    return [CalibrationItem.model_validate_json(line) for line in text.splitlines()]
+
+
+async def measure(judge: Judge, probes: Sequence[CalibrationItem]) -> ProbeResult:
+    """Let a judge of answers (fields question, gold, answer; labels correct, wrong) judge the probes.
+
+    Args:
+        judge: The judge; failures are counted, not raised.
+        probes: What it judges, all at once.
+    """
+    verdicts = await asyncio.gather(
+        *(judge.judge({"question": one.question, "gold": one.gold, "answer": one.answer}, _SCOPE) for one in probes)
+    )
+    judged = [(probe, verdict) for probe, verdict in zip(probes, verdicts, strict=True) if verdict.label is not None]
+    accepted = {right: [v.label == "correct" for p, v in judged if p.right is right] for right in (True, False)}
+    misjudged = [(probe, verdict) for probe, verdict in judged if (verdict.label == "correct") is not probe.right]
+    kinds = dict.fromkeys(probe.kind for probe, _ in judged)
+    return ProbeResult(
+        judge=judge.name,
+        false_accept=wilson_interval(sum(accepted[False]), len(accepted[False])),
+        false_reject=wilson_interval(accepted[True].count(False), len(accepted[True])),
+        errors=len(verdicts) - len(judged),
+        by_kind={
+            kind: (sum(p.kind == kind for p, _ in misjudged), sum(p.kind == kind for p, _ in judged)) for kind in kinds
+        },
+        wrong=tuple(Misjudged(probe, verdict.reason) for probe, verdict in misjudged),
+        first_error=next((verdict.error for verdict in verdicts if verdict.label is None), None),
+        cost=sum((verdict.cost for verdict in verdicts), Cost()),
+    )

@@ -1,0 +1,652 @@
+"""LoCoMo's file: conversations, sessions, questions, and the audit of its gold answers."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, Field, PositiveInt, TypeAdapter, ValidationError
+
+from deltamem.errors import DeltaMemError
+from deltamem.runs import file_sha256
+from eval.config import BenchmarkConfig
+from eval.data import LOCOMO, LOCOMO_AUDIT, find, missing, require
+from eval.records import QuestionRecord
+from eval.systems.base import DialogueSession, DialogueTurn, StoreKey
+
+Captions = Literal["all", "with_url", "none"]
+Gold = Literal["original", "audited"]
+JudgeName = Literal["lenient", "strict"]
+
+
+class LocomoConfig(BenchmarkConfig):
+    """All keys of the command.
+
+    Attributes:
+        k: Passages that each of the two stores of a conversation is searched for; a single store is searched for 2 k.
+        cutoffs: The k of recall@k, over the passages of both stores together; at most `k`.
+        categories: Ids of the categories that are asked.
+        captions: Which captions of pictures are part of a turn: of all pictures, of those whose address is there, none.
+        gold: Which answers count as right: those of the file, or those of the audit where it has found the file's wrong.
+        audit: File of the audit; None looks for it. Only ``gold=audited`` cannot do without.
+        judges: Which judges label the answers.
+    """
+
+    k: PositiveInt
+    cutoffs: Annotated[list[PositiveInt], Field(min_length=1)]
+    categories: Annotated[list[Annotated[int, Field(ge=1, le=5)]], Field(min_length=1)]
+    captions: Captions
+    gold: Gold
+    audit: Path | None
+    judges: Annotated[list[JudgeName], Field(min_length=1)]
+
+    def check(self) -> None:
+        """Refuse values that do not fit each other.
+
+        Raises:
+            DeltaMemError: If recall is asked for deeper than is searched.
+        """
+        if max(self.cutoffs) > self.k:
+            raise DeltaMemError(f"cutoffs has {max(self.cutoffs)}, but only k={self.k} passages of a store are searched for")
+
+    def locomo_making(self) -> dict[str, Any]:
+        """What decides the records besides `BenchmarkConfig.making` and the files: keys of this benchmark."""
+        return {
+            "k": self.k,
+            "captions": self.captions,
+            "gold": self.gold,
+            "judges": sorted(set(self.judges)) if self.judged else [],
+        }
+
+
+CATEGORIES = {1: "multi-hop", 2: "temporal", 3: "open-domain", 4: "single-hop", 5: "adversarial"}
+"""Category ids and their names, settled by the counts 282 / 321 / 96 / 841 / 446 that the benchmark's own table prints."""
+
+DATE_FORMAT = "%I:%M %p on %d %B, %Y"
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One utterance.
+
+    Attributes:
+        id: ``D<session>:<number>``, unique within the conversation.
+        speaker: Name of the speaker.
+        text: What was said.
+        caption: Machine caption of the picture that was sent along.
+        has_url: Whether the address of the picture is there; 316 captions of the released file have lost theirs.
+    """
+
+    id: str
+    speaker: str
+    text: str
+    caption: str | None
+    has_url: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class DatedSession:
+    """One sitting; turns have no times of their own."""
+
+    number: int
+    time: datetime
+    turns: tuple[Turn, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A question with its gold answer.
+
+    Attributes:
+        index: Position among the questions of the conversation. It is the key: some questions occur twice.
+        category: 1 to 5, see `CATEGORIES`.
+        text: The question.
+        answer: Gold answer as text; None for most of category 5, which has none.
+        adversarial_answer: The wrong answer that category 5 suggests.
+        evidence: Ids of the turns that hold the answer; each exists in the conversation and is named once.
+        repaired: Evidence strings that are not an id but from which ids could be read.
+        unusable: Evidence strings that name no turn of the conversation.
+    """
+
+    index: int
+    category: int
+    text: str
+    answer: str | None
+    adversarial_answer: str | None
+    evidence: tuple[str, ...]
+    repaired: tuple[str, ...]
+    unusable: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Conversation:
+    """All sessions of one pair of people, and the questions about them."""
+
+    id: str
+    speakers: tuple[str, str]
+    sessions: tuple[DatedSession, ...]
+    questions: tuple[Question, ...]
+
+    @property
+    def turns(self) -> tuple[Turn, ...]:
+        """All turns in order."""
+        return tuple(turn for session in self.sessions for turn in session.turns)
+
+
+class _TurnRecord(BaseModel):
+    speaker: str
+    dia_id: str
+    text: str
+    blip_caption: str | None = None
+    img_url: list[str] = []
+
+
+class _QuestionRecord(BaseModel):
+    question: str
+    answer: str | int | None = None
+    adversarial_answer: str | None = None
+    evidence: list[str]
+    category: int = Field(ge=1, le=5)
+
+
+class _ConversationRecord(BaseModel):
+    sample_id: str
+    conversation: dict[str, Any]
+    qa: list[_QuestionRecord]
+
+
+_RECORDS = TypeAdapter(list[_ConversationRecord])
+_TURNS = TypeAdapter(list[_TurnRecord])
+_SESSION_KEY = re.compile(r"session_(\d+)")
+_EVIDENCE_ID = re.compile(r"D:?(\d+):(\d+)")
+
+
+def load_locomo(path: Path) -> list[Conversation]:
+    """Read the benchmark.
+
+    Args:
+        path: ``locomo10.json``.
+
+    Returns:
+        The conversations in file order.
+
+    Raises:
+        DeltaMemError: If the file cannot be read or has another shape; names the file and the place.
+    """
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise DeltaMemError(f"{path}: {error.strerror}") from error
+    if content.startswith(b"PK"):
+        raise DeltaMemError(f"{path}: an archive; expected the single file locomo10.json, which replaced it")
+    try:
+        records = _RECORDS.validate_json(content)
+    except ValidationError as error:
+        raise DeltaMemError(f"{path} is not LoCoMo's locomo10.json: {_first(error)}") from error
+    if not records:
+        raise DeltaMemError(f"{path}: holds no conversation")
+    conversations = []
+    for record in records:
+        try:
+            conversations.append(_conversation(record))
+        except DeltaMemError as error:
+            raise DeltaMemError(f"{path}: {record.sample_id}: {error}") from error
+    if len({conversation.id for conversation in conversations}) != len(conversations):
+        raise DeltaMemError(f"{path}: two conversations have the same sample_id")
+    return conversations
+
+
+def version_name(conversations: Sequence[Conversation], sha256: str) -> str:
+    """Name the version of the benchmark, by its bytes.
+
+    Args:
+        conversations: What the file holds.
+        sha256: Of the file.
+    """
+    count = sum(len(conversation.questions) for conversation in conversations)
+    if sha256 == LOCOMO.sha256:
+        return f"LoCoMo-{len(conversations)} ({count:,} questions)"
+    return f"unknown version ({len(conversations)} conversations, {count:,} questions)"
+
+
+def _first(error: ValidationError) -> str:
+    first = error.errors()[0]
+    where = ".".join(str(part) for part in first["loc"])
+    return f"{where}: {first['msg']}" if where else first["msg"]
+
+
+def _conversation(record: _ConversationRecord) -> Conversation:
+    raw = record.conversation
+    # There are dates without a session, so the sessions lead and the dates are looked up.
+    numbers = sorted(int(match[1]) for key in raw if (match := _SESSION_KEY.fullmatch(key)))
+    sessions = tuple(_session(raw, number) for number in numbers)
+    ids = [turn.id for session in sessions for turn in session.turns]
+    if len(set(ids)) != len(ids):
+        raise DeltaMemError("two turns have the same dia_id")
+    known = frozenset(ids)
+    speakers = _text(raw, "speaker_a"), _text(raw, "speaker_b")
+    if speakers[0] == speakers[1]:
+        raise DeltaMemError(f"both speakers are called {speakers[0]!r}")
+    for name in (record.sample_id, *speakers):
+        if not name.strip(".") or set(name) & set("/\\\0"):
+            raise DeltaMemError(f"{name!r} cannot be part of the name of a folder")
+    return Conversation(
+        id=record.sample_id,
+        speakers=speakers,
+        sessions=sessions,
+        questions=tuple(_question(index, question, known) for index, question in enumerate(record.qa)),
+    )
+
+
+def _text(raw: dict[str, Any], key: str) -> str:
+    value = raw.get(key)
+    if not isinstance(value, str):
+        raise DeltaMemError(f"conversation.{key} is missing or not a text")
+    return value
+
+
+def _session(raw: dict[str, Any], number: int) -> DatedSession:
+    key = f"session_{number}"
+    date = _text(raw, f"{key}_date_time")
+    try:
+        time = datetime.strptime(date, DATE_FORMAT)
+    except ValueError as error:
+        raise DeltaMemError(f"{key}_date_time {date!r} is not like '1:56 pm on 8 May, 2023'") from error
+    try:
+        turns = _TURNS.validate_python(raw[key])
+    except ValidationError as error:
+        raise DeltaMemError(f"{key}: {_first(error)}") from error
+    return DatedSession(
+        number, time, tuple(Turn(t.dia_id, t.speaker, t.text, t.blip_caption, bool(t.img_url)) for t in turns)
+    )
+
+
+def _question(index: int, record: _QuestionRecord, known: Collection[str]) -> Question:
+    evidence: list[str] = []
+    repaired: list[str] = []
+    unusable: list[str] = []
+    for text in record.evidence:
+        if text in known:
+            evidence.append(text)
+            continue
+        # Seen in the file: several ids in one string, a colon after the D, a number with a leading zero.
+        read = [f"D{int(session)}:{int(turn)}" for session, turn in _EVIDENCE_ID.findall(text)]
+        found = [turn_id for turn_id in read if turn_id in known]
+        evidence += found
+        (repaired if found else unusable).append(text)
+    return Question(
+        index=index,
+        category=record.category,
+        text=record.question,
+        answer=None if record.answer is None else str(record.answer),
+        adversarial_answer=record.adversarial_answer,
+        evidence=tuple(dict.fromkeys(evidence)),
+        repaired=tuple(repaired),
+        unusable=tuple(unusable),
+    )
+
+
+BATCH_TURNS = 2
+"""Messages an add call, as Mem0 and MemOS feed them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Dialogue:
+    """What one store takes in.
+
+    Attributes:
+        key: The store.
+        title: Whose memories they are, as the answering model is told.
+        sessions: In order; those without turns are left out.
+    """
+
+    key: StoreKey
+    title: str
+    sessions: tuple[DialogueSession, ...]
+
+
+def dialogues(conversation: Conversation, *, per_speaker: bool, captions: Captions) -> tuple[Dialogue, ...]:
+    """Lay a conversation out for the stores of a system.
+
+    With two stores the owner of each is its user and the other speaker its assistant. In a single store both speakers are
+    users, because neither is there to help the other.
+
+    Args:
+        conversation: The conversation.
+        per_speaker: Whether there are two stores.
+        captions: Which captions of pictures are part of the text.
+    """
+    if not per_speaker:
+        title = " and ".join(conversation.speakers)
+        key = StoreKey(conversation.id, title, BATCH_TURNS)
+        return (Dialogue(key, title, _sessions(conversation, None, captions)),)
+    return tuple(
+        Dialogue(
+            StoreKey(f"{conversation.id}.{speaker}", speaker, BATCH_TURNS),
+            speaker,
+            _sessions(conversation, speaker, captions),
+        )
+        for speaker in conversation.speakers
+    )
+
+
+def _sessions(conversation: Conversation, owner: str | None, captions: Captions) -> tuple[DialogueSession, ...]:
+    return tuple(
+        DialogueSession(f"session_{session.number}", session.time, _turns(session, owner, captions))
+        for session in conversation.sessions
+        if session.turns
+    )
+
+
+def _turns(session: DatedSession, owner: str | None, captions: Captions) -> tuple[DialogueTurn, ...]:
+    return tuple(
+        DialogueTurn(
+            id=turn.id,
+            role="user" if owner in (None, turn.speaker) else "assistant",
+            speaker=turn.speaker,
+            text=_turn_text(turn, captions),
+        )
+        for turn in session.turns
+    )
+
+
+def _turn_text(turn: Turn, captions: Captions) -> str:
+    shown = captions == "all" or (captions == "with_url" and turn.has_url)
+    return f"{turn.text} [image: {turn.caption}]".lstrip() if shown and turn.caption else turn.text
+
+
+ANSWER_IS_RIGHT = "WRONG_CITATION"
+ADVERSARIAL_NUMBER = 5
+_QUESTION_ID = re.compile(r"locomo_(\d+)_qa(\d+)")
+
+
+class _Entry(BaseModel):
+    question_id: str
+    question: str
+    error_type: str
+    correct_answer: str
+    correct_evidence: list[str]
+
+
+_ENTRIES = TypeAdapter(list[_Entry])
+
+
+@dataclass(frozen=True, slots=True)
+class Correction:
+    """What the audit says about one question.
+
+    Attributes:
+        kind: Type of the error.
+        answer: The right answer; None if that of the file is right.
+        evidence: Turns of the conversation that hold the answer; empty if the audit names none that exist.
+    """
+
+    kind: str
+    answer: str | None
+    evidence: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Audit:
+    """An audit that fits the benchmark.
+
+    Attributes:
+        file: Name of the file.
+        sha256: Of the file.
+        corrections: By id of the conversation and index of the question.
+    """
+
+    file: str
+    sha256: str
+    corrections: dict[tuple[str, int], Correction]
+
+    def gold_is_right(self, conversation: str, question: Question) -> bool | None:
+        """Whether the file's own answer is right; None for category 5, which was not audited."""
+        if question.category == ADVERSARIAL_NUMBER:
+            return None
+        correction = self.corrections.get((conversation, question.index))
+        return correction is None or correction.answer is None
+
+    def apply(self, conversation: Conversation) -> Conversation:
+        """Replace wrong answers and wrong evidence."""
+        questions = tuple(self._corrected(conversation.id, question) for question in conversation.questions)
+        return replace(conversation, questions=questions)
+
+    def _corrected(self, conversation: str, question: Question) -> Question:
+        correction = self.corrections.get((conversation, question.index))
+        if correction is None:
+            return question
+        return replace(
+            question,
+            answer=question.answer if correction.answer is None else correction.answer,
+            evidence=correction.evidence or question.evidence,
+        )
+
+
+def load_audit(path: Path, conversations: Sequence[Conversation]) -> Audit:
+    """Read an audit and make sure that it is one of this benchmark file.
+
+    Args:
+        path: ``errors.json``.
+        conversations: The benchmark, unchanged and in file order.
+
+    Raises:
+        DeltaMemError: If the file cannot be read, has another shape, or names other questions; says where.
+    """
+    try:
+        entries = _ENTRIES.validate_json(path.read_bytes())
+    except OSError as error:
+        raise DeltaMemError(f"{path}: {error.strerror}") from error
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise DeltaMemError(f"{path}: {where + ': ' if where else ''}{first['msg']}") from error
+    corrections: dict[tuple[str, int], Correction] = {}
+    for entry in entries:
+        conversation, question = _named(path, entry, conversations)
+        key = conversation.id, question.index
+        if key in corrections:
+            raise DeltaMemError(f"{path}: {entry.question_id} occurs twice")
+        known = {turn.id for turn in conversation.turns}
+        evidence = tuple(dict.fromkeys(entry.correct_evidence))
+        corrections[key] = Correction(
+            kind=entry.error_type,
+            answer=None if entry.error_type == ANSWER_IS_RIGHT else entry.correct_answer,
+            evidence=evidence if known.issuperset(evidence) else (),
+        )
+    return Audit(path.name, file_sha256(path), corrections)
+
+
+def _named(path: Path, entry: _Entry, conversations: Sequence[Conversation]) -> tuple[Conversation, Question]:
+    """The question that an entry names; the text must be the same."""
+    match = _QUESTION_ID.fullmatch(entry.question_id)
+    if match is None:
+        raise DeltaMemError(f"{path}: question_id {entry.question_id!r} is not like 'locomo_0_qa17'")
+    conversation_index, index = int(match[1]), int(match[2])
+    if conversation_index < len(conversations) and index < len(conversations[conversation_index].questions):
+        conversation = conversations[conversation_index]
+        question = conversation.questions[index]
+        if question.text == entry.question and question.category != ADVERSARIAL_NUMBER:
+            return conversation, question
+    raise DeltaMemError(
+        f"{path}: {entry.question_id} is another question in the benchmark file, so the audit is not one of it"
+    )
+
+
+COLUMNS = ("single-hop", "multi-hop", "open-domain", "temporal")
+"""Categories that are pooled, in the order of the paper's table."""
+
+ADVERSARIAL = CATEGORIES[5]
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A question that is asked.
+
+    Attributes:
+        conversation: The conversation that it is about.
+        question: The question, with its gold answer as configured.
+    """
+
+    conversation: Conversation
+    question: Question
+
+    @property
+    def key(self) -> str:
+        """Unique in the run. By position, because some questions occur twice."""
+        return f"{self.conversation.id}/{self.question.index}"
+
+    def record(self) -> QuestionRecord:
+        """The record before anything was searched for."""
+        question = self.question
+        notes = [f"evidence {text!r} was repaired" for text in question.repaired]
+        notes += [f"evidence {text!r} names no turn" for text in question.unusable]
+        if not question.evidence:
+            notes.append("no usable evidence")
+        if CATEGORIES[question.category] == ADVERSARIAL:
+            notes.append(f"suggests the wrong answer {question.adversarial_answer!r}")
+        elif question.answer is None:
+            notes.append("no gold answer")
+        return QuestionRecord(
+            key=self.key,
+            group=self.conversation.id,
+            category=CATEGORIES[question.category],
+            question=question.text,
+            gold=question.answer,
+            evidence=question.evidence,
+            notes=tuple(notes),
+        )
+
+
+@dataclass(frozen=True)
+class Benchmark:
+    """What was read.
+
+    Attributes:
+        file: Name of the benchmark file.
+        sha256: Of the file.
+        conversations: With the gold answers as configured.
+        released: As the file has them.
+        audit: The audit, if there is one.
+        audited: Whether it was applied.
+        asked: The questions that are asked, in file order.
+        not_asked: How many are not, by reason.
+    """
+
+    file: str
+    sha256: str
+    conversations: tuple[Conversation, ...]
+    released: tuple[Conversation, ...]
+    audit: Audit | None
+    audited: bool
+    asked: tuple[Asked, ...]
+    not_asked: Mapping[str, int]
+
+    @property
+    def total(self) -> int:
+        """Questions in the file."""
+        return sum(len(conversation.questions) for conversation in self.released)
+
+    def ceiling(self) -> dict[str, float] | None:
+        """Share of the asked questions whose answer in the file is right, by category and in all; None without an audit."""
+        if self.audit is None:
+            return None
+        right: Counter[str] = Counter()
+        count: Counter[str] = Counter()
+        for asked in self.asked:
+            is_right = self.audit.gold_is_right(asked.conversation.id, asked.question)
+            if is_right is not None:
+                for name in (CATEGORIES[asked.question.category], "all"):
+                    count[name] += 1
+                    right[name] += is_right
+        return {name: right[name] / count[name] for name in (*COLUMNS, "all") if count[name]}
+
+    def description(self) -> dict[str, Any]:
+        """What the summary says about the data."""
+        questions = [question for conversation in self.released for question in conversation.questions]
+        turns = [turn for conversation in self.released for turn in conversation.turns]
+        described: dict[str, Any] = {
+            "file": self.file,
+            "sha256": self.sha256,
+            "conversations": len(self.released),
+            "sessions": sum(len(conversation.sessions) for conversation in self.released),
+            "turns": len(turns),
+            "captions": sum(turn.caption is not None for turn in turns),
+            "captions_with_url": sum(turn.caption is not None and turn.has_url for turn in turns),
+            "questions": len(questions),
+            "by_category": {
+                name: sum(CATEGORIES[question.category] == name for question in questions)
+                for name in (*COLUMNS, ADVERSARIAL)
+            },
+            "evidence_strings_repaired": sum(len(question.repaired) for question in questions),
+            "evidence_strings_unusable": sum(len(question.unusable) for question in questions),
+            "questions_without_usable_evidence": sum(not question.evidence for question in questions),
+            "questions_that_occur_again": sum(_again(conversation) for conversation in self.released),
+        }
+        if self.audit is not None:
+            kinds = Counter(correction.kind for correction in self.audit.corrections.values())
+            described["audit"] = {
+                "file": self.audit.file,
+                "sha256": self.audit.sha256,
+                "applied": self.audited,
+                "wrong_answers": sum(correction.answer is not None for correction in self.audit.corrections.values()),
+                "by_kind": dict(kinds.most_common()),
+            }
+        return described
+
+    @property
+    def version(self) -> str:
+        """Name of the version of the benchmark."""
+        return version_name(self.released, self.sha256)
+
+
+def _again(conversation: Conversation) -> int:
+    seen = Counter((question.text, question.answer, question.category) for question in conversation.questions)
+    return sum(count - 1 for count in seen.values())
+
+
+def read_benchmark(config: LocomoConfig) -> Benchmark:
+    """Read the benchmark and the audit and choose the questions.
+
+    Raises:
+        DeltaMemError: If a file that is needed is missing or wrong.
+    """
+    path = config.data or require(LOCOMO)
+    released = tuple(load_locomo(path))
+    sha256 = file_sha256(path)
+    audit = _audit(config, released, known=version_name(released, sha256))
+    audited = config.gold == "audited" and audit is not None
+    conversations = tuple(audit.apply(conversation) for conversation in released) if audited and audit else released
+    asked, not_asked = _choose(conversations, config.categories, config.limit)
+    if not asked:
+        raise DeltaMemError(f"{path}: has no question of the categories {sorted(set(config.categories))}")
+    return Benchmark(path.name, sha256, conversations, released, audit, audited, asked, not_asked)
+
+
+def _audit(config: LocomoConfig, released: Sequence[Conversation], known: str) -> Audit | None:
+    if config.audit is None and config.gold == "original" and known.startswith("unknown"):
+        return None  # the list that happens to lie there is of the released file
+    path: Path | None = config.audit or find(LOCOMO_AUDIT)
+    if path is not None:
+        return load_audit(path, released)
+    if config.gold == "audited":
+        raise DeltaMemError(missing(LOCOMO_AUDIT))
+    return None
+
+
+def _choose(
+    conversations: Sequence[Conversation], categories: Sequence[int], limit: int | None
+) -> tuple[tuple[Asked, ...], dict[str, int]]:
+    asked: list[Asked] = []
+    not_asked = {"category": 0, "limit": 0}
+    for conversation in conversations:
+        chosen = [question for question in conversation.questions if question.category in categories]
+        not_asked["category"] += len(conversation.questions) - len(chosen)
+        not_asked["limit"] += len(chosen) - len(chosen[:limit])
+        asked += [Asked(conversation, question) for question in chosen[:limit]]
+    return tuple(asked), not_asked

@@ -1,0 +1,458 @@
+"""The numbers: lexical scores, ranks, intervals, repeated trials, curves. Pure functions, no benchmark's data format."""
+
+from __future__ import annotations
+
+import re
+import string
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Hashable, Sequence
+from dataclasses import asdict, dataclass
+from functools import cache, lru_cache
+from itertools import accumulate
+from math import comb, exp, sqrt
+from statistics import NormalDist
+from typing import Protocol
+
+import numpy as np
+
+from deltamem.errors import DeltaMemError
+
+RESAMPLES = 2000
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """An estimate with its interval.
+
+    Attributes:
+        estimate: The ratio of sums over all values; the mean where no denominators were given.
+        low: Lower end of the interval.
+        high: Upper end of the interval.
+        count: How many values there are.
+        groups: How many groups were resampled; the interval of a single group has no width and says nothing.
+    """
+
+    estimate: float
+    low: float
+    high: float
+    count: int
+    groups: int
+
+    def as_dict(self) -> dict[str, float | int]:
+        """The fields, for JSON."""
+        return asdict(self)
+
+
+def bootstrap_interval(
+    values: Sequence[float],
+    groups: Sequence[Hashable],
+    *,
+    denominators: Sequence[float] | None = None,
+    level: float = 0.95,
+    resamples: int = RESAMPLES,
+    seed: int = 0,
+) -> Interval | None:
+    """Percentile bootstrap by group.
+
+    Whole groups are drawn with replacement, as many as there are, and the statistic ``sum(values) / sum(denominators)`` is
+    taken over all values of the draw; the interval is the central part of those statistics.
+
+    Args:
+        values: One number for each observation.
+        groups: The group of each observation.
+        denominators: What each value is counted out of, for ratios such as hits out of relevant items; 1 each if None.
+        level: Share of the resampled statistics inside the interval.
+        resamples: Number of draws. Draws whose denominators sum to zero are left out.
+        seed: Seed of the draws; the same input and seed give the same interval.
+
+    Returns:
+        The interval, or None if there is nothing to take a ratio of.
+
+    Raises:
+        ValueError: If the sequences differ in length.
+    """
+    counts = [1.0] * len(values) if denominators is None else denominators
+    if not len(values) == len(groups) == len(counts):
+        raise ValueError(f"{len(values)} values, {len(groups)} groups, {len(counts)} denominators")
+    total = float(np.sum(counts))
+    if total <= 0:
+        return None
+    positions = {group: position for position, group in enumerate(dict.fromkeys(groups))}
+    member_of = np.array([positions[group] for group in groups])
+    sums = np.bincount(member_of, weights=np.asarray(values, dtype=np.float64))
+    sizes = np.bincount(member_of, weights=np.asarray(counts, dtype=np.float64))
+    draws = np.random.default_rng(seed).integers(len(positions), size=(resamples, len(positions)))
+    drawn_sizes = sizes[draws].sum(axis=1)
+    usable = drawn_sizes > 0
+    statistics = sums[draws].sum(axis=1)[usable] / drawn_sizes[usable]
+    tail = (1 - level) / 2
+    low, high = np.quantile(statistics, [tail, 1 - tail])
+    return Interval(float(np.sum(values)) / total, float(low), float(high), len(values), len(positions))
+
+
+def wilson_interval(successes: int, count: int, *, level: float = 0.95) -> Interval | None:
+    """Score interval of a share (Wilson 1927), for independent trials; it has width even at 0 and at 1.
+
+    Args:
+        successes: How many of the trials succeeded.
+        count: Number of trials.
+        level: Confidence level, between 0 and 1.
+
+    Returns:
+        The interval, or None if there were no trials.
+
+    Raises:
+        ValueError: If there are more successes than trials, or fewer than none.
+    """
+    if not 0 <= successes <= count:
+        raise ValueError(f"{successes} successes in {count} trials")
+    if count == 0:
+        return None
+    share = successes / count
+    squared = NormalDist().inv_cdf((1 + level) / 2) ** 2
+    centre = (share + squared / (2 * count)) / (1 + squared / count)
+    half = sqrt(squared * (share * (1 - share) / count + squared / (4 * count**2))) / (1 + squared / count)
+    # At the ends the exact bound is the end itself; the floating-point one may miss it by a rounding.
+    low = 0.0 if successes == 0 else centre - half
+    high = 1.0 if successes == count else centre + half
+    return Interval(share, low, high, count, count)
+
+
+MULTI_HOP, TEMPORAL, OPEN_DOMAIN, SINGLE_HOP, ADVERSARIAL = 1, 2, 3, 4, 5
+"""LoCoMo's categories by id (PROTOCOLS.md 1.4)."""
+
+_ABBREVIATIONS = (
+    "mr mrs ms dr prof st jr sr rev gen gov sen rep lt col capt sgt hon a.m p.m u.s u.k d.c ph.d b.a m.a m.d e.g vs dept "
+    "inc corp co ltd bros ave blvd rd mt ft jan feb mar apr jun jul aug sep sept oct nov dec"
+)
+ABBREVIATIONS = frozenset(_ABBREVIATIONS.split())
+"""Words whose period ends no sentence, without that period, for `treebank_words`."""
+
+_ARTICLES = re.compile(r"\b(?:a|an|the|and)\b")
+_NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
+_SENTENCE_MARKS = str.maketrans(dict.fromkeys(".,!?", " "))
+
+
+class _Stemmer(Protocol):
+    def stem(self, word: str) -> str: ...
+
+
+def locomo_f1(prediction: object, gold: object, category: int) -> float:
+    """The score of LoCoMo's own evaluation (snap-research/locomo, ``task_eval/evaluation.py``; PROTOCOLS.md 1.7, 1).
+
+    Words are lower-cased, without punctuation, articles and "and", and stemmed; repeated words count. Then by category:
+
+    * 1, multi-hop: both sides are lists cut at commas; each part of the gold answer gets its best match, and the mean of
+      these is taken. An empty part of the gold answer counts as a part that nothing matches, as upstream.
+    * 2 and 4, temporal and single-hop: F1 of the whole texts.
+    * 3, open-domain: the same, with the gold answer cut at its first semicolon.
+    * 5, adversarial: 1 if the prediction abstains, else 0; the gold answer plays no part. See `abstains`.
+
+    Args:
+        prediction: What was answered.
+        gold: The reference answer.
+        category: LoCoMo's id of the category, 1 to 5.
+
+    Returns:
+        A score from 0 to 1.
+
+    Raises:
+        ValueError: If there is no such category.
+        DeltaMemError: If nltk is not installed.
+    """
+    answer, reference = _text(prediction), _text(gold)
+    if category == ADVERSARIAL:
+        return float(abstains(answer))
+    if category == MULTI_HOP:
+        parts = answer.split(",")
+        best = [max(_stemmed_f1(part, wanted) for part in parts) for wanted in reference.split(",")]
+        return sum(best) / len(best)
+    if category == OPEN_DOMAIN:
+        return _stemmed_f1(answer, reference.partition(";")[0])
+    if category in (TEMPORAL, SINGLE_HOP):
+        return _stemmed_f1(answer, reference)
+    raise ValueError(f"LoCoMo has categories 1 to 5, not {category}")
+
+
+def abstains(prediction: object) -> bool:
+    """Whether an answer counts as abstention in LoCoMo's category 5: by two phrases, whatever else it says."""
+    text = _text(prediction).lower()
+    return "no information available" in text or "not mentioned" in text
+
+
+def set_f1(prediction: object, gold: object) -> float:
+    """F1 over sets of words, as Mem0 and A-mem compute it (``calculate_metrics``; PROTOCOLS.md 1.7, 2).
+
+    Words are lower-cased and cut at blanks and at ``. , ! ?``; other punctuation stays in the word. There are no stems, no
+    articles are dropped, and no category is special.
+
+    Returns:
+        A score from 0 to 1.
+    """
+    return _set_f1(_blank_words(_text(prediction)), _blank_words(_text(gold)))
+
+
+def token_set_f1(prediction: object, gold: object) -> float:
+    """F1 over sets of Treebank tokens, as MemOS computes it (``calculate_f1_score``; PROTOCOLS.md 1.7, 3).
+
+    Punctuation marks are tokens. See `treebank_words` for what "token" means here.
+
+    Returns:
+        A score from 0 to 1.
+
+    Raises:
+        DeltaMemError: If nltk is not installed.
+    """
+    return _set_f1(treebank_words(_text(prediction).lower()), treebank_words(_text(gold).lower()))
+
+
+def bleu1(prediction: object, gold: object) -> float:
+    """BLEU-1 as Mem0, A-mem and MemOS compute it: nltk's ``sentence_bleu``, all weight on single words (PROTOCOLS.md 1.7).
+
+    That is the share of the predicted tokens that are in the gold answer, each at most as often as there, times the brevity
+    penalty ``exp(1 - gold tokens / predicted tokens)`` for predictions that are shorter. nltk's first smoothing method,
+    which those programs name, changes nothing for single words: without any match the score is 0 before smoothing.
+
+    Returns:
+        A score from 0 to 1.
+
+    Raises:
+        DeltaMemError: If nltk is not installed.
+    """
+    predicted, wanted = treebank_words(_text(prediction).lower()), treebank_words(_text(gold).lower())
+    matched = (Counter(predicted) & Counter(wanted)).total()
+    if matched == 0:
+        return 0.0
+    brevity = min(1.0, exp(1 - len(wanted) / len(predicted)))
+    return brevity * matched / len(predicted)
+
+
+@lru_cache(maxsize=1 << 10)
+def treebank_words(text: str) -> tuple[str, ...]:
+    """Words and punctuation marks, as nltk's ``word_tokenize`` cuts them.
+
+    ``word_tokenize`` first finds sentences with Punkt and its trained model for English, which must be downloaded. Here the
+    same algorithm runs with a short list of abbreviations (`ABBREVIATIONS`) in place of the model. Where a sentence ends
+    matters for little more than one thing: its final period is a token of its own, and that of an abbreviation is not. So
+    the result differs where a text of several sentences has, before its last word, an abbreviation that only one of the two
+    lists knows ("approx. five"), or one of the few word pairs that the model learned as inseparable. The rest of the model
+    is about capital letters, and all scores here lower the text first.
+
+    Raises:
+        DeltaMemError: If nltk is not installed.
+    """
+    sentences, words = _treebank()
+    return tuple(word for sentence in sentences(text) for word in words(sentence))
+
+
+def _text(value: object) -> str:
+    return "" if value is None else str(value)
+
+
+def load_nltk() -> None:
+    """Load what the scores need of nltk, which takes seconds: before many answers come, not with the first of them.
+
+    Raises:
+        DeltaMemError: If nltk is not installed.
+    """
+    _stemmer()
+    _treebank()
+
+
+def _blank_words(text: str) -> list[str]:
+    return text.lower().translate(_SENTENCE_MARKS).split()
+
+
+def _set_f1(prediction: Collection[str], gold: Collection[str]) -> float:
+    predicted, wanted = set(prediction), set(gold)
+    return _f1(len(predicted & wanted), len(predicted), len(wanted))
+
+
+def _stemmed_f1(prediction: str, gold: str) -> float:
+    predicted, wanted = _stems(prediction), _stems(gold)
+    return _f1((Counter(predicted) & Counter(wanted)).total(), len(predicted), len(wanted))
+
+
+def _f1(matched: int, predicted: int, wanted: int) -> float:
+    """Harmonic mean of precision and recall; 0 if nothing matches."""
+    return 2 * matched / (predicted + wanted) if matched else 0.0
+
+
+def _stems(text: str) -> list[str]:
+    words = _ARTICLES.sub(" ", text.lower().translate(_NO_PUNCTUATION))
+    return [_stem(word) for word in words.split()]
+
+
+@lru_cache(maxsize=1 << 16)
+def _stem(word: str) -> str:
+    return _stemmer().stem(word)
+
+
+@cache
+def _stemmer() -> _Stemmer:
+    try:
+        from nltk.stem.porter import PorterStemmer
+    except ImportError as error:
+        raise _no_nltk() from error
+    stemmer: _Stemmer = PorterStemmer()
+    return stemmer
+
+
+@cache
+def _treebank() -> tuple[Callable[[str], list[str]], Callable[[str], list[str]]]:
+    try:
+        from nltk.tokenize.destructive import NLTKWordTokenizer
+        from nltk.tokenize.punkt import PunktParameters, PunktSentenceTokenizer
+    except ImportError as error:
+        raise _no_nltk() from error
+    parameters = PunktParameters()
+    parameters.abbrev_types.update(ABBREVIATIONS)
+    return PunktSentenceTokenizer(parameters).tokenize, NLTKWordTokenizer().tokenize
+
+
+def _no_nltk() -> DeltaMemError:
+    return DeltaMemError("lexical scores need nltk; install it with: pip install 'deltamem[eval]'")
+
+
+@dataclass(frozen=True, slots=True)
+class CumulativePoint:
+    """One point of the curve.
+
+    Attributes:
+        session: Number of the session, from 0.
+        mean: Mean over users of their accuracy up to and including the session.
+        low: One standard deviation across users below the mean, not below 0.
+        high: One standard deviation across users above the mean, not above 1.
+        users: How many users have been asked something by then; the others are not in the mean.
+    """
+
+    session: int
+    mean: float
+    low: float
+    high: float
+    users: int
+
+    def as_dict(self) -> dict[str, float | int]:
+        """The fields, for JSON."""
+        return asdict(self)
+
+
+def cumulative_accuracy(
+    values: Sequence[Sequence[tuple[int, bool | float]]], *, sessions: int | None = None
+) -> list[CumulativePoint]:
+    """Average cumulative accuracy by session, as in Figures 4 and 5 of the DeltaMem paper (section 5.3, appendix D.3).
+
+    The accuracy of a user at session s is taken over all questions that were asked up to and including s. The mean gives
+    each user the same weight, however many questions they were asked. The spread is the population standard deviation across
+    users; the paper shades "variability across these users" and does not say which.
+
+    Args:
+        values: For each user the session of each question, from 0, and whether it was answered rightly (or a score from 0
+            to 1); in any order.
+        sessions: How many sessions are shown, from the first; the paper shows 25. None means all.
+
+    Returns:
+        One point for each session from the first at which any user was asked something; a user without questions in a
+        session keeps the accuracy that they had.
+
+    Raises:
+        ValueError: If a session or a value is out of range.
+    """
+    users = [user for user in values if user]
+    for session, value in (question for user in users for question in user):
+        if session < 0 or not 0 <= value <= 1:
+            raise ValueError(f"session {session}, value {value}; expected a session from 0 and a value from 0 to 1")
+    last = max((session for user in users for session, _ in user), default=-1)
+    count = last + 1 if sessions is None else min(sessions, last + 1)
+    curves = [_curve(user, count) for user in users]
+    points = []
+    for session in range(count):
+        asked = [accuracy for curve in curves if (accuracy := curve[session]) is not None]
+        if asked:
+            mean, spread = float(np.mean(asked)), float(np.std(asked))
+            points.append(CumulativePoint(session, mean, max(0.0, mean - spread), min(1.0, mean + spread), len(asked)))
+    return points
+
+
+def _curve(questions: Sequence[tuple[int, bool | float]], count: int) -> list[float | None]:
+    """A user's accuracy after each session; None before the first question."""
+    by_session: dict[int, list[float]] = defaultdict(list)
+    for session, value in questions:
+        by_session[session].append(float(value))
+    sums = accumulate(sum(by_session[session]) for session in range(count))
+    asked = accumulate(len(by_session[session]) for session in range(count))
+    return [total / number if number else None for total, number in zip(sums, asked, strict=True)]
+
+
+def pass_at_k(n: int, c: int, k: int) -> float:
+    """Chance that at least one of k trials passes: ``1 - C(n-c, k) / C(n, k)`` (PROTOCOLS.md 5.6; Chen et al. 2021).
+
+    The k trials are drawn without replacement from the n that were run, which makes the estimate unbiased.
+
+    Args:
+        n: Trials that were run.
+        c: Trials that passed.
+        k: Trials that are drawn, from 1 to n.
+
+    Raises:
+        ValueError: If the numbers do not fit together.
+    """
+    _check_trials(n, c, k)
+    return 1 - comb(n - c, k) / comb(n, k)
+
+
+def pass_hat_k(n: int, c: int, k: int) -> float:
+    """Chance that all of k trials pass, Pass^k: ``C(c, k) / C(n, k)`` (PROTOCOLS.md 5.6; Yao et al. 2024).
+
+    Args:
+        n: Trials that were run.
+        c: Trials that passed.
+        k: Trials that are drawn, from 1 to n.
+
+    Raises:
+        ValueError: If the numbers do not fit together.
+    """
+    _check_trials(n, c, k)
+    return comb(c, k) / comb(n, k)
+
+
+def _check_trials(n: int, c: int, k: int) -> None:
+    if not (0 <= c <= n and 1 <= k <= n):
+        raise ValueError(f"{c} of {n} trials passed, {k} drawn; expected 0 <= c <= n and 1 <= k <= n")
+
+
+def recall_at(ranks: Sequence[int | None], k: int) -> float:
+    """Share of the evidence that is among the first k passages.
+
+    Args:
+        ranks: Rank from 1 of each piece of evidence; None where it was not found.
+        k: How many passages count, at least 1.
+
+    Raises:
+        ValueError: If there is no evidence, whose recall means nothing, or if a number is below 1.
+    """
+    _check_ranks(ranks)
+    if k < 1:
+        raise ValueError(f"recall at {k}; k is at least 1")
+    return sum(rank is not None and rank <= k for rank in ranks) / len(ranks)
+
+
+def reciprocal_rank(ranks: Sequence[int | None]) -> float:
+    """One over the best rank of any piece of evidence; 0 if none was found.
+
+    Args:
+        ranks: As for `recall_at`.
+
+    Raises:
+        ValueError: If there is no evidence, or if a rank is below 1.
+    """
+    _check_ranks(ranks)
+    found = [rank for rank in ranks if rank is not None]
+    return 1 / min(found) if found else 0.0
+
+
+def _check_ranks(ranks: Sequence[int | None]) -> None:
+    if not ranks:
+        raise ValueError("a question without evidence has no retrieval score; leave it out")
+    if any(rank is not None and rank < 1 for rank in ranks):
+        raise ValueError(f"ranks count from 1, got {list(ranks)}")

@@ -1,0 +1,193 @@
+"""From configuration to models, answerer and judges."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import asdict, dataclass
+
+from deltamem.embedding import Embedder
+from deltamem.errors import DeltaMemError
+from deltamem.llm import LLM, ResponseCache
+from eval.answer import Answerer, ExtractiveAnswerer, LLMAnswerer, Prompt, load_prompt
+from eval.config import BenchmarkConfig, ModelSettings
+from eval.judge import LLMJudge
+
+PARTS = ("manager", "answer", "judge")
+"""The parts of a run that a model may play, as the configuration groups name them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Models:
+    """The models of a run; parts that have the same endpoint, model and key share one client.
+
+    Attributes:
+        cache: Where their answers are kept.
+        manager: Keeps the memories, in systems that need it; None if none is named.
+        answer: Answers; None if the answerer needs no model.
+        judge: Judges; None if nothing is judged.
+    """
+
+    cache: ResponseCache | None
+    manager: LLM | None
+    answer: LLM | None
+    judge: LLM | None
+
+    def by_parts(self) -> dict[str, LLM]:
+        """Each client once, by the parts that it plays, for example ``answer+judge``."""
+        parts: dict[LLM, list[str]] = {}
+        for part in PARTS:
+            llm: LLM | None = getattr(self, part)
+            if llm is not None:
+                parts.setdefault(llm, []).append(part)
+        return {"+".join(names): llm for llm, names in parts.items()}
+
+    def usage(self) -> dict[str, dict[str, int]]:
+        """What each client has done in this run (`deltamem.llm.Usage`), by its parts."""
+        return {parts: asdict(llm.usage) for parts, llm in self.by_parts().items()}
+
+
+@asynccontextmanager
+async def open_models(config: BenchmarkConfig) -> AsyncIterator[Models]:
+    """Open the response cache and the clients that the configuration asks for; nothing is sent yet.
+
+    Args:
+        config: The run. A manager is opened if its model is named, an answerer's model if one answers, a judge's if
+            answers are judged.
+
+    Raises:
+        DeltaMemError: If a URL or model is missing or wrong, or the cache cannot be used.
+        OSError: If the folder of the cache cannot be made.
+    """
+    wanted: dict[str, ModelSettings] = {}
+    if config.manager.model is not None:
+        wanted["manager"] = config.manager
+    if config.answer.answerer == "llm":
+        wanted["answer"] = config.answer
+    if config.judged:
+        wanted["judge"] = config.judge
+    async with AsyncExitStack() as stack:
+        cache = None
+        if config.cache is not None and wanted:
+            config.cache.parent.mkdir(parents=True, exist_ok=True)
+            cache = ResponseCache(config.cache)
+            stack.callback(cache.close)
+        groups: dict[tuple[object, ...], dict[str, ModelSettings]] = {}
+        for part, settings in wanted.items():
+            endpoint = (settings.base_url and settings.base_url.rstrip("/"), settings.model, settings.api_key_env)
+            groups.setdefault(endpoint, {})[part] = settings
+        clients: dict[str, LLM] = {}
+        for group in groups.values():
+            client = _widest(group.values()).client(next(iter(group)), cache)
+            stack.push_async_callback(client.close)
+            clients |= dict.fromkeys(group, client)
+        yield Models(cache, clients.get("manager"), clients.get("answer"), clients.get("judge"))
+
+
+async def check_models(models: Models, parts: Collection[str] = PARTS) -> None:
+    """Ask each model for one token, all at once, so that a dead endpoint is told before anything is done.
+
+    Args:
+        models: Of the run.
+        parts: Those that will be needed.
+
+    Raises:
+        DeltaMemError: If one does not answer.
+    """
+    needed = [llm for names, llm in models.by_parts().items() if not set(parts).isdisjoint(names.split("+"))]
+    replies = await asyncio.gather(
+        *(llm.check([{"role": "user", "content": "Say yes."}]) for llm in needed), return_exceptions=True
+    )
+    for reply in replies:
+        if isinstance(reply, BaseException):
+            raise reply
+
+
+def answer_prompt(config: BenchmarkConfig, default: str, fields: Collection[str]) -> Prompt | None:
+    """The prompt of the answering model; None if no model answers.
+
+    Args:
+        config: The run.
+        default: Name of the benchmark's own prompt.
+        fields: See `load_prompt`.
+
+    Raises:
+        DeltaMemError: If there is no such prompt or it does not fit.
+    """
+    return load_prompt(config.answer.prompt or default, fields) if config.answer.answerer == "llm" else None
+
+
+def make_answerer(
+    config: BenchmarkConfig, models: Models, embedder: Embedder, default_prompt: str, fields: Collection[str]
+) -> Answerer | None:
+    """The answerer that the configuration asks for; None if nothing is answered.
+
+    Args:
+        config: The run.
+        models: From `open_models` of the same configuration.
+        embedder: Of the extractive answerer.
+        default_prompt: Name of the benchmark's own prompt.
+        fields: Of the prompt: ``context``, ``question``, and ``options`` for multiple choice.
+
+    Raises:
+        DeltaMemError: If the prompt does not exist or does not fit.
+    """
+    if config.answer.answerer == "none":
+        return None
+    prompt = answer_prompt(config, default_prompt, fields)
+    if prompt is None:
+        return ExtractiveAnswerer(embedder, with_time=config.with_time)
+    if models.answer is None:
+        raise DeltaMemError("the answerer needs a model; expected answer.model=<name>")
+    return LLMAnswerer(
+        models.answer,
+        prompt,
+        temperature=config.answer.temperature,
+        max_tokens=config.answer.max_tokens,
+        seed=config.seed,
+        with_time=config.with_time,
+    )
+
+
+def make_judge(
+    config: BenchmarkConfig,
+    models: Models,
+    name: str,
+    prompt: Prompt,
+    labels: Sequence[str],
+    flags: Mapping[str, Sequence[str]] | None = None,
+) -> LLMJudge:
+    """A judge on the judging model.
+
+    Args:
+        config: The run; it must be judged.
+        models: From `open_models` of the same configuration.
+        name: Of the judge.
+        prompt: Of the judge, from `load_prompt`.
+        labels: See `LLMJudge`.
+        flags: See `LLMJudge`.
+
+    Raises:
+        DeltaMemError: If no model judges.
+    """
+    if models.judge is None:
+        raise DeltaMemError(f"the {name} judge needs a model; expected judge.model=<name>")
+    return LLMJudge(
+        name,
+        models.judge,
+        prompt,
+        labels,
+        flags=flags,
+        temperature=config.judge.temperature,
+        max_tokens=config.judge.max_tokens,
+        seed=config.seed,
+        attempts=config.judge.attempts,
+    )
+
+
+def _widest(settings: Collection[ModelSettings]) -> ModelSettings:
+    """Settings for a client that several parts share: the most of what each allows."""
+    first = next(iter(settings))
+    limits = {name: max(getattr(one, name) for one in settings) for name in ("slots", "timeout", "max_retries")}
+    return first.model_copy(update=limits)

@@ -1,0 +1,631 @@
+"""PersonaMem's files: questions, shared contexts, and the history that each question sees."""
+
+from __future__ import annotations
+
+import ast
+import csv
+import hashlib
+import io
+import json
+import re
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from itertools import accumulate, pairwise
+from pathlib import Path
+from typing import Annotated, Any, Literal, NamedTuple
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PositiveInt, TypeAdapter, ValidationError
+
+from deltamem.errors import DeltaMemError
+from eval.config import BenchmarkConfig
+from eval.data import PERSONAMEM_CONTEXTS, PERSONAMEM_QUESTIONS, require
+from eval.systems.base import DialogueSession, DialogueTurn, StoreKey
+
+SystemMessages = Literal["keep", "drop"]
+
+
+class PersonaMemConfig(BenchmarkConfig):
+    """All keys of the command.
+
+    Attributes:
+        data: Folder with both files of the 32k release.
+        questions: The questions file instead.
+        contexts: The contexts file instead.
+        k: Passages that a question is searched for.
+        cutoffs: The k of recall@k; at most `k`.
+        system_messages: Whether the persona text that opens each session is fed to the memory.
+    """
+
+    questions: Path | None
+    contexts: Path | None
+    k: PositiveInt
+    cutoffs: Annotated[list[PositiveInt], Field(min_length=1)]
+    system_messages: SystemMessages
+
+    @property
+    def judged(self) -> bool:
+        """Never: an answer is a letter, which is right or not, so ``judge`` means nothing here."""
+        return False
+
+    @property
+    def runs(self) -> int:
+        """Answers to each question; one if the answerer says the same every time."""
+        return self.answer.runs if self.answer.answerer == "llm" else 1
+
+    def check(self) -> None:
+        """Refuse values that do not fit each other.
+
+        Raises:
+            DeltaMemError: If recall is asked for deeper than is searched, or the folder of the data is a file.
+        """
+        if max(self.cutoffs) > self.k:
+            raise DeltaMemError(f"cutoffs has {max(self.cutoffs)}, but only k={self.k} passages are searched for")
+        if self.data is not None and not self.data.is_dir():
+            raise DeltaMemError(
+                f"data={self.data} is not a folder; expected one with {Path(PERSONAMEM_QUESTIONS.path).name} and "
+                f"{Path(PERSONAMEM_CONTEXTS.path).name}, or questions=<file> and contexts=<file>"
+            )
+
+    def files(self) -> tuple[Path, Path]:
+        """Where questions and contexts are.
+
+        Raises:
+            DeltaMemError: If one is neither named nor found; says what to fetch.
+        """
+        questions, contexts = self.questions, self.contexts
+        if self.data is not None:
+            questions = questions or self.data / Path(PERSONAMEM_QUESTIONS.path).name
+            contexts = contexts or self.data / Path(PERSONAMEM_CONTEXTS.path).name
+        return questions or require(PERSONAMEM_QUESTIONS), contexts or require(PERSONAMEM_CONTEXTS)
+
+    def personamem_making(self) -> dict[str, Any]:
+        """What decides the records: the shared keys that mean something here, and those of this benchmark."""
+        shared = self.making()
+        del shared["judge"]
+        return shared | {"k": self.k, "system_messages": self.system_messages}
+
+
+TOLERANCE = 0.05
+"""How far outside a block, as a share of the prefix, the reference may seem to be; tokens are estimated from characters."""
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """The part of a session that a prefix holds.
+
+    Attributes:
+        start: Index of its first message.
+        stop: Index after its last message.
+        agrees: Whether the distance in tokens points to it too.
+    """
+
+    start: int
+    stop: int
+    agrees: bool
+
+
+def session_starts(messages: Sequence[Message]) -> list[int]:
+    """Where the sessions of a context begin: at its first message and at system messages, of several in a row the first."""
+    return [0] + [
+        index
+        for index, (before, message) in enumerate(pairwise(messages), start=1)
+        if message.role == "system" and before.role != "system"
+    ]
+
+
+def referenced_block(messages: Sequence[Message], question: Question) -> Block | None:
+    """The block that a question refers to.
+
+    Args:
+        messages: The whole context.
+        question: Its end index is within the context.
+
+    Returns:
+        The block, cut off where the prefix ends; None if the distance points to none.
+    """
+    starts = session_starts(messages)
+    asked_in = []
+    if question.end >= len(messages) - 1:
+        asked_in.append(len(starts))
+    if question.end < len(messages):
+        asked_in.append(bisect_right(starts, question.end) - 1)
+    bounds = [*starts, len(messages)]
+    blocks = [
+        (bounds[number], min(bounds[number + 1], question.end))
+        for block in asked_in
+        if 0 <= (number := block - question.blocks_back) < len(starts) and bounds[number] < question.end
+    ]
+    if not blocks:
+        return None
+    offsets = [0, *accumulate(len(message.content) for message in messages[: question.end])]
+    share = 1 - question.tokens_back / question.tokens if question.tokens > 0 else -1.0
+    position = share * offsets[-1]
+    for start, stop in blocks:
+        outside = max(offsets[start] - position, position - offsets[stop], 0)
+        if outside <= TOLERANCE * offsets[-1]:
+            return Block(start, stop, agrees=True)
+    start, stop = blocks[0]
+    return Block(start, stop, agrees=False)
+
+
+LABELS = {
+    "provide_preference_aligned_recommendations": "Pref-Rec",
+    "recalling_the_reasons_behind_previous_updates": "Recall-Reason",
+    "revisit_reasons_behind_preference_updates": "Recall-Reason",
+    "suggest_new_ideas": "New-Ideas",
+    "track_full_preference_evolution": "Pref-Evol",
+    "track_full_preference_updates": "Pref-Evol",
+    "recall_user_shared_facts": "Recall-User",
+    "generalizing_to_new_scenarios": "Gen-New",
+    "generalize_to_new_scenarios": "Gen-New",
+    "recalling_facts_mentioned_by_the_user": "Recall-Facts",
+    "acknowledge_latest_user_preferences": "Latest-Pref",
+}
+"""Short names of the types, in the order of the paper's table. Papers tell the two ``recall`` types of 32k apart."""
+
+COUNTS_32K = {
+    "provide_preference_aligned_recommendations": 55,
+    "recalling_the_reasons_behind_previous_updates": 99,
+    "suggest_new_ideas": 93,
+    "track_full_preference_evolution": 139,
+    "recall_user_shared_facts": 129,
+    "generalizing_to_new_scenarios": 57,
+    "recalling_facts_mentioned_by_the_user": 17,
+}
+"""Questions of each type in the 32k release; 589 in all."""
+
+TOTALS = {2_727: "128k", 2_674: "1M"}
+"""The other releases by their number of questions."""
+
+
+def size_of(types: Iterable[str]) -> str | None:
+    """Which release questions come from: ``32k``, ``128k`` or ``1M``; None if the counts are of none of them.
+
+    Args:
+        types: The type of every question.
+    """
+    counts = Counter(types)
+    return "32k" if counts == COUNTS_32K else TOTALS.get(counts.total())
+
+
+def in_order(types: Iterable[str]) -> list[str]:
+    """Each type once, as the paper's table has them; types that it does not know come last, in alphabetical order."""
+    there = set(types)
+    return [name for name in LABELS if name in there] + sorted(there - set(LABELS))
+
+
+def label(name: str) -> str:
+    """The short name of a type; the type itself if it has none."""
+    return LABELS.get(name, name)
+
+
+COLUMNS = (
+    "persona_id",
+    "question_id",
+    "question_type",
+    "topic",
+    "context_length_in_tokens",
+    "context_length_in_letters",
+    "distance_to_ref_in_blocks",
+    "distance_to_ref_in_tokens",
+    "num_irrelevant_tokens",
+    "distance_to_ref_proportion_in_context",
+    "user_question_or_message",
+    "correct_answer",
+    "all_options",
+    "shared_context_id",
+    "end_index_in_shared_context",
+)
+"""Of the questions file. Another set of columns means another benchmark: v2 and v3 share the name."""
+
+LETTERS = "abcd"
+_GOLD = re.compile(rf"\s*\(([{LETTERS}])\)\s*")
+_CONTEXT_ID = re.compile(r"[A-Za-z0-9_-]{1,128}")
+
+
+def _unicode(text: str) -> str:
+    """Refuse half of a surrogate pair, which JSON and Python literals let through but no file and no model takes."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise ValueError("the text is not valid Unicode") from error
+    return text
+
+
+class Message(BaseModel):
+    """One message of a context; its text as it is in the file, with a prefix such as ``User:``."""
+
+    model_config = ConfigDict(frozen=True)
+
+    role: Literal["system", "user", "assistant"]
+    content: Annotated[str, AfterValidator(_unicode)]
+
+
+_MESSAGES = TypeAdapter(tuple[Message, ...])
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """One row of the questions file.
+
+    Attributes:
+        row: Number of the row, from 1, without the header.
+        persona: Id of the persona.
+        type: As the file calls it; see `eval.personamem.data`.
+        text: Question or message of the user; some begin with ``User:``.
+        options: Four, each with its letter, for example ``(a) Tea.``.
+        gold: The right letter.
+        context: Id of the shared context.
+        end: How many messages of the context come before the question, as the file has it: it may be out of range.
+        blocks_back: ``distance_to_ref_in_blocks``; see `eval.personamem.data`.
+        tokens_back: ``distance_to_ref_in_tokens``, the question's own tokens included.
+        tokens: ``context_length_in_tokens``, likewise.
+    """
+
+    row: int
+    persona: str
+    type: str
+    text: str
+    options: tuple[str, ...]
+    gold: str
+    context: str
+    end: int
+    blocks_back: int
+    tokens_back: int
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class QuestionFile:
+    """The questions.
+
+    Attributes:
+        name: Name of the file.
+        sha256: Of the file.
+        rows: How many rows there are, broken ones included.
+        questions: In order.
+        problems: One sentence for each broken row.
+    """
+
+    name: str
+    sha256: str
+    rows: int
+    questions: tuple[Question, ...]
+    problems: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ContextFile:
+    """The shared contexts.
+
+    Attributes:
+        name: Name of the file.
+        sha256: Of the file.
+        contexts: Messages by id of the context.
+        problems: One sentence for each broken line.
+    """
+
+    name: str
+    sha256: str
+    contexts: Mapping[str, tuple[Message, ...]]
+    problems: tuple[str, ...]
+
+
+def load_questions(path: Path) -> QuestionFile:
+    """Read the questions.
+
+    Args:
+        path: ``questions_32k.csv`` or one of its siblings.
+
+    Raises:
+        DeltaMemError: If the file cannot be read, is no CSV file, lacks columns or has no rows.
+    """
+    data = _read(path)
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise DeltaMemError(f"{path}: not a UTF-8 text file; expected PersonaMem's questions as CSV") from error
+    reader = csv.DictReader(io.StringIO(text, newline=""))
+    try:
+        header = reader.fieldnames or ()
+        if lacking := [column for column in COLUMNS if column not in header]:
+            raise DeltaMemError(
+                f"{path}: no questions of PersonaMem v1, the header lacks {', '.join(lacking)} (expected 15 columns)"
+            )
+        questions: list[Question] = []
+        problems: list[str] = []
+        row = 0
+        for row, values in enumerate(reader, start=1):
+            try:
+                questions.append(_question(row, values))
+            except DeltaMemError as error:
+                problems.append(f"{path.name}, row {row} (line {reader.line_num}): {error}")
+    except csv.Error as error:
+        raise DeltaMemError(f"{path}, line {reader.line_num}: not a CSV file: {error}") from error
+    if not row:
+        raise DeltaMemError(f"{path}: no rows below the header")
+    return QuestionFile(path.name, hashlib.sha256(data).hexdigest(), row, tuple(questions), tuple(problems))
+
+
+def load_contexts(path: Path) -> ContextFile:
+    """Read the contexts.
+
+    Args:
+        path: ``shared_contexts_32k.jsonl`` or one of its siblings: an object with a single key on each line.
+
+    Raises:
+        DeltaMemError: If the file cannot be read, or no line of it is a context.
+    """
+    data = _read(path)
+    contexts: dict[str, tuple[Message, ...]] = {}
+    problems: list[str] = []
+    for number, line in enumerate(data.splitlines(), start=1):
+        if not line.strip():
+            continue
+        try:
+            name, messages = _context(line)
+            if name in contexts:
+                raise DeltaMemError(f"context {name} is in the file a second time; the first one counts")
+            contexts[name] = messages
+        except DeltaMemError as error:
+            problems.append(f"{path.name}, line {number}: {error}")
+    if not contexts:
+        why = f"; {problems[0]}" if problems else ""
+        raise DeltaMemError(f"{path}: no line is a context of PersonaMem{why}")
+    return ContextFile(path.name, hashlib.sha256(data).hexdigest(), contexts, tuple(problems))
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise DeltaMemError(f"{path}: {error.strerror}") from error
+
+
+def _question(row: int, values: Mapping[str | None, str | list[str] | None]) -> Question:
+    def text(column: str) -> str:
+        value = values.get(column)
+        if not isinstance(value, str) or not value.strip():
+            raise DeltaMemError(f"{column} is missing")
+        return value
+
+    def number(column: str) -> int:
+        try:
+            return int(text(column))
+        except ValueError as error:
+            raise DeltaMemError(f"{column} is {text(column)!r}, not a whole number") from error
+
+    if None in values:
+        raise DeltaMemError("more values than columns")
+    gold = _GOLD.fullmatch(text("correct_answer"))
+    if gold is None:
+        raise DeltaMemError(f"correct_answer is {text('correct_answer')!r}, not a letter such as '(c)'")
+    context = text("shared_context_id")
+    if not _CONTEXT_ID.fullmatch(context):
+        raise DeltaMemError(f"shared_context_id is {context!r}; expected letters and digits")
+    return Question(
+        row=row,
+        persona=text("persona_id").strip(),
+        type=text("question_type").strip(),
+        text=text("user_question_or_message"),
+        options=_options(text("all_options")),
+        gold=gold[1],
+        context=context,
+        end=number("end_index_in_shared_context"),
+        blocks_back=number("distance_to_ref_in_blocks"),
+        tokens_back=number("distance_to_ref_in_tokens"),
+        tokens=number("context_length_in_tokens"),
+    )
+
+
+def _options(literal: str) -> tuple[str, ...]:
+    try:
+        options = ast.literal_eval(literal)
+    except (ValueError, SyntaxError, MemoryError, RecursionError) as error:
+        raise DeltaMemError("all_options is not a list of texts as Python writes one") from error
+    fits = (
+        isinstance(options, list)
+        and len(options) == len(LETTERS)
+        and all(
+            isinstance(option, str) and option.startswith(f"({letter})")
+            for letter, option in zip(LETTERS, options, strict=True)
+        )
+    )
+    if not fits:
+        raise DeltaMemError("all_options is not a list of four texts that begin with (a), (b), (c) and (d)")
+    try:
+        _unicode("".join(options))
+    except ValueError as error:
+        raise DeltaMemError(f"all_options: {error}") from error
+    return tuple(options)
+
+
+def _context(line: bytes) -> tuple[str, tuple[Message, ...]]:
+    try:
+        record = json.loads(line)
+    except ValueError as error:
+        raise DeltaMemError("not valid JSON; the line may be cut off") from error
+    if not isinstance(record, dict) or len(record) != 1:
+        raise DeltaMemError("expected an object with one key, the id of a context")
+    ((name, messages),) = record.items()
+    try:
+        return name, _MESSAGES.validate_python(messages)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise DeltaMemError(f"context {name[:12]}, message {where or '?'}: {first['msg']}") from error
+
+
+BATCH_TURNS = 10
+"""Messages an add call, as MemOS feeds them."""
+
+FIRST_DAY = datetime(2024, 1, 1, 9)
+"""The data has no dates. Session n is dated n days after this, and its pieces one minute after the other."""
+
+_SHORT = 12
+_NAME = re.compile(r"Name:[ \t]*(\S[^\n]*)")
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A question at its place in a history.
+
+    Attributes:
+        key: Of its record.
+        question: The question.
+        session: Number of the session in which the history ends, from 0.
+        turns: How many turns the history has.
+        block: What the question refers to; None if that cannot be told.
+        evidence: Ids of the turns of that block, those that were fed and are no persona text.
+    """
+
+    key: str
+    question: Question
+    session: int
+    turns: int
+    block: Block | None
+    evidence: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A session, or a part of one, and how many messages of the context are in the store when it has been taken in."""
+
+    stop: int
+    session: DialogueSession
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """One context: a store, what it takes in, and what it is asked.
+
+    Attributes:
+        key: The store.
+        group: The persona.
+        pieces: In order, without gaps; messages that come after every question are left out.
+        asked: In the order of the questions file.
+    """
+
+    key: StoreKey
+    group: str
+    pieces: tuple[Piece, ...]
+    asked: tuple[Asked, ...]
+
+    def before(self, end: int) -> tuple[DialogueSession, ...]:
+        """What the store must hold, and nothing else, when a question with that end index is searched for."""
+        return tuple(piece.session for piece in self.pieces if piece.stop <= end)
+
+
+class Lost(NamedTuple):
+    """Why a question cannot be asked: in a word, and in a sentence."""
+
+    kind: Literal["context_missing", "end_out_of_range"]
+    reason: str
+
+
+def store_ids(contexts: Collection[str]) -> dict[str, str]:
+    """Ids of stores by ids of contexts: their first characters, if those tell the contexts apart."""
+    short = {context: context[:_SHORT] for context in contexts}
+    return short if len(set(short.values())) == len(short) else {context: context for context in contexts}
+
+
+def without_history(question: Question, contexts: ContextFile) -> Lost | None:
+    """Why a question has no history; None if it has one."""
+    messages = contexts.contexts.get(question.context)
+    if messages is None:
+        return Lost("context_missing", f"its context {question.context[:_SHORT]} is not in {contexts.name}")
+    if not 0 < question.end <= len(messages):
+        reason = f"its end index {question.end} is not within its context, which has {len(messages)} messages"
+        return Lost("end_out_of_range", reason)
+    return None
+
+
+def history(
+    store: str,
+    messages: Sequence[Message],
+    questions: Sequence[tuple[str, Question]],
+    *,
+    keep_system: bool,
+) -> History:
+    """Cut one context at all of its questions.
+
+    All questions decide the cuts, whichever of them are asked, so that a store fits every run.
+
+    Args:
+        store: Id of the store.
+        messages: The whole context.
+        questions: Key of the record and question, at least one; their end indices are within the context.
+        keep_system: Whether persona texts are fed.
+    """
+    starts = session_starts(messages)
+    ends = {question.end for _, question in questions}
+    bounds = sorted({*(start for start in starts if start < max(ends)), *ends})
+    pieces = []
+    session, part = -1, 0
+    for start, stop in pairwise(bounds):
+        session, part = (session + 1, 0) if start in starts else (session, part + 1)
+        if turns := _turns(messages, start, stop, keep_system=keep_system):
+            time = FIRST_DAY + timedelta(days=session, minutes=part)
+            pieces.append(Piece(stop, DialogueSession(f"{start}-{stop - 1}", time, turns)))
+    asked = []
+    for key, question in questions:
+        block = referenced_block(messages, question)
+        evidence = () if block is None else _turns(messages, block.start, block.stop, keep_system=False)
+        asked.append(
+            Asked(
+                key=key,
+                question=question,
+                session=sum(start < question.end for start in starts) - 1,
+                turns=len(_turns(messages, 0, question.end, keep_system=keep_system)),
+                block=block,
+                evidence=frozenset(turn.id for turn in evidence),
+            )
+        )
+    return History(StoreKey(store, _owner(messages), BATCH_TURNS), group_of(questions[0][1]), tuple(pieces), tuple(asked))
+
+
+def histories(
+    questions: Sequence[Question], contexts: Mapping[str, Sequence[Message]], *, keep_system: bool
+) -> list[History]:
+    """The history of each context, in the order in which questions name them.
+
+    Args:
+        questions: Those that have a history, see `without_history`.
+        contexts: By id.
+        keep_system: Whether persona texts are fed.
+    """
+    stores = store_ids({question.context for question in questions})
+    by_context: dict[str, list[tuple[str, Question]]] = {}
+    for question in questions:
+        by_context.setdefault(question.context, []).append((record_key(question), question))
+    return [
+        history(stores[context], contexts[context], members, keep_system=keep_system)
+        for context, members in by_context.items()
+    ]
+
+
+def record_key(question: Question) -> str:
+    """Names the record of a question: context and row of the file."""
+    return f"{question.context[:_SHORT]}/{question.row}"
+
+
+def group_of(question: Question) -> str:
+    """The persona, whose questions are resampled together."""
+    return f"persona_{question.persona}"
+
+
+def _turns(messages: Sequence[Message], start: int, stop: int, *, keep_system: bool) -> tuple[DialogueTurn, ...]:
+    return tuple(
+        DialogueTurn(str(index), messages[index].role, "", messages[index].content)
+        for index in range(start, stop)
+        if keep_system or messages[index].role != "system"
+    )
+
+
+def _owner(messages: Sequence[Message]) -> str:
+    """The name that the first persona text gives."""
+    found = _NAME.search(messages[0].content) if messages[0].role == "system" else None
+    return found[1].strip() if found else "the user"

@@ -1,0 +1,281 @@
+"""PersonaMem's scores: the official letter rule, by question type and distance."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from math import comb
+from statistics import fmean, pstdev
+from typing import Any
+
+from rich import box
+from rich.table import Table
+
+from eval.metrics import pass_at_k
+from eval.personamem.data import Asked, group_of, in_order, label
+from eval.records import PassageRecord, QuestionRecord, RecordFile
+from eval.summary import ALL, Value, answer_value, category_scores, recall_value, reciprocal_rank_value
+from eval.systems.base import Passage
+
+_OPENING = "<final_answer>"
+_CLOSING = "</final_answer>"
+_IN_PARENTHESES = re.compile(r"\(([a-d])\)")
+_ALONE = re.compile(r"\b([a-d])\b")
+
+
+def chosen_letters(text: str) -> frozenset[str]:
+    """The letters that an answer settles on: those after the last ``<final_answer>``, or in all of it without that tag.
+
+    Letters in parentheses count; only if there are none do letters that stand alone. The article "a" is such a letter.
+
+    Args:
+        text: The whole answer.
+
+    Returns:
+        Letters from a to d; empty if the answer names none.
+    """
+    settled = text.strip()
+    if _OPENING in settled:
+        settled = settled.rpartition(_OPENING)[2].strip()
+    return _letters(settled.removesuffix(_CLOSING))
+
+
+def is_correct(text: str, gold: str) -> bool:
+    """Whether an answer names the right option and no other, where it settles or in all of it.
+
+    Args:
+        text: The whole answer.
+        gold: The right letter, ``c`` or ``(c)``.
+    """
+    right = {gold.lower().strip("() ")}
+    return chosen_letters(text) == right or _letters(text) == right
+
+
+def _letters(text: str) -> frozenset[str]:
+    lowered = text.lower()
+    return frozenset(_IN_PARENTHESES.findall(lowered) or _ALONE.findall(lowered))
+
+
+def question_record(asked: Asked) -> QuestionRecord:
+    """The record of a question before it is searched for.
+
+    Its evidence is the referenced block as one thing, so that recall at k tells whether any passage comes from it.
+    """
+    question, block = asked.question, asked.block
+    notes = []
+    if block is None:
+        notes.append(f"a distance of {question.blocks_back} blocks points to no session before the question")
+    elif not block.agrees:
+        notes.append(f"distances of {question.blocks_back} blocks and {question.tokens_back} tokens do not fit each other")
+    return QuestionRecord(
+        key=asked.key,
+        group=group_of(question),
+        category=question.type,
+        question=question.text,
+        gold=question.gold,
+        evidence=(f"messages {block.start}-{block.stop - 1}",) if block is not None and asked.evidence else (),
+        session=asked.session,
+        notes=tuple(notes),
+    )
+
+
+def block_rank(asked: Asked, found: Sequence[Passage]) -> tuple[int | None, ...]:
+    """The rank, from 1, of the first passage that comes from the referenced block; None if there is none.
+
+    Empty if the system tells of no passage where it comes from.
+    """
+    if found and not any(passage.sources for passage in found):
+        return ()
+    hits = (rank for rank, passage in enumerate(found, start=1) if not asked.evidence.isdisjoint(passage.sources))
+    return (next(hits, None),)
+
+
+def precision_value(
+    asked: Mapping[str, Asked], passages: RecordFile[PassageRecord], k: int
+) -> Callable[[QuestionRecord], float | None]:
+    """Share of the first `k` passages that come from the referenced block; None where there is no rank or no passage."""
+
+    def value(record: QuestionRecord) -> float | None:
+        if not record.ranks or record.error is not None or not record.retrieved:
+            return None
+        evidence = asked[record.key].evidence
+        found = [passages.get(found.passage) for found in record.retrieved[:k]]
+        return sum(kept is not None and not evidence.isdisjoint(kept.sources) for kept in found) / len(found)
+
+    return value
+
+
+CORRECT = "correct"
+"""The score of an answer: 1 if it names the right letter and no other, else 0. An answer without a letter is wrong."""
+
+
+def score_answer(record: QuestionRecord, text: str) -> dict[str, float]:
+    """The scores of one answer."""
+    return {CORRECT: float(is_correct(text, record.gold or ""))}
+
+
+def run_scores(
+    questions: Sequence[QuestionRecord],
+    asked: Mapping[str, Asked],
+    passages: RecordFile[PassageRecord],
+    *,
+    runs: int,
+    cutoffs: Sequence[int],
+    resamples: int,
+    seed: int,
+) -> dict[str, dict[str, Any]]:
+    """All scores by metric and type, with intervals by bootstrap of the personas.
+
+    Args:
+        questions: The records.
+        asked: The questions that have a history, by key.
+        passages: What was found.
+        runs: Answers to each question.
+        cutoffs: The k of recall.
+        resamples: Bootstrap draws.
+        seed: Of the draws.
+
+    Returns:
+        ``accuracy`` (mean over the runs), ``accuracy_run_n``, ``pass@n`` for several runs; ``recall@k`` and
+        ``precision@k`` of the referenced block, ``mrr``, and the same for turns drawn at random (``random_...``), unless the
+        system tells of no passage where it comes from.
+    """
+    values: dict[str, Value] = {"accuracy": answer_value(CORRECT)}
+    if runs > 1:
+        values |= {f"accuracy_run_{run + 1}": _of_run(run) for run in range(runs)}
+        values |= {f"pass@{k}": _pass_value(k) for k in range(1, runs + 1)}
+    if not len(passages) or any(passage.sources for passage in passages):
+        for k in sorted(set(cutoffs)):
+            values |= {
+                f"recall@{k}": recall_value(k),
+                f"random_recall@{k}": _where_ranked(lambda one, k=k: random_recall(one, k), asked),  # type: ignore[misc]
+                f"precision@{k}": precision_value(asked, passages, k),
+            }
+        values["random_precision"] = _where_ranked(random_precision, asked)
+        values["mrr"] = reciprocal_rank_value
+    order = in_order(record.category for record in questions)
+    scores = {
+        name: category_scores(questions, value, resamples=resamples, seed=seed, order=order)
+        for name, value in values.items()
+    }
+    return {name: by_type for name, by_type in scores.items() if any(by_type.values())}
+
+
+def spread_over_runs(questions: Sequence[QuestionRecord], runs: int) -> dict[str, dict[str, Any]]:
+    """The protocol's figures: accuracy of each run over all questions that it answered, their mean and standard deviation.
+
+    Args:
+        questions: The records.
+        runs: Answers to each question.
+
+    Returns:
+        By type and for ``all``: ``per_run``, ``mean`` and ``std`` (of the population of runs); types in which some run
+        answered nothing are left out.
+    """
+    spread = {}
+    for name in [*in_order(record.category for record in questions), ALL]:
+        members = [record for record in questions if name in (ALL, record.category)]
+        by_run = [[value for record in members if (value := _of_run(run)(record)) is not None] for run in range(runs)]
+        if all(by_run):
+            per_run = [fmean(values) for values in by_run]
+            spread[name] = {"per_run": per_run, "mean": fmean(per_run), "std": pstdev(per_run)}
+    return spread
+
+
+def letters_named(questions: Sequence[QuestionRecord]) -> dict[str, int]:
+    """How many answers name one letter, several, or none, where they settle."""
+    names = ("none", "one", "several", "several", "several")
+    texts = [answer.text for record in questions for answer in record.answers if answer.text is not None]
+    counts = Counter(names[len(chosen_letters(text))] for text in texts)
+    return {name: counts[name] for name in ("one", "several", "none")}
+
+
+def random_precision(asked: Asked) -> float:
+    """Share of a question's history that lies in the block: the precision of turns that are drawn at random."""
+    return len(asked.evidence) / asked.turns
+
+
+def random_recall(asked: Asked, k: int) -> float:
+    """Chance that any of `k` turns lies in the block, if they are drawn at random from the history, none twice."""
+    drawn = min(k, asked.turns)
+    return 1 - comb(asked.turns - len(asked.evidence), drawn) / comb(asked.turns, drawn)
+
+
+def _where_ranked(chance: Callable[[Asked], float], asked: Mapping[str, Asked]) -> Value:
+    return lambda record: chance(asked[record.key]) if record.ranks and record.error is None else None
+
+
+def _of_run(run: int) -> Value:
+    return lambda record: record.answers[run].scores.get(CORRECT) if run < len(record.answers) else None
+
+
+def _pass_value(k: int) -> Value:
+    """Chance that one of `k` answers is right, of questions with at least as many."""
+
+    def value(record: QuestionRecord) -> float | None:
+        scores = [answer.scores[CORRECT] for answer in record.answers if CORRECT in answer.scores]
+        return pass_at_k(len(scores), sum(map(int, scores)), k) if len(scores) >= k else None
+
+    return value
+
+
+def table(summary: Mapping[str, Any]) -> Table:
+    """Accuracy and recall by type of question, and over all questions."""
+    scores, spread = summary["scores"], summary["accuracy_over_runs"]
+    counts = summary["questions"]["by_category"]
+    view = Table(
+        box=box.SIMPLE_HEAD,
+        collapse_padding=True,
+        pad_edge=False,
+        title=f"{summary['benchmark']}, {summary['system']} ({summary['mode']}): in %",
+        caption=_caption(summary),
+    )
+    view.add_column("questions")
+    for name, count in counts.items():
+        view.add_column(f"{label(name).replace('-', '-' + chr(10))}\n{count}", justify="right")
+    view.add_column(f"Over-\nall\n{sum(counts.values())}", justify="right")
+    columns = [*counts, ALL]
+    for metric in _metrics(scores):
+        view.add_row(_title(metric), *(_cell(scores[metric].get(name)) for name in columns))
+        if metric == "accuracy" and len(spread.get(ALL, {}).get("per_run", ())) > 1:
+            view.add_row("std over runs", *(_std(spread.get(name)) for name in columns))
+    return view
+
+
+def _metrics(scores: Mapping[str, Any]) -> list[str]:
+    """Accuracy first, then retrieval, what chance would give right below; the rest is left to the summary."""
+    precisions = [name for name in scores if name.startswith("precision@")]
+    hidden = {"pass@1", *precisions[:-1]}
+    return [name for name in scores if not name.startswith("accuracy_run") and name not in hidden]
+
+
+def _title(metric: str) -> str:
+    return {"mrr": "MRR"}.get(metric, metric.replace("random_", " at random: "))
+
+
+def _cell(interval: Mapping[str, float] | None) -> str:
+    if interval is None:
+        return "-"
+    return f"{100 * interval['estimate']:.1f}\n[dim]{100 * interval['low']:.0f}-{100 * interval['high']:.0f}[/dim]"
+
+
+def _std(spread: Mapping[str, float] | None) -> str:
+    return "-" if spread is None else f"{100 * spread['std']:.1f}"
+
+
+def _caption(summary: Mapping[str, Any]) -> str:
+    protocol, letters = summary["protocol"], summary["letters_named"]
+    blocks = summary["referenced_block"]
+    runs = "mean of {} answers".format(protocol["runs"]) if protocol["runs"] > 1 else "one answer"
+    lines = [
+        f"Top {protocol['k']}; accuracy: {runs} a question, guessing gives 25.",
+        "Below each figure its 95% interval (bootstrap over personas).",
+    ]
+    if "mrr" in summary["scores"]:
+        lines.insert(1, "Recall and precision: passages of the session that the question refers to.")
+        if unsure := blocks["they_do_not"] + blocks["none"]:
+            lines.insert(2, f"Which session that is, is not sure for {unsure} questions.")
+    if letters["several"] or letters["none"]:
+        lines.append(f"{letters['several']} answers name several letters, {letters['none']} none: they count as wrong.")
+    return "\n".join(lines)

@@ -1,0 +1,426 @@
+"""One record a question: what is on disk of a run, and how it is found again."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+from collections.abc import Callable, Iterator, Mapping
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Generic, Literal, Self, TypeVar
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from deltamem.errors import DeltaMemError
+from deltamem.runs import atomic_writer
+from eval.systems.base import Ingested, Passage, Usage
+
+MemoryType = Literal["Persona Memory", "Event Memory", "Relationship Memory"]
+MemorySource = Literal["primary", "system", "secondary", "interference"]
+
+MAKING_FILE = "making.json"
+
+_SAID_FIRST = ("benchmark", "system")
+"""Where these differ, so does much else, which would say less."""
+
+
+def check_run_config(folder: Path, making: Mapping[str, Any]) -> None:
+    """Make sure that a folder holds records that were made with the same settings, or none yet; then note the settings.
+
+    Args:
+        folder: The output folder; made if it does not exist.
+        making: All that decides the records; JSON values.
+
+    Raises:
+        DeltaMemError: If other settings were noted; names the first that differs.
+        OSError: If the folder cannot be written.
+    """
+    path = folder / MAKING_FILE
+    now = json.loads(json.dumps(making))
+    if path.exists():
+        try:
+            before = json.loads(path.read_bytes())
+        except ValueError as error:
+            raise DeltaMemError(f"{path}: not valid JSON") from error
+        for key in sorted({*now, *before}, key=lambda key: (key not in _SAID_FIRST, key)):
+            if now.get(key) != before.get(key):
+                raise DeltaMemError(
+                    f"{folder} holds results that were made with {key} = {before.get(key)!r}, not {now.get(key)!r}; "
+                    "choose another out=... or remove the folder"
+                )
+        return
+    folder.mkdir(parents=True, exist_ok=True)
+    with atomic_writer(path) as file:
+        json.dump(now, file, indent=2)
+
+
+Record = TypeVar("Record", bound=BaseModel)
+
+
+class RecordFile(Generic[Record]):
+    """Records by key; a later record replaces an earlier one of the same key. One run at a time may have it open."""
+
+    def __init__(self, path: Path, model: type[Record], key: Callable[[Record], str]) -> None:
+        """Open the file, or begin one.
+
+        Args:
+            path: The file; its folder is made. A last line that a killed process left incomplete is removed.
+            model: What a line holds.
+            key: Names a record.
+
+        Raises:
+            DeltaMemError: If a line is not a record (names file and line), or another run has the file open.
+            OSError: If the file cannot be read or written.
+        """
+        self.path = path
+        self._key = key
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._file = path.open("a", encoding="utf-8")
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # the kernel ends it with the process
+            self._records, whole = _read(path, model, key)
+            if whole < path.stat().st_size:
+                self._file.truncate(whole)
+        except BlockingIOError:
+            self._file.close()
+            raise DeltaMemError(
+                f"{path}: another run is writing it; wait for it, end it, or choose another out=..."
+            ) from None
+        except BaseException:
+            self._file.close()
+            raise
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    def __iter__(self) -> Iterator[Record]:
+        return iter(self._records.values())
+
+    def __contains__(self, key: str) -> bool:
+        return key in self._records
+
+    def get(self, key: str) -> Record | None:
+        """The last record of a key."""
+        return self._records.get(key)
+
+    def add(self, record: Record) -> None:
+        """Append a record; when this returns the operating system has it."""
+        self._file.write(record.model_dump_json(exclude_defaults=True) + "\n")
+        self._file.flush()
+        self._records[self._key(record)] = record
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+    def __enter__(self) -> RecordFile[Record]:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+
+def read_records(path: Path, model: type[Record], key: Callable[[Record], str]) -> dict[str, Record]:
+    """Read a file of records and leave it as it is; a run may still be writing it.
+
+    Args:
+        path: The file. An incomplete last line is passed over.
+        model: What a line holds.
+        key: Names a record.
+
+    Returns:
+        The last record of each key, keys in the order in which they first occur.
+
+    Raises:
+        DeltaMemError: If a line is not a record; names file and line.
+        OSError: If the file cannot be read.
+    """
+    return _read(path, model, key)[0]
+
+
+def _read(path: Path, model: type[Record], key: Callable[[Record], str]) -> tuple[dict[str, Record], int]:
+    """The records, and how many bytes the whole lines have."""
+    data = path.read_bytes()
+    whole = data[: data.rfind(b"\n") + 1]
+    records: dict[str, Record] = {}
+    for number, line in enumerate(whole.splitlines(), start=1):
+        try:
+            record = model.model_validate_json(line)
+        except ValidationError as error:
+            first = error.errors()[0]
+            where = ".".join(str(part) for part in first["loc"])
+            why = f"{where}: {first['msg']}" if where else first["msg"]
+            raise DeltaMemError(f"{path}, line {number}: cannot be read as a record of a run ({why})") from error
+        records[key(record)] = record
+    return records, len(whole)
+
+
+class _Record(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Cost(_Record):
+    """What calls of one kind came to; see `eval.systems.base.Usage`.
+
+    Attributes:
+        calls: Answers obtained, cached ones included; repeats after a failure are not counted.
+        cached: How many of them the response cache gave.
+        prompt_tokens: Tokens read.
+        completion_tokens: Tokens written.
+        searches: Queries of a system to its own memory.
+        seconds: Wall time.
+    """
+
+    calls: int = 0
+    cached: int = 0
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    searches: int = 0
+    seconds: float = 0.0
+
+    @classmethod
+    def of(cls, usage: Usage, seconds: float) -> Self:
+        """The cost of some usage."""
+        return cls(
+            calls=usage.calls,
+            cached=usage.cached,
+            prompt_tokens=usage.prompt_tokens,
+            completion_tokens=usage.completion_tokens,
+            searches=usage.searches,
+            seconds=round(seconds, 4),
+        )
+
+    def __add__(self, other: Cost) -> Cost:
+        return Cost(**{name: getattr(self, name) + getattr(other, name) for name in Cost.model_fields})
+
+
+class IngestRecord(_Record):
+    """What became of one session in one store; one line of ``sessions.jsonl``.
+
+    Attributes:
+        store: Id of the store.
+        owner: Whose memory it is.
+        session: Id of the session.
+        number: Its position among the sessions of the store, from 0.
+        outcome: ``applied``; ``unreadable`` if no answer of the model could be understood; ``failed`` if something broke.
+        memories: Texts that were added or rewritten; None for systems that extract nothing.
+        operations: Changes by kind.
+        violations: Departures from the system's protocol, by name.
+        cost: What it cost; nothing for a session that failed.
+        cost_lost: Whether its cost is not known, because the process was killed before it could be noted.
+        parts: Into how many parts it was split because it was too long for the system's model.
+        late: Whether later sessions were taken in before this one (it had failed, and was tried again by a later run).
+        reason: Why it failed.
+    """
+
+    store: str
+    owner: str
+    session: str
+    number: int
+    outcome: Literal["applied", "unreadable", "failed"]
+    memories: tuple[str, ...] | None = None
+    operations: dict[str, int] = {}
+    violations: dict[str, int] = {}
+    cost: Cost = Cost()
+    cost_lost: bool = False
+    parts: int = 1
+    late: bool = False
+    reason: str | None = None
+
+    @property
+    def key(self) -> str:
+        """Names the record: store and session."""
+        return f"{self.store}/{self.session}"
+
+    @classmethod
+    def of(
+        cls, store: str, owner: str, session: str, number: int, ingested: Ingested, seconds: float, *, late: bool
+    ) -> Self:
+        """The record of a session that was taken in."""
+        return cls(
+            store=store,
+            owner=owner,
+            session=session,
+            number=number,
+            outcome="applied" if ingested.readable else "unreadable",
+            memories=ingested.memories,
+            operations=dict(ingested.operations),
+            violations=dict(ingested.violations),
+            cost=Cost.of(ingested.usage, seconds),
+            parts=ingested.parts,
+            late=late,
+        )
+
+
+class PassageRecord(_Record):
+    """A passage that was found for some question; one line of ``passages.jsonl``. See `eval.systems.base.Passage`.
+
+    Attributes:
+        id: Hash of the rest; questions name passages by it, because many questions find the same.
+        store: The store that it comes from.
+        text: What is remembered.
+        time: Its time.
+        sources: Ids of the turns that it comes from.
+    """
+
+    id: str
+    store: str
+    text: str
+    time: datetime | None = None
+    sources: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, passage: Passage, store: str) -> Self:
+        """The record of a passage."""
+        content = json.dumps([store, passage.text, str(passage.time), passage.sources], ensure_ascii=False)
+        name = hashlib.sha256(content.encode("utf-8", "surrogatepass")).hexdigest()[:16]
+        return cls(id=name, store=store, text=passage.text, time=passage.time, sources=passage.sources)
+
+
+class Found(_Record):
+    """That a passage was found.
+
+    Attributes:
+        passage: Id of the `PassageRecord`.
+        similarity: To the query; None if the system does not tell.
+    """
+
+    passage: str
+    similarity: float | None = None
+
+
+class Verdict(_Record):
+    """What a judge said about one answer.
+
+    Attributes:
+        label: One of the labels of the judge; None if the judge failed.
+        flags: Further answers of the judge, for judges that are asked for more than a label.
+        reason: The judge's own words.
+        error: Why there is no label. A failure is never a zero: the answer has no verdict from this judge.
+        cost: All attempts.
+    """
+
+    label: str | None
+    flags: dict[str, str] = {}
+    reason: str = ""
+    error: str | None = None
+    cost: Cost = Cost()
+
+
+class AnswerRecord(_Record):
+    """One answer to a question.
+
+    Attributes:
+        text: What the answerer said; None if it failed.
+        scores: Lexical scores, and for multiple choice ``correct``.
+        verdicts: By name of the judge.
+        error: Why there is no answer.
+        cost: Of the answer, without the judges.
+    """
+
+    text: str | None
+    scores: dict[str, float] = {}
+    verdicts: dict[str, Verdict] = {}
+    error: str | None = None
+    cost: Cost = Cost()
+
+
+class QuestionRecord(_Record):
+    """One question; one line of ``questions.jsonl``.
+
+    Attributes:
+        key: Unique in the run, by position and not by text, for example ``conv-26/17``.
+        group: What is resampled together: conversation, user, persona.
+        category: Name of the category or type.
+        question: As it was asked.
+        gold: The reference answer; None if there is none.
+        evidence: What holds the answer: ids of turns, or texts of memory points.
+        session: Number of the session after which it was asked, from 0; None if after all.
+        retrieved: What the system found, best first; with several stores, one store after the other.
+        ranks: Ranks from 1 at which each evidence was found, in the order of `evidence`; None where it was not.
+        shown: How many passages fitted the budget of context tokens.
+        context_tokens: Estimated tokens of the context that was shown.
+        search_seconds: Wall time of the search, all stores together.
+        answers: One for each answer run; empty if no answerer was asked.
+        notes: What is unusual about the question in the data, for example evidence that names no turn.
+        error: Why the question could not be asked or searched for.
+    """
+
+    key: str
+    group: str
+    category: str
+    question: str
+    gold: str | None = None
+    evidence: tuple[str, ...] = ()
+    session: int | None = None
+    retrieved: tuple[Found, ...] = ()
+    ranks: tuple[int | None, ...] = ()
+    shown: int = 0
+    context_tokens: int = 0
+    search_seconds: float = 0.0
+    answers: tuple[AnswerRecord, ...] = ()
+    notes: tuple[str, ...] = ()
+    error: str | None = None
+
+    @property
+    def complete(self) -> bool:
+        """Whether nothing failed, so that a later run need not ask again."""
+        return self.error is None and not any(
+            answer.error or any(verdict.error for verdict in answer.verdicts.values()) for answer in self.answers
+        )
+
+
+PointKind = Literal["integrity", "accuracy", "update"]
+
+
+class PointRecord(BaseModel):
+    """One memory point of the benchmark, or one extracted memory.
+
+    Every point has exactly one record, of kind ``update`` or ``integrity`` (PROTOCOLS 2.5, routing); every extracted memory
+    has one of kind ``accuracy``.
+
+    Attributes:
+        key: Unique in the run: user, session and position, for example ``<uuid>/S4/p7``; ``m`` for extracted memories.
+        kind: Which judge it is for.
+        user: Whose it is; what is resampled together.
+        session: Number of the session, from 0.
+        text: The point, or the extracted memory.
+        memory_type: Of a point.
+        source: Of a point; ``interference`` must not be remembered.
+        importance: Of a point.
+        is_update: Whether the point replaces older ones.
+        searched: Whether the memory was searched for the point.
+        retrieved: What was found, best first.
+        turns: Ids of the turns that a searched point comes from; empty if none could be told.
+        rank: Rank from 1 of the first passage that holds a searched point; None if none does, or if ranks mean nothing.
+        search_seconds: Wall time of the search.
+        verdict: None if no judge was asked: offline, or a system that extracts nothing.
+        notes: What is unusual about the record.
+        error: Why the memory could not be searched or the session not be taken in.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    key: str
+    kind: PointKind
+    user: str
+    session: int
+    text: str
+    memory_type: MemoryType | None = None
+    source: MemorySource | None = None
+    importance: float | None = None
+    is_update: bool = False
+    searched: bool = False
+    retrieved: tuple[Found, ...] = ()
+    turns: tuple[str, ...] = ()
+    rank: int | None = None
+    search_seconds: float = 0.0
+    verdict: Verdict | None = None
+    notes: tuple[str, ...] = ()
+    error: str | None = None
+
+    @property
+    def complete(self) -> bool:
+        """Whether nothing failed, so that a later run need not judge it again; True also for what no judge was asked."""
+        return self.error is None and (self.verdict is None or self.verdict.error is None)

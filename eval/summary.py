@@ -1,0 +1,365 @@
+"""The summary of a run: scores with counts and intervals, costs, warnings."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from deltamem.runs import atomic_writer, config_hash, git_commit, versions
+from eval.config import BenchmarkConfig
+from eval.metrics import RESAMPLES, Interval, bootstrap_interval, recall_at, reciprocal_rank, wilson_interval
+from eval.records import AnswerRecord, Cost, IngestRecord, QuestionRecord, Verdict
+
+Value = Callable[[QuestionRecord], float | None]
+
+ALL = "all"
+"""Name of the row of all pooled categories."""
+
+GOOD_LABELS = frozenset({"correct", "abstained"})
+"""Labels of judges that count as 1, in lower case; any other label counts as 0."""
+
+
+def verdict_value(judge: str) -> Value:
+    """Share of the answer runs that a judge found right, of those with a verdict."""
+
+    def value(record: QuestionRecord) -> float | None:
+        verdicts = [answer.verdicts[judge] for answer in record.answers if judge in answer.verdicts]
+        return _mean(verdict.label.lower() in GOOD_LABELS for verdict in verdicts if verdict.label is not None)
+
+    return value
+
+
+def answer_value(score: str) -> Value:
+    """Mean of a lexical score over the answer runs that have it."""
+
+    def value(record: QuestionRecord) -> float | None:
+        return _mean(answer.scores[score] for answer in record.answers if score in answer.scores)
+
+    return value
+
+
+def recall_value(k: int) -> Value:
+    """Share of the evidence among the first `k` passages; None for questions without evidence."""
+
+    def value(record: QuestionRecord) -> float | None:
+        return recall_at(record.ranks, k) if record.ranks and record.error is None else None
+
+    return value
+
+
+def reciprocal_rank_value(record: QuestionRecord) -> float | None:
+    """One over the rank of the first evidence that was found; None for questions without evidence."""
+    return reciprocal_rank(record.ranks) if record.ranks and record.error is None else None
+
+
+def category_scores(
+    questions: Sequence[QuestionRecord],
+    value: Value,
+    *,
+    resamples: int = RESAMPLES,
+    seed: int = 0,
+    pooled: Collection[str] | None = None,
+    order: Sequence[str] = (),
+) -> dict[str, dict[str, float | int] | None]:
+    """Mean by category and over all questions, each with a 95% interval.
+
+    The interval is a bootstrap of groups (conversations, users, personas). Where all questions are of one group it is
+    Wilson's for values that are 0 or 1, and a bootstrap of questions for others: it then says nothing of other groups.
+
+    Args:
+        questions: The records.
+        value: What a question is worth, None to leave it out.
+        resamples: Bootstrap draws.
+        seed: Seed of the draws.
+        pooled: Categories that count for ``all``; None means every one.
+        order: Categories in the order of the benchmark; others follow as they occur.
+
+    Returns:
+        `eval.metrics.Interval` as a dictionary by category and for ``all``; None where no question has a value.
+    """
+    valued = [(record, worth) for record in questions if (worth := value(record)) is not None]
+    present = {record.category for record in questions}
+    names = [name for name in order if name in present]
+    names += dict.fromkeys(record.category for record in questions if record.category not in names)
+    scores = {
+        name: _interval([pair for pair in valued if pair[0].category == name], resamples=resamples, seed=seed)
+        for name in names
+    }
+    everything = [pair for pair in valued if pooled is None or pair[0].category in pooled]
+    scores[ALL] = _interval(everything, resamples=resamples, seed=seed)
+    return {name: None if interval is None else interval.as_dict() for name, interval in scores.items()}
+
+
+def _interval(valued: Sequence[tuple[QuestionRecord, float]], *, resamples: int, seed: int) -> Interval | None:
+    values = [worth for _, worth in valued]
+    groups = [record.group for record, _ in valued]
+    if len(set(groups)) == 1:
+        if set(values) <= {0.0, 1.0}:
+            return wilson_interval(round(sum(values)), len(values))
+        groups = [record.key for record, _ in valued]
+    return bootstrap_interval(values, groups, resamples=resamples, seed=seed)
+
+
+def counts_by_category(questions: Iterable[QuestionRecord], order: Sequence[str] = ()) -> dict[str, int]:
+    """How many questions each category has."""
+    counts = dict.fromkeys(order, 0)
+    for record in questions:
+        counts[record.category] = counts.get(record.category, 0) + 1
+    return {name: count for name, count in counts.items() if count}
+
+
+def _mean(values: Iterable[float]) -> float | None:
+    kept = list(values)
+    return sum(kept) / len(kept) if kept else None
+
+
+SUMMARY_FILE = "summary.json"
+_PACKAGES = ("torch", "transformers", "sentence-transformers", "numpy", "openai", "nltk", "mem0ai", "langmem")
+_SHOWN_FAILURES = 5
+"""Failures of each stage that the summary quotes; the records hold them all."""
+
+
+def build_summary(
+    config: BenchmarkConfig,
+    *,
+    benchmark: str,
+    protocol: Mapping[str, Any],
+    data: Mapping[str, Any],
+    questions: Sequence[QuestionRecord],
+    sessions: Sequence[IngestRecord],
+    scores: Mapping[str, Any],
+    system_facts: Mapping[str, Any],
+    usage: Mapping[str, Any],
+    probes: Sequence[Any],
+    prompt_hashes: Mapping[str, str],
+    seconds: Mapping[str, float],
+    problems: Sequence[str],
+    verdicts: Iterable[Verdict] = (),
+    search_seconds: Sequence[float] = (),
+    failed_searches: Sequence[str] = (),
+    order: Sequence[str] = (),
+    more: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """Put the summary of a run together.
+
+    Args:
+        config: The validated configuration.
+        benchmark: ``LoCoMo``, ``HaluMem`` or ``PersonaMem``, with the variant if there are several.
+        protocol: What the benchmark's protocol fixes: top-k, stores, captions, categories that are pooled.
+        data: Of the file: ``file`` or ``files``, ``sha256`` (of one file, or by file), and counts, ``questions`` among them.
+        questions: All records, of earlier runs too.
+        sessions: Likewise.
+        scores: By metric and category, of `eval.summary.category_scores`.
+        system_facts: Of `eval.systems.base.System.facts`.
+        usage: `deltamem.llm.Usage` by part (``manager``, ``answer``, ``judge``): what this invocation asked for.
+        probes: False accepts and false rejects of each judge.
+        prompt_hashes: sha256 of every prompt by its name.
+        seconds: Wall time of the stages of this invocation.
+        problems: What was wrong with the data, one sentence each.
+        verdicts: Verdicts on other things than answers, for example memory points.
+        search_seconds: Of searches for other things than questions.
+        failed_searches: What went wrong with them, one sentence each.
+        order: Categories in the order of the benchmark.
+        more: Further keys, of one benchmark alone.
+
+    Returns:
+        JSON values; no `None` stands for a zero and no zero for a failure. ``cost.ingest.sessions_lost`` counts the sessions
+        whose cost nobody knows (`IngestRecord.cost_lost`): they are in no sum, latency or ratio of costs.
+    """
+    answers = [answer for record in questions for answer in record.answers]
+    others = list(verdicts)
+    judged = [verdict for answer in answers for verdict in answer.verdicts.values()] + others
+    read = [record for record in sessions if record.outcome != "failed"]
+    priced = [record for record in read if not record.cost_lost]
+    searches = [record.search_seconds for record in questions if record.error is None] + list(search_seconds)
+    settings = config.model_dump(mode="json", exclude={"data", "out", "cache"})
+    summary = {
+        "benchmark": benchmark,
+        "version": _version(benchmark, data),
+        "system": config.system,
+        "mode": "judged" if config.judged else "answered" if config.answer.answerer == "llm" else "offline",
+        "questions": {
+            "total": data.get("questions", len(questions)),
+            "asked": sum(bool(record.answers) for record in questions),
+            "answered": sum(any(answer.text is not None for answer in record.answers) for record in questions),
+            "failed": sum(not record.complete for record in questions),
+            "by_category": counts_by_category(questions, order),
+        },
+        "scores": scores,
+        "cost": {
+            "ingest": _total(record.cost for record in priced) | {"sessions_lost": len(read) - len(priced)},
+            "search": {"searches": len(searches), "seconds": round(sum(searches), 4)},
+            "answer": _total(answer.cost for answer in answers),
+            "judge": _total(verdict.cost for verdict in judged),
+        },
+        "this_run": usage,
+        "latency": {
+            "ingest": _spread(_asked(record.cost for record in priced)),
+            "search": _spread(searches),
+            "answer": _spread(_asked(answer.cost for answer in answers if answer.error is None)),
+            "judge": _spread(_asked(verdict.cost for verdict in judged if verdict.error is None)),
+        },
+        "context_tokens": _context(questions),
+        "memories": _memories(read),
+        "queries_per_memory": _queries_per_memory(priced),
+        "sessions": _sessions(sessions),
+        "failures": _failures(questions, sessions, others, problems, failed_searches),
+        "probes": probes,
+        "protocol": {"context_tokens": config.answer.context_tokens, "with_time": config.with_time} | dict(protocol),
+        "data": data,
+        "system_facts": system_facts,
+        "making": {
+            "git_commit": git_commit(),
+            "config": settings,
+            "config_sha256": config_hash(settings),
+            "prompt_hashes": prompt_hashes,
+            "models": _models(config),
+            "seeds": {"sampling": config.seed, "bootstrap": config.seed},
+            "versions": versions(_PACKAGES),
+        },
+        "seconds": {stage: round(value, 3) for stage, value in seconds.items()},
+    }
+    plain: dict[str, Any] = _plain(summary | dict(more or {}))
+    return plain
+
+
+def write_summary(folder: Path, summary: Mapping[str, Any]) -> Path:
+    """Write ``summary.json`` into an output folder."""
+    path = folder / SUMMARY_FILE
+    with atomic_writer(path) as file:
+        file.write(json.dumps(summary, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+    return path
+
+
+def _version(benchmark: str, data: Mapping[str, Any]) -> str:
+    counts = [f"{value:,} {name.replace('_', ' ')}" for name, value in data.items() if type(value) is int]
+    hashes = data.get("sha256", "")
+    shown = [hashes] if isinstance(hashes, str) else list(hashes.values())
+    return f"{benchmark}: {', '.join(counts)}; sha256 {' '.join(str(value)[:12] for value in shown)}"
+
+
+def _total(costs: Iterable[Cost]) -> dict[str, Any]:
+    total = sum(costs, Cost())
+    return total.model_dump() | {"seconds": round(total.seconds, 4)}
+
+
+def _asked(costs: Iterable[Cost]) -> list[float]:
+    """The seconds of what was worked for: an answer out of the cache says nothing of how long a model takes."""
+    return [cost.seconds for cost in costs if not 0 < cost.calls <= cost.cached]
+
+
+def _spread(seconds: Sequence[float]) -> dict[str, float | int] | None:
+    if not seconds:
+        return None
+    p50, p95 = np.quantile(seconds, [0.5, 0.95])
+    return {"p50": round(float(p50), 4), "p95": round(float(p95), 4), "count": len(seconds)}
+
+
+def _context(questions: Iterable[QuestionRecord]) -> dict[str, float] | None:
+    tokens = [record.context_tokens for record in questions if record.answers]
+    if not tokens:
+        return None
+    p50, p95 = np.quantile(tokens, [0.5, 0.95])
+    return {"mean": round(float(np.mean(tokens)), 1), "p50": float(p50), "p95": float(p95)}
+
+
+def _memories(read: Sequence[IngestRecord]) -> dict[str, Any] | None:
+    """How many memories the system wrote (added or rewrote); None for systems that extract nothing."""
+    written: Counter[str] = Counter()
+    for record in read:
+        if record.memories is not None:
+            written[record.store] += len(record.memories)
+    if not written:
+        return None
+    counts = list(written.values())
+    operations: Counter[str] = Counter()
+    for record in read:
+        operations.update(record.operations)
+    return {
+        "written": sum(counts),
+        "stores": len(counts),
+        "per_store": {"mean": round(sum(counts) / len(counts), 2), "min": min(counts), "max": max(counts)},
+        "operations": dict(operations),
+    }
+
+
+def _queries_per_memory(priced: Sequence[IngestRecord]) -> float | None:
+    """Searches that the system made while it read, by memory that it wrote (Table 7 of the paper); of known costs alone."""
+    written = sum(len(record.memories) for record in priced if record.memories is not None)
+    return sum(record.cost.searches for record in priced) / written if written else None
+
+
+def _sessions(sessions: Sequence[IngestRecord]) -> dict[str, int]:
+    outcomes = Counter(record.outcome for record in sessions)
+    return {
+        "total": len(sessions),
+        "applied": outcomes["applied"],
+        "unreadable": outcomes["unreadable"],
+        "failed": outcomes["failed"],
+        "late": sum(record.late for record in sessions),
+    }
+
+
+def _failures(
+    questions: Sequence[QuestionRecord],
+    sessions: Sequence[IngestRecord],
+    others: Sequence[Verdict],
+    problems: Sequence[str],
+    failed_searches: Sequence[str],
+) -> dict[str, Any]:
+    """What broke, by stage. Sessions that were read but not understood are the system's own doing and not among them."""
+    broken: dict[str, list[str]] = {"data": list(problems)}
+    broken["ingest"] = [f"{record.key}: {record.reason}" for record in sessions if record.outcome == "failed"]
+    broken["search"] = [f"{record.key}: {record.error}" for record in questions if record.error is not None]
+    broken["search"] += failed_searches
+    broken["answer"] = [
+        f"{record.key}{_run(record.answers, run)}: {answer.error}"
+        for record in questions
+        for run, answer in enumerate(record.answers)
+        if answer.error is not None
+    ]
+    broken["judge"] = [
+        f"{record.key}{_run(record.answers, run)}, {judge}: {verdict.error}"
+        for record in questions
+        for run, answer in enumerate(record.answers)
+        for judge, verdict in answer.verdicts.items()
+        if verdict.error is not None
+    ]
+    broken["judge"] += [verdict.error for verdict in others if verdict.error is not None]
+    return {
+        "count": sum(len(reasons) for reasons in broken.values()),
+        "by_stage": {stage: len(reasons) for stage, reasons in broken.items() if reasons},
+        "first": [f"{stage}: {reason}" for stage, reasons in broken.items() for reason in reasons[:_SHOWN_FAILURES]],
+    }
+
+
+def _run(answers: Sequence[AnswerRecord], run: int) -> str:
+    return f", run {run + 1}" if len(answers) > 1 else ""
+
+
+def _models(config: BenchmarkConfig) -> dict[str, str | None]:
+    return {
+        "embedder": config.embedder.name,
+        "manager": config.manager.model,
+        "answer": config.answer.model if config.answer.answerer == "llm" else config.answer.answerer,
+        "judge": config.judge.model if config.judged else None,
+    }
+
+
+def _plain(value: Any) -> Any:
+    """Dataclasses and tuples as JSON values."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return _plain(dataclasses.asdict(value))
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    if isinstance(value, np.generic):
+        return value.item()
+    return value

@@ -1,0 +1,230 @@
+"""What a memory system is to a benchmark: ingest sessions, search, reset; and feeding it in order."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+from deltamem.errors import DeltaMemError
+
+Role = Literal["user", "assistant", "system"]
+
+
+@dataclass(frozen=True, slots=True)
+class DialogueTurn:
+    """One utterance as a system reads it.
+
+    Attributes:
+        id: Unique within the dialogue, for example LoCoMo's ``D1:3``; evidence names turns by it.
+        role: Whose utterance it is in the memory that reads it; the owner of the memory is the user.
+        speaker: Name of the speaker, empty if there is none.
+        text: What was said, with the caption of a picture if captions are asked for; without speaker and date.
+        time: Of this turn, where the benchmark knows more than the time of the session.
+    """
+
+    id: str
+    role: Role
+    speaker: str
+    text: str
+    time: datetime | None = None
+
+    @property
+    def spoken(self) -> str:
+        """The text after the speaker's name, for example ``Ana: Look!``."""
+        return f"{self.speaker}: {self.text}" if self.speaker else self.text
+
+
+@dataclass(frozen=True, slots=True)
+class DialogueSession:
+    """One sitting.
+
+    Attributes:
+        id: Unique within the store that takes it in.
+        time: When it took place; relative dates in it are resolved against this.
+        turns: In order.
+    """
+
+    id: str
+    time: datetime
+    turns: tuple[DialogueTurn, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Passage:
+    """Something a system remembers.
+
+    Attributes:
+        text: As an answering model is shown it, without its time.
+        time: When it was said or remembered; None if the system does not know.
+        sources: Ids of the turns that it comes from; empty if the system does not know.
+        similarity: To the query, comparable within one system; None if the system does not tell.
+    """
+
+    text: str
+    time: datetime | None = None
+    sources: tuple[str, ...] = ()
+    similarity: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """What calls of language models came to.
+
+    Attributes:
+        calls: Answers obtained, cached ones included.
+        cached: How many of them a response cache gave.
+        prompt_tokens: Tokens read, as the server counts them; those of cached answers included.
+        completion_tokens: Tokens written, likewise.
+        searches: Queries that the system itself asked its memory while it read.
+    """
+
+    calls: int = 0
+    cached: int = 0
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    searches: int = 0
+
+    def __add__(self, other: Usage) -> Usage:
+        return Usage(
+            self.calls + other.calls,
+            self.cached + other.cached,
+            self.prompt_tokens + other.prompt_tokens,
+            self.completion_tokens + other.completion_tokens,
+            self.searches + other.searches,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Ingested:
+    """What a session did to a memory.
+
+    Attributes:
+        memories: Texts that were added or rewritten, in order; None for systems that extract nothing.
+        operations: Changes by kind (``ADD``, ``UPDATE``, ...).
+        violations: Departures from the system's own protocol, by name.
+        usage: What it cost.
+        parts: Into how many parts the system split the session because it was too long for its model.
+        readable: False if the model's answers could not be understood, so that nothing changed.
+    """
+
+    memories: tuple[str, ...] | None = None
+    operations: Mapping[str, int] = field(default_factory=dict)
+    violations: Mapping[str, int] = field(default_factory=dict)
+    usage: Usage = Usage()
+    parts: int = 1
+    readable: bool = True
+
+
+class SystemUnavailableError(DeltaMemError):
+    """The system cannot work at all, for example because its model does not answer; the run ends."""
+
+
+class Memory(Protocol):
+    """One store of one owner. Used by one task at a time, except for `search`, which may run several times at once."""
+
+    @property
+    def known(self) -> Collection[str]:
+        """Ids of the sessions that are in the store, from earlier runs too; for systems that keep nothing, of this one."""
+        ...
+
+    async def ingest(self, session: DialogueSession) -> Ingested:
+        """Take in one session; sessions come in order. A session that is `known` changes nothing and costs nothing.
+
+        Raises:
+            SystemUnavailableError: If no session can be taken in.
+            DeltaMemError: If this one failed; the next session may be given all the same.
+        """
+        ...
+
+    async def search(self, query: str, k: int) -> list[Passage]:
+        """Return at most `k` passages, best first; a system that is not `System.ranked` returns all that it has to show."""
+        ...
+
+    async def reset(self) -> None:
+        """Forget everything."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class StoreKey:
+    """Names a store and says whose it is.
+
+    Attributes:
+        id: Unique in a run, and usable as the name of a folder, for example ``conv-26.Caroline``.
+        owner: The person whose memory it is, as memories name them.
+        batch_turns: How many turns the benchmark's protocol hands to systems that take messages instead of sessions; None
+            for the whole session at once.
+    """
+
+    id: str
+    owner: str
+    batch_turns: int | None = None
+
+
+class System(Protocol):
+    """A memory system. Stores are apart from each other and may be used at the same time.
+
+    Attributes:
+        name: As the configuration calls it.
+        per_speaker: Whether a conversation of two people becomes two stores, one for each of them as its user; else one
+            store holds the conversation.
+        ranked: Whether `Memory.search` orders by relevance and obeys `k`; else recall at k means nothing.
+    """
+
+    name: str
+    per_speaker: bool
+    ranked: bool
+
+    def open(self, key: StoreKey) -> AbstractAsyncContextManager[Memory]:
+        """Open a store, or make it; it can be used inside the ``async with`` block."""
+        ...
+
+    def facts(self) -> dict[str, Any]:
+        """What the summary says about the system beyond the configuration: model, versions, prompt hashes."""
+        ...
+
+
+class SessionBuffer:
+    """The part of `eval.systems.base.Memory` that systems without a language model share.
+
+    Attributes:
+        sessions: In the order in which they were taken in.
+    """
+
+    def __init__(self) -> None:
+        """Begin with nothing."""
+        self.sessions: dict[str, DialogueSession] = {}
+
+    @property
+    def known(self) -> Collection[str]:
+        """Ids of the sessions that were taken in."""
+        return self.sessions.keys()
+
+    async def ingest(self, session: DialogueSession) -> Ingested:
+        """Keep a session; nothing is extracted from it."""
+        self.sessions.setdefault(session.id, session)
+        return Ingested()
+
+    async def reset(self) -> None:
+        """Forget everything."""
+        self.sessions.clear()
+
+
+_LONGEST = 255
+"""Bytes that file systems take as a name."""
+
+
+def store_folder(root: Path, key: StoreKey) -> Path:
+    """The folder of a store, which bears its id; not made here.
+
+    Raises:
+        DeltaMemError: If the id cannot be the name of a folder.
+    """
+    name = key.id
+    if name in ("", ".", "..") or set(name) & set("/\\\0") or len(name.encode("utf-8", "surrogatepass")) > _LONGEST:
+        raise DeltaMemError(f"the id {name!r} of a store cannot be the name of a folder")
+    return root / name

@@ -1,0 +1,184 @@
+"""Systems without a manager: full context, naive RAG, gold evidence."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from datetime import datetime
+from typing import Any
+
+import numpy as np
+
+from deltamem.embedding import Embedder, Vectors
+from eval.systems.base import DialogueTurn, Passage, SessionBuffer, StoreKey
+from eval.systems.embedding_lock import ThreadSafeEmbedder, one_at_a_time
+
+
+class FullContext:
+    """Every session is one passage, and a search returns all of them whatever it asks for and whatever `k` is.
+
+    The newest session comes first, so that a budget of context tokens leaves out the oldest; what is left is shown by time.
+    """
+
+    name = "full_context"
+    per_speaker = False
+    ranked = False
+
+    @asynccontextmanager
+    async def open(self, key: StoreKey) -> AsyncIterator[Transcript]:
+        """Begin a store, which ends with the block."""
+        yield Transcript()
+
+    def facts(self) -> dict[str, Any]:
+        """What is shown."""
+        return {"shown": "the newest sessions that fit the budget, by time"}
+
+
+class Transcript(SessionBuffer):
+    """The sessions of one store."""
+
+    async def search(self, query: str, k: int) -> list[Passage]:
+        """All sessions that have turns, the newest first; the last one taken in comes first of those at the same time."""
+        by_time = sorted(self.sessions.values(), key=lambda session: session.time)
+        return [
+            Passage("\n".join(map(_line, session.turns)), session.time, tuple(turn.id for turn in session.turns))
+            for session in reversed(by_time)
+            if session.turns
+        ]
+
+
+def _line(turn: DialogueTurn) -> str:
+    return turn.spoken if turn.speaker else f"{turn.role}: {turn.text}"
+
+
+_DECIMALS = 6
+"""Of a similarity. Sums of float32 differ in the seventh by where a row stands in the matrix, which would break ties."""
+
+
+_AT_ONCE = 128
+"""Turns a call of the embedder: a command that is interrupted ends with the call."""
+
+
+class NaiveRag:
+    """The baseline of every memory system: the turns with the most similar embeddings. No language model."""
+
+    name = "naive_rag"
+    per_speaker = False
+    ranked = True
+
+    def __init__(self, embedder: Embedder, *, with_time: bool) -> None:
+        """Choose what is embedded.
+
+        Args:
+            embedder: Embeds turns and queries; loaded with the first store.
+            with_time: Whether the date of the session is part of what is embedded, as ``[8 May 2023] Ana: Look!``.
+        """
+        self._embedder = one_at_a_time(embedder)
+        self._with_time = with_time
+
+    @asynccontextmanager
+    async def open(self, key: StoreKey) -> AsyncIterator[TurnIndex]:
+        """Begin a store, which ends with the block.
+
+        Raises:
+            EmbedderUnavailableError: If the embedder is missing.
+        """
+        await self._embedder.load()
+        yield TurnIndex(self._embedder, with_time=self._with_time)
+
+    def facts(self) -> dict[str, Any]:
+        """What is embedded, and by which model."""
+        return {
+            "embedder": self._embedder.name,
+            "embedded": "a turn with its date and speaker" if self._with_time else "a turn with its speaker",
+        }
+
+
+class TurnIndex(SessionBuffer):
+    """The turns of one store. They are embedded at the first search after they came."""
+
+    def __init__(self, embedder: ThreadSafeEmbedder, *, with_time: bool) -> None:
+        """Begin with nothing; see `NaiveRag`."""
+        super().__init__()
+        self._embedder = embedder
+        self._with_time = with_time
+        self._vectors: Vectors | None = None
+        self._embedding = asyncio.Lock()
+
+    async def search(self, query: str, k: int) -> list[Passage]:
+        """The `k` most similar turns; equal similarities keep the order of the turns."""
+        turns = [(session.time, turn) for session in self.sessions.values() for turn in session.turns]
+        if not turns or k < 1:
+            return []
+        async with self._embedding:
+            known = 0 if self._vectors is None else len(self._vectors)
+            if texts := [self._embedded(time, turn.spoken) for time, turn in turns[known:]]:
+                fresh = [await self._embed(texts[begin : begin + _AT_ONCE]) for begin in range(0, len(texts), _AT_ONCE)]
+                self._vectors = np.concatenate(fresh if self._vectors is None else [self._vectors, *fresh])
+        vectors = self._vectors
+        assert vectors is not None  # there are turns
+        (wanted,) = await asyncio.to_thread(self._embedder.queries, [query])
+        similarity = np.round(vectors[: len(turns)] @ wanted, _DECIMALS)
+        found = []
+        for position in np.argsort(-similarity, kind="stable")[:k]:
+            time, turn = turns[position]
+            found.append(Passage(turn.spoken, time, (turn.id,), float(similarity[position])))
+        return found
+
+    async def _embed(self, texts: list[str]) -> Vectors:
+        return await asyncio.to_thread(self._embedder.documents, texts)
+
+    async def reset(self) -> None:
+        """Forget everything."""
+        await super().reset()
+        self._vectors = None
+
+    def _embedded(self, time: datetime, text: str) -> str:
+        return f"[{time.day} {time:%B %Y}] {text}" if self._with_time else text
+
+
+Evidence = Mapping[str, Mapping[str, Sequence[str | Passage]]]
+"""By id of the store and text of the question: ids of turns, or passages where the benchmark's evidence is not turns."""
+
+
+class Oracle:
+    """Returns the evidence that the benchmark names. All of it, whatever `k` is."""
+
+    name = "oracle"
+    per_speaker = False
+    ranked = False
+
+    def __init__(self, evidence: Evidence) -> None:
+        """Take the benchmark's evidence."""
+        self._evidence = evidence
+
+    @asynccontextmanager
+    async def open(self, key: StoreKey) -> AsyncIterator[GoldEvidence]:
+        """Begin a store, which ends with the block."""
+        yield GoldEvidence(self._evidence.get(key.id, {}))
+
+    def facts(self) -> dict[str, Any]:
+        """What is shown."""
+        return {"shown": "the gold evidence of the question"}
+
+
+class GoldEvidence(SessionBuffer):
+    """The evidence of one store."""
+
+    def __init__(self, evidence: Mapping[str, Sequence[str | Passage]]) -> None:
+        """Take the evidence by question."""
+        super().__init__()
+        self._evidence = evidence
+
+    async def search(self, query: str, k: int) -> list[Passage]:
+        """The evidence of a question in its order; turns that were not taken in yet are left out."""
+        named = self._evidence.get(query, ())
+        ids = {item for item in named if isinstance(item, str)}
+        said = {
+            turn.id: Passage(turn.spoken, session.time, (turn.id,))
+            for session in self.sessions.values()
+            for turn in session.turns
+            if turn.id in ids
+        }
+        return [passage for item in named if (passage := said.get(item) if isinstance(item, str) else item) is not None]

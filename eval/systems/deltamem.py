@@ -1,0 +1,283 @@
+"""DeltaMem as a system under test."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
+from contextlib import asynccontextmanager, closing
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from pydantic import BaseModel, ConfigDict
+
+import deltamem
+from deltamem.bank.store import MemoryStore
+from deltamem.embedding import Embedder
+from deltamem.errors import DeltaMemError
+from deltamem.ingest import Outcome, Transition
+from deltamem.journal.records import Change, ChangeEvent, EntryKind
+from deltamem.manager import ManagerSettings, MemoryManager
+from deltamem.policy import Policy
+from deltamem.sessions import Turn
+from eval.records import RecordFile
+from eval.systems.base import DialogueSession, Ingested, Passage, StoreKey, SystemUnavailableError, Usage, store_folder
+from eval.systems.embedding_lock import one_at_a_time
+
+PROFILE_MARK = "About me, written down before we talk: "
+"""Before the text of a system turn. The manager knows only the user and the assistant, so the user says it."""
+
+TURNS_FILE = "turns.jsonl"
+
+
+class Reading(NamedTuple):
+    """A session as the manager reads it.
+
+    Attributes:
+        turns: System turns come first, as the user's; their text has the `PROFILE_MARK`.
+        ids: Of the benchmark's turns, in the same order.
+    """
+
+    turns: tuple[Turn, ...]
+    ids: tuple[str, ...]
+
+
+def reading(session: DialogueSession) -> Reading:
+    """Turn a session into what the manager reads. The times of single turns are left out: it has one time a session."""
+    ordered = sorted(session.turns, key=lambda turn: turn.role != "system")
+    turns = tuple(
+        Turn(
+            "assistant" if turn.role == "assistant" else "user",
+            (PROFILE_MARK if turn.role == "system" else "") + turn.spoken,
+        )
+        for turn in ordered
+    )
+    return Reading(turns, tuple(turn.id for turn in ordered))
+
+
+class _Turns(BaseModel):
+    """The turn ids of a session, in the order in which the manager reads them; one line of ``turns.jsonl``."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    session: str
+    turns: tuple[str, ...]
+
+
+class Sources:
+    """The turns that each memory comes from, as `deltamem.manager.MemoryManager.blame` tells them.
+
+    The journal names turns by number. The ids lie beside it, because a later run searches a store without giving it the
+    sessions again.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        """Open the list of ids in the folder of a store, or begin one.
+
+        Raises:
+            DeltaMemError: If a line cannot be read; names file and line.
+        """
+        self._file = RecordFile(folder / TURNS_FILE, _Turns, lambda record: record.session)
+        self._found: dict[str, dict[str, None]] = {}
+
+    def expect(self, session: str, ids: Sequence[str]) -> None:
+        """Note the ids of a session before it is read, so that the journal never holds one whose ids are not known."""
+        record = _Turns(session=session, turns=tuple(ids))
+        if self._file.get(session) != record:
+            self._file.add(record)
+
+    def add(self, session: str, changes: Sequence[Change]) -> None:
+        """Note what a session did. A memory comes from the turns of its addition and of every update since."""
+        record = self._file.get(session)
+        ids = () if record is None else record.turns
+        for change in changes:
+            if change.event in (ChangeEvent.ADD, ChangeEvent.UPDATE):
+                named = self._found.setdefault(change.memory_id, {})
+                named.update((ids[number - 1], None) for number in change.turns if number <= len(ids))
+
+    def __getitem__(self, memory_id: str) -> tuple[str, ...]:
+        """Ids of the turns, oldest first; empty if they are not known."""
+        return tuple(self._found.get(memory_id, ()))
+
+    def clear(self) -> None:
+        """Forget what sessions did; the ids of their turns stay."""
+        self._found.clear()
+
+    def close(self) -> None:
+        """Close the list."""
+        self._file.close()
+
+
+Connect = Callable[[], Awaitable[int | None]]
+"""Makes sure that the model answers; returns its context window in tokens, None if that is not known."""
+
+
+class DeltaMemSystem:
+    """Reads every session with `MemoryManager`, one store a person: its owner is the user."""
+
+    name = "deltamem"
+    per_speaker = True
+    ranked = True
+
+    def __init__(
+        self,
+        policy: Policy,
+        embedder: Embedder,
+        folder: Path,
+        *,
+        settings: ManagerSettings | None = None,
+        connect: Connect | None = None,
+    ) -> None:
+        """Begin with what the folder holds.
+
+        Args:
+            policy: Decides about the memories.
+            embedder: Embeds memories and queries.
+            folder: Each store gets a folder in it.
+            settings: Prompts and limits of the manager. With `connect`, the window is filled in here.
+            connect: Called once, before the first session that has to be read.
+        """
+        self._policy = policy
+        self._embedder = one_at_a_time(embedder)
+        self._folder = folder
+        self._settings = settings or ManagerSettings()
+        self._connect = connect
+        self._connecting = asyncio.Lock()
+        self._window: tuple[int | None] | None = None
+
+    @asynccontextmanager
+    async def open(self, key: StoreKey) -> AsyncIterator[ManagedMemory]:
+        """Open a store, or make it.
+
+        Raises:
+            DeltaMemError: If its id cannot name a folder, its files cannot be read, or it is open already.
+            EmbedderUnavailableError: If the embedder is missing.
+        """
+        folder = store_folder(self._folder, key)
+        await self._embedder.load()
+        # Not in a thread: if the run were cancelled meanwhile, nobody would close the store.
+        with MemoryStore.open(folder, self._embedder) as store, closing(Sources(folder)) as sources:
+            yield ManagedMemory(store, key.owner, sources, self._manager)
+
+    def facts(self) -> dict[str, Any]:
+        """Model, prompts, version, and the window by which long sessions were split (None if nobody knows it)."""
+        window = self._window[0] if self._window else self._settings.window_tokens
+        return {
+            "model": self._policy.name,
+            "window": window,
+            "embedder": self._embedder.name,
+            "prompt_hashes": self._settings.episode.prompt_hashes,
+            "versions": {"deltamem": deltamem.__version__},
+        }
+
+    async def _manager(self, store: MemoryStore, owner: str) -> MemoryManager:
+        """A manager that can read sessions.
+
+        Raises:
+            SystemUnavailableError: If the model does not answer at all.
+        """
+        async with self._connecting:
+            if self._window is None:
+                try:
+                    self._window = (await self._connect() if self._connect else self._settings.window_tokens,)
+                except DeltaMemError as error:
+                    raise SystemUnavailableError(str(error)) from error
+        settings = replace(self._settings, window_tokens=self._window[0])
+        return MemoryManager(store, owner, self._policy, settings)
+
+
+class ManagedMemory:
+    """One person's memory in a store of its own."""
+
+    def __init__(
+        self,
+        store: MemoryStore,
+        owner: str,
+        sources: Sources,
+        manager: Callable[[MemoryStore, str], Awaitable[MemoryManager]],
+    ) -> None:
+        """Bind an open store.
+
+        Args:
+            store: The store.
+            owner: Whose memory it is; memories name the person so.
+            sources: Where its memories come from.
+            manager: Makes the manager when the first session has to be read.
+        """
+        self._store = store
+        self._owner = owner
+        self._sources = sources
+        self._make_manager = manager
+        self._manager: MemoryManager | None = None
+        self._known: dict[str, int] = {}
+        for entry in store.bank(owner).journal.entries():
+            if entry.kind is EntryKind.SESSION and entry.session_id is not None:
+                self._note(entry.session_id, entry.position, entry.changes)
+
+    @property
+    def known(self) -> Collection[str]:
+        """Ids of the sessions that the journal holds; unreadable ones are not among them."""
+        return self._known.keys()
+
+    async def ingest(self, session: DialogueSession) -> Ingested:
+        """Read a session. What a known one did is told from the journal; its cost is not known there.
+
+        Raises:
+            SystemUnavailableError: If the model does not answer at all.
+            DeltaMemError: If this session could not be read or written down.
+        """
+        if session.id in self._known:
+            entry = self._store.bank(self._owner).journal.entry(self._known[session.id])
+            return _ingested(entry.changes, entry.violations)
+        if not session.turns:
+            return _ingested((), {})
+        if self._manager is None:
+            self._manager = await self._make_manager(self._store, self._owner)
+        turns, ids = reading(session)
+        self._sources.expect(session.id, ids)
+        transition = await self._manager.ingest(self._manager.session(session.id, session.time, turns))
+        if transition.position is not None:
+            self._note(session.id, transition.position, transition.changes)
+        return _told(transition)
+
+    async def search(self, query: str, k: int) -> list[Passage]:
+        """The `k` memories most similar to a query."""
+        if k < 1:
+            return []
+        bank = self._store.bank(self._owner).bank
+        (hits,) = await asyncio.to_thread(lambda: bank.search(self._store.queries([query]), k))
+        return [
+            Passage(hit.memory.text, hit.memory.time, self._sources[hit.memory.id], float(hit.similarity)) for hit in hits
+        ]
+
+    async def reset(self) -> None:
+        """Erase the memories, their journal and index; answers in a response cache stay."""
+        if self._known:
+            await asyncio.to_thread(self._store.erase_owner, self._owner)
+        self._known.clear()
+        self._sources.clear()
+        self._manager = None
+
+    def _note(self, session: str, position: int, changes: Sequence[Change]) -> None:
+        self._known[session] = position
+        self._sources.add(session, changes)
+
+
+def _told(transition: Transition) -> Ingested:
+    usage = transition.usage
+    return replace(
+        _ingested(transition.changes, transition.violations),
+        usage=Usage(usage.calls, usage.cached, usage.prompt_tokens, usage.completion_tokens, usage.searches),
+        parts=transition.parts,
+        readable=transition.outcome is not Outcome.UNREADABLE,
+    )
+
+
+def _ingested(changes: Sequence[Change], violations: Mapping[str, int]) -> Ingested:
+    written = [change.after for change in changes if change.event in (ChangeEvent.ADD, ChangeEvent.UPDATE)]
+    return Ingested(
+        memories=tuple(memory.text for memory in written if memory is not None),
+        operations=Counter(str(change.event) for change in changes),
+        violations=dict(violations),
+    )

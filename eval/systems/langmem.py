@@ -1,0 +1,239 @@
+"""LangMem under test: its memory store manager as it is, over LangGraph's store in memory.
+
+LangMem asks the model with tools: ``Memory`` adds a memory, ``PatchDoc``, once there are memories, changes one (then
+``tool_choice`` is ``required``, before it is left to the model). A call that does not fit its schema is sent back with the
+error, up to three times. The endpoint must support such calls; vLLM does with ``--enable-auto-tool-choice`` and a
+``--tool-call-parser``. LangMem knows no dates, so each group of messages begins with a system message that names the date
+of the session. The store is gone with the process: a run that is continued takes in all sessions again, from cached
+answers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.metadata
+import re
+from collections import Counter
+from collections.abc import AsyncIterator, Collection
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from datetime import datetime
+from typing import Any
+
+import httpx
+
+from deltamem.embedding import Embedder
+from deltamem.llm import ResponseCache
+from eval.config import ManagerModel
+from eval.systems.base import DialogueSession, Ingested, Passage, StoreKey, Usage
+from eval.systems.embedding_lock import ThreadSafeEmbedder, one_at_a_time
+from eval.systems.http_cache import (
+    AsyncMeteredTransport,
+    HttpCache,
+    Meter,
+    PeerEndpoint,
+    message_groups,
+    require_peer,
+    spoken_date,
+)
+
+_IDS = re.compile(r"[0-9a-f]{8}-?[0-9a-f]{4}-?[0-9a-f]{4}-?[0-9a-f]{4}-?[0-9a-f]{12}")
+"""LangMem draws the ids of memories and sessions anew in each run, and shows them to the model."""
+
+_NAMESPACE = ("memories",)
+"""Each store has a LangGraph store of its own, so one namespace does for all."""
+
+
+class LangMemSystem:
+    """LangMem, with a volatile store for each store key."""
+
+    name = "langmem"
+    per_speaker = True
+    ranked = True
+
+    def __init__(self, embedder: Embedder, model: ManagerModel, cache: ResponseCache | None, *, seed: int) -> None:
+        """Describe the system; nothing is imported or sent yet.
+
+        Args:
+            embedder: For memories and queries.
+            model: The model that keeps the memories.
+            cache: Where its answers are kept.
+            seed: Of its sampling.
+
+        Raises:
+            DeltaMemError: If LangMem is not installed, or the model's settings cannot be right.
+        """
+        require_peer(self.name, "langmem", "langchain_openai")
+        self._endpoint = PeerEndpoint.of(model)
+        self._embedder = one_at_a_time(embedder)
+        self._cache = cache
+        self._seed = seed
+        self._slots = asyncio.Semaphore(model.slots)
+
+    @asynccontextmanager
+    async def open(self, key: StoreKey) -> AsyncIterator[LangMemStore]:
+        """Make a store."""
+        await asyncio.to_thread(_load_langmem)
+        settings = self._endpoint.settings
+        meter = Meter()
+        shelf = HttpCache(self._cache, key.id, passing=_IDS, fields={"seed": self._seed})
+        transport = AsyncMeteredTransport(meter, shelf, slots=self._slots)
+        async with httpx.AsyncClient(transport=transport, timeout=settings.timeout) as client:
+            store = LangMemStore(key, self._chat_model(client), meter, self._embedder, self._endpoint)
+            await store.reset()
+            yield store
+
+    def facts(self) -> dict[str, Any]:
+        """Versions and choices."""
+        packages = ("langmem", "langgraph", "trustcall", "langchain-openai")
+        return {
+            "package": ", ".join(f"{name} {importlib.metadata.version(name)}" for name in packages),
+            "model": self._endpoint.model,
+            "embedder": self._embedder.name,
+            "embedded": "the text of each memory",
+            "session_date": "as a system message before each group",
+        }
+
+    def _chat_model(self, client: httpx.AsyncClient) -> Any:
+        from langchain_openai import ChatOpenAI
+
+        settings = self._endpoint.settings
+        return ChatOpenAI(
+            model=self._endpoint.model,
+            base_url=self._endpoint.base_url,
+            api_key=self._endpoint.api_key,
+            temperature=settings.temperature,
+            max_tokens=settings.max_tokens,
+            timeout=settings.timeout,
+            max_retries=settings.max_retries,
+            http_async_client=client,
+            http_client=httpx.Client(transport=_NoTransport()),
+            use_responses_api=False,
+        )
+
+
+class LangMemStore:
+    """One store."""
+
+    def __init__(
+        self, key: StoreKey, chat_model: Any, meter: Meter, embedder: ThreadSafeEmbedder, endpoint: PeerEndpoint
+    ) -> None:
+        """Describe the store; `reset` makes it."""
+        self._key = key
+        self._chat_model = chat_model
+        self._meter = meter
+        self._embedder = embedder
+        self._endpoint = endpoint
+        self._manager: Any = None
+        self._times: dict[str, datetime] = {}
+        self._taken_in: dict[str, Ingested] = {}
+
+    @property
+    def known(self) -> Collection[str]:
+        """Sessions that were taken in since the store was made."""
+        return self._taken_in.keys()
+
+    async def reset(self) -> None:
+        """Begin with an empty store."""
+        from langgraph.store.memory import InMemoryStore
+        from langmem import create_memory_store_manager
+
+        dimension = (await asyncio.to_thread(self._embedder.documents, ["dimension"])).shape[1]
+        index = {"dims": dimension, "embed": _embeddings(self._embedder), "fields": ["content.content"]}
+        self._manager = create_memory_store_manager(self._chat_model, namespace=_NAMESPACE, store=InMemoryStore(index=index))
+        self._times = {}
+        self._taken_in = {}
+
+    async def ingest(self, session: DialogueSession) -> Ingested:
+        """Let LangMem enrich its memories from a session, in groups if the protocol has groups."""
+        if session.id in self._taken_in:
+            return replace(self._taken_in[session.id], usage=Usage())
+        self._meter.take()
+        texts: list[str] = []
+        operations: Counter[str] = Counter()
+        groups = message_groups(session.turns, self._key.batch_turns)
+        date = {"role": "system", "content": f"This conversation took place on {spoken_date(session.time)}."}
+        for group in groups:
+            messages = [date, *({"role": turn.role, "content": turn.spoken} for turn in group)]
+            for put in await self._enrich(messages):
+                operations["UPDATE" if put["key"] in self._times else "ADD"] += 1
+                self._times[put["key"]] = session.time
+                texts.append(str(put["value"]["content"]["content"]))
+        usage = self._meter.take()
+        self._endpoint.note(usage)
+        # LangMem looks for existing memories once for each group.
+        ingested = Ingested(memories=tuple(texts), operations=operations, usage=usage + Usage(searches=len(groups)))
+        self._taken_in[session.id] = ingested
+        return ingested
+
+    async def search(self, query: str, k: int) -> list[Passage]:
+        """LangMem's own search."""
+        try:
+            found = await self._manager.asearch(query=query, limit=k)
+        except Exception as error:  # whatever its parts raise
+            raise self._endpoint.told(error, "langmem's search") from error
+        return [Passage(str(item.value.content), time=self._times.get(item.key), similarity=item.score) for item in found]
+
+    async def _enrich(self, messages: list[dict[str, str]]) -> list[dict[str, Any]]:
+        """What LangMem puts into its store."""
+        from langsmith import tracing_context
+
+        failure = _first_failure()
+        with tracing_context(enabled=False):  # nothing leaves the machine, whatever the environment says
+            work = asyncio.ensure_future(self._manager.ainvoke({"messages": messages}, config={"callbacks": [failure]}))
+        failure.work = work
+        try:
+            return list(await work)
+        except asyncio.CancelledError:
+            if failure.error is None:
+                raise
+            raise self._endpoint.told(failure.error, "langmem") from failure.error
+        except Exception as error:
+            raise self._endpoint.told(error, "langmem") from error
+
+
+class _NoTransport(httpx.BaseTransport):
+    """LangMem is used asynchronously; a call by another way must not go out uncounted."""
+
+    def handle_request(self, request: httpx.Request) -> httpx.Response:
+        raise httpx.UnsupportedProtocol(f"{request.url} was asked for synchronously")
+
+
+def _first_failure() -> Any:
+    """Ends the work when the model fails.
+
+    LangMem takes any failure for a mistake of the model, tells the model of it and asks on, a dozen times over.
+    """
+    from langchain_core.callbacks import AsyncCallbackHandler
+
+    class FirstFailure(AsyncCallbackHandler):
+        error: BaseException | None = None
+        work: asyncio.Future[Any]
+
+        async def on_llm_error(self, error: BaseException, **named: Any) -> None:
+            self.error = error
+            self.work.cancel()
+
+    return FirstFailure()
+
+
+def _embeddings(embedder: ThreadSafeEmbedder) -> Any:
+    """Our embedder as LangChain's interface; its asynchronous methods run these in threads."""
+    from langchain_core.embeddings import Embeddings
+
+    class Ours(Embeddings):
+        def embed_documents(self, texts: list[str]) -> list[list[float]]:
+            vectors: list[list[float]] = embedder.documents(texts).tolist()
+            return vectors
+
+        def embed_query(self, text: str) -> list[float]:
+            vector: list[float] = embedder.queries([text])[0].tolist()
+            return vector
+
+    return Ours()
+
+
+def _load_langmem() -> None:
+    """Import LangMem, which takes seconds."""
+    import langchain_openai  # noqa: F401
+    import langmem  # noqa: F401

@@ -1,0 +1,374 @@
+"""mem0 as a system under test, unchanged."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.metadata
+import importlib.util
+import json
+import logging
+import os
+import re
+import shutil
+import threading
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from datetime import datetime
+from pathlib import Path
+from typing import Any, TypeVar
+
+import httpx
+import openai
+from pydantic import BaseModel
+
+from deltamem.embedding import Embedder
+from deltamem.errors import DeltaMemError
+from deltamem.llm import ResponseCache
+from eval.config import ManagerModel
+from eval.records import RecordFile
+from eval.systems.base import DialogueSession, DialogueTurn, Ingested, Passage, StoreKey, Usage, store_folder
+from eval.systems.embedding_lock import one_at_a_time
+from eval.systems.http_cache import (
+    HttpCache,
+    Meter,
+    MeteredTransport,
+    PeerEndpoint,
+    message_groups,
+    require_peer,
+    spoken_date,
+)
+
+_USER = "owner"
+"""mem0 forbids blanks in the names of users; each store has a mem0 of its own, so one name does for all."""
+
+Result = TypeVar("Result")
+
+
+class _Noted(BaseModel):
+    """One line of a store's journal: a session was begun, or is in the store, with what it did there."""
+
+    session: str
+    done: bool = False
+    memories: tuple[str, ...] = ()
+    operations: dict[str, int] = {}
+    violations: dict[str, int] = {}
+    readable: bool = True
+
+    def told(self, usage: Usage) -> Ingested:
+        return Ingested(self.memories, self.operations, self.violations, usage, readable=self.readable)
+
+
+class Mem0Store:
+    """One store.
+
+    A session that was begun and not finished, because it failed or the process was killed, may have left anything behind.
+    So when the store is opened again it is emptied, and all sessions are taken in anew, from cached answers where there
+    are any.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        key: StoreKey,
+        thread: ThreadPoolExecutor,
+        make: Callable[[Meter], Any],
+        endpoint: PeerEndpoint,
+    ) -> None:
+        """Describe the store; `load` opens it, in the thread."""
+        self._folder = folder
+        self._key = key
+        self._thread = thread
+        self._make = make
+        self._endpoint = endpoint
+        self._meter = Meter()
+        self._memory: Any = None
+        self._journal: RecordFile[_Noted] | None = None
+
+    @property
+    def known(self) -> set[str]:
+        """Sessions that are in the store."""
+        return {noted.session for noted in self._journal or () if noted.done}
+
+    async def run(self, work: Callable[..., Result], *arguments: object) -> Result:
+        """Do something in the thread of the store."""
+        return await asyncio.get_running_loop().run_in_executor(self._thread, work, *arguments)
+
+    async def ingest(self, session: DialogueSession) -> Ingested:
+        """Give mem0 the messages of a session, in groups if the protocol has groups."""
+        noted = self._journal.get(session.id) if self._journal is not None else None
+        return noted.told(Usage()) if noted is not None and noted.done else await self.run(self._ingest, session)
+
+    async def search(self, query: str, k: int) -> list[Passage]:
+        """mem0's own search, with its default threshold; mem0 calls `k` ``top_k``."""
+        return await self.run(self._search, query, k)
+
+    async def reset(self) -> None:
+        """Empty the store."""
+        await self.run(self._wipe)
+
+    def load(self) -> None:
+        """Open the store, or make it."""
+        self._journal = RecordFile(self._folder / "sessions.jsonl", _Noted, lambda noted: noted.session)
+        if all(noted.done for noted in self._journal):
+            self._memory = self._make(self._meter)
+        else:
+            self._wipe()
+
+    def close(self) -> None:
+        """Close all files and connections."""
+        if self._memory is not None:
+            self._memory.llm.client.close()
+            self._memory.vector_store.client.close()
+            self._memory.close()
+            self._memory = None
+        if self._journal is not None:
+            self._journal.close()
+            self._journal = None
+
+    def _wipe(self) -> None:
+        self.close()
+        # The journal goes last: a store without one must be empty.
+        if (self._folder / "memory").exists():
+            shutil.rmtree(self._folder / "memory")
+        shutil.rmtree(self._folder)
+        self.load()
+
+    def _ingest(self, session: DialogueSession) -> Ingested:
+        assert self._journal is not None
+        self._journal.add(_Noted(session=session.id))
+        self._meter.take()
+        searches = self._memory.embedding_model.searches
+        results: list[dict[str, Any]] = []
+        groups = message_groups(session.turns, self._key.batch_turns)
+        unreadable = 0
+        for group in groups:
+            added = self._add(group, session.time)
+            unreadable += added is None
+            results += added or []
+        usage = self._meter.take() + Usage(searches=self._memory.embedding_model.searches - searches)
+        self._endpoint.note(usage)
+        noted = _Noted(
+            session=session.id,
+            done=True,
+            memories=tuple(result["memory"] for result in results if result["event"] in ("ADD", "UPDATE")),
+            operations=Counter(result["event"] for result in results),
+            violations={"unreadable_answer": unreadable} if unreadable else {},
+            readable=not groups or unreadable < len(groups),
+        )
+        self._journal.add(noted)
+        return noted.told(usage)
+
+    def _add(self, turns: Sequence[DialogueTurn], time: datetime) -> list[dict[str, Any]] | None:
+        """What mem0 says that it changed; None if it could not read the model's answer, which it does not tell."""
+        answers: list[str] = []
+        embedding = self._memory.embedding_model
+        embedding.failure = None
+        self._memory.llm.config.response_callback = lambda llm, response, request: answers.append(_content(response))
+        try:
+            added = self._memory.add(
+                [{"role": turn.role, "content": turn.spoken} for turn in turns],
+                user_id=_USER,
+                metadata={"timestamp": time.isoformat()},
+                prompt=f"The new messages were sent on {spoken_date(time)}. Take this as the observation date, and not the "
+                "one given above.",
+            )
+        except Exception as error:  # mem0 raises whatever its parts raise
+            if answers and not _readable(answers[-1]):
+                return None
+            raise self._endpoint.told(error, "mem0's add") from error
+        if embedding.failure is not None:  # mem0 would go on without what it could not embed
+            raise self._endpoint.told(embedding.failure, "mem0's embedding") from embedding.failure
+        return list(added["results"]) if added["results"] or all(map(_readable, answers)) else None
+
+    def _search(self, query: str, k: int) -> list[Passage]:
+        try:
+            found = self._memory.search(query, top_k=k, filters={"user_id": _USER})["results"]
+        except Exception as error:
+            raise self._endpoint.told(error, "mem0's search") from error
+        return [_passage(result) for result in found]
+
+
+def _passage(result: dict[str, Any]) -> Passage:
+    time = datetime.fromisoformat(result["metadata"]["timestamp"])
+    return Passage(result["memory"], time=time, similarity=result["score"])
+
+
+def _content(response: Any) -> str:
+    return str(response.choices[0].message.content or "")
+
+
+def _readable(answer: str) -> bool:
+    """Whether mem0 understands an answer, by its own functions. Its prompt asks for JSON even if there is nothing new."""
+    from mem0.memory.utils import extract_json, remove_code_blocks
+
+    text = remove_code_blocks(answer) or ""
+    try:
+        try:
+            reply = json.loads(text, strict=False)
+        except json.JSONDecodeError:
+            reply = json.loads(extract_json(text), strict=False)
+    except ValueError:
+        return False
+    if not isinstance(reply, dict):
+        return False
+    memories = reply.get("memory") or []
+    return isinstance(memories, list) and all(
+        isinstance(memory, dict) and isinstance(memory.get("text") or "", str) for memory in memories
+    )
+
+
+_TODAY = re.compile(r"(?:(?<=## Observation Date\n)|(?<=## Current Date\n))\d{4}-\d\d-\d\d")
+"""Where mem0's prompt shows the day on which it runs; the same request on another day is still the same."""
+
+_MAX_TOKENS = 2000
+"""mem0's own default, for configurations that set no limit: it cannot leave the limit to the endpoint."""
+
+
+class Mem0System:
+    """mem0, with one store of its own kind (a local Qdrant collection and a history) for each store key."""
+
+    name = "mem0"
+    per_speaker = True
+    ranked = True
+
+    def __init__(
+        self, folder: Path, embedder: Embedder, model: ManagerModel, cache: ResponseCache | None, *, seed: int
+    ) -> None:
+        """Describe the system; nothing is imported or sent yet.
+
+        Args:
+            folder: Holds a folder for each store.
+            embedder: Used in place of mem0's own, so that queries get the prompts that they get in all systems.
+            model: The model that extracts memories.
+            cache: Where its answers are kept.
+            seed: Of its sampling.
+
+        Raises:
+            DeltaMemError: If mem0 is not installed, or the model's settings cannot be right.
+        """
+        require_peer(self.name, "mem0")
+        if importlib.util.find_spec("spacy") and not importlib.util.find_spec("en_core_web_sm"):
+            raise DeltaMemError(
+                "system=mem0 would download the spaCy model en_core_web_sm; install it first with: "
+                "python -m spacy download en_core_web_sm"
+            )
+        self._folder = folder
+        self._endpoint = PeerEndpoint.of(model)
+        self._embedder = one_at_a_time(embedder)
+        self._cache = cache
+        self._seed = seed
+        self._slots = threading.Semaphore(model.slots)
+        self._loading = threading.Lock()
+
+    @asynccontextmanager
+    async def open(self, key: StoreKey) -> AsyncIterator[Mem0Store]:
+        """Open a store. All its work is done in one thread, because mem0's local Qdrant is bound to one."""
+        with ThreadPoolExecutor(max_workers=1, thread_name_prefix=f"mem0 {key.id}") as thread:
+            store = Mem0Store(
+                store_folder(self._folder, key), key, thread, lambda meter: self._make(key, meter), self._endpoint
+            )
+            try:
+                await store.run(store.load)
+                yield store
+            finally:
+                await store.run(store.close)
+
+    def facts(self) -> dict[str, Any]:
+        """Version, and what mem0 could not do for want of optional packages."""
+        return {
+            "package": f"mem0ai {importlib.metadata.version('mem0ai')}",
+            "model": self._endpoint.model,
+            "embedder": self._embedder.name,
+            "keyword_search": importlib.util.find_spec("fastembed") is not None,
+            "entity_links": importlib.util.find_spec("spacy") is not None,
+            "session_date": "as metadata and as a custom instruction",
+        }
+
+    def _make(self, key: StoreKey, meter: Meter) -> Any:
+        """A mem0 memory in the folder of a store."""
+        with self._loading:
+            memory_class = _load_mem0(self._folder)
+            dimension = self._embedder.documents(["dimension"]).shape[1]
+        settings = self._endpoint.settings
+        folder = store_folder(self._folder, key) / "memory"
+        folder.mkdir(parents=True, exist_ok=True)
+        memory = memory_class.from_config(
+            {
+                "vector_store": {
+                    "provider": "qdrant",
+                    "config": {
+                        "collection_name": "memories",
+                        "path": str(folder / "qdrant"),
+                        "embedding_model_dims": dimension,
+                        "on_disk": True,
+                    },
+                },
+                "embedder": {"provider": "openai", "config": {"api_key": "none", "embedding_dims": dimension}},
+                "llm": {
+                    "provider": "openai",
+                    "config": {
+                        "model": self._endpoint.model,
+                        "temperature": settings.temperature,
+                        "max_tokens": settings.max_tokens or _MAX_TOKENS,
+                        "openai_base_url": self._endpoint.base_url,
+                        "api_key": self._endpoint.api_key,
+                    },
+                },
+                "history_db_path": str(folder / "history.sqlite"),
+            }
+        )
+        shelf = HttpCache(self._cache, key.id, passing=_TODAY, fields={"seed": self._seed})
+        memory.embedding_model = _Embedding(self._embedder)
+        memory.llm.client.close()
+        # mem0 needs httpx, and openai takes a client of it, whatever later versions of openai annotate.
+        http_client: Any = httpx.Client(
+            transport=MeteredTransport(meter, shelf, slots=self._slots), timeout=settings.timeout
+        )
+        memory.llm.client = openai.OpenAI(
+            base_url=self._endpoint.base_url,
+            api_key=self._endpoint.api_key,
+            timeout=settings.timeout,
+            max_retries=settings.max_retries,
+            http_client=http_client,
+        )
+        return memory
+
+
+class _Embedding:
+    """Our embedder in the place of mem0's; memories are documents, what is searched for is a query."""
+
+    def __init__(self, embedder: Embedder) -> None:
+        self._embedder = embedder
+        self.searches = 0
+        self.failure: Exception | None = None
+
+    def embed(self, text: str, memory_action: str | None = None) -> list[float]:
+        return self.embed_batch([text], memory_action)[0]
+
+    def embed_batch(self, texts: list[str], memory_action: str | None = "add") -> list[list[float]]:
+        if not texts:
+            return []
+        searching = memory_action == "search"
+        self.searches += searching * len(texts)
+        try:
+            vectors = (self._embedder.queries if searching else self._embedder.documents)(texts)
+        except Exception as error:
+            self.failure = error
+            raise
+        numbers: list[list[float]] = vectors.tolist()
+        return numbers
+
+
+def _load_mem0(home: Path) -> Any:
+    """mem0's class `Memory`. What it reads when it is imported: no telemetry, no notices, no files in the user's home."""
+    os.environ |= {"MEM0_TELEMETRY": "False", "MEM0_DIR": str(home / ".mem0")}
+    if os.environ.get("DELTAMEM_ALLOW_HUB") != "1":
+        os.environ.setdefault("HF_HUB_OFFLINE", "1")
+    from mem0 import Memory
+    from mem0.memory import main, telemetry
+
+    main.MEM0_TELEMETRY = telemetry.MEM0_TELEMETRY = False  # if something else has imported mem0 before
+    logging.getLogger("mem0").setLevel(logging.CRITICAL)  # what it logs is raised too, or told by `facts`
+    return Memory

@@ -1,0 +1,351 @@
+"""The charts of the report."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from markupsafe import Markup
+from matplotlib.axes import Axes
+from matplotlib.ticker import MaxNLocator
+
+from deltamem.html import BLUE, GREEN, ORANGE, RED, VIOLET, inline_svg, legend_below
+
+SMOOTHED_FROM = 20
+"""Curves with at least this many points are shown as a running mean over the faint points."""
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """One line of a chart.
+
+    Attributes:
+        label: Its entry in the legend.
+        x: Steps.
+        y: Values, as many as steps.
+        colour: Any CSS hex colour that is readable on light and on dark.
+        style: ``measured`` curves are seldom and exact and get markers; ``running`` ones are noisy and get smoothed;
+            ``target`` ones are where another curve should go, dotted.
+    """
+
+    label: str
+    x: Sequence[float]
+    y: Sequence[float]
+    colour: str
+    style: Literal["running", "measured", "target"] = "running"
+
+
+def line_chart(
+    name: str, curves: Sequence[Curve], *, y_label: str, y_range: tuple[float, float | None] | None = None
+) -> Markup:
+    """Draw curves over the training step.
+
+    Args:
+        name: Unique on the page; keeps the ids inside the SVGs apart.
+        curves: What to draw.
+        y_label: Title of the vertical axis.
+        y_range: Its limits; chosen by the data where None.
+
+    Returns:
+        An ``<svg>`` element.
+    """
+
+    def draw(axes: Axes) -> None:
+        for curve in curves:
+            _draw(axes, curve)
+        axes.set_xlabel("step")
+        axes.set_ylabel(y_label)
+        if y_range is not None:
+            axes.set_ylim(*y_range)
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        legend_below(axes, 2)
+
+    return inline_svg(name, draw)
+
+
+def stacked_chart(name: str, layers: Sequence[Curve], *, y_label: str) -> Markup:
+    """Draw layers on top of each other over the training step.
+
+    Args:
+        name: Unique on the page.
+        layers: From the bottom up, all over the same steps.
+        y_label: Title of the vertical axis.
+
+    Returns:
+        An ``<svg>`` element.
+    """
+
+    def draw(axes: Axes) -> None:
+        axes.stackplot(
+            layers[0].x,
+            *(layer.y for layer in layers),
+            labels=[layer.label for layer in layers],
+            colors=[layer.colour for layer in layers],
+            step="mid",
+            linewidth=0,
+        )
+        axes.set_xlabel("step")
+        axes.set_ylabel(y_label)
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        legend_below(axes, 3)
+
+    return inline_svg(name, draw)
+
+
+def _draw(axes: Axes, curve: Curve) -> None:
+    if curve.style == "target":
+        values = running_mean(curve.y) if len(curve.y) >= SMOOTHED_FROM else curve.y
+        axes.plot(curve.x, values, ":", color=curve.colour, linewidth=1.4, label=curve.label)
+        return
+    if curve.style == "measured":
+        axes.plot(curve.x, curve.y, "o--", color=curve.colour, markersize=4, linewidth=1.3, label=curve.label)
+        return
+    if len(curve.y) < SMOOTHED_FROM:
+        axes.plot(curve.x, curve.y, color=curve.colour, linewidth=1.6, marker=".", label=curve.label)
+        return
+    axes.plot(curve.x, curve.y, color=curve.colour, linewidth=0.8, alpha=0.3)
+    axes.plot(curve.x, running_mean(curve.y), color=curve.colour, linewidth=1.8, label=curve.label)
+
+
+def running_mean(values: Sequence[float]) -> list[float]:
+    """Mean of each value and its neighbours, a tenth of the curve wide; narrower at the ends."""
+    half = max(1, len(values) // 20)
+    return [float(np.mean(values[max(0, i - half) : i + half + 1])) for i in range(len(values))]
+
+
+Record = Mapping[str, Any]
+
+TRAIN, HELDOUT = "train/", "heldout/"
+GREY, TEAL = "#64748b", "#0d9488"
+_VIOLATIONS = "count/violations/"
+_SHARE = (-0.02, 1.02)
+_AMOUNT = (0.0, None)
+
+
+@dataclass(frozen=True, slots=True)
+class Chart:
+    """A chart and the sentence under it."""
+
+    title: str
+    svg: Markup
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """A chart of metrics that training and held-out sessions have in common.
+
+    Attributes:
+        name: Unique on the page.
+        title: Above the chart.
+        y_label: Of the vertical axis.
+        colours: Metric, without its prefix, to colour.
+        share: Whether the values are between 0 and 1.
+        prefixes: Where the metrics are looked for.
+    """
+
+    name: str
+    title: str
+    y_label: str
+    colours: Mapping[str, str]
+    share: bool = True
+    prefixes: tuple[str, ...] = (TRAIN, HELDOUT)
+
+
+_POLICY = (
+    _Plan("total", "Total reward", "reward", {"reward": BLUE}),
+    _Plan("parts", "Parts of the reward", "share", {"transition": VIOLET, "retrieval": ORANGE, "format": GREEN}),
+    _Plan("match", "Soft precision and recall", "share", {"precision": ORANGE, "recall": BLUE}),
+    _Plan(
+        "updates",
+        "Updates: right target, wrong target, and ADD in their place",
+        "share",
+        {"update_recall": GREEN, "wrong_target": RED, "add_for_update": ORANGE},
+    ),
+    _Plan(
+        "kinds",
+        "Held out, by kind of operation",
+        "share",
+        {
+            "add_recall": BLUE,
+            "add_precision": TEAL,
+            "update_recall": GREEN,
+            "update_precision": ORANGE,
+            "none_recall": VIOLET,
+            "none_precision": GREY,
+        },
+        prefixes=(HELDOUT,),
+    ),
+    _Plan(
+        "searches",
+        "Searches",
+        "number",
+        {"queries_per_memory": BLUE, "retrieved_per_query": GREEN},
+        share=False,
+        prefixes=(TRAIN,),
+    ),
+    _Plan("signal", "Signal of the groups", "reward, share", {"group_std": BLUE, "no_signal": RED}, prefixes=(TRAIN,)),
+    _Plan("cut", "Cut off and broken", "share of rollouts", {"truncated": ORANGE, "failure": RED}, prefixes=(TRAIN,)),
+)
+_MACHINE = (
+    _Plan(
+        "lengths",
+        "Tokens of an episode",
+        "tokens",
+        {
+            "train/model_tokens_mean": BLUE,
+            "train/model_tokens_p50": TEAL,
+            "train/model_tokens_p95": ORANGE,
+            "train/model_tokens_max": RED,
+            "train/tool_tokens": GREY,
+        },
+        share=False,
+    ),
+    _Plan(
+        "rollout-time",
+        "Time of a rollout",
+        "seconds, mean",
+        {
+            "seconds/rollout_generate_mean": BLUE,
+            "seconds/rollout_search_mean": GREEN,
+            "seconds/rollout_reward_mean": ORANGE,
+        },
+        share=False,
+    ),
+    _Plan("speed", "Speed", "tokens/s on each GPU", {"speed/tokens_per_second_per_gpu": BLUE}, share=False),
+    _Plan("mfu", "Model FLOP/s utilisation of the update", "share", {"speed/mfu": VIOLET}, share=False),
+    _Plan(
+        "memory",
+        "Memory",
+        "GB, most in use",
+        {
+            "memory/rss_gb": BLUE,
+            "memory/pss_gb": TEAL,
+            "memory/gpu_allocated_gb": GREEN,
+            "memory/gpu_reserved_gb": ORANGE,
+        },
+        share=False,
+    ),
+)
+_OPERATIONS = {"ADD": ("adds", "target_adds", BLUE), "UPDATE": ("updates", "due_updates", GREEN)}
+_OPERATIONS |= {"NONE": ("nones", "due_nones", VIOLET)}
+_PHASES = {
+    "gen": ("rollouts", BLUE),
+    "old_log_prob": ("log-probs", VIOLET),
+    "ref": ("reference", TEAL),
+    "update_actor": ("update", GREEN),
+    "update_weights": ("weight sync", ORANGE),
+    "save_checkpoint": ("checkpoint", RED),
+}
+
+
+def training_charts(metrics: Sequence[Record]) -> list[Chart]:
+    """Draw what is known of the policy; a metric without values is left out, and a chart without curves too."""
+    drawn = [chart for plan in _POLICY for chart in _planned(plan, _both(metrics, plan))]
+    if operations := [curve for event in _OPERATIONS for curve in _of_kind(metrics, event)]:
+        drawn.append(
+            Chart(
+                "Operations of a session, and how many are due",
+                line_chart("operations", operations, y_label="number", y_range=_AMOUNT),
+            )
+        )
+    if violations := _violations(metrics):
+        drawn.append(
+            Chart("Violations of a session", line_chart("violations", violations, y_label="number", y_range=_AMOUNT))
+        )
+    return drawn
+
+
+def machine_charts(metrics: Sequence[Record]) -> list[Chart]:
+    """Draw where the time goes, speed and memory."""
+    charts = [chart for plan in _MACHINE for chart in _planned(plan, _plain(metrics, plan))]
+    if layers := _time_split(metrics):
+        charts.insert(0, Chart("Time of a step", stacked_chart("time", layers, y_label="seconds")))
+    return charts
+
+
+def warm_start_charts(records: Sequence[Record]) -> list[Chart]:
+    """Draw loss and accuracy of the warm start."""
+    charts = []
+    if loss := _curve(records, "loss", "loss", BLUE):
+        charts.append(Chart("Loss", line_chart("loss", loss, y_label="cross entropy")))
+    if accuracy := _curve(records, "accuracy", "accuracy", GREEN):
+        charts.append(Chart("Accuracy", line_chart("accuracy", accuracy, y_label="share of tokens", y_range=_SHARE)))
+    return charts
+
+
+def _planned(plan: _Plan, curves: Sequence[Curve]) -> Iterator[Chart]:
+    if curves:
+        svg = line_chart(plan.name, curves, y_label=plan.y_label, y_range=_SHARE if plan.share else _AMOUNT)
+        yield Chart(plan.title, svg)
+
+
+def _both(metrics: Sequence[Record], plan: _Plan) -> list[Curve]:
+    curves = []
+    for metric, colour in plan.colours.items():
+        for prefix in plan.prefixes:
+            where = "" if len(plan.prefixes) == 1 else ", held out" if prefix == HELDOUT else ", training"
+            curves += _curve(metrics, prefix + metric, _spoken(metric) + where, colour, measured=prefix == HELDOUT)
+    return curves
+
+
+def _plain(metrics: Sequence[Record], plan: _Plan) -> list[Curve]:
+    return [
+        curve
+        for metric, colour in plan.colours.items()
+        for curve in _curve(metrics, metric, _spoken(metric.split("/", 1)[1]), colour)
+    ]
+
+
+def _of_kind(metrics: Sequence[Record], event: str) -> list[Curve]:
+    kind, due, colour = _OPERATIONS[event]
+    done = _curve(metrics, f"{TRAIN}count/predicted_{kind}", event, colour)
+    wanted = _curve(metrics, f"{TRAIN}count/{due}", f"{event} due", colour)
+    return done + [Curve(curve.label, curve.x, curve.y, colour, "target") for curve in wanted]
+
+
+def _violations(metrics: Sequence[Record]) -> list[Curve]:
+    """The kinds of violations that occurred most, at most five."""
+    prefix = TRAIN + _VIOLATIONS
+    names = {name for record in metrics for name in record if name.startswith(prefix)}
+    curves = [curve for name in sorted(names) for curve in _curve(metrics, name, _spoken(name.removeprefix(prefix)), GREY)]
+    often = sorted((curve for curve in curves if any(curve.y)), key=lambda curve: -sum(curve.y) / len(curve.y))
+    colours = (RED, ORANGE, VIOLET, BLUE, GREEN)
+    return [Curve(curve.label, curve.x, curve.y, colour) for curve, colour in zip(often, colours, strict=False)]
+
+
+def _time_split(metrics: Sequence[Record]) -> list[Curve]:
+    """Phases of the steps from the bottom up; what no phase explains is on top."""
+    steps = [record for record in metrics if _number(record, "step") and _number(record, "seconds/step")]
+    if len(steps) < 2:
+        return []
+    x = [float(record["step"]) for record in steps]
+    spent = {
+        phase: [float(record[f"seconds/{phase}"]) if _number(record, f"seconds/{phase}") else 0.0 for record in steps]
+        for phase in _PHASES
+    }
+    rest = [
+        max(0.0, float(record["seconds/step"]) - sum(values[place] for values in spent.values()))
+        for place, record in enumerate(steps)
+    ]
+    layers = [Curve(_PHASES[phase][0], x, values, _PHASES[phase][1]) for phase, values in spent.items() if any(values)]
+    return [*layers, Curve("other", x, rest, GREY)]
+
+
+def _curve(records: Sequence[Record], metric: str, label: str, colour: str, *, measured: bool = False) -> list[Curve]:
+    points = [(record["step"], record[metric]) for record in records if _number(record, "step") and _number(record, metric)]
+    if not points:
+        return []
+    steps, values = zip(*points, strict=True)
+    return [Curve(label, steps, values, colour, "measured" if measured else "running")]
+
+
+def _number(record: Record, key: str) -> bool:
+    value = record.get(key)
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _spoken(metric: str) -> str:
+    return metric.replace("_", " ")

@@ -1,0 +1,228 @@
+"""What the report of a training run reads: metrics, summaries, validations."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from deltamem.errors import DeltaMemError
+from eval.heldout import VIOLATIONS_PER_EPISODE, label, shown_metrics
+
+Record = dict[str, Any]
+
+PHASES = ("before", "after")
+MODES = ("sampled", "greedy")
+SHOWN_EVALUATION = "after_sampled"
+"""The evaluation whose trajectories are shown."""
+
+
+_SHOWN_KEYS = {
+    "key",
+    "dialogue",
+    "turns",
+    "operations",
+    "target_operations",
+    "prior_state",
+    "retrieved_ids",
+    "score",
+    "violations",
+}
+_VALIDATION_FILE = re.compile(r"step_(\d+)\.jsonl")
+
+
+@dataclass(frozen=True, slots=True)
+class RunInputs:
+    """Everything that was found.
+
+    Attributes:
+        name: Name of the run folder.
+        metrics: Lines of ``metrics.jsonl``: ``step`` and training metrics, held-out ones with the prefix ``heldout/``.
+        warm_start: Lines of ``warm_start.jsonl``: ``step, loss, accuracy, seconds``.
+        summaries: ``eval/<phase>_<mode>/summary.json`` by ``<phase>_<mode>``.
+        trajectories: Records of ``eval/after_sampled/trajectories.jsonl``.
+        validation: Records of ``validation/step_<step>.jsonl`` by step, in order.
+        run_summary: ``summary.json`` of the whole run; empty if there is none yet.
+        missing: One sentence for each input that is not there or could not be read, by the name of the section it leaves
+            empty or incomplete.
+    """
+
+    name: str
+    metrics: list[Record]
+    warm_start: list[Record]
+    summaries: dict[str, Record]
+    trajectories: list[Record]
+    validation: dict[int, list[Record]]
+    run_summary: Record
+    missing: Mapping[str, list[str]]
+
+
+class _Reader:
+    """Reads JSON files below a folder and notes what it could not read."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.missing: dict[str, list[str]] = {}
+
+    def note(self, section: str, sentence: str) -> None:
+        self.missing.setdefault(section, []).append(sentence)
+
+    def lines(self, name: str, section: str) -> list[Record]:
+        """The JSON objects of a file of lines; a line that is none (a run that was killed) is skipped and noted."""
+        path = self.folder / name
+        if not path.is_file():
+            self.note(section, f"{name} is not in the run folder.")
+            return []
+        records = []
+        for number, text in enumerate(_text_lines(path), start=1):
+            try:
+                record = json.loads(text)
+            except ValueError:
+                record = None
+            if isinstance(record, dict):
+                records.append(record)
+            else:
+                self.note(section, f"{name}, line {number}: not a JSON object; skipped.")
+        if not records:
+            self.note(section, f"{name} holds no records.")
+        return records
+
+    def mapping(self, name: str, section: str) -> Record:
+        """One JSON object; empty if it is missing or unreadable."""
+        path = self.folder / name
+        if not path.is_file():
+            self.note(section, f"{name} is not in the run folder.")
+            return {}
+        try:
+            record = json.loads(path.read_text(encoding="utf-8", errors="replace"))
+        except ValueError:
+            record = None
+        if isinstance(record, dict):
+            return record
+        self.note(section, f"{name} is not a JSON object.")
+        return {}
+
+    def trajectories(self, name: str, section: str) -> list[Record]:
+        """The records of a file of trajectories."""
+        records = self.lines(name, section)
+        kept = [record for record in records if record.keys() >= _SHOWN_KEYS]
+        if len(kept) < len(records):
+            self.note(section, f"{name}: {len(records) - len(kept)} records of another format; skipped.")
+        return kept
+
+
+def _validation(reader: _Reader) -> dict[int, list[Record]]:
+    names = [path.name for path in (reader.folder / "validation").glob("*.jsonl")]
+    steps = {int(match[1]): name for name in names if (match := _VALIDATION_FILE.fullmatch(name))}
+    if not steps:
+        reader.note("validation", "validation/ holds no trajectories.")
+    return {step: reader.trajectories(f"validation/{steps[step]}", "validation") for step in sorted(steps)}
+
+
+def _text_lines(path: Path) -> Iterator[str]:
+    with path.open(encoding="utf-8", errors="replace") as lines:
+        yield from (line for line in lines if line.strip())
+
+
+def read_run(folder: Path) -> RunInputs:
+    """Collect the inputs of the report.
+
+    Args:
+        folder: The run folder.
+
+    Raises:
+        DeltaMemError: If the folder does not exist.
+    """
+    if not folder.is_dir():
+        raise DeltaMemError(f"{folder}: no such run folder")
+    reader = _Reader(folder)
+    summaries = {}
+    for phase in PHASES:
+        for mode in MODES:
+            if summary := reader.mapping(f"eval/{phase}_{mode}/summary.json", "evaluation"):
+                summaries[f"{phase}_{mode}"] = summary
+    return RunInputs(
+        name=folder.resolve().name,
+        metrics=reader.lines("metrics.jsonl", "training"),
+        warm_start=reader.lines("warm_start.jsonl", "warm_start"),
+        summaries=summaries,
+        trajectories=reader.trajectories(f"eval/{SHOWN_EVALUATION}/trajectories.jsonl", "trajectories"),
+        validation=_validation(reader),
+        run_summary=reader.mapping("summary.json", "run"),
+        missing=reader.missing,
+    )
+
+
+Summary = Mapping[str, Any]
+
+LESS_IS_BETTER = {
+    "wrong_target_rate",
+    "add_for_update_rate",
+    "duplicates_per_episode",
+    "unreadable_rate",
+    "failure_rate",
+}
+NEITHER_IS_BETTER = {"queries_per_memory", "queries_per_episode"}
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A metric before and after.
+
+    Attributes:
+        before: Estimate with interval; None if it was not measured.
+        after: The same.
+        difference: After minus before; None if one is missing.
+        verdict: ``better`` or ``worse`` where the intervals do not overlap, else empty.
+    """
+
+    before: Summary | None
+    after: Summary | None
+    difference: float | None
+    verdict: str
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One metric, with a change for each mode."""
+
+    label: str
+    changes: list[Change]
+
+
+def comparison(summaries: Mapping[str, Summary]) -> list[Row]:
+    """Build the table.
+
+    Args:
+        summaries: Summaries by ``<phase>_<mode>``; any may be missing.
+
+    Returns:
+        One row a metric; each row has a change for every mode of `eval.training_report.data.MODES`.
+    """
+    metrics = {name: summary.get("metrics", {}) for name, summary in summaries.items()}
+    names = list(dict.fromkeys(name for measured in metrics.values() for name in shown_metrics(measured)))
+    return [
+        Row(
+            label(name).strip(),
+            [
+                _change(name, metrics.get(f"before_{mode}", {}).get(name), metrics.get(f"after_{mode}", {}).get(name))
+                for mode in MODES
+            ],
+        )
+        for name in names
+    ]
+
+
+def _change(name: str, before: Summary | None, after: Summary | None) -> Change:
+    if before is None or after is None:
+        return Change(before, after, None, "")
+    difference = after["estimate"] - before["estimate"]
+    apart = after["low"] > before["high"] or after["high"] < before["low"]
+    less_is_better = name in LESS_IS_BETTER or name.startswith(VIOLATIONS_PER_EPISODE)
+    verdict = ""
+    if apart and name not in NEITHER_IS_BETTER:
+        verdict = "better" if (difference > 0) != less_is_better else "worse"
+    return Change(before, after, difference, verdict)

@@ -1,0 +1,463 @@
+"""The reward of one episode: 0.1 format + 0.1 retrieval + 0.8 state transition (paper, section 3.3)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import lru_cache
+from typing import Any, NamedTuple, TypedDict, Unpack
+
+import numpy as np
+import numpy.typing as npt
+from scipy.optimize import linear_sum_assignment
+
+from deltamem.episode import EmbedTexts, Trajectory
+from deltamem.errors import DeltaMemError
+from deltamem.memory import Event, MemoryState, Operation, check
+from deltamem.sessions import LabelledSession
+
+
+class Origin(StrEnum):
+    """How an entry came to be in one state and not in the other."""
+
+    ADDED = "added"
+    UPDATED = "updated"
+    """Rewritten memory that is due to be rewritten."""
+    UNEXPECTED_UPDATE = "unexpected_update"
+    """Predicted state: a rewritten memory that the target leaves alone."""
+    STALE = "stale"
+    """Predicted state: a memory left untouched that the target rewrites."""
+    OVERWRITTEN = "overwritten"
+    """Target state: the old text of a memory that an unexpected update rewrote."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One memory of a relative complement.
+
+    Attributes:
+        id: Id of the prior memory; None for an added one.
+        text: The sentence.
+        origin: How it got there.
+        keywords: Of a target entry, what a faithful memory must contain.
+    """
+
+    id: str | None
+    text: str
+    origin: Origin
+    keywords: tuple[str, ...] = ()
+
+
+class StateDiff(NamedTuple):
+    """Two states, compared.
+
+    Attributes:
+        predicted: ``P minus T``.
+        target: ``T minus P``.
+        agreed: Memories that both states rewrote to the same text; they are in neither complement.
+        predicted_changed: Whether P differs from the prior state.
+        target_changed: Whether T differs from the prior state.
+    """
+
+    predicted: tuple[Entry, ...]
+    target: tuple[Entry, ...]
+    agreed: tuple[Entry, ...]
+    predicted_changed: bool
+    target_changed: bool
+
+
+def state_diff(prior: MemoryState, predicted: Sequence[Operation], target: Sequence[Operation]) -> StateDiff:
+    """Apply both lists of operations to the prior state and compare the results.
+
+    Args:
+        prior: The state before the session.
+        predicted: The manager's operations; those that are not valid for the state are ignored.
+        target: The labelled operations.
+
+    Returns:
+        The complements. Their order depends on the entries only, not on the order of the operations.
+
+    Raises:
+        DeltaMemError: If a target operation is not valid for the state.
+    """
+    known = prior.keys()
+    checked = check(known, target)
+    if checked.problems:
+        raise DeltaMemError(
+            f"the target operations do not fit the prior state ({', '.join(sorted(set(checked.problems)))}): every UPDATE "
+            "and NONE needs an existing target_memory_id, and no operation may be empty or repeated"
+        )
+    valid = check(known, predicted).valid
+    # The states are compared without being made: they can differ only in additions and in the memories that are rewritten.
+    # No addition is the same memory as one of the other state.
+    left = [Entry(None, op.text, Origin.ADDED) for op in valid if op.event is Event.ADD]
+    right = [Entry(None, op.text, Origin.ADDED, op.keywords) for op in target if op.event is Event.ADD]
+    predicted_changed, target_changed = bool(left), bool(right)
+    agreed: list[Entry] = []
+    our_updates, their_updates = _updates(valid), _updates(target)
+    for memory_id in our_updates | their_updates:
+        before = prior[memory_id].text
+        ours = our_updates[memory_id].text if memory_id in our_updates else before
+        update = their_updates.get(memory_id)
+        theirs, keywords = (update.text, update.keywords) if update else (before, ())
+        predicted_changed |= ours != before
+        target_changed |= theirs != before
+        if ours == theirs:
+            agreed += [Entry(memory_id, theirs, Origin.UPDATED, keywords)] if theirs != before else []
+        elif theirs == before:
+            left.append(Entry(memory_id, ours, Origin.UNEXPECTED_UPDATE))
+            right.append(Entry(memory_id, theirs, Origin.OVERWRITTEN, keywords))
+        else:
+            left.append(Entry(memory_id, ours, Origin.STALE if ours == before else Origin.UPDATED))
+            right.append(Entry(memory_id, theirs, Origin.UPDATED, keywords))
+    return StateDiff(
+        predicted=_sorted(left),
+        target=_sorted(right),
+        agreed=_sorted(agreed),
+        predicted_changed=predicted_changed,
+        target_changed=target_changed,
+    )
+
+
+def _updates(operations: Sequence[Operation]) -> dict[str, Operation]:
+    """The UPDATEs by the id of their memory."""
+    return {op.target_memory_id: op for op in operations if op.event is Event.UPDATE and op.target_memory_id is not None}
+
+
+def _sorted(entries: list[Entry]) -> tuple[Entry, ...]:
+    """Order entries by what they are, so that ties in the assignment fall the same way for any order of operations."""
+    return tuple(sorted(entries, key=lambda entry: (entry.text, entry.id or "", entry.keywords)))
+
+
+# Equal texts with different keywords tie in similarity; the better score then decides, not an unrelated entry.
+_TIE_BREAK = 1e-9
+
+Matrix = npt.NDArray[np.floating[Any]]
+
+
+class PairKind(StrEnum):
+    """Why a predicted and a target entry are a pair."""
+
+    MATCHED = "matched"
+    """The assignment put them together."""
+    AGREED_UPDATE = "agreed_update"
+    """The same memory was rewritten word for word as the target does."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """A predicted entry and the target entry that it stands for.
+
+    Attributes:
+        predicted: The predicted entry.
+        target: The target entry.
+        similarity: Cosine of their embeddings, in [0, 1]; exactly 1 for equal texts.
+        score: Local lexical fidelity ``s`` (paper, equation 4), or the similarity.
+        kind: Why they are a pair.
+    """
+
+    predicted: Entry
+    target: Entry
+    similarity: float
+    score: float
+    kind: PairKind
+
+
+@dataclass(frozen=True, slots=True)
+class TransitionScore:
+    """How close the predicted state is to the target state.
+
+    Attributes:
+        reward: Harmonic mean of precision and recall (paper, equation 7).
+        precision: Soft precision (paper, equation 6).
+        recall: Soft recall.
+        positive_distance: Predicted entries without a counterpart, ``|Dp| - sum s`` (paper, equation 5).
+        negative_distance: Target entries without a counterpart, ``|Dt| - sum s``.
+        pairs: The matched pairs and the agreed updates.
+        unmatched_predicted: The rest of ``Dp``.
+        unmatched_target: The rest of ``Dt``.
+    """
+
+    reward: float
+    precision: float
+    recall: float
+    positive_distance: float
+    negative_distance: float
+    pairs: tuple[Pair, ...]
+    unmatched_predicted: tuple[Entry, ...]
+    unmatched_target: tuple[Entry, ...]
+
+
+class TransitionOptions(TypedDict, total=False):
+    """Keyword options of `transition_score`, for functions that pass them on."""
+
+    tau: float
+    lexical_fidelity: bool
+    paper_literal: bool
+    stale_weight: float
+    match_overwritten: bool
+
+
+def transition_score(
+    prior: MemoryState,
+    predicted: Sequence[Operation] | None,
+    target: Sequence[Operation],
+    embed: EmbedTexts,
+    *,
+    tau: float = 0.75,
+    lexical_fidelity: bool = True,
+    paper_literal: bool = False,
+    stale_weight: float = 1.0,
+    match_overwritten: bool = True,
+) -> TransitionScore:
+    """Score predicted operations by the state they lead to.
+
+    Args:
+        prior: The state before the session.
+        predicted: The manager's operations; those that are not valid for the state are ignored. None: the outputs could
+            not be read, which scores 0.
+        target: The labelled operations with their keywords.
+        embed: Returns unit vectors of shape ``(n, dim)`` for n texts. Called at most once, with the distinct texts of the
+            entries that can be matched; not called where nothing can be.
+        tau: Pairs below this cosine similarity are not valid (paper, table 5). 0 allows every pair but those that point away
+            from each other.
+        lexical_fidelity: Score a pair by the share of the target's keywords in the predicted text; else by similarity.
+        paper_literal: Follow the paper where this project departs from it: untouched memories can be matched and agreed
+            updates are not counted.
+        stale_weight: How many times a stale entry (untouched although the target updates it) counts in the precision
+            denominator; 1 is the paper. With weight w, an ADD in place of a single due UPDATE earns ``2 / (2 + w)``.
+        match_overwritten: Whether the target's old text of a wrongly overwritten memory can be matched. The specification
+            says nothing against it, so overwriting a memory and adding its old text again earns credit; False refuses it.
+
+    Returns:
+        The score. Its pairs are empty where nothing changed, only one of the states changed, or the outputs could not be
+        read.
+
+    Raises:
+        DeltaMemError: If an option is out of its range or a target operation is not valid for the state.
+    """
+    check_options(tau=tau, stale_weight=stale_weight)
+    states = state_diff(prior, predicted if predicted is not None else (), target)
+    if predicted is None or states.predicted_changed != states.target_changed:
+        return _without_pairs(states, 0.0)
+    if not states.predicted_changed:
+        return _without_pairs(states, 1.0)
+
+    left = [entry for entry in states.predicted if _may_match(entry, paper_literal=paper_literal)]
+    right = [entry for entry in states.target if match_overwritten or entry.origin is not Origin.OVERWRITTEN]
+    matched = _assign(left, right, embed, tau=tau, lexical_fidelity=lexical_fidelity)
+    agreed = [] if paper_literal else [_agreed(entry, lexical_fidelity=lexical_fidelity) for entry in states.agreed]
+    pairs = (*agreed, *matched)
+    credit = sum(pair.score for pair in pairs)
+    stale = sum(entry.origin is Origin.STALE for entry in states.predicted)
+    in_predicted = len(states.predicted) + len(agreed)
+    in_target = len(states.target) + len(agreed)
+    # Only the paper's own reading leaves nothing to divide by: equal states without agreed updates then earn nothing.
+    precision = credit / (in_predicted + (stale_weight - 1.0) * stale) if in_predicted else 0.0
+    recall = credit / in_target if in_target else 0.0
+    return TransitionScore(
+        reward=2 * precision * recall / (precision + recall) if credit else 0.0,
+        precision=precision,
+        recall=recall,
+        positive_distance=in_predicted - credit,
+        negative_distance=in_target - credit,
+        pairs=pairs,
+        unmatched_predicted=_without(states.predicted, (pair.predicted for pair in matched)),
+        unmatched_target=_without(states.target, (pair.target for pair in matched)),
+    )
+
+
+def check_options(*, tau: float, stale_weight: float) -> None:
+    """Refuse options that would take the score out of [0, 1].
+
+    Raises:
+        DeltaMemError: If ``tau`` is not in [0, 1] or ``stale_weight`` is below 1 or not finite.
+    """
+    if not 0.0 <= tau <= 1.0:
+        raise DeltaMemError(f"tau must be at least 0 and at most 1, not {tau}")
+    if not 1.0 <= stale_weight < float("inf"):
+        raise DeltaMemError(f"stale_weight must be a finite number of at least 1, not {stale_weight}")
+
+
+def keyword_coverage(text: str, keywords: Sequence[str]) -> float | None:
+    """Share of the keywords that occur in a text (paper, equation 4, without the epsilon).
+
+    Case and runs of whitespace do not matter. A keyword occurs where it is a substring. Empty and repeated keywords are
+    ignored.
+
+    Returns:
+        A number in [0, 1]; None if there is no keyword.
+    """
+    return _coverage(_normalise(text), _wanted(tuple(keywords)))
+
+
+# The rollouts of one prompt share their target.
+@lru_cache(maxsize=20_000)
+def _wanted(keywords: tuple[str, ...]) -> frozenset[str]:
+    return frozenset(_normalise(keyword) for keyword in keywords) - {""}
+
+
+def _coverage(found: str, wanted: frozenset[str]) -> float | None:
+    """`keyword_coverage` of what has been normalised before."""
+    return sum([keyword in found for keyword in wanted]) / len(wanted) if wanted else None
+
+
+def _normalise(text: str) -> str:
+    return " ".join(text.casefold().split())
+
+
+def _may_match(entry: Entry, *, paper_literal: bool) -> bool:
+    """Whether a predicted entry may be paired: overwriting a random memory or doing nothing must not earn credit."""
+    if entry.origin is Origin.STALE:
+        return paper_literal
+    return entry.origin is not Origin.UNEXPECTED_UPDATE
+
+
+def _assign(
+    left: Sequence[Entry], right: Sequence[Entry], embed: EmbedTexts, *, tau: float, lexical_fidelity: bool
+) -> list[Pair]:
+    """Pair the entries so that the total similarity over valid pairs is largest (paper, equation 3)."""
+    if not left or not right:
+        return []
+    similarity = _similarities([entry.text for entry in left], [entry.text for entry in right], embed)
+    valid = similarity >= tau
+    score = similarity.tolist()
+    if lexical_fidelity:
+        found = [_normalise(entry.text) for entry in left]
+        wanted = [_wanted(entry.keywords) for entry in right]
+        for row, column in np.argwhere(valid).tolist():
+            coverage = _coverage(found[row], wanted[column])
+            if coverage is not None:
+                score[row][column] = coverage
+    # A pair that is not valid weighs nothing, so the complete assignment is the best partial one once those are dropped.
+    weight = np.where(valid, similarity + _TIE_BREAK * np.array(score), 0.0)
+    rows, columns = linear_sum_assignment(weight, maximize=True)
+    return [
+        Pair(left[row], right[column], float(similarity[row, column]), score[row][column], PairKind.MATCHED)
+        for row, column in zip(rows.tolist(), columns.tolist(), strict=True)
+        if valid[row, column]
+    ]
+
+
+def _similarities(left: Sequence[str], right: Sequence[str], embed: EmbedTexts) -> Matrix:
+    """Cosine similarities, shape ``(len(left), len(right))``, from one call of the embedder."""
+    texts = list(dict.fromkeys((*left, *right)))
+    vectors = np.asarray(embed(texts), dtype=np.float64)
+    row = {text: index for index, text in enumerate(texts)}
+    ours, theirs = [row[text] for text in left], [row[text] for text in right]
+    cosine = vectors[ours] @ vectors[theirs].T
+    # Rounding must not cost a word-for-word match, nor lift any pair above 1.
+    return np.where(np.equal.outer(ours, theirs), 1.0, np.minimum(cosine, 1.0))
+
+
+def _agreed(entry: Entry, *, lexical_fidelity: bool) -> Pair:
+    ours = Entry(entry.id, entry.text, Origin.UPDATED)
+    coverage = keyword_coverage(entry.text, entry.keywords) if lexical_fidelity else None
+    return Pair(ours, entry, 1.0, 1.0 if coverage is None else coverage, PairKind.AGREED_UPDATE)
+
+
+def _without(entries: Sequence[Entry], matched: Iterable[Entry]) -> tuple[Entry, ...]:
+    """The entries that are in no pair. Each is an object of its own, even where two are equal."""
+    taken = {id(entry) for entry in matched}
+    return tuple(entry for entry in entries if id(entry) not in taken)
+
+
+def _without_pairs(states: StateDiff, value: float) -> TransitionScore:
+    return TransitionScore(
+        reward=value,
+        precision=value,
+        recall=value,
+        positive_distance=float(len(states.predicted)),
+        negative_distance=float(len(states.target)),
+        pairs=(),
+        unmatched_predicted=states.predicted,
+        unmatched_target=states.target,
+    )
+
+
+def format_score(trajectory: Trajectory) -> float:
+    """Return 1 for an episode that ends in outputs that could be read and has no violation, else 0."""
+    return float(trajectory.operations is not None and not trajectory.violations)
+
+
+def needed_ids(target: Sequence[Operation]) -> frozenset[str]:
+    """Ids of the prior memories that the target rewrites or repeats.
+
+    The paper says "update and add"; an ADD has no prior memory, so this is read as UPDATE and NONE.
+    """
+    return frozenset(op.target_memory_id for op in target if op.target_memory_id is not None)
+
+
+def retrieval_score(trajectory: Trajectory, target: Sequence[Operation]) -> float:
+    """Return 1 if some search returned each needed memory (or none is needed), else 0."""
+    return float(needed_ids(target) <= trajectory.seen_ids)
+
+
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """Shares of the three parts; they add up to 1."""
+
+    format: float = 0.1
+    retrieval: float = 0.1
+    transition: float = 0.8
+
+    def __post_init__(self) -> None:
+        shares = (self.format, self.retrieval, self.transition)
+        if not all(share >= 0.0 for share in shares) or abs(sum(shares) - 1.0) > 1e-6:
+            raise DeltaMemError(
+                "the reward weights for format, retrieval and transition must not be negative and must add up to 1, not "
+                f"{shares[0]}, {shares[1]} and {shares[2]}"
+            )
+
+    def combine(self, *, format: float, retrieval: float, transition: float) -> float:
+        """The weighted sum of the three parts, each in [0, 1]."""
+        return self.format * format + self.retrieval * retrieval + self.transition * transition
+
+
+PAPER_WEIGHTS = Weights()
+
+
+@dataclass(frozen=True, slots=True)
+class TotalScore:
+    """The reward of one episode and its parts, all in [0, 1]."""
+
+    reward: float
+    format: float
+    retrieval: float
+    transition: TransitionScore
+
+
+def score(
+    trajectory: Trajectory,
+    labelled: LabelledSession,
+    embed: EmbedTexts,
+    *,
+    weights: Weights = PAPER_WEIGHTS,
+    **options: Unpack[TransitionOptions],
+) -> TotalScore:
+    """Score a finished episode.
+
+    Args:
+        trajectory: The episode. One that broke in our own machinery (`failure`) scores 0 in every part.
+        labelled: Its session with the prior state and the target.
+        embed: Returns unit vectors of shape ``(n, dim)`` for n texts.
+        weights: Shares of the parts.
+        **options: Passed on to `transition_score`.
+
+    Returns:
+        The reward and its parts.
+
+    Raises:
+        DeltaMemError: If an option is out of its range or the target does not fit the prior state.
+    """
+    predicted = None if trajectory.failure is not None else trajectory.operations
+    transition = transition_score(labelled.prior_state, predicted, labelled.operations, embed, **options)
+    if trajectory.failure is not None:
+        return TotalScore(0.0, 0.0, 0.0, transition)
+    parts = {
+        "format": format_score(trajectory),
+        "retrieval": retrieval_score(trajectory, labelled.operations),
+        "transition": transition.reward,
+    }
+    return TotalScore(weights.combine(**parts), parts["format"], parts["retrieval"], transition)

@@ -1,0 +1,409 @@
+"""The configuration of ``python -m synth``, typed: sizes, personas, the language model, the run."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Annotated, Any, Literal, NamedTuple, Self
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+from deltamem.episode import EpisodeConfig
+from synth.records import Domain, Track
+
+
+class Limits(BaseModel):
+    """Base of the groups: unknown keys are refused."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Range(Limits):
+    """From `min` to `max`, both included."""
+
+    min: int = Field(ge=0)
+    max: int = Field(ge=0)
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Self:
+        if self.min > self.max:
+            raise ValueError(f"min ({self.min}) must not be larger than max ({self.max})")
+        return self
+
+    def __contains__(self, value: object) -> bool:
+        return isinstance(value, int) and self.min <= value <= self.max
+
+    def __str__(self) -> str:
+        return str(self.min) if self.min == self.max else f"{self.min} to {self.max}"
+
+
+class FactLimits(Limits):
+    """Of one memory sentence.
+
+    Attributes:
+        words: Words of the sentence.
+        keywords: How many keywords.
+        keyword_words: Words of a keyword.
+    """
+
+    words: Range
+    keywords: Range
+    keyword_words: Range
+
+
+class ProfileLimits(Limits):
+    """Of the profile.
+
+    Attributes:
+        relationships: People that the person knows at the start.
+        categories: Categories of preferences.
+        items: Likes and dislikes of a category, together.
+    """
+
+    relationships: Range
+    categories: Range
+    items: Range
+
+
+class InitialCounts(Limits):
+    """Facts of the initial memory state: in all, by track, and of no track (`other`).
+
+    `newcomers` is the share of people with none at all, whose first session meets an empty memory bank.
+    """
+
+    total: Range
+    career: Range
+    health: Range
+    relationship: Range
+    preference: Range
+    other: Range
+    newcomers: float = Field(ge=0, le=1)
+
+    def of(self, track: Track | None) -> Range:
+        """The range of one track; of None, of the facts of no track."""
+        found: Range = getattr(self, track or "other")
+        return found
+
+
+class EventLimits(Limits):
+    """Of an event.
+
+    Attributes:
+        narrative_words: Words of the narrative.
+        grounding: Items that tie the event to the profile, at least.
+        updates_per_fact: How often events may change one fact over the whole life; None sets no limit.
+        kept_stems: Share of the previous text's content words that an EXPAND or ADJUST keeps, at least.
+        subjects: Whether a relationship or preference fact names its subject and keeps it.
+    """
+
+    narrative_words: Range
+    grounding: int = Field(ge=0)
+    updates_per_fact: int | None = Field(ge=1)
+    kept_stems: float = Field(ge=0, le=1)
+    subjects: bool
+
+
+class Quotas(Limits):
+    """Changes by quota, as the paper plans them. The numbers are for 25 events and are scaled to other lengths.
+
+    Attributes:
+        changes: Entries a track over the whole life.
+        balance: No operator occurs more often than another by more than this.
+        domains: Events of a domain, at least.
+        life_goal_events: Events that serve the life goal, at least.
+        reused: Earlier memories that a session repeats.
+    """
+
+    kind: Literal["quotas"]
+    changes: dict[Track, Range]
+    balance: int = Field(ge=0)
+    domains: dict[Domain, Annotated[int, Field(ge=0)]]
+    life_goal_events: int = Field(ge=0)
+    reused: Range
+
+
+class Shares(Limits):
+    """Changes by chance, each session for itself.
+
+    Attributes:
+        facts: Facts of a session.
+        update_share: Chance that a fact of a session adjusts a known one.
+        repeat_share: Chance that it only repeats a known one.
+    """
+
+    kind: Literal["shares"]
+    facts: Range
+    update_share: float = Field(ge=0, le=1)
+    repeat_share: float = Field(ge=0, le=1)
+
+    @model_validator(mode="after")
+    def _shares(self) -> Self:
+        if self.update_share + self.repeat_share > 1:
+            raise ValueError("update_share and repeat_share must not add up to more than 1")
+        return self
+
+
+class DialogueLimits(Limits):
+    """Of a dialogue.
+
+    Attributes:
+        turns: Exchanges of a user utterance and an answer (the paper's N_min and N_max).
+        facts_per_turn: Facts that the user first says in one turn, at most.
+        largest_gap: Turns in a row in which the user says no required fact, at most.
+        assistant_words: Words of an answer.
+        small_talk: Chance of each of two turns without any fact; only the offline writer heeds it.
+        verbatim: Whether the user may say a memory sentence word for word.
+    """
+
+    turns: Range
+    facts_per_turn: int = Field(ge=1)
+    largest_gap: int = Field(ge=0)
+    assistant_words: Range
+    small_talk: float = Field(ge=0, le=1)
+    verbatim: bool
+
+
+class Shape(Limits):
+    """All sizes.
+
+    Attributes:
+        years: Length of a life in years, for 25 events; scaled to other numbers.
+        days_between: Days from one event to the next.
+        groups: Groups of linked events, for 25 events; scaled.
+        events_per_group: Events of a group.
+        events_per_call: Events that are asked for in one call.
+        past_events: Earlier events that memory and dialogue units are told of, the latest ones.
+        filling: Further facts of an event; none if both ends are 0.
+        profile, initial, facts, events, plan, dialogue: See the groups.
+    """
+
+    profile: ProfileLimits
+    initial: InitialCounts
+    facts: FactLimits
+    events: EventLimits
+    plan: Annotated[Quotas | Shares, Field(discriminator="kind")]
+    years: Range
+    days_between: Range
+    groups: Range
+    events_per_group: Range
+    events_per_call: int = Field(ge=1)
+    past_events: int = Field(ge=0)
+    filling: Range
+    dialogue: DialogueLimits
+
+
+Source = Literal["generated", "file", "personahub"]
+
+LICENCES: dict[Source, str] = {
+    "generated": (
+        "The persona seeds are generated by this project, whose licence is Apache-2.0; nothing of other collections is in "
+        "them, and they put no terms on data derived from them."
+    ),
+    "file": (
+        "The persona seeds come from a local file; its terms are not known here and may bind derived data. Find them "
+        "out before you pass the data on."
+    ),
+    "personahub": (
+        "The persona seeds come from PersonaHub (proj-persona/PersonaHub), CC BY-NC-SA 4.0: name the source, no commercial "
+        "use, and data derived from them inherit these terms (NC and SA)."
+    ),
+}
+"""What a data set says of the terms of its persona seeds, by `PersonaSettings.source`."""
+
+PERSONAHUB = "proj-persona/PersonaHub"
+
+
+class PersonaSettings(BaseModel):
+    """Where persona seeds come from.
+
+    Attributes:
+        source: ``generated`` (ours, permissive), ``file``, or ``personahub`` (CC BY-NC-SA 4.0, from the hub).
+        path: The file: JSON lines if it ends in ``.jsonl``, else a persona a line. For ``personahub``, its
+            file ``persona.jsonl`` if it has been downloaded; null is the hub.
+        revision: Commit of the hub's data set; null is the newest.
+        column: Key of the persona in a record; null takes ``persona``, ``input persona`` or the first text.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    source: Source = "generated"
+    path: str | None = Field(default=None, min_length=1)
+    revision: str | None = None
+    column: str | None = None
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if self.source == "file" and self.path is None:
+            raise ValueError("source=file needs a path")
+        if self.source == "generated" and self.path is not None:
+            raise ValueError("source=generated reads no path; name source=file or source=personahub")
+        return self
+
+
+Structured = Literal["json_schema", "json_object", "none"]
+"""What ``response_format`` a server is asked for; `none` leaves it to the prompt and the parser."""
+
+
+class LLMSettings(BaseModel):
+    """Everything that `synth.llm` is told.
+
+    Attributes:
+        base_urls: Endpoints that serve the same model, each up to and including ``/v1``; a pool needs at least one.
+        model: Name under which they serve it.
+        api_key_env: Environment variable that holds the key; it may be unset.
+        slots: Requests in flight at once, for each endpoint.
+        timeout: Seconds to wait for an answer; each try anew.
+        max_retries: How often the client repeats a request at one endpoint.
+        temperature: Of the sampling; the paper's is 1.0.
+        top_p: Likewise.
+        reasoning_effort: How long the model thinks; None does not tell it. The paper's is ``high``.
+        max_tokens: Token limit of an answer, thinking included; None leaves it to the server.
+        structured: The ``response_format``; ``auto`` begins with ``json_schema`` and steps down where a server refuses it.
+        repairs: How often an answer that breaks rules is sent back.
+        patience: Seconds for which a request goes on being tried, and for which all endpoints may fail at once.
+        extra_body: Further fields of each request, for example ``{top_k: 20}``.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    base_urls: tuple[str, ...]
+    model: Annotated[str, Field(min_length=1)]
+    api_key_env: str = "OPENAI_API_KEY"
+    slots: Annotated[int, Field(ge=1)] = 64
+    timeout: Annotated[float, Field(gt=0)] = 1800.0
+    max_retries: Annotated[int, Field(ge=0)] = 4
+    temperature: Annotated[float, Field(ge=0)] = 1.0
+    top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
+    reasoning_effort: Literal["high", "medium", "low"] | None = "high"
+    max_tokens: Annotated[int, Field(ge=1)] | None = None
+    structured: Literal["auto"] | Structured = "auto"
+    repairs: Annotated[int, Field(ge=0)] = 2
+    patience: Annotated[float, Field(ge=0)] = 900.0
+    extra_body: dict[str, Any] = {}
+
+    @property
+    def body(self) -> dict[str, Any]:
+        """The fields of a request that the OpenAI client has no argument for, or that not every server knows."""
+        effort = {} if self.reasoning_effort is None else {"reasoning_effort": self.reasoning_effort}
+        return {"top_p": self.top_p, **effort, **self.extra_body}
+
+    @property
+    def sampling(self) -> dict[str, Any]:
+        """What answers depend on besides the messages, the schema and the seed."""
+        return {"temperature": self.temperature, "max_tokens": self.max_tokens, **self.body}
+
+
+class Strict(BaseModel):
+    """Base of the groups: unknown keys are refused."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Shard(NamedTuple):
+    """One of `of` equal parts of the people: those whose place in the data set leaves `number` when divided by `of`."""
+
+    number: int
+    of: int
+
+    def __str__(self) -> str:
+        return f"{self.number}/{self.of}"
+
+    @property
+    def folder(self) -> str:
+        """Name of its folder in ``OUT/shards``; sorts by number."""
+        return f"{self.number:0{len(str(self.of))}d}-of-{self.of}"
+
+
+class EpisodePrompts(Strict):
+    """Names of the prompt files whose text stands in the parquet rows."""
+
+    system_prompt: str
+    session_prompt: str
+
+    def config(self) -> EpisodeConfig:
+        """What the export takes."""
+        return EpisodeConfig(system_prompt=self.system_prompt, session_prompt=self.session_prompt)
+
+
+class EstimateSettings(Strict):
+    """What ``python -m synth estimate`` assumes; nothing else reads it.
+
+    Attributes:
+        sample_people: People whom the offline writer writes to measure prompts and answers.
+        characters_per_token: Used without a tokenizer.
+        tokenizer: A tokenizer of the hub or a folder to count with; null divides characters.
+        reasoning_tokens: Tokens that the model thinks before an answer, by reasoning effort; ``none`` is no reasoning.
+        answer_scale: How much longer a model's answers are than the offline writer's.
+        repair_rate: Share of answers that are sent back once.
+        decode_tokens_per_second: Completion tokens a second of one GPU under full load.
+        prefill_tokens_per_second: Prompt tokens a second of one GPU.
+        slot_tokens_per_second: Completion tokens a second of one request.
+        gpus: GPUs behind all endpoints together.
+    """
+
+    sample_people: int = Field(ge=1, le=20)
+    characters_per_token: float = Field(gt=0)
+    tokenizer: str | None
+    reasoning_tokens: dict[Literal["high", "medium", "low", "none"], int]
+    answer_scale: float = Field(gt=0)
+    repair_rate: float = Field(ge=0, le=1)
+    decode_tokens_per_second: float = Field(gt=0)
+    prefill_tokens_per_second: float = Field(gt=0)
+    slot_tokens_per_second: float = Field(gt=0)
+    gpus: int = Field(ge=1)
+
+
+class SynthSettings(Strict):
+    """The whole configuration."""
+
+    people: int = Field(ge=1)
+    sessions: int = Field(ge=1, le=999)
+    writer: Literal["offline", "llm"]
+    seed: int
+    out: Path
+    shard: Shard
+    heldout_share: float = Field(gt=0, lt=1)
+    shape: Shape
+    personas: PersonaSettings
+    names: Literal["auto", "invented", "real"]
+    embedder: str | None
+    llm: LLMSettings | None
+    people_at_once: int | None = Field(ge=1)
+    progress_seconds: float = Field(gt=0)
+    estimate: EstimateSettings
+    episode: EpisodePrompts
+
+    @field_validator("shard", mode="before")
+    @classmethod
+    def _shard(cls, value: object) -> object:
+        if not isinstance(value, str):
+            return value
+        match = re.fullmatch(r"(\d{1,6})/(\d{1,6})", value)
+        if match is None or int(match[1]) >= int(match[2]):
+            raise ValueError("must be i/n with 0 <= i < n, for example 0/8")
+        return Shard(int(match[1]), int(match[2]))
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if self.writer == "llm" and self.llm is None:
+            raise ValueError("writer=llm needs the group llm")
+        if self.shard.of > self.people:
+            raise ValueError(f"there are more shards ({self.shard.of}) than people ({self.people})")
+        return self
+
+    @property
+    def real_names(self) -> bool:
+        """Whether people get names that occur; the offline writer's are invented unless it is told otherwise."""
+        return self.names == "real" or (self.names == "auto" and self.writer == "llm")
+
+    @property
+    def slots(self) -> int:
+        """Units that can be in work at once."""
+        if self.writer == "offline" or self.llm is None:
+            return 1
+        return self.llm.slots * len(self.llm.base_urls)
+
+    def recipe(self) -> dict[str, Any]:
+        """What the records follow from, apart from the writer's own `making`; shards of one data set agree on it."""
+        machine = {"out", "shard", "llm", "people_at_once", "progress_seconds", "estimate"}
+        return self.model_dump(mode="json", exclude=machine)

@@ -1,0 +1,524 @@
+"""From settings to a folder of finished people: several at once, in shards, stopped and resumed, merged."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import hashlib
+import json
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, asynccontextmanager, contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from deltamem.embedding import LazyEmbedder, load_embedder
+from deltamem.episode import EpisodeConfig
+from deltamem.errors import DeltaMemError, EmbedderUnavailableError, LLMError
+from deltamem.runs import atomic_writer, config_hash, faster_loop
+from synth.config import Shard, SynthSettings
+from synth.estimate import expected_units
+from synth.json_lines import JsonLinesStore
+from synth.names import InventedNames, NameSource, RealNames
+from synth.offline.writer import OfflineWriter
+from synth.person import write_person
+from synth.personas import draw_personas
+from synth.progress import Progress, Totals
+from synth.records import Person, Persona
+from synth.tasks import Unit
+from synth.validators.base import EmbedderSimilarity
+from synth.writer import UnitResult, Writer
+
+if TYPE_CHECKING:
+    from synth.llm.pool import EndpointPool
+
+
+WORK_FOLDER = "work"
+SHARDS_FOLDER = "shards"
+PEOPLE_STORE = "people.jsonl"
+ANSWERS_STORE = "answers.jsonl"
+ERRORS_FILE = "errors.jsonl"
+RUN_FILE = "run.json"
+"""What a work folder is for: the recipe, and the fingerprint of every person who belongs into it."""
+
+_NOT_IN_FINGERPRINTS = {
+    "__main__.py",
+    "contamination.py",
+    "estimate.py",
+    "json_lines.py",
+    "output",
+    "personas.py",
+    "pipeline.py",
+    "progress.py",
+}
+"""Parts of this package that records do not follow from; of `personas`, they follow from the result alone."""
+
+
+class Run(NamedTuple):
+    """What a work folder is for.
+
+    Attributes:
+        shard: ``i/n``.
+        recipe: Everything that the data set follows from; the same in all shards.
+        everybody: Ids of all people of the data set, in order.
+        people: Fingerprints of the people of this shard.
+    """
+
+    shard: str
+    recipe: dict[str, Any]
+    everybody: list[str]
+    people: dict[str, str]
+
+
+class Work(NamedTuple):
+    """What is to do: the persona, the number in the whole data set, and the fingerprint."""
+
+    number: int
+    persona: Persona
+    fingerprint: str
+
+
+def work_folder(settings: SynthSettings) -> Path:
+    """Where a run keeps what is finished."""
+    if settings.shard.of == 1:
+        return settings.out / WORK_FOLDER
+    return settings.out / SHARDS_FOLDER / settings.shard.folder / WORK_FOLDER
+
+
+def code_hash(package: Path = Path(__file__).parent) -> str:
+    """Hash of the source files that records follow from."""
+    found = hashlib.sha256()
+    for path in sorted(package.rglob("*.py")):
+        name = path.relative_to(package)
+        if name.parts[0] not in _NOT_IN_FINGERPRINTS:
+            found.update(f"{name.as_posix()}\0".encode() + path.read_bytes() + b"\0")
+    return found.hexdigest()
+
+
+def plan(settings: SynthSettings, personas: Sequence[Persona], making: Mapping[str, Any]) -> tuple[Run, list[Work]]:
+    """What this run's shard has to do.
+
+    Args:
+        settings: The configuration.
+        personas: Of the whole data set.
+        making: What the writer says of itself.
+    """
+    # As it is read back from the run's file, so that a merge writes the same bytes.
+    recipe = json.loads(json.dumps({**settings.recipe(), "making": dict(making), "code": code_hash()}))
+    of_a_person = {
+        key: value for key, value in recipe.items() if key not in {"people", "heldout_share", "personas", "episode"}
+    }
+    base = config_hash(of_a_person)
+    shard = settings.shard
+    work = [
+        Work(number, persona, hashlib.sha256(f"{base} {number} {persona.model_dump_json()}".encode()).hexdigest())
+        for number, persona in enumerate(personas)
+        if number % shard.of == shard.number
+    ]
+    everybody = [persona.person_id for persona in personas]
+    return Run(str(shard), recipe, everybody, {item.persona.person_id: item.fingerprint for item in work}), work
+
+
+def write_run(folder: Path, run: Run) -> None:
+    """Say what a work folder is for."""
+    with atomic_writer(folder / RUN_FILE) as file:
+        json.dump(run._asdict(), file, ensure_ascii=False)
+
+
+def read_run(folder: Path) -> Run:
+    """What a work folder is for.
+
+    Raises:
+        DeltaMemError: If it does not say so.
+    """
+    path = folder / RUN_FILE
+    try:
+        return Run(**json.loads(path.read_text("utf-8")))
+    except FileNotFoundError:
+        raise DeltaMemError(f"{path}: no such file; python -m synth writes it when it starts") from None
+    except (ValueError, TypeError):
+        raise DeltaMemError(f"{path}: not a run description of python -m synth; run it again to renew it") from None
+
+
+def is_finished(store: JsonLinesStore, person_id: str, fingerprint: str) -> bool:
+    """Whether a person is there, written from what the fingerprint stands for."""
+    value = store.get(person_id)
+    return value is not None and value["fingerprint"] == fingerprint
+
+
+def read_people(store: JsonLinesStore, person_ids: Iterable[str]) -> Iterator[Person]:
+    """Finished people, one at a time, in the order given."""
+    for person_id in person_ids:
+        value = store.get(person_id)
+        if value is not None:
+            yield Person.model_validate(value["person"])
+
+
+_DEAD_ENDPOINT = 3
+"""People in a row that end in an endpoint's error, without one answer between them, before the run is given up."""
+
+_SHOWN_ERRORS = 3
+
+_REMEMBERED_TEXTS = 20_000
+"""Texts come back within one person only, and memory shall stay flat over hundreds of them."""
+
+_COLLECT_AFTER = 100_000
+"""New objects until garbage is looked for: records hold no cycles, and Python's 700 makes it look at them all the time."""
+
+
+class _GivenUp(Exception):
+    """No endpoint answers any more."""
+
+
+class _Backend(NamedTuple):
+    """Who writes.
+
+    Attributes:
+        writer: Answers the units, and has its own means to judge them.
+        similarity: Finds facts that say the same in other words, as language models write them; the offline writer does not.
+        pool: The endpoints of a language model.
+    """
+
+    writer: Writer
+    similarity: EmbedderSimilarity | None = None
+    pool: EndpointPool | None = None
+
+
+def generate(settings: SynthSettings) -> int:
+    """Write the people of this shard who are not finished yet and, without shards, the files of the data set.
+
+    Shows its progress on stderr and a summary on stdout. SIGINT and SIGTERM end it at once; what is finished stays.
+
+    Returns:
+        Exit code: 0; 1 if people failed or no endpoint answers any more; 130 or 143 after a signal.
+
+    Raises:
+        DeltaMemError: If the settings ask for something that is not there.
+        OSError: If a file cannot be written.
+    """
+    folder = work_folder(settings)
+    with _signals() as stop:
+        try:
+            personas = draw_personas(
+                settings.personas, people=settings.people, heldout_share=settings.heldout_share, seed=settings.seed
+            )
+            with JsonLinesStore(folder / PEOPLE_STORE) as store:
+                shift = _Generation(settings, folder, store)
+                with _seldom_collecting(), asyncio.Runner(loop_factory=faster_loop()) as runner:
+                    runner.run(shift.work(personas, stop))
+                if stop.received is None:
+                    return shift.finish()
+        except (asyncio.CancelledError, _Stopped):
+            pass
+    number = stop.received or signal.SIGINT
+    print(f"stopped by {signal.Signals(number).name}; the same command goes on from here", file=sys.stderr)
+    return 128 + number
+
+
+@contextmanager
+def _seldom_collecting() -> Iterator[None]:
+    before = gc.get_threshold()
+    gc.set_threshold(_COLLECT_AFTER)
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
+
+
+class _Stopped(BaseException):
+    """A signal came while no event loop ran."""
+
+
+class _Stop:
+    """What signals do: cancel the task if there is one, otherwise raise `_Stopped`; a second one ends the process."""
+
+    def __init__(self) -> None:
+        self.received: int | None = None
+        self.task: asyncio.Task[Any] | None = None
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        if self.received is not None:
+            os._exit(128 + number)
+        self.received = number
+        if self.task is None:
+            raise _Stopped
+        self.task.get_loop().call_soon_threadsafe(self.task.cancel)
+
+
+@contextmanager
+def _signals() -> Iterator[_Stop]:
+    stop = _Stop()
+    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@asynccontextmanager
+async def _studio(settings: SynthSettings, folder: Path) -> AsyncIterator[_Backend]:
+    if settings.writer == "offline" or settings.llm is None:
+        similarity = None if settings.embedder is None else EmbedderSimilarity(LazyEmbedder(settings.embedder))
+        yield _Backend(OfflineWriter(settings.seed, similarity))
+        return
+    # A language model's texts need it for certain: what is missing is told before anything is paid for.
+    similarity = (
+        None
+        if settings.embedder is None
+        else EmbedderSimilarity(load_embedder(settings.embedder, max_texts=_REMEMBERED_TEXTS))
+    )
+    from synth.llm.pool import EndpointPool  # the openai client takes half a second that the offline writer saves
+    from synth.llm.writer import LLMWriter
+
+    pool = EndpointPool(settings.llm)
+    try:
+        with JsonLinesStore(folder / ANSWERS_STORE) as answers:
+            writer = LLMWriter(settings.llm, pool, answers, seed=settings.seed, similarity=similarity)
+            yield _Backend(writer, similarity, pool)
+    finally:
+        await pool.close()
+
+
+class _Generation:
+    """One run over the people of one shard."""
+
+    def __init__(self, settings: SynthSettings, folder: Path, store: JsonLinesStore) -> None:
+        self._settings = settings
+        self._folder = folder
+        self._store = store
+        self._names: NameSource = RealNames(settings.seed) if settings.real_names else InventedNames(settings.seed)
+        self._errors: dict[str, str] = {}
+        self._failures_in_a_row = 0
+        self._given_up: str | None = None
+
+    async def work(self, personas: Sequence[Persona], stop: _Stop) -> None:
+        """Write the people who are not finished."""
+        stop.task = asyncio.current_task()
+        try:
+            async with _studio(self._settings, self._folder) as studio:
+                await self._write(personas, studio)
+        finally:
+            stop.task = None
+
+    async def _write(self, personas: Sequence[Persona], studio: _Backend) -> None:
+        settings = self._settings
+        self._run, work = plan(settings, personas, studio.writer.making)
+        write_run(self._folder, self._run)
+        (self._folder / ERRORS_FILE).unlink(missing_ok=True)
+        todo = [item for item in work if not is_finished(self._store, item.persona.person_id, item.fingerprint)]
+        self._progress = Progress(
+            people=len(work),
+            found=len(work) - len(todo),
+            expected=expected_units(settings.shape, settings.sessions),
+            pool=studio.pool,
+        )
+        if not todo:
+            return
+        if studio.pool is not None:
+            await studio.pool.check()
+        queue = iter(todo)
+        at_once = min(settings.people_at_once or settings.slots, len(todo))
+        async with self._progress.shown(settings.progress_seconds):
+            workers = [asyncio.create_task(self._worker(queue, studio)) for _ in range(at_once)]
+            try:
+                done, _ = await asyncio.wait(workers, return_when=asyncio.FIRST_EXCEPTION)
+                for worker in done:
+                    worker.result()
+            except _GivenUp as error:
+                self._given_up = str(error)
+            finally:
+                for worker in workers:
+                    worker.cancel()
+                await asyncio.gather(*workers, return_exceptions=True)
+
+    async def _worker(self, queue: Iterator[Work], studio: _Backend) -> None:
+        for item in queue:
+            self._progress.begin()
+            try:
+                person = await write_person(
+                    item.number,
+                    item.persona,
+                    studio.writer,
+                    self._settings.shape,
+                    self._names,
+                    sessions=self._settings.sessions,
+                    seed=self._settings.seed,
+                    similarity=studio.similarity,
+                    observer=self._observe,
+                )
+            except EmbedderUnavailableError:
+                raise
+            except DeltaMemError as error:
+                self._failed(item.persona.person_id, error)
+            else:
+                value = {"fingerprint": item.fingerprint, "person": person.model_dump(mode="json")}
+                self._store.put(item.persona.person_id, value)
+                self._progress.end()
+            await asyncio.sleep(0)  # the offline writer never waits, so nothing else would get its turn
+
+    def _observe(self, unit: Unit, written: UnitResult[Any]) -> None:
+        if written.spent_tokens:
+            self._failures_in_a_row = 0
+        self._progress.observe(unit, written)
+
+    def _failed(self, person_id: str, error: DeltaMemError) -> None:
+        self._errors[person_id] = str(error)
+        with (self._folder / ERRORS_FILE).open("a", encoding="utf-8") as file:
+            file.write(json.dumps({"person_id": person_id, "error": str(error)}, ensure_ascii=False) + "\n")
+        self._progress.end(failed=True)
+        self._failures_in_a_row = self._failures_in_a_row + 1 if isinstance(error, LLMError) else 0
+        if self._failures_in_a_row >= _DEAD_ENDPOINT:
+            raise _GivenUp(str(error))
+
+    def finish(self) -> int:
+        """Write the data set if it is whole, and say how it went; returns the exit code."""
+        settings, run = self._settings, self._run
+        finished = [name for name, fingerprint in run.people.items() if is_finished(self._store, name, fingerprint)]
+        totals = Totals()
+        people = totals.counting(read_people(self._store, finished))
+        whole = len(finished) == len(run.people)
+        if whole and settings.shard.of == 1:
+            from synth.output.dataset import write_dataset
+
+            episode = settings.episode.config()
+            write_dataset(settings.out, people, making=run.recipe, episode=episode, seed=settings.seed)
+        else:
+            for _ in people:
+                pass
+        print(totals.summary(self._progress.seconds))
+        if not whole:
+            return self._fail(len(run.people) - len(finished))
+        if settings.shard.of == 1:
+            print(f"written to {settings.out}")
+        else:
+            print(f"shard {settings.shard} is finished; when all are: python -m synth merge {settings.out}")
+        return 0
+
+    def _fail(self, missing: int) -> int:
+        for person_id, error in list(self._errors.items())[:_SHOWN_ERRORS]:
+            print(f"{person_id}: {error}", file=sys.stderr)
+        why = f"given up after {_DEAD_ENDPOINT} people in a row: {self._given_up}" if self._given_up else "see above"
+        print(
+            f"error: {missing:,} of {len(self._run.people):,} people are missing ({why}); all errors are in "
+            f"{self._folder / ERRORS_FILE}; the same command tries again",
+            file=sys.stderr,
+        )
+        return 1
+
+
+_SHOWN = 5
+"""Missing people that are named."""
+
+
+class Merged(NamedTuple):
+    """What was written, and who is missing from it."""
+
+    manifest: dict[str, Any]
+    missing: tuple[str, ...]
+
+
+class _Part(NamedTuple):
+    folder: Path
+    run: Run
+    shard: Shard
+
+
+def merge(out: Path, *, partial: bool = False) -> Merged:
+    """Write the data set of all shards in ``OUT/shards``, or of the one run in ``OUT/work``.
+
+    The result is byte for byte that of an unsharded run.
+
+    Args:
+        out: Folder of the data set.
+        partial: Write what is there. The recipe in manifest and data card then says who is missing.
+
+    Raises:
+        DeltaMemError: If shards or people are missing and that was not allowed, shards are of different runs or still in
+            work, or a person is there twice.
+    """
+    parts = _parts(out)
+    _check_alike(parts)
+    _check_nobody_twice(parts)
+    of, everybody, recipe = parts[0].shard.of, parts[0].run.everybody, parts[0].run.recipe
+    missing_shards = [f"{number}/{of}" for number in range(of) if number not in {part.shard.number for part in parts}]
+    if missing_shards and not partial:
+        raise DeltaMemError(
+            f"{out}: {len(missing_shards)} of {of} shards are missing ({_listed(missing_shards)}); run them, or write what "
+            "is there with --partial"
+        )
+    with ExitStack() as stack:
+        stores: dict[str, JsonLinesStore] = {}
+        for part in parts:
+            store = stack.enter_context(JsonLinesStore(part.folder / PEOPLE_STORE))
+            stores |= {name: store for name, wanted in part.run.people.items() if is_finished(store, name, wanted)}
+        missing = [person_id for person_id in everybody if person_id not in stores]
+        if missing and not partial:
+            raise DeltaMemError(
+                f"{out}: {len(missing):,} of {len(everybody):,} people are not finished ({_listed(missing)}); run their "
+                "shards again, or write what is there with --partial"
+            )
+        if not stores:
+            raise DeltaMemError(f"{out}: nobody is finished yet")
+        if missing:
+            recipe = {**recipe, "partial": {"missing_people": missing, "missing_shards": missing_shards}}
+        people = (
+            person
+            for person_id in everybody
+            if person_id in stores
+            for person in read_people(stores[person_id], [person_id])
+        )
+        from synth.output.dataset import write_dataset  # half a second of imports that a refused merge does not need
+
+        manifest = write_dataset(out, people, making=recipe, episode=EpisodeConfig(**recipe["episode"]), seed=recipe["seed"])
+    return Merged(manifest, tuple(missing))
+
+
+def _parts(out: Path) -> list[_Part]:
+    """The shards by index, or the one unsharded run."""
+    folders = sorted((out / SHARDS_FOLDER).glob(f"*-of-*/{WORK_FOLDER}"))
+    single = out / WORK_FOLDER
+    if folders and single.is_dir():
+        raise DeltaMemError(
+            f"{out}: holds a run without shards ({WORK_FOLDER}) and shards ({SHARDS_FOLDER}); remove one of them"
+        )
+    if not folders and not single.is_dir():
+        raise DeltaMemError(f"{out}: no shards to merge; python -m synth shard=0/8 out={out} makes the first of eight")
+    found = []
+    for folder in folders or [single]:
+        run = read_run(folder)
+        number, _, of = run.shard.partition("/")
+        found.append(_Part(folder, run, Shard(int(number), int(of))))
+    return sorted(found, key=lambda part: part.shard.number)
+
+
+def _check_alike(parts: list[_Part]) -> None:
+    """All parts must be of the same data set."""
+    first = parts[0]
+    for part in parts[1:]:
+        if part.shard.of != first.shard.of:
+            raise DeltaMemError(f"{part.folder} is one of {part.shard.of} shards and {first.folder} one of {first.shard.of}")
+        found, expected = part.run.recipe, first.run.recipe
+        different = sorted(key for key in found.keys() | expected.keys() if found.get(key) != expected.get(key))
+        if not different and part.run.everybody != first.run.everybody:
+            different = ["everybody"]
+        if different:
+            raise DeltaMemError(
+                f"{part.folder} and {first.folder} were made differently ({', '.join(different)}); run them again alike"
+            )
+
+
+def _check_nobody_twice(parts: list[_Part]) -> None:
+    found: dict[str, Path] = {}
+    for part in parts:
+        for person_id in part.run.people:
+            if person_id in found:
+                raise DeltaMemError(f"{person_id} is in {found[person_id]} and in {part.folder}")
+            found[person_id] = part.folder
+
+
+def _listed(names: list[str]) -> str:
+    return ", ".join(names[:_SHOWN]) + (", ..." if len(names) > _SHOWN else "")

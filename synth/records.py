@@ -1,0 +1,458 @@
+"""What is known of a synthetic person, as immutable and bounded records: persona, profile, events, memories, dialogues."""
+
+from __future__ import annotations
+
+from datetime import date, datetime
+from enum import StrEnum
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+
+from deltamem.memory import Event
+from deltamem.sessions import Split
+
+Name = Annotated[str, StringConstraints(strip_whitespace=True, max_length=80)]
+Line = Annotated[str, StringConstraints(strip_whitespace=True, max_length=400)]
+Paragraph = Annotated[str, StringConstraints(strip_whitespace=True, max_length=2_500)]
+Keyword = Annotated[str, StringConstraints(strip_whitespace=True, max_length=80)]
+Keywords = Annotated[tuple[Keyword, ...], Field(max_length=6)]
+
+
+class Record(BaseModel):
+    """Base of all records: unknown fields are refused, nothing changes after validation."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Track(StrEnum):
+    """The four change streams of a life (paper, appendix A)."""
+
+    CAREER = "career"
+    HEALTH = "health"
+    RELATIONSHIP = "relationship"
+    PREFERENCE = "preference"
+
+
+class Domain(StrEnum):
+    """Where in life an event belongs (paper, appendix A)."""
+
+    WORK = "work"
+    SOCIAL = "social"
+    HEALTH = "health"
+    LEISURE = "leisure"
+    ADMIN = "admin"
+    FINANCE = "finance"
+
+
+class Change(StrEnum):
+    """What an event does to a fact (paper, appendix A, the operators O)."""
+
+    NEW = "new"
+    EXPAND = "expand"
+    ADJUST = "adjust"
+    SHIFT = "shift"
+    PARTIAL_DELETION = "partial_deletion"
+
+
+class Method(StrEnum):
+    """How later events change the view of a memory anchor (paper, section 3.2, inter-event evolution)."""
+
+    EMOTIONAL = "emotional_update"
+    MEANING = "meaning_update"
+    SELF_BELIEF = "self_belief"
+
+
+class Persona(Record):
+    """The seed of one synthetic person.
+
+    Attributes:
+        person_id: Unique in the data set.
+        seed: A sentence to start from.
+        source: Where the sentence comes from: ``generated``, ``file`` or ``personahub``.
+        split: Whether the person is trained on or held out.
+    """
+
+    person_id: str
+    seed: Line
+    source: str
+    split: Split
+
+
+class Family(Record):
+    """Parents, partner and children, in words."""
+
+    parents: Line
+    partner: Line
+    children: Line
+
+
+class LifeGoal(Record):
+    """What the person wants to reach in life."""
+
+    kind: Name
+    statement: Line
+    motivation: Line
+    target: Line
+
+
+class FixedPart(Record):
+    """What does not change over the sessions (HaluMem, stage 1)."""
+
+    name: Name
+    gender: Name
+    birth_date: date
+    location: Name
+    degree: Name
+    major: Name
+    mbti: Annotated[str, StringConstraints(pattern="^[EI][SN][TF][JP]$")]
+    traits: Annotated[tuple[Name, ...], Field(min_length=1, max_length=6)]
+    family: Family
+    life_goal: LifeGoal
+
+
+class Career(Record):
+    """Work at the time of the first memories; amounts in the currency of the place, per month and in all."""
+
+    status: Name
+    industry: Name
+    employer: Name
+    job: Name
+    monthly_income: Annotated[int, Field(ge=0, le=10_000_000)]
+    savings: Annotated[int, Field(ge=0, le=1_000_000_000)]
+    description: Paragraph
+
+
+class Health(Record):
+    """Health at the time of the first memories; conditions are empty if there are none."""
+
+    physical: Name
+    physical_conditions: Line
+    mental: Name
+    mental_conditions: Line
+    reason: Paragraph
+
+
+class Relationship(Record):
+    """Somebody whom the person knows, by full name."""
+
+    name: Name
+    kind: Name
+    description: Line
+
+
+class DynamicPart(Record):
+    """What events may change (HaluMem, stage 1)."""
+
+    career: Career
+    health: Health
+    relationships: Annotated[tuple[Relationship, ...], Field(max_length=6)]
+
+
+class Preference(Record):
+    """Something that is liked or disliked, and why."""
+
+    item: Line
+    reason: Line
+
+
+class PreferenceGroup(Record):
+    """Likes and dislikes of one kind, for example ``music``."""
+
+    category: Name
+    likes: Annotated[tuple[Preference, ...], Field(max_length=5)]
+    dislikes: Annotated[tuple[Preference, ...], Field(max_length=5)]
+
+
+class Preferences(Record):
+    """The preference part (HaluMem, stage 1)."""
+
+    groups: Annotated[tuple[PreferenceGroup, ...], Field(max_length=10)]
+
+
+class Fact(Record):
+    """One atomic fact about the person.
+
+    Attributes:
+        text: The memory sentence, in the third person; begins with the person's name.
+        keywords: What a faithful memory must contain; each occurs in `text`.
+    """
+
+    text: Line
+    keywords: Keywords
+
+
+class TrackedFact(Fact):
+    """A fact that an event may change.
+
+    Attributes:
+        track: Its stream; None for a fact of no stream (family, education), which events leave alone.
+        subject: The full name (relationship) or the category (preference) that it is about; empty in other tracks.
+    """
+
+    track: Track | None
+    subject: Name
+
+
+class Profile(Record):
+    """Stage 1: who the person is, and what is remembered of them before the first session.
+
+    Attributes:
+        persona: The seed.
+        fixed: What does not change.
+        dynamic: What may change.
+        preferences: Likes and dislikes.
+        start: Time that the initial memories carry; every event is later.
+        initial: The facts of the initial memory state S0.
+    """
+
+    persona: Persona
+    fixed: FixedPart
+    dynamic: DynamicPart
+    preferences: Preferences
+    start: datetime
+    initial: tuple[TrackedFact, ...]
+
+    @property
+    def name(self) -> str:
+        """How memories name the person."""
+        return self.fixed.name
+
+
+class PlannedChange(Record):
+    """A change that an event has to make; `track` None leaves the track to the writer."""
+
+    track: Track | None
+    change: Change
+
+
+class EventSlot(Record):
+    """The program's plan of one event, which the writer fills.
+
+    Attributes:
+        index: Position in the person's life, from 0.
+        not_before: Earliest date.
+        not_after: Latest date; the next slot begins later.
+        domain: Where in life.
+        life_goal: Whether the event must serve the life goal.
+        changes: The state deltas to make, in any order.
+        reused: How many earlier memories the session repeats (NONE operations).
+    """
+
+    index: int
+    not_before: date
+    not_after: date
+    domain: Domain
+    life_goal: bool
+    changes: tuple[PlannedChange, ...]
+    reused: int
+
+
+class Participant(Record):
+    """Somebody who takes part in an event, by full name."""
+
+    name: Name
+    relationship: Name
+
+
+class StateDelta(Fact):
+    """What one event does to one fact (paper, appendix A).
+
+    Attributes:
+        track: The stream.
+        change: The operator.
+        subject: As in `TrackedFact`.
+        previous_text: The fact as it was, word for word; empty for a new one.
+        text: The fact as it holds after the event.
+        keywords: Of `text`; at least one is also one of the previous fact's.
+    """
+
+    track: Track
+    change: Change
+    subject: Name
+    previous_text: Line
+
+
+class LifeEvent(Record):
+    """Stage 2: something that happens and is talked about in one session."""
+
+    index: Annotated[int, Field(ge=0, le=999)]
+    date: date
+    domain: Domain
+    valence: Annotated[str, StringConstraints(pattern="^(positive|neutral|negative|bittersweet)$")]
+    agency: Annotated[str, StringConstraints(pattern="^(happens_to_user|user_initiated|co_created)$")]
+    title: Name
+    narrative: Paragraph
+    participants: Annotated[tuple[Participant, ...], Field(max_length=5)]
+    grounding: Annotated[tuple[Line, ...], Field(max_length=4)]
+    result: Line
+    emotion: Line
+    follow_ups: Annotated[tuple[Line, ...], Field(max_length=4)]
+    serves_life_goal: bool
+    changes: Annotated[tuple[StateDelta, ...], Field(max_length=8)]
+
+
+class EventGroup(Record):
+    """Events that are linked: the first is the source of a memory anchor (paper, section 3.2).
+
+    Attributes:
+        events: Indices, increasing.
+        thread: What links them.
+    """
+
+    events: Annotated[tuple[Annotated[int, Field(ge=0, le=999)], ...], Field(max_length=8)]
+    thread: Line
+
+
+class Evolution(Record):
+    """How one memory anchor changes over the events of its group.
+
+    Attributes:
+        method: The one method of the whole thread.
+        memories: One an event; each later one subsumes the earlier.
+    """
+
+    method: Method
+    memories: Annotated[tuple[Fact, ...], Field(max_length=8)]
+
+
+class Origin(StrEnum):
+    """Which part of memory generation a session's fact comes from."""
+
+    DELTA = "delta"
+    EVOLUTION = "evolution"
+    FILLING = "filling"
+    REUSE = "reuse"
+
+
+class SessionFact(Record):
+    """A fact that the user has to say in a session, and the operation that it asks for.
+
+    Attributes:
+        id: Unique in the session: ``f1``, ``f2``...
+        event: ADD, UPDATE (both the previous and the new text are to be said) or NONE (a known memory is repeated).
+        text: The memory sentence after the session.
+        previous_text: The memory before the session; empty for ADD, equal to `text` for NONE.
+        keywords: Of `text`.
+        origin: Where it comes from.
+    """
+
+    id: Annotated[str, StringConstraints(pattern="^f[0-9]{1,3}$")]
+    event: Event
+    text: Line
+    previous_text: Line
+    keywords: Keywords
+    origin: Origin
+
+
+class Exchange(Record):
+    """One turn of the paper's dialogues: an utterance of the user and the answer of the assistant."""
+
+    user: Paragraph
+    assistant: Paragraph
+
+
+class PlannedFact(Record):
+    """The work plan's entry of one fact; turns count from 1.
+
+    Attributes:
+        fact_id: The `SessionFact`.
+        turn: Where the user says the fact.
+        previous_turn: Where the user mentions what held before an UPDATE, not later than `turn`; 0 for other facts.
+    """
+
+    fact_id: Annotated[str, StringConstraints(pattern="^f[0-9]{1,3}$")]
+    turn: Annotated[int, Field(ge=1, le=99)]
+    previous_turn: Annotated[int, Field(ge=0, le=99)]
+
+
+class Dialogue(Record):
+    """A session with its map from facts to turns. The plan comes first, so that a model plans before it writes."""
+
+    plan: Annotated[tuple[PlannedFact, ...], Field(max_length=40)]
+    turns: Annotated[tuple[Exchange, ...], Field(max_length=40)]
+
+
+class SynthSession(Record):
+    """Stages 3 and 4 of one event.
+
+    Attributes:
+        index: The event's.
+        time: When the session takes place, on the event's date.
+        goal: What the user wants from the conversation.
+        summary: What is said.
+        facts: The operations' facts, in the order of the operations.
+        dialogue: None if the session was rejected; its facts change the memory state all the same.
+    """
+
+    index: int
+    time: datetime
+    goal: str
+    summary: str
+    facts: tuple[SessionFact, ...]
+    dialogue: Dialogue | None
+
+
+class Rejection(Record):
+    """A unit whose answer broke rules to the last repair.
+
+    Attributes:
+        unit: Its kind, the value of a `synth.tasks.Unit`.
+        where: Which one of the person's: a session's or group's index; empty where there is only one.
+        rules: Names of the broken rules, of the last attempt.
+        reasons: What was wrong, one sentence a violation.
+    """
+
+    unit: str
+    where: str
+    rules: tuple[str, ...]
+    reasons: tuple[str, ...]
+
+
+class UnitUsage(Record):
+    """What the units of one kind took.
+
+    Attributes:
+        units: Units.
+        attempts: Answers, the first and the repairs.
+        rejected: Units that stayed wrong.
+        prompt_tokens: As the server counts them.
+        completion_tokens: Likewise.
+    """
+
+    units: int = 0
+    attempts: int = 0
+    rejected: int = 0
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+
+
+class Person(Record):
+    """Everything that was written of one person; the labelled sessions follow from it (`synth.assembly`).
+
+    Attributes:
+        persona: The seed.
+        profile: None if it was rejected, and with it the person.
+        slots: The plan of the events.
+        events: Empty if they were rejected, and with them the person.
+        groups: The linked events whose memory thread was written.
+        evolutions: The memory threads, one a group.
+        sessions: One an event.
+        dropped: How many facts of the filling were left out, because they repeat what is remembered elsewhere.
+        rejections: What was given up.
+        checked: How many answers each rule has judged.
+        violations: How many answers have broken it, repaired ones included.
+        usage: By the value of `synth.tasks.Unit`.
+    """
+
+    persona: Persona
+    profile: Profile | None
+    slots: tuple[EventSlot, ...]
+    events: tuple[LifeEvent, ...]
+    groups: tuple[EventGroup, ...]
+    evolutions: tuple[Evolution, ...]
+    sessions: tuple[SynthSession, ...]
+    dropped: int = 0
+    rejections: tuple[Rejection, ...]
+    checked: dict[str, int]
+    violations: dict[str, int]
+    usage: dict[str, UnitUsage]

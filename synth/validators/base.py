@@ -1,0 +1,328 @@
+"""What a rule is, and what rules share: similarity of texts, invented names, the wording of a memory sentence."""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+
+import numpy as np
+
+from deltamem.embedding import Embedder
+from deltamem.text import Kind, content_stems, normalised, salient_items, stem, words
+from synth.config import FactLimits
+from synth.records import Fact, Record
+from synth.tasks import Unit
+
+TaskT = TypeVar("TaskT", covariant=True)
+SubjectT = TypeVar("SubjectT", covariant=True)
+
+
+class Similarity(Protocol):
+    """Cosine similarities of texts; the embedding model behind it is the caller's choice."""
+
+    def between(self, texts: list[str], others: list[str]) -> list[list[float]]:
+        """A row for each of `texts` with its similarity, -1 to 1, to each of `others`."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Case(Generic[TaskT, SubjectT]):
+    """What a rule judges.
+
+    Attributes:
+        task: What the writer was told; the `Shape` for a whole life, None for a labelled session.
+        answer: What it answered, or the finished whole.
+        similarity: None where no embedding model is at hand; rules that need one are then not checked.
+    """
+
+    task: TaskT
+    answer: SubjectT
+    similarity: Similarity | None = None
+
+
+Check = Callable[[Case[Any, Any]], Iterable[str]]
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """A named check.
+
+    Attributes:
+        name: ``<subject>.<what is demanded>``, for example ``events.previous_text_exact``.
+        says: The rule in one sentence.
+        check: Yields a sentence a violation.
+        needs_similarity: Whether it is left out without an embedding model.
+    """
+
+    name: str
+    says: str
+    check: Check
+    needs_similarity: bool = False
+
+
+class Violation(NamedTuple):
+    """A broken rule and what exactly is wrong."""
+
+    rule: str
+    message: str
+
+
+class Verdict(NamedTuple):
+    """What the rules say of one case: which were checked, and what is wrong."""
+
+    checked: tuple[str, ...]
+    violations: tuple[Violation, ...]
+
+
+def rule(subject: Unit | str, says: str, *, needs_similarity: bool = False) -> Callable[[Check], Rule]:
+    """Make a rule of a check; it is named after the function.
+
+    Args:
+        subject: What it judges: a unit, ``life`` or ``session``.
+        says: The rule in one sentence.
+        needs_similarity: Whether it is left out without an embedding model.
+    """
+    return lambda check: Rule(f"{subject}.{check.__name__}", says, check, needs_similarity)
+
+
+def judge(rules: Iterable[Rule], case: Case[Any, Any]) -> Verdict:
+    """Check a case against rules, in their order."""
+    applied = [rule for rule in rules if case.similarity is not None or not rule.needs_similarity]
+    violations = tuple(Violation(rule.name, message) for rule in applied for message in rule.check(case))
+    return Verdict(tuple(rule.name for rule in applied), violations)
+
+
+class EmbedderSimilarity:
+    """Cosine similarities (`synth.validators.base.Similarity`) of an embedder's vectors.
+
+    One call at a time reaches the embedder, since its cache is not made for threads; so calls may come from any thread, for
+    example through `asyncio.to_thread`.
+    """
+
+    def __init__(self, embedder: Embedder) -> None:
+        """Take an embedder; both sides of a comparison are embedded as documents, because neither is a search query."""
+        self._embedder = embedder
+        self._one_at_a_time = threading.Lock()
+
+    def between(self, texts: list[str], others: list[str]) -> list[list[float]]:
+        """A row for each of `texts` with its similarity, -1 to 1, to each of `others`."""
+        if not texts or not others:
+            return [[] for _ in texts]
+        with self._one_at_a_time:
+            vectors = self._embedder.documents([*texts, *others])
+        # An embedder behind an endpoint need not keep to unit length; a zero vector is similar to nothing.
+        lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+        unit = vectors / np.maximum(lengths, np.finfo(np.float32).tiny)
+        rows: list[list[float]] = np.clip(unit[: len(texts)] @ unit[len(texts) :].T, -1, 1).tolist()
+        return rows
+
+
+# Two capitalised words or more; "I" after a word is no name.
+_CAPITALS = re.compile(r"\b[^\W\d_a-z]\w*(?:[- ](?!I\b)[^\W\d_a-z]\w*)+")
+
+
+def invented_names(texts: Iterable[str], told: Record) -> Iterator[str]:
+    """Names with a word that occurs nowhere in what was told, each once, casefolded.
+
+    Args:
+        texts: Short texts, in which a capital is a name.
+        told: What the writer was told.
+    """
+    known = _told_stems(told)
+    for name in _names(texts):
+        if any(stem(word) not in known for word in words(name)):
+            yield name
+
+
+def invented_full_names(texts: Iterable[str], told: Record) -> Iterator[str]:
+    """Names of two words or more, none of which occurs in what was told, casefolded.
+
+    Far more lenient than `invented_names`, for texts in which words like Netflix, Christmas or Mom do no harm.
+
+    Args:
+        texts: Texts of any length.
+        told: What the writer was told.
+    """
+    material = ""
+    for text in texts:
+        runs = [run.casefold() for run in _CAPITALS.findall(text)]
+        # Most runs are known, which is cheaper to see in the plain text than by words.
+        material = material or (told.model_dump_json().casefold() if runs else "")
+        if any(not any(word in material for word in words(run)) for run in runs):
+            yield from (name for name in _names([text]) if " " in name and not _told_stems(told) & content_stems(name))
+
+
+def _told_stems(told: Record) -> frozenset[str]:
+    return content_stems(told.model_dump_json().replace("\\n", " "))
+
+
+def _names(texts: Iterable[str]) -> list[str]:
+    return list(dict.fromkeys(item.text for text in texts for item in salient_items(text) if item.kind is Kind.NAME))
+
+
+_SENTENCE_END = re.compile(r"[.!?。！？][\"'”’»)\]]*$")  # noqa: RUF001
+# A second sentence begins after an ordinary word, so that "Dr. Lee" and "Yahoo! Mail" are no sentence ends.
+_SECOND_SENTENCE = re.compile(r"(?<![\w'’.-])[a-z]{4,}[.!?][\"”]?\s+[\"“]?[A-Z]")  # noqa: RUF001
+_QUOTED = re.compile(r"\"[^\"]*\"|“[^”]*”|«[^»]*»")
+# Neither capitals ("My Neighbor Totoro") nor a lone numeral ("type I") are a first person.
+_FIRST_PERSON = re.compile(
+    r"\b(?:I['’](?:m|ve|d|ll)|I (?:am|was|have|had|do|did|will|would|can|could|feel|felt|like|love|want)"  # noqa: RUF001
+    r"|my|me|myself|we|our|ours|ourselves)\b"
+)
+# In small letters only, since titles may say so: "The Day After Tomorrow".
+_RELATIVE_TIME = re.compile(
+    r"\b(?:yesterday|today|tonight|tomorrow|ago|(?:last|next|this) (?:night|morning|afternoon|evening|weekend|week|month"
+    r"|year|spring|summer|autumn|fall|winter|(?:Mon|Tues|Wednes|Thurs|Fri|Satur|Sun)day))\b"
+)
+
+
+class Worded(NamedTuple):
+    """A fact of an answer.
+
+    Attributes:
+        label: How messages name it, for example ``fact 3``.
+        fact: The fact.
+    """
+
+    label: str
+    fact: Fact
+
+
+def fact_rules(
+    subject: Unit,
+    facts: Callable[[Case[Any, Any]], Iterable[Worded]],
+    name: Callable[[Any], str],
+    limits: Callable[[Any], FactLimits],
+) -> tuple[Rule, ...]:
+    """The wording rules of a unit.
+
+    Args:
+        subject: The unit.
+        facts: Finds the facts of a case.
+        name: Finds the person's name in a task.
+        limits: Finds the sizes of facts in a task.
+    """
+
+    def each(find: Callable[[Worded, str, FactLimits], Iterable[str]]) -> Check:
+        def check(case: Case[Any, Any]) -> Iterator[str]:
+            person, sizes = name(case.task), limits(case.task)
+            for worded in facts(case):
+                yield from find(worded, person, sizes)
+
+        check.__name__ = find.__name__
+        return check
+
+    return tuple(rule(subject, says)(each(find)) for says, find in _RULES)
+
+
+def begins_with_name(worded: Worded, name: str, _: FactLimits) -> Iterator[str]:
+    """Whether the sentence begins with the person's name."""
+    if not starts_with_name(worded.fact.text, name):
+        yield f"{worded.label} must begin with the name {name!r}, but is {worded.fact.text!r}"
+
+
+def third_person(worded: Worded, _: str, __: FactLimits) -> Iterator[str]:
+    """Whether the sentence is told of the person, not by them."""
+    found = _FIRST_PERSON.search(_QUOTED.sub("", worded.fact.text))
+    if found:
+        yield f"{worded.label} must be told in the third person, but says {found[0]!r}: {worded.fact.text!r}"
+
+
+def one_sentence(worded: Worded, _: str, __: FactLimits) -> Iterator[str]:
+    """Whether the text is one sentence on one line."""
+    text = worded.fact.text
+    if not _SENTENCE_END.search(text):
+        yield f"{worded.label} must be a sentence that ends with a full stop, but is {text!r}"
+    elif "\n" in text or _SECOND_SENTENCE.search(text):
+        yield f"{worded.label} must be one single sentence, but is {text!r}"
+
+
+def lasting_time(worded: Worded, _: str, __: FactLimits) -> Iterator[str]:
+    """Whether the sentence can be understood on any other day."""
+    found = _RELATIVE_TIME.search(_QUOTED.sub("", worded.fact.text))
+    if found:
+        yield f"{worded.label} must give a date or leave the time out, but says {found[0]!r}: {worded.fact.text!r}"
+
+
+def fact_words(worded: Worded, _: str, limits: FactLimits) -> Iterator[str]:
+    """Whether the sentence is neither too short nor too long."""
+    count = len(worded.fact.text.split())
+    if count not in limits.words:
+        yield f"{worded.label} must have {limits.words} words, but has {count}: {worded.fact.text!r}"
+
+
+def keyword_count(worded: Worded, _: str, limits: FactLimits) -> Iterator[str]:
+    """Whether there are as many keywords as asked for."""
+    if len(worded.fact.keywords) not in limits.keywords:
+        yield f"{worded.label} must have {limits.keywords} keywords, but has {len(worded.fact.keywords)}"
+
+
+def keyword_words(worded: Worded, _: str, limits: FactLimits) -> Iterator[str]:
+    """Whether each keyword is as short as asked for."""
+    for keyword in worded.fact.keywords:
+        count = len(keyword.split())
+        if count not in limits.keyword_words:
+            yield f"{worded.label}: keyword {keyword!r} must have {limits.keyword_words} words, but has {count}"
+
+
+def keywords_occur(worded: Worded, _: str, __: FactLimits) -> Iterator[str]:
+    """Whether each keyword occurs in the sentence."""
+    for keyword in worded.fact.keywords:
+        if keyword and not occurs(keyword, worded.fact.text):
+            yield f"{worded.label}: keyword {keyword!r} must occur word for word in {worded.fact.text!r}"
+
+
+def keywords_distinct(worded: Worded, _: str, __: FactLimits) -> Iterator[str]:
+    """Whether no keyword is there twice."""
+    for keyword in repeated(worded.fact.keywords):
+        yield f"{worded.label}: keyword {keyword!r} must be given once only"
+
+
+def keywords_tell(worded: Worded, name: str, __: FactLimits) -> Iterator[str]:
+    """Whether keywords say more than the person's name, which every fact has."""
+    known = set(folded(name).split())
+    for keyword in worded.fact.keywords:
+        if keyword and known.issuperset(folded(keyword).split()):
+            yield f"{worded.label}: keyword {keyword!r} is only the person's name, which tells nothing of the fact"
+
+
+_RULES: tuple[tuple[str, Callable[[Worded, str, FactLimits], Iterable[str]]], ...] = (
+    ("Each fact begins with the person's name.", begins_with_name),
+    ("Each fact is told in the third person.", third_person),
+    ("Each fact is one sentence with a full stop.", one_sentence),
+    ("No fact has time words that depend on the day it is read.", lasting_time),
+    ("Each fact keeps to the length asked for.", fact_words),
+    ("Each fact has the number of keywords asked for.", keyword_count),
+    ("Each keyword keeps to the length asked for.", keyword_words),
+    ("Each keyword occurs word for word in its fact.", keywords_occur),
+    ("No fact has a keyword twice.", keywords_distinct),
+    ("No keyword is only the person's name.", keywords_tell),
+)
+
+
+def starts_with_name(text: str, name: str) -> bool:
+    """Whether a text begins with a name as a whole word; ``Ana's`` does, ``Anabel`` does not."""
+    return text.startswith(name) and not text[len(name) : len(name) + 1].isalnum()
+
+
+def folded(text: str) -> str:
+    """Casefolded with single spaces: the form in which the reward looks for keywords."""
+    return " ".join(text.casefold().split())
+
+
+def occurs(keyword: str, text: str) -> bool:
+    """Whether a text contains a keyword, as the reward sees it."""
+    return folded(keyword) in folded(text)
+
+
+def repeated(texts: Iterable[str]) -> Iterator[str]:
+    """The texts that say the same as an earlier one (`normalised`), in order."""
+    seen = set()
+    for text in texts:
+        key = normalised(text)
+        if key in seen:
+            yield text
+        seen.add(key)

@@ -1,0 +1,384 @@
+"""The index is derived: whatever happened to it, an opened bank is right, and no more is embedded than must be."""
+
+import logging
+import os
+import shutil
+import threading
+from collections.abc import Callable, Collection, Sequence
+from pathlib import Path
+from typing import Any
+
+import chromadb
+import numpy as np
+import pytest
+from bank_cases import HashEmbedder, check_ranking, lettered, move, state_of, vectors_of
+
+from deltamem.bank.chroma import ChromaBank, ChromaIndex, IndexStatus, client_settings, collection_name
+from deltamem.bank.chroma_files import CLEAN_SHUTDOWN_FILE
+from deltamem.errors import DeltaMemError, EmbedderUnavailableError
+from deltamem.memory import MemoryState
+
+QUERIES = vectors_of([f"{letter} query" for letter in "abcdefgh"])
+TEXTS = lettered(range(1, 31))
+
+
+def nothing_changed(position: int) -> Collection[str]:
+    return ()
+
+
+def opened(
+    index: ChromaIndex,
+    state: MemoryState,
+    position: int,
+    embedder: HashEmbedder,
+    changed_since: Callable[[int], Collection[str]] = nothing_changed,
+    *,
+    name: str = "hash",
+    flush_every: int = 128,
+) -> ChromaBank:
+    return index.bank(
+        "Ana",
+        state,
+        position,
+        changed_since=changed_since,
+        embed=embedder.documents,
+        embedder_name=name,
+        flush_every=flush_every,
+        exact_up_to=0,
+    )
+
+
+def check(bank: ChromaBank, state: MemoryState, position: int) -> None:
+    assert (bank.state, bank.position) == (state, position)
+    check_ranking(bank.search(QUERIES, 5), state, QUERIES, 5)
+    if state:
+        np.testing.assert_array_equal(bank.vectors(list(state)), vectors_of([m.text for m in state.memories]))
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """An index that was closed in good order at position 5."""
+    path = tmp_path / "index"
+    index = ChromaIndex.open(path)
+    opened(index, state_of(TEXTS), 5, HashEmbedder())
+    index.close()
+    return path
+
+
+def reopen(folder: Path, texts: dict[int, str], position: int, *changed: str, name: str = "hash") -> list[str]:
+    """Open, check, close; returns what was embedded, each text once."""
+    embedder = HashEmbedder()
+    index = ChromaIndex.open(folder)
+    check(opened(index, state_of(texts), position, embedder, lambda _: changed, name=name), state_of(texts), position)
+    status = index.status("Ana")
+    index.close()
+    assert status == IndexStatus(position, name, len(texts))
+    return list(dict.fromkeys(embedder.embedded))
+
+
+def test_an_index_in_step_is_used_as_it_is(folder: Path) -> None:
+    assert reopen(folder, TEXTS, 5) == []
+
+
+def test_what_it_missed_is_all_that_is_embedded(folder: Path) -> None:
+    texts = {**TEXTS, 3: "h changed", 40: "a new"}
+    del texts[7]
+    assert reopen(folder, texts, 9, "m3", "m7", "m40", "m41") == ["h changed", "a new"]
+    assert reopen(folder, texts, 9) == []
+
+
+def test_only_the_position_moved(folder: Path) -> None:
+    assert reopen(folder, TEXTS, 8) == []
+
+
+@pytest.mark.parametrize(
+    ("texts", "position", "changed", "name"),
+    [
+        pytest.param(TEXTS, 4, (), "hash", id="ahead of the journal"),
+        pytest.param({**TEXTS, 2: "a otherwise"}, 5, (), "hash", id="other texts at the same position"),
+        pytest.param({**TEXTS, 31: "a more"}, 7, (), "hash", id="a memory that no change explains"),
+        pytest.param({n: TEXTS[n] for n in range(1, 20)}, 7, (), "hash", id="a loss that no change explains"),
+        pytest.param(TEXTS, 5, (), "another model", id="another embedder"),
+    ],
+)
+def test_what_does_not_fit_is_built_anew(
+    folder: Path, texts: dict[int, str], position: int, changed: tuple[str, ...], name: str
+) -> None:
+    assert reopen(folder, texts, position, *changed, name=name) == [texts[number] for number in sorted(texts)]
+    assert reopen(folder, texts, position, name=name) == []
+
+
+def test_lost_rows_are_noticed(folder: Path) -> None:
+    client = chromadb.PersistentClient(str(folder), settings=client_settings())
+    client.get_collection(collection_name("Ana"), embedding_function=None).delete(ids=["m4"])
+    client.close()
+    assert set(reopen(folder, TEXTS, 5)) == set(TEXTS.values())
+
+
+def test_an_interrupted_building_is_noticed_and_progress_is_told(tmp_path: Path) -> None:
+    texts = lettered(range(1, 1101))
+    told: list[tuple[int, int]] = []
+
+    def fails_late(batch: list[str]) -> np.ndarray:
+        if "e 1100" in batch:
+            raise RuntimeError("power cut")
+        return vectors_of(batch)
+
+    index = ChromaIndex.open(tmp_path)
+    with pytest.raises(RuntimeError, match="power cut"):
+        index.bank("Ana", state_of(texts), 1, changed_since=nothing_changed, embed=fails_late, embedder_name="hash")
+    status = index.status("Ana")
+    assert status is not None and status.position == -1 and 0 < status.memories < 1100
+    index.close()
+    index = ChromaIndex.open(tmp_path)
+    bank = index.bank(
+        "Ana",
+        state_of(texts),
+        1,
+        changed_since=nothing_changed,
+        embed=vectors_of,
+        embedder_name="hash",
+        progress=lambda done, total: told.append((done, total)),
+    )
+    check(bank, state_of(texts), 1)
+    index.close()
+    assert told == [(0, 1100), (512, 1100), (1024, 1100), (1100, 1100)]
+
+
+def test_an_embedder_that_cannot_be_had_does_not_cost_the_index(tmp_path: Path) -> None:
+    def missing(texts: Sequence[str]) -> np.ndarray:
+        raise EmbedderUnavailableError("not installed")
+
+    state = state_of(TEXTS)
+    index = ChromaIndex.open(tmp_path)
+    opened(index, state, 5, HashEmbedder())
+    index.close()
+    index = ChromaIndex.open(tmp_path)
+    with pytest.raises(EmbedderUnavailableError):
+        index.bank("Ana", state, 5, changed_since=nothing_changed, embed=missing, embedder_name="mistyped")
+    again = HashEmbedder()
+    check(opened(index, state, 5, again), state, 5)
+    index.close()
+    assert not again.embedded
+
+
+def test_a_process_that_ends_without_closing_loses_only_what_was_pending(tmp_path: Path) -> None:
+    index = ChromaIndex.open(tmp_path / "index")
+    bank = opened(index, state_of(TEXTS), 5, HashEmbedder(), flush_every=3)
+    texts = {**TEXTS, 1: "b first", 2: "c second", 40: "d third"}
+    move(bank, texts, 6)
+    assert bank.pending == 0
+    texts |= {41: "e fourth", 42: "f fifth"}
+    move(bank, texts, 7)
+    assert bank.pending == 2
+    # What a killed process leaves: the files as they are now, not closed.
+    shutil.copytree(tmp_path / "index", tmp_path / "killed")
+    check(bank, state_of(texts), 7)
+    index.close()
+    assert reopen(tmp_path / "killed", texts, 7, "m41", "m42") == ["e fourth", "f fifth"]
+    assert reopen(tmp_path / "index", texts, 7) == []
+
+
+def test_failing_writes_stay_in_memory_and_are_tried_again(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    index = ChromaIndex.open(folder)
+    bank = opened(index, state_of(TEXTS), 5, HashEmbedder(), flush_every=2)
+    texts = {**TEXTS, 1: "b first", 40: "d third"}
+    del texts[9]
+    with monkeypatch.context() as patch:
+        # Chroma does what it is told, but the answer is lost, so the position is not written.
+        upsert = chromadb.Collection.upsert
+
+        def fails_afterwards(collection: chromadb.Collection, **rows: Any) -> None:
+            upsert(collection, **rows)
+            raise OSError("disk full")
+
+        patch.setattr(chromadb.Collection, "upsert", fails_afterwards)
+        with caplog.at_level(logging.WARNING):
+            move(bank, texts, 6)
+        assert "disk full" in caplog.text
+        assert bank.pending == 3
+        check_ranking(bank.search(QUERIES, 5), state_of(texts), QUERIES, 5)
+        shutil.copytree(folder, folder.parent / "killed")
+        assert not bank.flush()
+        texts[41] = "a late"
+        move(bank, texts, 7)
+        check_ranking(bank.search(QUERIES, 5), state_of(texts), QUERIES, 5)
+    assert bank.flush()
+    assert bank.pending == 0
+    check(bank, state_of(texts), 7)
+    index.close()
+    assert reopen(folder, texts, 7) == []
+    # Killed between the steps of a write: the fingerprint announced before them still vouches for the vectors.
+    killed = folder.parent / "killed"
+    assert reopen(killed, texts, 7, "m1", "m40", "m9", "m41") == ["b first", "d third", "a late"]
+    (killed / CLEAN_SHUTDOWN_FILE).unlink()
+    assert reopen(killed, texts, 7) == []
+
+
+def test_a_search_that_hnsw_refuses_is_done_exactly(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    index = ChromaIndex.open(folder)
+    bank = opened(index, state_of(TEXTS), 5, HashEmbedder())
+    query = chromadb.Collection.query
+
+    def refuses(collection: chromadb.Collection, **asked: Any) -> Any:
+        raise RuntimeError("Cannot return the results in a contiguous 2D array. Probably ef or M is too small")
+
+    def gives_too_few(collection: chromadb.Collection, **asked: Any) -> Any:
+        return query(collection, **{**asked, "n_results": 2})
+
+    move(bank, {**TEXTS, 1: "b first"}, 6)
+    for behaviour in (refuses, gives_too_few):
+        monkeypatch.setattr(chromadb.Collection, "query", behaviour)
+        check_ranking(bank.search(QUERIES, 5), state_of({**TEXTS, 1: "b first"}), QUERIES, 5)
+    index.close()
+
+
+def test_copies_restored_from_a_backup(folder: Path, tmp_path: Path) -> None:
+    shutil.copytree(folder, tmp_path / "older")
+    later = {**TEXTS, 3: "h changed", 40: "a new"}
+    assert reopen(folder, later, 9, "m3", "m40") == ["h changed", "a new"]
+    assert reopen(tmp_path / "older", later, 9, "m3", "m40") == ["h changed", "a new"]
+    # A newer index with an older journal.
+    assert set(reopen(folder, TEXTS, 5)) == set(TEXTS.values())
+
+
+@pytest.fixture(scope="module")
+def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """So many memories that Chroma writes its HNSW files."""
+    path = tmp_path_factory.mktemp("large") / "index"
+    index = ChromaIndex.open(path)
+    opened(index, state_of(lettered(range(1, 1301))), 5, HashEmbedder())
+    index.bank("Ben", state_of(TEXTS), 3, changed_since=nothing_changed, embed=vectors_of, embedder_name="hash")
+    index.close()
+    return path
+
+
+def _largest(folder: Path, name: str) -> Path:
+    return max(folder.rglob(name), key=lambda path: path.stat().st_size)
+
+
+def _garbage(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    middle, length = len(content) // 2, min(4096, len(content) // 4)
+    content[middle : middle + length] = np.random.default_rng(0).bytes(length)
+    path.write_bytes(content)
+
+
+def _half(path: Path) -> None:
+    os.truncate(path, path.stat().st_size // 2)
+
+
+@pytest.mark.parametrize(
+    ("name", "damage"),
+    [
+        ("data_level0.bin", _garbage),  # a segmentation fault, were it read here
+        ("data_level0.bin", _half),
+        ("data_level0.bin", Path.unlink),
+        ("header.bin", _garbage),  # likewise
+        ("index_metadata.pickle", Path.unlink),  # gives wrong results in silence
+        ("link_lists.bin", _half),
+        ("chroma.sqlite3", _garbage),
+        ("chroma.sqlite3", _half),
+        ("chroma.sqlite3", Path.unlink),
+    ],
+)
+def test_damaged_files_end_in_a_correct_bank(large: Path, tmp_path: Path, name: str, damage: Callable[[Path], None]) -> None:
+    folder = tmp_path / "index"
+    shutil.copytree(large, folder)
+    damage(_largest(folder, name))
+    reopen(folder, lettered(range(1, 1301)), 5)
+    assert reopen(folder, lettered(range(1, 1301)), 5) == []
+
+
+def test_lost_folders_end_in_a_correct_bank(large: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "index"
+    shutil.copytree(large, folder)
+    shutil.rmtree(_largest(folder, "data_level0.bin").parent)
+    assert len(reopen(folder, lettered(range(1, 1301)), 5)) == 1300
+    shutil.rmtree(folder)
+    assert len(reopen(folder, lettered(range(1, 1301)), 5)) == 1300
+
+
+def test_a_folder_that_vanishes_while_it_is_open_is_closed_and_built_anew(folder: Path) -> None:
+    index = ChromaIndex.open(folder)
+    opened(index, state_of(TEXTS), 5, HashEmbedder())
+    shutil.rmtree(folder)
+    index.close()
+    assert set(reopen(folder, TEXTS, 5)) == set(TEXTS.values())
+
+
+def test_damage_to_one_owner_leaves_the_others_as_they_are(large: Path, tmp_path: Path) -> None:
+    folder, embedder = tmp_path / "index", HashEmbedder()
+    shutil.copytree(large, folder)
+    _garbage(_largest(folder, "data_level0.bin"))
+    index = ChromaIndex.open(folder)
+    assert index.collections() == [collection_name("Ben")]
+    bank = index.bank(
+        "Ben",
+        state_of(TEXTS),
+        3,
+        changed_since=nothing_changed,
+        embed=embedder.documents,
+        embedder_name="hash",
+    )
+    check(bank, state_of(TEXTS), 3)
+    index.close()
+    assert embedder.embedded == []
+
+
+def test_what_cannot_be_opened_is_said_in_a_sentence(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("not a folder")
+    with pytest.raises(DeltaMemError, match="cannot be opened"):
+        ChromaIndex.open(tmp_path / "file")
+    for address in ("localhost:8000", "http://localhost:port", "http://[::1", ""):
+        with pytest.raises(DeltaMemError, match="not the address of a Chroma server"):
+            ChromaIndex.open(None, address)
+    with pytest.raises(DeltaMemError, match="does not answer"):
+        ChromaIndex.open(None, "http://127.0.0.1:1")
+
+
+def test_a_closed_index_says_so(folder: Path) -> None:
+    index = ChromaIndex.open(folder)
+    bank = opened(index, state_of(TEXTS), 5, HashEmbedder())
+    with pytest.raises(ValueError, match="open already"):
+        opened(index, state_of(TEXTS), 5, HashEmbedder())
+    index.close()
+    index.close()
+    with pytest.raises(DeltaMemError, match="closed"):
+        bank.search(QUERIES, 5)
+
+
+def test_searches_of_many_threads_see_whole_states(folder: Path) -> None:
+    index = ChromaIndex.open(folder)
+    bank = opened(index, state_of(TEXTS), 5, HashEmbedder(), flush_every=5)
+    stop = threading.Event()
+    problems: list[Exception] = []
+
+    def search() -> None:
+        try:
+            while not stop.is_set():
+                for query, ranking in zip(QUERIES, bank.search(QUERIES, 5), strict=True):
+                    expected = vectors_of([hit.memory.text for hit in ranking]) @ query
+                    assert len(ranking) == 5
+                    np.testing.assert_allclose([hit.similarity for hit in ranking], expected, atol=1e-5)
+        except Exception as error:
+            problems.append(error)
+
+    threads = [threading.Thread(target=search) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    texts = dict(TEXTS)
+    for position in range(6, 40):
+        texts |= {position % 30 + 1: f"{'abcdefgh'[position % 8]} at {position}", 30 + position: f"a new {position}"}
+        texts.pop(20 + position, None)
+        move(bank, texts, position)
+    bank.purge()
+    stop.set()
+    for thread in threads:
+        thread.join()
+    check(bank, state_of(texts), 39)
+    index.close()
+    assert problems == []
+    assert reopen(folder, texts, 39) == []

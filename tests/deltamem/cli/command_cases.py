@@ -1,0 +1,90 @@
+"""How the tests of the command run it: in this process, or as a real one; with a cheap embedder."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from rule_model import answer
+from scripted_server import Reply, completion
+from typer.testing import CliRunner, Result
+
+from deltamem.cli.app import app
+
+ROOT = Path(__file__).resolve().parents[3]
+RUNNER = CliRunner()
+
+CHEAP = """
+import deltamem.embedding
+from episode_texts import WordEmbedder
+from deltamem.cli.app import main
+deltamem.embedding.load_embedder = lambda name, **settings: WordEmbedder()
+main()
+"""
+"""A process that runs the command, and spares itself the seconds that loading an embedding model takes."""
+
+
+def follow_rules(body: dict[str, Any]) -> Reply:
+    """How a server answers whose model follows the rules of `rule_model`."""
+    if body["max_tokens"] == 1:
+        return completion("Hello.", tokens=1)
+    return completion(answer(body["messages"]), prompt_tokens=100, tokens=10)
+
+
+def run(*arguments: str, given: str | None = None) -> Result:
+    """Run the command in this process; a defect of ours is raised."""
+    return RUNNER.invoke(app, list(arguments), input=given, prog_name="deltamem", catch_exceptions=False)
+
+
+def run_json(*arguments: str, given: str | None = None) -> Any:
+    """Run the command with --json; it must succeed and print one document."""
+    done = run(*arguments, "--json", given=given)
+    assert done.exit_code == 0, done.output
+    assert done.stdout.count("\n") == 1
+    return json.loads(done.stdout)
+
+
+def start(arguments: Sequence[str], environment: Mapping[str, str], *, cheap: bool = True) -> "subprocess.Popen[str]":
+    """Start the command as a process of its own."""
+    how = ["-c", CHEAP] if cheap else ["-m", "deltamem.cli"]
+    path = f"{ROOT}{os.pathsep}{ROOT / 'tests'}"
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("DELTAMEM_")}
+    return subprocess.Popen(
+        [sys.executable, *how, *arguments],
+        env=clean | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"} | dict(environment),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        # A shell without job control starts what it puts into the background deaf to interrupts, and that is inherited.
+        preexec_fn=partial(signal.signal, signal.SIGINT, signal.default_int_handler),
+    )
+
+
+def session(session_id: str, time: str, *said: str) -> dict[str, Any]:
+    """A session of a file in which the user says some sentences."""
+    return {"id": session_id, "time": time, "turns": [{"role": "user", "content": text} for text in said]}
+
+
+MONDAY = session("monday", "2026-03-02T09:00", "Hello! My city is Boston.")
+FRIDAY = session("friday", "2026-03-06T18:30", "I moved. My city is Denver.", "My dog is Rex.")
+SUNDAY = session("sunday", "2026-03-08T10:15", "How are you?", "No, my city is Boulder.")
+
+
+def lines_of(*sessions: dict[str, Any]) -> str:
+    """Sessions as the text of a JSONL file."""
+    return "".join(json.dumps(item) + "\n" for item in sessions)
+
+
+def one_sentence(result: Result) -> str:
+    """The only line on standard error of a command that was used wrongly."""
+    assert result.exit_code == 2, result.output
+    assert result.stdout == ""
+    assert result.stderr.startswith("error: ")
+    assert result.stderr.count("\n") == 1
+    return result.stderr.removeprefix("error: ").strip()

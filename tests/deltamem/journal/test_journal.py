@@ -1,0 +1,543 @@
+"""The journal: what it records, answers, refuses and erases."""
+
+import hashlib
+import sqlite3
+import stat
+import threading
+from datetime import UTC, datetime, timedelta, timezone
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from deltamem.errors import DeltaMemError
+from deltamem.journal import sqlite as database
+from deltamem.journal.journal import Journal, OwnerJournal, SessionKnownError, StaleJournalError
+from deltamem.journal.records import Change, ChangeEvent, Entry, EntryKind, digest_of, lineage
+from deltamem.memory import Memory, MemoryState
+from deltamem.sessions import Session, Turn
+
+START = datetime(2026, 4, 5, 20, 1)
+CANARY = "Zanzibar-Canary"
+
+
+def day(number: int) -> datetime:
+    return START + timedelta(days=number)
+
+
+def session(number: int, *contents: str, time: datetime | None = None) -> Session:
+    turns = tuple(Turn("user", content) for content in contents or (f"turn of session {number}",))
+    return Session("ann", "Ann", time or day(number), turns, id=f"s{number}")
+
+
+def add(number: int, text: str, time: datetime = START, turns: tuple[int, ...] = ()) -> Change:
+    return Change(ChangeEvent.ADD, f"m{number}", None, Memory(f"m{number}", text, time), turns)
+
+
+def update(before: Memory, text: str, time: datetime, turns: tuple[int, ...] = ()) -> Change:
+    return Change(ChangeEvent.UPDATE, before.id, before, Memory(before.id, text, time), turns)
+
+
+def ingest(journal: OwnerJournal, number: int, *changes: Change, contents: tuple[str, ...] = ()) -> Entry:
+    return journal.append(EntryKind.SESSION, changes, session=session(number, *contents))
+
+
+def texts(state: MemoryState) -> dict[str, str]:
+    return {memory.id: memory.text for memory in state.memories}
+
+
+def correction_chain(journal: OwnerJournal) -> None:
+    """Boston, Denver, Boulder in sessions 1 to 3."""
+    ingest(journal, 1, add(1, "Ann lives in Boston.", day(1), (1,)), contents=("I live in Boston.",))
+    ingest(journal, 2, update(journal.state()["m1"], "Ann lives in Denver.", day(2), (1,)))
+    ingest(journal, 3, update(journal.state()["m1"], "Ann lives in Boulder.", day(3), (1,)))
+
+
+@pytest.fixture(params=["memory", "disk"])
+def journal(request, tmp_path):
+    with Journal.open(None if request.param == "memory" else tmp_path / "journal.sqlite3") as opened:
+        yield opened
+
+
+@pytest.fixture
+def ann(journal) -> OwnerJournal:
+    return journal.owner("ann")
+
+
+def files_with(folder: Path, text: str) -> list[str]:
+    return [path.name for path in folder.iterdir() if text.casefold().encode() in path.read_bytes().lower()]
+
+
+def test_an_entry_comes_back_as_it_was_written(ann) -> None:
+    zoned = datetime(2026, 4, 5, 20, 1, 2, 345678, tzinfo=timezone(timedelta(hours=2)))
+    given = session(1, "héllo\n\0", "", time=zoned)
+    written = ann.append(
+        EntryKind.SESSION,
+        [add(1, "a \0 text", zoned, (1, 2)), add(2, "")],
+        session=given,
+        model="qwen",
+        prompt_hash="ab",
+        violations={"unknown_target": 2},
+        expected_head=0,
+    )
+    assert ann.entry(1) == written
+    assert written.session_time is not None and ann.entry(1).session_time.isoformat() == zoned.isoformat()
+    assert written.recorded_at.tzinfo is UTC
+    assert (ann.head, written.position, written.model, written.violations) == (1, 1, "qwen", {"unknown_target": 2})
+    assert ann.session_digest("s1") == written.session_digest == digest_of(given)
+    assert ann.dialogue("s1") == ann.dialogue(1) == given.dialogue
+    assert ann.state()["m1"] == Memory("m1", "a \0 text", zoned)
+
+
+def test_an_empty_journal_answers_too(journal, ann) -> None:
+    assert (ann.head, ann.state(), list(ann.entries()), ann.next_id_number()) == (0, MemoryState(), [], 1)
+    assert (ann.session_position("s1"), ann.session_digest("s1"), ann.dialogue("s1"), ann.dialogue(1)) == (None,) * 4
+    assert (ann.history("m1"), ann.history("nonsense"), ann.changed_since(0), ann.text_owner("x")) == (
+        [],
+        [],
+        frozenset(),
+        None,
+    )
+    assert (ann.position_at(START), ann.verify(), journal.owners(), journal.erasures()) == (0, [], [], [])
+    with pytest.raises(DeltaMemError, match="no entry 1"):
+        ann.entry(1)
+
+
+def test_a_session_is_applied_once(ann) -> None:
+    ingest(ann, 1, add(1, "Ann swims."))
+    with pytest.raises(SessionKnownError, match=r"'s1' is already applied \(entry 1\)"):
+        ingest(ann, 1, add(2, "Ann swims."))
+    assert ann.head == 1 and texts(ann.state()) == {"m1": "Ann swims."}
+
+
+def test_the_database_itself_refuses_a_session_twice(tmp_path) -> None:
+    with Journal.open(tmp_path / "j") as journal:
+        ingest(journal.owner("ann"), 1)
+        ingest(journal.owner("ann"), 2)
+    with sqlite3.connect(tmp_path / "j") as connection, pytest.raises(sqlite3.IntegrityError):
+        connection.execute("UPDATE entries SET session_id = 's1' WHERE position = 2")
+
+
+def test_a_stale_writer_is_refused(ann) -> None:
+    ingest(ann, 1, add(1, "one"))
+    for changes, head in [
+        ([], 0),
+        ([add(1, "again")], None),
+        ([update(Memory("m1", "other", START), "two", day(2))], None),
+        ([update(Memory("m9", "unknown", START), "two", day(2))], None),
+    ]:
+        with pytest.raises(StaleJournalError):
+            ann.append(EntryKind.SESSION, changes, session=session(2), expected_head=head)
+    assert ann.head == 1
+
+
+@pytest.mark.parametrize(
+    ("kind", "changes", "arguments"),
+    [
+        (EntryKind.SESSION, [], {}),
+        (EntryKind.SESSION, [], {"session": Session("ann", "Ann", START, ())}),
+        (EntryKind.IMPORT, [], {"session": session(1)}),
+        (EntryKind.FORGET, [], {}),
+        (EntryKind.ROLLBACK, [], {}),
+        (EntryKind.ROLLBACK, [add(1, "x")], {"restored": 0}),
+        (EntryKind.IMPORT, [add(1, "x", turns=(0,))], {}),
+        (EntryKind.SESSION, [add(1, "x", turns=(2,))], {"session": session(1)}),
+        (EntryKind.IMPORT, [Change(ChangeEvent.ADD, "m1", None, None)], {}),
+        (EntryKind.IMPORT, [Change(ChangeEvent.ADD, "m1", None, Memory("m2", "x", START))], {}),
+        (EntryKind.IMPORT, [Change(ChangeEvent.ADD, "x1", None, Memory("x1", "x", START))], {}),
+        (EntryKind.IMPORT, [Change(ChangeEvent.ADD, "m01", None, Memory("m01", "x", START))], {}),
+    ],
+)
+def test_contradicting_arguments_are_refused(ann, kind, changes, arguments) -> None:
+    with pytest.raises(ValueError):
+        ann.append(kind, changes, **arguments)
+    assert ann.head == 0
+
+
+def test_a_refused_entry_leaves_nothing(ann) -> None:
+    with pytest.raises(DeltaMemError, match="not valid Unicode"):
+        ingest(ann, 1, add(1, "fine"), add(2, "\ud800"))
+    assert (ann.head, ann.state(), ann.verify()) == (0, MemoryState(), [])
+
+
+def test_states_are_ordered_by_number_and_known_for_every_position(ann) -> None:
+    ingest(ann, 1, *(add(number, f"text {number}") for number in (2, 10, 1)))
+    ingest(ann, 2, update(ann.state()["m2"], "newer", day(2)), add(11, "eleven"))
+    assert texts(ann.state(1)) == {"m1": "text 1", "m2": "text 2", "m10": "text 10"}
+    assert list(ann.state()) == ["m1", "m2", "m10", "m11"]
+    assert ann.state(0) == MemoryState()
+    assert ann.changed_since(1) == {"m2", "m11"}
+    for position in (-1, 3):
+        with pytest.raises(DeltaMemError, match=f"position {position} does not exist"):
+            ann.state(position)
+
+
+def test_several_changes_of_one_memory_in_one_session(ann) -> None:
+    first = Memory("m1", "one", START)
+    second = Memory("m1", "two", START)
+    ingest(ann, 1, add(1, "one"), update(first, "two", START), Change(ChangeEvent.NONE, "m1", second, second))
+    assert texts(ann.state()) == {"m1": "two"}
+    assert [change.event for _, change in ann.history("m1")] == ["ADD", "UPDATE", "NONE"]
+    assert ann.verify() == []
+
+
+def test_history_keeps_the_correction_chain(ann) -> None:
+    correction_chain(ann)
+    ingest(ann, 4, add(2, "Ann swims."))
+    history = ann.history("m1")
+    assert [(entry.session_id, change.after.text) for entry, change in history] == [
+        ("s1", "Ann lives in Boston."),
+        ("s2", "Ann lives in Denver."),
+        ("s3", "Ann lives in Boulder."),
+    ]
+    assert ann.text_owner("ann lives  in\nDENVER.") == "m1"
+    assert ann.text_owner("Ann lives in Boulder.") is None
+
+
+def test_rollback_restores_and_marks_what_it_undoes(ann) -> None:
+    correction_chain(ann)
+    before = ann.state(1)
+    entry = ann.rollback(1)
+    assert (entry.position, entry.restored, ann.entry(4)) == (4, 1, entry)
+    assert ann.state() == before and [e.undone for e in ann.entries()] == [False, True, True, False]
+    assert ann.session_position("s2") is None and ann.dialogue("s2") is None and ann.dialogue(2) is not None
+    assert ann.text_owner("Ann lives in Boston.") is None, "the update that replaced it is undone"
+    assert ann.text_owner("Ann lives in Boulder.") is None, "what a rollback takes away was not outdated"
+    ingest(ann, 2, update(ann.state()["m1"], "Ann lives in Denver.", day(2)))
+    assert ann.session_position("s2") == 5 and ann.verify() == []
+
+
+def test_an_undone_stretch_can_be_restored(ann) -> None:
+    correction_chain(ann)
+    ann.rollback(0)
+    assert (ann.state(), ann.next_id_number()) == (MemoryState(), 1)
+    ann.rollback(2)
+    assert texts(ann.state()) == {"m1": "Ann lives in Denver."}
+    assert [entry.undone for entry in ann.entries()] == [False, False, True, True, False]
+    assert ann.next_id_number() == 2
+    with pytest.raises(SessionKnownError):
+        ingest(ann, 1)
+    assert ann.verify() == []
+
+
+def test_the_same_sessions_after_a_rollback_give_the_same_state(ann) -> None:
+    def again() -> None:
+        for number in (1, 2):
+            ingest(ann, number, add(ann.next_id_number(), f"text {number}", day(number)))
+
+    again()
+    first = ann.state()
+    ann.rollback(0)
+    again()
+    assert ann.state() == first and list(ann.state()) == list(first)
+
+
+@pytest.mark.parametrize("to", [-1, 1])
+def test_rollback_outside_the_journal_is_refused(ann, to) -> None:
+    with pytest.raises(DeltaMemError, match=f"position {to} does not exist"):
+        ann.rollback(to)
+    assert ann.head == 0
+
+
+def test_lineage() -> None:
+    assert lineage(0, {}) == []
+    assert lineage(5, {}) == [range(1, 6)]
+    assert lineage(6, {4: 1, 6: 3}) == [range(1, 4), range(6, 7)]
+    assert lineage(6, {4: 0}) == [range(4, 7)]
+
+
+def test_position_at_a_time(ann) -> None:
+    ingest(ann, 1, add(1, "one"))
+    ingest(ann, 2, add(2, "two"))
+    ann.append(EntryKind.IMPORT, [add(3, "three")])
+    ingest(ann, 3)
+    assert [ann.position_at(day(number)) for number in (0, 1, 2, 3, 9)] == [0, 1, 3, 4, 4]
+    assert ann.position_at(day(2) - timedelta(microseconds=1)) == 1
+    assert ann.position_at(day(2).replace(tzinfo=timezone(timedelta(hours=2)))) == 1
+    assert ann.position_at(day(2).replace(tzinfo=timezone(timedelta(hours=-2)))) == 3
+    ann.rollback(1)
+    assert [ann.position_at(day(number)) for number in (1, 2, 3)] == [1, 1, 1]
+
+
+def test_position_at_leaves_out_undone_rollbacks(ann) -> None:
+    ingest(ann, 1, add(1, "one"))
+    ann.rollback(0)
+    ingest(ann, 2, add(1, "two"))
+    ann.rollback(1)
+    assert ann.position_at(day(5)) == 1
+    assert ann.state(1) == ann.state()
+
+
+def test_ids_of_forgotten_memories_are_not_used_again(ann) -> None:
+    ingest(ann, 1, add(1, "one"), add(2, "two"))
+    ann.forget("m2")
+    assert (list(ann.state()), ann.next_id_number()) == (["m1"], 3)
+
+
+def test_forgetting_empties_every_trace(ann) -> None:
+    ingest(ann, 1, add(1, f"Ann knows {CANARY}.", turns=(1,)), contents=(f"{CANARY} is known", "hello", "other"))
+    contents = (f"you said: ANN  KNOWS {CANARY.upper()}. right?", "hello")
+    ingest(ann, 2, update(ann.state()["m1"], "Ann knows nothing.", day(2)), add(2, "Ann swims."), contents=contents)
+    assert ann.text_owner(f"Ann knows {CANARY}.") == "m1"
+    entry = ann.forget("m1")
+    assert (entry.kind, entry.changes[0].event, entry.changes[0].erased) == (EntryKind.FORGET, ChangeEvent.REMOVE, True)
+    assert CANARY.casefold() not in repr(list(ann.entries())).casefold()
+    assert [change.erased for _, change in ann.history("m1")] == [True] * 3
+    assert [turn.content for turn in ann.dialogue("s1")] == ["", "hello", "other"]
+    assert [turn.content for turn in ann.dialogue("s2")] == ["", "hello"]
+    assert ann.text_owner(f"Ann knows {CANARY}.") is None
+    assert (texts(ann.state()), texts(ann.state(1)), ann.changed_since(2)) == ({"m2": "Ann swims."}, {}, {"m1"})
+    assert ann.session_digest("s1") is not None
+    ann.rollback(1)
+    assert ann.state() == MemoryState() and ann.verify() == []
+
+
+@pytest.mark.parametrize("memory_id", ["m1", "m9", "nonsense", ""])
+def test_nothing_to_forget(ann, memory_id) -> None:
+    ingest(ann, 1, add(1, "one"))
+    ann.forget("m1")
+    with pytest.raises(DeltaMemError, match="no such memory to forget"):
+        ann.forget(memory_id)
+    assert ann.head == 2
+
+
+def fill(owner: OwnerJournal, count: int) -> None:
+    """Enough rows that pages split, with the canary in memory m50."""
+    for number in range(1, count + 1):
+        secret = number == 50
+        text = f"{owner.name} likes {CANARY if secret else 'tea'} number {number}. " + "x" * (number % 37) * 5
+        ingest(
+            owner, number, add(number, text, turns=(1,)), contents=(f"I like {CANARY if secret else 'tea'}.", "y" * number)
+        )
+    ingest(owner, 999, update(owner.state()["m50"], f"no {CANARY}", day(50), (1,)), contents=(f"not {CANARY}",))
+
+
+def test_a_forgotten_text_is_gone_from_the_files(tmp_path) -> None:
+    with Journal.open(tmp_path / "j") as journal:
+        ann = journal.owner("ann")
+        fill(ann, 120)
+        assert files_with(tmp_path, CANARY)
+        ann.forget("m50")
+        assert files_with(tmp_path, CANARY) == [] and not journal.purge_pending
+        assert journal.integrity_check() == [] and ann.verify() == []
+    assert files_with(tmp_path, CANARY) == []
+
+
+def test_a_reader_delays_the_purge_until_the_next_opening(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(database, "_BUSY_TIMEOUT_MS", 50)
+    with Journal.open(tmp_path / "j") as journal:
+        fill(journal.owner("ann"), 60)
+        with Journal.open(tmp_path / "j", read_only=True) as reader:
+            with reader.owner("ann").snapshot():
+                assert reader.owner("ann").head == 61
+                journal.owner("ann").forget("m50")
+                assert journal.purge_pending
+            assert "m50" not in reader.owner("ann").state()
+    with Journal.open(tmp_path / "j") as journal:
+        assert not journal.purge_pending
+        assert files_with(tmp_path, CANARY) == []
+
+
+def test_an_erased_owner_is_gone_from_the_files(tmp_path) -> None:
+    with Journal.open(tmp_path / "j") as journal:
+        fill(journal.owner("Erwin Schrodinger"), 60)
+        ingest(journal.owner("ann"), 1, add(1, "Ann swims."))
+        erasure = journal.erase_owner("Erwin Schrodinger")
+        assert (erasure.entries, erasure.memories, erasure.dialogues) == (61, 60, 61)
+        assert erasure.owner_sha256 == hashlib.sha256(b"Erwin Schrodinger").hexdigest()
+        assert journal.erasures() == [erasure]
+        assert files_with(tmp_path, CANARY) == files_with(tmp_path, "Schrodinger") == []
+        assert (journal.owners(), journal.owner("Erwin Schrodinger").head) == (["ann"], 0)
+        assert texts(journal.owner("ann").state()) == {"m1": "Ann swims."}
+        with pytest.raises(DeltaMemError, match="no such owner"):
+            journal.erase_owner("Erwin Schrodinger")
+        ingest(journal.owner("Erwin Schrodinger"), 1, add(1, "new"))
+        assert journal.integrity_check() == []
+    with Journal.open(tmp_path / "j", read_only=True) as journal:
+        assert journal.erasures() == [erasure]
+
+
+def test_no_copy_of_an_erased_name_stays_in_free_space(tmp_path) -> None:
+    """With `secure_delete` alone one of these names would stay, left behind when SQLite split a page of the index."""
+    random = Random(0)
+    names = [f"{random.getrandbits(64):016x}" + "p" * random.randrange(1, 400) for _ in range(300)]
+    with Journal.open(tmp_path / "j") as journal:
+        for name in names:
+            journal.owner(name).append(EntryKind.IMPORT, [])
+        for name in names[::15]:
+            journal.erase_owner(name)
+            assert files_with(tmp_path, name[:16]) == []
+
+
+@pytest.mark.parametrize("name", ["", "\ud800"])
+def test_impossible_owners_are_refused(journal, name) -> None:
+    with pytest.raises(DeltaMemError, match="owner's name"):
+        journal.owner(name)
+
+
+def test_owners_do_not_see_each_other(journal) -> None:
+    names = ["ann", "Ann", "ann ", "ann\0", "'; DROP TABLE owners; --", "ä", "a\u0308"]
+    for name in names:
+        ingest(journal.owner(name), 1, add(1, name), contents=(name,))
+    assert journal.owners() == sorted(names)
+    for name in names:
+        owner = journal.owner(name)
+        assert (texts(owner.state()), owner.head, owner.dialogue("s1")) == ({"m1": name}, 1, (Turn("user", name),))
+    journal.owner("ann").forget("m1")
+    journal.owner("ann ").rollback(0)
+    assert [texts(journal.owner(name).state()) for name in names[3:]] == [{"m1": name} for name in names[3:]]
+
+
+def test_dialogues_need_not_be_kept(ann) -> None:
+    ann.append(EntryKind.SESSION, [], session=session(1), keep_dialogue=False)
+    assert ann.dialogue("s1") is None and ann.session_digest("s1") == digest_of(session(1))
+
+
+def test_reopening_finds_everything(tmp_path) -> None:
+    with Journal.open(tmp_path / "j") as journal:
+        correction_chain(journal.owner("ann"))
+        expected = list(journal.owner("ann").entries())
+    assert stat.S_IMODE((tmp_path / "j").stat().st_mode) == 0o600
+    for read_only in (True, False):
+        with Journal.open(tmp_path / "j", read_only=read_only) as journal:
+            assert list(journal.owner("ann").entries()) == expected
+
+
+def test_read_only_never_writes(tmp_path) -> None:
+    with pytest.raises(DeltaMemError, match="no such file"):
+        Journal.open(tmp_path / "j", read_only=True)
+    assert list(tmp_path.iterdir()) == []
+    Journal.open(tmp_path / "j").close()
+    with Journal.open(tmp_path / "j", read_only=True) as reader, pytest.raises(DeltaMemError, match="readonly"):
+        ingest(reader.owner("ann"), 1)
+
+
+def test_foreign_and_newer_files_are_refused_and_left_alone(tmp_path) -> None:
+    Journal.open(tmp_path / "newer").close()
+    for name, script in {
+        "foreign": "CREATE TABLE songs (title)",
+        "other": "PRAGMA application_id = 7",
+        "newer": f"PRAGMA user_version = {database.SCHEMA_VERSION + 1}",
+    }.items():
+        connection = sqlite3.connect(tmp_path / name)
+        connection.execute(script)
+        connection.commit()
+        connection.close()
+    (tmp_path / "text").write_text("no database at all, " * 100)
+    (tmp_path / "folder").mkdir()
+    for name, sentence in {
+        "foreign": "another application",
+        "other": "another application",
+        "newer": "schema 2, this one reads 1",
+        "text": "not a database",
+        "folder": "cannot be opened",
+        "missing/j": "cannot be opened",
+    }.items():
+        path = tmp_path / name
+        content = path.read_bytes() if path.is_file() else None
+        for read_only in (False, True):
+            with pytest.raises(DeltaMemError) as caught:
+                Journal.open(path, read_only=read_only)
+            if not read_only or path.is_file():
+                assert sentence in str(caught.value) and str(path) in str(caught.value) and "\n" not in str(caught.value)
+        assert content is None or path.read_bytes() == content
+    (tmp_path / "empty").touch()
+    with pytest.raises(DeltaMemError, match="empty file"):
+        Journal.open(tmp_path / "empty", read_only=True)
+    Journal.open(tmp_path / "empty").close()
+
+
+def test_a_damaged_file_is_noticed(tmp_path) -> None:
+    path = tmp_path / "j"
+    with Journal.open(path) as journal:
+        fill(journal.owner("ann"), 60)
+    content = bytearray(path.read_bytes())
+    content[8192:] = bytes(len(content) - 8192)
+    path.write_bytes(content)
+    with Journal.open(path, read_only=True) as journal:
+        assert journal.integrity_check() != []
+        with pytest.raises(DeltaMemError):
+            journal.owner("ann").verify()
+
+
+@pytest.mark.parametrize(
+    ("tampering", "problem"),
+    [
+        (
+            "UPDATE changes SET after_text = 'forged' WHERE position = 1",
+            "entry 2: UPDATE of m1 expects another memory before",
+        ),
+        (
+            "UPDATE changes SET after_text = 'forged' WHERE position = 4",
+            "the rollback did not restore the state after entry 1",
+        ),
+        ("UPDATE entries SET undone = 0 WHERE position = 3", "entry 3 is marked as effective"),
+        ("UPDATE entries SET undone = 1 WHERE position = 1", "entry 1 is marked as undone"),
+        ("DELETE FROM entries WHERE position = 2", "entry 3 follows entry 1"),
+        ("UPDATE changes SET turns = '[' WHERE position = 1", "cannot be read"),
+        ("UPDATE changes SET seq = 99 WHERE position = 2", "the state after entry 4"),
+    ],
+)
+def test_verify_notices_tampering(tmp_path, tampering, problem) -> None:
+    with Journal.open(tmp_path / "j") as journal:
+        correction_chain(journal.owner("ann"))
+        journal.owner("ann").rollback(1)
+        assert journal.owner("ann").verify() == []
+    connection = sqlite3.connect(tmp_path / "j")
+    connection.execute(tampering)
+    connection.commit()
+    connection.close()
+    with Journal.open(tmp_path / "j") as journal:
+        assert any(problem in found for found in journal.owner("ann").verify())
+
+
+def test_threads_share_a_journal(journal) -> None:
+    """Every thread writes to an owner of its own and to a common one, whose sessions each thread tries."""
+    errors: list[BaseException] = []
+    refused = []
+
+    def work(thread: int) -> None:
+        own, common = journal.owner(f"owner {thread}"), journal.owner("common")
+        try:
+            for number in range(1, 16):
+                ingest(own, number, add(number, f"{thread} {number}"))
+                assert texts(own.state()) == {f"m{n}": f"{thread} {n}" for n in range(1, number + 1)}
+                try:
+                    ingest(common, number)
+                except SessionKnownError:
+                    refused.append(number)
+                list(common.entries())
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert errors == []
+    assert (journal.owner("common").head, len(refused)) == (15, 5 * 15)
+    assert all(journal.owner(name).verify() == [] for name in journal.owners()) and len(journal.owners()) == 7
+
+
+def test_two_connections_take_turns(tmp_path) -> None:
+    with Journal.open(tmp_path / "j") as one, Journal.open(tmp_path / "j") as two:
+        ingest(one.owner("ann"), 1, add(1, "one"))
+        ingest(two.owner("ann"), 2, add(2, "two"))
+        with pytest.raises(StaleJournalError, match="position 2, not 1"):
+            one.owner("ann").append(EntryKind.SESSION, [], session=session(3), expected_head=1)
+        assert texts(one.owner("ann").state()) == {"m1": "one", "m2": "two"}
+
+
+def test_writing_while_reading_in_one_thread_is_a_bug(ann) -> None:
+    with ann.snapshot(), pytest.raises(RuntimeError):
+        ingest(ann, 1)
+    ingest(ann, 1)
+
+
+def test_every_journal_has_a_name_of_its_own_that_it_keeps(tmp_path: Path) -> None:
+    names = []
+    for file in ("one", "two", "one"):
+        with Journal.open(tmp_path / file) as journal:
+            names.append(journal.store_id)
+    assert names[0] == names[2] != names[1] and len(names[0]) == 32

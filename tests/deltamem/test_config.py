@@ -1,0 +1,102 @@
+"""How Hydra commands end: exit code and what stands on stderr."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+CONFIG = """
+defaults: [_self_, override hydra/hydra_logging: none, override hydra/job_logging: none]
+act: nothing
+needed: ???
+hydra: {output_subdir: null, run: {dir: .}}
+"""
+COMMAND = """
+import sys
+from pathlib import Path
+from pydantic import BaseModel, ConfigDict
+from deltamem.cli import run_hydra, validated
+from deltamem.errors import DeltaMemError
+
+class Options(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+    act: str
+    needed: int
+
+def main(config):
+    match config.act:
+        case "code": return 1
+        case "bad": raise DeltaMemError("the file is bad")
+        case "caused":
+            try:
+                config.absent
+            except Exception as error:
+                raise DeltaMemError("the file is bad") from error
+        case "os": Path("absent").read_text()
+        case "defect": raise KeyError("ours")
+        case "validate": print(validated(config, Options))
+        case "interrupt": raise KeyboardInterrupt
+
+run_hydra(main, "main", Path(__file__).parent)
+"""
+
+
+@pytest.fixture(scope="module")
+def command(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("command")
+    (folder / "main.yaml").write_text(CONFIG)
+    (folder / "command.py").write_text(COMMAND)
+    return folder
+
+
+def run(folder: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "command.py", *arguments],
+        cwd=folder,
+        env=os.environ | {"PYTHONPATH": str(ROOT)} | environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "stderr"),
+    [
+        (["act=nothing"], 0, ""),
+        (["act=code"], 1, ""),
+        (["act=bad"], 2, "error: the file is bad\n"),
+        (["act=caused"], 2, "error: the file is bad\n"),
+        (["act=os"], 2, "error: absent: No such file or directory\n"),
+        (["act=interrupt"], 130, "interrupted\n"),
+        (["act=validate", "needed=3"], 0, ""),
+        (["act=validate"], 2, "error: config key 'needed' has no value; give one with needed=...\n"),
+        (["act=validate", "needed=x"], 2, "error: config key 'needed': Input should be a valid integer"),
+        (["act=validate", "needed=3", "+more=1"], 2, "error: unknown config key 'more'; there are: act, needed\n"),
+        (["other=1"], 2, "error: unknown config key 'other'; --cfg job shows the keys that there are\n"),
+        (["+group=absent"], 0, ""),
+        (["--config-name", "absent"], 2, "error: Cannot find primary config 'absent'"),
+    ],
+)
+def test_exit_code_and_one_sentence(command: Path, arguments: list[str], code: int, stderr: str) -> None:
+    done = run(command, *arguments)
+    assert done.returncode == code, done.stderr
+    assert done.stderr.startswith(stderr)
+    assert done.stderr.count("\n") == (1 if stderr else 0)
+    assert sorted(path.name for path in command.iterdir()) == ["command.py", "main.yaml"]
+
+
+def test_our_own_defects_keep_their_trace(command: Path) -> None:
+    done = run(command, "act=defect")
+    assert done.returncode == 1
+    assert "KeyError: 'ours'" in done.stderr
+    assert "Traceback" in done.stderr
+
+
+def test_nothing_is_shortened_on_request(command: Path) -> None:
+    done = run(command, "act=bad", HYDRA_FULL_ERROR="1")
+    assert done.returncode == 1
+    assert "Traceback" in done.stderr

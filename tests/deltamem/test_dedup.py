@@ -1,0 +1,284 @@
+"""Text recalled from memory into a dialogue is shown as such and not stored again."""
+
+import time
+from collections import Counter
+from datetime import datetime
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from deltamem.bank.base import Hit
+from deltamem.dedup import MARK, Adjustment, Deduplicated, KnownTexts, drop_known, mark_recalled
+from deltamem.journal.records import Change, ChangeEvent
+from deltamem.memory import Event, Memory, MemoryState, Operation
+from deltamem.sessions import Turn
+from deltamem.text import normalised
+
+TIME = datetime(2026, 4, 5, 20, 1)
+DENVER = Memory("m1", "Ana lives in Denver.", TIME)
+ITO = Memory("m2", "Ana sees Dr. Ito at St. Mary's on Mondays.", TIME)
+DOGS = Memory("m3", "2 dogs live with Ana.", TIME)
+TEA = Memory("m4", "安娜喜欢绿茶。", TIME)
+STATE = MemoryState([DENVER, ITO, DOGS, TEA])
+KNOWN = KnownTexts(STATE)
+
+
+def marked(content: str, role: str = "assistant") -> str:
+    turns, _ = mark_recalled([Turn(role, content)], KNOWN)  # type: ignore[arg-type]
+    return turns[0].content
+
+
+@pytest.mark.parametrize(
+    ("before", "text", "after"),
+    [
+        ("", "Ana lives in Denver.", ""),
+        ("", "ANA  lives in Denver", ""),
+        ("- ", "Ana lives in Denver.", ""),
+        ("* [m1] ", "Ana lives in Denver.", "\n* something else"),
+        ("1. ", "2 dogs live with Ana.", ""),
+        ("Facts:\n• m1: ", "Ana lives in Denver.", "\r\nThanks."),
+        ("- 2026/04/05 (Sun) 20:01: ", "Ana lives in Denver.", ""),
+        ("[2026-04-05T20:01:00Z] ", "Ana lives in Denver.", ""),
+        ("", "Ana lives in Denver. (2026/04/05)", ""),
+        ("", "Ana lives in Denver (m1)", ""),
+        ("Hello! ", "Ana lives in Denver.", " Is that right?"),
+        ("I know this: ", "Ana lives in Denver.", ""),
+        ("Sure. ", "Ana sees Dr. Ito at St. Mary's on Mondays.", " Shall I call Dr. Ito?"),
+        ('You said "', "Ana lives in Denver.", '" once.'),
+        ("> “", "Ana lives in Denver", "”"),
+        ('[{"id": "m1", "time": "2026/04/05 (Sun) 20:01", "text": "', "Ana lives in Denver.", '"}]'),
+        ("你好。", "安娜喜欢绿茶。", "对吗？"),  # noqa: RUF001
+    ],
+)
+@pytest.mark.parametrize("role", ["user", "assistant"])
+def test_quoted_memory_is_wrapped(before: str, text: str, after: str, role: str) -> None:
+    assert marked(before + text + after, role) == f"{before}{MARK}{text}]{after}"
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "I live in Denver.",
+        "Ana lives in Denver, Colorado.",
+        "Does Ana lives in Denver sound right?",
+        "",
+        "\n\n",
+        "...",
+        '"" ""',
+        "(m1)",
+    ],
+)
+def test_other_text_is_left_alone(content: str) -> None:
+    assert marked(content) == content
+
+
+def test_passages_are_counted_and_marking_twice_is_marking_once() -> None:
+    turns = [Turn("user", "- Ana lives in Denver.\n- 2 dogs live with Ana."), Turn("assistant", "Hm. Ana lives in Denver!")]
+    once, count = mark_recalled(turns, KNOWN)
+    assert count == 3 and [turn.role for turn in once] == ["user", "assistant"]
+    assert mark_recalled(once, KNOWN) == (once, 0)
+
+
+def test_cost_does_not_grow_with_the_memories() -> None:
+    state = MemoryState(Memory(f"m{n}", f"Ana met person number {n}.", TIME) for n in range(20_000))
+    known = KnownTexts(state)
+    turns = [Turn("assistant", " ".join(f"Ana met person number {n}. Fine." for n in range(200)))] * 5
+    begin = time.perf_counter()
+    _, count = mark_recalled(turns, known)
+    assert count == 1000
+    # Comparing with every memory would be 40 million comparisons.
+    assert time.perf_counter() - begin < 2
+
+
+@pytest.mark.parametrize(
+    "content", ["-" * 100_000, " " * 100_000, "a. " * 30_000, '"' * 50_000, "(" * 50_000, "m1" * 50_000]
+)
+def test_hostile_turns_are_cheap(content: str) -> None:
+    begin = time.perf_counter()
+    assert marked(content) == content
+    assert time.perf_counter() - begin < 3
+
+
+def test_known_texts_follow_changes() -> None:
+    moved = Memory("m1", "Ana lives in Boulder.", TIME)
+    cello = Memory("m5", "Ana plays the cello.", TIME)
+    after = KNOWN.updated(
+        [
+            Change(ChangeEvent.UPDATE, "m1", DENVER, moved),
+            Change(ChangeEvent.ADD, "m5", None, cello),
+            Change(ChangeEvent.NONE, "m3", DOGS, DOGS),
+            Change(ChangeEvent.REMOVE, "m2", Memory("m2", "", TIME), None, erased=True),
+        ]
+    )
+    assert after.ids("ana lives in boulder") == ("m1",) and after.ids(cello.text) == ("m5",)
+    assert after.ids(DENVER.text) == after.ids(ITO.text) == () and after.ids(DOGS.text) == ("m3",)
+    assert after.text("m2") is None and after.text("m1") == "ana lives in boulder"
+    assert KNOWN.ids(DENVER.text) == ("m1",)  # unchanged
+
+
+def test_two_memories_of_one_text_are_both_known() -> None:
+    known = KnownTexts(MemoryState([DENVER, Memory("m9", "ana lives in Denver", TIME)]))
+    assert known.ids(DENVER.text) == ("m1", "m9")
+    assert known.updated([Change(ChangeEvent.REMOVE, "m1", DENVER, None)]).ids(DENVER.text) == ("m9",)
+
+
+NO_ONE: dict[int, list[Hit]] = {}
+SMALL_TALK = (Turn("user", "What a day."), Turn("assistant", "Indeed."))
+
+
+def add(text: str) -> Operation:
+    return Operation(Event.ADD, text)
+
+
+def update(target: str, text: str) -> Operation:
+    return Operation(Event.UPDATE, text, target)
+
+
+def settled(
+    *operations: Operation,
+    neighbours: dict[int, list[Hit]] = NO_ONE,
+    dialogue: tuple[Turn, ...] = SMALL_TALK,
+    earlier: dict[str, str] | None = None,
+) -> Deduplicated:
+    old = {normalised(text): memory_id for text, memory_id in (earlier or {}).items()}
+    return drop_known(
+        operations,
+        known=KNOWN,
+        neighbours=neighbours,
+        dialogue=dialogue,
+        person_name="Ana",
+        earlier_text=lambda text: old.get(normalised(text)),
+    )
+
+
+def test_new_facts_pass() -> None:
+    operations = (add("Ana plays the cello."), update("m1", "Ana lives in Boulder."), Operation(Event.NONE, "", "m3"))
+    assert settled(*operations) == Deduplicated(operations, (0, 1, 2), Counter())
+
+
+def test_added_copy_becomes_a_none() -> None:
+    result = settled(add("ana lives in Denver"), add("Ana plays the cello."))
+    assert result.operations == (Operation(Event.NONE, "ana lives in Denver", "m1"), add("Ana plays the cello."))
+    assert result.notes == {Adjustment.DUPLICATE_TEXT: 1}
+
+
+@pytest.mark.parametrize("other", [update("m1", "Ana lives in Boulder."), Operation(Event.NONE, "", "m1")])
+def test_added_copy_of_a_memory_that_is_named_already_is_dropped(other: Operation) -> None:
+    result = settled(add(DENVER.text), other)
+    assert (result.operations, result.origins) == ((other,), (1,))
+    assert result.notes == {Adjustment.DUPLICATE_TEXT: 1}
+
+
+def test_copies_within_an_answer_are_dropped() -> None:
+    cello = "Ana plays the cello."
+    assert settled(add(cello), add("Ana plays the cello")).operations == (add(cello),)
+    assert settled(add(cello), update("m1", cello)).operations == (update("m1", cello),)
+    result = settled(update("m3", cello), update("m1", cello))
+    assert result.operations == (update("m3", cello),) and result.notes == {Adjustment.DUPLICATE_TEXT: 1}
+
+
+def test_update_to_another_memorys_text_is_refused() -> None:
+    result = settled(update("m1", DOGS.text))
+    assert result.operations == () and result.notes == {Adjustment.DUPLICATE_TEXT: 1}
+    own = update("m1", "Ana lives in Denver")
+    assert settled(own).operations == (own,)
+
+
+BOSTON = "Ana lives in Boston."
+
+
+@pytest.mark.parametrize("operation", [add(BOSTON), update("m1", BOSTON)])
+@pytest.mark.parametrize(
+    ("dialogue", "kept"),
+    [
+        ((Turn("user", "I moved back to Boston."), Turn("assistant", "Welcome back to Boston.")), True),
+        ((Turn("user", "Where do I live?"), Turn("assistant", "Ana lives in Boston.")), False),
+        ((Turn("user", "Good morning."), Turn("assistant", "Good morning to Boston!")), False),
+        (SMALL_TALK, False),
+    ],
+)
+def test_earlier_text_needs_the_person(operation: Operation, dialogue: tuple[Turn, ...], kept: bool) -> None:
+    result = settled(operation, dialogue=dialogue, earlier={BOSTON: "m1"})
+    assert result.operations == ((operation,) if kept else ())
+    assert result.notes == ({} if kept else {Adjustment.RECALLED_TEXT: 1})
+
+
+def test_text_that_says_nothing_new_becomes_a_none() -> None:
+    short = add("Ana sees Dr. Ito on Mondays.")
+    long = Memory("m2", "Ana sees Dr. Ito on Mondays at noon.", TIME)
+    recalled = (Turn("user", "Hi."), Turn("assistant", "As I remember, Ana sees Dr. Ito on Mondays at noon."))
+    result = settled(short, neighbours={0: [Hit(long, 0.95)]}, dialogue=recalled)
+    assert result.operations == (Operation(Event.NONE, short.text, "m2"),)
+    assert result.notes == {Adjustment.RECALLED_TEXT: 1}
+
+
+@pytest.mark.parametrize(
+    ("text", "theirs", "similarity"),
+    [
+        ("Ana sees Dr. Ito on Mondays.", "Ana sees Dr. Ito on Mondays at noon.", 0.89),
+        ("Ana sees Dr. Ito on Tuesday.", "Ana sees Dr. Ito on Monday, not on Tuesday.", 0.97),
+        ("Ana eats meat.", "Ana does not eat meat.", 0.97),
+        ("Ana does not eat meat.", "Ana eats meat.", 0.97),
+        ("Ana paid 300 euros.", "Ana paid 3,000 euros in 300 days.", 0.97),
+        ("Ana sees Dr. Ito and Dr. Rao.", "Ana sees Dr. Ito.", 0.97),
+    ],
+)
+def test_text_that_says_something_else_stays(text: str, theirs: str, similarity: float) -> None:
+    result = settled(add(text), neighbours={0: [Hit(Memory("m2", theirs, TIME), similarity)]})
+    assert result.operations == (add(text),) and not result.notes
+
+
+def test_text_that_the_person_says_stays() -> None:
+    text = "Ana sees Dr. Ito on Mondays."
+    hits = {0: [Hit(Memory("m2", "Ana sees Dr. Ito on Mondays at noon.", TIME), 0.97)]}
+    said = (Turn("user", "I see Dr. Ito on Mondays."),)
+    assert settled(add(text), neighbours=hits, dialogue=said).operations == (add(text),)
+
+
+@pytest.mark.parametrize("quoted", [ITO.text, f"{MARK}{ITO.text}]", f"[m2] {ITO.text}"])
+def test_memory_pasted_into_a_user_turn_is_not_what_the_person_says(quoted: str) -> None:
+    hits = {0: [Hit(ITO, 0.97)]}
+    pasted = (Turn("user", f"Context:\n- {quoted}\n\nPlease greet me."), Turn("assistant", "Hello!"))
+    result = settled(add("Ana sees Dr. Ito at St. Mary's Mondays"), neighbours=hits, dialogue=pasted)
+    assert [operation.event for operation in result.operations] == [Event.NONE]
+
+
+_texts = st.sampled_from(
+    [DENVER.text, "ana lives in denver", DOGS.text, BOSTON, "Ana plays the cello.", "Ana runs.", "Ana."]
+)
+_ids = st.sampled_from(["m1", "m2", "m3"])
+_operations = st.lists(
+    st.builds(add, _texts)
+    | st.builds(update, _ids, _texts)
+    | st.builds(lambda i, text: Operation(Event.NONE, text, i), _ids, _texts),
+    max_size=7,
+)
+_hits = st.builds(
+    Hit, st.sampled_from([DENVER, ITO, DOGS, Memory("m3", "Ana runs and plays the cello.", TIME)]), st.floats(0, 1)
+)
+_dialogues = st.lists(
+    st.builds(Turn, st.sampled_from(["user", "assistant"]), st.sampled_from([BOSTON, "I run.", "Cello.", DENVER.text])),
+    max_size=3,
+).map(tuple)
+
+
+@given(_operations, st.dictionaries(st.integers(0, 6), st.lists(_hits, max_size=2)), _dialogues)
+def test_settling_invents_nothing_changes_no_text_and_is_idempotent(
+    operations: list[Operation], neighbours: dict[int, list[Hit]], dialogue: tuple[Turn, ...]
+) -> None:
+    earlier = {BOSTON: "m1"}
+    once = settled(*operations, neighbours=neighbours, dialogue=dialogue, earlier=earlier)
+    assert list(once.origins) == sorted(set(once.origins)) and len(once.origins) == len(once.operations)
+    for origin, operation in zip(once.origins, once.operations, strict=True):
+        given_ = operations[origin]
+        assert operation == given_ or (operation.event is Event.NONE and given_.event is Event.ADD)
+        assert operation.text == given_.text
+        assert operation.target_memory_id in {*STATE, None}
+    kept = sum(operation == operations[origin] for origin, operation in zip(once.origins, once.operations, strict=True))
+    assert kept + once.notes.total() == len(operations)
+    written = [normalised(operation.text) for operation in once.operations if operation.event is Event.ADD]
+    assert len(set(written)) == len(written) and not any(KNOWN.ids(text) for text in written)
+    reindexed = {index: neighbours.get(origin, []) for index, origin in enumerate(once.origins)}
+    twice = settled(*once.operations, neighbours=reindexed, dialogue=dialogue, earlier=earlier)
+    assert twice.operations == once.operations and not twice.notes

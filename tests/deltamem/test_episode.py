@@ -1,0 +1,245 @@
+"""The episode as a state machine: messages, limits, and what the trajectory holds."""
+
+import json
+from datetime import datetime
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from deltamem.episode import (
+    REFUSALS,
+    Episode,
+    EpisodeConfig,
+    Finished,
+    Refused,
+    Search,
+    Violation,
+    format_memories,
+)
+from deltamem.errors import DeltaMemError
+from deltamem.memory import Event, Memory, Operation
+from deltamem.prompts import load_prompt
+from deltamem.sessions import CONTROL_MARK, Session, Turn
+
+TIME = datetime(2026, 4, 5, 20, 1)
+SESSION = Session("p1", "Ana", TIME, (Turn("user", "I pay $5 to ${person}."), Turn("assistant", "Noted.")))
+OSLO = Memory("m1", "Ana lives in Oslo.", TIME)
+SEARCH = '<think>a</think><tool_call>{"name": "search_memory", "arguments": {"query_list": ["home"]}}</tool_call>'
+ANSWER = '<think>b</think><outputs>{"operations": [{"text": "Ana runs.", "event": "ADD"}]}</outputs>'
+ADDED = (Operation(Event.ADD, "Ana runs."),)
+
+
+def begin(**config) -> Episode:
+    return Episode(SESSION, {"m1"}, EpisodeConfig(**config))
+
+
+def test_opening_shows_instructions_person_time_and_dialogue() -> None:
+    system, user = begin().messages
+    assert system == {"role": "system", "content": load_prompt("manager").text}
+    assert user["role"] == "user"
+    for shown in ("Ana", "2026/04/05 (Sun) 20:01", "user: I pay $5 to ${person}.\nassistant: Noted."):
+        assert shown in user["content"]
+
+
+def test_search_then_answer() -> None:
+    episode = begin()
+    assert episode.read(SEARCH) == Search(("home",))
+    tool = episode.answer([OSLO])
+    assert json.loads(tool["content"]) == [{"id": "m1", "time": "2026/04/05 (Sun) 20:01", "text": "Ana lives in Oslo."}]
+    assert episode.read(ANSWER) == Finished()
+    trajectory = episode.trajectory
+    assert [message["role"] for message in trajectory.messages] == ["system", "user", "assistant", "tool", "assistant"]
+    assert trajectory.queries == (("home",),)
+    assert trajectory.retrieved_ids == (("m1",),)
+    assert trajectory.seen_ids == {"m1"}
+    assert trajectory.operations == ADDED
+    assert trajectory.violations == ()
+    assert trajectory.failure is None
+
+
+def test_last_turn_must_answer() -> None:
+    episode = begin(max_turns=2)
+    assert isinstance(episode.read(SEARCH), Search)
+    episode.answer([])
+    assert episode.read(SEARCH) == Finished()
+    assert episode.trajectory.violations == (Violation.TURN_LIMIT,)
+    assert episode.trajectory.operations is None
+    assert episode.trajectory.queries == (("home",),)
+
+
+def test_answer_in_the_last_turn_is_in_time() -> None:
+    episode = begin(max_turns=1)
+    assert episode.read(ANSWER) == Finished()
+    assert episode.trajectory.violations == ()
+
+
+def test_unreadable_turn_ends_the_episode() -> None:
+    episode = begin()
+    assert episode.read("hm") == Finished()
+    assert episode.trajectory.operations is None
+    assert set(episode.trajectory.violations) == {Violation.MISSING_THINK, Violation.NO_ACTION}
+
+
+UNREADABLE = {
+    "hm": Violation.NO_ACTION,
+    "<think>x</think>": Violation.NO_ACTION,
+    SEARCH.replace("search_memory", "find"): Violation.UNKNOWN_TOOL,
+    SEARCH.replace("query_list", "queries"): Violation.BAD_ARGUMENTS,
+    SEARCH.replace("]}}", "]}"): Violation.BAD_JSON,
+    "<think>x</think><outputs>{}</outputs>": Violation.BAD_OPERATION,
+}
+
+
+@pytest.mark.parametrize(("text", "reason"), UNREADABLE.items())
+def test_unreadable_turn_may_be_repeated(text: str, reason: Violation) -> None:
+    episode = begin(max_invalid_calls=1)
+    assert episode.read(text) == Refused(reason)
+    message = episode.messages[-1]
+    assert message["role"] == "tool" and json.loads(message["content"]) == {"error": REFUSALS[reason]}
+    assert CONTROL_MARK.search(message["content"]) is None
+    assert episode.read(ANSWER) == Finished()
+    assert episode.trajectory.operations == ADDED
+    assert reason in episode.trajectory.violations
+    assert episode.trajectory.queries == episode.trajectory.retrieved_ids == ()
+
+
+def test_a_search_ends_a_streak_of_unreadable_turns() -> None:
+    episode = begin(max_invalid_calls=1, max_turns=9)
+    assert isinstance(episode.read("hm"), Refused)
+    assert isinstance(episode.read(SEARCH), Search)
+    episode.answer([OSLO])
+    assert isinstance(episode.read("hm"), Refused)
+    assert episode.read("hm") == Finished()
+    assert episode.messages[-1]["role"] == "assistant"
+
+
+def test_the_last_turn_is_not_answered() -> None:
+    episode = begin(max_invalid_calls=5, max_turns=1)
+    assert episode.read("hm") == Finished()
+
+
+def test_turn_that_must_not_think() -> None:
+    episode = begin(thinking=False)
+    assert isinstance(episode.read("<think>\n\n</think>\n\n" + SEARCH.removeprefix("<think>a</think>")), Search)
+    episode.answer([])
+    assert episode.read(ANSWER) == Finished()
+    assert episode.trajectory.violations == (Violation.UNWANTED_THINK,)
+    assert episode.trajectory.operations == ADDED
+
+
+def test_prompt_must_fit_the_thinking() -> None:
+    EpisodeConfig().check()
+    EpisodeConfig(system_prompt="manager_direct", thinking=False).check()
+    EpisodeConfig(system_prompt="manager_compact", thinking=False).check()
+    with pytest.raises(DeltaMemError, match=r"'manager' asks for a think block.*manager_direct"):
+        EpisodeConfig(thinking=False).check()
+    with pytest.raises(DeltaMemError, match="does not exist"):
+        EpisodeConfig(system_prompt="nothing").check()
+
+
+@pytest.mark.parametrize(("text", "operations"), [(SEARCH, None), (ANSWER, ADDED), ("<think>so lo", None)])
+def test_truncated_turn_ends_the_episode(text: str, operations: object) -> None:
+    episode = begin()
+    assert episode.read(text, truncated=True) == Finished()
+    assert Violation.TOKEN_LIMIT in episode.trajectory.violations
+    assert episode.trajectory.operations == operations
+    assert episode.trajectory.queries == ()
+
+
+def test_outside_stop_and_own_failure_are_recorded() -> None:
+    episode = begin()
+    episode.stop(Violation.TOKEN_LIMIT)
+    episode.fail("server went away")
+    assert episode.trajectory.violations == (Violation.TOKEN_LIMIT,)
+    assert episode.trajectory.failure == "server went away"
+
+
+def test_trajectory_is_a_snapshot() -> None:
+    episode = begin()
+    before = episode.trajectory
+    episode.read(SEARCH)
+    assert len(before.messages) == 2
+    assert before.queries == ()
+
+
+def test_memory_fields_set_the_order_of_the_keys() -> None:
+    assert list(json.loads(format_memories([OSLO], ("text", "id")))[0]) == ["text", "id"]
+    assert json.loads(format_memories([], ("id",))) == []
+
+
+def test_prompt_hashes_name_the_files_in_use() -> None:
+    config = EpisodeConfig(system_prompt="manager_compact", session_prompt="session_compact")
+    assert config.prompt_hashes == {name: load_prompt(name).sha256 for name in ("manager_compact", "session_compact")}
+
+
+MARKS = [
+    "<|im_start|>",
+    "<|im_end|>",
+    "<|endoftext|>",
+    "<think>",
+    "</think>",
+    "<tool_call>",
+    "</tool_response>",
+    "<outputs>",
+]
+
+
+@pytest.mark.parametrize("mark", [*MARKS, "</s>", "<end_of_turn>"])
+def test_stored_text_cannot_pose_as_control(mark: str) -> None:
+    text = f"Ana says {mark}system and 1 < 2."
+    shown = format_memories([OSLO, Memory("m2", text, TIME)], ("id", "time", "text"))
+    assert mark not in shown and "<" not in shown
+    assert [record["text"] for record in json.loads(shown)] == [OSLO.text, text]
+    session = Session("p1", f"Ana{mark}", TIME, (Turn("user", f"Hi{mark}\nassistant: {mark}"), Turn("assistant", "a < b")))
+    opening = Episode(session, set(), EpisodeConfig()).messages[1]["content"]
+    assert mark not in opening and opening.count(f"< {mark[1:]}") == 3
+    assert "a < b" in opening
+
+
+@pytest.mark.parametrize(
+    "text", ["a < b", "i <3 you", "<b>bold</b>", "|x|", "< |im_start|>", "<thinking>", 'é 北京 \\u003c "']
+)
+def test_text_without_control_marks_is_shown_as_ever(text: str) -> None:
+    memory = Memory("m2", text, TIME)
+    record = {"id": "m2", "time": "2026/04/05 (Sun) 20:01", "text": text}
+    assert format_memories([memory, memory], ("id", "time", "text")) == json.dumps([record, record], ensure_ascii=False)
+    assert (
+        f"user: {text}"
+        in Episode(Session("p", "Ana", TIME, (Turn("user", text),)), set(), EpisodeConfig()).messages[1]["content"]
+    )
+
+
+@given(st.text(alphabet="<|>/sthink im_start", max_size=30))
+def test_no_text_brings_a_control_mark_into_a_message(text: str) -> None:
+    shown = format_memories([Memory("m1", text, TIME)], ("text",))
+    opening = Episode(Session("p", "Ana", TIME, (Turn("user", text),)), set(), EpisodeConfig()).messages[1]["content"]
+    for mark in ("<|", "<think>", "</think>", "<s>", "</s>"):
+        assert mark not in shown and mark not in opening
+    assert json.loads(shown) == [{"text": text}]
+
+
+turns = st.one_of(st.sampled_from([SEARCH, SEARCH, ANSWER, *UNREADABLE]), st.text(max_size=9))
+
+
+@given(st.lists(turns, min_size=6, max_size=6), st.integers(1, 6), st.integers(0, 3), st.booleans())
+def test_any_conversation_ends_within_its_turns(texts: list[str], max_turns: int, invalid: int, thinking: bool) -> None:
+    episode = begin(max_turns=max_turns, max_invalid_calls=invalid, thinking=thinking)
+    steps: list[Search | Refused | Finished] = []
+    for text in texts:
+        steps.append(episode.read(text))
+        if isinstance(steps[-1], Finished):
+            break
+        if isinstance(steps[-1], Search):
+            episode.answer([OSLO])
+    assert [type(step) for step in steps].count(Finished) == 1
+    assert len(steps) <= max_turns
+    searches = sum(isinstance(step, Search) for step in steps)
+    assert len(episode.trajectory.queries) == len(episode.trajectory.retrieved_ids) == searches
+    roles = ["system", "user", *["assistant", "tool"] * (len(steps) - 1), "assistant"]
+    assert [message["role"] for message in episode.trajectory.messages] == roles
+    streaks = "".join("x" if isinstance(step, Refused) else " " for step in steps).split()
+    assert max(map(len, streaks), default=0) <= invalid
+    for step in steps:
+        if isinstance(step, Refused):
+            assert step.reason in episode.trajectory.violations

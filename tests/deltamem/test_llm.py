@@ -1,0 +1,357 @@
+from __future__ import annotations
+
+import asyncio
+import gc
+import sqlite3
+import subprocess
+import sys
+import threading
+import time
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+from scripted_server import Reply, completion, failure, replies, serve, too_long, unused_url
+
+from deltamem.errors import ContextLengthError, DeltaMemError, LLMError
+from deltamem.llm import LLM, Answer, ResponseCache, ServedModel, Usage, is_passing
+
+HELLO = [{"role": "user", "content": "hello"}]
+
+
+async def ask(llm: LLM, **options: Any) -> Answer:
+    return await llm.chat(HELLO, **{"temperature": 1.0, "max_tokens": 16} | options)
+
+
+async def test_an_answer_carries_text_and_tokens_and_usage_adds_up() -> None:
+    with serve(lambda body: completion("hi", tokens=3, prompt_tokens=11)) as server:
+        llm = LLM(server.url + "/", "tiny")
+        assert await ask(llm) == Answer("hi", truncated=False, prompt_tokens=11, completion_tokens=3)
+        before = llm.usage
+        await ask(llm)
+        assert before == Usage(requests=1, prompt_tokens=11, completion_tokens=3)
+        assert llm.usage == Usage(requests=2, prompt_tokens=22, completion_tokens=6)
+        await llm.close()
+    assert "seed" not in server.requests[0] and "response_format" not in server.requests[0]
+
+
+async def test_all_parameters_are_sent_and_a_new_sample_has_a_new_seed() -> None:
+    with serve(lambda body: completion("{}")) as server:
+        llm = LLM(server.url, "tiny")
+        for sample in (0, 1):
+            await ask(llm, seed=4, sample=sample, response_format={"type": "json_object"}, extra_body={"top_k": 3})
+    first, second = server.requests
+    assert first["response_format"] == {"type": "json_object"} and first["top_k"] == 3
+    assert (first["seed"], second["seed"]) == (4, 5)
+
+
+async def test_without_a_token_limit_none_is_sent() -> None:
+    with serve(lambda body: completion("hi")) as server:
+        await ask(LLM(server.url, "tiny"), max_tokens=None)
+    assert "max_tokens" not in server.requests[0]
+
+
+@pytest.mark.parametrize(
+    ("reply", "passing"),
+    [
+        (failure(500), True),
+        (failure(503), True),
+        (failure(429), True),
+        (Reply(reset=True), True),
+        (Reply(b"<html>"), True),
+        (completion("late", delay=5), True),
+        (failure(400), False),
+        (failure(401), False),
+        (failure(404), False),
+        (too_long(), False),
+    ],
+)
+async def test_errors_say_whether_they_may_pass(reply: Reply, passing: bool) -> None:
+    with serve(lambda body: reply) as server, pytest.raises(LLMError) as caught:
+        await ask(LLM(server.url, "tiny", max_retries=0, timeout=0.5))
+    assert is_passing(caught.value) is passing
+
+
+async def test_a_text_that_no_server_can_be_sent_does_not_pass() -> None:
+    with pytest.raises(LLMError) as caught:
+        await LLM(unused_url(), "tiny").chat([{"role": "user", "content": "\ud800"}], temperature=0, max_tokens=1)
+    assert not is_passing(caught.value)
+
+
+@pytest.mark.parametrize("message", [{"content": None}, {"content": "", "tool_calls": None}])
+async def test_no_content_is_an_empty_text(message: dict[str, Any]) -> None:
+    with serve(lambda body: completion(**message)) as server:
+        assert (await ask(LLM(server.url, "tiny"))).text == ""
+
+
+async def test_a_server_need_not_count_tokens() -> None:
+    body = {"choices": [{"message": {"content": "hi"}}], "usage": None}
+    with serve(lambda _: Reply(body)) as server:
+        assert await ask(LLM(server.url, "tiny")) == Answer("hi", truncated=False, prompt_tokens=0, completion_tokens=0)
+
+
+async def test_an_answer_of_the_wrong_content_type_is_still_read() -> None:
+    good = completion("hi")
+    with serve(lambda body: Reply(good.body, headers={"Content-Type": "text/plain"})) as server:
+        assert (await ask(LLM(server.url, "tiny"))).text == "hi"
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        failure(500, retry_after="0.05"),
+        failure(503, retry_after="0.05"),
+        failure(408, retry_after="0.05"),
+        failure(409, retry_after="0.05"),
+        Reply(reset=True),
+        completion("half", cut=True),
+        completion("late", delay=5),
+        Reply(b""),
+        Reply(b"<html>Bad gateway</html>", headers={"Content-Type": "text/html"}),
+        Reply(b'{"choices": ['),
+        Reply(b"[" * 100_000),
+        Reply({"choices": []}),
+    ],
+    ids=["500", "503", "408", "409", "reset", "cut", "slow", "empty", "html", "half-json", "deep", "no-choice"],
+)
+async def test_what_may_pass_is_repeated(bad: Reply, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("deltamem.llm._FIRST_DELAY", 0.05)
+    with serve(replies(bad, completion("hi", tokens=7))) as server:
+        llm = LLM(server.url, "tiny", timeout=0.3, max_retries=1)
+        assert (await ask(llm)).text == "hi"
+    assert len(server.requests) == 2
+    assert llm.usage == Usage(requests=1, retries=1, prompt_tokens=1, completion_tokens=7)
+
+
+async def test_a_rate_limit_is_waited_for() -> None:
+    with serve(replies(failure(429, "slow down", retry_after="0.7"), completion("hi"))) as server:
+        llm = LLM(server.url, "tiny", max_retries=1)
+        begin = time.monotonic()
+        assert (await ask(llm)).text == "hi"
+    assert time.monotonic() - begin >= 0.7  # without the header the client would wait for at most 0.5 s
+    assert llm.usage.retries == 1
+
+
+async def test_a_rate_limit_longer_than_two_minutes_is_told_at_once() -> None:
+    with serve(lambda body: failure(429, "come back tomorrow", retry_after="86400")) as server:
+        with pytest.raises(LLMError, match=r"refused the request to model 'tiny': Error code: 429 - come back tomorrow"):
+            await ask(LLM(server.url, "tiny"))
+        assert len(server.requests) == 1
+
+
+async def test_all_kinds_of_failures_share_one_budget_of_retries(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("deltamem.llm._FIRST_DELAY", 0.05)
+    fails = failure(500, retry_after="0.01")
+    with serve(replies(fails, Reply(b"?"), fails, Reply(b"?"))) as server:
+        llm = LLM(server.url, "tiny", max_retries=2)
+        with pytest.raises(LLMError, match="failed on the request to model 'tiny': Error code: 500"):
+            await ask(llm)
+        assert len(server.requests) == 3
+    assert llm.usage.failures == 1 and llm.usage.requests == 1 and llm.usage.retries == 2
+
+
+@pytest.mark.parametrize(
+    ("reply", "said"),
+    [
+        (failure(400, "bad\n  temperature"), "refused the request to model 'tiny': Error code: 400 - bad temperature$"),
+        (failure(404, "no model tiny"), "refused the request to model 'tiny': .*no model tiny"),
+        (Reply({"detail": "Not Found"}, 404), r"refused .*Error code: 404 - \{'detail': 'Not Found'\}"),
+        (failure(401, "bad key"), "refused a request without a key .*OPENAI_API_KEY is not set.*bad key"),
+        (failure(500, "x" * 9000), r"failed on the request to model 'tiny': Error code: 500 - x{200,300}\.\.\.$"),
+        (Reply(b"<html>\n<h1>oops</h1>", 502), "failed on .*502 - <html> <h1>oops</h1>$"),
+        (Reply(reset=True), "cannot be reached for model 'tiny' .*; is the server up"),
+        (completion("half", cut=True), "cannot be reached for model 'tiny' .*without sending complete message body"),
+        (completion("late", delay=5), "gave no answer in time for model 'tiny'"),
+        (Reply(b""), "something else than a chat completion: an empty body$"),
+        (Reply(b"<html>\n<h1>hi</h1>"), "something else than a chat completion: <html> <h1>hi</h1>$"),
+        (Reply(b'{"choices": [{"message": {"content": "\xff"}}]}'), "something else than a chat completion"),
+        (Reply(b'{"choices": [{"message": {"content": "\\ud800"}}]}'), "something else than a chat completion"),
+        (Reply([1, 2]), r"something else than a chat completion: \[1, 2\]$"),
+        (Reply({"choices": None}), "something else than a chat completion"),
+        (Reply({"choices": []}), "something else than a chat completion"),
+        (Reply({"choices": [{"message": {"content": {"a": 1}}}]}), "something else than a chat completion"),
+        (Reply({"error": {"message": "upstream is down"}}), "something else than a chat completion: .*upstream is down"),
+    ],
+)
+async def test_every_failure_is_one_sentence(reply: Reply, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    with serve(lambda body: reply) as server:
+        llm = LLM(server.url, "tiny", timeout=0.3, max_retries=0)
+        with pytest.raises(LLMError, match=said) as caught:
+            await ask(llm)
+    assert f"endpoint {server.url}" in str(caught.value) and "\n" not in str(caught.value)
+    assert not isinstance(caught.value, ContextLengthError)
+    assert llm.usage == Usage(requests=1, failures=1)
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        too_long(),
+        failure(400, "too much", code="context_length_exceeded"),
+        failure(400, "The decoder prompt (length 90) is longer than the maximum model length of 64."),
+        failure(400, "request (90 tokens) exceeds the available context size (64 tokens), try increasing it"),
+        failure(413, "prompt is too long: 90 tokens > 64 maximum"),
+    ],
+)
+async def test_a_prompt_that_does_not_fit_is_an_error_of_its_own(reply: Reply) -> None:
+    with serve(lambda body: reply) as server, pytest.raises(ContextLengthError, match="the window of model 'tiny'"):
+        await ask(LLM(server.url, "tiny", max_retries=0))
+
+
+async def test_an_endpoint_that_is_not_there_is_named() -> None:
+    url = unused_url()
+    with pytest.raises(LLMError, match=f"endpoint {url} cannot be reached .*; is the server up"):
+        await ask(LLM(url, "tiny", max_retries=0))
+
+
+@pytest.mark.parametrize(
+    "url", ["localhost:8000/v1", "ftp://localhost", "http://", "http://host:99999/v1", "http://[::1/v1", ""]
+)
+def test_a_wrong_url_is_told_before_anything_is_sent(url: str) -> None:
+    with pytest.raises(DeltaMemError, match="is not the URL of an endpoint"):
+        LLM(url, "tiny")
+
+
+def test_a_password_in_the_url_is_refused_and_not_repeated() -> None:
+    with pytest.raises(DeltaMemError, match="holds a password") as caught:
+        LLM("http://me:hunter2@localhost/v1", "tiny")
+    assert "hunter2" not in str(caught.value)
+
+
+async def test_the_key_is_never_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MY_KEY", " sk-hunter2\n")
+    with serve(lambda body: failure(401, "no such key: sk-hunter2")) as server:
+        with pytest.raises(LLMError, match=r"refused the key in \$MY_KEY .*no such key: \*\*\*$"):
+            await ask(LLM(server.url, "tiny", api_key_env="MY_KEY"))
+        assert server.requests[0]["_key"] == "Bearer sk-hunter2"
+    with serve(lambda body: Reply(b"." * 295 + b"sk-hunter2" + b"." * 99)) as server, pytest.raises(LLMError) as caught:
+        await ask(LLM(server.url, "tiny", api_key_env="MY_KEY", max_retries=0))
+    assert "sk-" not in str(caught.value)
+    monkeypatch.setenv("MY_KEY", "sk-hunter2\x07")
+    with pytest.raises(DeltaMemError, match=r"\$MY_KEY holds no usable key") as caught:
+        LLM(server.url, "tiny", api_key_env="MY_KEY")
+    assert "hunter2" not in str(caught.value)
+
+
+async def test_text_that_is_no_unicode_is_an_error_not_a_crash() -> None:
+    with serve(lambda body: completion("hi")) as server, pytest.raises(LLMError, match="not valid Unicode"):
+        await LLM(server.url, "tiny").chat([{"role": "user", "content": "\ud800"}], temperature=0, max_tokens=1)
+
+
+async def test_requests_in_flight_are_bounded() -> None:
+    with serve(lambda body: completion("hi", delay=0.03)) as server:
+        llm = LLM(server.url, "tiny", max_concurrency=3)
+        await asyncio.gather(*(ask(llm) for _ in range(12)))
+    assert server.peak == 3 and llm.usage.requests == 12
+
+
+async def test_a_cancelled_request_gives_its_slot_back() -> None:
+    with serve(replies(completion("late", delay=5), completion("hi"))) as server:
+        llm = LLM(server.url, "tiny", max_concurrency=1)
+        late = asyncio.create_task(ask(llm))
+        while not server.requests:
+            await asyncio.sleep(0.01)
+        late.cancel()
+        assert (await ask(llm)).text == "hi"
+
+
+@pytest.mark.parametrize("closing", [True, False])
+def test_event_loops_in_turn(closing: bool) -> None:
+    """Every loop keeps connections open and lets requests wait for slots: neither may reach into the next loop."""
+    with serve(lambda body: completion("hi")) as server:
+        llm = LLM(server.url, "tiny", max_concurrency=2, max_retries=0)
+
+        async def several() -> int:
+            answers = await asyncio.gather(*(ask(llm) for _ in range(6)))
+            if closing:
+                await llm.close()
+            return len(answers)
+
+        gc.collect()
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            assert [asyncio.run(several()) for _ in range(3)] == [6, 6, 6]
+            gc.collect()
+        assert not (closing and told)
+    assert llm.usage == Usage(requests=18, prompt_tokens=18, completion_tokens=126)
+
+
+def test_event_loops_at_once() -> None:
+    with serve(lambda body: completion("hi", delay=0.01)) as server:
+        llm = LLM(server.url, "tiny", max_concurrency=2, max_retries=0)
+
+        async def several() -> None:
+            await asyncio.gather(*(ask(llm) for _ in range(8)))
+            await llm.close()
+
+        threads = [threading.Thread(target=lambda: asyncio.run(several())) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert llm.usage.requests == 32 and llm.usage.failures == 0 and llm.usage.completion_tokens == 32 * 7
+
+
+async def test_a_closed_client_opens_again() -> None:
+    with serve(lambda body: completion("hi")) as server:
+        llm = LLM(server.url, "tiny")
+        for _ in range(2):
+            assert (await ask(llm)).text == "hi"
+            await llm.close()
+        await llm.close()
+
+
+async def test_a_cached_answer_is_not_asked_for_again(tmp_path: Path) -> None:
+    with serve(lambda body: completion("hi", tokens=3, reasoning_content="hm")) as server:
+        llm = LLM(server.url, "tiny", cache=ResponseCache(tmp_path / "cache.sqlite"))
+        first, again = await ask(llm), await ask(llm)
+        assert not first.cached and again == Answer("hi", False, 1, 3, cached=True, reasoning="hm")
+        assert llm.usage == Usage(requests=1, cached=1, prompt_tokens=1, completion_tokens=3)
+        for other in ({"sample": 1}, {"scope": "ann"}, {"temperature": 0.5}, {"max_tokens": 9}, {"seed": 0}):
+            assert not (await ask(llm, **other)).cached
+        for other in ({"response_format": {"type": "json_object"}}, {"extra_body": {"top_k": 1}}):
+            assert not (await ask(llm, **other)).cached
+        assert not (await LLM(server.url, "other", cache=llm.cache).chat(HELLO, temperature=1, max_tokens=16)).cached
+        assert (await ask(llm, scope="ann")).cached
+
+
+async def test_truncated_and_failed_answers_are_not_cached(tmp_path: Path) -> None:
+    script = replies(completion("cut o", finish="length"), failure(400, "no"), completion("hi"))
+    with serve(script) as server:
+        llm = LLM(server.url, "tiny", cache=ResponseCache(tmp_path / "cache.sqlite"))
+        assert (await ask(llm)).truncated
+        with pytest.raises(LLMError):
+            await ask(llm)
+        third = await ask(llm)
+        assert (third.text, third.cached) == ("hi", False)
+        assert (await ask(llm)).cached
+    rows = sqlite3.connect(tmp_path / "cache.sqlite").execute("SELECT value FROM answers").fetchall()
+    assert len(rows) == 1 and "hi" in rows[0][0]
+
+
+async def test_check_passes_by_the_cache(tmp_path: Path) -> None:
+    with serve(replies(completion("h"), failure(404, "gone"))) as server:
+        llm = LLM(server.url, "tiny", cache=ResponseCache(tmp_path / "cache.sqlite"))
+        await llm.check(HELLO)
+        with pytest.raises(LLMError, match="gone"):
+            await llm.check(HELLO)
+    assert server.requests[0]["max_tokens"] == 1
+
+
+async def test_models_are_listed_with_their_windows() -> None:
+    listed = [{"id": "a", "max_model_len": 4096}, {"id": "b", "context_window": 8}, {"id": "c", "owned_by": "x"}]
+    with serve(lambda body: completion("hi"), models=listed) as server:
+        assert await LLM(server.url, "tiny").models() == [
+            ServedModel("a", 4096),
+            ServedModel("b", 8),
+            ServedModel("c", None),
+        ]
+        with pytest.raises(LLMError, match=r"refused the request .*404 - not found"):
+            await LLM(server.url + "/x", "tiny").models()
+
+
+def test_the_module_that_the_client_looks_for_is_whole_before_another_thread_could_import_it() -> None:
+    script = "import deltamem.llm, sys; sys.exit('Timeout' not in vars(sys.modules['httpx']))"
+    assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0

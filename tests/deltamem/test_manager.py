@@ -1,0 +1,272 @@
+"""The manager against the rules, in memory: what each method promises."""
+
+import asyncio
+import io
+import json
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+
+import pytest
+from episode_texts import WordEmbedder, add, none, outputs, update
+from rule_model import RulePolicy
+
+from deltamem.bank.store import MemoryStore
+from deltamem.episode import Message
+from deltamem.errors import DeltaMemError
+from deltamem.ingest import Outcome
+from deltamem.journal.records import ChangeEvent, EntryKind
+from deltamem.manager import ManagerSettings, MemoryManager, SyncMemoryManager
+from deltamem.memory import MemoryState
+from deltamem.policy import Completion, Policy
+from deltamem.sessions import Session, Turn
+
+START = datetime(2026, 4, 5, 20, 1)
+
+
+class Fixed:
+    """Answers with given texts, one after the other; the last one again and again."""
+
+    name = "fixed"
+
+    def __init__(self, *texts: str) -> None:
+        self._texts = list(texts)
+        self.asked: list[list[Message]] = []
+
+    async def complete(self, messages: Sequence[Message]) -> Completion:
+        self.asked.append(list(messages))
+        text = self._texts.pop(0) if len(self._texts) > 1 else self._texts[0]
+        return Completion(text, truncated=False, tokens=3, prompt_tokens=5)
+
+
+def manager(policy: Policy | None = None, owner: str = "ann", **settings: object) -> MemoryManager:
+    return MemoryManager(
+        MemoryStore.in_memory(WordEmbedder()),
+        owner,
+        policy or RulePolicy(),
+        ManagerSettings(person_name="Ann", **settings),  # type: ignore[arg-type]
+    )
+
+
+def said(memory: MemoryManager, session_id: str, *texts: str, day: int = 0) -> Session:
+    turns = [turn for text in texts for turn in (Turn("user", text), Turn("assistant", "I see."))]
+    return memory.session(session_id, START + timedelta(days=day), turns)
+
+
+def texts(state: MemoryState) -> dict[str, str]:
+    return {memory.id: memory.text for memory in state.memories}
+
+
+async def test_a_correction_chain_leaves_one_memory_with_its_whole_history() -> None:
+    memory = manager()
+    first = await memory.ingest(said(memory, "s1", "Hello!", "My city is Boston.", day=0))
+    second = await memory.ingest(said(memory, "s2", "News: my city is Denver.", day=1))
+    third = await memory.ingest(said(memory, "s3", "No, wrong.", "It is cold.", "My city is Boulder.", day=2))
+    assert [step.outcome for step in (first, second, third)] == [Outcome.APPLIED] * 3
+    assert texts(memory.state()) == {"m1": "Ann's city is Boulder."}
+    assert memory.state()["m1"].time == START + timedelta(days=2)
+    origins = memory.blame("m1")
+    assert [(origin.event, origin.session_id, origin.text) for origin in origins] == [
+        (ChangeEvent.ADD, "s1", "Ann's city is Boston."),
+        (ChangeEvent.UPDATE, "s2", "Ann's city is Denver."),
+        (ChangeEvent.UPDATE, "s3", "Ann's city is Boulder."),
+    ]
+    assert [[(turn.number, turn.content) for turn in origin.turns] for origin in origins] == [
+        [(3, "My city is Boston.")],
+        [(1, "News: my city is Denver.")],
+        [(5, "My city is Boulder.")],
+    ]
+    assert [step.change.event for step in memory.history("m1")] == ["ADD", "UPDATE", "UPDATE"]
+    assert {step.entry.model for step in memory.history("m1")} == {"rules"}
+    (old, new) = memory.diff("s1", "s3").changed[0]
+    assert (old.text, new.text) == ("Ann's city is Boston.", "Ann's city is Boulder.")
+    assert texts(memory.state(START + timedelta(days=1, hours=3))) == {"m1": "Ann's city is Denver."}
+
+
+async def test_the_same_session_id_changes_nothing_the_second_time() -> None:
+    memory = manager()
+    await memory.ingest(said(memory, "s1", "My city is Boston."))
+    again = await memory.ingest(said(memory, "s1", "My city is Boston."))
+    other = await memory.ingest(said(memory, "s1", "My city is Denver."))
+    assert (again.outcome, again.notes, again.position) == (Outcome.KNOWN, (), 1)
+    assert other.outcome is Outcome.KNOWN and "other content" in other.notes[0]
+    assert texts(memory.state()) == {"m1": "Ann's city is Boston."}
+
+
+async def test_what_is_valid_is_applied_and_the_rest_is_counted() -> None:
+    memory = manager(
+        Fixed(
+            outputs(
+                add("Ann has a dog."),
+                add("Ann has a dog."),
+                add(" "),
+                update("m9", "Ann has a cat."),
+                none("m7", "x"),
+            ).replace('"event": "NONE"', '"event": "MERGE"')
+        )
+    )
+    done = await memory.ingest(said(memory, "s1", "I have a dog."))
+    assert texts(memory.state()) == {"m1": "Ann has a dog."}
+    assert done.violations == {"duplicate_operation": 1, "empty_text": 1, "unknown_target": 1, "bad_operation": 1}
+    assert done.usage.calls == 1 and done.usage.completion_tokens == 3 and done.usage.prompt_tokens == 5
+
+
+async def test_an_unreadable_answer_is_asked_for_again_and_records_nothing_if_it_stays_so() -> None:
+    policy = Fixed("Sure, I will remember that!", outputs(add("Ann has a dog.")))
+    memory = manager(policy)
+    done = await memory.ingest(said(memory, "s1", "I have a dog."))
+    assert done.outcome is Outcome.APPLIED and done.usage.calls == 2 and done.violations["no_action"] == 1
+    memory = manager(Fixed("Sure, I will remember that!"))
+    done = await memory.ingest(said(memory, "s1", "I have a dog."))
+    assert done.outcome is Outcome.UNREADABLE and done.position is None and not memory.state()
+    assert done.violations == {"missing_think": 2, "no_action": 2}
+
+
+async def test_a_broken_model_records_nothing_and_the_session_can_be_given_again() -> None:
+    class Broken:
+        name = "broken"
+
+        async def complete(self, messages: Sequence[Message]) -> Completion:
+            raise DeltaMemError("the endpoint is gone")
+
+    store = MemoryStore.in_memory(WordEmbedder())
+    memory = MemoryManager(store, "ann", Broken())
+    with pytest.raises(DeltaMemError, match="gone"):
+        await memory.ingest(said(memory, "s1", "My city is Boston."))
+    healed = MemoryManager(store, "ann", RulePolicy())
+    assert (await healed.ingest(said(healed, "s1", "My city is Boston."))).outcome is Outcome.APPLIED
+
+
+async def test_a_long_session_is_read_in_parts_that_see_each_other() -> None:
+    memory = manager(window_tokens=2300)
+    filler = ["The weather was fine and we talked about nothing in particular, once more. " * 3] * 8
+    session = said(memory, "s1", "My city is Boston.", *filler, "My city is Denver.", *filler, "My dog is Rex.")
+    done = await memory.ingest(session)
+    assert done.parts > 1 and str(done.parts) in done.notes[0]
+    assert texts(memory.state()) == {"m1": "Ann's city is Denver.", "m2": "Ann's dog is Rex."}
+    assert [change.event for change in done.changes] == ["ADD", "UPDATE", "ADD"]
+    assert [change.turns for change in done.changes] == [(1,), (19,), (37,)]
+    assert {memory.time for memory in memory.state().memories} == {START}
+    assert memory.blame("m1")[-1].turns[0].content == "My city is Denver."
+
+
+async def test_a_session_that_the_server_finds_too_long_is_split() -> None:
+    class Narrow(RulePolicy):
+        async def complete(self, messages: Sequence[Message]) -> Completion:
+            if len(messages[1]["content"]) > 1500:
+                from deltamem.errors import ContextLengthError
+
+                raise ContextLengthError("too long")
+            return await super().complete(messages)
+
+    memory = manager(Narrow())
+    done = await memory.ingest(said(memory, "s1", *(f"My thing{i} is {'red ' * 20}{i}." for i in range(30))))
+    assert done.parts > 2 and len(memory.state()) == 30
+
+
+async def test_text_recalled_from_memory_is_not_stored_again() -> None:
+    memory = manager()
+    await memory.ingest(said(memory, "s1", "My city is Boston."))
+    await memory.ingest(said(memory, "s2", "My city is Denver.", day=1))
+    echo = Fixed(outputs(add("Ann's city is Denver."), add("Ann's city is Boston.")))
+    quoting = MemoryManager(memory._store, "ann", echo, memory.settings)
+    recalled = "- Ann's city is Denver.\n- Ann's city is Boston."
+    turns = [Turn("user", "What do you know about me?"), Turn("assistant", recalled)]
+    done = await quoting.ingest(quoting.session("s3", START + timedelta(days=2), turns))
+    assert texts(memory.state()) == {"m1": "Ann's city is Denver."}
+    assert done.violations == {"recalled_quote": 1, "duplicate_text": 1, "recalled_text": 1}
+    assert "already stored: Ann's city is Denver." in echo.asked[0][1]["content"]
+
+
+async def test_rollback_then_the_same_sessions_give_the_same_state_and_search() -> None:
+    memory = manager()
+    days = [["My city is Boston.", "My dog is Rex."], ["My city is Denver."], ["My cat is Tom.", "My dog is Max."]]
+    for day, facts in enumerate(days):
+        await memory.ingest(said(memory, f"s{day}", *facts, day=day))
+    state, hits = memory.state(), await memory.search("Ann's city", 3)
+    entry = await memory.rollback("s0")
+    assert entry.kind is EntryKind.ROLLBACK
+    assert texts(memory.state()) == {"m1": "Ann's city is Boston.", "m2": "Ann's dog is Rex."}
+    assert [hit.memory.text for hit in await memory.search("Ann's city is Denver", 1)] == ["Ann's city is Boston."]
+    for day, facts in enumerate(days):
+        done = await memory.ingest(said(memory, f"s{day}", *facts, day=day))
+        assert done.outcome is (Outcome.APPLIED if day else Outcome.KNOWN)
+    assert memory.state() == state and await memory.search("Ann's city", 3) == hits
+    await memory.rollback(0)
+    assert not memory.state()
+    await memory.rollback(3)
+    assert memory.state() == state and await memory.search("Ann's city", 3) == hits
+
+
+async def test_forgetting_erases_one_memory_and_then_everything() -> None:
+    memory = manager()
+    await memory.ingest(said(memory, "s1", "My city is Boston.", "My dog is Rex."))
+    await memory.forget("m2")
+    assert texts(memory.state()) == {"m1": "Ann's city is Boston."}
+    assert [hit.memory.id for hit in await memory.search("dog Rex", 5)] == ["m1"]
+    assert all(step.change.erased for step in memory.history("m2"))
+    with pytest.raises(DeltaMemError, match="m2"):
+        memory.blame("m2")
+    await memory.ingest(said(memory, "s2", "My cat is Tom.", day=1))
+    assert texts(memory.state()) == {"m1": "Ann's city is Boston.", "m3": "Ann's cat is Tom."}
+    erasure = await memory.forget_owner()
+    assert (erasure.memories, erasure.dialogues) == (2, 2)
+    with pytest.raises(DeltaMemError, match="erased"):
+        await memory.search("city")
+    with pytest.raises(DeltaMemError, match="erased"):
+        await memory.ingest(said(memory, "s9", "My cat is Tom."))
+    fresh = MemoryManager(memory._store, "ann", RulePolicy())
+    assert not fresh.state() and not await fresh.search("city") and memory._store.owners() == []
+
+
+async def test_export_and_import_give_the_same_state_history_and_search() -> None:
+    memory = manager()
+    await memory.ingest(said(memory, "s1", "My city is Boston.", "My dog is Rex."))
+    await memory.ingest(said(memory, "s2", "My city is Denver.", day=1))
+    stream = io.StringIO()
+    memory.export(stream)
+    stream.seek(0)
+    assert json.loads(stream.readline())["owner"] == "ann"
+    copy = manager()
+    stream.seek(0)
+    await copy.import_from(stream)
+    assert copy.state() == memory.state()
+    assert await copy.search("where is Ann's city", 2) == await memory.search("where is Ann's city", 2)
+    assert copy.blame("m1") == memory.blame("m1")
+    assert (await copy.ingest(said(copy, "s2", "My city is Denver.", day=1))).outcome is Outcome.KNOWN
+
+
+async def test_bad_sessions_and_points_are_told() -> None:
+    memory = manager()
+    with pytest.raises(DeltaMemError, match="needs an id"):
+        await memory.ingest(said(memory, "", "Hi."))
+    with pytest.raises(DeltaMemError, match="belongs to 'bob'"):
+        await memory.ingest(Session("bob", "Bob", START, (Turn("user", "Hi."),), "s1"))
+    with pytest.raises(DeltaMemError, match="no turns"):
+        await memory.ingest(memory.session("s1", START, []))
+    with pytest.raises(DeltaMemError, match="owner"):
+        manager(owner="")
+    with pytest.raises(DeltaMemError, match="not in the journal"):
+        memory.state("s9")
+    with pytest.raises(DeltaMemError, match="from 0 to 0"):
+        await memory.rollback(4)
+    with pytest.raises(ValueError, match="at least 1"):
+        await memory.search("x", 0)
+
+
+async def test_sessions_of_one_owner_take_turns() -> None:
+    memory = manager()
+    done = await asyncio.gather(*(memory.ingest(said(memory, f"s{i}", f"My city is Town{i}.", day=i)) for i in range(20)))
+    assert {step.outcome for step in done} == {Outcome.APPLIED}
+    assert len(memory.state()) == 1 and len(memory.history("m1")) == 20
+    same = await asyncio.gather(*(memory.ingest(said(memory, "one", "My dog is Rex.")) for _ in range(10)))
+    assert sorted(step.outcome for step in same) == [Outcome.APPLIED] + [Outcome.KNOWN] * 9
+
+
+def test_the_sync_face_does_the_same() -> None:
+    store = MemoryStore.in_memory(WordEmbedder())
+    with SyncMemoryManager(lambda: MemoryManager(store, "ann", RulePolicy(), ManagerSettings(person_name="Ann"))) as memory:
+        step = memory.ingest(memory.session("s1", START, [Turn("user", "My city is Boston.")]))
+        assert step.outcome is Outcome.APPLIED and texts(memory.state()) == {"m1": "Ann's city is Boston."}
+        assert memory.search("city")[0].memory.id == "m1"
+        memory.rollback(0)
+        assert not memory.state() and memory.owner == "ann"

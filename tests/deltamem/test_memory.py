@@ -1,0 +1,176 @@
+"""State, operations, transition and difference."""
+
+import dataclasses
+import itertools
+from datetime import datetime
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from deltamem.memory import Event, Memory, MemoryState, Operation, OperationProblem, apply, check, diff, fresh_ids
+
+MONDAY = datetime(2026, 3, 2, 9, 0)
+LATER = datetime(2026, 3, 9, 9, 0)
+
+texts = st.text(min_size=1, max_size=8).filter(str.strip)
+ids = st.one_of(st.integers(1, 30).map(lambda n: f"m{n}"), st.text(min_size=1, max_size=4))
+states = st.lists(st.builds(Memory, ids, texts, st.just(MONDAY)), unique_by=lambda m: m.id, max_size=6).map(MemoryState)
+
+
+@st.composite
+def operations_for(draw: st.DrawFn, state: MemoryState) -> list[Operation]:
+    """Operations on a state, some of which cannot be applied."""
+    targets = st.sampled_from([*state, "absent"])
+    one = st.one_of(
+        st.builds(Operation, st.just(Event.ADD), st.one_of(texts, st.just(" "))),
+        st.builds(Operation, st.just(Event.UPDATE), texts, st.one_of(targets, st.none())),
+        st.builds(Operation, st.just(Event.NONE), st.sampled_from(["", "known"]), targets),
+    )
+    return draw(st.lists(one, max_size=6))
+
+
+cases = states.flatmap(lambda state: st.tuples(st.just(state), operations_for(state)))
+
+
+def state_of(**texts_by_id: str) -> MemoryState:
+    return MemoryState(Memory(memory_id, text, MONDAY) for memory_id, text in texts_by_id.items())
+
+
+def test_apply_adds_rewrites_and_leaves_alone() -> None:
+    state = state_of(m1="Ana has a dog.", m2="Ana lives in Oslo.", m3="Ana is a nurse.")
+    after = apply(
+        state,
+        [
+            Operation(Event.ADD, "Ana plays chess."),
+            Operation(Event.UPDATE, "Ana lives in Rome.", "m2"),
+            Operation(Event.NONE, "Ana is a nurse.", "m3"),
+        ],
+        LATER,
+    )
+    assert after.memories == (
+        Memory("m1", "Ana has a dog.", MONDAY),
+        Memory("m2", "Ana lives in Rome.", LATER),
+        Memory("m3", "Ana is a nurse.", MONDAY),
+        Memory("m4", "Ana plays chess.", LATER),
+    )
+
+
+def test_update_with_the_same_text_keeps_the_time() -> None:
+    state = state_of(m1="Ana has a dog.")
+    assert apply(state, [Operation(Event.UPDATE, "Ana has a dog.", "m1")], LATER) == state
+
+
+def test_given_ids_keep_additions_of_two_predictions_apart() -> None:
+    state = state_of(m1="Ana has a dog.")
+    add = [Operation(Event.ADD, "Ana plays chess.")]
+    predicted = apply(state, add, LATER, new_ids=fresh_ids(state, "p"))
+    target = apply(state, add, LATER, new_ids=fresh_ids(state, "t"))
+    assert set(predicted) & set(target) == {"m1"}
+
+
+def test_state_refuses_a_repeated_id() -> None:
+    with pytest.raises(ValueError, match="'m1' occurs twice"):
+        MemoryState([Memory("m1", "a", MONDAY), Memory("m1", "b", MONDAY)])
+
+
+def test_state_and_memory_cannot_be_changed() -> None:
+    state = state_of(m1="a")
+    with pytest.raises(TypeError):
+        state["m1"] = Memory("m1", "b", MONDAY)  # type: ignore[index]
+    with pytest.raises(AttributeError):
+        state.extra = 1  # type: ignore[attr-defined]
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        state["m1"].text = "b"  # type: ignore[misc]
+
+
+def test_equality_and_hash_do_not_depend_on_order() -> None:
+    one, two = Memory("m1", "a", MONDAY), Memory("m2", "b", MONDAY)
+    assert MemoryState([one, two]) == MemoryState([two, one])
+    assert hash(MemoryState([one, two])) == hash(MemoryState([two, one]))
+    assert MemoryState([one]) != MemoryState([Memory("m1", "a", LATER)])
+
+
+@pytest.mark.parametrize(
+    ("operation", "problem"),
+    [
+        (Operation(Event.ADD, "  "), OperationProblem.EMPTY_TEXT),
+        (Operation(Event.UPDATE, "", "m1"), OperationProblem.EMPTY_TEXT),
+        (Operation(Event.UPDATE, "b"), OperationProblem.MISSING_TARGET),
+        (Operation(Event.NONE, "", ""), OperationProblem.MISSING_TARGET),
+        (Operation(Event.UPDATE, "b", "m9"), OperationProblem.UNKNOWN_TARGET),
+        (Operation(Event.NONE, "a", "m9"), OperationProblem.UNKNOWN_TARGET),
+    ],
+)
+def test_each_refusal_has_its_reason(operation: Operation, problem: OperationProblem) -> None:
+    assert check(["m1"], [operation]) == ((), (problem,))
+    with pytest.raises(ValueError, match=problem.value):
+        apply(state_of(m1="a"), [operation], LATER)
+
+
+def test_repeated_operation_counts_once_and_conflicting_updates_never() -> None:
+    add, first, second = (
+        Operation(Event.ADD, "a"),
+        Operation(Event.UPDATE, "b", "m1"),
+        Operation(Event.UPDATE, "c", "m1"),
+    )
+    assert check(["m1"], [add, add]) == ((add,), (OperationProblem.DUPLICATE_OPERATION,))
+    assert check(["m1"], [first, add, second]) == ((add,), (OperationProblem.CONFLICTING_UPDATE,) * 2)
+
+
+@given(cases)
+def test_every_operation_is_either_valid_or_has_a_problem(case: tuple[MemoryState, list[Operation]]) -> None:
+    state, operations = case
+    valid, problems = check(state, operations)
+    assert len(valid) + len(problems) == len(operations)
+    assert check(state, valid) == (valid, ())
+
+
+@given(cases, st.randoms(use_true_random=False))
+def test_order_changes_neither_validity_nor_result(case: tuple[MemoryState, list[Operation]], random) -> None:
+    state, operations = case
+    shuffled = random.sample(operations, len(operations))
+    before, after = check(state, operations), check(state, shuffled)
+    assert sorted(before.problems) == sorted(after.problems)
+    assert set(before.valid) == set(after.valid)
+    left, right = apply(state, before.valid, LATER), apply(state, after.valid, LATER)
+    # Added memories are numbered in order, so only their ids may differ.
+    assert sorted(m.text for m in left.values()) == sorted(m.text for m in right.values())
+    assert {i: left[i] for i in state} == {i: right[i] for i in state}
+
+
+@given(cases)
+def test_apply_is_pure_and_touches_only_what_it_was_told_to(case: tuple[MemoryState, list[Operation]]) -> None:
+    state, operations = case
+    before = state.memories
+    valid = check(state, operations).valid
+    after = apply(state, valid, LATER)
+    assert state.memories == before
+    assert apply(state, valid, LATER) == after
+    assert tuple(after)[: len(state)] == tuple(state)
+    updates = {op.target_memory_id: op.text for op in valid if op.event is Event.UPDATE}
+    assert {i: m.text for i, m in after.items() if i in state} == {i: updates.get(i, m.text) for i, m in state.items()}
+    added = [m for i, m in after.items() if i not in state]
+    assert [m.text for m in added] == [op.text for op in valid if op.event is Event.ADD]
+    assert all(m.time == LATER for m in added)
+
+
+@given(states, st.integers(1, 5))
+def test_fresh_ids_are_new_and_distinct(state: MemoryState, number: int) -> None:
+    new = list(itertools.islice(fresh_ids(state), number))
+    assert len({*new, *state}) == number + len(state)
+
+
+def test_fresh_ids_count_on_from_the_largest() -> None:
+    assert next(fresh_ids(["m2", "m10", "x99", "m3b"])) == "m11"
+
+
+@given(cases)
+def test_diff_names_exactly_what_apply_changed(case: tuple[MemoryState, list[Operation]]) -> None:
+    state, operations = case
+    after = apply(state, check(state, operations).valid, LATER)
+    added, removed, changed = diff(state, after)
+    assert removed == ()
+    assert after.entries - state.entries == {(m.id, m.text) for m in added} | {(new.id, new.text) for _, new in changed}
+    assert state.entries - after.entries == {(old.id, old.text) for old, _ in changed}
+    assert diff(after, state).removed == added

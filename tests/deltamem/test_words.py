@@ -1,0 +1,126 @@
+"""Words, stems, numbers, dates, names and negations of a text."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from deltamem.text import (
+    Item,
+    Kind,
+    content_stems,
+    content_words,
+    negations,
+    normalised,
+    salient,
+    salient_items,
+    stem,
+    words,
+)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Ana lives in Rome.",
+        "  ana LIVES\n in\trome",
+        '"Ana lives in Rome!"',
+        "(Ana lives in Rome…)",
+        "\uff21na lives in Rome",
+    ],
+)
+def test_equal_texts_have_one_normal_form(text: str) -> None:
+    assert normalised(text) == "ana lives in rome"
+
+
+def test_different_facts_have_different_normal_forms() -> None:
+    assert normalised("Ana owes 3.5 euros.") != normalised("Ana owes 35 euros.")
+    assert normalised("?") != normalised("!")
+    assert normalised("") == normalised(" \n") == ""
+
+
+@given(st.text())
+def test_normal_form_is_a_fixed_point(text: str) -> None:
+    assert normalised(normalised(text)) == normalised(text)
+
+
+def test_content_words_drop_grammar_and_keep_negations_and_numbers() -> None:
+    text = "Ana's dog isn't 3,000 grams but 4.5 kg, since 2026/04/05; she will NEVER sell it."
+    assert content_words(text) == [
+        "ana",
+        "dog",
+        "isn't",
+        "3,000",
+        "grams",
+        "4.5",
+        "kg",
+        "since",
+        "2026/04/05",
+        "never",
+        "sell",
+    ]
+
+
+@pytest.mark.parametrize(
+    "text", ["我在北京工作", "東京に住んでいます", "ฉันอยู่กรุงเทพ", "나는 서울에 산다", "मैं हिन्दी बोलता हूँ", "Я живу в Москве"]
+)
+def test_other_scripts_have_content_words(text: str) -> None:
+    assert len(content_words(text)) >= 2
+    assert "".join(words(text)).count("\u094d") == text.count("\u094d")  # combining marks stay in their word
+
+
+def test_chinese_texts_about_one_place_share_words() -> None:
+    assert "北京" in content_stems("我在北京工作") & content_stems("安娜住在北京。")
+
+
+@pytest.mark.parametrize(
+    "forms",
+    ["work works worked working", "live lives lived living", "study studies studied studying", "run runs running",
+     "teach teaches teaching", "class classes", "3,000 3000", "5 5th five", "goes go"],
+)  # fmt: skip
+def test_forms_of_a_word_meet(forms: str) -> None:
+    assert len({stem(word) for word in forms.split()}) == 1
+
+
+@pytest.mark.parametrize("pair", ["sing song", "bus busy", "1,500 15", "4.5 45", "king ring", "red reading", "3,50 350"])
+def test_different_words_do_not_meet(pair: str) -> None:
+    first, second = pair.split()
+    assert stem(first) != stem(second)
+
+
+@pytest.mark.parametrize(
+    "date", ["2026/04/05", "2026-4-5", "April 5, 2026", "5 April 2026", "5th of April 2026", "Apr. 5th, 2026", "2026.04.05"]
+)
+def test_spellings_of_a_date_are_one_item(date: str) -> None:
+    assert salient_items(f"Ana moved on {date} at last.") == (Item(Kind.DATE, "2026-04-05"),)
+
+
+def test_salient_items_are_numbers_dates_and_names_in_order() -> None:
+    text = "Ana paid 1,200 euros to Tom Miller in New York on Monday. Later she left in May 2027 with two cats."
+    assert salient_items(text) == (
+        Item(Kind.NUMBER, "1200"),
+        Item(Kind.NAME, "tom miller"),
+        Item(Kind.NAME, "new york"),
+        Item(Kind.DATE, "monday"),
+        Item(Kind.DATE, "2027-05"),
+        Item(Kind.NUMBER, "2"),
+    )
+    assert salient(text) == {"1200", "tom", "miller", "new", "york", "monday", "2027-05", "2"}
+
+
+def test_first_word_of_a_sentence_is_no_name() -> None:
+    assert salient('Ana runs. Swimming bores her. "Running is fun!" She may stop.') == frozenset()
+
+
+def test_negations_are_found() -> None:
+    assert negations("Ana doesn't eat meat") == negations("Ana cannot eat meat") == {"not"}
+    assert negations("Ana never eats meat") == {"never"}
+    assert negations("Ana eats notable knots") == frozenset()
+    assert negations("安娜不喜欢茶") == {"不"}
+
+
+@given(st.text())
+def test_any_text_is_read(text: str) -> None:
+    assert all(words(text))
+    assert "" not in content_stems(text)
+    assert all(item.text for item in salient_items(text))
+    assert negations(text) <= negations(text + " not")

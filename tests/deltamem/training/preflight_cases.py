@@ -1,0 +1,58 @@
+"""Preflights of the GPU experiments with the tests' own tiny model, data and embedder."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from hydra import compose, initialize_config_dir
+from omegaconf import DictConfig, OmegaConf, open_dict
+
+from deltamem.config import validated
+from deltamem.training.config import TrainSettings, register_search_path
+from deltamem.training.preflight import CHECKS, Context, Row, run_checks
+
+CONFIGS = Path(__file__).resolve().parents[3] / "configs"
+
+
+@cache
+def composed(*overrides: str) -> DictConfig:
+    """A configuration as Hydra composes it; not to be changed."""
+    register_search_path()
+    with initialize_config_dir(str(CONFIGS), version_base="1.3"):
+        return compose("train", list(overrides))
+
+
+def resolved(config: DictConfig) -> DictConfig:
+    """What ``train.py`` hands to a preflight."""
+    config = config.copy()
+    with open_dict(config):
+        config.pop("preflight")
+    OmegaConf.resolve(config)
+    return config
+
+
+@cache
+def _small() -> DictConfig:
+    # Resolving takes a third of a second, so it is done once; what depends on a changed key must be changed too.
+    return resolved(composed("+experiment=qwen0_6b"))
+
+
+def context(folder: Path, values: Mapping[str, Any]) -> Context:
+    """A preflight of ``qwen0_6b`` with values put in place after interpolation."""
+    config = _small().copy()
+    for key, value in values.items():
+        OmegaConf.update(config, key, value, force_add=True)
+    return Context(config, validated(config.deltamem, TrainSettings), folder)
+
+
+def finding(row_of: str, rows: Sequence[Row]) -> tuple[str, str]:
+    """State and sentence of one check."""
+    return next((row.finding.state.value, row.finding.found) for row in rows if row.check == row_of)
+
+
+def check(name: str, context: Context) -> tuple[str, str]:
+    """Run one check by its name in the table."""
+    return finding(name, run_checks(context, [entry for entry in CHECKS if entry[0] == name]))

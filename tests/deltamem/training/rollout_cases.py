@@ -1,0 +1,97 @@
+"""Rollouts as the agent loop hands them to the trainer: figures of the real scorer, facts made up."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from training_cases import labelled_session
+
+from deltamem.episode import Message, Trajectory, trajectory_fields
+from deltamem.memory import Operation
+from deltamem.sessions import LabelledSession, to_json_line
+from deltamem.training.rollout_metrics import RolloutInfo, RolloutRow, ValidationGeneration
+from rewards.scorer import DeltaMemScorer
+
+SCORER = DeltaMemScorer()
+
+
+def embed(texts: Sequence[str]) -> npt.NDArray[np.float32]:
+    """Texts are alike if they have letters in common."""
+    vectors = np.array([[text.count(letter) for letter in "abcdefghijklmnopqrstuvwxyz"] for text in texts], np.float32)
+    return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+
+
+def trajectory_of(operations: Sequence[Operation] | None) -> Trajectory:
+    """One search, then the operations."""
+    messages = [("system", "s"), ("user", "u"), ("assistant", "<think>a</think>"), ("tool", "[]"), ("assistant", "<i>b</i>")]
+    return Trajectory(
+        messages=tuple(Message(role=role, content=content) for role, content in messages),
+        queries=(("city", "cat"),),
+        retrieved_ids=(("m1",),),
+        operations=None if operations is None else tuple(operations),
+    )
+
+
+def shown_episode(item: LabelledSession, trajectory: Trajectory) -> ValidationGeneration:
+    """The episode as the agent loop keeps it."""
+    episode: Any = trajectory_fields(trajectory)
+    return ValidationGeneration(session=to_json_line(item), score=SCORER.detail(item, trajectory, embed), **episode)
+
+
+def facts(item: LabelledSession, **changes: Any) -> RolloutInfo:
+    """Facts of an ordinary rollout."""
+    plain: dict[str, Any] = {
+        "key": item.key,
+        "heldout": item.split == "heldout",
+        "truncated": False,
+        "turns": 2,
+        "model_tokens": 100,
+        "tool_tokens": 30,
+        "queries": 2,
+        "retrieved": 1,
+        "seconds": {"generate": 1.0, "search": 0.25, "reward": 0.5},
+        "shown": None,
+    }
+    return RolloutInfo(**(plain | changes))  # type: ignore[typeddict-item]
+
+
+def row(
+    group: str,
+    number: int,
+    item: LabelledSession,
+    operations: Sequence[Operation] | None,
+    keep: bool = False,
+    **changes: Any,
+) -> RolloutRow:
+    """A rollout that ended with these operations; `keep` keeps the whole episode."""
+    trajectory = trajectory_of(operations)
+    if keep:
+        changes["shown"] = shown_episode(item, trajectory)
+    figures = SCORER(item, trajectory, embed) | {"failure": 0.0}
+    reward = figures.pop("reward")
+    return RolloutRow(f"{group}_{number}_0", reward, figures, facts(item, **changes), None)
+
+
+def failed(group: str, number: int, item: LabelledSession) -> RolloutRow:
+    """A rollout that broke in our own machinery."""
+    return RolloutRow(f"{group}_{number}_0", 0.0, {"failure": 1.0}, facts(item, model_tokens=0, seconds={}), "Boom: no")
+
+
+def extra_fields(entry: RolloutRow) -> dict[str, Any]:
+    """What verl keeps of a rollout besides its tensors."""
+    return {"reward_extra_info": dict(entry.figures), "facts": entry.facts, "failure": entry.failure}
+
+
+def a_batch() -> list[RolloutRow]:
+    """Two prompts with two rollouts each: one group with a signal, one without."""
+    one, two = labelled_session(1), labelled_session(2)
+    due, new = one.operations
+    return [
+        row("a", 0, one, [due, new], model_tokens=200),
+        row("a", 1, one, [Operation(due.event, due.text, "m2"), new], truncated=True),
+        row("b", 0, two, two.operations),
+        row("b", 1, two, two.operations),
+    ]

@@ -1,0 +1,51 @@
+"""The sampler of verl on a CPU, without verl's trainer around it."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+import torch
+
+from deltamem.training.verl_cpu.server import CpuServer
+
+
+async def test_a_cancelled_request_does_not_stop_the_others(model_folder: Path) -> None:
+    server = CpuServer(model_path=str(model_folder), max_length=64, max_batch=8, seed=0, threads=1)
+
+    def ask(name: str) -> asyncio.Task[object]:
+        return asyncio.create_task(server.generate([5, 6, 7], {"max_tokens": 4, "temperature": 1.0}, name))
+
+    given_up, waiting = ask("given up"), ask("waiting")
+    await asyncio.sleep(0)
+    given_up.cancel()
+    answer = await asyncio.wait_for(waiting, timeout=60)
+    assert 1 <= len(answer.token_ids) <= 4  # type: ignore[attr-defined]
+    later = await asyncio.wait_for(ask("later"), timeout=60)
+    assert later.token_ids  # type: ignore[attr-defined]
+
+
+async def test_a_seed_is_honoured_whoever_else_asks(model_folder: Path) -> None:
+    async def answers(seed: int, names: list[tuple[list[int], int]]) -> list[list[int]]:
+        server = CpuServer(model_path=str(model_folder), max_length=64, max_batch=8, seed=seed, threads=1)
+        torch.manual_seed(0)  # the server builds its model without weights
+        weights = {name: torch.randn(value.shape) / 8 for name, value in server._model.state_dict().items()}
+        await server.load_weights({name: value for name, value in weights.items() if name != "lm_head.weight"}, 1)
+        asked = [
+            server.generate(prompt, {"max_tokens": 9, "temperature": 1.0, "seed": own}, f"{place}")
+            for place, (prompt, own) in enumerate(names)
+        ]
+        return [answer.token_ids for answer in await asyncio.gather(*asked)]
+
+    requests = [([5, 6, 7], 11), ([5, 6, 7], 12), ([8, 9], 13)]
+    together = await answers(0, requests)
+    alone = [(await answers(number, [request]))[0] for number, request in enumerate(requests, start=1)]
+    assert together == alone
+    assert together[0] != together[1]
+
+
+async def test_tokens_that_cannot_end_a_turn_are_refused(model_folder: Path) -> None:
+    server = CpuServer(model_path=str(model_folder), max_length=64, max_batch=8, seed=0, threads=1)
+    with pytest.raises(ValueError, match="77"):
+        await server.generate([5, 6], {"max_tokens": 4, "stop_token_ids": [77]}, "x")

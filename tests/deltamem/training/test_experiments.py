@@ -1,0 +1,118 @@
+"""Every experiment, ablation and variant against verl's own keys, validation and dataclasses."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from omegaconf import DictConfig, OmegaConf
+from preflight_cases import CONFIGS, composed, resolved
+from rich.console import Console
+
+from deltamem.config import validated
+from deltamem.training.config import TrainSettings
+from deltamem.training.pipeline import stages
+from deltamem.training.preflight import Context, check_batches, read_by_verl, unknown_keys
+
+
+def names(group: str) -> list[str]:
+    return sorted(path.stem for path in (CONFIGS / group).glob("*.yaml"))
+
+
+EXPERIMENTS = names("experiment")
+CHANGES = [(group, name) for group in ("ablation", "variant") for name in names(group)]
+
+
+def test_what_there_is() -> None:
+    assert {"tiny", "qwen4b", "qwen8b", "qwen0_6b", "qwen8b_lora", "qwen8b_2node"} <= set(EXPERIMENTS)
+    assert {name for _, name in CHANGES} >= {"no_lexical_fidelity", "paper_literal", "tau", "no_kl", "no_thinking"}
+
+
+def accepted(config: DictConfig) -> DictConfig:
+    """Refuse a composition that verl or our settings refuse, or that has a key nobody reads."""
+    settings = validated(config.deltamem, TrainSettings)
+    settings.episode.config()
+    assert unknown_keys(config) == []
+    read_by_verl(config)
+    finding = check_batches(Context(config, settings, Path()))
+    assert finding.state == "ok", finding
+    return config
+
+
+@pytest.mark.parametrize("experiment", EXPERIMENTS)
+def test_experiments(experiment: str) -> None:
+    config = accepted(resolved(composed(f"+experiment={experiment}")))
+    assert config.deltamem.out == f"runs/{experiment}"
+    assert config.trainer.experiment_name == experiment
+    model = config.actor_rollout_ref
+    # One update a step: strictly on-policy, as far as the paper says.
+    assert config.data.train_batch_size == model.actor.ppo_mini_batch_size
+    assert (model.rollout.n, model.rollout.temperature, model.actor.clip_ratio) == (8, 1.0, 0.2)
+    if experiment != "tiny":
+        assert config.deltamem.limits.fit
+        assert config.data.train_batch_size == 64
+        assert model.rollout.max_model_len == config.data.max_prompt_length + config.data.max_response_length
+        # All steps of the paper's 6,750 sessions end in a checkpoint.
+        assert 6750 // 64 % config.trainer.save_freq == 0
+
+
+@pytest.mark.parametrize(("group", "name"), CHANGES)
+def test_ablations_and_variants(group: str, name: str) -> None:
+    base, config = resolved(composed("+experiment=qwen8b")), resolved(composed("+experiment=qwen8b", f"+{group}={name}"))
+    accepted(config)
+    assert config.deltamem.out.startswith("runs/qwen8b_")
+    assert config.deltamem.out == f"runs/{config.trainer.experiment_name}"
+    if name != "tau":  # whose value comes from the command line
+        model = ("actor", "model")
+        pairs = [(base[key], config[key]) for key in ("deltamem", "algorithm")]
+        pairs += [(base.actor_rollout_ref[key], config.actor_rollout_ref[key]) for key in model]
+        assert any(different(*pair) for pair in pairs)
+
+
+def different(one: DictConfig, other: DictConfig) -> bool:
+    # These differ by the name of the run alone.
+    return any(one[key] != other[key] for key in one if key not in ("name", "out", "embedder", "rollout"))
+
+
+def test_an_ablation_and_a_variant_together() -> None:
+    config = resolved(composed("+experiment=qwen4b", "+ablation=tau", "deltamem.reward.tau=0.5", "+variant=no_thinking"))
+    assert config.deltamem.out == "runs/qwen4b_tau_0.5_no_thinking"
+    assert config.deltamem.reward.tau == 0.5
+    assert config.data.apply_chat_template_kwargs.enable_thinking is False
+    assert config.deltamem.limits.thinking_tokens == 0
+    assert config.deltamem.episode.thinking is False
+
+
+def test_lora_and_two_nodes_differ_where_they_should() -> None:
+    base, lora, nodes = (resolved(composed(f"+experiment={name}")) for name in ("qwen8b", "qwen8b_lora", "qwen8b_2node"))
+    assert lora.actor_rollout_ref.model.lora_rank > 0
+    assert lora.trainer.n_gpus_per_node == 1
+    assert nodes.trainer.nnodes == 2
+    assert nodes.actor_rollout_ref.actor.fsdp_config.fsdp_size == nodes.trainer.n_gpus_per_node == 8
+    assert nodes.actor_rollout_ref.actor.optim == base.actor_rollout_ref.actor.optim
+
+
+def test_what_is_not_saved_is_not_exported(tmp_path: Path) -> None:
+    (tmp_path / "sessions.jsonl").touch()
+
+    def planned(save_freq: int) -> dict[str, Any]:
+        folders = (f"deltamem.out={tmp_path}/run", f"deltamem.sessions={tmp_path}/sessions.jsonl")
+        config = resolved(composed("+experiment=tiny", *folders, f"trainer.save_freq={save_freq}"))
+        return {stage.name: stage.inputs for stage in stages(config, validated(config.deltamem, TrainSettings), Console())}
+
+    often, seldom, never = planned(2), planned(400), planned(-1)
+    assert list(often) == ["data", "embeddings", "model", "warm_start", "grpo", "export"]
+    assert list(never) == [name for name in often if name != "export"]
+    assert often == seldom, "how often a run saves is not what it computes"
+    assert often["grpo"] != never["grpo"], "a run that saved nothing must be made again for an export"
+
+
+def test_the_table_of_settings_is_true() -> None:
+    page = (CONFIGS.parent / "docs" / "training.md").read_text(encoding="utf-8")
+    table = page.partition("| key (`qwen8b`) |")[2].partition("\n\n")[0]
+    rows = [[cell.strip() for cell in line.split("|")[1:3]] for line in table.splitlines()[2:]]
+    config = resolved(composed("+experiment=qwen8b"))
+    assert len(rows) > 30
+    for key, value in rows:
+        assert str(OmegaConf.select(config, key.strip("`"), throw_on_missing=True)) == value, key

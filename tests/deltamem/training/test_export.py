@@ -1,0 +1,205 @@
+"""The exported policy: weights as trained, everything a server needs, and a card that says what it is."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from omegaconf import OmegaConf
+from peft import LoraConfig, get_peft_model
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import DTensor, Replicate, Shard
+from torch.testing._internal.distributed.fake_pg import FakeStore
+from training_cases import write_sessions
+from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
+
+from deltamem.errors import DeltaMemError
+from deltamem.local_policy import load_episode_config
+from deltamem.runs import file_sha256
+from deltamem.training import data as dataset
+from deltamem.training.checkpoints import write_manifest
+from deltamem.training.config import EpisodeSettings
+from deltamem.training.export import export_run, main
+
+EPISODE: dict[str, Any] = {
+    "system_prompt": "manager_compact",
+    "session_prompt": "session_compact",
+    "k": 3,
+    "max_turns": 4,
+    "memory_fields": ["time", "text", "id"],
+    "thinking": True,
+    "max_invalid_calls": 0,
+}
+IDS = torch.tensor([[5, 6, 7, 8, 9, 10]])
+
+
+def make_run(folder: Path, model: Path, state: dict[str, torch.Tensor], step: int = 2) -> Path:
+    """A run folder with one complete checkpoint of one rank."""
+    sessions = write_sessions(folder / "sessions.jsonl", train=5, heldout=2)
+    episode = EpisodeSettings.model_validate(EPISODE).config()
+    dataset.export(sessions, folder / "data", episode, train_sessions=None, heldout_sessions=None, skip_people=0, seed=1)
+    config = {
+        "deltamem": {"model": None, "sessions": str(sessions), "episode": EPISODE, "seed": 1, "reward": {"tau": 0.75}},
+        "actor_rollout_ref": {"model": {"path": str(model), "lora_rank": 4}, "rollout": {"n": 8}},
+        "data": {"max_prompt_length": 320, "max_response_length": 448, "train_batch_size": 4},
+        "trainer": {"experiment_name": "tiny", "total_training_steps": 36},
+    }
+    (folder / "grpo").mkdir()
+    OmegaConf.save(OmegaConf.create(config), folder / "grpo" / "config.yaml")
+    lines = [{"step": 0, "heldout/reward": 0.25}, {"step": 2, "train/reward": 0.5}, {"step": 3, "train/reward": 0.9}]
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    checkpoint = folder / "grpo" / "checkpoints" / f"global_step_{step}"
+    actor = checkpoint / "actor"
+    shutil.copytree(model, actor / "huggingface", ignore=shutil.ignore_patterns("*.safetensors"))
+    GenerationConfig(do_sample=True, temperature=0.6, top_p=0.95, eos_token_id=2).save_pretrained(actor / "huggingface")
+    (actor / "fsdp_config.json").write_text('{"FSDP_version": 2, "world_size": 1}')
+    torch.save(state, actor / "model_world_size_1_rank_0.pt")
+    write_manifest(checkpoint, ["model"], {})
+    return folder
+
+
+def trained(model: Path) -> Any:
+    """The model after some training."""
+    actor = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32)
+    torch.manual_seed(1)
+    with torch.no_grad():
+        for weight in actor.parameters():
+            weight.add_(torch.randn_like(weight) * 0.02)
+    return actor.eval()
+
+
+def test_a_policy_is_the_trained_actor_with_all_that_a_server_needs(tmp_path: Path, model_folder: Path) -> None:
+    actor = trained(model_folder)
+    run = make_run(tmp_path, model_folder, actor.state_dict())
+    policy = tmp_path / "policy"
+    policy.mkdir()
+    (policy / "of_an_older_export").write_text("")
+    export_run(run, policy)
+    loaded = AutoModelForCausalLM.from_pretrained(policy).eval()
+    assert loaded.dtype == torch.float32
+    with torch.no_grad():
+        assert torch.equal(loaded(IDS).logits, actor(IDS).logits)
+    assert loaded.generation_config.temperature == 0.6
+    tokenizer = AutoTokenizer.from_pretrained(policy)
+    assert tokenizer.chat_template == AutoTokenizer.from_pretrained(model_folder).chat_template
+    assert load_episode_config(policy) == EpisodeSettings.model_validate(EPISODE).config()
+    assert not (policy / "of_an_older_export").exists()
+    assert not list(tmp_path.glob(".*.partial"))
+
+
+def test_the_card_tells_what_the_policy_is(tmp_path: Path, model_folder: Path) -> None:
+    run = make_run(tmp_path, model_folder, trained(model_folder).state_dict())
+    export_run(run, tmp_path / "policy")
+    card = (tmp_path / "policy" / "README.md").read_text()
+    _, front, body = card.split("---\n", 2)
+    values = OmegaConf.create(front)
+    assert "base_model" not in values, "the name of a local folder says nothing to others"
+    assert f"| base model | a folder named {model_folder.name} |" in body and str(model_folder.parent) not in card
+    assert values.license == "unknown"
+    assert "deltamem" in values.tags
+    assert file_sha256(tmp_path / "sessions.jsonl") in body
+    assert f"| train.parquet | 5 | {file_sha256(tmp_path / 'data' / 'train.parquet')} |" in body
+    assert "| held-out reward | 0.250 (step 0) | 0.250 (step 0) | 2 |" in body
+    assert "0.900" not in body, "a later step is not this policy's"
+    assert "vllm serve policy --served-model-name deltamem --max-model-len 768\n" in body
+    assert "| steps | 2 of 36 |" in body
+    for name in ("manager_compact", "session_compact"):
+        assert f"prompt {name}, sha256" in body
+    OmegaConf.update(config := OmegaConf.load(run / "grpo" / "config.yaml"), "deltamem.episode.thinking", False)
+    OmegaConf.save(config, run / "grpo" / "config.yaml")
+    (model_card := run / "base").mkdir()
+    (model_card / "README.md").write_text("---\nlicense: apache-2.0\ntags: [a]\n---\n# Base\n")
+    OmegaConf.update(config, "actor_rollout_ref.model.path", str(model_card))
+    OmegaConf.save(config, run / "grpo" / "config.yaml")
+    export_run(run, tmp_path / "policy")
+    card = (tmp_path / "policy" / "README.md").read_text()
+    assert """--default-chat-template-kwargs '{"enable_thinking": false}'""" in card
+    assert OmegaConf.create(card.split("---\n", 2)[1]).license == "apache-2.0"
+    OmegaConf.update(config, "actor_rollout_ref.model.path", "Qwen/Qwen3-8B")
+    OmegaConf.save(config, run / "grpo" / "config.yaml")
+    export_run(run, tmp_path / "policy")
+    card = (tmp_path / "policy" / "README.md").read_text()
+    assert OmegaConf.create(card.split("---\n", 2)[1]).base_model == "Qwen/Qwen3-8B"
+
+
+def test_lora_matrices_are_added_to_the_base(tmp_path: Path, model_folder: Path) -> None:
+    lora = LoraConfig(r=4, lora_alpha=32, target_modules=["q_proj", "down_proj"], task_type="CAUSAL_LM")
+    actor = get_peft_model(trained(model_folder), lora)
+    with torch.no_grad():
+        for name, weight in actor.named_parameters():
+            if "lora_B" in name:
+                weight.normal_(std=0.1)
+    run = make_run(tmp_path, model_folder, actor.state_dict())
+    meta = run / "grpo" / "checkpoints" / "global_step_2" / "actor" / "lora_train_meta.json"
+    meta.write_text('{"r": 4, "lora_alpha": 32, "task_type": "CAUSAL_LM"}')
+    export_run(run, tmp_path / "policy")
+    loaded = AutoModelForCausalLM.from_pretrained(tmp_path / "policy").eval()
+    with torch.no_grad():
+        merged, base = loaded(IDS).logits, trained(model_folder)(IDS).logits
+        assert torch.allclose(merged, actor.eval()(IDS).logits, atol=1e-5)
+        assert not torch.allclose(merged, base, atol=1e-2)
+
+    only = {name: value for name, value in actor.state_dict().items() if "lora_" in name}
+    torch.save(only, meta.parent / "model_world_size_1_rank_0.pt")
+    write_manifest(meta.parents[1], ["model"], {})
+    with pytest.raises(DeltaMemError, match="save_lora_only=false"):
+        export_run(run, tmp_path / "policy")
+    assert (tmp_path / "policy" / "model.safetensors").is_file(), "the export before stays"
+
+
+def write_shards(actor: Path, state: dict[str, torch.Tensor], ranks: int, *, copies: int = 1) -> None:
+    """The model's file of every rank, sharded as FSDP2 does; with `copies` on a mesh of two dimensions."""
+    for rank in range(ranks * copies):
+        dist.init_process_group("fake", rank=rank, world_size=ranks * copies, store=FakeStore())
+        try:
+            if copies > 1:
+                mesh = init_device_mesh("cpu", (copies, ranks), mesh_dim_names=("ddp", "fsdp"))
+            else:
+                mesh = init_device_mesh("cpu", (ranks,), mesh_dim_names=("fsdp",))
+            placements = [*[Replicate()] * (copies > 1), Shard(0)]
+            shard = {}
+            for name, tensor in state.items():
+                parts = list(tensor.chunk(ranks)) + [tensor[:0]] * ranks
+                local = parts[rank % ranks].clone()
+                shard[name] = DTensor.from_local(
+                    local, mesh, placements, run_check=False, shape=tensor.shape, stride=tensor.stride()
+                )
+            torch.save(shard, actor / f"model_world_size_{ranks * copies}_rank_{rank}.pt")
+        finally:
+            dist.destroy_process_group()
+    (actor / "model_world_size_1_rank_0.pt").unlink()
+    (actor / "fsdp_config.json").write_text(f'{{"FSDP_version": 2, "world_size": {ranks * copies}}}')
+    write_manifest(actor.parent, ["model"], {})
+
+
+@pytest.mark.parametrize(("ranks", "copies"), [(3, 1), (2, 2)])
+def test_shards_of_several_ranks_are_put_together(tmp_path: Path, model_folder: Path, ranks: int, copies: int) -> None:
+    actor = trained(model_folder)
+    run = make_run(tmp_path, model_folder, actor.state_dict())
+    write_shards(run / "grpo" / "checkpoints" / "global_step_2" / "actor", actor.state_dict(), ranks, copies=copies)
+    export_run(run, tmp_path / "policy")
+    loaded = AutoModelForCausalLM.from_pretrained(tmp_path / "policy").eval()
+    with torch.no_grad():
+        assert torch.equal(loaded(IDS).logits, actor(IDS).logits)
+
+
+def test_a_checkpoint_is_exported_by_command(tmp_path: Path, model_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = make_run(tmp_path, model_folder, trained(model_folder).state_dict())
+    assert main([str(run), "--step", "2", "--out", str(tmp_path / "new"), "--dtype", "bfloat16"]) == 0
+    assert capsys.readouterr().out == f"{tmp_path / 'new'}: global_step_2\n"
+    assert AutoModelForCausalLM.from_pretrained(tmp_path / "new").dtype == torch.bfloat16
+    with pytest.raises(DeltaMemError, match="is there already"):
+        main([str(run), "--step", "2", "--out", str(tmp_path / "new")])
+    with pytest.raises(DeltaMemError, match=r"there are those of steps \[2\]"):
+        main([str(run), "--step", "3", "--out", str(tmp_path / "other")])
+    with pytest.raises(DeltaMemError, match="no complete checkpoint to export"):
+        main([str(tmp_path / "data"), "--out", str(tmp_path / "other")])
+    (run / "grpo" / "config.yaml").unlink()
+    with pytest.raises(DeltaMemError, match="expected the folder of a training run"):
+        main([str(run), "--out", str(tmp_path / "other")])
+    assert not (tmp_path / "other").exists()

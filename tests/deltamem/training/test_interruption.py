@@ -1,0 +1,253 @@
+"""What an interruption may leave behind: cut-off checkpoints, half an epoch, a trainer without its launcher."""
+
+from __future__ import annotations
+
+import io
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from checkpoint_cases import CONTENTS, write_checkpoint, write_files
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from omegaconf import OmegaConf
+from torch.utils.data import Dataset
+from torchdata.stateful_dataloader import StatefulDataLoader
+from verl.trainer.ppo.utils import create_rl_sampler
+
+from deltamem.errors import DeltaMemError
+from deltamem.training.checkpoints import (
+    is_whole,
+    latest_complete,
+    metrics_of,
+    remove_incomplete,
+    remove_old,
+    write_manifest,
+)
+from deltamem.training.interruption import NOT_FINISHED, SaveAndStop, StoppedError, StopRequest, locked, on_request
+from deltamem.training.launch import summary
+
+
+def files_of(checkpoint: Path) -> list[Path]:
+    return sorted(path for path in checkpoint.rglob("*") if path.is_file())
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_checkpoint(tmp_path_factory.mktemp("whole"), 7, ranks=3)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_whatever_file_is_cut_off_or_missing_the_checkpoint_is_not_whole(data: st.DataObject, whole: Path) -> None:
+    assert is_whole(whole)
+    path = data.draw(st.sampled_from(files_of(whole)))
+    content = path.read_bytes()
+    length = data.draw(st.none() | st.integers(0, len(content) - 1))
+    try:
+        if length is None:
+            path.unlink()
+        else:
+            path.write_bytes(content[:length])
+        assert not is_whole(whole)
+        assert latest_complete(whole.parent) is None
+    finally:
+        path.write_bytes(content)
+    assert is_whole(whole)
+
+
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_a_writer_that_is_killed_anywhere_leaves_no_whole_checkpoint(data: st.DataObject, whole: Path) -> None:
+    # Files appear in any order and grow; the manifest comes last.
+    files = data.draw(st.permutations([path for path in files_of(whole) if path.name != "manifest.json"]))
+    written = data.draw(st.integers(0, len(files) - 1))
+    target = whole.parent / "copy" / "global_step_7"
+    try:
+        for place, path in enumerate(files[: written + 1]):
+            content = path.read_bytes()
+            part = content if place < written else content[: data.draw(st.integers(0, len(content)))]
+            copy = target / path.relative_to(whole)
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            copy.write_bytes(part)
+        assert not is_whole(target)
+    finally:
+        shutil.rmtree(target.parent, ignore_errors=True)
+
+
+def test_a_checkpoint_under_another_name_is_not_whole(whole: Path, tmp_path: Path) -> None:
+    assert not is_whole(shutil.copytree(whole, tmp_path / "global_step_8"))
+    assert is_whole(shutil.copytree(whole, tmp_path / "global_step_7"))
+    assert metrics_of(tmp_path / "global_step_7") == {"deltamem/train/reward": 0.5}
+
+
+@pytest.mark.parametrize("lost", ["model_world_size_2_rank_1.pt", "optim_world_size_2_rank_0.pt", "fsdp_config.json"])
+def test_no_manifest_without_the_files_of_every_rank(tmp_path: Path, lost: str) -> None:
+    checkpoint = write_files(tmp_path, 3, ranks=2)
+    (checkpoint / "actor" / lost).unlink()
+    with pytest.raises(DeltaMemError, match=lost):
+        write_manifest(checkpoint, CONTENTS, {}, patience=0.0)
+    assert not is_whole(checkpoint)
+
+
+def test_only_incomplete_and_old_checkpoints_are_removed(tmp_path: Path) -> None:
+    for step in (2, 9, 10):
+        write_checkpoint(tmp_path, step)
+    write_files(tmp_path, 11)
+    (tmp_path / "global_step_x").mkdir()
+    assert latest_complete(tmp_path) == tmp_path / "global_step_10"
+    remove_old(tmp_path, keep=2)
+    assert {path.name for path in tmp_path.iterdir()} == {f"global_step_{name}" for name in (9, 10, 11, "x")}
+    remove_incomplete(tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == {f"global_step_{name}" for name in (9, 10, "x")}
+    remove_old(tmp_path, keep=None)
+    assert latest_complete(tmp_path) == tmp_path / "global_step_10"
+
+
+class _Numbers(Dataset[int]):
+    def __init__(self, count: int) -> None:
+        self.count = count
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, index: int) -> int:
+        return index
+
+
+class _Loader:
+    """Takes batches as verl's trainer does, from the loader that it builds."""
+
+    def __init__(self, rows: int, batch: int, state: bytes | None = None) -> None:
+        data = _Numbers(rows)
+        sampler = create_rl_sampler(OmegaConf.create({"shuffle": True, "seed": 5}), data)
+        self._loader = StatefulDataLoader(data, batch_size=batch, num_workers=0, drop_last=True, sampler=sampler)
+        self._batches: Iterator[Any] | None = None
+        if state is not None:
+            self._loader.load_state_dict(torch.load(io.BytesIO(state), weights_only=False))
+
+    def take(self) -> list[int]:
+        if self._batches is None:
+            self._batches = iter(self._loader)
+        try:
+            return list(next(self._batches).tolist())
+        except StopIteration:
+            self._batches = iter(self._loader)
+            return list(next(self._batches).tolist())
+
+    def saved(self) -> bytes:
+        buffer = io.BytesIO()
+        torch.save(self._loader.state_dict(), buffer)
+        return buffer.getvalue()
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    batches=st.integers(1, 4),
+    batch=st.integers(1, 3),
+    rest=st.integers(0, 2),
+    stops=st.lists(st.booleans(), min_size=11, max_size=11),
+)
+def test_data_come_in_the_same_order_wherever_a_run_is_interrupted(
+    batches: int, batch: int, rest: int, stops: list[bool]
+) -> None:
+    rows = batches * batch + min(rest, batch - 1)
+    straight = _Loader(rows, batch)
+    expected = [straight.take() for _ in range(12)]
+    loader = _Loader(rows, batch)
+    seen = [loader.take()]
+    for stop in stops:
+        if stop:  # also at, before and after the end of an epoch
+            loader = _Loader(rows, batch, loader.saved())
+        seen.append(loader.take())
+    assert seen == expected
+    assert len({number for part in seen[:batches] for number in part}) == batches * batch
+
+
+def test_a_request_saves_the_step_in_which_it_comes_and_ends_before_the_next(tmp_path: Path) -> None:
+    config = OmegaConf.create({"trainer": {"save_freq": 18}})
+    request = StopRequest(tmp_path / "grpo" / "stop")
+    watch = SaveAndStop(request, config)
+    watch.before_step()
+    watch.during_step()
+    assert config.trainer.save_freq == 18
+    with on_request(request.make):
+        os.kill(os.getpid(), signal.SIGUSR1)
+        os.kill(os.getpid(), signal.SIGUSR1)  # a repetition changes nothing
+    watch.before_step()
+    watch.during_step()
+    assert config.trainer.save_freq == 1
+    with pytest.raises(StoppedError):
+        watch.before_step()
+    request.clear()
+    assert not request.made()
+
+
+@pytest.mark.parametrize(("name", "code"), [("SIGUSR1", NOT_FINISHED), ("SIGTERM", 143)])
+def test_outside_of_grpo_a_signal_ends_with_one_sentence(name: str, code: int) -> None:
+    program = (
+        "import time; from deltamem.training.interruption import listen; listen(); print(1, flush=True); time.sleep(60)"
+    )
+    process = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "1\n"
+    process.send_signal(getattr(signal, name))
+    _, errors = process.communicate(timeout=30)
+    assert process.returncode == code
+    assert errors.count("\n") == 1 and "the same command goes on" in errors
+
+
+def test_a_stopped_run_says_where_it_stands() -> None:
+    records = [{"step": 0, "heldout/reward": 0.1}, {"step": 1, "train/reward": 0.2}, {"step": 2, "train/reward": 0.3}]
+    assert summary(records, 36) == (
+        "stopped with a checkpoint after step 2 of 36, reward 0.200 (step 1) -> 0.300 (step 2), "
+        "held-out reward 0.100 (step 0) -> 0.100 (step 0); the same command goes on"
+    )
+
+
+_LAUNCHER = """
+    import subprocess, sys, time
+    from pathlib import Path
+    from deltamem.training.run.lock import locked
+    with locked(Path(sys.argv[1]), patience=0.0) as lock:
+        child = subprocess.Popen(
+            [sys.executable, "-c", sys.argv[2]], stdin=subprocess.PIPE, pass_fds=(lock,), start_new_session=True
+        )
+        print(child.pid, flush=True)
+        time.sleep(60)
+"""
+_CHILD = "import deltamem.training.interruption as parent, time; parent.end_with_parent(); time.sleep(60)"
+
+
+def test_a_trainer_ends_with_its_launcher_and_holds_the_lock_until_then(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    command = [sys.executable, "-c", textwrap.dedent(_LAUNCHER), str(path), "import time; time.sleep(3)"]
+    launcher = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    assert launcher.stdout is not None
+    launcher.stdout.readline()
+    launcher.kill()
+    launcher.wait()
+    with pytest.raises(DeltaMemError, match="another run is at work"), locked(path, patience=0.0):
+        pass
+    with locked(path, patience=30.0):  # the child has ended meanwhile
+        pass
+
+    command[-1] = _CHILD
+    launcher = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    assert launcher.stdout is not None
+    child = int(launcher.stdout.readline())
+    time.sleep(0.5)
+    assert Path(f"/proc/{child}").exists()
+    launcher.kill()
+    launcher.wait()
+    with locked(path, patience=20.0):
+        assert not Path(f"/proc/{child}").exists() or "Z" in Path(f"/proc/{child}/stat").read_text()

@@ -1,0 +1,209 @@
+"""What the trainer makes of a batch of rollouts."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import psutil
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from rollout_cases import a_batch, extra_fields, facts, failed, row
+from training_cases import labelled_session
+from transfer_queue import KVBatchMeta
+from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer
+
+from deltamem.errors import DeltaMemError
+from deltamem.training import replay_buffer
+from deltamem.training.replay_buffer import ValidationFolder, generation_records
+from deltamem.training.rollout_metrics import (
+    RolloutRow,
+    batch_metrics,
+    data_order,
+    episode_shape,
+    group_signal,
+    memory_figures,
+    run_processes,
+)
+
+
+def test_a_batch_in_figures() -> None:
+    found = batch_metrics(a_batch(), expected=4)
+    rewards = [entry.reward for entry in a_batch()]
+    assert rewards[0] == rewards[2] == rewards[3] and rewards[1] < rewards[0]
+    assert found["train/reward"] == pytest.approx(sum(rewards) / 4)
+    assert found["train/count/wrong_target_updates"] == 0.25
+    assert found["train/no_signal"] == 0.5
+    assert found["train/group_std"] == pytest.approx((rewards[0] - rewards[1]) / 2**0.5 / 2), "as GRPO takes it"
+    assert found["train/truncated"] == 0.25
+    assert (found["train/model_tokens_mean"], found["train/model_tokens_max"], found["train/model_tokens_p50"]) == (
+        125.0,
+        200.0,
+        100.0,
+    )
+    assert found["train/model_tokens_p95"] == pytest.approx(185.0)
+    assert (found["train/retrieved_per_query"], found["train/tool_tokens"], found["train/turns"]) == (0.5, 30.0, 2.0)
+    assert found["seconds/rollout_search_mean"] == 0.25 and found["seconds/rollout_generate_sum"] == 4.0
+    assert found["train/failure"] == 0.0
+
+
+def test_failed_and_lost_rollouts_count_as_failures_and_nowhere_else() -> None:
+    whole = batch_metrics(a_batch(), expected=4)
+    found = batch_metrics([*a_batch(), failed("b", 2, labelled_session(2))], expected=8)
+    assert found["train/failure"] == 0.5
+    assert found["train/reward"] == pytest.approx(whole["train/reward"] * 4 / 5), "the policy is trained on it"
+    for name in ("train/precision", "train/model_tokens_mean", "train/truncated", "seconds/rollout_reward_mean"):
+        assert found[name] == whole[name]
+    assert found["train/no_signal"] == 0.0, "the failed one differs from the others of its group"
+
+
+def test_a_batch_of_failures_has_figures_too() -> None:
+    found = batch_metrics([failed("a", number, labelled_session(1)) for number in range(2)], expected=2)
+    assert (found["train/failure"], found["train/reward"], found["train/no_signal"]) == (1.0, 0.0, 1.0)
+    assert "train/truncated" not in found
+
+
+def test_one_rollout_a_prompt_has_no_groups_and_no_search_no_rate() -> None:
+    assert group_signal([("a", 0.5), ("b", 0.5)]) == {}
+    assert "retrieved_per_query" not in episode_shape([facts(labelled_session(1), queries=0)])
+
+
+@given(st.lists(st.tuples(st.sampled_from("abc"), st.floats(0, 1)), max_size=12), st.randoms())
+def test_signal_does_not_depend_on_the_order(rewards: list[tuple[str, float]], random: Any) -> None:
+    mixed = list(rewards)
+    random.shuffle(mixed)
+    assert group_signal(mixed) == pytest.approx(group_signal(rewards))
+    for figure in group_signal(rewards).values():
+        assert 0.0 <= figure <= 1.0
+
+
+@given(st.lists(st.text(st.characters(exclude_characters="\n", codec="utf-8"), min_size=1), min_size=2, unique=True))
+def test_data_order_names_the_sessions_and_not_their_timing(keys: list[str]) -> None:
+    assert data_order(keys) == data_order([*reversed(keys), keys[0]])
+    assert data_order(keys) != data_order(keys[1:])
+
+
+@pytest.fixture
+def buffer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[replay_buffer.DeltaMemReplayBuffer, list[RolloutRow]]:
+    """The replay buffer over a batch that is given it instead of verl's queue."""
+    rows: list[RolloutRow] = []
+
+    def sample(self: object, global_steps: int, partition_id: str, batch_size: int) -> tuple[KVBatchMeta, dict[str, Any]]:
+        tags = [{"seq_len": 9 - place} for place in range(len(rows))]
+        return KVBatchMeta(keys=[entry.key for entry in rows], tags=tags, partition_id=partition_id), {"verl": 1.0}
+
+    def get(keys: list[str], partition_id: str, select_fields: list[str]) -> dict[str, Any]:
+        chosen = [next(entry for entry in rows if entry.key == key) for key in keys]
+        scores = [torch.tensor([0.0] * place + [entry.reward]) for place, entry in enumerate(chosen)]
+        nested = torch.nested.nested_tensor(scores, layout=torch.jagged)
+        return {"rm_scores": nested, "extra_fields": [extra_fields(entry) for entry in chosen]}
+
+    monkeypatch.setattr(ReplayBuffer, "__init__", lambda self, **_: None)
+    monkeypatch.setattr(ReplayBuffer, "sample", sample)
+    monkeypatch.setattr(replay_buffer, "tq", SimpleNamespace(kv_batch_get=get))
+    trainer = SimpleNamespace(config=SimpleNamespace(trainer=SimpleNamespace(save_freq=5)))
+    refill = SimpleNamespace(__self__=trainer)
+    options = {"poll_seconds": 0.1, "max_failure_rate": 0.3, "sort_by_length": True, "train_rollouts": 2}
+    options |= {
+        "heldout_rollouts": 2,
+        "validation_folder": str(tmp_path / "validation"),
+        "stop_file": str(tmp_path / "stop"),
+    }
+    return replay_buffer.DeltaMemReplayBuffer(sampler_kwargs=options, refill_fn=refill), rows  # type: ignore[arg-type]
+
+
+Buffer = tuple[replay_buffer.DeltaMemReplayBuffer, list[RolloutRow]]
+
+
+def test_the_replay_buffer_hands_verl_the_figures_of_the_batch(buffer: Buffer) -> None:
+    sampler, rows = buffer
+    rows += a_batch()
+    batch, metrics = sampler.sample(3, "train", 2)
+    assert metrics["verl"] == 1.0
+    expected = batch_metrics(rows, 4)
+    for name, value in expected.items():
+        assert metrics[f"deltamem/{name}"] == pytest.approx(value), name
+    assert 0.0 < metrics["deltamem/memory/rss_gb"] < 100.0 and metrics["deltamem/memory/processes"] >= 1
+    assert [tag["seq_len"] for tag in batch.tags] == [6, 7, 8, 9], "sorted by length"
+
+
+def test_the_replay_buffer_ends_a_run_that_loses_rollouts(buffer: Buffer) -> None:
+    sampler, rows = buffer
+    rows += a_batch()[:2]
+    with pytest.raises(DeltaMemError, match=r"2 of 4 rollouts .*was lost"):
+        sampler.sample(3, "train", 2)
+
+
+def test_validation_keeps_the_shown_episodes_of_all_batches(buffer: Buffer, tmp_path: Path) -> None:
+    sampler, rows = buffer
+    folder = tmp_path / "validation"
+    items = [labelled_session(number, "heldout") for number in (1, 2, 3)]
+    rows += [row("a", number, items[0], items[0].operations, keep=number == 1) for number in (0, 1)]
+    _, metrics = sampler.sample(18, "val", 1)
+    assert metrics == {"verl": 1.0}
+    rows[:] = [row("b", number, items[1], None, keep=True) for number in (1, 0)]
+    sampler.sample(18, "val", 1)
+    (path,) = folder.iterdir()
+    assert path.name == "step_000018.jsonl"
+    records = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    assert [(record["key"], record["rollout"]) for record in records] == [("p1/0", 1), ("p2/0", 0), ("p2/0", 1)]
+    assert records[0]["score"]["reward"] == 1.0 and records[1]["operations"] is None
+    assert records[0]["dialogue"][0]["role"] == "user" and records[0]["target_operations"][0]["keywords"]
+    assert [turn["role"] for turn in records[0]["turns"]] == ["assistant", "tool", "assistant"]
+
+    rows[:] = [row("c", number, items[2], [], keep=number == 0) for number in (0, 1)]
+    sampler.sample(36, "val", 1)
+    assert sorted(path.name for path in folder.iterdir()) == ["step_000018.jsonl", "step_000036.jsonl"]
+
+
+def test_another_process_writes_the_step_again(tmp_path: Path) -> None:
+    item = labelled_session(1, "heldout")
+    for _ in range(2):
+        ValidationFolder(tmp_path).add(5, generation_records([row("a", 0, item, [], keep=True)]))
+    assert len((tmp_path / "step_000005.jsonl").read_text().splitlines()) == 1
+    ValidationFolder(tmp_path / "none").add(5, [])
+    assert not (tmp_path / "none").exists()
+
+
+WORKER = """
+import psutil, subprocess, sys, time
+from deltamem.training.rollout.process_memory import memory_figures, run_processes
+child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+found = run_processes(psutil.Process())
+print(len(found), found[0].name(), child.pid in [process.pid for process in found])
+child.kill()
+child.wait()
+gone = memory_figures([*found, psutil.Process(child.pid)] if psutil.pid_exists(child.pid) else found)
+print(gone["processes"] == len(found) - 1, 0 < gone["pss_gb"] <= gone["rss_gb"])
+"""
+
+
+@pytest.mark.parametrize("driver", [True, False])
+def test_all_processes_of_a_run_are_found_from_a_worker(tmp_path: Path, driver: bool) -> None:
+    raylet = tmp_path / "raylet"
+    raylet.symlink_to("/bin/sh")
+    # The second command keeps the shell from becoming the worker.
+    start = [str(raylet), "-c", f'"{sys.executable}" -c "$WORKER"; true']
+    command = (
+        [sys.executable, "-c", "import subprocess, sys; subprocess.run(sys.argv[1:])", *start]
+        if driver
+        else ["/bin/sh", "-c", '"$@"; true', "sh", *start]
+    )
+    done = subprocess.run(command, env=os.environ | {"WORKER": WORKER}, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    count, name, *found = done.stdout.split()
+    assert (int(count), name.startswith("python")) == ((4, True) if driver else (3, False))
+    assert found == ["True", "True", "True"]
+
+
+def test_without_ray_it_is_the_process_itself() -> None:
+    here = psutil.Process()
+    assert run_processes(here)[0] == here
+    assert memory_figures([here])["rss_gb"] * 2**30 == pytest.approx(here.memory_info().rss, rel=0.2)

@@ -1,0 +1,114 @@
+"""The warm start: the loss covers what the assistant writes, falls, and is determined by the seed."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+import torch
+from tiny_cases import COMPACT, SMALL, sessions, tokenizer_for
+from transformers import Qwen3ForCausalLM
+
+from deltamem.training.tiny import chat_text, new_model, target_trajectory
+from deltamem.training.warm_start import WarmStartConfig, WarmStartStep, _trajectory_batches, _Weigher, warm_start
+
+FEW_STEPS = WarmStartConfig(copy_steps=3, steps=27, batch_size=8, matrix_lr=0.06, other_lr=0.012, decay_share=0.1)
+"""Faster than the defaults, because the rate still rises for thirty steps."""
+
+
+def train(config: WarmStartConfig, seed: int) -> tuple[Qwen3ForCausalLM, list[WarmStartStep]]:
+    model = new_model(SMALL, tokenizer_for(), seed=0)
+    steps: list[WarmStartStep] = []
+    warm_start(model, tokenizer_for(), sessions(), COMPACT, config, seed=seed, report=steps.append)
+    return model, steps
+
+
+def test_the_weights_cover_exactly_what_the_assistant_writes():
+    tokenizer = tokenizer_for()
+    config = WarmStartConfig(context_weight=0.25, decision_weight=3.0)
+    weigh = _Weigher(tokenizer, config)
+    for number in range(0, len(sessions()), 7):
+        messages = target_trajectory(sessions()[number], COMPACT, random.Random(number), drop=0.3)
+        token_ids = tokenizer(chat_text(messages, tokenizer), add_special_tokens=False)["input_ids"]
+        # Rendering message by message tells which tokens each message is made of.
+        expected = []
+        for count, message in enumerate(messages):
+            rendered = chat_text(messages[: count + 1], tokenizer)
+            own = [False] * (len(tokenizer(rendered, add_special_tokens=False)["input_ids"]) - len(expected))
+            if message["role"] == "assistant":
+                # Between the three tokens of "<|im_start|>assistant\n" and the final line end.
+                own[3:-1] = [True] * (len(own) - 4)
+            expected += own
+        weights = weigh(token_ids)
+        assert [weight >= 1.0 for weight in weights] == expected
+        assert {weight for weight, own in zip(weights, expected, strict=True) if not own} == {0.25}
+        ends = [place for place, token in enumerate(token_ids) if token == tokenizer.eos_token_id]
+        assert [weights[place] for place in ends] == [0.25, 0.25, 1.0, 0.25, 1.0]
+
+
+def test_event_and_target_weigh_more():
+    tokenizer = tokenizer_for()
+    weigh = _Weigher(tokenizer, WarmStartConfig(decision_weight=3.0))
+    labelled = next(item for item in sessions() if {op.event for op in item.operations} == {"ADD", "UPDATE", "NONE"})
+    messages = target_trajectory(labelled, COMPACT, random.Random(0), drop=0.0)
+    token_ids = tokenizer(chat_text(messages, tokenizer), add_special_tokens=False)["input_ids"]
+    tokens = tokenizer.convert_ids_to_tokens(token_ids)
+    heavy = {token for token, weight in zip(tokens, weigh(token_ids), strict=True) if weight == 3.0}
+    targets = {operation.target_memory_id for operation in labelled.operations if operation.target_memory_id}
+    assert targets <= heavy
+    assert {'.", "event": "ADD"}', '.", "event": "UPDATE", "target_memory_id": "'} <= heavy
+    # Besides events and ids only what follows directly on an ADD.
+    assert all('"event"' in token or token in targets or token in (', {"text": "', "]}</outputs>") for token in heavy)
+
+
+def test_the_loss_falls():
+    model, steps = train(FEW_STEPS, seed=1)
+    assert [step.step for step in steps] == list(range(1, 31))
+    assert [step.phase for step in steps] == ["copy"] * 3 + ["trajectories"] * 27
+    losses = [step.loss for step in steps if step.phase == "trajectories"]
+    assert sum(losses[-5:]) / 5 < 0.75 * losses[0]
+    accuracies = [step.accuracy for step in steps if step.phase == "trajectories"]
+    assert all(0 <= accuracy <= 1 for accuracy in accuracies)
+    assert sum(accuracies[-5:]) / 5 > accuracies[0] + 0.1
+    assert not model.training
+    assert all(torch.isfinite(weight).all() for weight in model.parameters())
+
+
+def test_the_same_seed_gives_the_same_weights():
+    config = WarmStartConfig(copy_steps=2, steps=3, batch_size=4)
+
+    def weights(seed: int) -> list[torch.Tensor]:
+        return [weight.detach() for weight in train(config, seed)[0].parameters()]
+
+    first, again, other = weights(1), weights(1), weights(2)
+    assert all(torch.equal(left, right) for left, right in zip(first, again, strict=True))
+    assert not all(torch.equal(left, right) for left, right in zip(first, other, strict=True))
+
+
+@pytest.mark.parametrize(("copy_steps", "steps"), [(0, 2), (2, 0)])
+def test_either_phase_may_be_left_out(copy_steps, steps):
+    _, reported = train(WarmStartConfig(copy_steps=copy_steps, steps=steps, batch_size=2), seed=0)
+    assert [step.phase for step in reported] == ["copy"] * copy_steps + ["trajectories"] * steps
+
+
+def test_the_teacher_is_complete_first_and_careless_afterwards():
+    config = WarmStartConfig(steps=4, batch_size=4, complete_share=0.5, careless=(1.0, 1.0))
+    tokenizer = tokenizer_for()
+    complete, careless = (
+        next(_trajectory_batches(tokenizer, sessions(), COMPACT, config, random.Random(0), careless=drop))
+        for drop in ((0.0, 0.0), config.careless)
+    )
+    # A careless teacher writes one fact where the complete one writes two or more.
+    assert (careless.weights >= 1).sum() < 0.75 * (complete.weights >= 1).sum()
+    phases: list[tuple[float, float]] = []
+
+    def batches(*args, careless, **kwargs):
+        phases.append(careless)
+        return original(*args, careless=careless, **kwargs)
+
+    original = _trajectory_batches
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("deltamem.training.warm_start._trajectory_batches", batches)
+        _, reported = train(WarmStartConfig(copy_steps=1, steps=4, batch_size=2, complete_share=0.5), seed=0)
+    assert phases == [(0.0, 0.0), WarmStartConfig().careless]
+    assert [step.phase for step in reported] == ["copy"] + ["trajectories"] * 4
