@@ -1,8 +1,8 @@
 # make install   .venv with everything that the demo and the tests need
 # make demo      the whole path: synthesis, warm start, training, evaluation, report
-# make test      all tests but the next
+# make test      what is worth running at every change, with one training run through verl (six minutes)
+# make test-all  that, and the kills, two ranks, vLLM, Slurm, real data (twenty minutes); makes .venv-vllm first
 # make vllm      .venv-vllm with vLLM for the CPU, which some tests talk to or train with (four minutes)
-# make test-vllm a training run that samples with vLLM (three minutes)
 # make lint      style, types and the direction of imports
 #
 # PYTHON3   the interpreter that .venv is made with (3.11 or later).
@@ -26,7 +26,7 @@ VLLM_VENV := .venv-vllm
 VLLM_STAMP := $(if $(VLLM),$(VLLM_VENV)/.installed)
 
 .DEFAULT_GOAL := help
-.PHONY: help install vllm demo test test-vllm lint clean
+.PHONY: help install vllm demo test test-all lint clean
 
 help:
 	@sed -n '/^#/!q;s/^# \{0,1\}//p' $(firstword $(MAKEFILE_LIST))
@@ -62,11 +62,15 @@ $(VLLM_VENV)/.installed: pyproject.toml | $(STAMP)
 demo: install
 	$(PYTHON) -m eval.demo $(ARGS)
 
-test: install vllm
-	$(PYTHON) -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder --ignore tests/deltamem/training/test_vllm_rollout.py
+PYTEST := $(PYTHON) -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder
 
-test-vllm: install vllm
-	$(PYTHON) -m pytest tests/deltamem/training/test_vllm_rollout.py
+test: install
+	$(PYTEST) -m "not slow or end_to_end"
+
+# Two vLLM servers at once would fight for the cores, so the training run with one is by itself.
+test-all: install vllm
+	$(PYTEST) --ignore tests/deltamem/training/test_vllm_rollout.py
+	$(if $(VLLM),$(PYTHON) -m pytest tests/deltamem/training/test_vllm_rollout.py)
 
 lint: install
 	$(VENV)/bin/ruff check .
