@@ -9,8 +9,7 @@ from collections.abc import Callable, Collection, Hashable, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache, lru_cache
 from itertools import accumulate
-from math import comb, exp, sqrt
-from statistics import NormalDist
+from math import comb, exp
 from typing import Protocol
 
 import numpy as np
@@ -22,21 +21,16 @@ RESAMPLES = 2000
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """An estimate with its interval.
-
-    Attributes:
-        estimate: The ratio of sums over all values; the mean where no denominators were given.
-        low: Lower end of the interval.
-        high: Upper end of the interval.
-        count: How many values there are.
-        groups: How many groups were resampled; the interval of a single group has no width and says nothing.
-    """
+    """An estimate with its interval."""
 
     estimate: float
+    """The ratio of sums over all values; the mean where no denominators were given."""
     low: float
     high: float
     count: int
+    """How many values there are."""
     groups: int
+    """How many groups were resampled; the interval of a single group has no width and says nothing."""
 
     def as_dict(self) -> dict[str, float | int]:
         """The fields, for JSON."""
@@ -104,18 +98,12 @@ def wilson_interval(successes: int, count: int, *, level: float = 0.95) -> Inter
     Raises:
         ValueError: If there are more successes than trials, or fewer than none.
     """
-    if not 0 <= successes <= count:
-        raise ValueError(f"{successes} successes in {count} trials")
-    if count == 0:
+    if successes == count == 0:
         return None
-    share = successes / count
-    squared = NormalDist().inv_cdf((1 + level) / 2) ** 2
-    centre = (share + squared / (2 * count)) / (1 + squared / count)
-    half = sqrt(squared * (share * (1 - share) / count + squared / (4 * count**2))) / (1 + squared / count)
-    # At the ends the exact bound is the end itself; the floating-point one may miss it by a rounding.
-    low = 0.0 if successes == 0 else centre - half
-    high = 1.0 if successes == count else centre + half
-    return Interval(share, low, high, count, count)
+    from scipy.stats import binomtest  # takes most of a second to import
+
+    bounds = binomtest(successes, count).proportion_ci(confidence_level=level, method="wilson")
+    return Interval(successes / count, float(bounds.low), float(bounds.high), count, count)
 
 
 MULTI_HOP, TEMPORAL, OPEN_DOMAIN, SINGLE_HOP, ADVERSARIAL = 1, 2, 3, 4, 5
@@ -316,21 +304,14 @@ def _no_nltk() -> DeltaMemError:
 
 @dataclass(frozen=True, slots=True)
 class CumulativePoint:
-    """One point of the curve.
-
-    Attributes:
-        session: Number of the session, from 0.
-        mean: Mean over users of their accuracy up to and including the session.
-        low: One standard deviation across users below the mean, not below 0.
-        high: One standard deviation across users above the mean, not above 1.
-        users: How many users have been asked something by then; the others are not in the mean.
-    """
+    """One point of the curve: the mean over users, and one standard deviation across users below and above, in 0 to 1."""
 
     session: int
     mean: float
     low: float
     high: float
     users: int
+    """How many users have been asked something by then; the others are not in the mean."""
 
     def as_dict(self) -> dict[str, float | int]:
         """The fields, for JSON."""
