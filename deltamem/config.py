@@ -1,4 +1,4 @@
-"""Entry of the Hydra commands: bad input is one sentence on stderr and exit code 2, never a stack trace.
+"""The base of all validated models, and the entry of the Hydra commands: bad input is one sentence and exit code 2.
 
 A command is a function of its configuration and one call::
 
@@ -20,12 +20,12 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn, TypeVar
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from deltamem.errors import DeltaMemError
 
@@ -39,6 +39,26 @@ USAGE_ERROR = 2
 """Exit code for wrong usage and bad data."""
 
 Config = TypeVar("Config", bound=BaseModel)
+
+
+class StrictModel(BaseModel):
+    """Refuses unknown keys, and does not change after validation."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+def first_error(error: ValidationError, whole: str = "", *, messages: Mapping[str, str] = {}) -> str:
+    """Pydantic's first complaint in one line, ``key: message``.
+
+    Args:
+        error: What pydantic raised.
+        whole: Stands for the key where the complaint is about the input as a whole.
+        messages: Replaces pydantic's message, by the type of the error.
+    """
+    first = error.errors(include_url=False)[0]
+    where = ".".join(map(str, first["loc"])) or whole
+    message = messages.get(first["type"], first["msg"])
+    return f"{where}: {message}" if where else message
 
 
 def run_hydra(task: Callable[[DictConfig], int | None], config_name: str, config_dir: Path = CONFIGS) -> NoReturn:
@@ -104,7 +124,7 @@ def validated(config: DictConfig, model: type[Config]) -> Config:
 
     Args:
         config: What Hydra composed.
-        model: A pydantic model; give it ``extra="forbid"`` so that keys added with ``+`` are refused too.
+        model: A `StrictModel`, so that keys added with ``+`` are refused too.
 
     Raises:
         DeltaMemError: If a value is missing, unknown or of the wrong type; names the key.

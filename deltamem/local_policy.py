@@ -19,6 +19,7 @@ from torch import Tensor
 from transformers import Qwen3ForCausalLM
 
 from deltamem.chat_template import turn_format
+from deltamem.config import first_error
 from deltamem.episode import EpisodeConfig, Message
 from deltamem.errors import DeltaMemError
 from deltamem.policy import Completion
@@ -50,9 +51,7 @@ def load_episode_config(folder: Path) -> EpisodeConfig:
     try:
         return _ADAPTER.validate_json(path.read_bytes(), extra="forbid")
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"]) or "the file"
-        raise DeltaMemError(f"{path}: {where}: {first['msg']}") from error
+        raise DeltaMemError(f"{path}: {first_error(error, 'the file')}") from error
 
 
 _PREFILL_ROWS = 32

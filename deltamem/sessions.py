@@ -11,9 +11,10 @@ from datetime import datetime
 from pathlib import Path
 from typing import IO, Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError, field_validator
+from pydantic import AfterValidator, ConfigDict, ValidationError, field_validator
 from pydantic_core import PydanticCustomError
 
+from deltamem.config import StrictModel, first_error
 from deltamem.errors import DeltaMemError
 from deltamem.memory import Event, Memory, MemoryState, Operation
 
@@ -81,28 +82,24 @@ class LabelledSession:
         return f"{self.session.person_id}/{self.session_index}"
 
 
-class _StrictRecord(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-
-
-class _TurnRecord(_StrictRecord):
+class _TurnRecord(StrictModel):
     role: Role
     content: str
 
 
-class _MemoryRecord(_StrictRecord):
+class _MemoryRecord(StrictModel):
     text: str
     time: datetime
 
 
-class _OperationRecord(_StrictRecord):
+class _OperationRecord(StrictModel):
     event: Event
     text: str
     target_memory_id: str | None
     keywords: list[str]
 
 
-class SessionRecord(_StrictRecord):
+class SessionRecord(StrictModel):
     """One line of ``sessions.jsonl``. Times are ISO 8601; the order of ids is the order of the state."""
 
     person_id: str
@@ -177,9 +174,7 @@ def from_json_line(line: str | bytes) -> LabelledSession:
     try:
         return SessionRecord.model_validate_json(line).to_labelled()
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"]) or "the line"
-        raise DeltaMemError(f"{where}: {first['msg']}") from error
+        raise DeltaMemError(first_error(error, "the line")) from error
 
 
 def read_sessions(path: Path, *, split: Split | None = None) -> Iterator[LabelledSession]:
@@ -224,8 +219,8 @@ STDIN = "-"
 _BOM = b"\xef\xbb\xbf"
 
 
-class _StrictFile(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True)
+class _StrictFile(StrictModel):
+    model_config = ConfigDict(strict=True)
 
 
 def _storable(text: str) -> str:
@@ -382,11 +377,8 @@ def _session(value: Any, where: str, owner: str, person_name: str) -> Session:
     try:
         record = _FileDialogue.model_validate(value)
     except ValidationError as error:
-        first = error.errors()[0]
-        key = ".".join(str(part) for part in first["loc"])
         messages = {"missing": "this key is missing", "extra_forbidden": "unknown key"}
-        message = messages.get(first["type"], first["msg"])
-        raise DeltaMemError(f"{where}: {key}: {message}") from error
+        raise DeltaMemError(f"{where}: {first_error(error, messages=messages)}") from error
     return Session(
         owner, person_name, record.time, tuple(Turn(turn.role, turn.content) for turn in record.turns), id=record.id
     )

@@ -6,8 +6,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, PositiveFloat, PositiveInt
+from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
 
+from deltamem.config import StrictModel
 from deltamem.episode import EpisodeConfig, MemoryField
 from deltamem.errors import DeltaMemError
 from deltamem.llm import LLM, ResponseCache
@@ -15,10 +16,8 @@ from deltamem.manager import ManagerSettings
 from deltamem.policy import ToolRole
 
 
-class EndpointSettings(BaseModel):
+class EndpointSettings(StrictModel):
     """An OpenAI-compatible endpoint; see `deltamem.llm.LLM` and `deltamem.policy.EndpointPolicy`."""
-
-    model_config = ConfigDict(extra="forbid")
 
     base_url: str | None
     model: str | None
@@ -50,10 +49,8 @@ class EndpointSettings(BaseModel):
         )
 
 
-class EpisodeSettings(BaseModel):
+class EpisodeSettings(StrictModel):
     """Fields of `EpisodeConfig`; None leaves a field as the checkpoint or the default has it."""
-
-    model_config = ConfigDict(extra="forbid")
 
     system_prompt: str | None = None
     session_prompt: str | None = None
@@ -71,11 +68,7 @@ class EpisodeSettings(BaseModel):
 AnswererKind = Literal["llm", "extractive", "none"]
 
 
-class _Settings(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-
-
-class EmbedderSettings(_Settings):
+class EmbedderSettings(StrictModel):
     """The embedder of every system; see `deltamem.embedding.load_embedder`."""
 
     name: str
@@ -83,7 +76,7 @@ class EmbedderSettings(_Settings):
     batch_size: PositiveInt
 
 
-class ModelSettings(_Settings):
+class ModelSettings(StrictModel):
     """A model behind an OpenAI-compatible endpoint, in one of the three parts: manager, answerer, judge."""
 
     base_url: str | None
@@ -164,7 +157,7 @@ class JudgeModel(ModelSettings):
     probes: bool
 
 
-class BenchmarkConfig(_Settings):
+class BenchmarkConfig(StrictModel):
     """The keys that every benchmark has."""
 
     system: str

@@ -13,11 +13,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 from rich.console import Console
 from rich.table import Table
 
-from deltamem.config import run_hydra, validated
+from deltamem.config import StrictModel, run_hydra, validated
 from deltamem.embedding import CachedEmbedder, load_embedder
 from deltamem.errors import DeltaMemError
 from deltamem.local_policy import CheckpointPolicy, load_episode_config
@@ -36,10 +36,8 @@ TEMPERATURES = {"sampled": 1.0, "greedy": 0.0}
 _MAX_NEW_TOKENS = 192
 
 
-class DemoSettings(BaseModel):
+class DemoSettings(StrictModel):
     """``configs/demo.yaml``."""
-
-    model_config = ConfigDict(extra="forbid")
 
     seed: int
     out: Path

@@ -15,12 +15,12 @@ from itertools import chain, zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, Unpack
 
-from pydantic import BaseModel, ConfigDict, Field, PositiveInt
+from pydantic import Field, PositiveInt
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from deltamem.config import run_hydra, validated
+from deltamem.config import StrictModel, run_hydra, validated
 from deltamem.embedding import CachedEmbedder, Embedder, load_embedder
 from deltamem.episode import EpisodeConfig, Violation, session_fields, trajectory_fields
 from deltamem.errors import DeltaMemError
@@ -37,11 +37,7 @@ if TYPE_CHECKING:
     from omegaconf import DictConfig
 
 
-class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-
-
-class RewardSettings(_Strict):
+class RewardSettings(StrictModel):
     """Weights of the parts and options of `rewards.reward.transition_score`."""
 
     format_weight: float
@@ -71,7 +67,7 @@ class RewardSettings(_Strict):
         )
 
 
-class HeldoutSettings(_Strict):
+class HeldoutSettings(StrictModel):
     """All keys of the command."""
 
     checkpoint: Path | None

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from importlib import resources
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
+from deltamem.config import StrictModel
 from deltamem.errors import DeltaMemError
 from deltamem.llm import LLM, Answer
 from eval.answer import Judge, Prompt, cost_of, last_object, without_thinking
@@ -144,7 +145,7 @@ WrongKind = Literal[
 a list; the right fact and another that excludes it or puts it in doubt; no answer; words meant for the judge."""
 
 
-class CalibrationItem(BaseModel):
+class CalibrationItem(StrictModel):
     """An answer of which it is known whether it is right, about invented people.
 
     Attributes:
@@ -154,8 +155,6 @@ class CalibrationItem(BaseModel):
         right: Whether it is right, all facts of the reference required (the strict judge's rules).
         kind: In what way; a `RightKind` or a `WrongKind`.
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     question: str = Field(min_length=1)
     gold: str = Field(min_length=1)

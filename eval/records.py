@@ -10,8 +10,9 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Generic, Literal, Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, Field, ValidationError
 
+from deltamem.config import StrictModel, first_error
 from deltamem.errors import DeltaMemError
 from deltamem.runs import atomic_writer
 from eval.systems.base import Ingested, Passage, Usage
@@ -148,19 +149,13 @@ def _read(path: Path, model: type[Record], key: Callable[[Record], str]) -> tupl
         try:
             record = model.model_validate_json(line)
         except ValidationError as error:
-            first = error.errors()[0]
-            where = ".".join(str(part) for part in first["loc"])
-            why = f"{where}: {first['msg']}" if where else first["msg"]
+            why = first_error(error)
             raise DeltaMemError(f"{path}, line {number}: cannot be read as a record of a run ({why})") from error
         records[key(record)] = record
     return records, len(whole)
 
 
-class _Record(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class Cost(_Record):
+class Cost(StrictModel):
     """What calls of one kind came to; see `eval.systems.base.Usage`.
 
     Attributes:
@@ -195,7 +190,7 @@ class Cost(_Record):
         return Cost(**{name: getattr(self, name) + getattr(other, name) for name in Cost.model_fields})
 
 
-class IngestRecord(_Record):
+class IngestRecord(StrictModel):
     """What became of one session in one store; one line of ``sessions.jsonl``.
 
     Attributes:
@@ -220,8 +215,8 @@ class IngestRecord(_Record):
     number: int
     outcome: Literal["applied", "unreadable", "failed"]
     memories: tuple[str, ...] | None = None
-    operations: dict[str, int] = {}
-    violations: dict[str, int] = {}
+    operations: dict[str, int] = Field(default={})
+    violations: dict[str, int] = Field(default={})
     cost: Cost = Cost()
     cost_lost: bool = False
     parts: int = 1
@@ -253,7 +248,7 @@ class IngestRecord(_Record):
         )
 
 
-class PassageRecord(_Record):
+class PassageRecord(StrictModel):
     """A passage that was found for some question; one line of ``passages.jsonl``. See `eval.systems.base.Passage`.
 
     Attributes:
@@ -278,7 +273,7 @@ class PassageRecord(_Record):
         return cls(id=name, store=store, text=passage.text, time=passage.time, sources=passage.sources)
 
 
-class Found(_Record):
+class Found(StrictModel):
     """That a passage was found.
 
     Attributes:
@@ -290,7 +285,7 @@ class Found(_Record):
     similarity: float | None = None
 
 
-class Verdict(_Record):
+class Verdict(StrictModel):
     """What a judge said about one answer.
 
     Attributes:
@@ -302,13 +297,13 @@ class Verdict(_Record):
     """
 
     label: str | None
-    flags: dict[str, str] = {}
+    flags: dict[str, str] = Field(default={})
     reason: str = ""
     error: str | None = None
     cost: Cost = Cost()
 
 
-class AnswerRecord(_Record):
+class AnswerRecord(StrictModel):
     """One answer to a question.
 
     Attributes:
@@ -320,13 +315,13 @@ class AnswerRecord(_Record):
     """
 
     text: str | None
-    scores: dict[str, float] = {}
-    verdicts: dict[str, Verdict] = {}
+    scores: dict[str, float] = Field(default={})
+    verdicts: dict[str, Verdict] = Field(default={})
     error: str | None = None
     cost: Cost = Cost()
 
 
-class QuestionRecord(_Record):
+class QuestionRecord(StrictModel):
     """One question; one line of ``questions.jsonl``.
 
     Attributes:
@@ -374,7 +369,7 @@ class QuestionRecord(_Record):
 PointKind = Literal["integrity", "accuracy", "update"]
 
 
-class PointRecord(BaseModel):
+class PointRecord(StrictModel):
     """One memory point of the benchmark, or one extracted memory.
 
     Every point has exactly one record, of kind ``update`` or ``integrity`` (PROTOCOLS 2.5, routing); every extracted memory
@@ -399,8 +394,6 @@ class PointRecord(BaseModel):
         notes: What is unusual about the record.
         error: Why the memory could not be searched or the session not be taken in.
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     key: str
     kind: PointKind

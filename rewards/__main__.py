@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field, ValidationError
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from deltamem.config import run_plain
+from deltamem.config import StrictModel, first_error, run_plain
 from deltamem.embedding import OFFLINE_MODEL, load_embedder
 from deltamem.episode import Episode, EpisodeConfig, Search, Trajectory
 from deltamem.errors import DeltaMemError
@@ -25,26 +25,22 @@ from deltamem.sessions import Session
 from rewards.reward import PAPER_WEIGHTS, Entry, TransitionScore, format_score, retrieval_score, transition_score
 
 
-class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-
-
-class _Memory(_Strict):
+class _Memory(StrictModel):
     text: str
     time: datetime
 
 
-class _Predicted(_Strict):
+class _Predicted(StrictModel):
     event: Event
     text: str
     target_memory_id: str | None = None
 
 
 class _Target(_Predicted):
-    keywords: list[str] = []
+    keywords: list[str] = Field(default=[])
 
 
-class _CaseFile(_Strict):
+class _CaseFile(StrictModel):
     prior_state: dict[str, _Memory]
     predicted: list[_Predicted] | None = None
     target: list[_Target]
@@ -88,9 +84,7 @@ def read_case(path: Path, *, max_turns: int) -> Case:
     except OSError as error:
         raise DeltaMemError(f"{path}: the case file cannot be read ({error.strerror})") from error
     except ValidationError as error:
-        first = error.errors()[0]
-        key = ".".join(str(part) for part in first["loc"]) or "the file"
-        raise DeltaMemError(f"{path}: {key}: {first['msg']}") from error
+        raise DeltaMemError(f"{path}: {first_error(error, 'the file')}") from error
     try:
         return _to_case(file, max_turns)
     except DeltaMemError as error:

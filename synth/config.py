@@ -6,19 +6,14 @@ import re
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, Self
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
+from deltamem.config import StrictModel
 from deltamem.episode import EpisodeConfig
 from synth.records import Domain, Track
 
 
-class Limits(BaseModel):
-    """Base of the groups: unknown keys are refused."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class Range(Limits):
+class Range(StrictModel):
     """From `min` to `max`, both included."""
 
     min: int = Field(ge=0)
@@ -37,7 +32,7 @@ class Range(Limits):
         return str(self.min) if self.min == self.max else f"{self.min} to {self.max}"
 
 
-class FactLimits(Limits):
+class FactLimits(StrictModel):
     """Of one memory sentence.
 
     Attributes:
@@ -51,7 +46,7 @@ class FactLimits(Limits):
     keyword_words: Range
 
 
-class ProfileLimits(Limits):
+class ProfileLimits(StrictModel):
     """Of the profile.
 
     Attributes:
@@ -65,7 +60,7 @@ class ProfileLimits(Limits):
     items: Range
 
 
-class InitialCounts(Limits):
+class InitialCounts(StrictModel):
     """Facts of the initial memory state: in all, by track, and of no track (`other`).
 
     `newcomers` is the share of people with none at all, whose first session meets an empty memory bank.
@@ -85,7 +80,7 @@ class InitialCounts(Limits):
         return found
 
 
-class EventLimits(Limits):
+class EventLimits(StrictModel):
     """Of an event.
 
     Attributes:
@@ -103,7 +98,7 @@ class EventLimits(Limits):
     subjects: bool
 
 
-class Quotas(Limits):
+class Quotas(StrictModel):
     """Changes by quota, as the paper plans them. The numbers are for 25 events and are scaled to other lengths.
 
     Attributes:
@@ -122,7 +117,7 @@ class Quotas(Limits):
     reused: Range
 
 
-class Shares(Limits):
+class Shares(StrictModel):
     """Changes by chance, each session for itself.
 
     Attributes:
@@ -143,7 +138,7 @@ class Shares(Limits):
         return self
 
 
-class DialogueLimits(Limits):
+class DialogueLimits(StrictModel):
     """Of a dialogue.
 
     Attributes:
@@ -163,7 +158,7 @@ class DialogueLimits(Limits):
     verbatim: bool
 
 
-class Shape(Limits):
+class Shape(StrictModel):
     """All sizes.
 
     Attributes:
@@ -213,7 +208,7 @@ LICENCES: dict[Source, str] = {
 PERSONAHUB = "proj-persona/PersonaHub"
 
 
-class PersonaSettings(BaseModel):
+class PersonaSettings(StrictModel):
     """Where persona seeds come from.
 
     Attributes:
@@ -223,8 +218,6 @@ class PersonaSettings(BaseModel):
         revision: Commit of the hub's data set; null is the newest.
         column: Key of the persona in a record; null takes ``persona``, ``input persona`` or the first text.
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     source: Source = "generated"
     path: str | None = Field(default=None, min_length=1)
@@ -244,7 +237,7 @@ Structured = Literal["json_schema", "json_object", "none"]
 """What ``response_format`` a server is asked for; `none` leaves it to the prompt and the parser."""
 
 
-class LLMSettings(BaseModel):
+class LLMSettings(StrictModel):
     """Everything that `synth.llm` is told.
 
     Attributes:
@@ -264,8 +257,6 @@ class LLMSettings(BaseModel):
         extra_body: Further fields of each request, for example ``{top_k: 20}``.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
     base_urls: tuple[str, ...]
     model: Annotated[str, Field(min_length=1)]
     api_key_env: str = "OPENAI_API_KEY"
@@ -279,7 +270,7 @@ class LLMSettings(BaseModel):
     structured: Literal["auto"] | Structured = "auto"
     repairs: Annotated[int, Field(ge=0)] = 2
     patience: Annotated[float, Field(ge=0)] = 900.0
-    extra_body: dict[str, Any] = {}
+    extra_body: dict[str, Any] = Field(default={})
 
     @property
     def body(self) -> dict[str, Any]:
@@ -291,12 +282,6 @@ class LLMSettings(BaseModel):
     def sampling(self) -> dict[str, Any]:
         """What answers depend on besides the messages, the schema and the seed."""
         return {"temperature": self.temperature, "max_tokens": self.max_tokens, **self.body}
-
-
-class Strict(BaseModel):
-    """Base of the groups: unknown keys are refused."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 class Shard(NamedTuple):
@@ -314,7 +299,7 @@ class Shard(NamedTuple):
         return f"{self.number:0{len(str(self.of))}d}-of-{self.of}"
 
 
-class EpisodePrompts(Strict):
+class EpisodePrompts(StrictModel):
     """Names of the prompt files whose text stands in the parquet rows."""
 
     system_prompt: str
@@ -325,7 +310,7 @@ class EpisodePrompts(Strict):
         return EpisodeConfig(system_prompt=self.system_prompt, session_prompt=self.session_prompt)
 
 
-class EstimateSettings(Strict):
+class EstimateSettings(StrictModel):
     """What ``python -m synth estimate`` assumes; nothing else reads it.
 
     Attributes:
@@ -353,7 +338,7 @@ class EstimateSettings(Strict):
     gpus: int = Field(ge=1)
 
 
-class SynthSettings(Strict):
+class SynthSettings(StrictModel):
     """The whole configuration."""
 
     people: int = Field(ge=1)

@@ -6,8 +6,9 @@ from datetime import date, datetime
 from enum import StrEnum
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import Field, StringConstraints
 
+from deltamem.config import StrictModel
 from deltamem.memory import Event
 from deltamem.sessions import Split
 
@@ -18,10 +19,8 @@ Keyword = Annotated[str, StringConstraints(strip_whitespace=True, max_length=80)
 Keywords = Annotated[tuple[Keyword, ...], Field(max_length=6)]
 
 
-class Record(BaseModel):
-    """Base of all records: unknown fields are refused, nothing changes after validation."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
+class Record(StrictModel):
+    """Base of all records."""
 
 
 class Track(StrEnum):

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from datetime import datetime
 from typing import Annotated, Literal, NamedTuple, TextIO, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, PlainSerializer, PlainValidator, ValidationError
+from pydantic import Field, PlainSerializer, PlainValidator, ValidationError
 
+from deltamem.config import StrictModel, first_error
 from deltamem.errors import DeltaMemError
 from deltamem.journal.journal import OwnerJournal
 from deltamem.journal.records import Change, ChangeEvent, Entry, EntryKind, same
@@ -38,11 +39,7 @@ class Counts(NamedTuple):
     dialogues: int
 
 
-class _Line(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class _Header(_Line):
+class _Header(StrictModel):
     format: Literal["deltamem-bank"]
     version: Literal[1]
     owner: str
@@ -51,7 +48,7 @@ class _Header(_Line):
     dialogues: _Number
 
 
-class _Side(_Line):
+class _Side(StrictModel):
     text: str
     time: _Time
 
@@ -60,7 +57,7 @@ class _Side(_Line):
         return None if memory is None else cls(text=memory.text, time=memory.time)
 
 
-class _Change(_Line):
+class _Change(StrictModel):
     event: ChangeEvent
     memory_id: str
     before: _Side | None
@@ -75,7 +72,7 @@ class _Change(_Line):
         return Change(self.event, self.memory_id, sides[0], sides[1], tuple(self.turns), self.erased)
 
 
-class _Entry(_Line):
+class _Entry(StrictModel):
     position: _Positive
     kind: EntryKind
     recorded_at: _Time
@@ -110,23 +107,23 @@ class _Entry(_Line):
         return cls(**plain, violations=dict(entry.violations), changes=changes)
 
 
-class _Turn(_Line):
+class _Turn(StrictModel):
     role: Role
     content: str
 
 
-class _Dialogue(_Line):
+class _Dialogue(StrictModel):
     position: _Positive
     turns: list[_Turn]
 
 
-class _Memory(_Line):
+class _Memory(StrictModel):
     id: str
     text: str
     time: _Time
 
 
-_L = TypeVar("_L", bound=_Line)
+_L = TypeVar("_L", bound=StrictModel)
 
 
 class _Lines:
@@ -141,10 +138,8 @@ class _Lines:
         try:
             return model.model_validate_json(self._line())
         except ValidationError as error:
-            first = error.errors(include_url=False, include_input=False)[0]
-            where = ".".join(str(part) for part in first["loc"])
             what = model.__name__.removeprefix("_").lower()
-            raise self.wrong(f"expected one {what}: {where + ': ' if where else ''}{first['msg']}") from error
+            raise self.wrong(f"expected one {what}: {first_error(error)}") from error
 
     def end(self) -> None:
         """Nothing may follow."""
@@ -185,7 +180,7 @@ def export_owner(journal: OwnerJournal, stream: TextIO) -> Counts:
     return counts
 
 
-def _lines(journal: OwnerJournal, counts: Counts, memories: tuple[Memory, ...]) -> Iterator[_Line]:
+def _lines(journal: OwnerJournal, counts: Counts, memories: tuple[Memory, ...]) -> Iterator[StrictModel]:
     yield _Header(format="deltamem-bank", version=1, owner=journal.name, **counts._asdict())
     for entry in journal.entries():
         yield _Entry.of(entry)

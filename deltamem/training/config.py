@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from omegaconf import OmegaConf
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
+from deltamem.config import StrictModel
 from deltamem.episode import EpisodeConfig, MemoryField
 from deltamem.errors import DeltaMemError
 
@@ -34,11 +35,7 @@ def folder_of_package(name: str) -> str:
     return str(Path(spec.origin).parent)
 
 
-class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class NameSettings(_Strict):
+class NameSettings(StrictModel):
     """Parts of the name of a run: which experiment, which of its ablations, which variant."""
 
     experiment: str
@@ -46,7 +43,7 @@ class NameSettings(_Strict):
     variant: str
 
 
-class DataSettings(_Strict):
+class DataSettings(StrictModel):
     """Which sessions are trained and validated on; see `deltamem.training.data.export`."""
 
     train_sessions: int | None = Field(ge=1)
@@ -54,7 +51,7 @@ class DataSettings(_Strict):
     skip_people: int = Field(ge=0)
 
 
-class EpisodeSettings(_Strict):
+class EpisodeSettings(StrictModel):
     """Fields of `deltamem.episode.EpisodeConfig`."""
 
     system_prompt: str
@@ -76,7 +73,7 @@ class EpisodeSettings(_Strict):
         return config
 
 
-class EmbedderSettings(_Strict):
+class EmbedderSettings(StrictModel):
     """Which model embeds, where, and where the vectors of known texts are kept; see `deltamem.training.embedding_store`."""
 
     name: str
@@ -86,7 +83,7 @@ class EmbedderSettings(_Strict):
     store: Path
 
 
-class LimitSettings(_Strict):
+class LimitSettings(StrictModel):
     """How token limits follow from the data; see `deltamem.training.data`."""
 
     fit: bool
@@ -95,7 +92,7 @@ class LimitSettings(_Strict):
     multiple: int = Field(ge=1)
 
 
-class TrainSettings(_Strict):
+class TrainSettings(StrictModel):
     """Everything under ``deltamem:``; ``configs/train.yaml`` says what each key means."""
 
     name: NameSettings

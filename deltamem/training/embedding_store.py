@@ -14,10 +14,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow.parquet as pq
 from filelock import FileLock
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field, ValidationError
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+from deltamem.config import StrictModel
 from deltamem.embedding import Embedder, LazyEmbedder, Vectors, is_endpoint
 from deltamem.errors import DeltaMemError
 from deltamem.runs import atomic_writer
@@ -34,7 +35,7 @@ Index = npt.NDArray[np.uint64]
 _OPEN_ATTEMPTS = 5
 
 
-class Meta(BaseModel):
+class Meta(StrictModel):
     """What ``meta.json`` says.
 
     Attributes:
@@ -44,8 +45,6 @@ class Meta(BaseModel):
         documents: Rows of memory texts.
         queries: Rows of search queries.
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     model: str
     dtype: Literal["float32"] = "float32"
@@ -232,10 +231,8 @@ class Built(NamedTuple):
     stored: int
 
 
-class _Chunk(BaseModel):
+class _Chunk(StrictModel):
     """One line of ``<kind>.chunks.jsonl``; it is written after the rows."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     model: str
     dim: int = Field(ge=1)

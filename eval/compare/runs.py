@@ -11,8 +11,9 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from deltamem.config import StrictModel, first_error
 from deltamem.errors import DeltaMemError
 from eval.metrics import Interval
 from eval.records import PassageRecord, PointRecord, QuestionRecord, read_records
@@ -152,11 +153,7 @@ def _load(folder: Path, name: str) -> Run:
     try:
         summary = Summary.model_validate_json(path.read_bytes())
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"])
-        raise DeltaMemError(
-            f"{path}: not the summary of a benchmark run{f', key {where!r}' if where else ''}: {first['msg']}"
-        ) from error
+        raise DeltaMemError(f"{path}: not the summary of a benchmark run: {first_error(error)}") from error
     if not (folder / "questions.jsonl").is_file():
         raise DeltaMemError(f"{folder} holds no questions.jsonl")
     return Run(
@@ -191,7 +188,7 @@ def by_family(runs: Sequence[Run]) -> dict[str, list[Run]]:
     return groups
 
 
-class PublishedTable(BaseModel):
+class PublishedTable(StrictModel):
     """Rows of one source.
 
     Attributes:
@@ -204,14 +201,12 @@ class PublishedTable(BaseModel):
         page_only: Whether the terminal leaves them out.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
     table: str
     source: str
     note: str = ""
     columns: list[str]
     rows: dict[str, list[float | None]]
-    doubts: dict[str, str] = {}
+    doubts: dict[str, str] = Field(default={})
     page_only: bool = False
 
     @model_validator(mode="after")

@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, NonNegativeFloat, PositiveInt, ValidationError
 
+from deltamem.config import first_error
 from deltamem.errors import DeltaMemError
 from eval.config import BenchmarkConfig
 from eval.records import MemorySource, MemoryType
@@ -299,7 +300,7 @@ def load_halumem(path: Path) -> Halumem:
                         raise DeltaMemError(f"the user {user.id} occurs twice")
                     users[user.id] = user
                 except ValidationError as error:
-                    problems.append(f"{path}, line {number}: {_first(error)}")
+                    problems.append(f"{path}, line {number}: {first_error(error)}")
                 except DeltaMemError as error:
                     problems.append(f"{path}, line {number}: {error}")
     except OSError as error:
@@ -308,12 +309,6 @@ def load_halumem(path: Path) -> Halumem:
         detail = f"; {problems[0]}" if problems else ""
         raise DeltaMemError(f"{path} holds no user of HaluMem, whose files have one JSON object a line{detail}")
     return Halumem(tuple(users.values()), tuple(problems), digest.hexdigest())
-
-
-def _first(error: ValidationError) -> str:
-    first = error.errors(include_url=False, include_input=False)[0]
-    where = ".".join(str(part) for part in first["loc"])
-    return f"{where}: {first['msg']}" if where else first["msg"]
 
 
 def _user(raw: RawUser) -> User:

@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field, PositiveInt, TypeAdapter, ValidationError
 
+from deltamem.config import first_error
 from deltamem.errors import DeltaMemError
 from deltamem.runs import file_sha256
 from eval.config import BenchmarkConfig
@@ -187,7 +188,7 @@ def load_locomo(path: Path) -> list[Conversation]:
     try:
         records = _RECORDS.validate_json(content)
     except ValidationError as error:
-        raise DeltaMemError(f"{path} is not LoCoMo's locomo10.json: {_first(error)}") from error
+        raise DeltaMemError(f"{path} is not LoCoMo's locomo10.json: {first_error(error)}") from error
     if not records:
         raise DeltaMemError(f"{path}: holds no conversation")
     conversations = []
@@ -212,12 +213,6 @@ def version_name(conversations: Sequence[Conversation], sha256: str) -> str:
     if sha256 == LOCOMO.sha256:
         return f"LoCoMo-{len(conversations)} ({count:,} questions)"
     return f"unknown version ({len(conversations)} conversations, {count:,} questions)"
-
-
-def _first(error: ValidationError) -> str:
-    first = error.errors()[0]
-    where = ".".join(str(part) for part in first["loc"])
-    return f"{where}: {first['msg']}" if where else first["msg"]
 
 
 def _conversation(record: _ConversationRecord) -> Conversation:
@@ -260,7 +255,7 @@ def _session(raw: dict[str, Any], number: int) -> DatedSession:
     try:
         turns = _TURNS.validate_python(raw[key])
     except ValidationError as error:
-        raise DeltaMemError(f"{key}: {_first(error)}") from error
+        raise DeltaMemError(f"{key}: {first_error(error)}") from error
     return DatedSession(
         number, time, tuple(Turn(t.dia_id, t.speaker, t.text, t.blip_caption, bool(t.img_url)) for t in turns)
     )
@@ -443,9 +438,7 @@ def load_audit(path: Path, conversations: Sequence[Conversation]) -> Audit:
     except OSError as error:
         raise DeltaMemError(f"{path}: {error.strerror}") from error
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"])
-        raise DeltaMemError(f"{path}: {where + ': ' if where else ''}{first['msg']}") from error
+        raise DeltaMemError(f"{path}: {first_error(error)}") from error
     corrections: dict[tuple[str, int], Correction] = {}
     for entry in entries:
         conversation, question = _named(path, entry, conversations)

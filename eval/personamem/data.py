@@ -19,6 +19,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PositiveInt, TypeAdapter, ValidationError
 
+from deltamem.config import first_error
 from deltamem.errors import DeltaMemError
 from eval.config import BenchmarkConfig
 from eval.data import PERSONAMEM_CONTEXTS, PERSONAMEM_QUESTIONS, require
@@ -454,9 +455,7 @@ def _context(line: bytes) -> tuple[str, tuple[Message, ...]]:
     try:
         return name, _MESSAGES.validate_python(messages)
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"])
-        raise DeltaMemError(f"context {name[:12]}, message {where or '?'}: {first['msg']}") from error
+        raise DeltaMemError(f"context {name[:12]}, message {first_error(error, '?')}") from error
 
 
 BATCH_TURNS = 10

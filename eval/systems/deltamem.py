@@ -10,10 +10,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pydantic import BaseModel, ConfigDict
-
 import deltamem
 from deltamem.bank.store import MemoryStore
+from deltamem.config import StrictModel
 from deltamem.embedding import Embedder
 from deltamem.errors import DeltaMemError
 from deltamem.ingest import Outcome, Transition
@@ -56,10 +55,8 @@ def reading(session: DialogueSession) -> Reading:
     return Reading(turns, tuple(turn.id for turn in ordered))
 
 
-class _Turns(BaseModel):
+class _Turns(StrictModel):
     """The turn ids of a session, in the order in which the manager reads them; one line of ``turns.jsonl``."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     session: str
     turns: tuple[str, ...]

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 
+from deltamem.config import first_error
 from deltamem.errors import DeltaMemError
 from deltamem.sessions import LabelledSession
 from synth.pipeline import PEOPLE_STORE, SHARDS_FOLDER, WORK_FOLDER
@@ -95,9 +96,7 @@ def read_people(path: Path) -> Iterator[Person]:
             try:
                 yield Person.model_validate_json(line)
             except ValidationError as error:
-                first = error.errors()[0]
-                where = ".".join(str(part) for part in first["loc"]) or "the line"
-                raise DeltaMemError(f"{path}, line {number}: {where}: {first['msg']}") from error
+                raise DeltaMemError(f"{path}, line {number}: {first_error(error, 'the line')}") from error
 
 
 WORDS_PER_BIN = 50
