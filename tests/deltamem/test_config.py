@@ -18,7 +18,7 @@ COMMAND = """
 import sys
 from pathlib import Path
 from pydantic import BaseModel, ConfigDict
-from deltamem.cli import run_hydra, validated
+from deltamem.config import run_hydra, validated
 from deltamem.errors import DeltaMemError
 
 class Options(BaseModel):
