@@ -51,6 +51,7 @@ _NOT_IN_FINGERPRINTS = {
     "json_lines.py",
     "output",
     "personas.py",
+    "personas.yaml",
     "pipeline.py",
     "progress.py",
 }
@@ -89,9 +90,9 @@ def work_folder(settings: SynthSettings) -> Path:
 
 
 def code_hash(package: Path = Path(__file__).parent) -> str:
-    """Hash of the source files that records follow from."""
+    """Hash of the source files and templates that records follow from."""
     found = hashlib.sha256()
-    for path in sorted(package.rglob("*.py")):
+    for path in sorted(path for pattern in ("*.py", "*.yaml") for path in package.rglob(pattern)):
         name = path.relative_to(package)
         if name.parts[0] not in _NOT_IN_FINGERPRINTS:
             found.update(f"{name.as_posix()}\0".encode() + path.read_bytes() + b"\0")

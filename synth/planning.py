@@ -11,21 +11,7 @@ from typing import NamedTuple
 
 from deltamem.errors import DeltaMemError
 from synth.config import ProfileLimits, Quotas, Range, Shape, Shares
-from synth.pools import (
-    CATEGORIES,
-    CITIES,
-    DEGREES,
-    EMPLOYER_NAMES,
-    GOALS,
-    INDUSTRIES,
-    MBTI_SHARES,
-    MENTAL_CONDITIONS,
-    PHYSICAL_CONDITIONS,
-    RELATIONSHIPS,
-    TRAITS,
-    YOUNGEST,
-    Industry,
-)
+from synth.pools import Industry, pools
 from synth.records import (
     Career,
     Change,
@@ -219,18 +205,20 @@ def draft_fixed(rng: random.Random, name: str, gender: str, today: date) -> Fixe
     """
     born = _BORN[0] + timedelta(days=rng.randrange((_BORN[1] - _BORN[0]).days + 1))
     years = age(born, today)
-    level = rng.choices(range(len(DEGREES)), [w * (years >= YOUNGEST[i]) for i, w in enumerate(_DEGREE_WEIGHTS)])[0]
-    mbti = "".join(rng.choices((first, second), (share, 1 - share))[0] for first, second, share in MBTI_SHARES)
-    goal = rng.choice(GOALS)
+    pool = pools()
+    weights = [w * (years >= pool.youngest[i]) for i, w in enumerate(_DEGREE_WEIGHTS)]
+    level = rng.choices(range(len(pool.degrees)), weights)[0]
+    mbti = "".join(rng.choices((pair.first, pair.second), (pair.share, 1 - pair.share))[0] for pair in pool.letters)
+    goal = rng.choice(pool.goals)
     return FixedPart(
         name=name,
         gender=gender,
         birth_date=born,
-        location=rng.choice(CITIES),
-        degree=DEGREES[level],
-        major=rng.choice(rng.choice(INDUSTRIES).majors) if level else "general studies",
+        location=rng.choice(pool.cities),
+        degree=pool.degrees[level],
+        major=rng.choice(rng.choice(pool.industries).majors) if level else "general studies",
         mbti=mbti,
-        traits=tuple(rng.choice(TRAITS[letter]) for letter in rng.sample(mbti, rng.choice((3, 4)))),
+        traits=tuple(rng.choice(pool.traits[letter]) for letter in rng.sample(mbti, rng.choice((3, 4)))),
         family=_family(rng, years),
         life_goal=LifeGoal(
             kind=goal.kind,
@@ -252,11 +240,11 @@ def draft_dynamic(rng: random.Random, fixed: FixedPart, names: Sequence[str], to
     """
     years = age(fixed.birth_date, today)
     career = _career(rng, fixed, years)
-    kinds = [kind for kind in RELATIONSHIPS if kind != "colleague" or career.status != "unemployed"]
+    kinds = [kind for kind in pools().relationships if kind != "colleague" or career.status != "unemployed"]
     relationships = []
     for name in names:
         kind = rng.choices(kinds, [3 if kind in ("friend", "colleague") else 1 for kind in kinds])[0]
-        text = rng.choice(RELATIONSHIPS[kind]).format(name=fixed.name)
+        text = rng.choice(pools().relationships[kind]).format(name=fixed.name)
         relationships.append(Relationship(name=name, kind=kind, description=f"{name} {text}."))
     return DynamicPart(career=career, health=_health(rng, years), relationships=tuple(relationships))
 
@@ -267,9 +255,9 @@ def draft_categories(rng: random.Random, limits: ProfileLimits) -> tuple[str, ..
     Raises:
         DeltaMemError: If there are not so many kinds.
     """
-    if limits.categories.max > len(CATEGORIES):
-        raise DeltaMemError(f"profile.categories: there are {len(CATEGORIES)} kinds, not {limits.categories.max}")
-    return tuple(rng.sample(CATEGORIES, rng.randint(limits.categories.min, limits.categories.max)))
+    if limits.categories.max > len(pools().categories):
+        raise DeltaMemError(f"profile.categories: there are {len(pools().categories)} kinds, not {limits.categories.max}")
+    return tuple(rng.sample(pools().categories, rng.randint(limits.categories.min, limits.categories.max)))
 
 
 def age(born: date, today: date) -> int:
@@ -321,16 +309,17 @@ def _count(number: int, unit: str) -> str:
 
 
 def _career(rng: random.Random, fixed: FixedPart, years: int) -> Career:
+    pool = pools()
     # A writer may have put a degree of its own words; such a person gets a job that takes none.
-    level = DEGREES.index(fixed.degree) if fixed.degree in DEGREES else 0
-    studied = [industry for industry in INDUSTRIES if fixed.major in industry.majors]
+    level = pool.degrees.index(fixed.degree) if fixed.degree in pool.degrees else 0
+    studied = [industry for industry in pool.industries if fixed.major in industry.majors]
     in_field = bool(studied) and rng.random() < 0.75
-    industry = rng.choice(studied if in_field else INDUSTRIES)
+    industry = rng.choice(studied if in_field else pool.industries)
     # Outside their field, people do what takes no degree of it.
     open_to = [job for job in industry.jobs if job.level <= (level if in_field else min(level, 1))]
     job = rng.choices(open_to, [1 + 2 * job.level for job in open_to])[0]
     status = rng.choices(_STATUSES, _STATUS_WEIGHTS)[0]
-    worked = max(0, years - YOUNGEST[job.level])
+    worked = max(0, years - pool.youngest[job.level])
     experience = min(1.0, worked / 18)
     usual = (job.least + (job.most - job.least) * experience * rng.uniform(0.5, 1)) * rng.uniform(0.92, 1.08)
     income = 0 if status == "unemployed" else max(100, round(usual / 100) * 100)
@@ -363,7 +352,7 @@ _BETWEEN_JOBS = (
 
 def _employer(rng: random.Random, industry: Industry, status: str) -> str:
     """The name of a firm, or nothing for somebody without one."""
-    return "" if status == "unemployed" else f"{rng.choice(EMPLOYER_NAMES)} {rng.choice(industry.employers)}"
+    return "" if status == "unemployed" else f"{rng.choice(pools().employer_names)} {rng.choice(industry.employers)}"
 
 
 def _three_digits(amount: float) -> int:
@@ -372,8 +361,8 @@ def _three_digits(amount: float) -> int:
 
 
 def _health(rng: random.Random, years: int) -> Health:
-    physical, physical_conditions = _condition(rng, _by_age(years, 0.75, 0.5), PHYSICAL_CONDITIONS)
-    mental, mental_conditions = _condition(rng, 0.65, MENTAL_CONDITIONS)
+    physical, physical_conditions = _condition(rng, _by_age(years, 0.75, 0.5), pools().physical_conditions)
+    mental, mental_conditions = _condition(rng, 0.65, pools().mental_conditions)
     named = [condition for condition in (physical_conditions, mental_conditions) if condition]
     causes = f" Lives with {' and '.join(named)}." if named else ""
     return Health(

@@ -10,7 +10,7 @@ from offline_people import shape
 from deltamem.errors import DeltaMemError
 from synth.config import ProfileLimits, Range
 from synth.planning import age, draft_categories, draft_dynamic, draft_fixed
-from synth.pools import CATEGORIES, DEGREES, GOALS, INDUSTRIES, TRAITS, YOUNGEST
+from synth.pools import pools
 from synth.records import DynamicPart, FixedPart
 
 TODAY = date(2026, 2, 1)
@@ -27,8 +27,9 @@ def drafts(count: int) -> list[tuple[FixedPart, DynamicPart]]:
 
 
 DRAFTS = drafts(3_000)
-JOBS = {(industry.name, job.title): job for industry in INDUSTRIES for job in industry.jobs}
-MAJORS = {major: industry.name for industry in INDUSTRIES for major in industry.majors}
+POOLS = pools()
+JOBS = {(industry.name, job.title): job for industry in POOLS.industries for job in industry.jobs}
+MAJORS = {major: industry.name for industry in POOLS.industries for major in industry.majors}
 
 
 def test_birth_dates_are_from_1980_to_2006_and_the_name_stays() -> None:
@@ -46,15 +47,15 @@ def test_age_counts_full_years() -> None:
 
 def test_nobody_has_a_degree_too_early() -> None:
     for fixed, _ in DRAFTS:
-        assert age(fixed.birth_date, TODAY) >= YOUNGEST[DEGREES.index(fixed.degree)]
-        assert (fixed.major in MAJORS) == (fixed.degree != DEGREES[0])
-    assert {fixed.degree for fixed, _ in DRAFTS} == set(DEGREES)
+        assert age(fixed.birth_date, TODAY) >= POOLS.youngest[POOLS.degrees.index(fixed.degree)]
+        assert (fixed.major in MAJORS) == (fixed.degree != POOLS.degrees[0])
+    assert {fixed.degree for fixed, _ in DRAFTS} == set(POOLS.degrees)
 
 
 def test_traits_fit_the_personality_type() -> None:
     for fixed, _ in DRAFTS:
         assert len(set(fixed.traits)) == len(fixed.traits) in (3, 4)
-        assert all(any(trait in TRAITS[letter] for letter in fixed.mbti) for trait in fixed.traits)
+        assert all(any(trait in POOLS.traits[letter] for letter in fixed.mbti) for trait in fixed.traits)
     assert len({fixed.mbti for fixed, _ in DRAFTS}) == 16
 
 
@@ -81,8 +82,8 @@ def test_most_partners_and_children_are_those_of_older_people() -> None:
 
 
 def test_all_seven_kinds_of_life_goals_come_with_a_number_to_reach() -> None:
-    assert Counter(fixed.life_goal.kind for fixed, _ in DRAFTS).keys() == {goal.kind for goal in GOALS}
-    assert len(GOALS) == 7
+    assert Counter(fixed.life_goal.kind for fixed, _ in DRAFTS).keys() == {goal.kind for goal in POOLS.goals}
+    assert len(POOLS.goals) == 7
     assert all(any(letter.isdigit() for letter in fixed.life_goal.target) for fixed, _ in DRAFTS)
 
 
@@ -100,7 +101,7 @@ def test_jobs_are_open_to_the_degree_and_the_field_and_paid_within_their_range()
             assert (career.employer, career.job, career.monthly_income) == ("", "", 0)
             continue
         job = JOBS[career.industry, career.job]
-        assert job.level <= DEGREES.index(fixed.degree)
+        assert job.level <= POOLS.degrees.index(fixed.degree)
         assert job.level <= 1 or MAJORS[fixed.major] == career.industry
         assert 0.9 * job.least <= career.monthly_income <= 1.1 * job.most
         assert career.employer in career.description
@@ -152,7 +153,7 @@ def test_categories_are_as_many_as_the_limits_say(name: str) -> None:
     sizes = set()
     for seed in range(200):
         drawn = draft_categories(random.Random(seed), limits)
-        assert set(drawn) <= set(CATEGORIES)
+        assert set(drawn) <= set(POOLS.categories)
         assert len(set(drawn)) == len(drawn)
         sizes.add(len(drawn))
     assert sizes == set(range(limits.categories.min, limits.categories.max + 1))

@@ -1,0 +1,86 @@
+"""Templates are data: every YAML file fits its schema, what does not is refused, and all of them are packaged."""
+
+from __future__ import annotations
+
+import shutil
+import tomllib
+from pathlib import Path
+
+import pytest
+import yaml
+
+from deltamem.errors import DeltaMemError
+from synth.names import Names, names
+from synth.personas import Parts, parts
+from synth.pipeline import code_hash
+from synth.pools import Pools, load, pools
+
+PACKAGE = Path(__file__).parents[2] / "synth"
+FILES = sorted(PACKAGE.rglob("*.yaml"))
+SCHEMAS = {"names.yaml": (Names, names), "personas.yaml": (Parts, parts), "pools.yaml": (Pools, pools)}
+
+
+def keys(node: yaml.Node) -> None:
+    """Refuse mappings with a key that comes twice, of which YAML would keep the last."""
+    if isinstance(node, yaml.MappingNode):
+        found = [key.value for key, _ in node.value]
+        assert len(set(found)) == len(found), found
+    for part in getattr(node, "value", ()):
+        for inner in part if isinstance(part, tuple) else (part,):
+            if isinstance(inner, yaml.Node):
+                keys(inner)
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
+def test_every_file_has_a_schema_and_fits_it(path: Path) -> None:
+    schema, cached = SCHEMAS[path.name]
+    assert load(path, schema) == cached()
+    keys(yaml.compose(path.read_text(encoding="utf-8")))
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
+def test_an_unknown_key_is_refused_and_the_file_named(path: Path, tmp_path: Path) -> None:
+    copy = tmp_path / path.name
+    copy.write_text(path.read_text(encoding="utf-8") + "\nextras: [x]\n")
+    with pytest.raises(DeltaMemError, match=rf"{path.name}: (?s:.*)extras"):
+        load(copy, SCHEMAS[path.name][0])
+
+
+BROKEN = [
+    ("names.yaml", "female: [\n      Emily,", "female: [\n      Grace,", "more than once: .*Grace"),
+    ("personas.yaml", "{A} {occupation} in {place}", "{A} {job} in {place}", r"unknown slot \['job'\]"),
+    ("pools.yaml", "youngest: [18, ", "youngest: [", "one age for each degree"),
+    ("pools.yaml", "title: physician, level: 4", "title: physician, level: 5", "a level that no degree has"),
+]
+
+
+@pytest.mark.parametrize(("name", "old", "new", "message"), BROKEN, ids=lambda value: str(value)[:20])
+def test_what_contradicts_itself_is_refused(name: str, old: str, new: str, message: str, tmp_path: Path) -> None:
+    (path,) = (path for path in FILES if path.name == name)
+    text = path.read_text(encoding="utf-8")
+    assert old in text
+    (tmp_path / name).write_text(text.replace(old, new, 1), encoding="utf-8")
+    with pytest.raises(DeltaMemError, match=message):
+        load(tmp_path / name, SCHEMAS[name][0])
+
+
+def test_a_changed_sentence_changes_the_fingerprint_and_a_changed_persona_part_does_not(tmp_path: Path) -> None:
+    package = tmp_path / "synth"
+    shutil.copytree(PACKAGE, package, ignore=shutil.ignore_patterns("__pycache__"))
+    assert code_hash(package) == code_hash()
+    # Fingerprints have the whole persona in them.
+    with (package / "personas.yaml").open("a") as file:
+        file.write("# changed\n")
+    assert code_hash(package) == code_hash()
+    for path in FILES:
+        if path.name != "personas.yaml":
+            before = code_hash(package)
+            with (package / path.relative_to(PACKAGE)).open("a") as file:
+                file.write("# changed\n")
+            assert code_hash(package) != before, path
+
+
+def test_every_file_is_packaged() -> None:
+    patterns = tomllib.loads((PACKAGE.parent / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"]["synth"]
+    packaged = {path for pattern in patterns for path in PACKAGE.glob(pattern)}
+    assert packaged.issuperset(FILES)
