@@ -110,14 +110,13 @@ async def ingest(store: MemoryStore, count: int, acks: int) -> None:
 
 def main(job: str, folder: Path, count: int) -> None:
     from deltamem.bank import chroma
-    from deltamem.bank import chroma as chroma_bank
 
     stage = Stage(folder)
     chroma.ChromaIndex.bank.__kwdefaults__["flush_every"] = FLUSH_EVERY
     OwnerJournal.append = stage.during("commit", OwnerJournal.append)  # type: ignore[method-assign]
     OwnerJournal.forget = stage.during("forget", OwnerJournal.forget)  # type: ignore[method-assign]
-    chroma_bank.ChromaBank._flush = stage.during("flush", chroma_bank.ChromaBank._flush)  # type: ignore[method-assign]
-    chroma_bank.ChromaBank.purge = stage.during("purge", chroma_bank.ChromaBank.purge)  # type: ignore[method-assign]
+    chroma.ChromaBank._flush = stage.during("flush", chroma.ChromaBank._flush)  # type: ignore[method-assign]
+    chroma.ChromaBank.purge = stage.during("purge", chroma.ChromaBank.purge)  # type: ignore[method-assign]
     deltamem.journal.transfer.import_owner = stage.during("import", import_owner)  # type: ignore[attr-defined]
     UserStore.reload = stage.during("reload", UserStore.reload)  # type: ignore[method-assign]
     chroma.build = stage.during("rebuild", chroma.build)  # type: ignore[assignment]

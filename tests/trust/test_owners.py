@@ -17,20 +17,12 @@ from episode_texts import WordEmbedder
 from rule_model import RulePolicy
 from trust_checks import check_journal
 
-import deltamem.journal.journal
-import deltamem.manager
-from deltamem.bank import base as overlay
-from deltamem.bank import base as protocol
-from deltamem.bank import base as snapshot
-from deltamem.bank import chroma, store
-from deltamem.bank import chroma as chroma_bank
-from deltamem.bank import chroma as chroma_collection
-from deltamem.bank import store as owned
+from deltamem import manager as managers
+from deltamem.bank import base, chroma, store
 from deltamem.bank.store import MemoryStore
 from deltamem.episode import Message
 from deltamem.errors import DeltaMemError
 from deltamem.journal import journal
-from deltamem.journal import journal as owner_view
 from deltamem.journal.journal import History
 from deltamem.manager import ManagerSettings, MemoryManager, SyncMemoryManager
 from deltamem.policy import Completion
@@ -192,12 +184,12 @@ def _methods(kind: type) -> Iterator[tuple[str, Callable[..., object]]]:
         (MemoryManager, "owner"),
         (SyncMemoryManager, "make"),
         (History, "journal"),
-        (owned.UserStore, "bank"),
+        (store.UserStore, "bank"),
         (journal.OwnerJournal, "name"),
-        (snapshot.SnapshotBank, "owner"),
-        (overlay.OverlayBank, "base"),
-        (chroma_bank.ChromaBank, "committed"),
-        (chroma_collection.ChromaCollection, "owner"),
+        (base.SnapshotBank, "owner"),
+        (base.OverlayBank, "base"),
+        (chroma.ChromaBank, "committed"),
+        (chroma.ChromaCollection, "owner"),
     ],
 )
 def test_what_is_bound_to_an_owner_takes_no_other(kind: type, binding: str) -> None:
@@ -213,28 +205,9 @@ def test_what_is_bound_to_an_owner_takes_no_other(kind: type, binding: str) -> N
 
 def test_nothing_searches_without_an_owner() -> None:
     """Whatever has a `search` or a `state` in these modules is one of the kinds above, all of them bound to an owner."""
-    bound = {
-        "MemoryManager",
-        "SyncMemoryManager",
-        "MemoryBank",
-        "SnapshotBank",
-        "OverlayBank",
-        "ChromaBank",
-        "CommittedBank",
-    }
-    bound |= {"History", "OwnerJournal", "OwnerView", "OwnedBank", "ReadableBank"}
-
-    modules = [
-        deltamem.manager,
-        deltamem.manager,
-        deltamem.journal.journal,
-        chroma,
-        chroma_bank,
-        chroma_collection,
-        journal,
-        overlay,
-    ]
-    modules += [owned, owner_view, protocol, snapshot, store]
+    bound = {"MemoryManager", "SyncMemoryManager", "MemoryBank", "ReadableBank", "SnapshotBank", "OverlayBank", "UserStore"}
+    bound |= {"ChromaBank", "ChromaCollection", "History", "OwnerJournal", "OwnerView", "Restorer"}
+    modules = [managers, base, chroma, store, journal]
     questions = {"search", "search_many", "state", "history", "blame", "vectors", "entries", "dialogue", "dialogues"}
     found = {
         kind.__name__
