@@ -103,7 +103,7 @@ def kind(command: Sequence[str]) -> str:
         return found[1]
     for sign, name in (
         ("train.py", "train.py"),
-        ("run.child", "verl's driver"),
+        ("training.trainer_process", "verl's driver"),
         ("raylet", "raylet"),
         ("gcs_server", "gcs_server"),
     ):

@@ -77,15 +77,16 @@ class Verdict(NamedTuple):
     violations: tuple[Violation, ...]
 
 
-def rule(subject: Unit | str, says: str, *, needs_similarity: bool = False) -> Callable[[Check], Rule]:
-    """Make a rule of a check; it is named after the function.
+def rule(subject: Unit | str, says: str, *, name: str = "", needs_similarity: bool = False) -> Callable[[Check], Rule]:
+    """Make a rule of a check.
 
     Args:
         subject: What it judges: a unit, ``life`` or ``session``.
         says: The rule in one sentence.
+        name: Its name after the subject; the function's by default.
         needs_similarity: Whether it is left out without an embedding model.
     """
-    return lambda check: Rule(f"{subject}.{check.__name__}", says, check, needs_similarity)
+    return lambda check: Rule(f"{subject}.{name or check.__name__}", says, check, needs_similarity)
 
 
 def judge(rules: Iterable[Rule], case: Case[Any, Any]) -> Verdict:

@@ -213,7 +213,7 @@ def _steps(case: LifeCase) -> Iterator[Step]:
     return replay(((fact, 0) for fact in profile.initial) if profile else (), case.answer.events)
 
 
-@rule("life", "There is one event a slot, in order, with the slot's index.")
+@rule("life", "There is one event a slot, in order, with the slot's index.", name="one_per_slot")
 def life_one_per_slot(case: LifeCase) -> Iterator[str]:
     expected = [slot.index for slot in case.answer.slots]
     found = [event.index for event in case.answer.events]
@@ -221,7 +221,7 @@ def life_one_per_slot(case: LifeCase) -> Iterator[str]:
         yield f"the events must have the indices {expected}, one each and in this order, but have {found}"
 
 
-@rule("life", "Each event is later than the one before.")
+@rule("life", "Each event is later than the one before.", name="dates_increase")
 def life_dates_increase(case: LifeCase) -> Iterator[str]:
     for before, event in pairwise(case.answer.events):
         if event.date <= before.date:
@@ -316,7 +316,11 @@ def updates_per_fact(case: LifeCase) -> Iterator[str]:
                 yield f"{step.label}: change {step.updates} of one fact, but {limit} is the limit: {step.previous.text!r}"
 
 
-@rule("life", "Somebody who is named for the first time is introduced by a new relationship fact of the same event.")
+@rule(
+    "life",
+    "Somebody who is named for the first time is introduced by a new relationship fact of the same event.",
+    name="newcomers_introduced",
+)
 def life_newcomers_introduced(case: LifeCase) -> Iterator[str]:
     known = set()
     if profile := case.answer.profile:

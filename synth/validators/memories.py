@@ -136,7 +136,7 @@ def changes_something(case: EventsCase) -> Iterator[str]:
         known.add(key)
 
 
-@rule(Unit.EVENTS, "An update keeps a keyword of its fact.")
+@rule(Unit.EVENTS, "An update keeps a keyword of its fact.", name="keyword_kept")
 def delta_keyword_kept(case: EventsCase) -> Iterator[str]:
     for step, fact in _delta_updates(case):
         if not set(map(folded, fact.keywords)) & set(map(folded, step.delta.keywords)):

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.usefixtures("undrawn")
 def asked(monkeypatch):
     """Numbers of the people that are written, in the order in which they are begun."""
     numbers = []
-    write_person = synth.person.write_person
+    write_person = synth.pipeline.write_person
 
     async def noting(number, *arguments, **named):
         numbers.append(number)
@@ -37,7 +37,7 @@ def asked(monkeypatch):
 def failing(monkeypatch):
     """People by number whose writing ends in an error, as long as they are in it."""
     errors = {}
-    write_person = synth.person.write_person
+    write_person = synth.pipeline.write_person
 
     async def sometimes(number, *arguments, **named):
         if number in errors:
@@ -223,11 +223,11 @@ def test_changed_code_changes_fingerprints_and_changed_commands_do_not(tmp_path)
     shutil.copytree(synth_runs.ROOT / "synth", package, ignore=shutil.ignore_patterns("__pycache__"))
     before = code_hash(package)
     assert before == code_hash()
-    for name in ("commands.py", "output/card.py", "pipeline/progress.py"):
+    for name in ("__main__.py", "output/report.py", "progress.py"):
         with (package / name).open("a") as file:
             file.write("\n# changed\n")
         assert code_hash(package) == before, name
-    for name in ("rules/dialogue.py", "planning/timeline.py", "tasks.py", "person/graph.py"):
+    for name in ("validators/dialogue.py", "planning.py", "tasks.py", "person.py"):
         with (package / name).open("a") as file:
             file.write("\n# changed\n")
         assert code_hash(package) != before, name
