@@ -108,7 +108,7 @@ import os, signal, sys
 from pathlib import Path
 sys.path.insert(0, {tests!r})
 from embeddings_cases import DigestEmbedder
-from deltamem.training.embeddings.building import build_store
+from deltamem.training.embedding_store import build_store
 calls = []
 def before(texts):
     calls.append(texts)

@@ -217,7 +217,7 @@ def test_a_stopped_run_says_where_it_stands() -> None:
 _LAUNCHER = """
     import subprocess, sys, time
     from pathlib import Path
-    from deltamem.training.run.lock import locked
+    from deltamem.training.interruption import locked
     with locked(Path(sys.argv[1]), patience=0.0) as lock:
         child = subprocess.Popen(
             [sys.executable, "-c", sys.argv[2]], stdin=subprocess.PIPE, pass_fds=(lock,), start_new_session=True

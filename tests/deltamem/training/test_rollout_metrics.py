@@ -174,7 +174,7 @@ def test_another_process_writes_the_step_again(tmp_path: Path) -> None:
 
 WORKER = """
 import psutil, subprocess, sys, time
-from deltamem.training.rollout.process_memory import memory_figures, run_processes
+from deltamem.training.rollout_metrics import memory_figures, run_processes
 child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
 found = run_processes(psutil.Process())
 print(len(found), found[0].name(), child.pid in [process.pid for process in found])
