@@ -39,7 +39,7 @@ class Transcript(SessionBuffer):
     """The sessions of one store."""
 
     async def search(self, query: str, k: int) -> list[Passage]:
-        """All sessions that have turns, the newest first; the last one taken in comes first of those at the same time."""
+        """All sessions that have turns, the newest first; of those at the same time, the last one ingested comes first."""
         by_time = sorted(self.sessions.values(), key=lambda session: session.time)
         return [
             Passage("\n".join(map(_line, session.turns)), session.time, tuple(turn.id for turn in session.turns))
@@ -114,7 +114,10 @@ class TurnIndex(SessionBuffer):
         async with self._embedding:
             known = 0 if self._vectors is None else len(self._vectors)
             if texts := [self._embedded(time, turn.spoken) for time, turn in turns[known:]]:
-                fresh = [await self._embed(texts[begin : begin + _AT_ONCE]) for begin in range(0, len(texts), _AT_ONCE)]
+                fresh = [
+                    await asyncio.to_thread(self._embedder.documents, texts[begin : begin + _AT_ONCE])
+                    for begin in range(0, len(texts), _AT_ONCE)
+                ]
                 self._vectors = np.concatenate(fresh if self._vectors is None else [self._vectors, *fresh])
         vectors = self._vectors
         assert vectors is not None  # there are turns
@@ -125,9 +128,6 @@ class TurnIndex(SessionBuffer):
             time, turn = turns[position]
             found.append(Passage(turn.spoken, time, (turn.id,), float(similarity[position])))
         return found
-
-    async def _embed(self, texts: list[str]) -> Vectors:
-        return await asyncio.to_thread(self._embedder.documents, texts)
 
     async def reset(self) -> None:
         """Forget everything."""
@@ -172,7 +172,7 @@ class GoldEvidence(SessionBuffer):
         self._evidence = evidence
 
     async def search(self, query: str, k: int) -> list[Passage]:
-        """The evidence of a question in its order; turns that were not taken in yet are left out."""
+        """The evidence of a question in its order; turns that were not ingested yet are left out."""
         named = self._evidence.get(query, ())
         ids = {item for item in named if isinstance(item, str)}
         said = {

@@ -8,14 +8,14 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapp
 from contextlib import asynccontextmanager, closing
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import deltamem
 from deltamem.bank.store import MemoryStore
 from deltamem.config import StrictModel
 from deltamem.embedding import Embedder
 from deltamem.errors import DeltaMemError
-from deltamem.ingest import Outcome, Transition
+from deltamem.ingest import Outcome
 from deltamem.journal.records import Change, ChangeEvent, EntryKind
 from deltamem.manager import ManagerSettings, MemoryManager
 from deltamem.policy import Policy
@@ -30,20 +30,12 @@ PROFILE_MARK = "About me, written down before we talk: "
 TURNS_FILE = "turns.jsonl"
 
 
-class Reading(NamedTuple):
-    """A session as the manager reads it.
+def manager_turns(session: DialogueSession) -> tuple[tuple[Turn, ...], tuple[str, ...]]:
+    """A session as the manager reads it, and the ids of the benchmark's turns in the same order.
 
-    Attributes:
-        turns: System turns come first, as the user's; their text has the `PROFILE_MARK`.
-        ids: Of the benchmark's turns, in the same order.
+    System turns come first, as the user's, with the `PROFILE_MARK`. The times of single turns are left out: the manager has
+    one time a session.
     """
-
-    turns: tuple[Turn, ...]
-    ids: tuple[str, ...]
-
-
-def reading(session: DialogueSession) -> Reading:
-    """Turn a session into what the manager reads. The times of single turns are left out: it has one time a session."""
     ordered = sorted(session.turns, key=lambda turn: turn.role != "system")
     turns = tuple(
         Turn(
@@ -52,7 +44,7 @@ def reading(session: DialogueSession) -> Reading:
         )
         for turn in ordered
     )
-    return Reading(turns, tuple(turn.id for turn in ordered))
+    return turns, tuple(turn.id for turn in ordered)
 
 
 class _Turns(StrictModel):
@@ -63,10 +55,10 @@ class _Turns(StrictModel):
 
 
 class Sources:
-    """The turns that each memory comes from, as `deltamem.manager.MemoryManager.blame` tells them.
+    """The turns that each memory comes from, as in `deltamem.manager.MemoryManager.blame`.
 
-    The journal names turns by number. The ids lie beside it, because a later run searches a store without giving it the
-    sessions again.
+    The journal names turns by number. The ids are kept beside it, because a later run searches a store without giving it
+    the sessions again.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -107,7 +99,7 @@ class Sources:
 
 
 Connect = Callable[[], Awaitable[int | None]]
-"""Makes sure that the model answers; returns its context window in tokens, None if that is not known."""
+"""Fails if the model does not answer; returns its context window in tokens, None if that is not known."""
 
 
 class DeltaMemSystem:
@@ -218,7 +210,7 @@ class ManagedMemory:
         return self._known.keys()
 
     async def ingest(self, session: DialogueSession) -> Ingested:
-        """Read a session. What a known one did is told from the journal; its cost is not known there.
+        """Read a session. What a known one did comes from the journal, which does not know its cost.
 
         Raises:
             SystemUnavailableError: If the model does not answer at all.
@@ -231,12 +223,18 @@ class ManagedMemory:
             return _ingested((), {})
         if self._manager is None:
             self._manager = await self._make_manager(self._store, self._owner)
-        turns, ids = reading(session)
+        turns, ids = manager_turns(session)
         self._sources.expect(session.id, ids)
         transition = await self._manager.ingest(self._manager.session(session.id, session.time, turns))
         if transition.position is not None:
             self._note(session.id, transition.position, transition.changes)
-        return _told(transition)
+        usage = transition.usage
+        return replace(
+            _ingested(transition.changes, transition.violations),
+            usage=Usage(usage.calls, usage.cached, usage.prompt_tokens, usage.completion_tokens, usage.searches),
+            parts=transition.parts,
+            readable=transition.outcome is not Outcome.UNREADABLE,
+        )
 
     async def search(self, query: str, k: int) -> list[Passage]:
         """The `k` memories most similar to a query."""
@@ -259,16 +257,6 @@ class ManagedMemory:
     def _note(self, session: str, position: int, changes: Sequence[Change]) -> None:
         self._known[session] = position
         self._sources.add(session, changes)
-
-
-def _told(transition: Transition) -> Ingested:
-    usage = transition.usage
-    return replace(
-        _ingested(transition.changes, transition.violations),
-        usage=Usage(usage.calls, usage.cached, usage.prompt_tokens, usage.completion_tokens, usage.searches),
-        parts=transition.parts,
-        readable=transition.outcome is not Outcome.UNREADABLE,
-    )
 
 
 def _ingested(changes: Sequence[Change], violations: Mapping[str, int]) -> Ingested:

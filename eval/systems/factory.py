@@ -110,7 +110,7 @@ def _deltamem(config: BenchmarkConfig, folder: Path, embedder: Embedder, models:
 
 
 async def connect(policy: EndpointPolicy, manager: ManagerModel) -> int | None:
-    """Make sure that the model answers; its context window in tokens, as configured or as the endpoint tells.
+    """Fail early if the model is unreachable; returns its context window in tokens, as configured or as the endpoint says.
 
     Raises:
         DeltaMemError: If the model does not answer, or an answer would fill the whole window.

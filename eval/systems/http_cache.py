@@ -1,4 +1,4 @@
-"""The HTTP transport under other systems' clients: counts their calls and caches their answers."""
+"""The HTTP layer under the clients of mem0 and LangMem: it counts their calls, caches answers and explains failures."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Self
+from typing import Self
 
 import httpx
 import openai
@@ -23,18 +23,18 @@ from eval.config import ManagerModel
 from eval.systems.base import DialogueTurn, SystemUnavailableError, Usage
 
 CHAT, EMBEDDINGS = "/chat/completions", "/embeddings"
-"""How the paths end that are answered from the shelf."""
+"""How the paths of metered requests end."""
 
 
 class HttpCache:
-    """Answers in the response cache of the run, for one scope."""
+    """Looks up requests in the response cache of the run, for one store."""
 
     def __init__(
         self,
         cache: ResponseCache | None,
         scope: str,
         *,
-        passing: re.Pattern[str] | None = None,
+        volatile: re.Pattern[str] | None = None,
         fields: Mapping[str, object] | None = None,
     ) -> None:
         """Describe how requests are recognised.
@@ -42,18 +42,18 @@ class HttpCache:
         Args:
             cache: Where answers are kept; None keeps none.
             scope: For whom (see `deltamem.llm`): the store.
-            passing: What a library puts into the text of a request and draws anew in each run, for example ids or today's
-                date; without groups. Requests that differ in nothing else are the same, and in the answer the old draw
-                gives way to the new.
+            volatile: What a library puts into requests and what differs from run to run, for example random ids or today's
+                date; without groups. Requests that differ in nothing else are the same, and in a cached answer the old
+                values are replaced by the new ones.
             fields: Put into the body of every chat request unless the library sends them itself, for example a seed.
         """
         self._cache = cache
         self._scope = scope
-        self._passing = passing
+        self._volatile = volatile
         self._fields = dict(fields or {})
 
-    def page(self, request: httpx.Request) -> CacheEntry | None:
-        """Where the answer to a request is kept; None for requests that are not metered."""
+    def entry(self, request: httpx.Request) -> CacheEntry | None:
+        """The cache entry of a request; None for requests that are not metered."""
         path = request.url.path
         if request.method != "POST" or not path.endswith((CHAT, EMBEDDINGS)):
             return None
@@ -65,57 +65,54 @@ class HttpCache:
             return None
         if path.endswith(CHAT):
             body = self._fields | body
-        drawn = _drawn(body, self._passing)
+        values = _volatile_values(body, self._volatile)
         text = json.dumps(body, ensure_ascii=False, sort_keys=True)
-        # As text, not as JSON again: what is masked may stand next to an escape and look like a part of it.
-        key = {"url": str(request.url), "body": _masked(text, drawn)}
-        return CacheEntry(self._cache, self._scope, key, body, drawn)
+        # Masked as text, not as JSON again: a value may stand next to an escape and look like a part of it.
+        key = {"url": str(request.url), "body": _masked(text, values)}
+        headers = {name: value for name, value in request.headers.items() if name.lower() != "content-length"}
+        content = json.dumps(body).encode()
+        sent = httpx.Request(request.method, request.url, headers=headers, content=content, extensions=request.extensions)
+        return CacheEntry(self._cache, self._scope, key, sent, values)
 
 
 @dataclass(frozen=True, slots=True)
 class CacheEntry:
-    """The place of one answer.
-
-    Attributes:
-        cache: As in `AnswerShelf`.
-        scope: As in `AnswerShelf`.
-        key: What the answer is kept under.
-        body: Of the request, as it is sent.
-        drawn: Passing texts of the request, in the order in which they first occur.
-    """
+    """Where the answer to one request is kept."""
 
     cache: ResponseCache | None
     scope: str
     key: dict[str, str]
-    body: dict[str, Any]
-    drawn: tuple[str, ...]
+    request: httpx.Request
+    """As it is sent."""
+    values: tuple[str, ...]
+    """The volatile texts of the request, in the order in which they first occur."""
 
     def find(self) -> bytes | None:
-        """The body of the kept answer, with the passing texts of this request."""
-        kept = self.cache.get(self.scope, self.key) if self.cache is not None else None
-        if kept is None:
+        """The body of the cached answer, with the volatile texts of this request."""
+        cached = self.cache.get(self.scope, self.key) if self.cache is not None else None
+        if cached is None:
             return None
-        text: str = kept["body"]
-        for number, drawn in enumerate(self.drawn):
-            text = text.replace(_mask(number), drawn)
+        text: str = cached["body"]
+        for number, value in enumerate(self.values):
+            text = text.replace(_mask(number), value)
         return text.encode()
 
     def keep(self, body: bytes) -> None:
-        """Keep an answer."""
+        """Cache an answer."""
         if self.cache is not None:
-            self.cache.put(self.scope, self.key, {"body": _masked(body.decode(), self.drawn)})
+            self.cache.put(self.scope, self.key, {"body": _masked(body.decode(), self.values)})
 
 
-def _drawn(body: object, passing: re.Pattern[str] | None) -> tuple[str, ...]:
-    """The passing texts in the strings of a body, each once."""
-    if passing is None:
+def _volatile_values(body: object, volatile: re.Pattern[str] | None) -> tuple[str, ...]:
+    """The volatile texts in the strings of a body, each once."""
+    if volatile is None:
         return ()
     found: dict[str, None] = {}
     parts = [body]
     while parts:
         part = parts.pop()
         if isinstance(part, str):
-            found.update(dict.fromkeys(passing.findall(part)))
+            found.update(dict.fromkeys(volatile.findall(part)))
         elif isinstance(part, dict):
             parts.extend(reversed(part.values()))
         elif isinstance(part, list):
@@ -123,19 +120,19 @@ def _drawn(body: object, passing: re.Pattern[str] | None) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _masked(text: str, drawn: Sequence[str]) -> str:
-    for number, passing in enumerate(drawn):
-        text = text.replace(passing, _mask(number))
+def _masked(text: str, values: Sequence[str]) -> str:
+    for number, value in enumerate(values):
+        text = text.replace(value, _mask(number))
     return text
 
 
 def _mask(number: int) -> str:
-    """Stands for a passing text; private-use characters, which no text has."""
+    """Stands for a volatile text; private-use characters, which no text has."""
     return f"\ue000{number}\ue001"
 
 
 class Meter:
-    """What went through the transports that share it; one for each store tells stores apart."""
+    """Calls and tokens of the transports that share it; each store has its own."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -164,19 +161,13 @@ class Meter:
 
 @dataclass(frozen=True, slots=True)
 class _Answer:
-    """An answer that counts.
-
-    Attributes:
-        embedding: Whether it is an embedding and not a completion.
-        prompt_tokens: As the server counts them.
-        completion_tokens: Likewise.
-        whole: Whether it ended by itself; an answer that was cut off is not kept.
-    """
+    """An answer that counts; tokens are as the server counts them."""
 
     embedding: bool
     prompt_tokens: int
     completion_tokens: int
-    whole: bool
+    complete: bool
+    """Whether it ended by itself; an answer that was cut off is not cached."""
 
     @classmethod
     def read(cls, path: str, body: bytes) -> _Answer | None:
@@ -194,106 +185,112 @@ class _Answer:
             embedding=embedding,
             prompt_tokens=int(tokens.get("prompt_tokens") or 0),
             completion_tokens=int(tokens.get("completion_tokens") or 0),
-            whole=not any(part.get("finish_reason") == "length" for part in parts),
+            complete=not any(part.get("finish_reason") == "length" for part in parts),
         )
 
 
-class MeteredTransport(httpx.BaseTransport):
-    """Under a client that waits; threads may share it."""
+class _Metered:
+    """What both transports do with a metered request apart from sending it."""
+
+    def __init__(self, meter: Meter, cache: HttpCache) -> None:
+        self._meter = meter
+        self._cache = cache
+
+    def _cached(self, entry: CacheEntry) -> httpx.Response | None:
+        body = entry.find()
+        answer = None if body is None else _Answer.read(entry.request.url.path, body)
+        if body is None or answer is None:
+            return None
+        self._meter.count(answer, cached=True)
+        return _response(body)
+
+    def _received(self, entry: CacheEntry, body: bytes) -> httpx.Response:
+        answer = _Answer.read(entry.request.url.path, body)
+        if answer is not None:
+            self._meter.count(answer, cached=False)
+            if answer.complete:
+                entry.keep(body)
+        return _response(body)
+
+
+class MeteredTransport(_Metered, httpx.BaseTransport):
+    """Under a synchronous client; threads may share it."""
 
     def __init__(
         self,
         meter: Meter,
-        shelf: HttpCache,
+        cache: HttpCache,
         *,
         slots: AbstractContextManager[object] | None = None,
         inner: httpx.BaseTransport | None = None,
     ) -> None:
-        """Count into `meter`, look up in `shelf`.
+        """Count into `meter`, look up in `cache`.
 
         Args:
             meter: What is counted.
-            shelf: Where answers are kept.
+            cache: Where answers are kept.
             slots: Held while a metered request is under way, so that transports together keep to a limit.
             inner: What sends; None means the network.
         """
-        self._meter = meter
-        self._shelf = shelf
+        super().__init__(meter, cache)
         self._slots = slots or nullcontext()
         self._inner = inner or httpx.HTTPTransport()
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
-        """Answer from the shelf, or send."""
-        page = self._shelf.page(request)
-        if page is None:
+        """Answer from the cache, or send."""
+        entry = self._cache.entry(request)
+        if entry is None:
             return self._inner.handle_request(request)
-        path = request.url.path
-        body = page.find()
-        if body is not None and (answer := _Answer.read(path, body)) is not None:
-            self._meter.count(answer, cached=True)
-            return _response(body)
+        if (cached := self._cached(entry)) is not None:
+            return cached
         with self._slots:
-            response = self._inner.handle_request(_with_body(request, page.body))
+            response = self._inner.handle_request(entry.request)
             if response.status_code != httpx.codes.OK:
                 return response
             try:
                 body = response.read()
             finally:
                 response.close()
-        answer = _Answer.read(path, body)
-        if answer is not None:
-            self._meter.count(answer, cached=False)
-            if answer.whole:
-                page.keep(body)
-        return _response(body)
+        return self._received(entry, body)
 
     def close(self) -> None:
         """Close the connections."""
         self._inner.close()
 
 
-class AsyncMeteredTransport(httpx.AsyncBaseTransport):
-    """Under a client of an event loop; see `MeteredTransport`."""
+class AsyncMeteredTransport(_Metered, httpx.AsyncBaseTransport):
+    """Under an asynchronous client; see `MeteredTransport`."""
 
     def __init__(
         self,
         meter: Meter,
-        shelf: HttpCache,
+        cache: HttpCache,
         *,
         slots: AbstractAsyncContextManager[object] | None = None,
         inner: httpx.AsyncBaseTransport | None = None,
     ) -> None:
         """As `MeteredTransport`."""
-        self._meter = meter
-        self._shelf = shelf
+        super().__init__(meter, cache)
         self._slots = slots or nullcontext()
         self._inner = inner or httpx.AsyncHTTPTransport()
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        """Answer from the shelf, or send."""
-        page = self._shelf.page(request)
-        if page is None:
+        """Answer from the cache, or send."""
+        entry = self._cache.entry(request)
+        if entry is None:
             return await self._inner.handle_async_request(request)
-        path = request.url.path
         # SQLite may wait for the disk or for another process: not in the event loop.
-        body = await asyncio.to_thread(page.find)
-        if body is not None and (answer := _Answer.read(path, body)) is not None:
-            self._meter.count(answer, cached=True)
-            return _response(body)
+        if (cached := await asyncio.to_thread(self._cached, entry)) is not None:
+            return cached
         async with self._slots:
-            response = await self._inner.handle_async_request(_with_body(request, page.body))
+            response = await self._inner.handle_async_request(entry.request)
             if response.status_code != httpx.codes.OK:
                 return response
             try:
                 body = await response.aread()
             finally:
                 await response.aclose()
-        answer = _Answer.read(path, body)
-        if answer is not None:
-            self._meter.count(answer, cached=False)
-            if answer.whole:
-                await asyncio.to_thread(page.keep, body)
-        return _response(body)
+        return await asyncio.to_thread(self._received, entry, body)
 
     async def aclose(self) -> None:
         """Close the connections."""
@@ -303,12 +300,6 @@ class AsyncMeteredTransport(httpx.AsyncBaseTransport):
 def _response(body: bytes) -> httpx.Response:
     """A fresh response: the one that came has been read and decoded already."""
     return httpx.Response(httpx.codes.OK, headers={"Content-Type": "application/json"}, content=body)
-
-
-def _with_body(request: httpx.Request, body: Mapping[str, object]) -> httpx.Request:
-    headers = {name: value for name, value in request.headers.items() if name.lower() != "content-length"}
-    content = json.dumps(body).encode()
-    return httpx.Request(request.method, request.url, headers=headers, content=content, extensions=request.extensions)
 
 
 _HOPELESS = (
@@ -322,21 +313,16 @@ _HOPELESS = (
 
 @dataclass(slots=True)
 class PeerEndpoint:
-    """An endpoint as a client of OpenAI's is told of it.
-
-    Attributes:
-        base_url: Up to and including ``/v1``.
-        model: Name under which the endpoint serves the model.
-        api_key: Never empty, because clients refuse to go without.
-        settings: The configuration it comes from.
-        reached: Whether it has answered in this process.
-    """
+    """The model endpoint of a system that brings its own OpenAI client."""
 
     base_url: str
+    """Up to and including ``/v1``."""
     model: str
     api_key: str
+    """Never empty, because clients refuse to go without."""
     settings: ManagerModel
     reached: bool = False
+    """Whether it has answered in this process."""
 
     @classmethod
     def of(cls, settings: ManagerModel) -> Self:
@@ -352,8 +338,8 @@ class PeerEndpoint:
         """Note that calls succeeded."""
         self.reached = self.reached or usage.calls > usage.cached
 
-    def told(self, error: BaseException, what: str) -> DeltaMemError:
-        """A failure of a library in one sentence; if it is the endpoint's, in the words that are used for all systems.
+    def explain(self, error: BaseException, what: str) -> DeltaMemError:
+        """A failure of a library in one sentence; failures of the endpoint read the same for all systems.
 
         Args:
             error: What the library raised.
@@ -369,14 +355,14 @@ class PeerEndpoint:
             return cause
         if cause is None:
             return DeltaMemError(f"{what} failed: {type(error).__name__}: {error}")
-        told = explain(
+        explained = explain(
             cause, endpoint=self.base_url, model=self.model, api_key=self.api_key, api_key_env=self.settings.api_key_env
         )
-        return SystemUnavailableError(str(told)) if isinstance(cause, _HOPELESS) and not self.reached else told
+        return SystemUnavailableError(str(explained)) if isinstance(cause, _HOPELESS) and not self.reached else explained
 
 
 def require_peer(system: str, *modules: str) -> None:
-    """Make sure that the packages of a system are installed, without importing them.
+    """Check that the packages of a system are installed, without importing them.
 
     Raises:
         DeltaMemError: If one is missing; names the command that installs it.

@@ -4,13 +4,14 @@ LangMem asks the model with tools: ``Memory`` adds a memory, ``PatchDoc``, once 
 ``tool_choice`` is ``required``, before it is left to the model). A call that does not fit its schema is sent back with the
 error, up to three times. The endpoint must support such calls; vLLM does with ``--enable-auto-tool-choice`` and a
 ``--tool-call-parser``. LangMem knows no dates, so each group of messages begins with a system message that names the date
-of the session. The store is gone with the process: a run that is continued takes in all sessions again, from cached
+of the session. The store is gone with the process: a run that is continued ingests all sessions again, from cached
 answers.
 """
 
 from __future__ import annotations
 
 import asyncio
+import importlib
 import importlib.metadata
 import re
 from collections import Counter
@@ -38,7 +39,7 @@ from eval.systems.http_cache import (
 )
 
 _IDS = re.compile(r"[0-9a-f]{8}-?[0-9a-f]{4}-?[0-9a-f]{4}-?[0-9a-f]{4}-?[0-9a-f]{12}")
-"""LangMem draws the ids of memories and sessions anew in each run, and shows them to the model."""
+"""LangMem gives memories and sessions random ids, and shows them to the model."""
 
 _NAMESPACE = ("memories",)
 """Each store has a LangGraph store of its own, so one namespace does for all."""
@@ -73,11 +74,12 @@ class LangMemSystem:
     @asynccontextmanager
     async def open(self, key: StoreKey) -> AsyncIterator[LangMemStore]:
         """Make a store."""
-        await asyncio.to_thread(_load_langmem)
+        await asyncio.to_thread(importlib.import_module, "langmem")  # takes seconds
+        await asyncio.to_thread(importlib.import_module, "langchain_openai")
         settings = self._endpoint.settings
         meter = Meter()
-        shelf = HttpCache(self._cache, key.id, passing=_IDS, fields={"seed": self._seed})
-        transport = AsyncMeteredTransport(meter, shelf, slots=self._slots)
+        cached = HttpCache(self._cache, key.id, volatile=_IDS, fields={"seed": self._seed})
+        transport = AsyncMeteredTransport(meter, cached, slots=self._slots)
         async with httpx.AsyncClient(transport=transport, timeout=settings.timeout) as client:
             store = LangMemStore(key, self._chat_model(client), meter, self._embedder, self._endpoint)
             await store.reset()
@@ -126,12 +128,12 @@ class LangMemStore:
         self._endpoint = endpoint
         self._manager: Any = None
         self._times: dict[str, datetime] = {}
-        self._taken_in: dict[str, Ingested] = {}
+        self._ingested: dict[str, Ingested] = {}
 
     @property
     def known(self) -> Collection[str]:
-        """Sessions that were taken in since the store was made."""
-        return self._taken_in.keys()
+        """Sessions that were ingested since the store was made."""
+        return self._ingested.keys()
 
     async def reset(self) -> None:
         """Begin with an empty store."""
@@ -142,12 +144,12 @@ class LangMemStore:
         index = {"dims": dimension, "embed": _embeddings(self._embedder), "fields": ["content.content"]}
         self._manager = create_memory_store_manager(self._chat_model, namespace=_NAMESPACE, store=InMemoryStore(index=index))
         self._times = {}
-        self._taken_in = {}
+        self._ingested = {}
 
     async def ingest(self, session: DialogueSession) -> Ingested:
         """Let LangMem enrich its memories from a session, in groups if the protocol has groups."""
-        if session.id in self._taken_in:
-            return replace(self._taken_in[session.id], usage=Usage())
+        if session.id in self._ingested:
+            return replace(self._ingested[session.id], usage=Usage())
         self._meter.take()
         texts: list[str] = []
         operations: Counter[str] = Counter()
@@ -163,7 +165,7 @@ class LangMemStore:
         self._endpoint.note(usage)
         # LangMem looks for existing memories once for each group.
         ingested = Ingested(memories=tuple(texts), operations=operations, usage=usage + Usage(searches=len(groups)))
-        self._taken_in[session.id] = ingested
+        self._ingested[session.id] = ingested
         return ingested
 
     async def search(self, query: str, k: int) -> list[Passage]:
@@ -171,7 +173,7 @@ class LangMemStore:
         try:
             found = await self._manager.asearch(query=query, limit=k)
         except Exception as error:  # whatever its parts raise
-            raise self._endpoint.told(error, "langmem's search") from error
+            raise self._endpoint.explain(error, "langmem's search") from error
         return [Passage(str(item.value.content), time=self._times.get(item.key), similarity=item.score) for item in found]
 
     async def _enrich(self, messages: list[dict[str, str]]) -> list[dict[str, Any]]:
@@ -187,9 +189,9 @@ class LangMemStore:
         except asyncio.CancelledError:
             if failure.error is None:
                 raise
-            raise self._endpoint.told(failure.error, "langmem") from failure.error
+            raise self._endpoint.explain(failure.error, "langmem") from failure.error
         except Exception as error:
-            raise self._endpoint.told(error, "langmem") from error
+            raise self._endpoint.explain(error, "langmem") from error
 
 
 class _NoTransport(httpx.BaseTransport):
@@ -200,10 +202,7 @@ class _NoTransport(httpx.BaseTransport):
 
 
 def _first_failure() -> Any:
-    """Ends the work when the model fails.
-
-    LangMem takes any failure for a mistake of the model, tells the model of it and asks on, a dozen times over.
-    """
+    """Ends the work when the model fails: LangMem would show the model any failure as its mistake and go on asking."""
     from langchain_core.callbacks import AsyncCallbackHandler
 
     class FirstFailure(AsyncCallbackHandler):
@@ -231,9 +230,3 @@ def _embeddings(embedder: ThreadSafeEmbedder) -> Any:
             return vector
 
     return Ours()
-
-
-def _load_langmem() -> None:
-    """Import LangMem, which takes seconds."""
-    import langchain_openai  # noqa: F401
-    import langmem  # noqa: F401

@@ -46,7 +46,7 @@ _USER = "owner"
 Result = TypeVar("Result")
 
 
-class _Noted(BaseModel):
+class _SessionEntry(BaseModel):
     """One line of a store's journal: a session was begun, or is in the store, with what it did there."""
 
     session: str
@@ -56,7 +56,7 @@ class _Noted(BaseModel):
     violations: dict[str, int] = {}
     readable: bool = True
 
-    def told(self, usage: Usage) -> Ingested:
+    def ingested(self, usage: Usage) -> Ingested:
         return Ingested(self.memories, self.operations, self.violations, usage, readable=self.readable)
 
 
@@ -64,7 +64,7 @@ class Mem0Store:
     """One store.
 
     A session that was begun and not finished, because it failed or the process was killed, may have left anything behind.
-    So when the store is opened again it is emptied, and all sessions are taken in anew, from cached answers where there
+    So when the store is opened again it is emptied, and all sessions are ingested again, from cached answers where there
     are any.
     """
 
@@ -84,12 +84,12 @@ class Mem0Store:
         self._endpoint = endpoint
         self._meter = Meter()
         self._memory: Any = None
-        self._journal: RecordFile[_Noted] | None = None
+        self._journal: RecordFile[_SessionEntry] | None = None
 
     @property
     def known(self) -> set[str]:
         """Sessions that are in the store."""
-        return {noted.session for noted in self._journal or () if noted.done}
+        return {entry.session for entry in self._journal or () if entry.done}
 
     async def run(self, work: Callable[..., Result], *arguments: object) -> Result:
         """Do something in the thread of the store."""
@@ -97,8 +97,8 @@ class Mem0Store:
 
     async def ingest(self, session: DialogueSession) -> Ingested:
         """Give mem0 the messages of a session, in groups if the protocol has groups."""
-        noted = self._journal.get(session.id) if self._journal is not None else None
-        return noted.told(Usage()) if noted is not None and noted.done else await self.run(self._ingest, session)
+        entry = self._journal.get(session.id) if self._journal is not None else None
+        return entry.ingested(Usage()) if entry is not None and entry.done else await self.run(self._ingest, session)
 
     async def search(self, query: str, k: int) -> list[Passage]:
         """mem0's own search, with its default threshold; mem0 calls `k` ``top_k``."""
@@ -110,8 +110,8 @@ class Mem0Store:
 
     def load(self) -> None:
         """Open the store, or make it."""
-        self._journal = RecordFile(self._folder / "sessions.jsonl", _Noted, lambda noted: noted.session)
-        if all(noted.done for noted in self._journal):
+        self._journal = RecordFile(self._folder / "sessions.jsonl", _SessionEntry, lambda entry: entry.session)
+        if all(entry.done for entry in self._journal):
             self._memory = self._make(self._meter)
         else:
             self._wipe()
@@ -137,7 +137,7 @@ class Mem0Store:
 
     def _ingest(self, session: DialogueSession) -> Ingested:
         assert self._journal is not None
-        self._journal.add(_Noted(session=session.id))
+        self._journal.add(_SessionEntry(session=session.id))
         self._meter.take()
         searches = self._memory.embedding_model.searches
         results: list[dict[str, Any]] = []
@@ -149,7 +149,7 @@ class Mem0Store:
             results += added or []
         usage = self._meter.take() + Usage(searches=self._memory.embedding_model.searches - searches)
         self._endpoint.note(usage)
-        noted = _Noted(
+        entry = _SessionEntry(
             session=session.id,
             done=True,
             memories=tuple(result["memory"] for result in results if result["event"] in ("ADD", "UPDATE")),
@@ -157,15 +157,17 @@ class Mem0Store:
             violations={"unreadable_answer": unreadable} if unreadable else {},
             readable=not groups or unreadable < len(groups),
         )
-        self._journal.add(noted)
-        return noted.told(usage)
+        self._journal.add(entry)
+        return entry.ingested(usage)
 
     def _add(self, turns: Sequence[DialogueTurn], time: datetime) -> list[dict[str, Any]] | None:
-        """What mem0 says that it changed; None if it could not read the model's answer, which it does not tell."""
+        """What mem0 says that it changed; None if it could not read the model's answer, which it does not report."""
         answers: list[str] = []
         embedding = self._memory.embedding_model
         embedding.failure = None
-        self._memory.llm.config.response_callback = lambda llm, response, request: answers.append(_content(response))
+        self._memory.llm.config.response_callback = lambda llm, response, request: answers.append(
+            str(response.choices[0].message.content or "")
+        )
         try:
             added = self._memory.add(
                 [{"role": turn.role, "content": turn.spoken} for turn in turns],
@@ -177,26 +179,24 @@ class Mem0Store:
         except Exception as error:  # mem0 raises whatever its parts raise
             if answers and not _readable(answers[-1]):
                 return None
-            raise self._endpoint.told(error, "mem0's add") from error
+            raise self._endpoint.explain(error, "mem0's add") from error
         if embedding.failure is not None:  # mem0 would go on without what it could not embed
-            raise self._endpoint.told(embedding.failure, "mem0's embedding") from embedding.failure
+            raise self._endpoint.explain(embedding.failure, "mem0's embedding") from embedding.failure
         return list(added["results"]) if added["results"] or all(map(_readable, answers)) else None
 
     def _search(self, query: str, k: int) -> list[Passage]:
         try:
             found = self._memory.search(query, top_k=k, filters={"user_id": _USER})["results"]
         except Exception as error:
-            raise self._endpoint.told(error, "mem0's search") from error
-        return [_passage(result) for result in found]
-
-
-def _passage(result: dict[str, Any]) -> Passage:
-    time = datetime.fromisoformat(result["metadata"]["timestamp"])
-    return Passage(result["memory"], time=time, similarity=result["score"])
-
-
-def _content(response: Any) -> str:
-    return str(response.choices[0].message.content or "")
+            raise self._endpoint.explain(error, "mem0's search") from error
+        return [
+            Passage(
+                result["memory"],
+                time=datetime.fromisoformat(result["metadata"]["timestamp"]),
+                similarity=result["score"],
+            )
+            for result in found
+        ]
 
 
 def _readable(answer: str) -> bool:
@@ -240,7 +240,7 @@ class Mem0System:
 
         Args:
             folder: Holds a folder for each store.
-            embedder: Used in place of mem0's own, so that queries get the prompts that they get in all systems.
+            embedder: Used in place of mem0's own, so that queries get the same prompts in all systems.
             model: The model that extracts memories.
             cache: Where its answers are kept.
             seed: Of its sampling.
@@ -319,12 +319,12 @@ class Mem0System:
                 "history_db_path": str(folder / "history.sqlite"),
             }
         )
-        shelf = HttpCache(self._cache, key.id, passing=_TODAY, fields={"seed": self._seed})
+        cached = HttpCache(self._cache, key.id, volatile=_TODAY, fields={"seed": self._seed})
         memory.embedding_model = _Embedding(self._embedder)
         memory.llm.client.close()
         # mem0 needs httpx, and openai takes a client of it, whatever later versions of openai annotate.
         http_client: Any = httpx.Client(
-            transport=MeteredTransport(meter, shelf, slots=self._slots), timeout=settings.timeout
+            transport=MeteredTransport(meter, cached, slots=self._slots), timeout=settings.timeout
         )
         memory.llm.client = openai.OpenAI(
             base_url=self._endpoint.base_url,
@@ -370,5 +370,5 @@ def _load_mem0(home: Path) -> Any:
     from mem0.memory import main, telemetry
 
     main.MEM0_TELEMETRY = telemetry.MEM0_TELEMETRY = False  # if something else has imported mem0 before
-    logging.getLogger("mem0").setLevel(logging.CRITICAL)  # what it logs is raised too, or told by `facts`
+    logging.getLogger("mem0").setLevel(logging.CRITICAL)  # what it logs is raised too, or said by `facts`
     return Memory

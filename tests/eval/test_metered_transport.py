@@ -39,8 +39,8 @@ def long_kept(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ResponseCach
     cache.close()
 
 
-def client(url: str, meter: Meter, cache: ResponseCache | None, scope: str = "a", **shelf: Any) -> openai.OpenAI:
-    http: Any = httpx.Client(transport=MeteredTransport(meter, HttpCache(cache, scope, **shelf)))
+def client(url: str, meter: Meter, cache: ResponseCache | None, scope: str = "a", **options: Any) -> openai.OpenAI:
+    http: Any = httpx.Client(transport=MeteredTransport(meter, HttpCache(cache, scope, **options)))
     return openai.OpenAI(base_url=url, api_key="none", max_retries=0, http_client=http)
 
 
@@ -76,13 +76,13 @@ def test_a_kept_answer_costs_no_request_and_counts_its_tokens(cache: ResponseCac
 
 
 @pytest.mark.parametrize("change", [{"content": "Hallo."}, {"temperature": 1}, {"scope": "b"}, {"fields": {"seed": 2}}])
-def test_another_request_or_scope_is_asked_anew(cache: ResponseCache, change: dict[str, Any]) -> None:
-    shelf = {"scope": change.pop("scope", "a"), "fields": change.pop("fields", {"seed": 1})}
+def test_another_request_or_scope_is_asked_again(cache: ResponseCache, change: dict[str, Any]) -> None:
+    options = {"scope": change.pop("scope", "a"), "fields": change.pop("fields", {"seed": 1})}
     meter = Meter()
     with serve(answering("one", "two")) as server:
         with client(server.url, meter, cache, fields={"seed": 1}) as openai_client:
             ask(openai_client)
-        with client(server.url, meter, cache, **shelf) as openai_client:
+        with client(server.url, meter, cache, **options) as openai_client:
             assert ask(openai_client, **change) == "two"
     assert meter.take() == Usage(calls=2, prompt_tokens=22, completion_tokens=10)
 
@@ -177,7 +177,7 @@ def test_requests_that_differ_in_what_is_drawn_anew_are_the_same(cache: Response
         second = IDS.findall(body["messages"][0]["content"])[1]
         return completion(json.dumps({"change": second, "to": "“Tee” \\ über"}))
 
-    with serve(script) as server, client(server.url, meter, cache, passing=IDS) as openai_client:
+    with serve(script) as server, client(server.url, meter, cache, volatile=IDS) as openai_client:
         first = ask(openai_client, "11111111: tea, 22222222: dog, 11111111 again")
         second = ask(openai_client, "33333333: tea, 44444444: dog, 33333333 again")
         swapped = ask(openai_client, "33333333: tea, 44444444: dog, 44444444 again")
@@ -210,8 +210,8 @@ async def test_the_asynchronous_transport_does_the_same(cache: ResponseCache) ->
     script = replies(failure(500), completion("fine", tokens=5, prompt_tokens=11, delay=0.02))
     with serve(script) as server:
         meter = Meter()
-        shelf = HttpCache(cache, "a", passing=IDS, fields={"seed": 4})
-        http: Any = httpx.AsyncClient(transport=AsyncMeteredTransport(meter, shelf, slots=asyncio.Semaphore(3)))
+        cached = HttpCache(cache, "a", volatile=IDS, fields={"seed": 4})
+        http: Any = httpx.AsyncClient(transport=AsyncMeteredTransport(meter, cached, slots=asyncio.Semaphore(3)))
         async with openai.AsyncOpenAI(base_url=server.url, api_key="none", max_retries=0, http_client=http) as asked:
             create: Any = asked.chat.completions.create
             with pytest.raises(openai.InternalServerError):
@@ -238,13 +238,13 @@ async def test_both_transports_share_their_answers(cache: ResponseCache) -> None
 
 
 @given(texts=st.lists(st.text(st.characters(codec="utf-8"), max_size=30), min_size=1, max_size=4), ids=st.integers(0, 3))
-def test_whatever_is_asked_comes_back_from_the_shelf(long_kept: ResponseCache, texts: list[str], ids: int) -> None:
+def test_whatever_is_asked_comes_back_from_the_cache(long_kept: ResponseCache, texts: list[str], ids: int) -> None:
     """Any text, with ids between, survives the masks."""
-    shelf = HttpCache(long_kept, "a", passing=IDS)
+    cached = HttpCache(long_kept, "a", volatile=IDS)
     drawn = [f"{number:08x}" for number in range(ids)]
     body = {"messages": [{"content": text + "|".join(drawn)} for text in texts]}
-    page = shelf.page(httpx.Request("POST", "http://x/v1/chat/completions", json=body))
+    entry = cached.entry(httpx.Request("POST", "http://x/v1/chat/completions", json=body))
     answer = json.dumps({"choices": [{"text": texts, "ids": drawn}]}, ensure_ascii=False).encode()
-    assert page is not None
-    page.keep(answer)
-    assert page.find() == answer
+    assert entry is not None
+    entry.keep(answer)
+    assert entry.find() == answer
