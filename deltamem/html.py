@@ -1,10 +1,14 @@
-"""Self-contained HTML pages: templates, style and inline SVG charts. Needs the extra ``report``."""
+"""Self-contained HTML pages: templates, style and inline SVG charts. Needs the extra ``report``.
+
+Templates extend ``base.html.j2`` (head, style, body) and import the macro ``charts`` from ``macros.html.j2``.
+"""
 
 from __future__ import annotations
 
 import io
 import json
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +17,9 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+
+from deltamem.errors import DeltaMemError
+from deltamem.runs import atomic_writer
 
 BLUE, GREEN, ORANGE, VIOLET, RED = "#3b82f6", "#16a34a", "#ea8a0c", "#a855f7", "#e5484d"
 """Colours that are readable on light and on dark."""
@@ -39,6 +46,14 @@ _STYLE = {
     "legend.frameon": False,
     "legend.fontsize": 9,
 }
+
+
+@dataclass(frozen=True, slots=True)
+class Chart:
+    """A chart and the line above it; the macro ``charts`` shows a list of them."""
+
+    title: str
+    svg: Markup
 
 
 def inline_svg(name: str, draw: Callable[[Axes], None], *, size: tuple[float, float] = (5.6, 3.1)) -> Markup:
@@ -71,10 +86,10 @@ def legend_below(axes: Axes, columns: int) -> None:
 def page_templates(folder: Path) -> Environment:
     """Open the HTML templates of a folder; everything that they fill in is escaped.
 
-    ``{% include "page.css" %}`` gives the style that all pages share, light and dark; the filter ``pretty`` writes JSON.
+    The filter ``pretty`` writes JSON.
 
     Args:
-        folder: Where the templates are.
+        folder: Where the templates are; those that all pages share are found too.
     """
     environment = Environment(
         loader=FileSystemLoader([folder, Path(__file__).parent]),
@@ -85,6 +100,24 @@ def page_templates(folder: Path) -> Environment:
     )
     environment.filters["pretty"] = _pretty
     return environment
+
+
+def render_page(template: Path, **values: Any) -> str:
+    """Fill in a template (see `page_templates`); the page needs nothing from outside."""
+    return page_templates(template.parent).get_template(template.name).render(**values)
+
+
+def write_page(path: Path, page: str) -> None:
+    """Write a page whole or not at all.
+
+    Raises:
+        DeltaMemError: If it cannot be written.
+    """
+    try:
+        with atomic_writer(path) as file:
+            file.write(page)
+    except OSError as error:
+        raise DeltaMemError(f"{path}: the report cannot be written: {error.strerror or error}") from error
 
 
 def _pretty(value: Any) -> str:

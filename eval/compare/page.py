@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,40 +12,67 @@ from markupsafe import Markup
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
-from deltamem.errors import DeltaMemError
-from deltamem.html import BLUE, GREEN, ORANGE, RED, VIOLET, inline_svg, legend_below, page_templates
-from deltamem.runs import atomic_writer
-from eval.compare.runs import Run, by_family, differences, load_runs, warnings_of
-from eval.compare.tables import (
-    Table,
-    cost_table,
-    difference_table,
-    judge_table,
-    paired_differences,
-    paper_tables,
-    probe_table,
-    score_table,
-)
+from deltamem.html import BLUE, GREEN, ORANGE, RED, VIOLET, Chart, inline_svg, legend_below, render_page, write_page
+from eval.compare.runs import FinishedRun, load_runs
+from eval.compare.tables import PARTS, compare
 from eval.records import AnswerRecord, Found, PassageRecord, PointRecord, QuestionRecord, Verdict
 from eval.summary import ALL, GOOD_LABELS
 
 _COLOURS = (BLUE, ORANGE, GREEN, VIOLET, RED)
 _HEADLINES = ("lenient", "accuracy", "correct_qa_ratio(all)", "set_f1", "recall@20", "recall@10", "recall@5", "mrr")
 _JUDGED = ("lenient", "strict", "accuracy", "correct_qa_ratio(all)", "strict_correct_qa_ratio(all)")
-_PARTS = ("ingest", "search", "answer", "judge")
 _SPREAD = 0.6
 """How far the points of one category lie apart, in categories."""
 
 
-@dataclass(frozen=True, slots=True)
-class Chart:
-    """A chart with the line above it."""
+def write_report(runs: Sequence[Path], out: Path) -> Path:
+    """Write ``report.html`` for finished runs.
 
-    title: str
-    svg: Markup
+    Args:
+        runs: Output folders, of any benchmarks.
+        out: The page; its folder must exist.
+
+    Returns:
+        Where the page is.
+
+    Raises:
+        DeltaMemError: If a folder is not that of a finished run, or the page cannot be written.
+    """
+    write_page(out, render(load_runs(runs)))
+    return out
 
 
-def charts(prefix: str, runs: Sequence[Run]) -> list[Chart]:
+def render(runs: Sequence[FinishedRun]) -> str:
+    """Render the page as one text without outside resources; everything that was read is escaped."""
+    folder = Path(__file__).parent
+    return render_page(
+        folder / "compare.html.j2",
+        names=[run.name for run in runs],
+        written=time.strftime("%Y-%m-%d %H:%M %Z"),
+        sections=[(section, charts(name, section.runs)) for name, section in compare(runs).items()],
+        facts=[(run, _facts(run)) for run in runs],
+        outcomes=OUTCOMES,
+        data=viewer_data(runs),
+        script=Markup((folder / "viewer.js").read_text(encoding="utf-8")),
+    )
+
+
+def _facts(run: FinishedRun) -> dict[str, Any]:
+    """What a run is and what it was made with."""
+    summary = run.summary
+    return {
+        "version": summary.version,
+        "mode": summary.mode,
+        "commit": summary.making.git_commit,
+        **{f"{part} model": name for part, name in summary.making.models.items()},
+        "protocol": summary.protocol,
+        "data": summary.data,
+        "failures": summary.failures.model_dump(),
+        "making": summary.making.model_dump(),
+    }
+
+
+def charts(prefix: str, runs: Sequence[FinishedRun]) -> list[Chart]:
     """All charts of one benchmark that there are numbers for.
 
     Args:
@@ -64,40 +90,41 @@ def charts(prefix: str, runs: Sequence[Run]) -> list[Chart]:
     metric = headline_metric(runs)
     if metric is not None:
         contexts = [run.summary.context_tokens for run in runs]
-        context = [None if tokens is None else tokens.mean for tokens in contexts]
-        ingest = [
-            sum(run.summary.cost.get("ingest", {}).get(name, 0) for name in ("prompt_tokens", "completion_tokens"))
-            for run in runs
-        ]
-        if any(context):
-            label = "context tokens by answer"
-            drawn.append(Chart(f"{metric} against {label}", _against(f"{prefix}-context", runs, metric, context, label)))
-        if any(ingest):
-            label = "tokens to take the sessions in"
-            drawn.append(Chart(f"{metric} against {label}", _against(f"{prefix}-ingest", runs, metric, ingest, label)))
-    if any(run.summary.latency.get(part) for run in runs for part in _PARTS):
+        ingest = [run.summary.cost.get("ingest", {}) for run in runs]
+        for name, label, costs in (
+            ("context", "context tokens by answer", [None if tokens is None else tokens.mean for tokens in contexts]),
+            (
+                "ingest",
+                "tokens to ingest the sessions",
+                [cost.get("prompt_tokens", 0) + cost.get("completion_tokens", 0) for cost in ingest],
+            ),
+        ):
+            if any(costs):
+                svg = _against(f"{prefix}-{name}", runs, metric, costs, label)
+                drawn.append(Chart(f"{metric} against {label}", svg))
+    if any(run.summary.latency.get(part) for run in runs for part in PARTS):
         drawn.append(Chart("Seconds a call: bar p50, line p95", _latency(f"{prefix}-latency", runs)))
     return drawn
 
 
-def headline_metric(runs: Sequence[Run]) -> str | None:
+def headline_metric(runs: Sequence[FinishedRun]) -> str | None:
     """The score that stands for a benchmark: the first of the usual ones that every run has."""
     return next((name for name in _HEADLINES if all(_overall(run, name) is not None for run in runs)), None)
 
 
-def _overall(run: Run, metric: str) -> float | None:
-    interval = run.summary.scores.get(metric, {}).get(ALL)
+def _overall(run: FinishedRun, metric: str) -> float | None:
+    interval = run.summary.score(metric, ALL)
     return None if interval is None else interval.estimate
 
 
-def _metrics_by_category(runs: Sequence[Run]) -> list[str]:
+def _metrics_by_category(runs: Sequence[FinishedRun]) -> list[str]:
     """Both judges, or the score of multiple choice; without any, one lexical score and one of retrieval."""
     there = [name for run in runs for name, scores in run.summary.scores.items() if _categories([run], name)]
     judged: list[str] = [name for name in _JUDGED if name in there]
     return judged or [name for name in dict.fromkeys(there) if name in (*_HEADLINES, "locomo_f1")][:2] or there[:1]
 
 
-def _categories(runs: Sequence[Run], metric: str) -> list[str]:
+def _categories(runs: Sequence[FinishedRun], metric: str) -> list[str]:
     """Categories, at least two, that some run has a score for."""
     names = dict.fromkeys(
         name
@@ -108,7 +135,7 @@ def _categories(runs: Sequence[Run], metric: str) -> list[str]:
     return list(names) if len(names) > 1 else []
 
 
-def _by_category(name: str, runs: Sequence[Run], metric: str) -> Markup:
+def _by_category(name: str, runs: Sequence[FinishedRun], metric: str) -> Markup:
     categories = _categories(runs, metric)
 
     def draw(axes: Axes) -> None:
@@ -141,7 +168,7 @@ def _by_category(name: str, runs: Sequence[Run], metric: str) -> Markup:
     return inline_svg(name, draw, size=(6.4, 3.6))
 
 
-def _cumulative(name: str, runs: Sequence[Run]) -> Markup:
+def _cumulative(name: str, runs: Sequence[FinishedRun]) -> Markup:
     def draw(axes: Axes) -> None:
         for number, run in enumerate(runs):
             points = run.summary.cumulative or []
@@ -158,7 +185,7 @@ def _cumulative(name: str, runs: Sequence[Run]) -> Markup:
     return inline_svg(name, draw)
 
 
-def _against(name: str, runs: Sequence[Run], metric: str, costs: Sequence[float | None], label: str) -> Markup:
+def _against(name: str, runs: Sequence[FinishedRun], metric: str, costs: Sequence[float | None], label: str) -> Markup:
     def draw(axes: Axes) -> None:
         for number, (run, cost) in enumerate(zip(runs, costs, strict=True)):
             score = _overall(run, metric)
@@ -172,17 +199,17 @@ def _against(name: str, runs: Sequence[Run], metric: str, costs: Sequence[float 
     return inline_svg(name, draw)
 
 
-def _latency(name: str, runs: Sequence[Run]) -> Markup:
+def _latency(name: str, runs: Sequence[FinishedRun]) -> Markup:
     def draw(axes: Axes) -> None:
         width = 0.8 / len(runs)
         for number, run in enumerate(runs):
-            spreads = [(place, spread) for place, part in enumerate(_PARTS) if (spread := run.summary.latency.get(part))]
+            spreads = [(place, spread) for place, part in enumerate(PARTS) if (spread := run.summary.latency.get(part))]
             places = [place + width * (number - (len(runs) - 1) / 2) for place, _ in spreads]
             heights = [spread.p50 for _, spread in spreads]
             axes.bar(places, heights, width * 0.9, color=_colour(number), label=_plain(run.name))
             for place, (_, spread) in zip(places, spreads, strict=True):
                 axes.plot([place, place], [spread.p50, spread.p95], color=_colour(number), linewidth=1.5)
-        axes.set_xticks(range(len(_PARTS)), _PARTS)
+        axes.set_xticks(range(len(PARTS)), PARTS)
         if any(spread and spread.p95 > 0 for run in runs for spread in run.summary.latency.values()):
             axes.set_yscale("log")  # which cannot show seconds that are all 0
         axes.set_ylabel("seconds")
@@ -217,23 +244,24 @@ POINTS_SHOWN = 5_000
 OUTCOMES = ("right", "wrong", "disagreement", "failed", "not judged")
 
 
-def viewer_data(runs: Sequence[Run]) -> Markup:
+def viewer_data(runs: Sequence[FinishedRun]) -> Markup:
     """The JSON text for a ``<script type="application/json">``; no text that was read can end the element."""
     text = json.dumps([_run(run) for run in runs], ensure_ascii=False, separators=(",", ":"))
     return Markup(text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029"))
 
 
-def _run(run: Run) -> dict[str, Any]:
+def _run(run: FinishedRun) -> dict[str, Any]:
     points = _points_shown(run.points)
     retrieved = [*(record.retrieved for record in run.questions), *(record.retrieved for record in points)]
     found = dict.fromkeys(one.passage for passages in retrieved for one in passages)
     passages = [run.passages[name] for name in found if name in run.passages]
     numbers = {record.id: number for number, record in enumerate(passages)}
     length = text_length(passages)
+    judges = dict.fromkeys(judge for record in run.questions for answer in record.answers for judge in answer.verdicts)
     return {
         "name": run.name,
         "system": run.summary.system,
-        "judges": list(_judges(run)),
+        "judges": list(judges),
         "cut": length,
         "points": [len(points), len(run.points)],
         "passages": [_passage(record, length) for record in passages],
@@ -353,106 +381,5 @@ def _points_shown(points: Sequence[PointRecord]) -> list[PointRecord]:
     return sorted(points, key=lambda record: order[point_outcome(record)])[:POINTS_SHOWN]
 
 
-def _judges(run: Run) -> dict[str, None]:
-    return dict.fromkeys(judge for record in run.questions for answer in record.answers for judge in answer.verdicts)
-
-
 def _without_empty(item: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in item.items() if value not in (None, "", [], (), {})}
-
-
-@dataclass(frozen=True, slots=True)
-class Section:
-    """One benchmark on the page.
-
-    Attributes:
-        title: Its name.
-        runs: Its runs.
-        warnings: Where their conditions differ.
-        gaps: What they lack.
-        papers: Tables in the layout of the papers.
-        tables: The others.
-        charts: Charts.
-    """
-
-    title: str
-    runs: list[Run]
-    warnings: list[str]
-    gaps: list[str]
-    papers: list[Table]
-    tables: list[Table]
-    charts: list[Chart]
-
-
-def write_report(runs: Sequence[Path], out: Path) -> Path:
-    """Write ``report.html`` for finished runs.
-
-    Args:
-        runs: Output folders, of any benchmarks.
-        out: The page; its folder must exist.
-
-    Returns:
-        Where the page is.
-
-    Raises:
-        DeltaMemError: If a folder is not that of a finished run, or the page cannot be written.
-    """
-    page = render(load_runs(runs))
-    try:
-        with atomic_writer(out) as file:
-            file.write(page)
-    except OSError as error:
-        raise DeltaMemError(f"{out}: the report cannot be written: {error.strerror or error}") from error
-    return out
-
-
-def render(runs: Sequence[Run]) -> str:
-    """Render the page as one text without outside resources; everything that was read is escaped."""
-    folder = Path(__file__).parent
-    return (
-        page_templates(folder)
-        .get_template("page.html.j2")
-        .render(
-            names=[run.name for run in runs],
-            written=time.strftime("%Y-%m-%d %H:%M %Z"),
-            sections=[_section(name, group) for name, group in by_family(runs).items()],
-            facts=[(run, _facts(run)) for run in runs],
-            outcomes=OUTCOMES,
-            data=viewer_data(runs),
-            script=Markup((folder / "viewer.js").read_text(encoding="utf-8")),
-        )
-    )
-
-
-def _section(name: str, runs: list[Run]) -> Section:
-    tables = [
-        judge_table(runs),
-        score_table(runs),
-        difference_table(paired_differences(runs)),
-        cost_table(runs),
-        probe_table(runs),
-    ]
-    return Section(
-        title=runs[0].summary.benchmark,
-        runs=runs,
-        warnings=differences(runs),
-        gaps=[note for run in runs for note in warnings_of(run)],
-        papers=paper_tables(runs),
-        tables=[table for table in tables if table.rows],
-        charts=charts(name, runs),
-    )
-
-
-def _facts(run: Run) -> dict[str, Any]:
-    """What a run is and what it was made with."""
-    summary = run.summary
-    return {
-        "version": summary.version,
-        "mode": summary.mode,
-        "commit": summary.making.git_commit,
-        **{f"{part} model": name for part, name in summary.making.models.items()},
-        "protocol": summary.protocol,
-        "data": summary.data,
-        "failures": summary.failures.model_dump(),
-        "making": summary.making.model_dump(),
-    }

@@ -1,4 +1,4 @@
-"""Finished runs and published rows as they are compared: loading, warnings where conditions differ."""
+"""Finished runs and published rows: loading them, and warnings about what makes runs hard to compare."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ FAMILIES = ("locomo", "halumem", "personamem")
 Record = TypeVar("Record", bound=BaseModel)
 
 
-class _Part(BaseModel):
+class _SummaryPart(BaseModel):
     model_config = ConfigDict(extra="allow")
 
 
-class QuestionCounts(_Part):
+class QuestionCounts(_SummaryPart):
     """How many questions the file has, and what became of them."""
 
     total: int
@@ -38,20 +38,20 @@ class QuestionCounts(_Part):
     by_category: dict[str, int]
 
 
-class Spread(_Part):
-    """Quantiles of seconds."""
+class Quantiles(_SummaryPart):
+    """Of seconds, or of tokens."""
 
     p50: float
     p95: float
 
 
-class ContextTokens(Spread):
+class ContextTokens(Quantiles):
     """Estimated tokens of what answerers were shown."""
 
     mean: float
 
 
-class Failures(_Part):
+class Failures(_SummaryPart):
     """What broke."""
 
     count: int
@@ -59,8 +59,8 @@ class Failures(_Part):
     first: list[str]
 
 
-class Making(_Part):
-    """What the numbers were made with."""
+class Provenance(_SummaryPart):
+    """What the numbers were made with; the key ``making`` of the summary."""
 
     git_commit: str | None
     config: dict[str, Any]
@@ -68,13 +68,8 @@ class Making(_Part):
     models: dict[str, str | None]
 
 
-class Summary(_Part):
-    """``summary.json`` of a benchmark; see `eval.summary.build_summary`. Keys of one benchmark are kept as they are.
-
-    Attributes:
-        ceiling: Share of gold answers that an audit found right, by category; LoCoMo alone.
-        cumulative: Cumulative accuracy by session; HaluMem alone.
-    """
+class Summary(_SummaryPart):
+    """``summary.json`` of a benchmark; see `eval.summary.build_summary`. Keys of one benchmark are kept as they are."""
 
     benchmark: str
     version: str
@@ -83,7 +78,7 @@ class Summary(_Part):
     questions: QuestionCounts
     scores: dict[str, dict[str, Interval | None]]
     cost: dict[str, dict[str, float]]
-    latency: dict[str, Spread | None]
+    latency: dict[str, Quantiles | None]
     context_tokens: ContextTokens | None
     memories: dict[str, Any] | None
     queries_per_memory: float | None
@@ -92,36 +87,49 @@ class Summary(_Part):
     probes: list[dict[str, Any]]
     protocol: dict[str, Any]
     data: dict[str, Any]
-    making: Making
+    making: Provenance
     seconds: dict[str, float]
     ceiling: dict[str, float] | None = None
+    """LoCoMo alone: share of gold answers that an audit found right, by category."""
     cumulative: list[dict[str, float]] | None = None
+    """HaluMem alone: accuracy of all questions up to a session."""
+
+    def score(self, metric: str, group: str) -> Interval | None:
+        """A score of a category or of ``all``; None if the run has none."""
+        return self.scores.get(metric, {}).get(group)
+
+    def setting(self, key: str) -> Any:
+        """A value of the configuration by its key with dots; None if there is none."""
+        return setting(self.making.config, key)
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
-    """One run.
-
-    Attributes:
-        name: Short, unique among the runs that are compared.
-        folder: Where it lies.
-        summary: Its summary.
-        questions: Its questions, in the order of the run.
-        passages: What was found for them, by id.
-        points: Memory points and extracted memories; HaluMem alone.
-    """
+class FinishedRun:
+    """The output folder of a benchmark."""
 
     name: str
+    """Short, unique among the runs that are compared."""
     folder: Path
     summary: Summary
     questions: list[QuestionRecord]
+    """In the order of the run."""
     passages: dict[str, PassageRecord]
+    """What was found for the questions, by id."""
     points: list[PointRecord]
+    """Memory points and extracted memories; HaluMem alone."""
 
     @property
     def family(self) -> str:
         """The benchmark without its variant, as its command is called."""
         return family(self.summary.benchmark)
+
+
+def setting(config: Mapping[str, Any], key: str) -> Any:
+    """The value of a key with dots; None if there is none."""
+    value: Any = config
+    for part in key.split("."):
+        value = value.get(part) if isinstance(value, Mapping) else None
+    return value
 
 
 def family(benchmark: str) -> str:
@@ -130,7 +138,7 @@ def family(benchmark: str) -> str:
     return next((name for name in FAMILIES if name in lower), lower)
 
 
-def load_runs(folders: Sequence[Path]) -> list[Run]:
+def load_runs(folders: Sequence[Path]) -> list[FinishedRun]:
     """Read runs.
 
     Args:
@@ -146,7 +154,7 @@ def load_runs(folders: Sequence[Path]) -> list[Run]:
     return [_load(folder, name) for folder, name in zip(distinct, _names(distinct), strict=True)]
 
 
-def _load(folder: Path, name: str) -> Run:
+def _load(folder: Path, name: str) -> FinishedRun:
     path = folder / SUMMARY_FILE
     if not path.is_file():
         raise DeltaMemError(f"{folder} holds no {SUMMARY_FILE}: not the folder of a benchmark run, or not finished")
@@ -156,7 +164,7 @@ def _load(folder: Path, name: str) -> Run:
         raise DeltaMemError(f"{path}: not the summary of a benchmark run: {first_error(error)}") from error
     if not (folder / "questions.jsonl").is_file():
         raise DeltaMemError(f"{folder} holds no questions.jsonl")
-    return Run(
+    return FinishedRun(
         name,
         folder,
         summary,
@@ -180,34 +188,30 @@ def _names(folders: Sequence[Path]) -> list[str]:
     return [str(number) for number in range(1, len(folders) + 1)]
 
 
-def by_family(runs: Sequence[Run]) -> dict[str, list[Run]]:
+def by_family(runs: Sequence[FinishedRun]) -> dict[str, list[FinishedRun]]:
     """Runs by benchmark, in the order in which benchmarks first occur."""
-    groups: dict[str, list[Run]] = {}
+    groups: dict[str, list[FinishedRun]] = {}
     for run in runs:
         groups.setdefault(run.family, []).append(run)
     return groups
 
 
 class PublishedTable(StrictModel):
-    """Rows of one source.
-
-    Attributes:
-        table: The layout that they belong to.
-        source: Where they were printed.
-        note: Conditions that differ from ours.
-        columns: ``<group>/<measure>`` of each value.
-        rows: Values by name of the system, in percent, or counts; None where nothing is given.
-        doubts: What does not add up, by row.
-        page_only: Whether the terminal leaves them out.
-    """
+    """Rows of one source."""
 
     table: str
+    """The layout that they belong to, see `eval.compare.tables.LAYOUTS`."""
     source: str
     note: str = ""
+    """Conditions that differ from ours."""
     columns: list[str]
+    """``<group>/<measure>`` of each value."""
     rows: dict[str, list[float | None]]
-    doubts: dict[str, str] = Field(default={})
+    """Values by name of the system, in percent, or counts; None where nothing is given."""
+    doubts: dict[str, str] = Field(default_factory=dict)
+    """What does not add up, by row."""
     page_only: bool = False
+    """Whether the terminal leaves them out."""
 
     @model_validator(mode="after")
     def _fits(self) -> PublishedTable:
@@ -221,16 +225,7 @@ class PublishedTable(StrictModel):
 
 @dataclass(frozen=True, slots=True)
 class PublishedRow:
-    """One published row.
-
-    Attributes:
-        system: As its source calls it.
-        source: Where it was printed.
-        note: Conditions that differ from ours.
-        doubt: What does not add up in it; empty if nothing.
-        values: By ``<group>/<measure>``.
-        page_only: Whether the terminal leaves it out.
-    """
+    """One row of a `PublishedTable`; `values` by ``<group>/<measure>``."""
 
     system: str
     source: str
@@ -286,7 +281,7 @@ _OF_THE_SYSTEM = ("stores_per_conversation", "k_each_store", "point_found_by")
 """Keys of the protocol that follow from what kind of system is measured."""
 
 
-def differences(runs: Sequence[Run]) -> list[str]:
+def differences(runs: Sequence[FinishedRun]) -> list[str]:
     """Where runs of one benchmark differ in something that decides their scores, other than the memory system.
 
     Args:
@@ -310,7 +305,7 @@ def differences(runs: Sequence[Run]) -> list[str]:
     return notes
 
 
-def _conditions(run: Run) -> Iterator[tuple[str, Any]]:
+def _conditions(run: FinishedRun) -> Iterator[tuple[str, Any]]:
     summary = run.summary
     yield "benchmark", summary.benchmark
     yield "data sha256", summary.data.get("sha256")
@@ -326,10 +321,7 @@ def _conditions(run: Run) -> Iterator[tuple[str, Any]]:
     for name, value in summary.making.prompt_hashes.items():
         yield f"prompt {name}", value
     for key in _CONFIG_KEYS:
-        setting: Any = summary.making.config
-        for part in key.split("."):
-            setting = setting.get(part) if isinstance(setting, dict) else None
-        yield key, setting
+        yield key, summary.setting(key)
 
 
 def _shown(value: object) -> str:
@@ -337,42 +329,35 @@ def _shown(value: object) -> str:
     return text[:12] if len(text) == 64 and text.isalnum() else text
 
 
-def warnings_of(run: Run) -> list[str]:
+def warnings_of(run: FinishedRun) -> list[str]:
     """What is missing in a run, so that its scores are not those of the whole benchmark."""
-    summary, notes = run.summary, []
-    counts = summary.questions
+    return [f"{run.name}: {sentence}" for sentence in _warnings(run)]
+
+
+def _warnings(run: FinishedRun) -> Iterator[str]:
+    summary, counts = run.summary, run.summary.questions
     recorded = sum(counts.by_category.values())
     if recorded < counts.total:
-        notes.append(f"{run.name}: {recorded:,} of {counts.total:,} questions were chosen")
+        yield f"{recorded:,} of {counts.total:,} questions were chosen"
     if recorded < len(run.questions):
-        notes.append(
-            f"{run.name}: the folder holds {len(run.questions):,} questions, the scores are of {recorded:,}: "
-            "an earlier call asked more"
+        yield (
+            f"the folder holds {len(run.questions):,} questions, the scores are of {recorded:,}: an earlier call asked more"
         )
     if summary.mode == "offline":
-        notes.append(
-            f"{run.name}: offline, no model answered; lexical scores are those of the answerer that copies a sentence"
-        )
+        yield "offline, no model answered; lexical scores are those of the answerer that copies a sentence"
     if summary.failures.count:
         stages = ", ".join(f"{count:,} {stage}" for stage, count in summary.failures.by_stage.items())
         counted = ", except in the scores named (all)" if run.family == "halumem" else ""
-        notes.append(
-            f"{run.name}: {summary.failures.count:,} failures ({stages}); answers and verdicts that are missing are left "
-            f"out of the scores, not counted as 0{counted}"
+        yield (
+            f"{summary.failures.count:,} failures ({stages}); answers and verdicts that are missing are left out of the "
+            f"scores, not counted as 0{counted}"
         )
-    if summary.sessions.get("unreadable"):
-        notes.append(f"{run.name}: {summary.sessions['unreadable']:,} sessions could not be understood by the system")
-    if summary.sessions.get("late"):
-        notes.append(f"{run.name}: {summary.sessions['late']:,} sessions were taken in after later ones")
+    if unreadable := summary.sessions.get("unreadable"):
+        yield f"{unreadable:,} sessions could not be understood by the system"
+    if late := summary.sessions.get("late"):
+        yield f"{late:,} sessions were ingested after later ones"
     answered = [record for record in run.questions if record.answers]
-    cut = sum(record.shown < len(record.retrieved) for record in answered)
-    if cut:
-        notes.append(
-            f"{run.name}: at {cut:,} of {len(answered):,} questions the budget of context tokens left out passages that "
-            "were found"
-        )
+    if cut := sum(record.shown < len(record.retrieved) for record in answered):
+        yield (f"at {cut:,} of {len(answered):,} questions the budget of context tokens left out passages that were found")
     if lost := summary.cost.get("ingest", {}).get("sessions_lost"):
-        notes.append(
-            f"{run.name}: what {lost:,.0f} sessions cost is not known, because the run was killed before it was noted"
-        )
-    return notes
+        yield f"what {lost:,.0f} sessions cost is not known, because the run was killed before it was noted"

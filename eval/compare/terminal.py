@@ -9,53 +9,32 @@ from rich.markup import escape
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from eval.compare.runs import Run, by_family, differences, warnings_of
-from eval.compare.tables import (
-    Cell,
-    Row,
-    Table,
-    cost_table,
-    difference_table,
-    judge_table,
-    paired_differences,
-    paper_tables,
-    probe_table,
-    score_table,
-)
+from eval.compare.runs import FinishedRun
+from eval.compare.tables import Cell, Row, Table, compare
 
 _STYLES = {"ours": "bold", "missing": "yellow", "published": "dim"}
 _WIDE = 8
 """Tables with more columns than this show no intervals; the page does."""
 
 
-def print_comparison(runs: Sequence[Run], console: Console) -> None:
+def print_comparison(runs: Sequence[FinishedRun], console: Console) -> None:
     """Print runs, benchmark by benchmark: warnings, the papers' tables, all scores, differences, cost, judges.
 
     Args:
         runs: Finished runs, of any benchmarks.
         console: Where to.
     """
-    for group in by_family(runs).values():
-        console.rule(Text(group[0].summary.benchmark))
-        for run in group:
+    for section in compare(runs).values():
+        console.rule(Text(section.title))
+        for run in section.runs:
             console.print(Text(f"{run.name}: {run.summary.system}, {run.summary.mode}, {run.summary.version}"))
-        warnings = differences(group)
-        if warnings:
+        if section.differences:
             console.print(Text("These runs were not made under the same conditions:", style="bold yellow"))
-        for sentence in [*warnings, *(note for run in group for note in warnings_of(run))]:
+        for sentence in [*section.differences, *section.warnings]:
             console.print(Text(f"  {sentence}", style="yellow"))
-        paper = paper_tables(group)
-        for table in (
-            *paper,
-            judge_table(group),
-            score_table(group),
-            difference_table(paired_differences(group)),
-            cost_table(group),
-            probe_table(group),
-        ):
-            if table.rows:
-                console.print(rich_table(table))
-        for sentence in _remarks(paper):
+        for table in [*section.papers, *section.tables]:
+            console.print(rich_table(table))
+        for sentence in _remarks(section.papers):
             console.print(Text(sentence, style="dim"))
 
 

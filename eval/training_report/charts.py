@@ -12,7 +12,7 @@ from markupsafe import Markup
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
-from deltamem.html import BLUE, GREEN, ORANGE, RED, VIOLET, inline_svg, legend_below
+from deltamem.html import BLUE, GREEN, ORANGE, RED, VIOLET, Chart, inline_svg, legend_below
 
 SMOOTHED_FROM = 20
 """Curves with at least this many points are shown as a running mean over the faint points."""
@@ -123,14 +123,6 @@ GREY, TEAL = "#64748b", "#0d9488"
 _VIOLATIONS = "count/violations/"
 _SHARE = (-0.02, 1.02)
 _AMOUNT = (0.0, None)
-
-
-@dataclass(frozen=True, slots=True)
-class Chart:
-    """A chart and the sentence under it."""
-
-    title: str
-    svg: Markup
 
 
 @dataclass(frozen=True, slots=True)

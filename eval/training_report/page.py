@@ -7,9 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from deltamem.errors import DeltaMemError
-from deltamem.html import page_templates
-from deltamem.runs import atomic_writer
+from deltamem.html import render_page, write_page
 from eval.training_report.charts import machine_charts, training_charts, warm_start_charts
 from eval.training_report.data import SHOWN_EVALUATION, RunInputs, comparison, read_run
 from eval.training_report.trajectories import choose, histories, view
@@ -29,37 +27,29 @@ def write_report(run: Path, *, out: Path | None = None, trajectories: int = 12) 
     Raises:
         DeltaMemError: If the folder does not exist or the page cannot be written.
     """
-    page = render(read_run(run), trajectories=trajectories)
     target = out if out is not None else run / "report.html"
-    try:
-        with atomic_writer(target) as file:
-            file.write(page)
-    except OSError as error:
-        raise DeltaMemError(f"{target}: the report cannot be written: {error.strerror or error}") from error
+    write_page(target, render(read_run(run), trajectories=trajectories))
     return target
 
 
 def render(inputs: RunInputs, *, trajectories: int) -> str:
     """Render the page as one HTML text without outside resources; everything that was read is escaped."""
-    return (
-        page_templates(Path(__file__).parent)
-        .get_template("report.html.j2")
-        .render(
-            name=inputs.name,
-            facts=_facts(inputs),
-            written=time.strftime("%Y-%m-%d %H:%M %Z"),
-            missing=inputs.missing,
-            training=training_charts(inputs.metrics),
-            machine=machine_charts(inputs.metrics),
-            warm_start=warm_start_charts(inputs.warm_start),
-            rows=comparison(inputs.summaries),
-            summaries=inputs.summaries,
-            shown=[view(record, reason) for reason, record in choose(inputs.trajectories, trajectories)],
-            histories=histories(inputs.validation, trajectories),
-            evaluated=len(inputs.trajectories),
-            shown_evaluation=SHOWN_EVALUATION,
-            details=_details(inputs),
-        )
+    return render_page(
+        Path(__file__).parent / "report.html.j2",
+        name=inputs.name,
+        facts=_facts(inputs),
+        written=time.strftime("%Y-%m-%d %H:%M %Z"),
+        missing=inputs.missing,
+        training=training_charts(inputs.metrics),
+        machine=machine_charts(inputs.metrics),
+        warm_start=warm_start_charts(inputs.warm_start),
+        rows=comparison(inputs.summaries),
+        summaries=inputs.summaries,
+        shown=[view(record, reason) for reason, record in choose(inputs.trajectories, trajectories)],
+        histories=histories(inputs.validation, trajectories),
+        evaluated=len(inputs.trajectories),
+        shown_evaluation=SHOWN_EVALUATION,
+        details=_details(inputs),
     )
 
 

@@ -62,7 +62,7 @@ def test_a_bad_folder_is_one_sentence(
     content = json.loads(summary.read_text(encoding="utf-8"))
     for key in ("scores", "cost", "failures"):
         summary.write_text(json.dumps({name: value for name, value in content.items() if name != key}), encoding="utf-8")
-        assert f"key '{key}'" in refused(monkeypatch, capsys, "compare", folder)
+        assert f"run: {key}: " in refused(monkeypatch, capsys, "compare", folder)
     for text in ("", "[]", '{"benchmark": ', "\x00"):
         summary.write_text(text, encoding="utf-8")
         assert "not the summary of a benchmark run" in refused(monkeypatch, capsys, "compare", folder)

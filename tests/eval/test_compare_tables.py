@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from compare_cases import ORDER, ingest, question, write_run
 
-from eval.compare.runs import Run, differences, family, load_runs, warnings_of
+from eval.compare.runs import FinishedRun, differences, family, load_runs, warnings_of
 from eval.compare.tables import (
     Row,
     Table,
@@ -44,7 +44,7 @@ def cell(table: Table, row: Row, key: str) -> str:
 
 
 @pytest.fixture
-def runs(tmp_path: Path) -> list[Run]:
+def runs(tmp_path: Path) -> list[FinishedRun]:
     ours = write_run(
         tmp_path / "ours",
         questions(set(range(20))),
@@ -57,7 +57,7 @@ def runs(tmp_path: Path) -> list[Run]:
     return load_runs([ours, naive])
 
 
-def test_table_1_has_our_rows_then_what_was_not_run_then_published_rows(runs: list[Run]) -> None:
+def test_table_1_has_our_rows_then_what_was_not_run_then_published_rows(runs: list[FinishedRun]) -> None:
     table = paper_tables(runs)[0]
     kinds = [row.kind for row in table.rows]
     assert kinds == sorted(kinds, key=["ours", "missing", "published"].index), "published rows are never among ours"
@@ -101,7 +101,7 @@ def test_the_command_for_a_baseline_names_the_conditions_that_are_not_the_usual_
     )
 
 
-def test_abstention_and_queries_by_memory_have_tables_of_their_own(runs: list[Run]) -> None:
+def test_abstention_and_queries_by_memory_have_tables_of_their_own(runs: list[FinishedRun]) -> None:
     _, abstention, queries = paper_tables(runs)
     assert cell(abstention, abstention.rows[0], "adversarial/abstention") == "50.00"
     assert cell(queries, queries.rows[0], "all/queries_per_memory") == "0.50"
@@ -109,7 +109,7 @@ def test_abstention_and_queries_by_memory_have_tables_of_their_own(runs: list[Ru
     assert cell(queries, naive, "all/queries_per_memory") == "", "it writes no memories"
 
 
-def test_judges_stand_side_by_side(runs: list[Run]) -> None:
+def test_judges_stand_side_by_side(runs: list[FinishedRun]) -> None:
     table = judge_table(runs)
     assert [(column.title, column.heading) for column in table.columns] == [
         ("ours", "lenient"),
@@ -121,13 +121,13 @@ def test_judges_stand_side_by_side(runs: list[Run]) -> None:
     assert [shown.text for shown in overall.cells if shown is not None] == ["100.00", "50.00", "50.00", "25.00"]
 
 
-def test_all_scores_of_all_runs(runs: list[Run]) -> None:
+def test_all_scores_of_all_runs(runs: list[FinishedRun]) -> None:
     table = score_table(runs)
     assert {(row.label, row.detail) for row in table.rows} >= {("recall@5", "naive"), ("abstention", "ours")}
     assert [column.title for column in table.columns][:2] == ["single-hop 4", "multi-hop 4"]
 
 
-def test_cost_and_probes(runs: list[Run]) -> None:
+def test_cost_and_probes(runs: list[FinishedRun]) -> None:
     rows = {row.label: [shown and shown.text for shown in row.cells] for row in cost_table(runs).rows}
     assert rows["ingest: tokens read"] == ["900", "300"]
     assert rows["ingest: calls"] == ["6", "2"]
@@ -143,16 +143,16 @@ def test_cost_and_probes(runs: list[Run]) -> None:
     assert reject.cells == (None, None)
 
 
-def test_paired_difference_by_hand(runs: list[Run]) -> None:
+def test_paired_difference_by_hand(runs: list[FinishedRun]) -> None:
     found = {one.metric: one for one in paired_differences(runs)}
     lenient = found["lenient"]
     assert (lenient.first, lenient.second) == ("ours", "naive")
     assert lenient.interval.estimate == pytest.approx(0.5)
     assert lenient.interval.count == 16, "category 5 is not part of it"
-    assert lenient.apart
+    assert lenient.significant
     assert found["abstention"].interval.count == 4
     assert found["set_f1"].interval.estimate == 0
-    assert not found["set_f1"].apart
+    assert not found["set_f1"].significant
     assert found["recall@5"].interval.estimate == 0
     assert found["recall@5"].interval.count == 16
 
@@ -164,7 +164,7 @@ def test_a_failed_verdict_in_either_run_leaves_the_question_out_of_the_differenc
     found = {one.metric: one for one in paired_differences(loaded)}
     assert found["lenient"].interval.count == 1
     assert found["lenient"].interval.estimate == 1.0
-    assert not found["lenient"].apart, "one group has no interval"
+    assert not found["lenient"].significant, "one group has no interval"
 
 
 def test_runs_on_other_data_are_not_paired(tmp_path: Path) -> None:
@@ -229,7 +229,7 @@ def test_a_kind_that_is_said_and_one_that_is_meant_are_the_same(tmp_path: Path) 
     assert differences(load_runs([one, two, three])) == []
 
 
-def test_one_run_differs_from_nothing(runs: list[Run]) -> None:
+def test_one_run_differs_from_nothing(runs: list[FinishedRun]) -> None:
     assert differences(runs[:1]) == []
     assert paired_differences(runs[:1]) == []
 
