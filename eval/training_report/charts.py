@@ -5,10 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
-from markupsafe import Markup
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
@@ -20,63 +19,43 @@ SMOOTHED_FROM = 20
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """One line of a chart.
-
-    Attributes:
-        label: Its entry in the legend.
-        x: Steps.
-        y: Values, as many as steps.
-        colour: Any CSS hex colour that is readable on light and on dark.
-        style: ``measured`` curves are seldom and exact and get markers; ``running`` ones are noisy and get smoothed;
-            ``target`` ones are where another curve should go, dotted.
-    """
+    """One line of a chart over the training step."""
 
     label: str
+    """Its entry in the legend."""
     x: Sequence[float]
     y: Sequence[float]
     colour: str
     style: Literal["running", "measured", "target"] = "running"
+    """``measured`` curves are rare and exact and get markers; ``running`` ones are noisy and get smoothed; ``target`` ones
+    are where another curve should go, dotted."""
 
 
 def line_chart(
-    name: str, curves: Sequence[Curve], *, y_label: str, y_range: tuple[float, float | None] | None = None
-) -> Markup:
-    """Draw curves over the training step.
+    title: str, name: str, curves: Sequence[Curve], y_label: str, y_range: tuple[float, float | None] | None = None
+) -> Chart:
+    """Draw curves.
 
     Args:
-        name: Unique on the page; keeps the ids inside the SVGs apart.
+        title: Above the chart.
+        name: Unique on the page.
         curves: What to draw.
         y_label: Title of the vertical axis.
         y_range: Its limits; chosen by the data where None.
-
-    Returns:
-        An ``<svg>`` element.
     """
 
     def draw(axes: Axes) -> None:
         for curve in curves:
             _draw(axes, curve)
-        axes.set_xlabel("step")
-        axes.set_ylabel(y_label)
         if y_range is not None:
             axes.set_ylim(*y_range)
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-        legend_below(axes, 2)
+        _finish(axes, y_label, columns=2)
 
-    return inline_svg(name, draw)
+    return Chart(title, inline_svg(name, draw))
 
 
-def stacked_chart(name: str, layers: Sequence[Curve], *, y_label: str) -> Markup:
-    """Draw layers on top of each other over the training step.
-
-    Args:
-        name: Unique on the page.
-        layers: From the bottom up, all over the same steps.
-        y_label: Title of the vertical axis.
-
-    Returns:
-        An ``<svg>`` element.
-    """
+def stacked_chart(title: str, name: str, layers: Sequence[Curve], y_label: str) -> Chart:
+    """Draw layers on top of each other, from the bottom up; all over the same steps."""
 
     def draw(axes: Axes) -> None:
         axes.stackplot(
@@ -87,27 +66,30 @@ def stacked_chart(name: str, layers: Sequence[Curve], *, y_label: str) -> Markup
             step="mid",
             linewidth=0,
         )
-        axes.set_xlabel("step")
-        axes.set_ylabel(y_label)
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-        legend_below(axes, 3)
+        _finish(axes, y_label, columns=3)
 
-    return inline_svg(name, draw)
+    return Chart(title, inline_svg(name, draw))
+
+
+def _finish(axes: Axes, y_label: str, columns: int) -> None:
+    axes.set_xlabel("step")
+    axes.set_ylabel(y_label)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    legend_below(axes, columns)
 
 
 def _draw(axes: Axes, curve: Curve) -> None:
+    smoothed = len(curve.y) >= SMOOTHED_FROM
     if curve.style == "target":
-        values = running_mean(curve.y) if len(curve.y) >= SMOOTHED_FROM else curve.y
+        values = running_mean(curve.y) if smoothed else curve.y
         axes.plot(curve.x, values, ":", color=curve.colour, linewidth=1.4, label=curve.label)
-        return
-    if curve.style == "measured":
+    elif curve.style == "measured":
         axes.plot(curve.x, curve.y, "o--", color=curve.colour, markersize=4, linewidth=1.3, label=curve.label)
-        return
-    if len(curve.y) < SMOOTHED_FROM:
+    elif smoothed:
+        axes.plot(curve.x, curve.y, color=curve.colour, linewidth=0.8, alpha=0.3)
+        axes.plot(curve.x, running_mean(curve.y), color=curve.colour, linewidth=1.8, label=curve.label)
+    else:
         axes.plot(curve.x, curve.y, color=curve.colour, linewidth=1.6, marker=".", label=curve.label)
-        return
-    axes.plot(curve.x, curve.y, color=curve.colour, linewidth=0.8, alpha=0.3)
-    axes.plot(curve.x, running_mean(curve.y), color=curve.colour, linewidth=1.8, label=curve.label)
 
 
 def running_mean(values: Sequence[float]) -> list[float]:
@@ -125,18 +107,8 @@ _SHARE = (-0.02, 1.02)
 _AMOUNT = (0.0, None)
 
 
-@dataclass(frozen=True, slots=True)
-class _Plan:
-    """A chart of metrics that training and held-out sessions have in common.
-
-    Attributes:
-        name: Unique on the page.
-        title: Above the chart.
-        y_label: Of the vertical axis.
-        colours: Metric, without its prefix, to colour.
-        share: Whether the values are between 0 and 1.
-        prefixes: Where the metrics are looked for.
-    """
+class _Plan(NamedTuple):
+    """A chart of metrics; without `prefixes` the metrics are named in full."""
 
     name: str
     title: str
@@ -144,6 +116,16 @@ class _Plan:
     colours: Mapping[str, str]
     share: bool = True
     prefixes: tuple[str, ...] = (TRAIN, HELDOUT)
+
+    def charts(self, metrics: Sequence[Record]) -> Iterator[Chart]:
+        curves = []
+        for metric, colour in self.colours.items():
+            for prefix in self.prefixes or ("",):
+                where = "" if len(self.prefixes) < 2 else ", held out" if prefix == HELDOUT else ", training"
+                label = _words(metric if self.prefixes else metric.split("/", 1)[1])
+                curves += _curve(metrics, prefix + metric, label + where, colour, measured=prefix == HELDOUT)
+        if curves:
+            yield line_chart(self.title, self.name, curves, self.y_label, _SHARE if self.share else _AMOUNT)
 
 
 _POLICY = (
@@ -194,6 +176,7 @@ _MACHINE = (
             "train/tool_tokens": GREY,
         },
         share=False,
+        prefixes=(),
     ),
     _Plan(
         "rollout-time",
@@ -205,9 +188,10 @@ _MACHINE = (
             "seconds/rollout_reward_mean": ORANGE,
         },
         share=False,
+        prefixes=(),
     ),
-    _Plan("speed", "Speed", "tokens/s on each GPU", {"speed/tokens_per_second_per_gpu": BLUE}, share=False),
-    _Plan("mfu", "Model FLOP/s utilisation of the update", "share", {"speed/mfu": VIOLET}, share=False),
+    _Plan("speed", "Speed", "tokens/s on each GPU", {"speed/tokens_per_second_per_gpu": BLUE}, share=False, prefixes=()),
+    _Plan("mfu", "Model FLOP/s utilisation of the update", "share", {"speed/mfu": VIOLET}, share=False, prefixes=()),
     _Plan(
         "memory",
         "Memory",
@@ -219,10 +203,14 @@ _MACHINE = (
             "memory/gpu_reserved_gb": ORANGE,
         },
         share=False,
+        prefixes=(),
     ),
 )
-_OPERATIONS = {"ADD": ("adds", "target_adds", BLUE), "UPDATE": ("updates", "due_updates", GREEN)}
-_OPERATIONS |= {"NONE": ("nones", "due_nones", VIOLET)}
+_OPERATIONS = {
+    "ADD": ("adds", "target_adds", BLUE),
+    "UPDATE": ("updates", "due_updates", GREEN),
+    "NONE": ("nones", "due_nones", VIOLET),
+}
 _PHASES = {
     "gen": ("rollouts", BLUE),
     "old_log_prob": ("log-probs", VIOLET),
@@ -235,26 +223,20 @@ _PHASES = {
 
 def training_charts(metrics: Sequence[Record]) -> list[Chart]:
     """Draw what is known of the policy; a metric without values is left out, and a chart without curves too."""
-    drawn = [chart for plan in _POLICY for chart in _planned(plan, _both(metrics, plan))]
+    drawn = [chart for plan in _POLICY for chart in plan.charts(metrics)]
     if operations := [curve for event in _OPERATIONS for curve in _of_kind(metrics, event)]:
-        drawn.append(
-            Chart(
-                "Operations of a session, and how many are due",
-                line_chart("operations", operations, y_label="number", y_range=_AMOUNT),
-            )
-        )
+        title = "Operations of a session, and how many are due"
+        drawn.append(line_chart(title, "operations", operations, "number", _AMOUNT))
     if violations := _violations(metrics):
-        drawn.append(
-            Chart("Violations of a session", line_chart("violations", violations, y_label="number", y_range=_AMOUNT))
-        )
+        drawn.append(line_chart("Violations of a session", "violations", violations, "number", _AMOUNT))
     return drawn
 
 
 def machine_charts(metrics: Sequence[Record]) -> list[Chart]:
     """Draw where the time goes, speed and memory."""
-    charts = [chart for plan in _MACHINE for chart in _planned(plan, _plain(metrics, plan))]
+    charts = [chart for plan in _MACHINE for chart in plan.charts(metrics)]
     if layers := _time_split(metrics):
-        charts.insert(0, Chart("Time of a step", stacked_chart("time", layers, y_label="seconds")))
+        charts.insert(0, stacked_chart("Time of a step", "time", layers, "seconds"))
     return charts
 
 
@@ -262,33 +244,10 @@ def warm_start_charts(records: Sequence[Record]) -> list[Chart]:
     """Draw loss and accuracy of the warm start."""
     charts = []
     if loss := _curve(records, "loss", "loss", BLUE):
-        charts.append(Chart("Loss", line_chart("loss", loss, y_label="cross entropy")))
+        charts.append(line_chart("Loss", "loss", loss, "cross entropy"))
     if accuracy := _curve(records, "accuracy", "accuracy", GREEN):
-        charts.append(Chart("Accuracy", line_chart("accuracy", accuracy, y_label="share of tokens", y_range=_SHARE)))
+        charts.append(line_chart("Accuracy", "accuracy", accuracy, "share of tokens", _SHARE))
     return charts
-
-
-def _planned(plan: _Plan, curves: Sequence[Curve]) -> Iterator[Chart]:
-    if curves:
-        svg = line_chart(plan.name, curves, y_label=plan.y_label, y_range=_SHARE if plan.share else _AMOUNT)
-        yield Chart(plan.title, svg)
-
-
-def _both(metrics: Sequence[Record], plan: _Plan) -> list[Curve]:
-    curves = []
-    for metric, colour in plan.colours.items():
-        for prefix in plan.prefixes:
-            where = "" if len(plan.prefixes) == 1 else ", held out" if prefix == HELDOUT else ", training"
-            curves += _curve(metrics, prefix + metric, _spoken(metric) + where, colour, measured=prefix == HELDOUT)
-    return curves
-
-
-def _plain(metrics: Sequence[Record], plan: _Plan) -> list[Curve]:
-    return [
-        curve
-        for metric, colour in plan.colours.items()
-        for curve in _curve(metrics, metric, _spoken(metric.split("/", 1)[1]), colour)
-    ]
 
 
 def _of_kind(metrics: Sequence[Record], event: str) -> list[Curve]:
@@ -302,7 +261,7 @@ def _violations(metrics: Sequence[Record]) -> list[Curve]:
     """The kinds of violations that occurred most, at most five."""
     prefix = TRAIN + _VIOLATIONS
     names = {name for record in metrics for name in record if name.startswith(prefix)}
-    curves = [curve for name in sorted(names) for curve in _curve(metrics, name, _spoken(name.removeprefix(prefix)), GREY)]
+    curves = [curve for name in sorted(names) for curve in _curve(metrics, name, _words(name.removeprefix(prefix)), GREY)]
     often = sorted((curve for curve in curves if any(curve.y)), key=lambda curve: -sum(curve.y) / len(curve.y))
     colours = (RED, ORANGE, VIOLET, BLUE, GREEN)
     return [Curve(curve.label, curve.x, curve.y, colour) for curve, colour in zip(often, colours, strict=False)]
@@ -339,5 +298,5 @@ def _number(record: Record, key: str) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
-def _spoken(metric: str) -> str:
+def _words(metric: str) -> str:
     return metric.replace("_", " ")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -36,28 +36,24 @@ _VALIDATION_FILE = re.compile(r"step_(\d+)\.jsonl")
 
 @dataclass(frozen=True, slots=True)
 class RunInputs:
-    """Everything that was found.
-
-    Attributes:
-        name: Name of the run folder.
-        metrics: Lines of ``metrics.jsonl``: ``step`` and training metrics, held-out ones with the prefix ``heldout/``.
-        warm_start: Lines of ``warm_start.jsonl``: ``step, loss, accuracy, seconds``.
-        summaries: ``eval/<phase>_<mode>/summary.json`` by ``<phase>_<mode>``.
-        trajectories: Records of ``eval/after_sampled/trajectories.jsonl``.
-        validation: Records of ``validation/step_<step>.jsonl`` by step, in order.
-        run_summary: ``summary.json`` of the whole run; empty if there is none yet.
-        missing: One sentence for each input that is not there or could not be read, by the name of the section it leaves
-            empty or incomplete.
-    """
+    """Everything that was found."""
 
     name: str
+    """Name of the run folder."""
     metrics: list[Record]
+    """Lines of ``metrics.jsonl``: ``step`` and training metrics, held-out ones with the prefix ``heldout/``."""
     warm_start: list[Record]
+    """Lines of ``warm_start.jsonl``: ``step, loss, accuracy, seconds``."""
     summaries: dict[str, Record]
+    """``eval/<phase>_<mode>/summary.json`` by ``<phase>_<mode>``."""
     trajectories: list[Record]
+    """Of the `SHOWN_EVALUATION`."""
     validation: dict[int, list[Record]]
+    """Records of ``validation/step_<step>.jsonl`` by step, in order."""
     run_summary: Record
+    """``summary.json`` of the whole run; empty if there is none yet."""
     missing: Mapping[str, list[str]]
+    """One sentence for each input that is absent or unreadable, by the section that it leaves empty or incomplete."""
 
 
 class _Reader:
@@ -70,19 +66,21 @@ class _Reader:
     def note(self, section: str, sentence: str) -> None:
         self.missing.setdefault(section, []).append(sentence)
 
+    def _open(self, name: str, section: str) -> Path | None:
+        path = self.folder / name
+        if path.is_file():
+            return path
+        self.note(section, f"{name} is not in the run folder.")
+        return None
+
     def lines(self, name: str, section: str) -> list[Record]:
         """The JSON objects of a file of lines; a line that is none (a run that was killed) is skipped and noted."""
-        path = self.folder / name
-        if not path.is_file():
-            self.note(section, f"{name} is not in the run folder.")
+        if (path := self._open(name, section)) is None:
             return []
         records = []
-        for number, text in enumerate(_text_lines(path), start=1):
-            try:
-                record = json.loads(text)
-            except ValueError:
-                record = None
-            if isinstance(record, dict):
+        texts = [text for text in path.read_text(encoding="utf-8", errors="replace").split("\n") if text.strip()]
+        for number, text in enumerate(texts, start=1):
+            if (record := _json_object(text)) is not None:
                 records.append(record)
             else:
                 self.note(section, f"{name}, line {number}: not a JSON object; skipped.")
@@ -92,18 +90,12 @@ class _Reader:
 
     def mapping(self, name: str, section: str) -> Record:
         """One JSON object; empty if it is missing or unreadable."""
-        path = self.folder / name
-        if not path.is_file():
-            self.note(section, f"{name} is not in the run folder.")
+        if (path := self._open(name, section)) is None:
             return {}
-        try:
-            record = json.loads(path.read_text(encoding="utf-8", errors="replace"))
-        except ValueError:
-            record = None
-        if isinstance(record, dict):
-            return record
-        self.note(section, f"{name} is not a JSON object.")
-        return {}
+        record = _json_object(path.read_text(encoding="utf-8", errors="replace"))
+        if record is None:
+            self.note(section, f"{name} is not a JSON object.")
+        return record or {}
 
     def trajectories(self, name: str, section: str) -> list[Record]:
         """The records of a file of trajectories."""
@@ -122,9 +114,12 @@ def _validation(reader: _Reader) -> dict[int, list[Record]]:
     return {step: reader.trajectories(f"validation/{steps[step]}", "validation") for step in sorted(steps)}
 
 
-def _text_lines(path: Path) -> Iterator[str]:
-    with path.open(encoding="utf-8", errors="replace") as lines:
-        yield from (line for line in lines if line.strip())
+def _json_object(text: str) -> Record | None:
+    try:
+        content = json.loads(text)
+    except ValueError:
+        return None
+    return content if isinstance(content, dict) else None
 
 
 def read_run(folder: Path) -> RunInputs:
@@ -170,30 +165,25 @@ NEITHER_IS_BETTER = {"queries_per_memory", "queries_per_episode"}
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A metric before and after.
-
-    Attributes:
-        before: Estimate with interval; None if it was not measured.
-        after: The same.
-        difference: After minus before; None if one is missing.
-        verdict: ``better`` or ``worse`` where the intervals do not overlap, else empty.
-    """
+    """A metric before and after: estimates with intervals, None if not measured."""
 
     before: Summary | None
     after: Summary | None
     difference: float | None
+    """After minus before; None if one is missing."""
     verdict: str
+    """``better`` or ``worse`` where the intervals do not overlap, else empty."""
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class MetricRow:
     """One metric, with a change for each mode."""
 
     label: str
     changes: list[Change]
 
 
-def comparison(summaries: Mapping[str, Summary]) -> list[Row]:
+def comparison(summaries: Mapping[str, Summary]) -> list[MetricRow]:
     """Build the table.
 
     Args:
@@ -205,7 +195,7 @@ def comparison(summaries: Mapping[str, Summary]) -> list[Row]:
     metrics = {name: summary.get("metrics", {}) for name, summary in summaries.items()}
     names = list(dict.fromkeys(name for measured in metrics.values() for name in shown_metrics(measured)))
     return [
-        Row(
+        MetricRow(
             label(name).strip(),
             [
                 _change(name, metrics.get(f"before_{mode}", {}).get(name), metrics.get(f"after_{mode}", {}).get(name))

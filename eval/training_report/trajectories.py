@@ -15,16 +15,8 @@ Record = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Keyword:
-    """A keyword of a target and whether the matched prediction contains it."""
-
-    text: str
-    found: bool
-
-
-@dataclass(frozen=True, slots=True)
 class Piece:
-    """A stretch of a target's text; `found` is None outside keywords."""
+    """A stretch of a target's text; of a keyword, whether the matched prediction contains it, else None."""
 
     text: str
     found: bool | None
@@ -32,25 +24,19 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class OperationView:
-    """An operation as shown.
-
-    Attributes:
-        event: ADD, UPDATE or NONE.
-        target_id: The memory it refers to.
-        old_text: Its text before the session.
-        pieces: The new text, split at its keywords.
-        keywords: The keywords; empty for predictions.
-        pair: The matched pair of a target operation, if there is one.
-        remark: What became of a target operation without a pair.
-    """
+    """An operation as shown."""
 
     event: str
     target_id: str | None
     old_text: str | None
     pieces: list[Piece]
-    keywords: list[Keyword]
+    """The new text, split at its keywords."""
+    keywords: list[Piece]
+    """Empty for predictions."""
     pair: Record | None = None
+    """The matched pair of a target operation, if there is one."""
     remark: str = ""
+    """What became of a target operation without a pair."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,12 +63,7 @@ class TrajectoryView:
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """One session at several steps of training.
-
-    Attributes:
-        key: The session.
-        steps: Training step and trajectory, in order.
-    """
+    """One session at several steps of training, in order."""
 
     key: str
     steps: list[tuple[int, TrajectoryView]]
@@ -202,7 +183,7 @@ def _target(operation: Record, record: Record) -> OperationView:
     target_id, event = operation["target_memory_id"], operation["event"]
     pair = _pair(operation, record["score"]["transition"]["pairs"])
     predicted_text = pair["predicted"]["text"] if pair else ""
-    keywords = [Keyword(text, _normalise(text) in _normalise(predicted_text)) for text in operation["keywords"]]
+    keywords = [Piece(text, _normalise(text) in _normalise(predicted_text)) for text in operation["keywords"]]
     return OperationView(
         event,
         target_id,
@@ -242,7 +223,7 @@ def _remark(operation: Record, record: Record) -> str:
     return f"{'named by a NONE' if named else 'not named by a NONE'}, {'found' if seen else 'not found'} by a search"
 
 
-def _pieces(text: str, keywords: Sequence[Keyword]) -> list[Piece]:
+def _pieces(text: str, keywords: Sequence[Piece]) -> list[Piece]:
     """Split a text at its keywords, without regard to case and the kind of whitespace; longer keywords win."""
     patterns = {
         r"\s+".join(map(re.escape, keyword.text.split())): keyword.found

@@ -311,9 +311,10 @@ def test_a_page_that_cannot_be_written_is_told(tmp_path: Path) -> None:
 
 
 def test_charts_follow_the_colours_of_the_page() -> None:
-    svg = line_chart("one", [Curve("a & b", range(30), [x / 30 for x in range(30)], "#3b82f6")], y_label="y")
+    curve = Curve("a & b", range(30), [x / 30 for x in range(30)], "#3b82f6")
+    svg = line_chart("", "one", [curve], "y").svg
     assert "currentColor" in svg and "#010203" not in svg and "a &amp; b" in svg
-    assert svg == line_chart("one", [Curve("a & b", range(30), [x / 30 for x in range(30)], "#3b82f6")], y_label="y")
+    assert svg == line_chart("", "one", [curve], "y").svg
 
 
 def test_running_mean_is_narrower_at_the_ends() -> None:
