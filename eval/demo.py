@@ -6,6 +6,7 @@ before and after GRPO on the same sessions, and writes ``summary.json``.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import subprocess
 import sys
@@ -110,14 +111,17 @@ def _evaluate(settings: DemoSettings, sessions: Path, console: Console) -> None:
             policy = CheckpointPolicy(
                 settings.out / folder, temperature=temperature, seed=settings.seed, max_new_tokens=_MAX_NEW_TOKENS
             )
-            result = evaluate(
-                policy,
-                chosen,
-                embedder,
-                episode,
-                max_concurrency=len(chosen),
-                seed=settings.seed,
-                provenance={"seed": settings.seed, "sessions_sha256": file_sha256(sessions), "temperature": temperature},
+            provenance = {"seed": settings.seed, "sessions_sha256": file_sha256(sessions), "temperature": temperature}
+            result = asyncio.run(
+                evaluate(
+                    policy,
+                    chosen,
+                    embedder,
+                    episode,
+                    max_concurrency=len(chosen),
+                    seed=settings.seed,
+                    provenance=provenance,
+                )
             )
             result.write(settings.out / "eval" / f"{phase}_{mode}")
             reward = result.summary["metrics"]["reward"]

@@ -7,13 +7,12 @@ import json
 import random
 import time
 from collections import Counter
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import asdict, dataclass
-from functools import wraps
 from itertools import chain, zip_longest
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 from pydantic import Field, PositiveInt
 from rich.console import Console
@@ -24,14 +23,13 @@ from deltamem.config import StrictModel, run_hydra, validated
 from deltamem.embedding import CachedEmbedder, Embedder, load_embedder
 from deltamem.episode import EpisodeConfig, Violation, session_fields, trajectory_fields
 from deltamem.errors import DeltaMemError
-from deltamem.local_policy import load_episode_config
 from deltamem.policy import EndpointPolicy, Policy, Rollout, run_episodes
 from deltamem.runs import atomic_writer, file_sha256, git_commit, versions
 from deltamem.sessions import LabelledSession, Split, read_sessions
 from eval.config import EndpointSettings, EpisodeSettings
 from eval.metrics import RESAMPLES, bootstrap_interval
 from rewards.diagnostics import RATES, VIOLATION_PREFIX, count, total_counts
-from rewards.reward import PAPER_WEIGHTS, TotalScore, TransitionOptions, Weights, check_options, score
+from rewards.reward import PAPER_WEIGHTS, TransitionOptions, Weights, check_options, score
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -88,7 +86,7 @@ class HeldoutSettings(StrictModel):
     reward: RewardSettings
 
     def check_policy(self) -> None:
-        """Make sure that exactly one policy is named.
+        """Refuse a configuration that does not name exactly one policy.
 
         Raises:
             DeltaMemError: If none, both or half of one is named, or the checkpoint folder does not exist.
@@ -109,7 +107,11 @@ class HeldoutSettings(StrictModel):
         Raises:
             DeltaMemError: If ``episode.json`` cannot be read, or a prompt does not exist or does not fit.
         """
-        base = EpisodeConfig() if self.checkpoint is None else load_episode_config(self.checkpoint)
+        base = EpisodeConfig()
+        if self.checkpoint is not None:
+            from deltamem.local_policy import load_episode_config  # needs torch, which a client of an endpoint need not have
+
+            base = load_episode_config(self.checkpoint)
         config = self.episode.over(base)
         config.check()  # before the model is loaded
         return config
@@ -142,39 +144,16 @@ def select(sessions: Iterable[LabelledSession], n: int, seed: int = 0) -> list[L
     return sorted(chosen, key=lambda item: (item.session.person_id, item.session_index))
 
 
-def to_record(labelled: LabelledSession, rollout: Rollout, score: TotalScore, counts: Mapping[str, int]) -> dict[str, Any]:
-    """Put one evaluated session into plain JSON types.
-
-    Returns:
-        The fields of `deltamem.episode`; ``score`` with its parts, matched pairs and unmatched entries;
-        ``counts`` of `rewards.diagnostics`; ``failure``, ``tokens``, ``seconds``.
-    """
-    return {
-        **session_fields(labelled),
-        **trajectory_fields(rollout.trajectory),
-        "score": asdict(score),
-        "counts": dict(counts),
-        "failure": rollout.trajectory.failure,
-        "tokens": rollout.tokens,
-        "seconds": round(rollout.seconds, 3),
-    }
-
-
-P = ParamSpec("P")
-T = TypeVar("T")
-
-
 @dataclass(frozen=True, slots=True)
 class HeldoutResult:
-    """What an evaluation found.
-
-    Attributes:
-        records: One record a session (see `eval.heldout.to_record`), in the order of the sessions.
-        summary: The figures (see `eval.heldout.summarise`) with ``policy``, ``seconds`` and ``provenance``.
-    """
+    """What an evaluation found."""
 
     records: list[dict[str, Any]]
+    """One for each session, in order: the fields of `deltamem.episode.session_fields` and `trajectory_fields`; ``score``
+    with its parts, matched pairs and unmatched entries; ``counts`` of `rewards.diagnostics`; ``failure``, ``tokens``,
+    ``seconds``."""
     summary: dict[str, Any]
+    """The figures (see `summarise`) with ``policy``, ``seconds`` and ``provenance``."""
 
     @property
     def failed(self) -> int:
@@ -198,7 +177,7 @@ class HeldoutResult:
             raise DeltaMemError(f"{folder}: the result cannot be written: {error.strerror or error}") from error
 
 
-async def evaluate_async(
+async def evaluate(
     policy: Policy,
     sessions: Sequence[LabelledSession],
     embedder: Embedder,
@@ -223,8 +202,8 @@ async def evaluate_async(
         max_concurrency: Episodes under way at once.
         resamples: Bootstrap draws of people.
         seed: Seed of the bootstrap.
-        provenance: What the caller knows of the making (files, their hashes, its configuration); kept in the summary
-            beside commit, versions, episode configuration and prompt hashes.
+        provenance: What the caller knows (files, their hashes, its configuration); kept in the summary beside commit,
+            versions, episode configuration and prompt hashes.
         on_done: Called after each episode.
         **options: Passed on to `rewards.reward.transition_score`.
 
@@ -240,8 +219,18 @@ async def evaluate_async(
     for labelled, rollout in zip(sessions, rollouts, strict=True):
         total = score(rollout.trajectory, labelled, cached.documents, weights=weights, **options)
         counts = count(labelled, rollout.trajectory, total.transition)
-        records.append(to_record(labelled, rollout, total, counts))
-    making = {
+        records.append(
+            {
+                **session_fields(labelled),
+                **trajectory_fields(rollout.trajectory),
+                "score": asdict(total),
+                "counts": dict(counts),
+                "failure": rollout.trajectory.failure,
+                "tokens": rollout.tokens,
+                "seconds": round(rollout.seconds, 3),
+            }
+        )
+    made_with = {
         "finished": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         "git_commit": git_commit(),
         "versions": versions(),
@@ -256,21 +245,9 @@ async def evaluate_async(
         "policy": policy.name,
         **summarise(records, resamples=resamples, seed=seed),
         "seconds": round(time.perf_counter() - begin, 3),
-        "provenance": making | dict(provenance or {}),
+        "provenance": made_with | dict(provenance or {}),
     }
     return HeldoutResult(records, summary)
-
-
-def _blocking(function: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, T]:
-    @wraps(function)
-    def call(*args: P.args, **kwargs: P.kwargs) -> T:
-        return asyncio.run(function(*args, **kwargs))
-
-    return call
-
-
-evaluate = _blocking(evaluate_async)
-"""`evaluate_async` for callers without an event loop; takes and returns the same."""
 
 
 def _scored_texts(sessions: Sequence[LabelledSession], rollouts: Sequence[Rollout]) -> list[str]:
@@ -296,7 +273,7 @@ def summarise(records: Sequence[Record], *, resamples: int = RESAMPLES, seed: in
     but ``failure_rate``.
 
     Args:
-        records: What `eval.heldout.to_record` made.
+        records: Of `HeldoutResult`.
         resamples: Bootstrap draws of people.
         seed: Seed of the draws.
 
@@ -313,10 +290,11 @@ def summarise(records: Sequence[Record], *, resamples: int = RESAMPLES, seed: in
         return None if interval is None else interval.as_dict()
 
     metrics = {name: ratio([_score(record, name) for record in answered]) for name in SCORES}
-    for name, (top, bottom) in _ratios().items():
-        metrics[name] = ratio(
-            [record["counts"][top] for record in answered], [_denominator(record, bottom) for record in answered]
-        )
+    violations = {f"{VIOLATIONS_PER_EPISODE}{kind}": (f"{VIOLATION_PREFIX}{kind}", "answered") for kind in Violation}
+    for name, (top, bottom) in (RATES | violations).items():
+        if name != "failure_rate":
+            tops = [record["counts"][top] for record in answered]
+            metrics[name] = ratio(tops, [_denominator(record, bottom) for record in answered])
     failure_rate = bootstrap_interval(
         [float(record["failure"] is not None) for record in records],
         [record["person_id"] for record in records],
@@ -341,12 +319,6 @@ def _score(record: Record, name: str) -> float:
     if name == "transition":
         return float(score["transition"]["reward"])
     return float(score[name] if name in score else score["transition"][name])
-
-
-def _ratios() -> dict[str, tuple[str, str]]:
-    """Numerator and denominator of every rate over the answered sessions."""
-    violations = {f"{VIOLATIONS_PER_EPISODE}{kind}": (f"{VIOLATION_PREFIX}{kind}", "answered") for kind in Violation}
-    return {name: pair for name, pair in (RATES | violations).items() if name != "failure_rate"}
 
 
 def _denominator(record: Record, name: str) -> float:
@@ -414,10 +386,15 @@ def main(config: DictConfig) -> int:
     settings = validated(config, HeldoutSettings)
     settings.check_policy()
     console = Console(stderr=True)
-    sessions = _choose(settings)
+    sessions = select(read_sessions(settings.sessions, split=settings.split), settings.n, settings.seed)
+    if not sessions:
+        raise DeltaMemError(f"{settings.sessions}: no sessions of the split {settings.split!r}")
     if len(sessions) < settings.n:
         console.print(f"{settings.sessions} has only {len(sessions)} sessions of the split {settings.split}", markup=False)
-    _make_folder(settings.out)
+    try:  # an evaluation whose result cannot be written is wasted
+        settings.out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise DeltaMemError(f"{settings.out}: the output folder cannot be made: {error.strerror or error}") from error
     result = asyncio.run(_run(settings, sessions, console))
     result.write(settings.out)
     Console().print(summary_table(result.summary))
@@ -425,21 +402,6 @@ def main(config: DictConfig) -> int:
         reason, times = max(result.summary["failures"].items(), key=lambda item: int(item[1]))
         console.print(f"{result.failed} of {len(sessions)} sessions failed; most often ({times}): {reason}", markup=False)
     return 1 if result.failed else 0
-
-
-def _choose(settings: HeldoutSettings) -> list[LabelledSession]:
-    sessions = select(read_sessions(settings.sessions, split=settings.split), settings.n, settings.seed)
-    if not sessions:
-        raise DeltaMemError(f"{settings.sessions}: no sessions of the split {settings.split!r}")
-    return sessions
-
-
-def _make_folder(folder: Path) -> None:
-    """Make the output folder first: an evaluation whose result cannot be written is wasted."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise DeltaMemError(f"{folder}: the output folder cannot be made: {error.strerror or error}") from error
 
 
 async def _run(settings: HeldoutSettings, sessions: list[LabelledSession], console: Console) -> HeldoutResult:
@@ -451,7 +413,7 @@ async def _run(settings: HeldoutSettings, sessions: list[LabelledSession], conso
         embedder = load_embedder(settings.embedder, device=settings.device, batch_size=settings.batch_size)
         progress = stack.enter_context(Progress(*columns, console=console, transient=True))
         bar = progress.add_task("episodes", total=len(sessions))
-        return await evaluate_async(
+        return await evaluate(
             policy,
             sessions,
             embedder,
@@ -469,7 +431,6 @@ async def _run(settings: HeldoutSettings, sessions: list[LabelledSession], conso
 async def _policy(settings: HeldoutSettings, thinking: bool, stack: AsyncExitStack) -> Policy:
     """The policy to score; the stack closes its connections."""
     if settings.checkpoint is not None:
-        # Needs torch, which a client of an endpoint need not have.
         from deltamem.local_policy import CheckpointPolicy
 
         return CheckpointPolicy(
@@ -495,19 +456,14 @@ async def _policy(settings: HeldoutSettings, thinking: bool, stack: AsyncExitSta
 
 
 def _provenance(settings: HeldoutSettings) -> dict[str, object]:
+    weights = None if settings.checkpoint is None else sorted(settings.checkpoint.glob("*.safetensors"))
     return {
         "config": settings.model_dump(mode="json"),
         "seed": settings.seed,
         "sessions_file": str(settings.sessions),
         "sessions_sha256": file_sha256(settings.sessions),
-        "checkpoint_sha256": _weight_hashes(settings.checkpoint),
+        "checkpoint_sha256": weights if weights is None else {path.name: file_sha256(path) for path in weights},
     }
-
-
-def _weight_hashes(checkpoint: Path | None) -> dict[str, str] | None:
-    if checkpoint is None:
-        return None
-    return {path.name: file_sha256(path) for path in sorted(checkpoint.glob("*.safetensors"))}
 
 
 if __name__ == "__main__":

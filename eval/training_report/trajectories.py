@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from deltamem.episode import Message
+from deltamem.episode import Message, read_turn
 from deltamem.memory import Event
 
 Record = Mapping[str, Any]
@@ -144,34 +144,23 @@ def view(record: Record, reason: str) -> TrajectoryView:
 
 
 _THINK = re.compile(r"\s*<think>(.*?)</think>\s*(.*)", re.DOTALL)
-_CALL = re.compile(r"<tool_call>(.*?)</tool_call>", re.DOTALL)
 
 
 def _turn(message: Message) -> TurnView:
     content = message["content"]
     if message["role"] == "tool":
-        memories = _json(content)
+        try:
+            memories = json.loads(content)
+        except ValueError:
+            memories = None
         readable = isinstance(memories, list) and all(isinstance(memory, dict) for memory in memories)
         return TurnView("tool", "", [], memories if readable else [], "" if readable else content)
     match = _THINK.fullmatch(content)
     think, rest = (match[1].strip(), match[2].strip()) if match else ("", content)
-    call = _CALL.fullmatch(rest)
-    queries = _queries(_json(call[1])) if call else []
+    read = read_turn(rest, (), thinking=False)
+    # A call that departs from the protocol is shown as it was written.
+    queries = [] if read.violations else list(read.queries or ())
     return TurnView("assistant", think, queries, [], "" if queries else rest)
-
-
-def _json(text: str) -> Any:
-    try:
-        return json.loads(text)
-    except ValueError:
-        return None
-
-
-def _queries(call: Any) -> list[str]:
-    """The queries of a call that keeps to the protocol; any other call is shown as it was written."""
-    arguments = call.get("arguments") if isinstance(call, dict) else None
-    queries = arguments.get("query_list") if isinstance(arguments, dict) else None
-    return queries if isinstance(queries, list) and all(isinstance(query, str) for query in queries) else []
 
 
 def _predicted(operation: Record, record: Record) -> OperationView:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import math
 from pathlib import Path
@@ -39,7 +40,7 @@ def mixed(item: LabelledSession, turn: int) -> str:
 
 def run_policy(script: object, sessions: list[LabelledSession]) -> HeldoutResult:
     policy = ScriptedPolicy(sessions, script, CONFIG)  # type: ignore[arg-type]
-    return evaluate(policy, sessions, WordEmbedder(), CONFIG, resamples=200, provenance={"seed": 7})
+    return asyncio.run(evaluate(policy, sessions, WordEmbedder(), CONFIG, resamples=200, provenance={"seed": 7}))
 
 
 def write_validation(folder: Path, sessions: list[LabelledSession], steps: tuple[int, ...]) -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 
@@ -18,7 +19,7 @@ CONFIG = EpisodeConfig(k=1)
 
 def run(sessions: list[LabelledSession], script: object) -> HeldoutResult:
     policy = ScriptedPolicy(sessions, script, CONFIG)  # type: ignore[arg-type]
-    return evaluate(policy, sessions, WordEmbedder(), CONFIG, resamples=100)
+    return asyncio.run(evaluate(policy, sessions, WordEmbedder(), CONFIG, resamples=100))
 
 
 def test_the_oracle_earns_everything() -> None:
@@ -125,7 +126,7 @@ def test_all_failed_leaves_no_figures_but_a_summary() -> None:
 
 def test_texts_are_embedded_in_batches_not_one_session_at_a_time() -> None:
     sessions, embedder = people(5, 4), WordEmbedder()
-    evaluate(ScriptedPolicy(sessions, silent, CONFIG), sessions, CachedEmbedder(embedder), CONFIG, resamples=10)
+    asyncio.run(evaluate(ScriptedPolicy(sessions, silent, CONFIG), sessions, CachedEmbedder(embedder), CONFIG, resamples=10))
     assert len(embedder.calls) == 2, "prior memories, then all that is scored"
 
 
