@@ -14,13 +14,13 @@ from typing import Protocol, Self
 
 from pydantic import model_validator
 
+from deltamem.config import StrictModel
 from deltamem.errors import DeltaMemError
 from deltamem.sessions import Split
 from synth.pools import Words, load, unique
-from synth.records import Record
 
 
-class Region(Record):
+class Region(StrictModel):
     """Names that are common together."""
 
     name: str
@@ -29,7 +29,7 @@ class Region(Record):
     surnames: Words
 
 
-class Syllables(Record):
+class Syllables(StrictModel):
     """Parts of invented names; an empty coda makes a name end with a vowel."""
 
     onsets: Words
@@ -37,7 +37,7 @@ class Syllables(Record):
     codas: Words
 
 
-class Names(Record):
+class Names(StrictModel):
     """What names are made of (``names.yaml``)."""
 
     invented: Syllables
@@ -75,6 +75,12 @@ def name_split(name: str, heldout_share: float = _HELDOUT_SHARE) -> Split:
 def surname_split(surname: str) -> Split:
     """The only split in which a surname of `RealNames` may occur."""
     return name_split(surname, _HELDOUT_SURNAMES)
+
+
+def split_of(name: str) -> Split:
+    """The split of a person, from the spelling of the full name."""
+    _, _, surname = name.partition(" ")
+    return surname_split(surname) if surname else name_split(name)
 
 
 def invent_name(rng: random.Random, split: Split) -> str:

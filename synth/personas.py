@@ -10,15 +10,16 @@ from functools import cache
 from pathlib import Path
 from typing import Annotated, Any
 
+from deltamem.config import StrictModel
 from deltamem.errors import DeltaMemError
 from deltamem.runs import atomic_writer
 from deltamem.sessions import Split
 from synth.config import PERSONAHUB, PersonaSettings
 from synth.pools import Texts, Words, load, pools, slots
-from synth.records import Persona, Record
+from synth.records import Persona
 
 
-class Parts(Record):
+class Parts(StrictModel):
     """What generated persona seeds are made of (``personas.yaml``), with the cities of `synth.pools`."""
 
     sentences: Annotated[Texts, slots("A", "a", "occupation", "place", "interest", "circumstance")]

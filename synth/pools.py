@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import string
-from functools import cache
+from collections.abc import Collection
+from functools import cache, partial
 from pathlib import Path
 from typing import Annotated, Self, TypeVar
 
 import yaml
 from pydantic import AfterValidator, Field, ValidationError, model_validator
 
+from deltamem.config import StrictModel, first_error
 from deltamem.errors import DeltaMemError
-from synth.records import Record
 
-RecordT = TypeVar("RecordT", bound=Record)
+Schema = TypeVar("Schema", bound=StrictModel)
+TextsT = TypeVar("TextsT", str, tuple[str, ...])
 
 
-def load(path: Path, schema: type[RecordT]) -> RecordT:
+def load(path: Path, schema: type[Schema]) -> Schema:
     """Read a YAML file of this package.
 
     Raises:
@@ -25,8 +27,10 @@ def load(path: Path, schema: type[RecordT]) -> RecordT:
     try:
         found = yaml.load(path.read_text(encoding="utf-8"), getattr(yaml, "CSafeLoader", yaml.SafeLoader))
         return schema.model_validate(found)
-    except (yaml.YAMLError, ValidationError) as error:
-        raise DeltaMemError(f"{path}: {error}") from error
+    except yaml.YAMLError as error:
+        raise DeltaMemError(f"{path}: not YAML: {error}") from error
+    except ValidationError as error:
+        raise DeltaMemError(f"{path}: {first_error(error)}") from error
 
 
 def slots_in(text: str) -> tuple[str, ...]:
@@ -34,16 +38,17 @@ def slots_in(text: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(slot for _, slot, _, _ in string.Formatter().parse(text) if slot))
 
 
+def check_slots(value: TextsT, names: Collection[str]) -> TextsT:
+    """Refuse a text, or texts, with slots other than these."""
+    for text in (value,) if isinstance(value, str) else value:
+        if unknown := set(slots_in(text)).difference(names):
+            raise ValueError(f"unknown slot {sorted(unknown)} in {text!r}")
+    return value
+
+
 def slots(*names: str) -> AfterValidator:
-    """Allow a text, or each of several texts, these slots and no others."""
-
-    def check(value: str | tuple[str, ...]) -> str | tuple[str, ...]:
-        for text in (value,) if isinstance(value, str) else value:
-            if unknown := set(slots_in(text)).difference(names):
-                raise ValueError(f"unknown slot {sorted(unknown)} in {text!r}")
-        return value
-
-    return AfterValidator(check)
+    """Allow these slots, and no others, in a field of a text or texts."""
+    return AfterValidator(partial(check_slots, names=names))
 
 
 def unique(texts: tuple[str, ...]) -> tuple[str, ...]:
@@ -58,7 +63,7 @@ Texts = Annotated[tuple[str, ...], Field(min_length=1), AfterValidator(unique)]
 Words = Annotated[Texts, slots()]
 
 
-class Job(Record):
+class Job(StrictModel):
     """A job of an industry: the position in `Pools.degrees` that it takes, monthly incomes of a beginner and in the end."""
 
     title: str
@@ -67,7 +72,7 @@ class Job(Record):
     most: int = Field(gt=0)
 
 
-class Industry(Record):
+class Industry(StrictModel):
     """Where people work; jobs from the humblest to the highest."""
 
     name: str
@@ -76,7 +81,7 @@ class Industry(Record):
     jobs: tuple[Job, ...] = Field(min_length=1)
 
 
-class Letters(Record):
+class Letters(StrictModel):
     """Two letters of the personality type, one of which everybody has, and the share of people with the first."""
 
     first: str
@@ -84,7 +89,7 @@ class Letters(Record):
     share: float = Field(gt=0, lt=1)
 
 
-class Goal(Record):
+class Goal(StrictModel):
     """A kind of life goal."""
 
     kind: str
@@ -94,7 +99,7 @@ class Goal(Record):
     numbers: tuple[int, ...] = Field(min_length=1)
 
 
-class Pools(Record):
+class Pools(StrictModel):
     """What drafts of profiles are drawn from (``pools.yaml``)."""
 
     cities: Words

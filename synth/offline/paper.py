@@ -3,25 +3,28 @@
 from __future__ import annotations
 
 import random
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
-from functools import cache
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from deltamem.errors import DeltaMemError
 from deltamem.memory import Event
 from deltamem.sessions import Split
-from synth.config import FactLimits, InitialCounts
-from synth.offline import scenes, words
-from synth.offline.background import BIRTH, DEGREE, DETAILS, GOAL, ORIGINS, PLACE, TRAITS
-from synth.offline.health import HEALTH
-from synth.offline.kinds import Index, Kind, Known
-from synth.offline.people import PEOPLE, ROLE, WHO
-from synth.offline.tastes import DISLIKES, LIKES, TASTES
-from synth.offline.templates import fill
-from synth.offline.words import POOLS, day, invent, invent_full, split_of, things
-from synth.offline.work import JOB, JOB_HUNT, WORK
+from synth.config import InitialCounts
+from synth.names import invent_name, split_of
+from synth.offline.templates import (
+    DomainTexts,
+    Kind,
+    Known,
+    day,
+    dialogue_texts,
+    event_texts,
+    facts,
+    fill,
+    profile_texts,
+    things,
+    words,
+)
 from synth.records import (
     Change,
     Dialogue,
@@ -63,73 +66,50 @@ from synth.tasks import (
     PreferencesTask,
 )
 
+RecordT = TypeVar("RecordT", bound=Record)
+
 
 def write_fixed(task: FixedTask, rng: random.Random) -> FixedPart:
     """The draft, each empty text filled."""
-    draft = task.draft
-    family = _filled(draft.family, parents=words.PARENTS, partner=words.PARTNER, children=words.CHILDREN, rng=rng)
-    goal = _filled(
-        draft.life_goal,
-        kind=words.GOAL_KINDS,
-        statement=words.GOAL_STATEMENTS,
-        motivation=words.GOAL_MOTIVATIONS,
-        target=words.GOAL_TARGETS,
-        rng=rng,
-    )
-    told = _filled(draft, location=words.LOCATIONS, degree=words.DEGREES, rng=rng)
-    return draft.model_copy(
-        update={
-            **told,
-            "family": draft.family.model_copy(update=family),
-            "life_goal": draft.life_goal.model_copy(update=goal),
-        }
-    )
+    draft, texts = task.draft, profile_texts()
+    family = _filled(draft.family, texts.family, rng)
+    goal = _filled(draft.life_goal, texts.life_goal, rng)
+    return _filled(draft, texts.fixed, rng).model_copy(update={"family": family, "life_goal": goal})
 
 
 def write_dynamic(task: DynamicTask, rng: random.Random) -> DynamicPart:
     """The draft, each empty text filled."""
-    draft = task.draft
-    career = _filled(draft.career, description=words.CAREER_DESCRIPTIONS, rng=rng)
-    health = _filled(draft.health, physical=("good",), mental=("good",), reason=words.HEALTH_REASONS, rng=rng)
-    relationships = tuple(
-        other.model_copy(update=_filled(other, kind=("Friend",), description=words.RELATIONSHIP_DESCRIPTIONS, rng=rng))
-        for other in draft.relationships
-    )
+    draft, texts = task.draft, profile_texts()
     return draft.model_copy(
         update={
-            "career": draft.career.model_copy(update=career),
-            "health": draft.health.model_copy(update=health),
-            "relationships": relationships,
+            "career": _filled(draft.career, texts.career, rng),
+            "health": _filled(draft.health, texts.health, rng),
+            "relationships": tuple(_filled(other, texts.relationship, rng) for other in draft.relationships),
         }
     )
 
 
+def _filled(part: RecordT, texts: Mapping[str, Sequence[str]], rng: random.Random) -> RecordT:
+    """The part, with a text for each of the fields that is empty."""
+    return part.model_copy(update={field: rng.choice(pool) for field, pool in texts.items() if not getattr(part, field)})
+
+
 def write_preferences(task: PreferencesTask, rng: random.Random) -> Preferences:
     """Likes and dislikes in every category; no thing comes twice."""
-    split = words.split_of(task.fixed.name)
+    split, texts = split_of(task.fixed.name), profile_texts()
     groups = []
     for category in task.categories:
         count = rng.randint(task.limits.items.min, task.limits.items.max)
-        things = rng.sample(words.things(category), count)
-        named = [Preference(item=f"{thing} from {words.invent(rng, split)}", reason="") for thing in things]
+        drawn = [f"{thing} from {invent_name(rng, split)}" for thing in rng.sample(things(category), count)]
         likes = -(-count // 2)
         groups.append(
             PreferenceGroup(
                 category=category,
-                likes=_reasoned(rng, named[:likes], words.LIKED),
-                dislikes=_reasoned(rng, named[likes:], words.DISLIKED),
+                likes=tuple(Preference(item=item, reason=rng.choice(texts.liked)) for item in drawn[:likes]),
+                dislikes=tuple(Preference(item=item, reason=rng.choice(texts.disliked)) for item in drawn[likes:]),
             )
         )
     return Preferences(groups=tuple(groups))
-
-
-def _reasoned(rng: random.Random, items: Sequence[Preference], reasons: Sequence[str]) -> tuple[Preference, ...]:
-    return tuple(item.model_copy(update={"reason": rng.choice(reasons)}) for item in items)
-
-
-def _filled(part: Record, *, rng: random.Random, **pools: Sequence[str]) -> dict[str, str]:
-    """A text from its pool for each of the fields that is empty."""
-    return {field: rng.choice(pool) for field, pool in pools.items() if not getattr(part, field)}
 
 
 def write_initial(task: InitialTask, rng: random.Random) -> InitialFacts:
@@ -138,19 +118,19 @@ def write_initial(task: InitialTask, rng: random.Random) -> InitialFacts:
     counts = _counts(rng, task.counts, len(task.dynamic.relationships))
     drafts = [
         *_work(rng, task, counts[Track.CAREER]),
-        *((kind, "", {}) for kind in _choose(rng, HEALTH, counts[Track.HEALTH])),
+        *((kind, "", {}) for kind in _choose(rng, facts().health, counts[Track.HEALTH])),
         *_people(rng, task, split, counts[Track.RELATIONSHIP]),
         *_tastes(rng, task.preferences, counts[Track.PREFERENCE]),
-        *_origins(rng, task, counts[None]),
+        *_background(rng, task, counts[None]),
     ]
-    facts: dict[str, TrackedFact] = {}
+    found: dict[str, TrackedFact] = {}
     for kind, subject, given in drafts:
         while True:
             fact = kind.fact(name, None, kind.draw(rng, split, None, given, things(subject)), task.limits)
-            if fact.text not in facts:
+            if fact.text not in found:
                 break
-        facts[fact.text] = TrackedFact(text=fact.text, keywords=fact.keywords, track=kind.track, subject=subject)
-    return InitialFacts(facts=tuple(facts.values()))
+        found[fact.text] = TrackedFact(text=fact.text, keywords=fact.keywords, track=kind.track, subject=subject)
+    return InitialFacts(facts=tuple(found.values()))
 
 
 _Draft = tuple[Kind, str, dict[str, str]]
@@ -179,21 +159,24 @@ def _choose(rng: random.Random, kinds: Sequence[Kind], count: int) -> list[Kind]
 
 
 def _work(rng: random.Random, task: InitialTask, count: int) -> list[_Draft]:
-    career = task.dynamic.career
+    career, named = task.dynamic.career, facts().named
     if career.job and career.employer:
-        first: _Draft = (JOB, "", {"job": career.job, "firm": career.employer})
+        first: _Draft = (named["job"], "", {"job": career.job, "firm": career.employer})
     else:
-        first = (JOB_HUNT, "", {"industry": career.industry or "any industry"})
-    return [first, *((kind, "", {}) for kind in _choose(rng, WORK, count - 1))][:count]
+        first = (named["job hunt"], "", {"industry": career.industry or "any industry"})
+    return [first, *((kind, "", {}) for kind in _choose(rng, facts().career, count - 1))][:count]
 
 
 def _people(rng: random.Random, task: InitialTask, split: Split, count: int) -> Iterator[_Draft]:
     known = [(other.name, other.kind.lower()) for other in task.dynamic.relationships]
-    known = known or [(invent_full(rng, split), rng.choice(POOLS["role"]))]
-    kinds = _choose(rng, PEOPLE, count)
-    for number, kind in enumerate(kinds):
+    known = known or [(_full_name(rng, split), rng.choice(words().facts["role"]))]
+    for number, kind in enumerate(_choose(rng, facts().relationship, count)):
         who, role = known[number % len(known)]
-        yield kind, who, {WHO: who, ROLE: role}
+        yield kind, who, {"who": who, "role": role}
+
+
+def _full_name(rng: random.Random, split: Split) -> str:
+    return f"{invent_name(rng, split)} {invent_name(rng, split)}"
 
 
 def _tastes(rng: random.Random, preferences: Preferences, count: int) -> Iterator[_Draft]:
@@ -202,32 +185,27 @@ def _tastes(rng: random.Random, preferences: Preferences, count: int) -> Iterato
     dislikes = {group.category: [item.item for item in group.dislikes] for group in groups}
     for number in range(count):
         category = groups[number % len(groups)].category if groups else "leisure"
-        kind = rng.choice(TASTES)
-        items = (dislikes if kind is DISLIKES else likes).get(category)
+        kind = rng.choice(facts().preference)
+        items = (dislikes if kind.name == "dislikes" else likes).get(category)
         if not items:
-            kind, items = LIKES, likes.get(category)
+            kind, items = facts().named["likes"], likes.get(category)
         thing, _, maker = items.pop().rpartition(" from ") if items else ("", "", "")
-        yield kind, category, {"x": thing, "anchor": maker} if thing in things(category) else {}
+        yield kind, category, {"thing": thing, "anchor": maker} if thing in things(category) else {}
 
 
-def _origins(rng: random.Random, task: InitialTask, count: int) -> Iterator[_Draft]:
+def _background(rng: random.Random, task: InitialTask, count: int) -> Iterator[_Draft]:
     fixed = task.fixed
     given = {
-        BIRTH: {"date": day(fixed.birth_date), "city": fixed.location},
-        DEGREE: {"degree": fixed.degree, "major": fixed.major or "general studies"},
-        GOAL: {"goal": fixed.life_goal.kind},
-        TRAITS: dict(zip(("trait", "trait2"), fixed.traits, strict=False)),
+        "birth": {"date": day(fixed.birth_date), "city": fixed.location},
+        "degree": {"degree": fixed.degree, "major": fixed.major or "general studies"},
+        "goal": {"goal": fixed.life_goal.kind},
+        "traits": dict(zip(("trait", "trait2"), fixed.traits, strict=False)),
     }
-    kinds = [kind for kind in ORIGINS if kind is not TRAITS or len(fixed.traits) > 1]
+    kinds = [kind for kind in facts().background if kind.name != "traits" or len(fixed.traits) > 1]
     for kind in _choose(rng, kinds, count):
-        yield kind, "", given.get(kind, {})
+        yield kind, "", given.get(kind.name, {})
 
 
-KINDS = (JOB, JOB_HUNT, *WORK, *HEALTH, *PEOPLE, *TASTES, *ORIGINS, *DETAILS)
-"""All kinds of facts of this shape."""
-
-_NEW = {Track.CAREER: WORK, Track.HEALTH: HEALTH, Track.RELATIONSHIP: PEOPLE, Track.PREFERENCE: TASTES}
-_SCENE = re.compile(r"On [^,]+, .+? went to the (?P<occasion>.+?) at (?P<place>[A-Z][a-z]+ [A-Z][a-z]+)\.")
 _COMPANY = 0.5
 """Chance that somebody known from the beginning comes along where no change is about anybody."""
 
@@ -241,20 +219,14 @@ class Scene(NamedTuple):
 
 def scene_of(narrative: str) -> Scene:
     """Read what an event is about from its narrative."""
-    found = _SCENE.match(narrative)
+    found = event_texts().opening_template.read_start(narrative)
     return Scene(found["occasion"], found["place"]) if found else Scene("day", "home")
-
-
-@cache
-def index() -> Index:
-    """Finds what the sentences of this shape say, those of memory threads aside."""
-    return Index(KINDS)
 
 
 def write_events(task: EventsTask, rng: random.Random) -> Events:
     """Events with what they change."""
-    life = _Life(task, rng)
-    return Events(events=tuple(life.event(slot) for slot in task.slots))
+    writer = _EventWriter(task, rng)
+    return Events(events=tuple(writer.event(slot) for slot in task.slots))
 
 
 class _Held(NamedTuple):
@@ -265,8 +237,8 @@ class _Held(NamedTuple):
     known: Known
 
 
-class _Life:
-    """What has happened so far."""
+class _EventWriter:
+    """Writes one event after the other, and knows what has happened so far."""
 
     def __init__(self, task: EventsTask, rng: random.Random) -> None:
         self._task = task
@@ -278,7 +250,7 @@ class _Life:
         self._titles = {past.title for past in task.past}
         self._held: dict[str, _Held] = {}
         for fact in task.facts:
-            if (known := index().read(self._name, fact.text)) is not None:
+            if (known := facts().read(self._name, fact.text)) is not None:
                 self._held[fact.text] = _Held(fact.track, fact.subject, known)
 
     def event(self, slot: EventSlot) -> LifeEvent:
@@ -291,28 +263,28 @@ class _Life:
             delta, values = self._new(planned) if planned.change is Change.NEW else self._update(planned, held)
             changes.append(delta)
             if delta.track is Track.RELATIONSHIP:
-                company[values[WHO]] = values[ROLE]
+                company[values["who"]] = values["role"]
         known = [other for other in self._task.dynamic.relationships if other.name in self._names]
         if known and not company and rng.random() < _COMPANY:
             other = rng.choice(known)
             company[other.name] = other.kind.lower()
-        return self._told(slot, tuple(changes), company)
+        return self._written(slot, tuple(changes), company)
 
     def _new(self, planned: PlannedChange) -> tuple[StateDelta, dict[str, str]]:
         rng = self._rng
         track = planned.track or rng.choice(list(Track))
-        present = {held.known.kind for held in self._held.values()}
-        kinds = [kind for kind in _NEW[track] if kind not in present] or _NEW[track]
-        kind, subject, given = rng.choice(kinds), "", {}
+        present = {held.known.kind.name for held in self._held.values()}
+        kinds = facts().of(track)
+        kind, subject, given = rng.choice([kind for kind in kinds if kind.name not in present] or kinds), "", {}
         if track is Track.PREFERENCE:
             groups = self._task.preferences.groups
             subject = rng.choice(groups).category if groups else "leisure"
         elif track is Track.RELATIONSHIP:
-            subject = invent_full(rng, self._split)
+            subject = _full_name(rng, self._split)
             while subject in self._names:
-                subject = invent_full(rng, self._split)
+                subject = _full_name(rng, self._split)
             self._names.add(subject)
-            given = {WHO: subject, ROLE: rng.choice(POOLS["role"])}
+            given = {"who": subject, "role": rng.choice(words().facts["role"])}
         return self._delta(kind, track, Change.NEW, subject, given, "")
 
     def _update(self, planned: PlannedChange, held: dict[str, _Held]) -> tuple[StateDelta, dict[str, str]]:
@@ -323,7 +295,7 @@ class _Life:
             if fact.track is not None
             and planned.track in (None, fact.track)
             and fact.known.change is None
-            and planned.change in fact.known.kind.forms
+            and planned.change in fact.known.kind.changes
         ]
         if not candidates:
             raise DeltaMemError(f"no known fact of track {planned.track or 'any'} is left for the change {planned.change}")
@@ -349,13 +321,15 @@ class _Life:
         )
         return delta, values
 
-    def _told(self, slot: EventSlot, changes: tuple[StateDelta, ...], company: Mapping[str, str]) -> LifeEvent:
-        rng, fixed = self._rng, self._task.fixed
-        title, scene = self._title(slot)
+    def _written(self, slot: EventSlot, changes: tuple[StateDelta, ...], company: Mapping[str, str]) -> LifeEvent:
+        """The event, told in the sentences of events.yaml."""
+        rng, fixed, texts = self._rng, self._task.fixed, event_texts()
+        domain = texts.domains[slot.domain]
+        title, scene = self._title(domain)
         date = slot.not_before + timedelta(days=rng.randint(0, (slot.not_after - slot.not_before).days))
-        valence = rng.choice(list(scenes.FEELING))
-        agency = rng.choice(list(scenes.AGENCY))
-        goal = fixed.life_goal
+        valence = rng.choice(list(texts.valences))
+        agency = rng.choice(list(texts.agency))
+        felt, goal = texts.valences[valence], fixed.life_goal
         values = {
             "date": day(date),
             "name": self._name,
@@ -368,20 +342,19 @@ class _Life:
             "major": fixed.major or "many things",
             "mbti": fixed.mbti,
         }
-        sentences = [scenes.OPENING]
+        templates = [texts.opening]
         if company:
-            sentences.append(rng.choice(scenes.COMPANY))
-        sentences += [scenes.AGENCY[agency], rng.choice(scenes.MIDDLE[slot.domain]), rng.choice(scenes.CHARACTER)]
-        told = [fill(sentence, values) for sentence in sentences]
-        for delta in changes[:2]:
-            told.append(rng.choice(scenes.CHANGE).format(topic=delta.keywords[0]))
+            templates.append(rng.choice(texts.company))
+        templates += [texts.agency[agency], rng.choice(domain.middle), rng.choice(texts.character)]
+        sentences = [fill(template, values) for template in templates]
+        sentences += [rng.choice(texts.change).format(topic=delta.keywords[0]) for delta in changes[:2]]
         if slot.life_goal:
-            told.append(fill(scenes.GOAL, values))
-        told.append(rng.choice(scenes.FEELING[valence]))
-        follow_ups = [fill(text, values) for text in rng.sample(scenes.FOLLOW_UPS, 2)]
+            sentences.append(fill(texts.goal, values))
+        sentences.append(rng.choice(felt.feeling))
+        follow_ups = [fill(text, values) for text in rng.sample(texts.follow_ups, 2)]
         if slot.life_goal:
-            follow_ups.append(fill(scenes.GOAL_FOLLOW_UP, values))
-        grounding = max(self._task.limits.grounding, rng.randint(1, 2))
+            follow_ups.append(fill(texts.goal_follow_up, values))
+        grounding = min(max(self._task.limits.grounding, rng.randint(1, 2)), len(texts.grounding))
         return LifeEvent(
             index=slot.index,
             date=date,
@@ -389,33 +362,31 @@ class _Life:
             valence=valence,
             agency=agency,
             title=title,
-            narrative=self._long_enough(told),
+            narrative=self._long_enough(sentences),
             participants=tuple(Participant(name=who, relationship=role) for who, role in company.items()),
-            grounding=tuple(
-                fill(text, values) for text in rng.sample(scenes.GROUNDING, min(grounding, len(scenes.GROUNDING)))
-            ),
-            result=scenes.RESULTS[valence],
-            emotion=rng.choice(scenes.EMOTIONS[valence]),
+            grounding=tuple(fill(text, values) for text in rng.sample(texts.grounding, grounding)),
+            result=felt.result,
+            emotion=rng.choice(felt.emotions),
             follow_ups=tuple(follow_ups),
             serves_life_goal=slot.life_goal,
             changes=changes,
         )
 
-    def _title(self, slot: EventSlot) -> tuple[str, Scene]:
+    def _title(self, domain: DomainTexts) -> tuple[str, Scene]:
+        """What the event is about, in words that no event before has in its title."""
         rng = self._rng
         while True:
-            occasion = rng.choice(scenes.OCCASIONS[slot.domain])
-            scene = Scene(occasion, f"{invent(rng, self._split)} {rng.choice(scenes.PLACES[slot.domain])}")
+            occasion = rng.choice(domain.occasions)
+            scene = Scene(occasion, f"{invent_name(rng, self._split)} {rng.choice(domain.places)}")
             title = f"{occasion[0].upper()}{occasion[1:]} at {scene.place}"
             if title not in self._titles:
                 self._titles.add(title)
                 return title, scene
 
-    def _long_enough(self, told: Sequence[str]) -> str:
+    def _long_enough(self, sentences: list[str]) -> str:
         """The sentences, with further ones before the last until the narrative is as long as asked for."""
-        limits = self._task.limits.narrative_words
-        sentences = list(told)
-        for sentence in self._rng.sample(scenes.PADDING, len(scenes.PADDING)):
+        limits, padding = self._task.limits.narrative_words, event_texts().padding
+        for sentence in self._rng.sample(padding, len(padding)):
             if len(" ".join(sentences).split()) >= limits.min + self._rng.randint(0, 20):
                 break
             sentences.insert(-1, sentence)
@@ -426,25 +397,6 @@ class _Life:
 
 def _joined(names: Sequence[str]) -> str:
     return " and ".join(filter(None, (", ".join(names[:-1]), *names[-1:])))
-
-
-_BEGINNINGS = {
-    Method.EMOTIONAL: ("thinks of the", "with"),
-    Method.MEANING: ("regards the", "as"),
-    Method.SELF_BELIEF: ("left the", "feeling"),
-}
-VIEWS = {
-    method: tuple(words.split())
-    for method, words in {
-        Method.EMOTIONAL: "worry relief pride serenity doubt delight unease gratitude envy confidence nostalgia amusement",
-        Method.MEANING: "luck duty coincidence routine preparation progress proof training comfort nonsense wisdom play",
-        Method.SELF_BELIEF: "clumsy patient capable hesitant reliable brave outspoken stubborn talented ordinary resilient",
-    }.items()
-}
-_READ = re.compile(
-    r"(?P<begin>thinks of the|regards the|left the) (?P<occasion>.+?) at (?P<place>[A-Z][a-z]+ [A-Z][a-z]+|home)"
-    r" (?:with|as|feeling) (?P<views>[a-z]+(?:, then [a-z]+ after [A-Z][a-z]+)*)\."
-)
 
 
 class View(NamedTuple):
@@ -458,8 +410,7 @@ class View(NamedTuple):
 
     def text(self, name: str) -> str:
         """The memory sentence."""
-        begin, link = _BEGINNINGS[self.method]
-        return f"{name} {begin} {self.occasion} at {self.place} {link} {', then '.join(self.views)}."
+        return f"{name} {self._filled(event_texts().methods[self.method].memory, ', then ')}"
 
     def keywords(self) -> tuple[str, str, str]:
         """The anchor, and the latest view."""
@@ -468,36 +419,31 @@ class View(NamedTuple):
 
     def say(self) -> str:
         """The memory in the first person, with all its views."""
-        first, *later = self.views
-        link = {Method.EMOTIONAL: "it fills me with", Method.MEANING: "I take it for", Method.SELF_BELIEF: "I find myself"}
-        told = f"When I look back at the {self.occasion} at {self.place}, {link[self.method]} {first}"
-        return told + "".join(f", and then {view}" for view in later) + "."
+        return self._filled(event_texts().methods[self.method].said, ", and then ")
 
     def say_last(self) -> str:
         """The latest view in the first person."""
         word, _, later = self.views[-1].partition(" ")
-        beginning = f"Now, {later}," if later else "Now"
-        link = {
-            Method.EMOTIONAL: "what I feel when I think of {it} is",
-            Method.MEANING: "what I see in {it} is",
-            Method.SELF_BELIEF: "what I believe of myself when I think of {it} is that I am",
-        }[self.method]
-        return f"{beginning} {link.format(it=f'the {self.occasion} at {self.place}')} {word}."
+        said = event_texts().methods[self.method].said_last.format(occasion=self.occasion, place=self.place, view=word)
+        return f"Now, {later}, {said}" if later else f"Now {said}"
+
+    def _filled(self, template: str, link: str) -> str:
+        return template.format(occasion=self.occasion, place=self.place, views=link.join(self.views))
 
 
 def read_view(name: str, text: str) -> View | None:
     """Read the memory of a thread; None if it is none."""
-    found = _READ.fullmatch(text.removeprefix(name).strip())
-    if not found:
-        return None
-    method = next(method for method, (begin, _) in _BEGINNINGS.items() if begin == found["begin"])
-    return View(method, found["occasion"], found["place"], tuple(found["views"].split(", then ")))
+    sentence = text.removeprefix(name).strip()
+    for method, template in event_texts().memory_templates.items():
+        if (found := template.read(sentence)) is not None:
+            return View(method, found["occasion"], found["place"], tuple(found["views"].split(", then ")))
+    return None
 
 
 def write_links(task: LinksTask, rng: random.Random) -> Links:
     """Groups of events, of the same domain as far as it goes."""
     sizes = task.events_per_group
-    domain_of = {occasion: domain for domain, occasions in scenes.OCCASIONS.items() for occasion in occasions}
+    domain_of = event_texts().domain_of
     by_domain: dict[str, list[PastEvent]] = {}
     for event in task.events:
         by_domain.setdefault(domain_of.get(scene_of(event.narrative).occasion, ""), []).append(event)
@@ -526,13 +472,14 @@ def _part(rng: random.Random, events: Sequence[PastEvent], size: int) -> list[Pa
 
 def _group(events: Sequence[PastEvent]) -> EventGroup:
     first, last = scene_of(events[0].narrative).occasion, scene_of(events[-1].narrative).occasion
-    return EventGroup(events=tuple(event.index for event in events), thread=scenes.THREAD.format(first=first, last=last))
+    thread = event_texts().thread.format(first=first, last=last)
+    return EventGroup(events=tuple(event.index for event in events), thread=thread)
 
 
 def write_evolution(task: EvolutionTask, rng: random.Random) -> Evolution:
     """One view of the first event, and another one after each later event."""
     method = rng.choice(list(Method))
-    views = rng.sample(VIEWS[method], len(task.events))
+    views = rng.sample(event_texts().methods[method].words, len(task.events))
     found = [scene_of(event.narrative) for event in task.events]
     view = View(method, *found[0], (views[0],))
     memories = [_memory(task.fixed.name, view)]
@@ -548,8 +495,7 @@ def _memory(name: str, view: View) -> Fact:
 
 def _shortened(task: EvolutionTask, view: View) -> View:
     """Leave out the second view while the sentence is too long."""
-    limits: FactLimits = task.limits
-    while len(view.text(task.fixed.name).split()) > limits.words.max and len(view.views) > 2:
+    while len(view.text(task.fixed.name).split()) > task.limits.words.max and len(view.views) > 2:
         view = view._replace(views=(view.views[0], *view.views[2:]))
     return view
 
@@ -562,18 +508,19 @@ def write_filling(task: FillingTask, rng: random.Random) -> Filling:
         return Filling(goal="", summary="", facts=())
     scene = scene_of(task.event.narrative)
     existing = set(task.existing)
-    facts: list[Fact] = []
-    for kind in rng.sample(DETAILS, min(count, len(DETAILS))):
+    details, texts = facts().detail, dialogue_texts()
+    found: list[Fact] = []
+    for kind in rng.sample(details, min(count, len(details))):
         while True:
-            fact = kind.fact(name, None, kind.draw(rng, split, None, {PLACE: scene.place}), task.limits)
+            fact = kind.fact(name, None, kind.draw(rng, split, None, {"place": scene.place}), task.limits)
             if fact.text not in existing:
                 break
-        facts.append(fact)
+        found.append(fact)
     about = scene._asdict()
     return Filling(
-        goal=rng.choice(scenes.GOALS).format(**about),
-        summary=rng.choice(scenes.SUMMARIES).format(**about),
-        facts=tuple(facts),
+        goal=rng.choice(texts.goals).format(**about),
+        summary=rng.choice(texts.summaries).format(**about),
+        facts=tuple(found),
     )
 
 
@@ -585,10 +532,10 @@ _EARLIER = 0.3
 
 def write_dialogue(task: DialogueTask, rng: random.Random) -> Dialogue:
     """Spread the facts over the turns, then write the turns."""
-    count, limits = len(task.facts), task.limits
+    count, limits, texts = len(task.facts), task.limits, dialogue_texts()
     turns = min(max(count + rng.randint(0, _FURTHER_TURNS), limits.turns.min, 1), limits.turns.max)
     said: list[list[str]] = [[] for _ in range(turns)]
-    facts: list[list[SessionFact]] = [[] for _ in range(turns)]
+    facts_of: list[list[SessionFact]] = [[] for _ in range(turns)]
     plan = []
     for number, fact in enumerate(task.facts):
         turn = (2 * number + 1) * turns // (2 * count)
@@ -597,23 +544,23 @@ def write_dialogue(task: DialogueTask, rng: random.Random) -> Dialogue:
             previous_turn = turn if turn == 0 or rng.random() >= _EARLIER else turn - 1
             said[previous_turn].append(_say_before(rng, task.fixed.name, fact))
             if previous_turn == turn:
-                said[turn].append(rng.choice(scenes.CHANGED))
+                said[turn].append(rng.choice(texts.changed))
             previous_turn += 1
         elif fact.event is Event.NONE:
-            said[turn].append(rng.choice(scenes.KNOWN_ALREADY))
+            said[turn].append(rng.choice(texts.known_already))
         said[turn].append(_say(rng, task.fixed.name, fact))
-        facts[turn].append(fact)
+        facts_of[turn].append(fact)
         plan.append(PlannedFact(fact_id=fact.id, turn=turn + 1, previous_turn=previous_turn))
     answers = _Answers(rng)
     exchanges = []
     for number, user in enumerate(_users(task, rng, said)):
         last = number == turns - 1
-        exchanges.append(Exchange(user=user, assistant=answers.last() if last else answers.to(user, facts[number])))
+        exchanges.append(Exchange(user=user, assistant=answers.last() if last else answers.to(user, facts_of[number])))
     return Dialogue(plan=tuple(plan), turns=tuple(exchanges))
 
 
 def _say(rng: random.Random, name: str, fact: SessionFact) -> str:
-    if (known := index().read(name, fact.text)) is not None:
+    if (known := facts().read(name, fact.text)) is not None:
         return known.say(rng)
     if (view := read_view(name, fact.text)) is not None:
         return view.say_last() if fact.event is Event.UPDATE else view.say()
@@ -621,7 +568,7 @@ def _say(rng: random.Random, name: str, fact: SessionFact) -> str:
 
 
 def _say_before(rng: random.Random, name: str, fact: SessionFact) -> str:
-    if (known := index().read(name, fact.previous_text)) is not None:
+    if (known := facts().read(name, fact.previous_text)) is not None:
         return known.say_before(rng)
     if (view := read_view(name, fact.previous_text)) is not None:
         return view.say()
@@ -630,21 +577,22 @@ def _say_before(rng: random.Random, name: str, fact: SessionFact) -> str:
 
 def _anyhow(name: str, text: str) -> str:
     """A sentence of no known kind, broken in two so that it is not recited."""
-    words = text.removeprefix(name).strip().split()
-    half = len(words) // 2
-    return f"What they say of me is this: {' '.join(words[:half])}, well, {' '.join(words[half:])}"
+    said = text.removeprefix(name).strip().split()
+    half = len(said) // 2
+    return f"What they say of me is this: {' '.join(said[:half])}, well, {' '.join(said[half:])}"
 
 
 def _users(task: DialogueTask, rng: random.Random, said: Sequence[Sequence[str]]) -> Iterator[str]:
     """What the user says in each turn."""
     about = scene_of(task.event.narrative)._asdict()
-    leads, tails, pauses = _Deck(rng, scenes.LEADS), _Deck(rng, scenes.TAILS), _Deck(rng, scenes.PAUSES)
+    texts = dialogue_texts()
+    leads, tails, pauses = _Deck(rng, texts.leads), _Deck(rng, texts.tails), _Deck(rng, texts.pauses)
     for number, sentences in enumerate(said):
         if number == 0:
-            first = rng.choice(scenes.FIRST_WORDS).format(**about)
+            first = rng.choice(texts.first_words).format(**about)
         else:
             first = leads.draw() if sentences else pauses.draw()
-        last = rng.choice(scenes.FAREWELLS) if number == len(said) - 1 else tails.draw() if sentences else ""
+        last = rng.choice(texts.farewells) if number == len(said) - 1 else tails.draw() if sentences else ""
         yield " ".join(filter(None, (first, *sentences, last)))
 
 
@@ -653,8 +601,9 @@ class _Answers:
 
     def __init__(self, rng: random.Random) -> None:
         self._rng = rng
-        self._listening, self._recalls = _Deck(rng, scenes.LISTENING), _Deck(rng, scenes.RECALLS)
-        self._advice, self._questions = _Deck(rng, scenes.ADVICE), _Deck(rng, scenes.QUESTIONS)
+        texts = dialogue_texts()
+        self._listening, self._recalls = _Deck(rng, texts.listening), _Deck(rng, texts.recalls)
+        self._advice, self._questions = _Deck(rng, texts.advice), _Deck(rng, texts.questions)
         self._said: set[str] = set()
 
     def to(self, user: str, facts: Sequence[SessionFact]) -> str:
@@ -671,7 +620,7 @@ class _Answers:
 
     def last(self) -> str:
         """Answer the user's farewell."""
-        return self._rng.choice(scenes.CLOSING_REPLIES)
+        return self._rng.choice(dialogue_texts().closing_replies)
 
 
 class _Deck:

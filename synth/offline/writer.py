@@ -7,12 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, cast
 
 from synth.config import FactLimits
-from synth.offline import paper as beginnings
-from synth.offline import paper as lives
-from synth.offline import paper as profiles
-from synth.offline import paper as talks
-from synth.offline import paper as threads
-from synth.offline import tiny
+from synth.offline import paper, tiny
 from synth.records import Record
 from synth.tasks import AnswerT, DialogueTask, EventsTask, InitialTask, Task, Unit
 from synth.validators import judge_answer
@@ -61,15 +56,15 @@ class OfflineWriter:
 
 
 def _initial(task: InitialTask, rng: random.Random) -> Record:
-    return (tiny.write_initial if _is_tiny(task.limits) else beginnings.write_initial)(task, rng)
+    return (tiny.write_initial if _is_tiny(task.limits) else paper.write_initial)(task, rng)
 
 
 def _events(task: EventsTask, rng: random.Random) -> Record:
-    return (tiny.write_events if _is_tiny(task.fact_limits) else lives.write_events)(task, rng)
+    return (tiny.write_events if _is_tiny(task.fact_limits) else paper.write_events)(task, rng)
 
 
 def _dialogue(task: DialogueTask, rng: random.Random) -> Record:
-    return (tiny.write_dialogue if task.limits.verbatim else talks.write_dialogue)(task, rng)
+    return (tiny.write_dialogue if task.limits.verbatim else paper.write_dialogue)(task, rng)
 
 
 def _is_tiny(limits: FactLimits) -> bool:
@@ -77,13 +72,13 @@ def _is_tiny(limits: FactLimits) -> bool:
 
 
 _ANSWERS: dict[Unit, Callable[[Any, random.Random], Record]] = {
-    Unit.FIXED: profiles.write_fixed,
-    Unit.DYNAMIC: profiles.write_dynamic,
-    Unit.PREFERENCES: profiles.write_preferences,
+    Unit.FIXED: paper.write_fixed,
+    Unit.DYNAMIC: paper.write_dynamic,
+    Unit.PREFERENCES: paper.write_preferences,
     Unit.INITIAL: _initial,
     Unit.EVENTS: _events,
-    Unit.LINKS: threads.write_links,
-    Unit.EVOLUTION: threads.write_evolution,
-    Unit.FILLING: threads.write_filling,
+    Unit.LINKS: paper.write_links,
+    Unit.EVOLUTION: paper.write_evolution,
+    Unit.FILLING: paper.write_filling,
     Unit.DIALOGUE: _dialogue,
 }

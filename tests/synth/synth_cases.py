@@ -6,12 +6,10 @@ import random
 
 from synth.assembly import labelled_sessions
 from synth.config import FactLimits, Range
-from synth.offline.kinds import ANY, Kind
-from synth.offline.tiny import told
-from synth.offline.words import THINGS
+from synth.offline.templates import Kind, words
+from synth.offline.tiny import INVENTED_SLOTS, read_fact
 from synth.records import Change, Person
 
-INVENTED_SLOTS = {"anchor", "city"}
 NAME = "Mara Lind Bell"
 LIMITS = FactLimits(words=Range(min=5, max=32), keywords=Range(min=3, max=3), keyword_words=Range(min=1, max=4))
 
@@ -36,8 +34,8 @@ GIVEN = {
 def drawn(kind: Kind, change: Change | None, seed: int) -> tuple[dict[str, str], dict[str, str]]:
     """Values of a fact at first, and after a change."""
     rng = random.Random(seed)
-    given = {slot: GIVEN[slot] for slot, source in kind.sources.items() if source == ANY}
-    things = rng.choice(list(THINGS.values()))
+    given = {slot: GIVEN[slot] for slot in kind.template.slots if slot in GIVEN}
+    things = rng.choice(words().things).things
     before = kind.draw(rng, "train", None, given, things)
     return before, kind.draw(rng, "train", change, before, things)
 
@@ -48,7 +46,7 @@ def invented_names(someone: Person) -> set[str]:
     name = someone.profile.name
     sentences = [fact.text for fact in someone.profile.initial]
     sentences += [delta.text for event in someone.events for delta in event.changes]
-    found = [told(name, text) for text in sentences]
+    found = [read_fact(name, text) for text in sentences]
     values = [known.values for known in found if known is not None]
     assert len(values) == len(sentences)
     return {value for known in values for slot, value in known.items() if slot in INVENTED_SLOTS} | {name}

@@ -3,7 +3,6 @@
 import asyncio
 import random
 import re
-import string
 from itertools import product
 
 import pytest
@@ -11,22 +10,17 @@ import yaml
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from offline_people import SHAPES, labelled, people, shape
-from synth_cases import INVENTED_SLOTS, LIMITS, NAME, drawn, invented_names, texts
+from synth_cases import LIMITS, NAME, drawn, invented_names, texts
 
 from deltamem.errors import DeltaMemError
 from deltamem.memory import Event
 from deltamem.sessions import Split
 from deltamem.text import content_stems
 from synth.config import Range, Shape
-from synth.names import InventedNames, RealNames
-from synth.offline import paper as threads
-from synth.offline import scenes
-from synth.offline.kinds import Kind
-from synth.offline.paper import KINDS, index, read_view, scene_of
-from synth.offline.templates import Template, fill
-from synth.offline.tiny import CLOSERS, OPENERS, POOLS, REPLIES, SMALL_TALK, TOPICS, Topic, told
-from synth.offline.words import POOLS as PAPER_POOLS
-from synth.offline.words import THINGS, split_of
+from synth.names import InventedNames, RealNames, split_of
+from synth.offline.paper import read_view, scene_of
+from synth.offline.templates import ANYTHING, INVENTED, Kind, Template, dialogue_texts, event_texts, facts, fill, words
+from synth.offline.tiny import Topic, read_fact, tiny_texts
 from synth.offline.writer import OfflineWriter, answer
 from synth.person import write_person
 from synth.records import Change, Origin, Person, Persona, PlannedChange, Track
@@ -35,14 +29,10 @@ from synth.validators.dialogue import uses
 from synth.writer import UnitId
 
 WORD = re.compile(r"[A-Za-z]+")
-by_topic = pytest.mark.parametrize("topic", TOPICS, ids=lambda topic: topic.name)
-by_kind = pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
+by_topic = pytest.mark.parametrize("topic", tiny_texts().topics, ids=lambda topic: topic.name)
+by_kind = pytest.mark.parametrize("kind", facts().kinds, ids=lambda kind: kind.name)
 SEEDS = range(6)
 SPLITS = st.sampled_from(["train", "heldout"])
-
-
-def slots(template: str) -> set[str]:
-    return {name for _, name, _, _ in string.Formatter().parse(template) if name}
 
 
 class Recorder(OfflineWriter):
@@ -143,11 +133,11 @@ def test_changes_of_facts_that_no_template_made_are_refused_in_one_sentence():
     writer = Recorder(5)
     write(0, shape("paper"), writer, sessions=5)
     task = next(task for task, _, _ in writer.asked if isinstance(task, EventsTask))
-    facts = tuple(fact.model_copy(update={"text": f"{task.fixed.name} is fond of it."}) for fact in task.facts)
+    unknown = tuple(fact.model_copy(update={"text": f"{task.fixed.name} is fond of it."}) for fact in task.facts)
     planned = PlannedChange(track=Track.HEALTH, change=Change.SHIFT)
     slots = (task.slots[0].model_copy(update={"changes": (planned,)}),)
     with pytest.raises(DeltaMemError, match="no known fact of track health is left for the change shift"):
-        answer(task.model_copy(update={"facts": facts, "slots": slots}), random.Random(0))
+        answer(task.model_copy(update={"facts": unknown, "slots": slots}), random.Random(0))
 
 
 # --- names -----------------------------------------------------------------------------------------------------------------
@@ -181,58 +171,22 @@ def test_sentences_of_different_people_differ_in_the_paper_shape():
     for number, someone in enumerate(everybody):
         for session in someone.sessions:
             for fact in session.facts:
-                told = fact.text.removeprefix(someone.profile.name)
-                assert seen.setdefault(told, number) == number, fact.text
+                sentence = fact.text.removeprefix(someone.profile.name)
+                assert seen.setdefault(sentence, number) == number, fact.text
 
 
 # --- the tiny shape --------------------------------------------------------------------------------------------------------
 
 
 @by_topic
-def test_every_template_contains_its_slots(topic: Topic):
-    facts = {topic.slot, "anchor"} | ({topic.fixed} if topic.fixed else set())
-    assert slots(topic.memory) == facts | {"person"}
-    assert topic.memory.startswith("{person} ")
-    assert topic.memory.endswith("{anchor}.")
-    assert topic.new and topic.adjust and topic.repeat
-    for template in (*topic.new, *topic.repeat):
-        assert slots(template) == facts, template
-    for template in topic.adjust:
-        assert slots(template) == facts | {"old"}, template
-    for template in (*topic.new, *topic.adjust, *topic.repeat):
-        assert template[-1] in ".!?" and (template[0].isupper() or template.startswith("{anchor}")), template
-
-
-@by_topic
-def test_the_words_of_a_topic_exist(topic: Topic):
-    if topic.pool is None:
-        assert topic.slot in INVENTED_SLOTS
-    else:
-        assert len(POOLS[topic.pool]) >= 2
-    assert topic.fixed is None or POOLS[topic.fixed]
-
-
-@by_topic
 def test_a_tiny_fact_is_read_back_word_for_word(topic: Topic):
-    words = POOLS[topic.pool] if topic.pool else ("Brelo", "Osind")
-    for person in ("Klaro", "Mara Lind"):
-        for word in words:
-            values = {"anchor": "Aisax", topic.slot: word} | ({topic.fixed: "aunt"} if topic.fixed else {})
-            found = told(person, fill(topic.memory, {"person": person, **values}))
-            assert found == (topic, values)
-    assert told("Klaro", "Klaro sleeps a lot.") is None
-    assert told("Kla", fill(topic.memory, {"person": "Klaro", **values})) is None
-
-
-@pytest.mark.parametrize("pools", [POOLS, PAPER_POOLS, THINGS], ids=["tiny", "paper", "things"])
-def test_no_word_stands_twice_in_a_pool(pools):
-    for pool, words in pools.items():
-        assert len(set(words)) == len(words), pool
-
-
-def test_topic_names_are_unique():
-    assert len({topic.name for topic in TOPICS}) == len(TOPICS)
-    assert len({kind.name for kind in KINDS}) == len(KINDS)
+    choices = [tiny_texts().words.get(slot, ("Brelo", "Osind")) for slot in topic.slots]
+    for person, *chosen in product(("Klaro", "Mara Lind"), *choices):
+        values = dict(zip(topic.slots, chosen, strict=True))
+        assert read_fact(person, f"{person} {fill(topic.memory, values)}") == (topic, values)
+        assert_articles(fill(topic.memory, values))
+    assert read_fact("Kla", f"Klaro {fill(topic.memory, values)}") is None
+    assert read_fact("Klaro", "Klaro sleeps a lot.") is None
 
 
 def test_every_tiny_update_keeps_the_anchor_and_changes_the_word():
@@ -241,7 +195,7 @@ def test_every_tiny_update_keeps_the_anchor_and_changes_the_word():
         for delta in (delta for event in someone.events for delta in event.changes):
             if delta.change is Change.ADJUST:
                 updates += 1
-                before, after = told(someone.profile.name, delta.previous_text), told(someone.profile.name, delta.text)
+                before, after = (read_fact(someone.profile.name, text) for text in (delta.previous_text, delta.text))
                 assert before.topic is after.topic
                 changed = {slot for slot, value in after.values.items() if before.values[slot] != value}
                 assert changed == {after.topic.slot}
@@ -273,7 +227,7 @@ def test_tiny_dialogues_read_well():
         names = invented_names(someone)
         for session in someone.sessions:
             for turn in session.dialogue.turns:
-                assert turn.assistant in REPLIES
+                assert turn.assistant in tiny_texts().replies
                 check_sentence(turn.user, names)
 
 
@@ -281,9 +235,9 @@ def check_sentence(text: str, names: set[str]) -> None:
     assert "{" not in text and "  " not in text and text == text.strip(), text
     assert text[0].isupper() and text[-1] in ".!?", text
     assert_articles(text)
-    if text in SMALL_TALK:
+    if text in tiny_texts().small_talk:
         return
-    opener = max((opener for opener in OPENERS if text.startswith(opener)), key=len)
+    opener = max((opener for opener in tiny_texts().openers if text.startswith(opener)), key=len)
     said = text.removeprefix(opener)
     first = WORD.match(said)
     assert first is not None, text
@@ -292,7 +246,7 @@ def check_sentence(text: str, names: set[str]) -> None:
         assert said[0].islower() or first[0] == "I" or first[0] in names, text
     else:
         assert said[0].isupper(), text
-    closer = max((closer for closer in CLOSERS if said.endswith(closer)), key=len)
+    closer = max((closer for closer in tiny_texts().closers if said.endswith(closer)), key=len)
     body = said.removesuffix(closer)
     assert body[-1] in ".!?" and not re.search(r"\bi\b", body), text
 
@@ -306,78 +260,46 @@ def assert_articles(text: str) -> None:
 
 
 @by_kind
-def test_a_fact_is_read_back_word_for_word(kind: Kind):
-    for change, seed in product(kind.forms, SEEDS):
-        _, values = drawn(kind, change, seed)
-        fact = kind.fact(NAME, change, values, LIMITS)
-        found = index().read(NAME, fact.text)
-        assert found == (kind, change, {slot: values[slot] for slot in kind.templates[change].slots})
-        assert index().read("Mara", fact.text) is None
-
-
-@by_kind
-def test_a_fact_keeps_the_limits_and_every_way_to_say_it_has_its_keywords(kind: Kind):
-    for change, seed in product(kind.forms, SEEDS):
+def test_a_fact_is_read_back_keeps_its_limits_and_reads_well(kind: Kind):
+    for change, seed in product((None, *kind.changes), SEEDS):
         before, values = drawn(kind, change, seed)
-        fact = kind.fact(NAME, change, values, LIMITS)
+        form, fact = kind.form(change), kind.fact(NAME, change, values, LIMITS)
+        assert facts().read(NAME, fact.text) == (kind, change, {slot: values[slot] for slot in form.template.slots})
+        assert facts().read("Mara", fact.text) is None
         assert len(fact.text.split()) in LIMITS.words
-        assert_articles(fact.text)
-        for keyword in fact.keywords:
-            assert keyword in fact.text and len(keyword.split()) in LIMITS.keyword_words
-        for template in kind.forms[change].said:
-            said = fill(template, values)
-            assert_articles(said)
-            assert said[-1] in ".!?" and said[0].isupper() and "  " not in said
-            for keyword in fact.keywords:
-                assert keyword.casefold() in said.casefold(), said
-        if change is not None:
-            assert set(fact.keywords) & set(kind.fact(NAME, None, before, LIMITS).keywords)
-
-
-@by_kind
-def test_what_held_before_a_change_is_told_from_what_holds_now(kind: Kind):
-    for change, seed in product(kind.forms, SEEDS):
-        before, values = drawn(kind, change, seed)
+        assert all(keyword in fact.text and len(keyword.split()) in LIMITS.keyword_words for keyword in fact.keywords)
+        said = [fill(template, values) for template in form.said]
+        for text in (fact.text, *said):
+            assert_articles(text)
+            assert text[-1] in ".!?" and text[0].isupper() and "  " not in text
+        assert all(keyword.casefold() in text.casefold() for keyword in fact.keywords for text in said)
         stems = content_stems(kind.fact(NAME, None, before, LIMITS).text) - content_stems(NAME)
-        telling = stems - content_stems(kind.fact(NAME, change, values, LIMITS).text)
-        for template in kind.before:
+        telling = stems - content_stems(fact.text)
+        for template in kind.before:  # what held before a change is told apart from what holds now
             heard = content_stems(fill(template, before)) & stems
             assert len(heard) >= 0.5 * len(stems)
             assert not telling or heard & telling
 
 
-def test_the_facts_of_a_track_can_be_changed_in_every_way():
-    for kind in KINDS:
-        assert (kind.track is None) == (len(kind.forms) == 1)
-        if kind.track is not None:
-            assert set(kind.forms) == {None, *Change} - {Change.NEW}
-            assert kind.before
-
-
-def test_no_slot_of_a_kind_goes_unused():
-    for kind in KINDS:
-        used = {slot for template in kind.templates.values() for slot in template.slots}
-        assert used == set(kind.sources), kind.name
-
-
 def test_what_the_assistant_says_of_itself_has_no_keyword():
-    general = [*scenes.LISTENING, *scenes.ADVICE, *scenes.QUESTIONS, *scenes.CLOSING_REPLIES]
-    general += [text.replace("{keyword}", "") for text in scenes.RECALLS]
-    words = [word for pool in (*PAPER_POOLS.values(), *THINGS.values(), *scenes.OCCASIONS.values()) for word in pool]
-    words += [word for method in threads.VIEWS.values() for word in method]
-    for kind in KINDS:
-        for change in kind.forms:
-            words += kind.fact(NAME, change, drawn(kind, change, 0)[1], LIMITS).keywords
-    assert [(word, text) for word in words for text in general if uses(text, word, NAME)] == []
+    said, events, lists = dialogue_texts(), event_texts(), words()
+    general = [*said.listening, *said.advice, *said.questions, *said.closing_replies]
+    general += [text.replace("{keyword}", "") for text in said.recalls]
+    pools = [*lists.facts.values(), lists.all_things, *(texts.occasions for texts in events.domains.values())]
+    keywords = [word for pool in (*pools, *(method.words for method in events.methods.values())) for word in pool]
+    for kind in facts().kinds:
+        for change in (None, *kind.changes):
+            keywords += kind.fact(NAME, change, drawn(kind, change, 0)[1], LIMITS).keywords
+    assert [(word, text) for word in keywords for text in general if uses(text, word, NAME)] == []
 
 
 def test_paper_dialogues_say_facts_in_the_first_person_and_read_well():
     for someone in people(3, 6, sizes="paper"):
         for session in someone.sessions:
-            facts = {fact.id: fact for fact in session.facts}
+            by_id = {fact.id: fact for fact in session.facts}
             for planned in session.dialogue.plan:
                 user = session.dialogue.turns[planned.turn - 1].user
-                fact = facts[planned.fact_id]
+                fact = by_id[planned.fact_id]
                 assert fact.text.removeprefix(someone.profile.name).strip() not in user
                 assert all(keyword.casefold() in user.casefold() for keyword in fact.keywords), user
             for turn in session.dialogue.turns:
@@ -417,7 +339,7 @@ def test_groups_fit_whenever_there_are_enough_events(count, data):
     largest = data.draw(st.integers(smallest, 8))
     fewest = data.draw(st.integers(0, min(10, count // smallest)))
     most = data.draw(st.integers(fewest, 10))
-    domains = list(scenes.OCCASIONS.values())
+    domains = [texts.occasions for texts in event_texts().domains.values()]
     rng = random.Random(data.draw(st.integers(0, 99)))
     events = tuple(
         PastEvent(
@@ -443,7 +365,7 @@ def test_groups_fit_whenever_there_are_enough_events(count, data):
 
 def test_articles_follow_the_word_and_are_read_either_way():
     template = Template(
-        "sees a {thing}, a {thing} or a {other} at {name}", {"thing": ("owl", "fox"), "other": (), "name": None}
+        "sees a {thing}, a {thing} or a {other} at {name}", {"thing": ("owl", "fox"), "other": ANYTHING, "name": INVENTED}
     )
     for thing, other, text in (
         ("owl", "red hen", "sees an owl, an owl or a red hen at Brelo"),

@@ -11,13 +11,24 @@ import yaml
 
 from deltamem.errors import DeltaMemError
 from synth.names import Names, names
+from synth.offline import templates, tiny
 from synth.personas import Parts, parts
 from synth.pipeline import code_hash
 from synth.pools import Pools, load, pools
 
 PACKAGE = Path(__file__).parents[2] / "synth"
 FILES = sorted(PACKAGE.rglob("*.yaml"))
-SCHEMAS = {"names.yaml": (Names, names), "personas.yaml": (Parts, parts), "pools.yaml": (Pools, pools)}
+SCHEMAS = {
+    "names.yaml": (Names, names),
+    "personas.yaml": (Parts, parts),
+    "pools.yaml": (Pools, pools),
+    "words.yaml": (templates.WordLists, templates.words),
+    "facts.yaml": (templates.Facts, templates.facts),
+    "profile.yaml": (templates.ProfileTexts, templates.profile_texts),
+    "events.yaml": (templates.EventTexts, templates.event_texts),
+    "dialogue.yaml": (templates.DialogueTexts, templates.dialogue_texts),
+    "tiny.yaml": (tiny.TinyTexts, tiny.tiny_texts),
+}
 
 
 def keys(node: yaml.Node) -> None:
@@ -51,6 +62,31 @@ BROKEN = [
     ("personas.yaml", "{A} {occupation} in {place}", "{A} {job} in {place}", r"unknown slot \['job'\]"),
     ("pools.yaml", "youngest: [18, ", "youngest: [", "one age for each degree"),
     ("pools.yaml", "title: physician, level: 4", "title: physician, level: 5", "a level that no degree has"),
+    ("words.yaml", "names: []", "names: [rest]", "the last group, and no other, has no names"),
+    ("words.yaml", "[two, three", "[two, two", "more than once: .*two"),
+    ("words.yaml", '"35", ', "35, ", "valid string"),
+    ("facts.yaml", "mostly on the {number} o'clock", "mostly on the {hours} o'clock", "unknown slot .*hours"),
+    ("facts.yaml", "memory: works as a {job}", "memory: works as a {jobs}", "no words for the slot 'jobs'"),
+    ("facts.yaml", "I am a {job}, with", "I am one, with", "'{job}' is missing in .At {firm}"),
+    ("facts.yaml", "So far I was a {job}", "So far I was a {area}", "unknown slot .*area"),
+    ("facts.yaml", "      partial_deletion:", "      deletion:", "partial_deletion"),
+    ("facts.yaml", "    before:\n      - I used", "    said_before:\n      - I used", "said_before|has `before`"),
+    ("facts.yaml", "name: course", "name: sleep", "more than once: .*sleep"),
+    ("facts.yaml", "name: likes", "name: fondness", "the writer needs the kinds .*likes"),
+    (
+        "facts.yaml",
+        "lives in the {anchor} quarter of {city}",
+        "lives in the {anchor} quarter of {place}",
+        "missing|gives no",
+    ),
+    ("profile.yaml", "family:\n  parents:", "family:\n  uncles:", "family: no such field: .*uncles"),
+    ("events.yaml", "  finance:\n", "  money:\n", "finance"),
+    ("events.yaml", "What remained was the good", "The {place} was the good", "unknown slot .*place"),
+    ("events.yaml", "shift handover, training day,", "shift handover, blood test,", "more than once: .*blood test"),
+    ("dialogue.yaml", "the {occasion} at {place} means", "the {occasion} in {city} means", "unknown slot .*city"),
+    ("tiny.yaml", "I moved from {old} to {city}", "I moved to {city}", "where it changes: 'I moved"),
+    ("tiny.yaml", "slot: job", "slot: jobs", "has to have the slot 'jobs'"),
+    ("tiny.yaml", "  drink: [", "  drinks: [", "none for the slots .*drink"),
 ]
 
 
