@@ -8,12 +8,12 @@ import json
 import re
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 from importlib import resources
 from pathlib import Path
 from string import Template
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -443,35 +443,30 @@ def _sentences(text: str) -> list[str]:
     return [sentence for part in _SENTENCE_END.split(text) if (sentence := part.strip())]
 
 
-class JudgeRequest(NamedTuple):
-    """That an answer is to be shown to a judge, with the fields of the judge's prompt."""
-
-    judge: Judge
-    fields: Mapping[str, str]
-
-
 @dataclass(frozen=True)
 class QAGrader:
     """How questions are answered and judged.
 
     Attributes:
         answerer: Answers.
+        judges: By name.
         runs: Answers to each question.
         context_tokens: Budget of estimated tokens for all blocks together.
         with_time: Whether dates are shown, and therefore counted.
-        score: Lexical scores of an answer, given the question's record.
-        to_judge: Who judges an answer, given the question's record and the answer's text.
+        score: Scores of an answer that need no judge, given the question's record.
+        judge_fields: What each judge of an answer is shown, by the judge's name, given the question's record.
     """
 
     answerer: Answerer
+    judges: Mapping[str, Judge]
     runs: int
     context_tokens: int
     with_time: bool
     score: Callable[[QuestionRecord, str], Mapping[str, float]]
-    to_judge: Callable[[QuestionRecord, str], Sequence[JudgeRequest]] = field(default=lambda record, text: ())
+    judge_fields: Callable[[QuestionRecord, str], Mapping[str, Mapping[str, str]]]
 
     async def ask(
-        self, record: QuestionRecord, question: str, blocks: Sequence[ContextBlock], options: tuple[str, ...] = ()
+        self, record: QuestionRecord, blocks: Sequence[ContextBlock], options: tuple[str, ...] = ()
     ) -> QuestionRecord:
         """Answer a question in all runs at once and judge the answers.
 
@@ -479,7 +474,6 @@ class QAGrader:
 
         Args:
             record: The question, with what was retrieved.
-            question: The question as the answerer is asked.
             blocks: The passages, best first in each block.
             options: Of a multiple-choice question.
 
@@ -487,7 +481,7 @@ class QAGrader:
             The record with its answers; failures are in it.
         """
         shown = cut_to_budget(blocks, self.context_tokens, with_time=self.with_time)
-        request = AnswerRequest(question, shown.blocks, options, scope=record.group)
+        request = AnswerRequest(record.question, shown.blocks, options, scope=record.group)
         before = {run: answer for run, answer in enumerate(record.answers) if answer.error is None}
         answers = await asyncio.gather(*(self._run(record, request, run, before.get(run)) for run in range(self.runs)))
         return record.model_copy(update={"answers": tuple(answers), "shown": shown.passages, "context_tokens": shown.tokens})
@@ -498,15 +492,15 @@ class QAGrader:
         answer = before or await self.answerer.answer(request, run)
         if answer.text is None:
             return answer
-        missing = [
-            asked
-            for asked in self.to_judge(record, answer.text)
-            if asked.judge.name not in answer.verdicts or answer.verdicts[asked.judge.name].error
-        ]
+        missing = {
+            name: fields
+            for name, fields in self.judge_fields(record, answer.text).items()
+            if name in self.judges and (name not in answer.verdicts or answer.verdicts[name].error)
+        }
         verdicts: list[Verdict] = await asyncio.gather(
-            *(asked.judge.judge(asked.fields, request.scope) for asked in missing)
+            *(self.judges[name].judge(fields, request.scope) for name, fields in missing.items())
         )
-        judged = {asked.judge.name: verdict for asked, verdict in zip(missing, verdicts, strict=True)}
+        judged = dict(zip(missing, verdicts, strict=True))
         return answer.model_copy(
             update={"scores": dict(self.score(record, answer.text)), "verdicts": answer.verdicts | judged}
         )

@@ -111,7 +111,7 @@ class ModelSettings(StrictModel):
             aiohttp=True,
         )
 
-    def making(self) -> dict[str, Any]:
+    def run_config(self) -> dict[str, Any]:
         """What decides the answers: not where the model is or how long it may take."""
         return self.model_dump(mode="json", include={"model", "temperature", "max_tokens"})
 
@@ -182,6 +182,22 @@ class BenchmarkConfig(StrictModel):
         """Whether answers are judged: those of a model are, if a judge is named."""
         return self.answer.answerer == "llm" and self.judge.model is not None
 
+    @property
+    def runs(self) -> int:
+        """Answers to each question."""
+        return self.answer.runs
+
+    def check(self) -> None:
+        """Refuse values that do not fit each other.
+
+        Raises:
+            DeltaMemError: If some do not.
+        """
+
+    def reported(self) -> dict[str, Any]:
+        """The settings as the summary has them: JSON values without paths of this machine."""
+        return self.model_dump(mode="json", exclude={"data", "out", "cache"})
+
     def manager_settings(self) -> ManagerSettings:
         """How DeltaMem reads sessions.
 
@@ -192,19 +208,19 @@ class BenchmarkConfig(StrictModel):
         episode.check()  # before anything is loaded
         return ManagerSettings(episode=episode, window_tokens=self.manager.window, attempts=self.attempts)
 
-    def making(self) -> dict[str, Any]:
-        """The part of what decides the records that all benchmarks share; see `eval.records`."""
+    def run_config(self) -> dict[str, Any]:
+        """What decides the records, apart from data and prompts; see `eval.records.check_run_config`."""
         return {
             "system": self.system,
             "embedder": self.embedder.name,
-            "manager": self.manager.making() | self.manager.model_dump(mode="json", include={"tool_role", "window"}),
+            "manager": self.manager.run_config() | self.manager.model_dump(mode="json", include={"tool_role", "window"}),
             "episode": self.episode.model_dump(mode="json"),
             "episode_prompts": self.manager_settings().episode.prompt_hashes,
             "attempts": self.attempts,
-            "answer": self.answer.making()
+            "answer": self.answer.run_config()
             | {"kind": self.answer.answerer}
             | self.answer.model_dump(mode="json", include={"runs", "context_tokens"}),
-            "judge": self.judge.making() | {"attempts": self.judge.attempts},
+            "judge": self.judge.run_config() | {"attempts": self.judge.attempts},
             "with_time": self.with_time,
             "seed": self.seed,
         }

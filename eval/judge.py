@@ -209,7 +209,7 @@ class ProbeResult:
         }
 
 
-def load_probes() -> list[CalibrationItem]:
+def load_calibration() -> list[CalibrationItem]:
     """The probe answers of this package, right and wrong ones in turn of their questions."""
     text = resources.files(__package__).joinpath(_FILE).read_text(encoding="utf-8")
     return [CalibrationItem.model_validate_json(line) for line in text.splitlines()]
@@ -222,9 +222,7 @@ async def measure(judge: Judge, probes: Sequence[CalibrationItem]) -> ProbeResul
         judge: The judge; failures are counted, not raised.
         probes: What it judges, all at once.
     """
-    verdicts = await asyncio.gather(
-        *(judge.judge({"question": one.question, "gold": one.gold, "answer": one.answer}, _SCOPE) for one in probes)
-    )
+    verdicts = await asyncio.gather(*(judge.judge(_fields(one), _SCOPE) for one in probes))
     judged = [(probe, verdict) for probe, verdict in zip(probes, verdicts, strict=True) if verdict.label is not None]
     accepted = {right: [v.label == "correct" for p, v in judged if p.right is right] for right in (True, False)}
     misjudged = [(probe, verdict) for probe, verdict in judged if (verdict.label == "correct") is not probe.right]
@@ -241,3 +239,8 @@ async def measure(judge: Judge, probes: Sequence[CalibrationItem]) -> ProbeResul
         first_error=next((verdict.error for verdict in verdicts if verdict.label is None), None),
         cost=sum((verdict.cost for verdict in verdicts), Cost()),
     )
+
+
+def _fields(item: CalibrationItem) -> dict[str, str]:
+    """Some judges are also shown the facts behind the reference, which here are the reference itself."""
+    return {"question": item.question, "gold": item.gold, "evidence": item.gold, "answer": item.answer}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import asdict, dataclass
 
@@ -11,6 +11,7 @@ from deltamem.embedding import Embedder
 from deltamem.errors import DeltaMemError
 from deltamem.llm import LLM, ResponseCache
 from eval.answer import Answerer, ExtractiveAnswerer, LLMAnswerer, Prompt, load_prompt
+from eval.benchmark import JudgeSpec
 from eval.config import BenchmarkConfig, ModelSettings
 from eval.judge import LLMJudge
 
@@ -104,38 +105,54 @@ async def check_models(models: Models, parts: Collection[str] = PARTS) -> None:
             raise reply
 
 
-def answer_prompt(config: BenchmarkConfig, default: str, fields: Collection[str]) -> Prompt | None:
-    """The prompt of the answering model; None if no model answers.
+@dataclass(frozen=True, slots=True)
+class Prompts:
+    """The prompts of a run: of the answering model, None if no model answers, and of each judge by its name."""
+
+    answer: Prompt | None
+    judges: Mapping[str, Prompt]
+
+    @property
+    def hashes(self) -> dict[str, str]:
+        """sha256 by name of the prompt."""
+        return {prompt.name: prompt.sha256 for prompt in (self.answer, *self.judges.values()) if prompt is not None}
+
+
+def load_prompts(
+    config: BenchmarkConfig, answer_prompt: str, answer_fields: Collection[str], judges: Mapping[str, JudgeSpec]
+) -> Prompts:
+    """Load what a run will need, before anything expensive happens.
 
     Args:
         config: The run.
-        default: Name of the benchmark's own prompt.
-        fields: See `load_prompt`.
+        answer_prompt: Name of the benchmark's own prompt of the answering model.
+        answer_fields: Of that prompt: ``context``, ``question``, and ``options`` for multiple choice.
+        judges: The judges of the benchmark by name.
 
     Raises:
-        DeltaMemError: If there is no such prompt or it does not fit.
+        DeltaMemError: If a prompt does not exist or does not fit.
     """
-    return load_prompt(config.answer.prompt or default, fields) if config.answer.answerer == "llm" else None
+    answer = None
+    if config.answer.answerer == "llm":
+        answer = load_prompt(config.answer.prompt or answer_prompt, answer_fields)
+    specs = judges if config.judged else {}
+    return Prompts(answer, {name: load_prompt(spec.prompt, spec.fields) for name, spec in specs.items()})
 
 
-def make_answerer(
-    config: BenchmarkConfig, models: Models, embedder: Embedder, default_prompt: str, fields: Collection[str]
-) -> Answerer | None:
+def make_answerer(config: BenchmarkConfig, models: Models, embedder: Embedder, prompt: Prompt | None) -> Answerer | None:
     """The answerer that the configuration asks for; None if nothing is answered.
 
     Args:
         config: The run.
         models: From `open_models` of the same configuration.
         embedder: Of the extractive answerer.
-        default_prompt: Name of the benchmark's own prompt.
-        fields: Of the prompt: ``context``, ``question``, and ``options`` for multiple choice.
+        prompt: Of the answering model.
 
     Raises:
-        DeltaMemError: If the prompt does not exist or does not fit.
+        DeltaMemError: If a model answers and none is named.
     """
     if config.answer.answerer == "none":
         return None
-    prompt = answer_prompt(config, default_prompt, fields)
     if prompt is None:
         return ExtractiveAnswerer(embedder, with_time=config.with_time)
     if models.answer is None:
@@ -150,23 +167,15 @@ def make_answerer(
     )
 
 
-def make_judge(
-    config: BenchmarkConfig,
-    models: Models,
-    name: str,
-    prompt: Prompt,
-    labels: Sequence[str],
-    flags: Mapping[str, Sequence[str]] | None = None,
-) -> LLMJudge:
+def make_judge(config: BenchmarkConfig, models: Models, name: str, spec: JudgeSpec, prompt: Prompt) -> LLMJudge:
     """A judge on the judging model.
 
     Args:
         config: The run; it must be judged.
         models: From `open_models` of the same configuration.
         name: Of the judge.
-        prompt: Of the judge, from `load_prompt`.
-        labels: See `LLMJudge`.
-        flags: See `LLMJudge`.
+        spec: Its labels.
+        prompt: Of the judge.
 
     Raises:
         DeltaMemError: If no model judges.
@@ -177,8 +186,8 @@ def make_judge(
         name,
         models.judge,
         prompt,
-        labels,
-        flags=flags,
+        spec.labels,
+        flags=spec.flags,
         temperature=config.judge.temperature,
         max_tokens=config.judge.max_tokens,
         seed=config.seed,

@@ -20,40 +20,45 @@ from eval.systems.base import Ingested, Passage, Usage
 MemoryType = Literal["Persona Memory", "Event Memory", "Relationship Memory"]
 MemorySource = Literal["primary", "system", "secondary", "interference"]
 
-MAKING_FILE = "making.json"
+RUN_CONFIG_FILE = "making.json"
 
-_SAID_FIRST = ("benchmark", "system")
+_NAMED_FIRST = ("benchmark", "system")
 """Where these differ, so does much else, which would say less."""
 
 
-def check_run_config(folder: Path, making: Mapping[str, Any]) -> None:
-    """Make sure that a folder holds records that were made with the same settings, or none yet; then note the settings.
+def check_run_config(folder: Path, config: Mapping[str, Any]) -> None:
+    """Refuse a folder whose records were made with other settings.
 
     Args:
-        folder: The output folder; made if it does not exist.
-        making: All that decides the records; JSON values.
+        folder: The output folder; it need not exist.
+        config: All that decides the records; JSON values.
 
     Raises:
         DeltaMemError: If other settings were noted; names the first that differs.
-        OSError: If the folder cannot be written.
     """
-    path = folder / MAKING_FILE
-    now = json.loads(json.dumps(making))
-    if path.exists():
-        try:
-            before = json.loads(path.read_bytes())
-        except ValueError as error:
-            raise DeltaMemError(f"{path}: not valid JSON") from error
-        for key in sorted({*now, *before}, key=lambda key: (key not in _SAID_FIRST, key)):
-            if now.get(key) != before.get(key):
-                raise DeltaMemError(
-                    f"{folder} holds results that were made with {key} = {before.get(key)!r}, not {now.get(key)!r}; "
-                    "choose another out=... or remove the folder"
-                )
+    path = folder / RUN_CONFIG_FILE
+    if not path.exists():
         return
-    folder.mkdir(parents=True, exist_ok=True)
-    with atomic_writer(path) as file:
-        json.dump(now, file, indent=2)
+    try:
+        before = json.loads(path.read_bytes())
+    except ValueError as error:
+        raise DeltaMemError(f"{path}: not valid JSON") from error
+    now = json.loads(json.dumps(config))
+    for key in sorted({*now, *before}, key=lambda key: (key not in _NAMED_FIRST, key)):
+        if now.get(key) != before.get(key):
+            raise DeltaMemError(
+                f"{folder} holds results that were made with {key} = {before.get(key)!r}, not {now.get(key)!r}; "
+                "choose another out=... or remove the folder"
+            )
+
+
+def write_run_config(folder: Path, config: Mapping[str, Any]) -> None:
+    """Note what decides the records of a folder, for `check_run_config`; nothing happens if it is noted already."""
+    path = folder / RUN_CONFIG_FILE
+    if not path.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        with atomic_writer(path) as file:
+            json.dump(config, file, indent=2)
 
 
 Record = TypeVar("Record", bound=BaseModel)

@@ -1,80 +1,230 @@
-"""What the runs of all benchmarks share."""
+"""Runs any benchmark (`eval.benchmark`): ingests, searches, answers and judges what is not done yet, then reports.
+
+Every result is a record on disk before anything rests on it, so the same command goes on where a run was stopped.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections import defaultdict
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack, ExitStack, aclosing, contextmanager
 from dataclasses import dataclass
+from itertools import chain, zip_longest
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from rich.console import Console, RenderableType
+from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from deltamem.errors import DeltaMemError, EmbedderUnavailableError, reason_of
+from deltamem.runs import run_tasks
+from eval.answer import ContextBlock, Judge, QAGrader
+from eval.benchmark import Benchmark, Config, PointChecks, Results, SearchState, Step, Timeline
 from eval.compare.page import write_report
-from eval.records import Cost, Found, IngestRecord, PassageRecord, QuestionRecord, RecordFile
-from eval.systems.base import DialogueSession, Memory, Passage, StoreKey, SystemUnavailableError
+from eval.judge import load_calibration, measure
+from eval.metrics import load_nltk
+from eval.models import Prompts, check_models, load_prompts, make_answerer, make_judge, open_models
+from eval.records import (
+    Cost,
+    Found,
+    IngestRecord,
+    PassageRecord,
+    PointRecord,
+    QuestionRecord,
+    RecordFile,
+    Verdict,
+    check_run_config,
+    write_run_config,
+)
+from eval.summary import build_summary, cost_line, failure_lines, probe_line, write_summary
+from eval.systems.base import DialogueSession, Memory, Passage, StoreKey, System, SystemUnavailableError
+from eval.systems.embedding_lock import make_embedder
+from eval.systems.factory import WITH_MODEL, check_system, open_system
+
+MEMORY_FOLDER = "memory"
+REPORT_FILE = "report.html"
+FAILED = 1
+"""Exit code of a run in which something failed."""
+
+LATE = "searched after later sessions were taken in"
+"""Note on what was searched for again, or late, because the search or its session had failed."""
+
+LACKING = "searched without earlier sessions that failed: "
+"""Beginning of the note on what was searched for in a memory that lacks sessions; their ids follow."""
+
+_OUTDATED = "searched for before all sessions were taken in"
+
+
+def main(benchmark: type[Benchmark[Config]], config: Config) -> int:
+    """Run a benchmark, show the result and write its page.
+
+    Returns:
+        The exit code: 0, or 1 if something failed.
+
+    Raises:
+        DeltaMemError: As `evaluate`; or if the page cannot be written, when the records are there all the same.
+    """
+    console = Console()
+    summary = evaluate(benchmark, config, console)
+    for table in benchmark.tables(summary):
+        if table is not None:
+            console.print(table)
+    page = write_report([config.out], config.out / REPORT_FILE)
+    lines = [*benchmark.lines(summary), *map(probe_line, summary["probes"]), cost_line(summary)]
+    _print(console, [*lines, f"{summary['version']}; every question: {page}"])
+    if not summary["failures"]["count"]:
+        return 0
+    _print(Console(stderr=True), [*benchmark.failure_lines(summary), *failure_lines(summary)])
+    return FAILED
+
+
+def _print(console: Console, lines: Iterable[str]) -> None:
+    for line in lines:
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+def evaluate(benchmark: type[Benchmark[Config]], config: Config, console: Console) -> dict[str, Any]:
+    """Run a benchmark; records and ``summary.json`` are in the output folder.
+
+    Args:
+        benchmark: The benchmark.
+        config: Its validated configuration.
+        console: Where progress is shown.
+
+    Returns:
+        The summary. ``failures.count`` is not 0 if something failed.
+
+    Raises:
+        DeltaMemError: If something that is needed is missing or wrong, or the folder holds another run.
+        OSError: If the output folder cannot be written.
+    """
+    check_system(config.system)
+    config.check()
+    prompts = load_prompts(config, benchmark.answer_prompt, benchmark.answer_fields, benchmark.judges(config))
+    loaded = benchmark(config)
+    return run_tasks(lambda: _evaluate(loaded, prompts, console))
+
+
+async def _evaluate(benchmark: Benchmark[Config], prompts: Prompts, console: Console) -> dict[str, Any]:
+    started = time.perf_counter()
+    config = benchmark.config
+    specs = benchmark.judges(config)
+    run_config = {
+        "benchmark": benchmark.name,
+        **config.run_config(),
+        **benchmark.data_hashes(),
+        "prompts": prompts.hashes,
+    }
+    check_run_config(config.out, run_config)
+    embedder = make_embedder(config.embedder)
+    evidence = benchmark.evidence() if config.system == "oracle" else None
+    async with (
+        open_models(config) as models,
+        open_system(config, config.out / MEMORY_FOLDER, embedder, models, evidence=evidence) as system,
+    ):
+        answerer = make_answerer(config, models, embedder, prompts.answer)
+        judges = {name: make_judge(config, models, name, specs[name], prompt) for name, prompt in prompts.judges.items()}
+        timelines = benchmark.timelines(system)
+        with open_files(config.out, points=benchmark.points is not None) as files:
+            grader = (
+                None
+                if answerer is None
+                else QAGrader(
+                    answerer,
+                    judges,
+                    runs=config.runs,
+                    context_tokens=config.answer.context_tokens,
+                    with_time=config.with_time,
+                    score=benchmark.score,
+                    judge_fields=benchmark.judge_fields,
+                )
+            )
+            progress = ProgressBars(console, timelines, points=benchmark.points is not None)
+            run = Run(benchmark, system, timelines, files, grader, judges, progress, embedder.turns)
+            await check_models(models, run.models_needed())
+            write_run_config(config.out, run_config)  # not before, so that the command can be corrected
+            if answerer is not None and benchmark.uses_nltk and run.unfinished():
+                load_nltk()
+            with progress.bars:
+                await run.do()
+            seconds = {"run": time.perf_counter() - started}
+            calibrated = [judge for name, judge in judges.items() if specs[name].calibrated and config.judge.probes]
+            probes = [await measure(judge, load_calibration()) for judge in calibrated]
+            if specs:
+                seconds["probes"] = time.perf_counter() - started - seconds["run"]
+            results = run.results()
+            summary = build_summary(
+                config,
+                benchmark.report(results),
+                questions=results.questions,
+                sessions=results.sessions,
+                points=results.points,
+                system_facts=system.facts(),
+                usage=models.usage(),
+                probes=[probe.as_dict() for probe in probes],
+                prompt_hashes=prompts.hashes,
+                seconds=seconds,
+            )
+    write_summary(config.out, summary)
+    return summary
 
 
 @dataclass(frozen=True)
 class RunFiles:
-    """What is done, and where the rest is written.
+    """The records of a run: what is done, and where the rest is written.
 
     Attributes:
         sessions: One for each store and session.
         passages: Each passage that was found for something.
         retrieved: Questions as they were searched for, without answers.
         questions: Questions with answers and verdicts.
+        points: Memory points and extracted memories, for benchmarks that have them.
     """
 
     sessions: RecordFile[IngestRecord]
     passages: RecordFile[PassageRecord]
     retrieved: RecordFile[QuestionRecord]
     questions: RecordFile[QuestionRecord]
+    points: RecordFile[PointRecord] | None = None
 
     def keep(self, passages: Iterable[Passage], store: str) -> tuple[Found, ...]:
-        """Keep passages that were found, each once, and name them."""
+        """Write passages that were found, each once, and return their names."""
         found = []
         for passage in passages:
-            kept = PassageRecord.of(passage, store)
-            if kept.id not in self.passages:
-                self.passages.add(kept)
-            found.append(Found(passage=kept.id, similarity=passage.similarity))
+            record = PassageRecord.of(passage, store)
+            if record.id not in self.passages:
+                self.passages.add(record)
+            found.append(Found(passage=record.id, similarity=passage.similarity))
         return tuple(found)
 
-    def found(self, named: Iterable[Found]) -> tuple[Passage, ...]:
-        """The passages that `keep` named.
+    def passage(self, found: Found) -> PassageRecord:
+        """The passage that `keep` named.
 
         Raises:
-            DeltaMemError: If one is not there.
+            DeltaMemError: If it is not there.
         """
-        kept = ((self._kept(found), found.similarity) for found in named)
-        return tuple(Passage(record.text, record.time, record.sources, similarity) for record, similarity in kept)
-
-    def store_of(self, found: Found) -> str:
-        """The store that a passage comes from.
-
-        Raises:
-            DeltaMemError: If the passage is not there.
-        """
-        return self._kept(found).store
-
-    def _kept(self, found: Found) -> PassageRecord:
-        kept = self.passages.get(found.passage)
-        if kept is None:
+        record = self.passages.get(found.passage)
+        if record is None:
             raise DeltaMemError(f"{self.passages.path} does not hold the passage {found.passage}")
-        return kept
+        return record
+
+    def by_store(self, found: Iterable[Found]) -> dict[str, list[Passage]]:
+        """The passages that `keep` named, by store, in order."""
+        stores: dict[str, list[Passage]] = defaultdict(list)
+        for one in found:
+            record = self.passage(one)
+            stores[record.store].append(Passage(record.text, record.time, record.sources, one.similarity))
+        return stores
 
 
 @contextmanager
-def open_files(folder: Path) -> Iterator[RunFiles]:
+def open_files(folder: Path, *, points: bool = False) -> Iterator[RunFiles]:
     """Open the records of an output folder, or begin them.
 
     Raises:
-        DeltaMemError: If a line of a file is not a record.
+        DeltaMemError: If a line of a file is not a record, or another run has the folder open.
         OSError: If a file cannot be read or written.
     """
     with ExitStack() as stack:
@@ -83,24 +233,17 @@ def open_files(folder: Path) -> Iterator[RunFiles]:
             stack.enter_context(RecordFile(folder / "passages.jsonl", PassageRecord, lambda record: record.id)),
             stack.enter_context(RecordFile(folder / "retrieved.jsonl", QuestionRecord, lambda record: record.key)),
             stack.enter_context(RecordFile(folder / "questions.jsonl", QuestionRecord, lambda record: record.key)),
+            stack.enter_context(RecordFile(folder / "points.jsonl", PointRecord, lambda record: record.key))
+            if points
+            else None,
         )
 
 
-SESSIONS, QUESTIONS = "sessions", "questions"
-
-
 class ProgressBars:
-    """Bars of sessions, questions and what else a benchmark counts, with the tokens and failures so far."""
+    """Bars of sessions, questions and points, with the tokens and failures so far."""
 
-    def __init__(self, console: Console, *, sessions: int, questions: int, **more: int) -> None:
-        """Make the bars; they appear when `progress` is entered.
-
-        Args:
-            console: Where they are shown.
-            sessions: In all stores.
-            questions: That are asked.
-            more: Further bars with their totals.
-        """
+    def __init__(self, console: Console, timelines: Sequence[Timeline], *, points: bool) -> None:
+        """Make the bars; they appear when `bars` is entered."""
         columns = (
             TextColumn("{task.description}"),
             BarColumn(),
@@ -108,42 +251,45 @@ class ProgressBars:
             TimeRemainingColumn(),
             TextColumn("{task.fields[note]}"),
         )
-        self.progress = Progress(*columns, console=console, transient=True)
-        totals = {SESSIONS: sessions, QUESTIONS: questions, **more}
-        self._bars = {name: self.progress.add_task(name, total=total, note="") for name, total in totals.items()}
+        self.bars = Progress(*columns, console=console, transient=True)
+        steps = [step for timeline in timelines for step in timeline.steps]
+        totals = {
+            "sessions": sum(len(sessions) for step in steps for sessions in step.sessions),
+            "questions": sum(len(step.questions) for step in steps),
+        }
+        if points:
+            totals["points"] = sum(len(step.points or ()) for step in steps)
+        self._totals = totals
+        self._tasks = {name: self.bars.add_task(name, total=total, note="") for name, total in totals.items()}
         self._tokens = dict.fromkeys(totals, 0)
         self._failures = dict.fromkeys(totals, 0)
 
     def session(self, record: IngestRecord) -> None:
-        """A session is in, or failed."""
-        self.advance(SESSIONS, record.cost, failed=record.outcome == "failed")
+        """A session was ingested, or failed; its memories are checked like points."""
+        self._advance("sessions", record.cost, failed=record.outcome == "failed")
+        if "points" in self._totals:
+            self._totals["points"] += len(record.memories or ())
+            self.bars.update(self._tasks["points"], total=self._totals["points"])
 
     def question(self, record: QuestionRecord) -> None:
         """A question is done, or failed."""
         costs = [answer.cost for answer in record.answers]
         costs += [verdict.cost for answer in record.answers for verdict in answer.verdicts.values()]
-        self.advance(QUESTIONS, sum(costs, Cost()), failed=not record.complete)
+        self._advance("questions", sum(costs, Cost()), failed=not record.complete)
 
-    def advance(self, name: str, cost: Cost, *, failed: bool) -> None:
-        """One more of a bar is done."""
+    def point(self, record: PointRecord) -> None:
+        """A point or memory is done, or failed."""
+        self._advance("points", record.verdict.cost if record.verdict else Cost(), failed=not record.complete)
+
+    def _advance(self, name: str, cost: Cost, *, failed: bool) -> None:
         self._tokens[name] += cost.prompt_tokens + cost.completion_tokens
         self._failures[name] += failed
         note = f"{self._tokens[name]:,} tokens" + (f", {self._failures[name]} failed" if self._failures[name] else "")
-        self.progress.update(self._bars[name], advance=1, note=note)
-
-    def expect(self, name: str, total: int) -> None:
-        """A bar has another total than was thought."""
-        self.progress.update(self._bars[name], total=total)
+        self.bars.update(self._tasks[name], advance=1, note=note)
 
 
 class Searched(NamedTuple):
-    """What a query found.
-
-    Attributes:
-        passages: Of each store, best first; empty if the search failed.
-        seconds: Wall time, all stores together.
-        error: Why it failed.
-    """
+    """What a query found: passages of each store, best first; wall time; why it failed."""
 
     passages: list[list[Passage]]
     seconds: float
@@ -157,7 +303,7 @@ async def search_stores(memories: Sequence[Memory], query: str, k: int, slots: a
         memories: The stores.
         query: What is searched for.
         k: Passages from each store.
-        slots: Bounds the searches of a run.
+        slots: Held while the search is timed, see `eval.systems.embedding_lock.ThreadSafeEmbedder.turns`.
 
     Raises:
         SystemUnavailableError: If the system cannot search at all.
@@ -169,106 +315,21 @@ async def search_stores(memories: Sequence[Memory], query: str, k: int, slots: a
             found = await asyncio.gather(*(memory.search(query, k) for memory in memories))
         except (SystemUnavailableError, EmbedderUnavailableError):
             raise
-        except Exception as error:  # one broken search must not lose the other questions
+        except Exception as error:  # one failed search must not lose the other questions
             return Searched([], 0.0, f"search: {reason_of(error)}")
         return Searched(list(found), round(time.perf_counter() - started, 4), None)
 
 
-REPORT_FILE = "report.html"
-FAILED = 1
-"""Exit code of a run in which something broke."""
+def merged(found: Sequence[Sequence[Passage]]) -> list[Passage]:
+    """Bring the passages of several stores into one order.
 
-
-def report_run(
-    out: Path,
-    summary: Mapping[str, Any],
-    tables: Iterable[RenderableType | None],
-    console: Console,
-    *,
-    lines: Iterable[str] = (),
-    failures: Iterable[str] = (),
-) -> int:
-    """Show the result, write the page and say what failed.
-
-    Args:
-        out: The output folder, with its summary written.
-        summary: The summary.
-        tables: Shown first; None is left out.
-        console: Where the result is shown.
-        lines: What the benchmark says besides, after the tables.
-        failures: What it says of its failures besides, on stderr.
-
-    Returns:
-        The exit code: 0, or 1 if something failed.
-
-    Raises:
-        DeltaMemError: If the page cannot be written; the records are there all the same.
+    By similarity, the earlier store first where it is equal; where a system does not tell similarities, the best of each
+    store come first, then the second of each, and so on.
     """
-    for table in tables:
-        if table is not None:
-            console.print(table)
-    page = write_report([out], out / REPORT_FILE)
-    said = [*lines, *(probe_line(probe) for probe in summary["probes"]), cost_line(summary)]
-    _say(console, [*said, f"{summary['version']}; every question: {page}"])
-    if not summary["failures"]["count"]:
-        return 0
-    _say(Console(stderr=True), [*failures, *failure_lines(summary)])
-    return FAILED
-
-
-def cost_line(summary: Mapping[str, Any]) -> str:
-    """What the run came to: calls and tokens by stage over all runs, and what this one asked for."""
-    stages = {stage: [summary["cost"][stage]] for stage in ("ingest", "answer", "judge")}
-    stages["probes"] = [probe["cost"] for probe in summary["probes"]]
-    parts = []
-    for stage, costs in stages.items():
-        calls, cached, read, written = (
-            sum(cost[name] for cost in costs) for name in ("calls", "cached", "prompt_tokens", "completion_tokens")
-        )
-        if calls:
-            parts.append(f"{stage}: {calls:,} calls ({cached:,} cached), {read:,} + {written:,} tokens")
-    if unreadable := summary["sessions"]["unreadable"]:
-        parts.append(
-            f"{unreadable:,} of {summary['sessions']['total']:,} sessions brought no readable answer of the manager"
-        )
-    if summary["queries_per_memory"] is not None:
-        parts.append(f"{summary['queries_per_memory']:.2f} queries per memory")
-    if shown := summary["context_tokens"]:
-        parts.append(f"context: {shown['mean']:,.0f} tokens an answer")
-    requests = sum(usage["requests"] for usage in summary["this_run"].values())
-    parts.append(f"this run: {requests:,} requests, {sum(summary['seconds'].values()):.0f} s")
-    return "; ".join(parts)
-
-
-def probe_line(probe: Mapping[str, Any]) -> str:
-    """How often a judge is wrong on answers that are known to be right or wrong."""
-    failures = f", fails on {probe['errors']}" if probe["errors"] else ""
-    return (
-        f"{probe['judge']} judge on probes: accepts {_share(probe['false_accept'])} of the wrong answers, "
-        f"rejects {_share(probe['false_reject'])} of the right ones{failures}"
-    )
-
-
-def failure_lines(summary: Mapping[str, Any]) -> list[str]:
-    """What failed: how much of it in which stage, and the first of each kind."""
-    failures = summary["failures"]
-    stages = ", ".join(f"{count:,} in {stage}" for stage, count in failures["by_stage"].items())
-    firsts: dict[str, str] = {}
-    for reason in failures["first"]:
-        firsts.setdefault(reason.partition(":")[0], reason)
-    head = f"{failures['count']:,} failures ({stages}); the same command tries again what can be tried; the first:"
-    return [head, *firsts.values()]
-
-
-def _share(interval: Mapping[str, float] | None) -> str:
-    if interval is None:
-        return "an unknown share"
-    return f"{100 * interval['estimate']:.0f}% ({100 * interval['low']:.0f}-{100 * interval['high']:.0f})"
-
-
-def _say(console: Console, lines: Iterable[str]) -> None:
-    for line in lines:
-        console.print(line, markup=False, highlight=False, soft_wrap=True)
+    together = list(chain.from_iterable(found))
+    if len(found) > 1 and all(passage.similarity is not None for passage in together):
+        return sorted(together, key=lambda passage: -(passage.similarity or 0.0))
+    return [passage for row in zip_longest(*found) for passage in row if passage is not None]
 
 
 async def ingest_sessions(
@@ -276,46 +337,43 @@ async def ingest_sessions(
     key: StoreKey,
     sessions: Sequence[DialogueSession],
     log: RecordFile[IngestRecord],
-    told: Callable[[IngestRecord], None] = lambda record: None,
-) -> AsyncIterator[tuple[DialogueSession, IngestRecord]]:
-    """Take in sessions in order and yield after each, so that the memory can be searched as it is then.
+    on_record: Callable[[IngestRecord], None] = lambda record: None,
+) -> AsyncGenerator[IngestRecord]:
+    """Ingest sessions in order and yield after each, so that the memory can be searched as it is then.
 
-    A session that fails is noted and the next one goes on without it; the same command tries it again. An unreadable
-    session is not asked for again. A system that keeps nothing on disk takes in all sessions again, which is not noted
-    twice. A session that is in the store but was not noted (the process was killed in between) costs nothing now; what it
-    cost is lost.
+    A failed session is recorded and the next one goes on without it; the same command tries it again. An unreadable
+    session is not tried again. A system that keeps nothing on disk ingests all sessions again, which is not recorded
+    twice. A session that is in the store but was not recorded (the process was killed in between) costs nothing now; what
+    it cost is lost.
 
     Args:
         memory: The store.
         key: Its key.
         sessions: In order.
-        log: Where each session is noted.
-        told: Told of each session, those of earlier runs included.
+        log: Where each session is recorded.
+        on_record: Called for each session, those of earlier runs included.
 
     Yields:
-        The session and its record.
+        The record of each session.
 
     Raises:
-        SystemUnavailableError: If the system cannot take in anything.
+        SystemUnavailableError: If the system cannot ingest anything.
         EmbedderUnavailableError: If the embedder cannot be loaded.
     """
     applied = [number for number, session in enumerate(sessions) if session.id in memory.known]
     last = max(applied, default=-1)
     for number, session in enumerate(sessions):
-        noted = log.get(f"{key.id}/{session.id}")
-        if noted is not None and noted.outcome == "failed":
-            noted = None
+        record = log.get(f"{key.id}/{session.id}")
+        if record is not None and record.outcome == "failed":
+            record = None
         known = session.id in memory.known
-        if noted is None or (noted.outcome == "applied" and not known):
-            record = await _ingest(memory, key, session, number, late=number < last, lost=known)
-            if noted is not None and record.outcome == "applied":
-                record = noted  # the same again, in a store that did not last
-            else:
-                log.add(record)
-        else:
-            record = noted
-        told(record)
-        yield session, record
+        if record is None or (record.outcome == "applied" and not known):
+            fresh = await _ingest(memory, key, session, number, late=number < last, lost=known)
+            if record is None or fresh.outcome != "applied":  # else the same again, in a store that did not last
+                log.add(fresh)
+                record = fresh
+        on_record(record)
+        yield record
 
 
 async def _ingest(
@@ -326,7 +384,7 @@ async def _ingest(
         ingested = await memory.ingest(session)
     except (SystemUnavailableError, EmbedderUnavailableError):
         raise
-    except Exception as error:  # one broken session must not lose the others
+    except Exception as error:  # one failed session must not lose the others
         return IngestRecord(
             store=key.id,
             owner=key.owner,
@@ -339,3 +397,384 @@ async def _ingest(
     seconds = time.perf_counter() - started
     record = IngestRecord.of(key.id, key.owner, session.id, number, ingested, seconds, late=late)
     return record.model_copy(update={"cost": Cost(), "cost_lost": True}) if lost else record
+
+
+class Run:
+    """Does what is not done yet."""
+
+    def __init__(
+        self,
+        benchmark: Benchmark[Config],
+        system: System,
+        timelines: Sequence[Timeline],
+        files: RunFiles,
+        grader: QAGrader | None,
+        judges: Mapping[str, Judge],
+        progress: ProgressBars,
+        searches: asyncio.Semaphore,
+    ) -> None:
+        """Prepare a run; nothing is done yet.
+
+        Args:
+            benchmark: The benchmark.
+            system: The system under test.
+            timelines: Of the benchmark, for the system.
+            files: The records.
+            grader: Answers questions; None if they are only searched for.
+            judges: Of points, by `PointRecord.kind`; empty if nothing is judged.
+            progress: Shows what is done, in earlier runs too.
+            searches: Held by each search while it is timed.
+        """
+        self._benchmark = benchmark
+        self._system = system
+        self._timelines = timelines
+        self._files = files
+        self._grader = grader
+        self._judges = judges
+        self._progress = progress
+        self._searches = searches
+        stores = max((len(timeline.stores) for timeline in timelines), default=1)
+        self._slots = asyncio.Semaphore(max(1, benchmark.config.stores_at_once // stores))
+        self._twins: defaultdict[tuple[str, str], asyncio.Lock] = defaultdict(asyncio.Lock)
+
+    def models_needed(self) -> list[str]:
+        """The parts of the models that will be asked something."""
+        needed = ["answer", "judge"] if self.unfinished() else []
+        if self._benchmark.config.system in WITH_MODEL and any(map(self._needs_store, self._timelines)):
+            needed.append("manager")
+        return needed
+
+    def unfinished(self) -> bool:
+        """Whether something has to be answered or judged."""
+        return any(self._step_unfinished(timeline, step) for timeline in self._timelines for step in timeline.steps)
+
+    async def do(self) -> None:
+        """Ingest, search, answer and judge, all at the same time.
+
+        Raises:
+            SystemUnavailableError: If the system cannot work at all.
+            EmbedderUnavailableError: If the embedder cannot be loaded.
+            OSError: If a record cannot be written.
+        """
+        for record in self._benchmark.unaskable():
+            if self._files.questions.get(record.key) != record:
+                self._files.questions.add(record)
+        async with asyncio.TaskGroup() as later, asyncio.TaskGroup() as timelines:
+            for timeline in self._timelines:
+                timelines.create_task(self._timeline(timeline, later))
+
+    def results(self) -> Results:
+        """All records that belong to the timelines."""
+        sessions = {
+            (store.key.id, session.id)
+            for timeline in self._timelines
+            for number, store in enumerate(timeline.stores)
+            for session in timeline.sessions(number)
+        }
+        questions = map(self._files.questions.get, self._benchmark.question_keys(self._timelines))
+        return Results(
+            system=self._system,
+            questions=[record for record in questions if record is not None],
+            sessions=[record for record in self._files.sessions if (record.store, record.session) in sessions],
+            points=self._points_of_timelines(),
+            passages=self._files.passages,
+        )
+
+    def _points_of_timelines(self) -> list[PointRecord]:
+        if self._files.points is None:
+            return []
+        keys = {
+            record.key
+            for timeline in self._timelines
+            for step in timeline.steps
+            for record in self._point_records(step, self._ingested(timeline, step))
+        }
+        return [record for record in self._files.points if record.key in keys]
+
+    async def _timeline(self, timeline: Timeline, later: asyncio.TaskGroup) -> None:
+        ingested = [self._ingested(timeline, step) for step in timeline.steps]
+        reached: set[int] = set()
+        failure: str | None = None
+        if self._needs_store(timeline):
+            async with self._slots:
+                try:
+                    async with AsyncExitStack() as stack:
+                        opened = (self._system.open(store.key) for store in timeline.stores)
+                        memories = [await stack.enter_async_context(store) for store in opened]
+                        failure = await self._walk(timeline, memories, reached, later)
+                except (SystemUnavailableError, EmbedderUnavailableError, BaseExceptionGroup):
+                    raise
+                except Exception as error:  # one broken store must not lose the others
+                    failure = f"the store cannot be used: {reason_of(error)}"
+        for number, step in enumerate(timeline.steps):
+            if number not in reached:
+                for record in ingested[number] or ():
+                    self._progress.session(record)
+                self._finish_step(timeline, step, ingested[number], later, failure)
+
+    async def _walk(
+        self, timeline: Timeline, memories: Sequence[Memory], reached: set[int], later: asyncio.TaskGroup
+    ) -> str | None:
+        """Go through the steps, adding the numbers of those that were `reached`; returns why the others were not."""
+        state = self._benchmark.search_state
+        steps = timeline.steps
+        if state == "exact":
+            await self._reset_unless_exact(timeline, memories[0])
+            steps = steps[: max(number for number, step in enumerate(steps) if self._to_search(step)) + 1]
+        missing = self._missing(timeline)
+        outdated = self._mark_outdated(timeline) if state == "latest" and missing else {}
+        changed = False
+        lacking: list[str] = []
+        async with AsyncExitStack() as stack:
+            feeds = []
+            for store, (key, memory) in enumerate(zip((one.key for one in timeline.stores), memories, strict=True)):
+                sessions = [session for step in steps for session in step.sessions[store]]
+                feed = ingest_sessions(memory, key, sessions, self._files.sessions, self._progress.session)
+                feeds.append(await stack.enter_async_context(aclosing(feed)))
+            for number, step in enumerate(steps):
+                counts = map(len, step.sessions)
+                taken = await asyncio.gather(*(_take(feed, count, state) for feed, count in zip(feeds, counts, strict=True)))
+                records = list(chain.from_iterable(taken))
+                failed = [record for record in records if record.outcome == "failed"]
+                if failed and state != "latest":
+                    reason = f"session {failed[0].session} could not be ingested: {failed[0].reason}"
+                    if state == "exact":
+                        return reason
+                    lacking += (record.session for record in failed)
+                    self._finish_step(timeline, step, None, later, reason)
+                else:
+                    changed |= any(record.key in missing and record.outcome == "applied" for record in records)
+                    if not changed:
+                        for question in step.questions:
+                            if question.key in outdated:
+                                self._files.retrieved.add(outdated[question.key])
+                    notes = self._notes(memories, steps[number + 1 :], lacking) if state == "session" else ()
+                    await self._search_step(timeline, step, memories, notes)
+                    self._finish_step(timeline, step, records, later)
+                reached.add(number)
+        return None
+
+    def _notes(self, memories: Sequence[Memory], ahead: Sequence[Step], lacking: Sequence[str]) -> tuple[str, ...]:
+        """In what way the memories are not what they should be after a step."""
+        known = any(
+            session.id in memory.known
+            for step in ahead
+            for memory, sessions in zip(memories, step.sessions, strict=True)
+            for session in sessions
+        )
+        return ((LATE,) if known else ()) + ((LACKING + ", ".join(lacking),) if lacking else ())
+
+    def _mark_outdated(self, timeline: Timeline) -> dict[str, QuestionRecord]:
+        """Void what was found without the missing sessions, so that it is void even if this process is killed now."""
+        found = [self._found(question.key) for step in timeline.steps for question in step.questions]
+        outdated = {record.key: record for record in found if record is not None}
+        for record in outdated.values():
+            self._files.retrieved.add(record.model_copy(update={"error": _OUTDATED}))
+        return outdated
+
+    async def _reset_unless_exact(self, timeline: Timeline, memory: Memory) -> None:
+        """Reset a store unless it holds, without gaps, a beginning of what comes before the next search and nothing else."""
+        first = next(number for number, step in enumerate(timeline.steps) if self._to_search(step))
+        wanted = [session.id for step in timeline.steps[: first + 1] for session in step.sessions[0]]
+        key = timeline.stores[0].key.id
+        exact, gap = set(memory.known) <= set(wanted), False
+        for name in wanted:
+            if name in memory.known:
+                exact &= not gap
+            else:
+                record = self._files.sessions.get(f"{key}/{name}")
+                gap |= record is None or record.outcome != "unreadable"
+        if not exact:
+            sentence = f"{key}: the store does not hold exactly the sessions before the next question, so it is reset"
+            self._progress.bars.console.print(sentence, markup=False, highlight=False)
+            await memory.reset()
+
+    async def _search_step(self, timeline: Timeline, step: Step, memories: Sequence[Memory], notes: tuple[str, ...]) -> None:
+        async with asyncio.TaskGroup() as searches:
+            for record in self._to_search(step):
+                if isinstance(record, PointRecord):
+                    searches.create_task(self._search_point(record, timeline, memories, notes))
+                else:
+                    searches.create_task(self._search_question(record, timeline, memories, notes))
+
+    async def _search_question(
+        self, record: QuestionRecord, timeline: Timeline, memories: Sequence[Memory], notes: tuple[str, ...]
+    ) -> None:
+        record = self._benchmark.prepare(record)
+        record = record.model_copy(update={"notes": record.notes + notes})
+        found, seconds, error = await search_stores(memories, record.question, self._benchmark.k, self._searches)
+        if error is not None:
+            self._files.questions.add(record.model_copy(update={"error": error}))
+            return
+        kept = [self._files.keep(passages, store.key.id) for store, passages in zip(timeline.stores, found, strict=True)]
+        ranks = self._benchmark.ranks(record, merged(found)) if self._system.ranked else ()
+        update = {"retrieved": tuple(chain.from_iterable(kept)), "ranks": ranks, "search_seconds": seconds}
+        self._files.retrieved.add(record.model_copy(update=update))
+
+    async def _search_point(
+        self, record: PointRecord, timeline: Timeline, memories: Sequence[Memory], notes: tuple[str, ...]
+    ) -> None:
+        checks, points = self._checks()
+        record = checks.prepare(record.model_copy(update={"notes": notes}))
+        found, seconds, error = await search_stores(memories, record.text, checks.k, self._searches)
+        if error is not None:
+            points.add(checks.failed(record, error))
+            return
+        kept = [self._files.keep(passages, store.key.id) for store, passages in zip(timeline.stores, found, strict=True)]
+        update = {"searched": True, "retrieved": tuple(chain.from_iterable(kept)), "search_seconds": seconds}
+        points.add(checks.found(record.model_copy(update=update), merged(found), ranked=self._system.ranked))
+
+    def _finish_step(
+        self,
+        timeline: Timeline,
+        step: Step,
+        ingested: Sequence[IngestRecord] | None,
+        later: asyncio.TaskGroup,
+        failure: str | None = None,
+    ) -> None:
+        """Answer and judge what a step asks for, or record why that cannot be.
+
+        Args:
+            timeline: Of the step.
+            step: The step.
+            ingested: What became of its sessions; None if some are missing.
+            later: Takes what waits for models.
+            failure: Why the memory could not be searched.
+        """
+        for question in step.questions:
+            earlier = self._files.questions.get(question.key)
+            if (done := self._done(question.key)) is not None:
+                self._progress.question(done)
+            elif (found := self._found(question.key)) is not None:
+                later.create_task(self._answer(found, timeline))
+            elif failure is not None:
+                self._finish_question(question.model_copy(update={"error": failure}))
+            elif earlier is not None:  # the search failed just now
+                self._progress.question(earlier)
+        for point in self._point_records(step, ingested):
+            checks, points = self._checks()
+            kept = points.get(point.key)
+            if checks.is_searched(point) and not (kept and kept.searched):
+                self._finish_point(checks.failed(point, failure) if failure or kept is None else kept)
+            elif ingested is None:
+                self._finish_point(point.model_copy(update={"error": failure}))
+            elif kept is not None and self._judged(kept, ingested):
+                self._finish_point(kept)
+            else:
+                later.create_task(self._judge(kept if kept and kept.searched else point, ingested))
+
+    async def _answer(self, found: QuestionRecord, timeline: Timeline) -> None:
+        """Answer and judge; answers to the same passages from an earlier run are kept."""
+        earlier = self._files.questions.get(found.key)
+        if earlier is not None and earlier.retrieved == found.retrieved:
+            found = found.model_copy(update={"answers": earlier.answers})
+        if self._grader is not None:
+            passages = self._files.by_store(found.retrieved)
+            blocks = [
+                ContextBlock(store.title, tuple(passages[store.key.id]), by_time=not self._system.ranked)
+                for store in timeline.stores
+            ]
+            # Some questions occur twice: the second then finds the answers to the first in the cache.
+            async with self._twins[found.group, found.question]:
+                found = await self._grader.ask(found, blocks, self._benchmark.options(found))
+        self._finish_question(found)
+
+    async def _judge(self, record: PointRecord, ingested: Sequence[IngestRecord]) -> None:
+        checks, _ = self._checks()
+        if self._judges and checks.is_judged(record, ingested):
+            passages = list(chain.from_iterable(self._files.by_store(record.retrieved).values()))
+            asked = checks.judge_fields(record, ingested, passages, ranked=self._system.ranked)
+            verdict = asked if isinstance(asked, Verdict) else await self._judges[record.kind].judge(asked, record.user)
+            record = record.model_copy(update={"verdict": verdict})
+        self._finish_point(record)
+
+    def _finish_question(self, record: QuestionRecord) -> None:
+        self._files.questions.add(record)
+        self._progress.question(record)
+
+    def _finish_point(self, record: PointRecord) -> None:
+        _, points = self._checks()
+        if points.get(record.key) != record:
+            points.add(record)
+        self._progress.point(record)
+
+    def _needs_store(self, timeline: Timeline) -> bool:
+        """Whether something has to be ingested or searched for."""
+        if any(self._to_search(step) for step in timeline.steps):
+            return True
+        return self._benchmark.search_state != "exact" and bool(self._missing(timeline))
+
+    def _step_unfinished(self, timeline: Timeline, step: Step) -> bool:
+        if any(self._done(question.key) is None for question in step.questions):
+            return True
+        if step.points is None:
+            return False
+        ingested = self._ingested(timeline, step)
+        if ingested is None:
+            return True
+        _, points = self._checks()
+        kept = (points.get(point.key) for point in self._point_records(step, ingested))
+        return any(record is None or not self._judged(record, ingested) for record in kept)
+
+    def _to_search(self, step: Step) -> list[QuestionRecord | PointRecord]:
+        """What the memory is to be searched for in a step and was not yet."""
+        wanted: list[QuestionRecord | PointRecord] = []
+        for point in step.points or ():
+            checks, points = self._checks()
+            kept = points.get(point.key)
+            if checks.is_searched(point) and not (kept and kept.searched):
+                wanted.append(point)
+        return wanted + [question for question in step.questions if self._found(question.key) is None]
+
+    def _found(self, key: str) -> QuestionRecord | None:
+        record = self._files.retrieved.get(key)
+        return None if record is None or record.error is not None else record
+
+    def _done(self, key: str) -> QuestionRecord | None:
+        """The record of a question that needs no answer any more to what was last found for it."""
+        record, found = self._files.questions.get(key), self._found(key)
+        done = record is not None and record.complete and found is not None and record.retrieved == found.retrieved
+        return record if done else None
+
+    def _judged(self, record: PointRecord, ingested: Sequence[IngestRecord]) -> bool:
+        """Whether a point or memory needs no judge any more, or never did."""
+        if not record.complete:
+            return False
+        checks, _ = self._checks()
+        return record.verdict is not None or not (self._judges and checks.is_judged(record, ingested))
+
+    def _ingested(self, timeline: Timeline, step: Step) -> list[IngestRecord] | None:
+        """What became of the sessions of a step; None if some have to be ingested."""
+        keys = [f"{store.key.id}/{one.id}" for store, own in zip(timeline.stores, step.sessions, strict=True) for one in own]
+        records = [record for key in keys if (record := self._files.sessions.get(key)) and record.outcome != "failed"]
+        return records if len(records) == len(keys) else None
+
+    def _missing(self, timeline: Timeline) -> set[str]:
+        """Keys of the sessions that have to be ingested."""
+        keys = {
+            f"{store.key.id}/{session.id}"
+            for number, store in enumerate(timeline.stores)
+            for session in timeline.sessions(number)
+        }
+        return {key for key in keys if (record := self._files.sessions.get(key)) is None or record.outcome == "failed"}
+
+    def _point_records(self, step: Step, ingested: Sequence[IngestRecord] | None) -> list[PointRecord]:
+        """The points and extracted memories of a step, before anything was searched for or judged."""
+        if step.points is None:
+            return []
+        checks, _ = self._checks()
+        return [*step.points, *(checks.extracted(step, ingested) if ingested is not None else ())]
+
+    def _checks(self) -> tuple[PointChecks, RecordFile[PointRecord]]:
+        assert self._benchmark.points is not None and self._files.points is not None  # else no step has points
+        return self._benchmark.points, self._files.points
+
+
+async def _take(feed: AsyncIterator[IngestRecord], count: int, state: SearchState) -> list[IngestRecord]:
+    """Ingest the next sessions of a store, `count` of them or up to one whose failure ends the timeline."""
+    records: list[IngestRecord] = []
+    while len(records) < count:
+        records.append(await anext(feed))
+        if records[-1].outcome == "failed" and state == "exact":
+            break
+    return records

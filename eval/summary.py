@@ -10,11 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from rich import box
+from rich.table import Table
 
 from deltamem.runs import atomic_writer, config_hash, git_commit, versions
+from eval.benchmark import Report
 from eval.config import BenchmarkConfig
 from eval.metrics import RESAMPLES, Interval, bootstrap_interval, recall_at, reciprocal_rank, wilson_interval
-from eval.records import AnswerRecord, Cost, IngestRecord, QuestionRecord, Verdict
+from eval.records import AnswerRecord, Cost, IngestRecord, PointRecord, QuestionRecord
 
 Value = Callable[[QuestionRecord], float | None]
 
@@ -58,6 +61,11 @@ def reciprocal_rank_value(record: QuestionRecord) -> float | None:
     return reciprocal_rank(record.ranks) if record.ranks and record.error is None else None
 
 
+def retrieval_values(cutoffs: Iterable[int]) -> dict[str, Value]:
+    """Recall at each cutoff, and the mean reciprocal rank."""
+    return {f"recall@{k}": recall_value(k) for k in sorted(set(cutoffs))} | {"mrr": reciprocal_rank_value}
+
+
 def category_scores(
     questions: Sequence[QuestionRecord],
     value: Value,
@@ -96,6 +104,12 @@ def category_scores(
     return {name: None if interval is None else interval.as_dict() for name, interval in scores.items()}
 
 
+def metric_scores(questions: Sequence[QuestionRecord], values: Mapping[str, Value], **options: Any) -> dict[str, Any]:
+    """`category_scores` of several metrics by name; a metric that no question has a value of is left out."""
+    scores = {name: category_scores(questions, value, **options) for name, value in values.items()}
+    return {name: by_category for name, by_category in scores.items() if any(by_category.values())}
+
+
 def _interval(valued: Sequence[tuple[QuestionRecord, float]], *, resamples: int, seed: int) -> Interval | None:
     values = [worth for _, worth in valued]
     groups = [record.group for record, _ in valued]
@@ -127,71 +141,56 @@ _SHOWN_FAILURES = 5
 
 def build_summary(
     config: BenchmarkConfig,
+    report: Report,
     *,
-    benchmark: str,
-    protocol: Mapping[str, Any],
-    data: Mapping[str, Any],
     questions: Sequence[QuestionRecord],
     sessions: Sequence[IngestRecord],
-    scores: Mapping[str, Any],
+    points: Sequence[PointRecord] = (),
     system_facts: Mapping[str, Any],
     usage: Mapping[str, Any],
     probes: Sequence[Any],
     prompt_hashes: Mapping[str, str],
     seconds: Mapping[str, float],
-    problems: Sequence[str],
-    verdicts: Iterable[Verdict] = (),
-    search_seconds: Sequence[float] = (),
-    failed_searches: Sequence[str] = (),
-    order: Sequence[str] = (),
-    more: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Put the summary of a run together.
 
     Args:
         config: The validated configuration.
-        benchmark: ``LoCoMo``, ``HaluMem`` or ``PersonaMem``, with the variant if there are several.
-        protocol: What the benchmark's protocol fixes: top-k, stores, captions, categories that are pooled.
-        data: Of the file: ``file`` or ``files``, ``sha256`` (of one file, or by file), and counts, ``questions`` among them.
+        report: What the benchmark says.
         questions: All records, of earlier runs too.
         sessions: Likewise.
-        scores: By metric and category, of `eval.summary.category_scores`.
+        points: Likewise.
         system_facts: Of `eval.systems.base.System.facts`.
         usage: `deltamem.llm.Usage` by part (``manager``, ``answer``, ``judge``): what this invocation asked for.
         probes: False accepts and false rejects of each judge.
         prompt_hashes: sha256 of every prompt by its name.
         seconds: Wall time of the stages of this invocation.
-        problems: What was wrong with the data, one sentence each.
-        verdicts: Verdicts on other things than answers, for example memory points.
-        search_seconds: Of searches for other things than questions.
-        failed_searches: What went wrong with them, one sentence each.
-        order: Categories in the order of the benchmark.
-        more: Further keys, of one benchmark alone.
 
     Returns:
         JSON values; no `None` stands for a zero and no zero for a failure. ``cost.ingest.sessions_lost`` counts the sessions
         whose cost nobody knows (`IngestRecord.cost_lost`): they are in no sum, latency or ratio of costs.
     """
     answers = [answer for record in questions for answer in record.answers]
-    others = list(verdicts)
+    others = [record.verdict for record in points if record.verdict is not None]
     judged = [verdict for answer in answers for verdict in answer.verdicts.values()] + others
     read = [record for record in sessions if record.outcome != "failed"]
     priced = [record for record in read if not record.cost_lost]
-    searches = [record.search_seconds for record in questions if record.error is None] + list(search_seconds)
-    settings = config.model_dump(mode="json", exclude={"data", "out", "cache"})
+    searches = [record.search_seconds for record in questions if record.error is None]
+    searches += [record.search_seconds for record in points if record.searched]
+    settings = config.reported()
     summary = {
-        "benchmark": benchmark,
-        "version": _version(benchmark, data),
+        "benchmark": report.benchmark,
+        "version": _version(report.benchmark, report.data),
         "system": config.system,
         "mode": "judged" if config.judged else "answered" if config.answer.answerer == "llm" else "offline",
         "questions": {
-            "total": data.get("questions", len(questions)),
+            "total": report.data.get("questions", len(questions)),
             "asked": sum(bool(record.answers) for record in questions),
             "answered": sum(any(answer.text is not None for answer in record.answers) for record in questions),
             "failed": sum(not record.complete for record in questions),
-            "by_category": counts_by_category(questions, order),
+            "by_category": counts_by_category(questions, report.order),
         },
-        "scores": scores,
+        "scores": report.scores,
         "cost": {
             "ingest": _total(record.cost for record in priced) | {"sessions_lost": len(read) - len(priced)},
             "search": {"searches": len(searches), "seconds": round(sum(searches), 4)},
@@ -209,10 +208,10 @@ def build_summary(
         "memories": _memories(read),
         "queries_per_memory": _queries_per_memory(priced),
         "sessions": _sessions(sessions),
-        "failures": _failures(questions, sessions, others, problems, failed_searches),
+        "failures": _failures(questions, sessions, points, report.problems),
         "probes": probes,
-        "protocol": {"context_tokens": config.answer.context_tokens, "with_time": config.with_time} | dict(protocol),
-        "data": data,
+        "protocol": {"context_tokens": config.answer.context_tokens, "with_time": config.with_time} | dict(report.protocol),
+        "data": report.data,
         "system_facts": system_facts,
         "making": {
             "git_commit": git_commit(),
@@ -225,7 +224,7 @@ def build_summary(
         },
         "seconds": {stage: round(value, 3) for stage, value in seconds.items()},
     }
-    plain: dict[str, Any] = _plain(summary | dict(more or {}))
+    plain: dict[str, Any] = _plain(summary | dict(report.more))
     return plain
 
 
@@ -309,15 +308,14 @@ def _sessions(sessions: Sequence[IngestRecord]) -> dict[str, int]:
 def _failures(
     questions: Sequence[QuestionRecord],
     sessions: Sequence[IngestRecord],
-    others: Sequence[Verdict],
+    points: Sequence[PointRecord],
     problems: Sequence[str],
-    failed_searches: Sequence[str],
 ) -> dict[str, Any]:
     """What broke, by stage. Sessions that were read but not understood are the system's own doing and not among them."""
     broken: dict[str, list[str]] = {"data": list(problems)}
     broken["ingest"] = [f"{record.key}: {record.reason}" for record in sessions if record.outcome == "failed"]
     broken["search"] = [f"{record.key}: {record.error}" for record in questions if record.error is not None]
-    broken["search"] += failed_searches
+    broken["search"] += [f"{record.key}: {record.error}" for record in points if record.error is not None]
     broken["answer"] = [
         f"{record.key}{_run(record.answers, run)}: {answer.error}"
         for record in questions
@@ -331,7 +329,11 @@ def _failures(
         for judge, verdict in answer.verdicts.items()
         if verdict.error is not None
     ]
-    broken["judge"] += [verdict.error for verdict in others if verdict.error is not None]
+    broken["judge"] += [
+        f"{record.key}, {record.kind}: {record.verdict.error}"
+        for record in points
+        if record.verdict is not None and record.verdict.error is not None
+    ]
     return {
         "count": sum(len(reasons) for reasons in broken.values()),
         "by_stage": {stage: len(reasons) for stage, reasons in broken.items() if reasons},
@@ -363,3 +365,68 @@ def _plain(value: Any) -> Any:
     if isinstance(value, np.generic):
         return value.item()
     return value
+
+
+def cost_line(summary: Mapping[str, Any]) -> str:
+    """What the run came to: calls and tokens by stage over all runs, and what this one asked for."""
+    stages = {stage: [summary["cost"][stage]] for stage in ("ingest", "answer", "judge")}
+    stages["probes"] = [probe["cost"] for probe in summary["probes"]]
+    parts = []
+    for stage, costs in stages.items():
+        calls, cached, read, written = (
+            sum(cost[name] for cost in costs) for name in ("calls", "cached", "prompt_tokens", "completion_tokens")
+        )
+        if calls:
+            parts.append(f"{stage}: {calls:,} calls ({cached:,} cached), {read:,} + {written:,} tokens")
+    if unreadable := summary["sessions"]["unreadable"]:
+        parts.append(
+            f"{unreadable:,} of {summary['sessions']['total']:,} sessions brought no readable answer of the manager"
+        )
+    if summary["queries_per_memory"] is not None:
+        parts.append(f"{summary['queries_per_memory']:.2f} queries per memory")
+    if shown := summary["context_tokens"]:
+        parts.append(f"context: {shown['mean']:,.0f} tokens an answer")
+    requests = sum(usage["requests"] for usage in summary["this_run"].values())
+    parts.append(f"this run: {requests:,} requests, {sum(summary['seconds'].values()):.0f} s")
+    return "; ".join(parts)
+
+
+def probe_line(probe: Mapping[str, Any]) -> str:
+    """How often a judge is wrong on answers that are known to be right or wrong."""
+    failures = f", fails on {probe['errors']}" if probe["errors"] else ""
+    return (
+        f"{probe['judge']} judge on probes: accepts {_share(probe['false_accept'])} of the wrong answers, "
+        f"rejects {_share(probe['false_reject'])} of the right ones{failures}"
+    )
+
+
+def failure_lines(summary: Mapping[str, Any]) -> list[str]:
+    """What failed: how much of it in which stage, and the first of each kind."""
+    failures = summary["failures"]
+    stages = ", ".join(f"{count:,} in {stage}" for stage, count in failures["by_stage"].items())
+    firsts: dict[str, str] = {}
+    for reason in failures["first"]:
+        firsts.setdefault(reason.partition(":")[0], reason)
+    head = f"{failures['count']:,} failures ({stages}); the same command tries again what can be tried; the first:"
+    return [head, *firsts.values()]
+
+
+def _share(interval: Mapping[str, float] | None) -> str:
+    if interval is None:
+        return "an unknown share"
+    return f"{100 * interval['estimate']:.0f}% ({100 * interval['low']:.0f}-{100 * interval['high']:.0f})"
+
+
+def score_table(title: str | None = None, caption: str | None = None, *, corner: str = "") -> Table:
+    """A table of scores with its first column, in the style of all benchmarks."""
+    table = Table(box=box.SIMPLE_HEAD, collapse_padding=True, pad_edge=False, title=title, caption=caption)
+    table.add_column(corner)
+    return table
+
+
+def percent_cell(interval: Mapping[str, float] | None, digits: int = 0) -> str:
+    """A score in percent above its interval, whose bounds have so many digits."""
+    if interval is None:
+        return "-"
+    low, high = (f"{100 * interval[bound]:.{digits}f}" for bound in ("low", "high"))
+    return f"{100 * interval['estimate']:.1f}\n[dim]{low}-{high}[/dim]"

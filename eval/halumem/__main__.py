@@ -6,27 +6,320 @@ bad input.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
+from rich.console import RenderableType
 
 from deltamem.config import run_hydra, validated
-from eval.halumem.data import HalumemConfig
-from eval.halumem.run import evaluate, extraction_table, outcomes_table, point_lines, retrieval_table
-from eval.runner import report_run
+from eval import runner
+from eval.answer import ContextBlock, cut_to_budget
+from eval.benchmark import Benchmark, JudgeSpec, PointChecks, Report, Results, Step, Store, Timeline
+from eval.data import HALUMEM_LONG, HALUMEM_MEDIUM, require
+from eval.halumem import scores
+from eval.halumem.data import (
+    QUESTION_TYPES,
+    HalumemConfig,
+    HalumemSession,
+    MemoryPoint,
+    PointFinder,
+    Question,
+    User,
+    gold_passages,
+    load_halumem,
+)
+from eval.records import IngestRecord, PointRecord, QuestionRecord, Verdict
+from eval.systems.base import Passage, StoreKey, System
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
 
+NOTHING_EXTRACTED = Verdict(label="0", reason="The session left no memory; no judge was asked.")
+"""Of a point of a session without memories: it is absent, which is what is wished of an interference."""
+
+
+class Halumem(Benchmark[HalumemConfig]):
+    """A timeline for each user: one store, and after each session the questions and memory points of that session.
+
+    The generated sessions of the long version are ingested and not evaluated.
+    """
+
+    name = "HaluMem"
+    search_state = "session"
+    answer_prompt = "halumem_answer"
+    uses_nltk = True
+
+    def __init__(self, config: HalumemConfig) -> None:
+        """Read the file."""
+        self.config = config
+        path = config.data or require({"medium": HALUMEM_MEDIUM, "long": HALUMEM_LONG}[config.version])
+        self.file = path.name
+        self.data = load_halumem(path)
+        self.users = {user.id: user.first(config.limit) for user in self.data.users}
+        self.points = Points(self)
+        self.k = config.question_k
+        self._judges = list(dict.fromkeys(config.judges)) if config.judged else []
+        self._questions = {question.key: question for user in self.data.users for question in user.questions}
+        self.finder = lru_cache(maxsize=None)(lambda user: PointFinder(self.users[user]))
+
+    @classmethod
+    def judges(cls, config: HalumemConfig) -> Mapping[str, JudgeSpec]:
+        """Those of points and memories, and those of answers that the configuration names."""
+        return scores.judge_specs(config.judges)
+
+    def data_hashes(self) -> dict[str, str | None]:
+        """Of the file."""
+        return {"data_sha256": self.data.sha256}
+
+    def timelines(self, system: System) -> list[Timeline]:
+        """One for each user."""
+        return [
+            Timeline((Store(StoreKey(user.id, user.name)),), tuple(_step(user, session) for session in user.sessions))
+            for user in self.users.values()
+        ]
+
+    def evidence(self) -> dict[str, dict[str, list[Passage]]]:
+        """The memory points behind each question and updated point."""
+        return {user.id: gold_passages(user) for user in self.data.users}
+
+    def prepare(self, question: QuestionRecord) -> QuestionRecord:
+        """Leave only the evidence that is linked to turns, and note the rest."""
+        turns = self._turns(question)
+        unlinked = tuple(f"evidence that no turn could be found for: {text}" for text, ids in turns.items() if not ids)
+        linked = tuple(text for text, ids in turns.items() if ids)
+        return question.model_copy(update={"evidence": linked, "notes": unlinked})
+
+    def ranks(self, question: QuestionRecord, passages: Sequence[Passage]) -> tuple[int | None, ...]:
+        """Of each memory point behind the question."""
+        finder = self.finder(question.group)
+        return tuple(finder.rank(text, turns, passages) for text, turns in self._turns(question).items())
+
+    def score(self, question: QuestionRecord, answer: str) -> dict[str, float]:
+        """Lexical scores."""
+        return scores.lexical_scores(self._questions[question.key].answer, answer)
+
+    def judge_fields(self, question: QuestionRecord, answer: str) -> dict[str, dict[str, str]]:
+        """All judges are shown the same."""
+        return dict.fromkeys(self._judges, scores.qa_fields(self._questions[question.key], answer))
+
+    def report(self, results: Results) -> Report:
+        """All scores, with these keys besides.
+
+        ``aggregate``: by judge of answers what `eval.halumem.scores.aggregate` makes of the records; ``points``: where every
+        memory point went; ``evidence``: how much of it is linked to turns; ``out_of_order``: for how many questions and
+        points the memory knew more or less than the sessions so far, because something failed before; ``cumulative`` and
+        ``cumulative_strict``: accuracy by session.
+        """
+        config, questions, points = self.config, results.questions, results.points
+        ranked = results.system.ranked
+        by_origin = [bool(passage.sources) for passage in results.passages]
+        rules = (["origin"] if any(by_origin) else []) + (["words"] if not all(by_origin) else [])
+        judged = [judgement for _, judgement in scores.point_judgements(points)]
+        return Report(
+            benchmark=self.data.version,
+            protocol={
+                "update_k": config.update_k,
+                "question_k": config.question_k,
+                "stores": "one per user",
+                "cutoffs": sorted(set(config.cutoffs)),
+                "point_found_by": rules if ranked else [],
+                "judges": self._judges,
+            },
+            data={"file": self.file, "sha256": self.data.sha256}
+            | self.data.counts
+            | {"unusable_lines": len(self.data.problems)},
+            scores=scores.run_scores(
+                questions,
+                points,
+                judges=self._judges,
+                cutoffs=config.cutoffs,
+                update_k=config.update_k,
+                ranked=ranked,
+                resamples=config.resamples,
+                seed=config.seed,
+            ),
+            problems=self.data.problems,
+            order=QUESTION_TYPES,
+            more={
+                "aggregate": {
+                    judge: scores.aggregate(
+                        judged + [item for record in questions for item in scores.question_judgements(record, judge)]
+                    )
+                    for judge in self._judges
+                },
+                "points": _point_counts(self.data.counts["memory_points"], points),
+                "evidence": self._evidence_counts(questions),
+                "out_of_order": _out_of_order([*questions, *points]),
+                "cumulative": scores.curve(questions, "qa") or None,
+                "cumulative_strict": scores.curve(questions, "qa_strict") or None,
+            },
+        )
+
+    @classmethod
+    def tables(cls, summary: Mapping[str, Any]) -> Iterable[RenderableType | None]:
+        """Extraction, updates and answers if judged; retrieval."""
+        judged = (scores.extraction_table(summary), scores.outcomes_table(summary)) if summary["mode"] == "judged" else ()
+        return *judged, scores.retrieval_table(summary)
+
+    @classmethod
+    def lines(cls, summary: Mapping[str, Any]) -> Iterable[str]:
+        """Where the memory points went."""
+        return scores.point_lines(summary)
+
+    def _turns(self, question: QuestionRecord) -> dict[str, tuple[str, ...]]:
+        """The turns that each memory point behind a question comes from."""
+        finder = self.finder(question.group)
+        return {text: finder.turns(text, question.session or 0) for text in question.evidence}
+
+    def _evidence_counts(self, questions: Sequence[QuestionRecord]) -> dict[str, int]:
+        gold = {record.key: len(set(self._questions[record.key].evidence)) for record in questions}
+        found = [record for record in questions if record.error is None]
+        return {
+            "questions_with_evidence": sum(gold[record.key] > 0 for record in questions),
+            "questions_without_evidence": sum(gold[record.key] == 0 for record in questions),
+            "memory_points": sum(gold[record.key] for record in found),
+            "linked_to_turns": sum(len(record.evidence) for record in found),
+        }
+
+
+class Points(PointChecks):
+    """Memory points and extracted memories.
+
+    A point goes to the judge of updates if it is one and the memory finds something for it; else it stays with extraction.
+    So updates do not count in the recall of extraction, and an update for which the memory is empty does not count among
+    the updates.
+    """
+
+    def __init__(self, benchmark: Halumem) -> None:
+        """Index the points of all users."""
+        self.k = benchmark.config.update_k
+        self._config = benchmark.config
+        self._finder = lambda user: benchmark.finder(user)
+        self._sessions = {(user.id, session.number): session for user in benchmark.data.users for session in user.sessions}
+        self._points = {point.key: point for session in self._sessions.values() for point in session.points}
+
+    def extracted(self, step: Step, ingested: Sequence[IngestRecord]) -> list[PointRecord]:
+        """The memories of the step's only session."""
+        (record,) = ingested
+        return [
+            PointRecord(
+                key=f"{record.key}/m{position}", kind="accuracy", user=record.store, session=record.number, text=memory
+            )
+            for position, memory in enumerate(_memories(record) or (), start=1)
+        ]
+
+    def is_searched(self, point: PointRecord) -> bool:
+        """Updates that name what they replace."""
+        return point.key in self._points and self._points[point.key].searched
+
+    def prepare(self, point: PointRecord) -> PointRecord:
+        """Link a point to the turns that it comes from."""
+        return point.model_copy(update={"turns": self._finder(point.user).turns(point.text, point.session)})
+
+    def found(self, point: PointRecord, passages: Sequence[Passage], *, ranked: bool) -> PointRecord:
+        """Note the rank of the first passage that holds the point, and choose its judge."""
+        rank = self._finder(point.user).rank(point.text, point.turns, passages) if ranked and point.turns else None
+        kind = "update" if point.is_update and point.retrieved else "integrity"
+        return point.model_copy(update={"rank": rank, "kind": kind})
+
+    def failed(self, point: PointRecord, reason: str | None) -> PointRecord:
+        """An update, as a search hardly ever finds nothing."""
+        return point.model_copy(update={"kind": "update", "error": reason})
+
+    def is_judged(self, point: PointRecord, ingested: Sequence[IngestRecord]) -> bool:
+        """Extraction is not measured of systems that extract nothing."""
+        return point.kind == "update" or _memories(ingested[0]) is not None
+
+    def judge_fields(
+        self, point: PointRecord, ingested: Sequence[IngestRecord], passages: Sequence[Passage], *, ranked: bool
+    ) -> Mapping[str, str] | Verdict:
+        """What the three judges of points and memories are shown."""
+        if point.kind == "accuracy":
+            return scores.accuracy_fields(self._sessions[point.user, point.session], point.text)
+        if point.kind == "update":
+            block = ContextBlock("", tuple(passages), by_time=not ranked)
+            with_time = self._config.with_time
+            shown = cut_to_budget([block], self._config.answer.context_tokens, with_time=with_time)
+            return scores.update_fields(shown.blocks, self._points[point.key], with_time=with_time)
+        memories = _memories(ingested[0])
+        return scores.integrity_fields(memories, point.text) if memories else NOTHING_EXTRACTED
+
+
+def _step(user: User, session: HalumemSession) -> Step:
+    dialogue = ((session.dialogue,),)
+    if session.generated:
+        return Step(dialogue)
+    questions = tuple(_question_record(user, session, question) for question in session.questions)
+    return Step(dialogue, questions, tuple(_point_record(user, session, point) for point in session.points))
+
+
+def _question_record(user: User, session: HalumemSession, question: Question) -> QuestionRecord:
+    return QuestionRecord(
+        key=question.key,
+        group=user.id,
+        category=question.type,
+        question=question.text,
+        gold=question.answer,
+        evidence=tuple(dict.fromkeys(question.evidence)),
+        session=session.number,
+    )
+
+
+def _point_record(user: User, session: HalumemSession, point: MemoryPoint) -> PointRecord:
+    return PointRecord(
+        key=point.key,
+        kind="integrity",
+        user=user.id,
+        session=session.number,
+        text=point.text,
+        memory_type=point.type,
+        source=point.source,
+        importance=point.importance,
+        is_update=point.is_update,
+    )
+
+
+def _memories(record: IngestRecord) -> tuple[str, ...] | None:
+    """What a system extracted from a session; None for systems that extract nothing.
+
+    A session that the system's model answered unreadably left no memories, which is the system's doing.
+    """
+    return () if record.memories is None and record.outcome == "unreadable" else record.memories
+
+
+def _point_counts(total: int, records: Sequence[PointRecord]) -> dict[str, Any]:
+    """Where every memory point of the file went; the parts add up to the total."""
+    points = [record for record in records if record.kind != "accuracy"]
+    failed = [record for record in points if not record.complete]
+    judged = [record for record in points if record.complete and record.verdict is not None]
+    searched = [record for record in points if record.searched]
+    return {
+        "total": total,
+        "not_reached": total - len(points),
+        "failed": len(failed),
+        "judged": len(judged),
+        "not_judged": len(points) - len(failed) - len(judged),
+        "by_kind": dict(Counter(record.kind for record in points)),
+        "by_source": dict(Counter(str(record.source) for record in points)),
+        "searched": len(searched),
+        "searched_and_linked": sum(bool(record.turns) for record in searched),
+        "extracted_memories": len(records) - len(points),
+    }
+
+
+def _out_of_order(records: Sequence[QuestionRecord | PointRecord]) -> dict[str, int]:
+    notes = [record.notes for record in records if record.error is None]
+    return {
+        "after_later_sessions": sum(runner.LATE in own for own in notes),
+        "without_earlier_sessions": sum(any(note.startswith(runner.LACKING) for note in own) for own in notes),
+    }
+
 
 def main(config: DictConfig) -> int:
     """Entry of the command; returns its exit code."""
-    options = validated(config, HalumemConfig)
-    console = Console()
-    summary = evaluate(options, console)
-    judged = (extraction_table(summary), outcomes_table(summary)) if summary["mode"] == "judged" else ()
-    tables = [*judged, retrieval_table(summary)]
-    return report_run(options.out, summary, tables, console, lines=point_lines(summary))
+    return runner.main(Halumem, validated(config, HalumemConfig))
 
 
 if __name__ == "__main__":

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -14,23 +16,17 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, NonNegativeF
 
 from deltamem.config import first_error
 from deltamem.errors import DeltaMemError
+from deltamem.sessions import Turn
+from deltamem.text import SourceFinder, content_stems
 from eval.config import BenchmarkConfig
 from eval.records import MemorySource, MemoryType
-from eval.systems.base import DialogueSession, DialogueTurn
+from eval.systems.base import DialogueSession, DialogueTurn, Passage
 
 JudgeName = Literal["qa", "qa_strict"]
 
 
 class HalumemConfig(BenchmarkConfig):
-    """All keys of the command.
-
-    Attributes:
-        version: Which of the two files is looked for if `data` names none.
-        update_k: Passages that are searched for the new text of an updated memory point.
-        question_k: Passages for each question.
-        cutoffs: The k of recall@k; at most `question_k`.
-        judges: Which judges label the answers.
-    """
+    """All keys of the command; ``configs/halumem.yaml`` says what they mean."""
 
     version: Literal["medium", "long"]
     update_k: PositiveInt
@@ -49,9 +45,9 @@ class HalumemConfig(BenchmarkConfig):
                 f"cutoffs has {max(self.cutoffs)}, but only question_k={self.question_k} passages are searched for"
             )
 
-    def halumem_making(self) -> dict[str, Any]:
-        """What decides the records besides `BenchmarkConfig.making` and the file: keys of this benchmark."""
-        return {
+    def run_config(self) -> dict[str, Any]:
+        """What decides the records, apart from data and prompts."""
+        return super().run_config() | {
             "update_k": self.update_k,
             "question_k": self.question_k,
             "judges": sorted(set(self.judges)) if self.judged else [],
@@ -229,6 +225,19 @@ class User:
         """All questions in the order in which they are asked."""
         return tuple(question for session in self.sessions for question in session.questions)
 
+    def first(self, limit: int | None) -> User:
+        """The user with only the first so many questions, and the sessions up to the last of them."""
+        if limit is None or limit >= len(self.questions):
+            return self
+        kept, last = {question.key for question in self.questions[:limit]}, self.questions[limit - 1]
+        sessions = []
+        for session in self.sessions:
+            questions = tuple(question for question in session.questions if question.key in kept)
+            sessions.append(replace(session, questions=questions))
+            if last in session.questions:
+                break
+        return replace(self, sessions=tuple(sessions))
+
 
 @dataclass(frozen=True, slots=True)
 class Halumem:
@@ -353,3 +362,90 @@ def _sessions(raw: RawUser) -> Iterable[HalumemSession]:
         )
         dialogue = DialogueSession(id, session.start_time, turns)
         yield HalumemSession(number, dialogue, points, questions, session.is_generated_qa_session)
+
+
+LEAST_WORDS = 0.7
+"""Share of a point's content words that a passage without sources must contain."""
+
+
+class PointFinder:
+    """Links the memory points of one user to turns, and finds them among passages."""
+
+    def __init__(self, user: User) -> None:
+        """Take the user; sessions are taken apart when one of their points is asked for."""
+        self._user = user
+        self._name = content_stems(user.name)
+        self._finder = lru_cache(maxsize=None)(self._make_finder)
+        self.turns = lru_cache(maxsize=None)(self._turns)
+        self._homes: dict[str, list[tuple[HalumemSession, MemoryPoint]]] = defaultdict(list)
+        for session in user.sessions:
+            for point in session.points:
+                self._homes[point.text].append((session, point))
+
+    def _turns(self, text: str, session: int) -> tuple[str, ...]:
+        """The turns that a memory point comes from.
+
+        Args:
+            text: The point, as it stands in the sessions.
+            session: Number of the session after which it is asked for; later ones do not count.
+
+        Returns:
+            Ids of turns in order; empty if no session holds the point, or no turn its words.
+        """
+        found: list[str] = []
+        for home, point in self._homes.get(text, ()):
+            if home.number <= session:
+                # Of an update the words that its session is the first to say.
+                numbers = self._finder(home.number).turns(text, " ".join(point.originals))
+                found += (home.dialogue.turns[number - 1].id for number in numbers)
+        return tuple(found)
+
+    def rank(self, text: str, turns: Sequence[str], passages: Sequence[Passage]) -> int | None:
+        """Rank from 1 of the first passage that holds a point; None if none does.
+
+        Args:
+            text: The point.
+            turns: What it is linked to.
+            passages: Best first.
+        """
+        sought = content_stems(text) - self._name
+        for rank, passage in enumerate(passages, start=1):
+            if passage.sources:
+                held = not set(turns).isdisjoint(passage.sources)
+            else:
+                held = bool(sought) and len(sought & content_stems(passage.text)) >= LEAST_WORDS * len(sought)
+            if held:
+                return rank
+        return None
+
+    def passage(self, text: str, session: HalumemSession) -> Passage:
+        """A memory point as a passage of the session that says it last, as known after a session."""
+        homes = [home for home, _ in self._homes.get(text, ()) if home.number <= session.number]
+        time = max((home.dialogue.time for home in homes), default=session.dialogue.time)
+        return Passage(text, time, self.turns(text, session.number))
+
+    def _make_finder(self, number: int) -> SourceFinder:
+        dialogue = self._user.sessions[number].dialogue
+        turns = [Turn("user" if turn.role == "user" else "assistant", turn.text) for turn in dialogue.turns]
+        return SourceFinder(turns, self._user.name)
+
+
+def gold_passages(user: User) -> dict[str, list[Passage]]:
+    """The memory points that questions rest on, and the new texts of updated points, as passages by what is searched for.
+
+    Args:
+        user: The user.
+
+    Returns:
+        By text of the question or of the updated point; a question that is asked twice has the evidence of both.
+    """
+    finder = PointFinder(user)
+    found: dict[str, dict[str, Passage]] = defaultdict(dict)
+    for session in user.sessions:
+        for question in session.questions:
+            for text in question.evidence:
+                found[question.text][text] = finder.passage(text, session)
+        for point in session.points:
+            if point.searched:
+                found[point.text][point.text] = finder.passage(point.text, session)
+    return {sought: list(passages.values()) for sought, passages in found.items()}

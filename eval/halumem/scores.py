@@ -1,4 +1,4 @@
-"""HaluMem's scores: extraction, updates, questions, by the official formulas."""
+"""HaluMem's scores: extraction, updates, questions, by the official formulas; what judges are shown; tables."""
 
 from __future__ import annotations
 
@@ -7,24 +7,23 @@ from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 import numpy as np
+from rich.table import Table
 
 from deltamem.errors import DeltaMemError
-from eval.answer import ContextBlock, Judge, Prompt, load_prompt, render_all
-from eval.halumem.data import (
-    DATE_FORMAT,
-    QUESTION_TYPES,
-    HalumemConfig,
-    HalumemSession,
-    MemoryPoint,
-    Question,
-    User,
-)
-from eval.judge import CORRECT, QUESTION_LABELS, LLMJudge
+from eval.answer import ContextBlock, render_all
+from eval.benchmark import JudgeSpec
+from eval.halumem.data import DATE_FORMAT, QUESTION_TYPES, HalumemSession, MemoryPoint, Question
 from eval.metrics import Interval, bleu1, bootstrap_interval, cumulative_accuracy, set_f1, wilson_interval
-from eval.models import Models, answer_prompt, make_judge
-from eval.records import MemoryType, PointRecord, QuestionRecord, Verdict
-from eval.summary import ALL, answer_value, category_scores, recall_value, reciprocal_rank_value, verdict_value
-from eval.systems.base import StoreKey
+from eval.records import MemoryType, PointRecord, QuestionRecord
+from eval.summary import (
+    ALL,
+    answer_value,
+    metric_scores,
+    percent_cell,
+    retrieval_values,
+    score_table,
+    verdict_value,
+)
 
 JudgedKind = Literal["integrity", "accuracy", "update", "qa"]
 
@@ -228,49 +227,6 @@ def _counts(records: Sequence[JudgeRecord]) -> dict[str, int]:
     return {"all": len(records), "valid": sum(record.label is not None for record in records)}
 
 
-@dataclass(frozen=True)
-class Part:
-    """What is done of one user.
-
-    Attributes:
-        user: The user.
-        sessions: The sessions that are taken in, in order from the first.
-        asked: Keys of the questions that are asked.
-    """
-
-    user: User
-    sessions: tuple[HalumemSession, ...]
-    asked: frozenset[str]
-
-    @classmethod
-    def of(cls, user: User, limit: int | None) -> Part:
-        """All of a user; with a limit the first so many questions and the sessions up to the last of them."""
-        asked = frozenset(question.key for question in user.questions[:limit])
-        if limit is None or len(asked) == len(user.questions):
-            return cls(user, user.sessions, asked)
-        last = max(session.number for session in user.sessions for question in session.questions if question.key in asked)
-        return cls(user, user.sessions[: last + 1], asked)
-
-    @property
-    def key(self) -> StoreKey:
-        """The user's one store; whole sessions are handed over."""
-        return StoreKey(self.user.id, self.user.name)
-
-    @property
-    def evaluated(self) -> tuple[HalumemSession, ...]:
-        """The sessions whose points count; generated ones are only taken in."""
-        return tuple(session for session in self.sessions if not session.generated)
-
-    @property
-    def points(self) -> int:
-        """How many memory points are evaluated."""
-        return sum(len(session.points) for session in self.evaluated)
-
-    def questions(self, session: HalumemSession) -> Iterator[Question]:
-        """The questions of a session that are asked."""
-        return (question for question in session.questions if question.key in self.asked)
-
-
 MAIN_JUDGE = "qa"
 """The judge whose labels stand for those of the papers."""
 
@@ -338,11 +294,8 @@ def run_scores(
         scores |= _metric_scores(named, answers, QUESTION_TYPES, **draws)
     values = {name: answer_value(name) for name in ("set_f1", "bleu1")}
     if ranked:
-        values |= {f"recall@{k}": recall_value(k) for k in sorted(set(cutoffs))} | {"mrr": reciprocal_rank_value}
-    scores |= {
-        name: category_scores(questions, value, order=QUESTION_TYPES, resamples=resamples, seed=seed)
-        for name, value in values.items()
-    }
+        values |= retrieval_values(cutoffs)
+    scores |= metric_scores(questions, values, order=QUESTION_TYPES, resamples=resamples, seed=seed)
     if ranked:
         scores[f"update_recall@{update_k}"] = {ALL: _update_recall(points, update_k, **draws)}
     return {name: rows for name, rows in scores.items() if any(rows.values())}
@@ -435,9 +388,6 @@ def _update_recall(points: Iterable[PointRecord], k: int, *, resamples: int, see
     return None if interval is None else interval.as_dict()
 
 
-ANSWER_PROMPT = "halumem_answer"
-ANSWER_FIELDS = ("context", "question")
-
 POINT_FIELDS: Mapping[str, tuple[str, ...]] = {
     "integrity": ("memories", "point"),
     "accuracy": ("dialogue", "golden", "memory"),
@@ -451,59 +401,13 @@ _FLAGS: Mapping[str, Mapping[str, tuple[str, ...]]] = {"accuracy": {"included": 
 _NONE = "(none)"
 
 
-@dataclass(frozen=True)
-class Prompts:
-    """All prompts of a run.
-
-    Attributes:
-        answer: Of the answering model; None if none answers.
-        points: By kind of record; empty if nothing is judged.
-        answers: Of the judges of answers, by their names; empty if nothing is judged.
-    """
-
-    answer: Prompt | None
-    points: dict[str, Prompt]
-    answers: dict[str, Prompt]
-
-    @property
-    def hashes(self) -> dict[str, str]:
-        """sha256 by name of the prompt."""
-        own = [self.answer, *self.points.values(), *self.answers.values()]
-        return {prompt.name: prompt.sha256 for prompt in own if prompt is not None}
-
-
-@dataclass(frozen=True)
-class Judges:
-    """The judges of a run, by kind of record and by name; empty if nothing is judged."""
-
-    points: Mapping[str, LLMJudge]
-    answers: Mapping[str, LLMJudge]
-
-
-def load_prompts(config: HalumemConfig) -> Prompts:
-    """Load what the run will need, before anything expensive happens.
-
-    Raises:
-        DeltaMemError: If a prompt does not exist or does not fit.
-    """
-    kinds = POINT_FIELDS if config.judged else {}
-    names = dict.fromkeys(config.judges) if config.judged else ()
-    return Prompts(
-        answer=answer_prompt(config, ANSWER_PROMPT, ANSWER_FIELDS),
-        points={kind: load_prompt(f"halumem_{kind}", fields) for kind, fields in kinds.items()},
-        answers={name: load_prompt(f"halumem_{name}", QA_FIELDS) for name in names},
-    )
-
-
-def make_judges(config: HalumemConfig, models: Models, prompts: Prompts) -> Judges:
-    """The judges on the judging model; none if nothing is judged."""
-    return Judges(
-        points={
-            kind: make_judge(config, models, kind, prompt, LABELS[kind], _FLAGS.get(kind))
-            for kind, prompt in prompts.points.items()
-        },
-        answers={name: make_judge(config, models, name, prompt, LABELS["qa"]) for name, prompt in prompts.answers.items()},
-    )
+def judge_specs(answer_judges: Sequence[str]) -> dict[str, JudgeSpec]:
+    """The judges of points and memories by kind of record, and those of answers by name."""
+    specs = {
+        kind: JudgeSpec(f"halumem_{kind}", fields, LABELS[kind], _FLAGS.get(kind, {}), calibrated=False)
+        for kind, fields in POINT_FIELDS.items()
+    }
+    return specs | {name: JudgeSpec(f"halumem_{name}", QA_FIELDS, LABELS["qa"]) for name in answer_judges}
 
 
 def integrity_fields(memories: Sequence[str], point: str) -> dict[str, str]:
@@ -540,22 +444,113 @@ def qa_fields(question: Question, answer: str) -> dict[str, str]:
     }
 
 
-class ProbedJudge:
-    """A judge of answers as the probes ask it: they know right and wrong only, and give no facts but the reference.
+EXTRACTION = {
+    "R": "recall",
+    "Weighted R": "weighted_recall",
+    "Target P": "target_accuracy",
+    "Acc.": "weighted_accuracy",
+    "FMR": "interference_accuracy",
+    "F1": "memory_extraction_f1",
+}
+OUTCOMES = {"C": "correct", "H": "hallucination", "O": "omission"}
+UPDATE = [f"{label}_update_memory_ratio" for label in OUTCOMES.values()]
+QA = [f"{label}_qa_ratio" for label in OUTCOMES.values()]
+STRICT_QA = [f"strict_{name}" for name in QA]
+SCOPES = "(all): failed judges count as not achieved; (valid): left out; one row where both are the same."
 
-    Attributes:
-        name: Of the judge.
-    """
+_Scores = Mapping[str, Mapping[str, Mapping[str, float] | None]]
 
-    def __init__(self, judge: Judge) -> None:
-        """Wrap a judge."""
-        self.name = judge.name
-        self._judge = judge
 
-    async def judge(self, fields: Mapping[str, str], scope: str) -> Verdict:
-        """Judge a probe; hallucination and omission are both wrong. See `Judge`."""
-        verdict = await self._judge.judge({**fields, "evidence": fields["gold"]}, scope)
-        if verdict.label is None:
-            return verdict
-        right, wrong = QUESTION_LABELS
-        return verdict.model_copy(update={"label": right if verdict.label == CORRECT else wrong})
+def extraction_table(summary: Mapping[str, Any]) -> Table:
+    """Extraction in percent; - for systems that extract nothing."""
+    view = score_table(
+        f"{summary['benchmark']}, {summary['system']}: extraction, %", SCOPES + "\nF1 is defined for (all) only."
+    )
+    for heading in EXTRACTION:
+        view.add_column(heading, justify="right")
+    for scope, cells in _scoped(summary["scores"], list(EXTRACTION.values()), "all"):
+        view.add_row(scope, *cells)
+    return view
+
+
+def outcomes_table(summary: Mapping[str, Any]) -> Table:
+    """Updates and answers that are correct (C), hallucinated (H) or omitted (O), in percent."""
+    scores: _Scores = summary["scores"]
+    counts: Mapping[str, int] = summary["questions"]["by_category"]
+    judges = {name: heading for name, heading in (("qa", ""), ("qa_strict", "strict ")) if name in summary["aggregate"]}
+    view = score_table(f"{summary['benchmark']}, {summary['system']}: updating and questions, %", SCOPES)
+    view.add_column("n", justify="right")
+    for heading in judges.values():
+        for short in OUTCOMES:
+            view.add_column(f"{heading}{short}", justify="right")
+    names = [name for judge in judges for name in (QA if judge == "qa" else STRICT_QA)]
+    updates = next(iter(summary["aggregate"].values()))["counts"]["update"]["all"]
+    for scope, cells in _scoped(scores, UPDATE, "all"):
+        view.add_row(f"updating{scope}", f"{updates:,}", *cells)
+    view.add_section()
+    for category in [*counts, "all"]:
+        count = sum(counts.values()) if category == "all" else counts[category]
+        label = "all questions" if category == "all" else category
+        for scope, cells in _scoped(scores, names, category):
+            view.add_row(f"{label}{scope}", f"{count:,}", *cells)
+    return view
+
+
+def retrieval_table(summary: Mapping[str, Any]) -> Table | None:
+    """Recall of memory points and lexical scores by type of question, in percent; None if nothing of it was measured."""
+    scores: _Scores = summary["scores"]
+    counts: Mapping[str, int] = summary["questions"]["by_category"]
+    evidence = summary["evidence"]
+    names = [name for name in scores if name in ("set_f1", "bleu1", "mrr") or name.startswith("recall@")]
+    if not names:
+        return None
+    view = score_table(
+        f"{summary['benchmark']}, {summary['system']}: recall of memory points and lexical scores, %",
+        f"Questions: {summary['questions']['total']:,} in the file, {sum(counts.values()):,} asked, "
+        f"{evidence['questions_with_evidence']:,} with evidence;\n{evidence['linked_to_turns']:,} of their "
+        f"{evidence['memory_points']:,} memory points are linked to turns and scored.",
+    )
+    view.add_column("n", justify="right")
+    for name in names:
+        view.add_column(name, justify="right")
+    for category in [*counts, "all"]:
+        count = sum(counts.values()) if category == "all" else counts[category]
+        view.add_row(category, f"{count:,}", *(_cell(scores[name], category) for name in names))
+    return view
+
+
+def point_lines(summary: Mapping[str, Any]) -> Iterator[str]:
+    """Where the memory points went, how updates were found, and what was searched in a memory out of order."""
+    points = summary["points"]
+    parts = [f"{points[name]:,} {name.replace('_', ' ')}" for name in ("judged", "not_judged", "failed", "not_reached")]
+    yield f"memory points: {points['total']:,} = {' + '.join(parts)}; extracted memories: {points['extracted_memories']:,}"
+    for name, by_category in summary["scores"].items():
+        if name.startswith("update_recall@") and (interval := by_category["all"]) is not None:
+            yield (
+                f"updated points found among the first {name.partition('@')[2]}: {_percent(interval)}% of "
+                f"{interval['count']:,} ({points['searched']:,} searched, the others are linked to no turn)"
+            )
+    late, lacking = (summary["out_of_order"][name] for name in ("after_later_sessions", "without_earlier_sessions"))
+    if late:
+        yield f"{late:,} searches came after later sessions, because they or their session had failed before"
+    if lacking:
+        yield f"{lacking:,} searches came without earlier sessions, which had failed; a new folder begins anew"
+
+
+def _scoped(scores: _Scores, names: Sequence[str], category: str) -> Iterator[tuple[str, list[str]]]:
+    """One row, or two where failed judges make a difference. Metrics that have no scope stand in the first."""
+    every = [_cell(scores.get(f"{name}(all)", scores.get(name)), category) for name in names]
+    valid = [_cell(scores.get(f"{name}(valid)"), category) for name in names]
+    if all(valid[number] == every[number] for number, name in enumerate(names) if f"{name}(all)" in scores):
+        yield "", every
+    else:
+        yield " (all)", every
+        yield " (valid)", valid
+
+
+def _cell(by_category: Mapping[str, Mapping[str, float] | None] | None, category: str) -> str:
+    return percent_cell(None if by_category is None else by_category.get(category))
+
+
+def _percent(interval: Mapping[str, float]) -> str:
+    return f"{100 * interval['estimate']:.1f} ({100 * interval['low']:.1f}-{100 * interval['high']:.1f})"

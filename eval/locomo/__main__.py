@@ -5,26 +5,144 @@ Exit code 0; 1 if a session, an answer or a verdict failed (counted on stderr, t
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
+from rich.console import RenderableType
 
 from deltamem.config import run_hydra, validated
-from eval.locomo.data import LocomoConfig
-from eval.locomo.run import evaluate
-from eval.locomo.scores import adversarial_table, table
-from eval.runner import report_run
+from eval import runner
+from eval.benchmark import Benchmark, JudgeSpec, Report, Results, Step, Store, Timeline
+from eval.data import LOCOMO
+from eval.locomo import scores
+from eval.locomo.data import (
+    ADVERSARIAL,
+    COLUMNS,
+    LocomoConfig,
+    dialogues,
+    question_key,
+    question_record,
+    read_data,
+    version_name,
+)
+from eval.records import QuestionRecord
+from eval.systems.base import Passage, System
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
 
 
+class Locomo(Benchmark[LocomoConfig]):
+    """A timeline for each conversation: one store or one for each speaker, all sessions, then all questions."""
+
+    name = LOCOMO.name
+    search_state = "latest"
+    answer_prompt = "answer_locomo"
+    uses_nltk = True
+
+    def __init__(self, config: LocomoConfig) -> None:
+        """Read the benchmark and the audit."""
+        self.config = config
+        self.data = read_data(config)
+        self._judges = list(dict.fromkeys(config.judges)) if config.judged else []
+        self._questions = {
+            question_key(conversation, question): question
+            for conversation, questions in self.data.asked.items()
+            for question in questions
+        }
+
+    @classmethod
+    def judges(cls, config: LocomoConfig) -> Mapping[str, JudgeSpec]:
+        """Those of the configuration, and that of category 5."""
+        return scores.judge_specs(config.judges)
+
+    def data_hashes(self) -> dict[str, str | None]:
+        """Of the file and of the audit if it was applied."""
+        audit = self.data.audit.sha256 if self.data.audit is not None and self.data.audited else None
+        return {"data_sha256": self.data.sha256, "audit_sha256": audit}
+
+    def timelines(self, system: System) -> list[Timeline]:
+        """One for each conversation that is asked about."""
+        self.k = self.config.k if system.per_speaker else 2 * self.config.k
+        timelines = []
+        for conversation in self.data.conversations:
+            asked = self.data.asked[conversation.id]
+            if asked:
+                stores = dialogues(conversation, per_speaker=system.per_speaker, captions=self.config.captions)
+                questions = tuple(question_record(conversation.id, question) for question in asked)
+                step = Step(tuple(dialogue.sessions for dialogue in stores), questions)
+                timelines.append(Timeline(tuple(Store(dialogue.key, dialogue.title) for dialogue in stores), (step,)))
+        return timelines
+
+    def evidence(self) -> dict[str, dict[str, tuple[str, ...]]]:
+        """By conversation and question; a question that occurs twice has the evidence of both."""
+        found: dict[str, dict[str, tuple[str, ...]]] = {}
+        for conversation in self.data.conversations:
+            named = found.setdefault(conversation.id, {})
+            for question in conversation.questions:
+                both = (*named.get(question.text, ()), *question.evidence)
+                named[question.text] = tuple(dict.fromkeys(both))
+        return found
+
+    def ranks(self, question: QuestionRecord, passages: Sequence[Passage]) -> tuple[int | None, ...]:
+        """Of each evidence turn."""
+        return scores.evidence_ranks(question.evidence, passages)
+
+    def score(self, question: QuestionRecord, answer: str) -> dict[str, float]:
+        """Lexical scores."""
+        return scores.lexical_scores(self._questions[question.key], answer)
+
+    def judge_fields(self, question: QuestionRecord, answer: str) -> dict[str, dict[str, str]]:
+        """Category 5 has a judge of its own."""
+        return scores.judge_fields(self._questions[question.key], answer, self._judges)
+
+    def report(self, results: Results) -> Report:
+        """Scores by category, how the questions of the file add up, and the ceiling that an audit sets."""
+        config, data, questions = self.config, self.data, results.questions
+        failed = sum(not record.complete for record in questions)
+        return Report(
+            benchmark=self.name,
+            protocol={
+                "k": config.k,
+                "stores_per_conversation": 2 if results.system.per_speaker else 1,
+                "k_each_store": self.k,
+                "cutoffs": sorted(set(config.cutoffs)),
+                "captions": config.captions,
+                "gold": config.gold,
+                "pooled": COLUMNS,
+                "judges": self._judges,
+            },
+            data=data.description(),
+            scores=scores.run_scores(
+                questions,
+                cutoffs=config.cutoffs,
+                traced=any(passage.sources for passage in results.passages),
+                judges=self._judges,
+                resamples=config.resamples,
+                seed=config.seed,
+            ),
+            order=(*COLUMNS, ADVERSARIAL),
+            more={
+                "version": version_name(data.released, data.sha256),
+                "accounting": {
+                    "total": data.total,
+                    "asked": len(questions) - failed,
+                    "failed": failed,
+                    "not_asked": dict(data.not_asked),
+                },
+                "ceiling": data.ceiling(),
+            },
+        )
+
+    @classmethod
+    def tables(cls, summary: Mapping[str, Any]) -> Iterable[RenderableType | None]:
+        """The categories that are pooled, and category 5."""
+        return scores.table(summary), scores.adversarial_table(summary)
+
+
 def main(config: DictConfig) -> int:
     """Entry of the command; returns its exit code."""
-    options = validated(config, LocomoConfig)
-    console = Console()
-    summary = evaluate(options, console)
-    return report_run(options.out, summary, [table(summary), adversarial_table(summary)], console)
+    return runner.main(Locomo, validated(config, LocomoConfig))
 
 
 if __name__ == "__main__":

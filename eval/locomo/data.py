@@ -26,17 +26,7 @@ JudgeName = Literal["lenient", "strict"]
 
 
 class LocomoConfig(BenchmarkConfig):
-    """All keys of the command.
-
-    Attributes:
-        k: Passages that each of the two stores of a conversation is searched for; a single store is searched for 2 k.
-        cutoffs: The k of recall@k, over the passages of both stores together; at most `k`.
-        categories: Ids of the categories that are asked.
-        captions: Which captions of pictures are part of a turn: of all pictures, of those whose address is there, none.
-        gold: Which answers count as right: those of the file, or those of the audit where it has found the file's wrong.
-        audit: File of the audit; None looks for it. Only ``gold=audited`` cannot do without.
-        judges: Which judges label the answers.
-    """
+    """All keys of the command; ``configs/locomo.yaml`` says what they mean."""
 
     k: PositiveInt
     cutoffs: Annotated[list[PositiveInt], Field(min_length=1)]
@@ -55,16 +45,21 @@ class LocomoConfig(BenchmarkConfig):
         if max(self.cutoffs) > self.k:
             raise DeltaMemError(f"cutoffs has {max(self.cutoffs)}, but only k={self.k} passages of a store are searched for")
 
-    def locomo_making(self) -> dict[str, Any]:
-        """What decides the records besides `BenchmarkConfig.making` and the files: keys of this benchmark."""
-        return {
+    def run_config(self) -> dict[str, Any]:
+        """What decides the records, apart from data and prompts."""
+        return super().run_config() | {
             "k": self.k,
             "captions": self.captions,
             "gold": self.gold,
             "judges": sorted(set(self.judges)) if self.judged else [],
         }
 
+    def reported(self) -> dict[str, Any]:
+        """The settings as the summary has them; the data says which audit it is."""
+        return super().reported() | {"audit": None}
 
+
+ADVERSARIAL_NUMBER = 5
 CATEGORIES = {1: "multi-hop", 2: "temporal", 3: "open-domain", 4: "single-hop", 5: "adversarial"}
 """Category ids and their names, settled by the counts 282 / 321 / 96 / 841 / 446 that the benchmark's own table prints."""
 
@@ -292,13 +287,7 @@ BATCH_TURNS = 2
 
 @dataclass(frozen=True, slots=True)
 class Dialogue:
-    """What one store takes in.
-
-    Attributes:
-        key: The store.
-        title: Whose memories they are, as the answering model is told.
-        sessions: In order; those without turns are left out.
-    """
+    """What one store ingests, and whose memories they are, as the answering model is shown it."""
 
     key: StoreKey
     title: str
@@ -356,7 +345,6 @@ def _turn_text(turn: Turn, captions: Captions) -> str:
 
 
 ANSWER_IS_RIGHT = "WRONG_CITATION"
-ADVERSARIAL_NUMBER = 5
 _QUESTION_ID = re.compile(r"locomo_(\d+)_qa(\d+)")
 
 
@@ -478,66 +466,27 @@ ADVERSARIAL = CATEGORIES[5]
 
 
 @dataclass(frozen=True)
-class Asked:
-    """A question that is asked.
-
-    Attributes:
-        conversation: The conversation that it is about.
-        question: The question, with its gold answer as configured.
-    """
-
-    conversation: Conversation
-    question: Question
-
-    @property
-    def key(self) -> str:
-        """Unique in the run. By position, because some questions occur twice."""
-        return f"{self.conversation.id}/{self.question.index}"
-
-    def record(self) -> QuestionRecord:
-        """The record before anything was searched for."""
-        question = self.question
-        notes = [f"evidence {text!r} was repaired" for text in question.repaired]
-        notes += [f"evidence {text!r} names no turn" for text in question.unusable]
-        if not question.evidence:
-            notes.append("no usable evidence")
-        if CATEGORIES[question.category] == ADVERSARIAL:
-            notes.append(f"suggests the wrong answer {question.adversarial_answer!r}")
-        elif question.answer is None:
-            notes.append("no gold answer")
-        return QuestionRecord(
-            key=self.key,
-            group=self.conversation.id,
-            category=CATEGORIES[question.category],
-            question=question.text,
-            gold=question.answer,
-            evidence=question.evidence,
-            notes=tuple(notes),
-        )
-
-
-@dataclass(frozen=True)
-class Benchmark:
+class LocomoData:
     """What was read.
 
     Attributes:
         file: Name of the benchmark file.
         sha256: Of the file.
-        conversations: With the gold answers as configured.
-        released: As the file has them.
+        released: The conversations as the file has them.
+        conversations: The same with the gold answers as configured.
         audit: The audit, if there is one.
         audited: Whether it was applied.
-        asked: The questions that are asked, in file order.
+        asked: By conversation the questions that are asked, in file order.
         not_asked: How many are not, by reason.
     """
 
     file: str
     sha256: str
-    conversations: tuple[Conversation, ...]
     released: tuple[Conversation, ...]
+    conversations: tuple[Conversation, ...]
     audit: Audit | None
     audited: bool
-    asked: tuple[Asked, ...]
+    asked: Mapping[str, tuple[Question, ...]]
     not_asked: Mapping[str, int]
 
     @property
@@ -551,12 +500,13 @@ class Benchmark:
             return None
         right: Counter[str] = Counter()
         count: Counter[str] = Counter()
-        for asked in self.asked:
-            is_right = self.audit.gold_is_right(asked.conversation.id, asked.question)
-            if is_right is not None:
-                for name in (CATEGORIES[asked.question.category], "all"):
-                    count[name] += 1
-                    right[name] += is_right
+        for conversation, questions in self.asked.items():
+            for question in questions:
+                is_right = self.audit.gold_is_right(conversation, question)
+                if is_right is not None:
+                    for name in (CATEGORIES[question.category], "all"):
+                        count[name] += 1
+                        right[name] += is_right
         return {name: right[name] / count[name] for name in (*COLUMNS, "all") if count[name]}
 
     def description(self) -> dict[str, Any]:
@@ -579,7 +529,7 @@ class Benchmark:
             "evidence_strings_repaired": sum(len(question.repaired) for question in questions),
             "evidence_strings_unusable": sum(len(question.unusable) for question in questions),
             "questions_without_usable_evidence": sum(not question.evidence for question in questions),
-            "questions_that_occur_again": sum(_again(conversation) for conversation in self.released),
+            "questions_that_occur_again": sum(_repeated(conversation) for conversation in self.released),
         }
         if self.audit is not None:
             kinds = Counter(correction.kind for correction in self.audit.corrections.values())
@@ -592,18 +542,39 @@ class Benchmark:
             }
         return described
 
-    @property
-    def version(self) -> str:
-        """Name of the version of the benchmark."""
-        return version_name(self.released, self.sha256)
 
-
-def _again(conversation: Conversation) -> int:
+def _repeated(conversation: Conversation) -> int:
     seen = Counter((question.text, question.answer, question.category) for question in conversation.questions)
     return sum(count - 1 for count in seen.values())
 
 
-def read_benchmark(config: LocomoConfig) -> Benchmark:
+def question_key(conversation: str, question: Question) -> str:
+    """Key of the record of a question."""
+    return f"{conversation}/{question.index}"
+
+
+def question_record(conversation: str, question: Question) -> QuestionRecord:
+    """The record of a question before anything was searched for."""
+    notes = [f"evidence {text!r} was repaired" for text in question.repaired]
+    notes += [f"evidence {text!r} names no turn" for text in question.unusable]
+    if not question.evidence:
+        notes.append("no usable evidence")
+    if question.category == ADVERSARIAL_NUMBER:
+        notes.append(f"suggests the wrong answer {question.adversarial_answer!r}")
+    elif question.answer is None:
+        notes.append("no gold answer")
+    return QuestionRecord(
+        key=question_key(conversation, question),
+        group=conversation,
+        category=CATEGORIES[question.category],
+        question=question.text,
+        gold=question.answer,
+        evidence=question.evidence,
+        notes=tuple(notes),
+    )
+
+
+def read_data(config: LocomoConfig) -> LocomoData:
     """Read the benchmark and the audit and choose the questions.
 
     Raises:
@@ -612,17 +583,25 @@ def read_benchmark(config: LocomoConfig) -> Benchmark:
     path = config.data or require(LOCOMO)
     released = tuple(load_locomo(path))
     sha256 = file_sha256(path)
-    audit = _audit(config, released, known=version_name(released, sha256))
-    audited = config.gold == "audited" and audit is not None
-    conversations = tuple(audit.apply(conversation) for conversation in released) if audited and audit else released
-    asked, not_asked = _choose(conversations, config.categories, config.limit)
-    if not asked:
+    audit = _audit(config, released, version_name(released, sha256))
+    conversations = released
+    if config.gold == "audited" and audit is not None:
+        conversations = tuple(map(audit.apply, released))
+    asked: dict[str, tuple[Question, ...]] = {}
+    not_asked = {"category": 0, "limit": 0}
+    for conversation in conversations:
+        chosen = [question for question in conversation.questions if question.category in config.categories]
+        not_asked["category"] += len(conversation.questions) - len(chosen)
+        not_asked["limit"] += len(chosen) - len(chosen[: config.limit])
+        asked[conversation.id] = tuple(chosen[: config.limit])
+    if not any(asked.values()):
         raise DeltaMemError(f"{path}: has no question of the categories {sorted(set(config.categories))}")
-    return Benchmark(path.name, sha256, conversations, released, audit, audited, asked, not_asked)
+    audited = conversations is not released
+    return LocomoData(path.name, sha256, released, conversations, audit, audited, asked, not_asked)
 
 
-def _audit(config: LocomoConfig, released: Sequence[Conversation], known: str) -> Audit | None:
-    if config.audit is None and config.gold == "original" and known.startswith("unknown"):
+def _audit(config: LocomoConfig, released: Sequence[Conversation], version: str) -> Audit | None:
+    if config.audit is None and config.gold == "original" and version.startswith("unknown"):
         return None  # the list that happens to lie there is of the released file
     path: Path | None = config.audit or find(LOCOMO_AUDIT)
     if path is not None:
@@ -630,16 +609,3 @@ def _audit(config: LocomoConfig, released: Sequence[Conversation], known: str) -
     if config.gold == "audited":
         raise DeltaMemError(missing(LOCOMO_AUDIT))
     return None
-
-
-def _choose(
-    conversations: Sequence[Conversation], categories: Sequence[int], limit: int | None
-) -> tuple[tuple[Asked, ...], dict[str, int]]:
-    asked: list[Asked] = []
-    not_asked = {"category": 0, "limit": 0}
-    for conversation in conversations:
-        chosen = [question for question in conversation.questions if question.category in categories]
-        not_asked["category"] += len(conversation.questions) - len(chosen)
-        not_asked["limit"] += len(chosen) - len(chosen[:limit])
-        asked += [Asked(conversation, question) for question in chosen[:limit]]
-    return tuple(asked), not_asked

@@ -5,16 +5,20 @@ Exit code 0; 1 if something broke or was missing in the data (it is counted, the
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
+from rich.console import RenderableType
 
 from deltamem.config import run_hydra, validated
-from eval.personamem.data import PersonaMemConfig
-from eval.personamem.run import evaluate
-from eval.personamem.scores import table
-from eval.runner import report_run
+from eval import runner
+from eval.benchmark import Benchmark, Report, Results, Step, Store, Timeline
+from eval.data import PERSONAMEM_CONTEXTS
+from eval.personamem import scores
+from eval.personamem.data import BATCH_TURNS, FIRST_DAY, PersonaMemConfig, group_of, in_order, read_data, record_key
+from eval.records import QuestionRecord
+from eval.systems.base import Passage, System
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -25,24 +29,162 @@ _LOST = {
 }
 
 
-def lost_lines(summary: Mapping[str, Any]) -> list[str]:
-    """What of the data could not be used, in sentences."""
-    data, questions = summary["data"], summary["questions"]
-    lines = []
-    for kind, count in data["questions_without_history"].items():
-        lines.append(f"{count} of {questions['total']} questions could not be asked: {_LOST[kind]} {data['files'][1]}")
-    if broken := data["unreadable_rows"]:
-        lines.append(f"{broken} of {questions['total']} rows of {data['files'][0]} could not be read")
-    return lines
+class PersonaMem(Benchmark[PersonaMemConfig]):
+    """A timeline for each context: one store, and each question when exactly the messages before it are ingested."""
+
+    name = "PersonaMem"
+    search_state = "exact"
+    answer_prompt = "answer_personamem"
+    answer_fields = ("context", "question", "options")
+
+    def __init__(self, config: PersonaMemConfig) -> None:
+        """Read both files."""
+        self.config = config
+        self.data = read_data(config)
+        self.k = config.k
+        self._samples = {sample.key: sample for history in self.data.histories for sample in history.samples}
+        self._keys = [record_key(question) for question in self.data.selected]
+
+    def data_hashes(self) -> dict[str, str | None]:
+        """Of both files."""
+        return {"questions_sha256": self.data.questions.sha256, "contexts_sha256": self.data.contexts.sha256}
+
+    def timelines(self, system: System) -> list[Timeline]:
+        """One for each context that is asked about."""
+        timelines = []
+        for history in self.data.histories:
+            steps = [
+                Step((sessions,), tuple(map(scores.question_record, samples)))
+                for sessions, samples in history.steps(set(self._keys))
+            ]
+            if steps:
+                timelines.append(Timeline((Store(history.key),), tuple(steps)))
+        return timelines
+
+    def question_keys(self, timelines: Sequence[Timeline]) -> list[str]:
+        """As the questions file has them."""
+        return self._keys
+
+    def unaskable(self) -> Iterable[QuestionRecord]:
+        """Questions without a history."""
+        for question in self.data.selected:
+            key = record_key(question)
+            if lost := self.data.lost.get(key):
+                yield QuestionRecord(
+                    key=key,
+                    group=group_of(question),
+                    category=question.type,
+                    question=question.text,
+                    gold=question.gold,
+                    error=lost.reason,
+                )
+
+    def evidence(self) -> dict[str, dict[str, tuple[str, ...]]]:
+        """Ids of the turns of the referenced block; a question that occurs twice has those of both."""
+        found: dict[str, dict[str, set[str]]] = {}
+        for history in self.data.histories:
+            named = found.setdefault(history.key.id, {})
+            for sample in history.samples:
+                named.setdefault(sample.question.text, set()).update(sample.evidence)
+        return {store: {text: tuple(sorted(ids, key=int)) for text, ids in named.items()} for store, named in found.items()}
+
+    def ranks(self, question: QuestionRecord, passages: Sequence[Passage]) -> tuple[int | None, ...]:
+        """Of the referenced block."""
+        return scores.block_rank(self._samples[question.key], passages) if question.evidence else ()
+
+    def options(self, question: QuestionRecord) -> tuple[str, ...]:
+        """Four, each with its letter."""
+        return self._samples[question.key].question.options
+
+    def score(self, question: QuestionRecord, answer: str) -> dict[str, float]:
+        """Whether the letter is right."""
+        return scores.score_answer(question, answer)
+
+    def report(self, results: Results) -> Report:
+        """Accuracy and retrieval by type of question, the spread over runs, and how sure the referenced blocks are."""
+        config, questions = self.config, results.questions
+        return Report(
+            benchmark=f"{self.name} {self.data.size}",
+            protocol={
+                "k": config.k,
+                "stores": "one a context; each question is searched for when exactly the messages before it are in "
+                "the store",
+                "batch_turns": BATCH_TURNS,
+                "system_messages": config.system_messages,
+                "dates": f"made up, the data has none: session n is dated n days after {FIRST_DAY:%Y-%m-%d}",
+                "runs": config.runs,
+                "score": "the letter that the answer names, by the benchmark's own rule; accuracy is the mean over the runs",
+                "std": "of the population of runs",
+                "intervals": "95%, bootstrap over personas",
+                "reference": "the session that lies distance_to_ref_in_blocks back; recall@k: some passage comes from it",
+                "limit": config.limit,
+            },
+            data=self._description(),
+            scores=scores.run_scores(
+                questions,
+                self._samples,
+                results.passages,
+                runs=config.runs,
+                cutoffs=config.cutoffs,
+                resamples=config.resamples,
+                seed=config.seed,
+            ),
+            problems=(*self.data.questions.problems, *self.data.contexts.problems),
+            order=in_order(record.category for record in questions),
+            more={
+                "accuracy_over_runs": scores.spread_over_runs(questions, config.runs),
+                "letters_named": scores.letters_named(questions),
+                "referenced_block": self._block_counts(),
+            },
+        )
+
+    @classmethod
+    def tables(cls, summary: Mapping[str, Any]) -> Iterable[RenderableType | None]:
+        """One table."""
+        return (scores.table(summary),)
+
+    @classmethod
+    def lines(cls, summary: Mapping[str, Any]) -> Iterable[str]:
+        """How many questions were answered."""
+        yield f"{summary['questions']['answered']} of {summary['questions']['total']} questions answered"
+
+    @classmethod
+    def failure_lines(cls, summary: Mapping[str, Any]) -> Iterable[str]:
+        """What of the data could not be used."""
+        data, total = summary["data"], summary["questions"]["total"]
+        for kind, count in data["questions_without_history"].items():
+            yield f"{count} of {total} questions could not be asked: {_LOST[kind]} {data['files'][1]}"
+        if broken := data["unreadable_rows"]:
+            yield f"{broken} of {total} rows of {data['files'][0]} could not be read"
+
+    def _description(self) -> dict[str, Any]:
+        questions, contexts = self.data.questions, self.data.contexts
+        known = questions.questions
+        return {
+            "release": f"{self.name} v1, {self.data.size}",
+            "files": [questions.name, contexts.name],
+            "sha256": {questions.name: questions.sha256, contexts.name: contexts.sha256},
+            "contexts_are_the_published_32k": contexts.sha256 == PERSONAMEM_CONTEXTS.sha256,
+            "questions": questions.rows,
+            "types": len({question.type for question in known}),
+            "personas": len({question.persona for question in known}),
+            "contexts": len({question.context for question in known}),
+            "histories": len({(question.context, question.end) for question in known}),
+            "questions_of_types": Counter(question.type for question in known),
+            "unreadable_rows": len(questions.problems),
+            "questions_without_history": Counter(lost.kind for lost in self.data.lost.values()),
+        }
+
+    def _block_counts(self) -> dict[str, int]:
+        blocks = [self._samples[key].block for key in self._keys if key in self._samples]
+        agreed = sum(block is not None and block.agrees for block in blocks)
+        missing = sum(block is None for block in blocks)
+        return {"both_distances_agree": agreed, "they_do_not": len(blocks) - agreed - missing, "none": missing}
 
 
 def main(config: DictConfig) -> int:
     """Entry of the command; returns its exit code."""
-    options = validated(config, PersonaMemConfig)
-    console = Console()
-    summary = evaluate(options, console)
-    answered = f"{summary['questions']['answered']} of {summary['questions']['total']} questions answered"
-    return report_run(options.out, summary, [table(summary)], console, lines=[answered], failures=lost_lines(summary))
+    return runner.main(PersonaMem, validated(config, PersonaMemConfig))
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from itertools import accumulate, pairwise
+from itertools import accumulate, groupby, pairwise
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
@@ -29,16 +29,7 @@ SystemMessages = Literal["keep", "drop"]
 
 
 class PersonaMemConfig(BenchmarkConfig):
-    """All keys of the command.
-
-    Attributes:
-        data: Folder with both files of the 32k release.
-        questions: The questions file instead.
-        contexts: The contexts file instead.
-        k: Passages that a question is searched for.
-        cutoffs: The k of recall@k; at most `k`.
-        system_messages: Whether the persona text that opens each session is fed to the memory.
-    """
+    """All keys of the command; ``configs/personamem.yaml`` says what they mean."""
 
     questions: Path | None
     contexts: Path | None
@@ -82,9 +73,9 @@ class PersonaMemConfig(BenchmarkConfig):
             contexts = contexts or self.data / Path(PERSONAMEM_CONTEXTS.path).name
         return questions or require(PERSONAMEM_QUESTIONS), contexts or require(PERSONAMEM_CONTEXTS)
 
-    def personamem_making(self) -> dict[str, Any]:
-        """What decides the records: the shared keys that mean something here, and those of this benchmark."""
-        shared = self.making()
+    def run_config(self) -> dict[str, Any]:
+        """What decides the records, apart from data and prompts; nothing is judged."""
+        shared = super().run_config()
         del shared["judge"]
         return shared | {"k": self.k, "system_messages": self.system_messages}
 
@@ -469,7 +460,7 @@ _NAME = re.compile(r"Name:[ \t]*(\S[^\n]*)")
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class Sample:
     """A question at its place in a history.
 
     Attributes:
@@ -491,7 +482,7 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A session, or a part of one, and how many messages of the context are in the store when it has been taken in."""
+    """A session, or a part of one, and how many messages of the context are in the store when it has been ingested."""
 
     stop: int
     session: DialogueSession
@@ -499,23 +490,31 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """One context: a store, what it takes in, and what it is asked.
+    """One context: a store, what it ingests, and what it is asked.
 
     Attributes:
         key: The store.
-        group: The persona.
         pieces: In order, without gaps; messages that come after every question are left out.
-        asked: In the order of the questions file.
+        samples: In the order of the questions file.
     """
 
     key: StoreKey
-    group: str
     pieces: tuple[Piece, ...]
-    asked: tuple[Asked, ...]
+    samples: tuple[Sample, ...]
 
-    def before(self, end: int) -> tuple[DialogueSession, ...]:
-        """What the store must hold, and nothing else, when a question with that end index is searched for."""
-        return tuple(piece.session for piece in self.pieces if piece.stop <= end)
+    def steps(self, keys: Collection[str]) -> list[tuple[tuple[DialogueSession, ...], tuple[Sample, ...]]]:
+        """What is ingested before questions, and the questions that see that and all before, and nothing else.
+
+        Args:
+            keys: Of the questions that are asked; what comes after the last of them is left out.
+        """
+        asked = sorted((sample for sample in self.samples if sample.key in keys), key=lambda sample: sample.question.end)
+        steps: list[tuple[tuple[DialogueSession, ...], tuple[Sample, ...]]] = []
+        start = 0
+        for end, samples in groupby(asked, key=lambda sample: sample.question.end):
+            steps.append((tuple(piece.session for piece in self.pieces if start < piece.stop <= end), tuple(samples)))
+            start = end
+        return steps
 
 
 class Lost(NamedTuple):
@@ -569,12 +568,12 @@ def history(
         if turns := _turns(messages, start, stop, keep_system=keep_system):
             time = FIRST_DAY + timedelta(days=session, minutes=part)
             pieces.append(Piece(stop, DialogueSession(f"{start}-{stop - 1}", time, turns)))
-    asked = []
+    samples = []
     for key, question in questions:
         block = referenced_block(messages, question)
         evidence = () if block is None else _turns(messages, block.start, block.stop, keep_system=False)
-        asked.append(
-            Asked(
+        samples.append(
+            Sample(
                 key=key,
                 question=question,
                 session=sum(start < question.end for start in starts) - 1,
@@ -583,7 +582,7 @@ def history(
                 evidence=frozenset(turn.id for turn in evidence),
             )
         )
-    return History(StoreKey(store, _owner(messages), BATCH_TURNS), group_of(questions[0][1]), tuple(pieces), tuple(asked))
+    return History(StoreKey(store, _owner(messages), BATCH_TURNS), tuple(pieces), tuple(samples))
 
 
 def histories(
@@ -628,3 +627,52 @@ def _owner(messages: Sequence[Message]) -> str:
     """The name that the first persona text gives."""
     found = _NAME.search(messages[0].content) if messages[0].role == "system" else None
     return found[1].strip() if found else "the user"
+
+
+@dataclass(frozen=True)
+class PersonaMemData:
+    """The data of a run.
+
+    Attributes:
+        questions: The questions file.
+        contexts: The contexts file.
+        histories: One for each context that some question can be asked about.
+        selected: The questions that the run accounts for.
+        lost: By key those of them that cannot be asked, with the reason.
+    """
+
+    questions: QuestionFile
+    contexts: ContextFile
+    histories: tuple[History, ...]
+    selected: tuple[Question, ...]
+    lost: Mapping[str, Lost]
+
+    @property
+    def size(self) -> str:
+        """Which release the questions are of."""
+        return size_of(question.type for question in self.questions.questions) or "of unknown size"
+
+
+def read_data(config: PersonaMemConfig) -> PersonaMemData:
+    """Read both files and lay the contexts out.
+
+    Raises:
+        DeltaMemError: If a file is missing or is not what it should be.
+    """
+    questions_path, contexts_path = config.files()
+    questions, contexts = load_questions(questions_path), load_contexts(contexts_path)
+    reasons = {question.row: without_history(question, contexts) for question in questions.questions}
+    usable = [question for question in questions.questions if reasons[question.row] is None]
+    selected: list[Question] = []
+    taken: Counter[str] = Counter()
+    for question in questions.questions:
+        taken[question.persona] += 1
+        if config.limit is None or taken[question.persona] <= config.limit:
+            selected.append(question)
+    return PersonaMemData(
+        questions=questions,
+        contexts=contexts,
+        histories=tuple(histories(usable, contexts.contexts, keep_system=config.system_messages == "keep")),
+        selected=tuple(selected),
+        lost={record_key(question): lost for question in selected if (lost := reasons[question.row])},
+    )

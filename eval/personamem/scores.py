@@ -9,13 +9,21 @@ from math import comb
 from statistics import fmean, pstdev
 from typing import Any
 
-from rich import box
 from rich.table import Table
 
 from eval.metrics import pass_at_k
-from eval.personamem.data import Asked, group_of, in_order, label
+from eval.personamem.data import Sample, group_of, in_order, label
 from eval.records import PassageRecord, QuestionRecord, RecordFile
-from eval.summary import ALL, Value, answer_value, category_scores, recall_value, reciprocal_rank_value
+from eval.summary import (
+    ALL,
+    Value,
+    answer_value,
+    metric_scores,
+    percent_cell,
+    recall_value,
+    reciprocal_rank_value,
+    score_table,
+)
 from eval.systems.base import Passage
 
 _OPENING = "<final_answer>"
@@ -57,49 +65,49 @@ def _letters(text: str) -> frozenset[str]:
     return frozenset(_IN_PARENTHESES.findall(lowered) or _ALONE.findall(lowered))
 
 
-def question_record(asked: Asked) -> QuestionRecord:
+def question_record(sample: Sample) -> QuestionRecord:
     """The record of a question before it is searched for.
 
     Its evidence is the referenced block as one thing, so that recall at k tells whether any passage comes from it.
     """
-    question, block = asked.question, asked.block
+    question, block = sample.question, sample.block
     notes = []
     if block is None:
         notes.append(f"a distance of {question.blocks_back} blocks points to no session before the question")
     elif not block.agrees:
         notes.append(f"distances of {question.blocks_back} blocks and {question.tokens_back} tokens do not fit each other")
     return QuestionRecord(
-        key=asked.key,
+        key=sample.key,
         group=group_of(question),
         category=question.type,
         question=question.text,
         gold=question.gold,
-        evidence=(f"messages {block.start}-{block.stop - 1}",) if block is not None and asked.evidence else (),
-        session=asked.session,
+        evidence=(f"messages {block.start}-{block.stop - 1}",) if block is not None and sample.evidence else (),
+        session=sample.session,
         notes=tuple(notes),
     )
 
 
-def block_rank(asked: Asked, found: Sequence[Passage]) -> tuple[int | None, ...]:
+def block_rank(sample: Sample, found: Sequence[Passage]) -> tuple[int | None, ...]:
     """The rank, from 1, of the first passage that comes from the referenced block; None if there is none.
 
     Empty if the system tells of no passage where it comes from.
     """
     if found and not any(passage.sources for passage in found):
         return ()
-    hits = (rank for rank, passage in enumerate(found, start=1) if not asked.evidence.isdisjoint(passage.sources))
+    hits = (rank for rank, passage in enumerate(found, start=1) if not sample.evidence.isdisjoint(passage.sources))
     return (next(hits, None),)
 
 
 def precision_value(
-    asked: Mapping[str, Asked], passages: RecordFile[PassageRecord], k: int
+    samples: Mapping[str, Sample], passages: RecordFile[PassageRecord], k: int
 ) -> Callable[[QuestionRecord], float | None]:
     """Share of the first `k` passages that come from the referenced block; None where there is no rank or no passage."""
 
     def value(record: QuestionRecord) -> float | None:
         if not record.ranks or record.error is not None or not record.retrieved:
             return None
-        evidence = asked[record.key].evidence
+        evidence = samples[record.key].evidence
         found = [passages.get(found.passage) for found in record.retrieved[:k]]
         return sum(kept is not None and not evidence.isdisjoint(kept.sources) for kept in found) / len(found)
 
@@ -117,7 +125,7 @@ def score_answer(record: QuestionRecord, text: str) -> dict[str, float]:
 
 def run_scores(
     questions: Sequence[QuestionRecord],
-    asked: Mapping[str, Asked],
+    samples: Mapping[str, Sample],
     passages: RecordFile[PassageRecord],
     *,
     runs: int,
@@ -129,7 +137,7 @@ def run_scores(
 
     Args:
         questions: The records.
-        asked: The questions that have a history, by key.
+        samples: The questions that have a history, by key.
         passages: What was found.
         runs: Answers to each question.
         cutoffs: The k of recall.
@@ -149,17 +157,13 @@ def run_scores(
         for k in sorted(set(cutoffs)):
             values |= {
                 f"recall@{k}": recall_value(k),
-                f"random_recall@{k}": _where_ranked(lambda one, k=k: random_recall(one, k), asked),  # type: ignore[misc]
-                f"precision@{k}": precision_value(asked, passages, k),
+                f"random_recall@{k}": _where_ranked(lambda one, k=k: random_recall(one, k), samples),  # type: ignore[misc]
+                f"precision@{k}": precision_value(samples, passages, k),
             }
-        values["random_precision"] = _where_ranked(random_precision, asked)
+        values["random_precision"] = _where_ranked(random_precision, samples)
         values["mrr"] = reciprocal_rank_value
     order = in_order(record.category for record in questions)
-    scores = {
-        name: category_scores(questions, value, resamples=resamples, seed=seed, order=order)
-        for name, value in values.items()
-    }
-    return {name: by_type for name, by_type in scores.items() if any(by_type.values())}
+    return metric_scores(questions, values, resamples=resamples, seed=seed, order=order)
 
 
 def spread_over_runs(questions: Sequence[QuestionRecord], runs: int) -> dict[str, dict[str, Any]]:
@@ -191,19 +195,19 @@ def letters_named(questions: Sequence[QuestionRecord]) -> dict[str, int]:
     return {name: counts[name] for name in ("one", "several", "none")}
 
 
-def random_precision(asked: Asked) -> float:
+def random_precision(sample: Sample) -> float:
     """Share of a question's history that lies in the block: the precision of turns that are drawn at random."""
-    return len(asked.evidence) / asked.turns
+    return len(sample.evidence) / sample.turns
 
 
-def random_recall(asked: Asked, k: int) -> float:
+def random_recall(sample: Sample, k: int) -> float:
     """Chance that any of `k` turns lies in the block, if they are drawn at random from the history, none twice."""
-    drawn = min(k, asked.turns)
-    return 1 - comb(asked.turns - len(asked.evidence), drawn) / comb(asked.turns, drawn)
+    drawn = min(k, sample.turns)
+    return 1 - comb(sample.turns - len(sample.evidence), drawn) / comb(sample.turns, drawn)
 
 
-def _where_ranked(chance: Callable[[Asked], float], asked: Mapping[str, Asked]) -> Value:
-    return lambda record: chance(asked[record.key]) if record.ranks and record.error is None else None
+def _where_ranked(chance: Callable[[Sample], float], samples: Mapping[str, Sample]) -> Value:
+    return lambda record: chance(samples[record.key]) if record.ranks and record.error is None else None
 
 
 def _of_run(run: int) -> Value:
@@ -224,20 +228,14 @@ def table(summary: Mapping[str, Any]) -> Table:
     """Accuracy and recall by type of question, and over all questions."""
     scores, spread = summary["scores"], summary["accuracy_over_runs"]
     counts = summary["questions"]["by_category"]
-    view = Table(
-        box=box.SIMPLE_HEAD,
-        collapse_padding=True,
-        pad_edge=False,
-        title=f"{summary['benchmark']}, {summary['system']} ({summary['mode']}): in %",
-        caption=_caption(summary),
-    )
-    view.add_column("questions")
+    title = f"{summary['benchmark']}, {summary['system']} ({summary['mode']}): in %"
+    view = score_table(title, _caption(summary), corner="questions")
     for name, count in counts.items():
         view.add_column(f"{label(name).replace('-', '-' + chr(10))}\n{count}", justify="right")
     view.add_column(f"Over-\nall\n{sum(counts.values())}", justify="right")
     columns = [*counts, ALL]
     for metric in _metrics(scores):
-        view.add_row(_title(metric), *(_cell(scores[metric].get(name)) for name in columns))
+        view.add_row(_title(metric), *(percent_cell(scores[metric].get(name)) for name in columns))
         if metric == "accuracy" and len(spread.get(ALL, {}).get("per_run", ())) > 1:
             view.add_row("std over runs", *(_std(spread.get(name)) for name in columns))
     return view
@@ -252,12 +250,6 @@ def _metrics(scores: Mapping[str, Any]) -> list[str]:
 
 def _title(metric: str) -> str:
     return {"mrr": "MRR"}.get(metric, metric.replace("random_", " at random: "))
-
-
-def _cell(interval: Mapping[str, float] | None) -> str:
-    if interval is None:
-        return "-"
-    return f"{100 * interval['estimate']:.1f}\n[dim]{100 * interval['low']:.0f}-{100 * interval['high']:.0f}[/dim]"
 
 
 def _std(spread: Mapping[str, float] | None) -> str:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 from omegaconf import OmegaConf
 
 from deltamem.config import CONFIGS
+from eval.benchmark import Report
 from eval.config import BenchmarkConfig
 from eval.records import AnswerRecord, Cost, Found, IngestRecord, PassageRecord, QuestionRecord, RecordFile, Verdict
 from eval.summary import answer_value, build_summary, category_scores, recall_value, verdict_value, write_summary
@@ -118,7 +120,9 @@ def locomo_summary(
         "problems": [],
         "order": ORDER,
     }
-    return build_summary(config, questions=questions, sessions=sessions, **(arguments | changes))
+    arguments |= changes
+    report = Report(**{field.name: arguments.pop(field.name) for field in fields(Report) if field.name in arguments})
+    return build_summary(config, report, questions=questions, sessions=sessions, **arguments)
 
 
 def write_run(
@@ -130,7 +134,7 @@ def write_run(
     config: dict[str, Any] | None = None,
     **changes: Any,
 ) -> Path:
-    """A finished LoCoMo run; `changes` are arguments of `build_summary`."""
+    """A finished LoCoMo run; `changes` are arguments of `build_summary` or fields of `Report`."""
     settings = {"answer.model": "answerer", "base_url": "http://localhost:1/v1", **(config or {})}
     summary = locomo_summary(benchmark_config(folder, **settings), questions, sessions, **changes)
     with RecordFile(folder / "questions.jsonl", QuestionRecord, lambda record: record.key) as file:

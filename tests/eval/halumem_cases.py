@@ -15,10 +15,11 @@ from rich.console import Console
 from rule_model import answer as manager_answer
 from scripted_server import Reply, Served, completion
 
-import eval.halumem.run as evaluation
+import eval.runner as evaluation
 from deltamem.config import CONFIGS, validated
 from deltamem.embedding import Vectors
 from deltamem.text import content_stems
+from eval.halumem.__main__ import Halumem
 from eval.halumem.data import HalumemConfig
 from eval.systems.embedding_lock import ThreadSafeEmbedder
 
@@ -204,7 +205,7 @@ def evaluate(
     path = write(folder / "h.jsonl", *(data or (ana(), ben())))
     monkeypatch.setattr(evaluation, "make_embedder", lambda settings: ThreadSafeEmbedder(StemEmbedder()))
     config = configured(f"data={path}", f"out={folder / 'out'}", "resamples=50", "judge.probes=false", *overrides)
-    return evaluation.evaluate(config, Console(quiet=True))
+    return evaluation.evaluate(Halumem, config, Console(quiet=True))
 
 
 def served(server: Served, system: str = "deltamem") -> list[str]:

@@ -11,9 +11,10 @@ from hydra import compose, initialize_config_dir
 from rich.console import Console
 from scripted_server import Reply, Served, completion
 
-import eval.locomo.run as evaluation
+import eval.runner as evaluation
 from deltamem.config import CONFIGS, validated
 from deltamem.embedding import Vectors
+from eval.locomo.__main__ import Locomo
 from eval.locomo.data import LocomoConfig
 from eval.systems.embedding_lock import ThreadSafeEmbedder
 
@@ -118,7 +119,7 @@ def evaluate(monkeypatch, folder: Path, *overrides: str, data: object = None) ->
         write(file, benchmark() if data is None else data)
     monkeypatch.setattr(evaluation, "make_embedder", lambda settings: ThreadSafeEmbedder(WordEmbedder()))
     config = settings(f"data={file}", f"out={folder / 'out'}", "resamples=20", *overrides)
-    return evaluation.evaluate(config, Console(file=io.StringIO()))
+    return evaluation.evaluate(Locomo, config, Console(file=io.StringIO()))
 
 
 def questions(folder: Path) -> dict[str, dict[str, Any]]:

@@ -9,23 +9,25 @@ from scripted_server import completion, serve, unused_url
 from deltamem.embedding import LazyEmbedder
 from deltamem.errors import DeltaMemError
 from eval.answer import ExtractiveAnswerer, LLMAnswerer, load_prompt
+from eval.benchmark import JudgeSpec
 from eval.judge import QUESTION_FIELDS, QUESTION_LABELS
-from eval.models import check_models, make_answerer, make_judge, open_models
+from eval.models import check_models, load_prompts, make_answerer, make_judge, open_models
 
 FIELDS_OF_ANSWER = ("context", "question")
 URL = "http://localhost:1/v1"
+LENIENT = JudgeSpec("judge_lenient", QUESTION_FIELDS, QUESTION_LABELS)
 
 
 async def test_offline_there_is_no_model_and_no_file(tmp_path: Path) -> None:
     offline = config(tmp_path / "out")
     async with open_models(offline) as models:
         assert (models.cache, models.manager, models.answer, models.judge, models.usage()) == (None, None, None, None, {})
-        answerer = make_answerer(offline, models, LazyEmbedder(), "answer_locomo", FIELDS_OF_ANSWER)
+        answerer = make_answerer(offline, models, LazyEmbedder(), None)
         assert isinstance(answerer, ExtractiveAnswerer)
         nobody = config(tmp_path / "out", answer__kind="none")
-        assert make_answerer(nobody, models, LazyEmbedder(), "answer_locomo", FIELDS_OF_ANSWER) is None
+        assert make_answerer(nobody, models, LazyEmbedder(), None) is None
         with pytest.raises(DeltaMemError, match=r"the lenient judge needs a model; expected judge\.model"):
-            make_judge(offline, models, "lenient", load_prompt("judge_lenient", QUESTION_FIELDS), QUESTION_LABELS)
+            make_judge(offline, models, "lenient", LENIENT, load_prompt("judge_lenient", QUESTION_FIELDS))
     assert not (tmp_path / "out").exists()
 
 
@@ -69,10 +71,12 @@ async def test_answerer_and_judge_work_as_configured(tmp_path: Path) -> None:
             tmp_path / "out", base_url=server.url, answer__model="tiny", answer__max_tokens=9, judge__max_tokens=8, seed=3
         )
         async with open_models(chosen) as models:
-            answerer = make_answerer(chosen, models, LazyEmbedder(), "answer_locomo", FIELDS_OF_ANSWER)
+            prompts = load_prompts(chosen, "answer_locomo", FIELDS_OF_ANSWER, {"lenient": LENIENT})
+            assert list(prompts.hashes) == ["answer_locomo", "judge_lenient"]
+            answerer = make_answerer(chosen, models, LazyEmbedder(), prompts.answer)
             assert isinstance(answerer, LLMAnswerer) and answerer.prompt.name == "answer_locomo"
             assert (await answerer.answer(request("x"), 0)).error is None
-            judge = make_judge(chosen, models, "lenient", load_prompt("judge_lenient", QUESTION_FIELDS), QUESTION_LABELS)
+            judge = make_judge(chosen, models, "lenient", LENIENT, prompts.judges["lenient"])
             assert (await judge.judge(FIELDS, "c1")).label == "correct"
             assert models.usage()["answer+judge"]["requests"] == 2
         assert [(body["max_tokens"], body["seed"], body["temperature"]) for body in server.requests] == [
@@ -81,15 +85,14 @@ async def test_answerer_and_judge_work_as_configured(tmp_path: Path) -> None:
         ]
 
 
-async def test_a_prompt_of_ones_own_is_taken_and_checked(tmp_path: Path) -> None:
+def test_a_prompt_of_ones_own_is_taken_and_checked(tmp_path: Path) -> None:
     own = tmp_path / "mine.md"
     own.write_text("$context $question", encoding="utf-8")
     chosen = config(tmp_path / "out", base_url=URL, answer__model="tiny", answer__prompt=own)
-    async with open_models(chosen) as models:
-        answerer = make_answerer(chosen, models, LazyEmbedder(), "answer_locomo", FIELDS_OF_ANSWER)
-        assert isinstance(answerer, LLMAnswerer) and answerer.prompt.name == "mine"
-        with pytest.raises(DeltaMemError, match=r"mine\.md has .*expected exactly"):
-            make_answerer(chosen, models, LazyEmbedder(), "answer_locomo", ("context", "question", "options"))
+    prompts = load_prompts(chosen, "answer_locomo", FIELDS_OF_ANSWER, {})
+    assert prompts.answer is not None and prompts.answer.name == "mine"
+    with pytest.raises(DeltaMemError, match=r"mine\.md has .*expected exactly"):
+        load_prompts(chosen, "answer_locomo", ("context", "question", "options"), {})
 
 
 async def test_a_dead_endpoint_is_told_and_a_live_one_is_asked_once(tmp_path: Path) -> None:

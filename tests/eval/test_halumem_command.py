@@ -10,7 +10,7 @@ from benchmark_command import finish, in_process, start
 from halumem_cases import StemEmbedder, ana, ben, kind, models, point, question, served, session, turn, write
 from scripted_server import Reply, completion, serve
 
-import eval.halumem.run as evaluation
+import eval.runner as evaluation
 from eval.data import HALUMEM_USER, find
 from eval.halumem.__main__ import main
 

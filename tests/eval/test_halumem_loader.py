@@ -5,12 +5,12 @@ from datetime import datetime
 from pathlib import Path
 
 import pytest
+from eval.halumem.run import PointFinder, gold_passages
 from halumem_cases import ANA, ana, ben, point, question, write
 
 from deltamem.errors import DeltaMemError
 from eval.data import HALUMEM_USER, find
 from eval.halumem.data import load_halumem
-from eval.halumem.run import PointFinder, gold_passages
 from eval.halumem.scores import Part
 from eval.systems.base import Passage
 

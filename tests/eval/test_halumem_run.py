@@ -31,9 +31,10 @@ from halumem_cases import (
 from rich.console import Console
 from scripted_server import Reply, Served, completion, failure, serve
 
-import eval.halumem.run as evaluation
+import eval.runner as evaluation
 from deltamem.errors import DeltaMemError
-from eval.halumem.run import point_lines
+from eval.halumem.__main__ import Halumem
+from eval.halumem.scores import point_lines
 from eval.systems.base import DialogueSession, Ingested, Passage
 from eval.systems.baselines import NaiveRag, TurnIndex
 from eval.systems.embedding_lock import ThreadSafeEmbedder
@@ -170,7 +171,7 @@ def test_a_search_is_timed_without_waiting_for_answers(monkeypatch: pytest.Monke
     monkeypatch.setattr(TurnIndex, "search", watched)
     monkeypatch.setattr(evaluation, "make_embedder", lambda settings: embedder)
     overrides = [f"data={write(tmp_path / 'h.jsonl', ana())}", f"out={tmp_path / 'out'}", "resamples=50"]
-    evaluation.evaluate(configured(*overrides), Console(quiet=True))
+    evaluation.evaluate(Halumem, configured(*overrides), Console(quiet=True))
     assert held == [True] * 4
 
 
@@ -264,7 +265,7 @@ def test_a_session_that_fails_is_tried_again_later(run, tmp_path: Path) -> None:
         # The session, its two questions and three points; the later session goes on.
         assert summary["failures"]["by_stage"] == {"ingest": 1, "search": 5}
         assert summary["points"]["failed"] == 3
-        assert "the session was not taken in" in lines(tmp_path, "points")[f"{ANA}/S1/p3"]["error"]
+        assert "session S1 could not be ingested" in lines(tmp_path, "points")[f"{ANA}/S1/p3"]["error"]
         assert lines(tmp_path, "points")[f"{ANA}/S3/p1"]["kind"] == "update"
         assert summary["aggregate"]["qa"]["counts"]["qa"] == {"all": 3, "valid": 1}
     with serve(models) as server:
@@ -400,4 +401,4 @@ def test_evaluation_needs_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr("eval.data.data_folders", lambda *arguments: [tmp_path])
     for version, name in (("medium", "HaluMem-Medium"), ("long", "HaluMem-Long")):
         with pytest.raises(DeltaMemError, match=f"{name} is not here"):
-            evaluation.evaluate(configured(f"version={version}", f"out={tmp_path / 'out'}"), Console(quiet=True))
+            evaluation.evaluate(Halumem, configured(f"version={version}", f"out={tmp_path / 'out'}"), Console(quiet=True))

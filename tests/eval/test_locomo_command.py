@@ -10,9 +10,9 @@ from benchmark_command import finish, in_process, start
 from locomo_cases import WordEmbedder, audit, benchmark, write
 from scripted_server import completion, serve
 
-import eval.locomo.run as evaluation
+import eval.runner as evaluation
 from eval.data import LOCOMO, find
-from eval.judge import load_probes
+from eval.judge import load_calibration
 from eval.locomo.__main__ import main
 
 
@@ -80,7 +80,7 @@ def test_what_failed_is_counted_on_stderr(command, tmp_path: Path) -> None:
     assert first.startswith("judge: conv-1/0, lenient: ")
     assert "lenient judge on probes: accepts an unknown share" in done.out
     # The probes of both judges, each asked three times in vain.
-    probes = 3 * 2 * len(load_probes())
+    probes = 3 * 2 * len(load_calibration())
     assert f"probes: {probes:,} calls (0 cached), {probes:,} + {7 * probes:,} tokens" in done.out
 
 

@@ -9,7 +9,7 @@ import pytest
 from locomo_cases import evaluate, models, prompts, questions, script
 from scripted_server import completion, failure, serve
 
-import eval.locomo.run as evaluation
+import eval.runner as evaluation
 from deltamem.errors import DeltaMemError
 from eval.systems.base import DialogueSession, Ingested, Passage
 from eval.systems.baselines import FullContext, Transcript
@@ -67,7 +67,7 @@ def test_a_store_that_does_not_open_costs_its_own_questions_only(run, flaky: Fla
     flaky._broken.add("conv-1.Bo")
     summary = run()
     assert summary["failures"]["by_stage"] == {"search": 8}
-    assert "conv-1/0: the store cannot be opened: the disk is gone" in summary["failures"]["first"][0]
+    assert "conv-1/0: the store cannot be used: the disk is gone" in summary["failures"]["first"][0]
     assert (summary["accounting"]["asked"], summary["accounting"]["failed"]) == (1, 8)
     flaky._broken.clear()
     assert run()["failures"]["count"] == 0

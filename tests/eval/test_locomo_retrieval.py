@@ -1,6 +1,5 @@
 """How a conversation is laid out for stores, and how ranks are counted over two of them."""
 
-from asyncio import Semaphore
 from datetime import datetime
 from pathlib import Path
 
@@ -9,12 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from locomo_cases import benchmark, write
 
-from deltamem.errors import DeltaMemError
 from eval.locomo.data import Conversation, dialogues, load_locomo
-from eval.locomo.scores import OpenStore, context, evidence_ranks, merged, search
-from eval.records import QuestionRecord
-from eval.runner import open_files
-from eval.systems.base import Passage, SystemUnavailableError
+from eval.locomo.scores import evidence_ranks
+from eval.runner import merged
+from eval.systems.base import Passage
 
 
 @pytest.fixture
@@ -94,54 +91,3 @@ def test_ranks_of_evidence_are_those_of_the_first_passage_that_comes_from_it() -
     found = [passage("x", None, "D1:1", "D1:2"), passage("y", None), passage("z", None, "D1:2", "D1:3")]
     assert evidence_ranks(("D1:3", "D1:2", "D9:9"), found) == (3, 1, None)
     assert evidence_ranks((), found) == ()
-
-
-class Scripted:
-    known = ()
-
-    def __init__(self, found: list[Passage] | Exception) -> None:
-        self._found = found
-
-    async def search(self, query: str, k: int) -> list[Passage]:
-        if isinstance(self._found, Exception):
-            raise self._found
-        return self._found[:k]
-
-
-async def test_search_keeps_stores_apart_and_ranks_them_together(tmp_path: Path, conversation: Conversation) -> None:
-    laid_out = dialogues(conversation, per_speaker=True, captions="all")
-    of_ana = [passage("a", 0.4, "D2:1"), passage("b", 0.2)]
-    of_bo = [passage("a", 0.9, "D10:1")]
-    stores = [OpenStore(laid_out[0], Scripted(of_ana)), OpenStore(laid_out[1], Scripted(of_bo))]
-    record = QuestionRecord(key="k", group="conv-1", category="temporal", question="q", evidence=("D2:1",))
-    with open_files(tmp_path) as files:
-        found = await search(record, stores, 20, files, Semaphore(), ranked=True)
-        assert found.ranks == (2,)
-        assert [hit.similarity for hit in found.retrieved] == [0.4, 0.2, 0.9]
-        blocks = context(found, laid_out, files, ranked=True)
-        assert [(block.title, [shown.text for shown in block.passages]) for block in blocks] == [
-            ("Ana", ["a", "b"]),
-            ("Bo", ["a"]),
-        ]
-        assert (await search(record, stores, 20, files, Semaphore(), ranked=False)).ranks == ()
-        assert len((tmp_path / "passages.jsonl").read_text().splitlines()) == 3  # found again, kept once
-        with pytest.raises(DeltaMemError, match=r"passages.jsonl does not hold the passage \?"):
-            context(
-                found.model_copy(update={"retrieved": (found.retrieved[0].model_copy(update={"passage": "?"}),)}),
-                laid_out,
-                files,
-                ranked=True,
-            )
-
-
-async def test_a_search_that_breaks_is_in_the_record(tmp_path: Path, conversation: Conversation) -> None:
-    laid_out = dialogues(conversation, per_speaker=False, captions="all")
-    record = QuestionRecord(key="k", group="conv-1", category="temporal", question="q")
-    with open_files(tmp_path) as files:
-        stores = [OpenStore(laid_out[0], Scripted(KeyError("x")))]
-        broken = await search(record, stores, 1, files, Semaphore(), ranked=True)
-        assert broken.error == "search: KeyError: 'x'"
-        assert not broken.complete
-        gone = [OpenStore(laid_out[0], Scripted(SystemUnavailableError("gone")))]
-        with pytest.raises(SystemUnavailableError):
-            await search(record, gone, 1, files, Semaphore(), ranked=True)

@@ -16,11 +16,11 @@ from rich.console import Console
 
 from deltamem.config import CONFIGS, validated
 from deltamem.errors import DeltaMemError
+from eval import runner as evaluation
 from eval import summary as summaries
 from eval.answer import AnswerRequest
-from eval.personamem import run as evaluation
+from eval.personamem.__main__ import PersonaMem
 from eval.personamem.data import PersonaMemConfig
-from eval.personamem.run import evaluate
 from eval.records import AnswerRecord
 from eval.systems.base import DialogueSession, Ingested, Passage, StoreKey, SystemUnavailableError
 from eval.systems.baselines import FullContext, NaiveRag, TurnIndex
@@ -127,7 +127,7 @@ def run(tmp_path: Path, *overrides: str) -> dict[str, Any]:
     options = configured(
         *write_data(tmp_path), f"out={tmp_path}/out", "answer.kind=none", "resamples=20", "cutoffs=[2,1]", *overrides
     )
-    return evaluate(options, Console(quiet=True))
+    return evaluation.evaluate(PersonaMem, options, Console(quiet=True))
 
 
 def test_each_question_is_searched_for_in_its_own_history(tmp_path: Path, system: Watching) -> None:
@@ -176,7 +176,7 @@ def test_a_narrow_run_takes_in_no_more_than_it_needs(tmp_path: Path, system: Wat
         "answer.kind=none",
         "limit=1",
     )
-    evaluate(options, Console(quiet=True))
+    evaluation.evaluate(PersonaMem, options, Console(quiet=True))
     assert sorted(system.ingested) == ["a1/0-2", "a1/3-6", "a1/7-8", "b2/0-2", "b2/3-4"]
 
 
@@ -205,7 +205,7 @@ def test_questions_after_a_session_that_failed_wait_for_it(tmp_path: Path, syste
     summary = run(tmp_path)
     assert summary["failures"]["by_stage"] == {"ingest": 1, "search": 4}
     errors = [record["error"] for record in records(tmp_path / "out" / "questions.jsonl") if "error" in record]
-    assert errors == ["messages 7-8 of its history could not be taken in: out of order"] * 4
+    assert errors == ["session 7-8 could not be ingested: out of order"] * 4
     assert "a1/9-10" not in system.ingested
     assert len(system.searches) == 3
     system.break_ingest = ()
@@ -350,7 +350,7 @@ def test_questions_without_history_are_accounted_for(tmp_path: Path, system: Wat
         f"out={tmp_path}/out",
         "answer.kind=none",
     )
-    summary = evaluate(options, Console(quiet=True))
+    summary = evaluation.evaluate(PersonaMem, options, Console(quiet=True))
     assert len(system.searches) == 5
     check_searches(system)
     assert summary["questions"]["total"] == 10
@@ -368,7 +368,7 @@ def test_all_published_questions_are_accounted_for(tmp_path: Path, system: Watch
     if questions is None or excerpt is None:
         pytest.skip("PersonaMem's questions or the excerpt of its contexts are not here")
     options = configured(f"questions={questions}", f"contexts={excerpt}", f"out={tmp_path}/out", "answer.kind=none")
-    summary = evaluate(options, Console(quiet=True))
+    summary = evaluation.evaluate(PersonaMem, options, Console(quiet=True))
     assert summary["benchmark"] == "PersonaMem 32k"
     assert summary["questions"]["total"] == summary["questions"]["failed"] == 589
     assert list(summary["questions"]["by_category"].values()) == [55, 99, 93, 139, 129, 57, 17]

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import get_args
 
-from eval.judge import CalibrationItem, RightKind, WrongKind, load_probes, measure
+from eval.judge import CalibrationItem, RightKind, WrongKind, load_calibration, measure
 from eval.records import Cost, Verdict
 
 
@@ -26,7 +26,7 @@ class RuleJudge:
 
 
 def test_the_probes_are_well_formed_and_balanced() -> None:
-    probes = load_probes()
+    probes = load_calibration()
     right = [probe for probe in probes if probe.right]
     assert len(probes) >= 60 and 0.4 <= len(right) / len(probes) <= 0.6
     kinds = {True: get_args(RightKind), False: get_args(WrongKind)}
@@ -40,7 +40,7 @@ def test_the_probes_are_well_formed_and_balanced() -> None:
 
 
 async def test_a_judge_that_always_says_yes_accepts_all_that_is_wrong() -> None:
-    probes = load_probes()
+    probes = load_calibration()
     result = await measure(RuleJudge(lambda fields: True), probes)
     wrong = [probe for probe in probes if not probe.right]
     assert result.false_accept is not None and result.false_reject is not None
@@ -52,7 +52,7 @@ async def test_a_judge_that_always_says_yes_accepts_all_that_is_wrong() -> None:
 
 
 async def test_a_judge_of_equal_words_rejects_as_counted() -> None:
-    probes = load_probes()
+    probes = load_calibration()
     result = await measure(RuleJudge(lambda fields: fields["gold"].casefold() == fields["answer"].casefold()), probes)
     other = [probe for probe in probes if probe.right and probe.gold.casefold() != probe.answer.casefold()]
     right = [probe for probe in probes if probe.right]

@@ -7,7 +7,7 @@ import pytest
 from compare_cases import benchmark_config, ingest, locomo_summary, question
 
 from deltamem.llm import Usage
-from eval.records import AnswerRecord, Cost, Verdict
+from eval.records import AnswerRecord, Cost, PointRecord, Verdict
 from eval.summary import write_summary
 
 KEYS = {
@@ -137,13 +137,15 @@ def test_a_session_whose_cost_is_lost_is_counted_and_spoils_no_mean(tmp_path: Pa
 
 def test_only_the_first_failures_of_a_stage_are_quoted_and_all_are_counted(tmp_path: Path) -> None:
     questions = [question(f"a/{number}", "temporal").model_copy(update={"error": "gone"}) for number in range(9)]
-    broken = Verdict(label=None, error="p7: prose")
-    failures = locomo_summary(
-        benchmark_config(tmp_path), questions, [], verdicts=[broken, Verdict(label="2")], failed_searches=["p8: gone"]
-    )["failures"]
+    points = [
+        PointRecord(key="p7", kind="update", user="u", session=0, text="x", verdict=Verdict(label=None, error="prose")),
+        PointRecord(key="p8", kind="update", user="u", session=0, text="x", error="gone"),
+        PointRecord(key="p9", kind="integrity", user="u", session=0, text="x", verdict=Verdict(label="2")),
+    ]
+    failures = locomo_summary(benchmark_config(tmp_path), questions, [], points=points)["failures"]
     assert failures["by_stage"] == {"search": 10, "judge": 1}
     assert failures["count"] == 11
-    assert failures["first"] == [*(f"search: a/{number}: gone" for number in range(5)), "judge: p7: prose"]
+    assert failures["first"] == [*(f"search: a/{number}: gone" for number in range(5)), "judge: p7, update: prose"]
 
 
 def test_a_score_that_is_no_number_is_refused(tmp_path: Path) -> None:

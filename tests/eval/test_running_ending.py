@@ -6,7 +6,7 @@ from pathlib import Path
 
 from compare_cases import benchmark_config, ingest, locomo_summary, question
 
-from eval.runner import cost_line
+from eval.summary import cost_line
 
 
 def test_sessions_that_the_manager_did_not_understand_are_told(tmp_path: Path) -> None:

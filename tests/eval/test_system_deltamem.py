@@ -72,7 +72,7 @@ async def opened(config: BenchmarkConfig) -> AsyncIterator[System]:
 
 async def take_in(memory: Memory, key: StoreKey, folder: Path) -> list[IngestRecord]:
     with RecordFile(folder / "sessions.jsonl", IngestRecord, lambda record: record.key) as log:
-        return [record async for _, record in ingest_sessions(memory, key, dialogue(), log)]
+        return [record async for record in ingest_sessions(memory, key, dialogue(), log)]
 
 
 async def run(config: BenchmarkConfig, key: StoreKey = ANA) -> list[IngestRecord]:

@@ -56,7 +56,7 @@ def log_in(folder: Path) -> RecordFile[IngestRecord]:
 async def take_in(folder: Path, memory: Memory, sessions: Sequence[DialogueSession] = SESSIONS) -> list[IngestRecord]:
     told: list[IngestRecord] = []
     with log_in(folder) as log:
-        records = [record async for _, record in ingest_sessions(memory, ANA, sessions, log, told.append)]
+        records = [record async for record in ingest_sessions(memory, ANA, sessions, log, told.append)]
     assert told == records
     return records
 
@@ -68,8 +68,8 @@ def lines(folder: Path) -> int:
 async def test_each_session_has_its_record_and_can_be_searched_for_right_after(tmp_path: Path) -> None:
     memory, seen = Notebook(), []
     with log_in(tmp_path) as log:
-        async for session, record in ingest_sessions(memory, ANA, SESSIONS, log):
-            assert log.get(f"conv-1.Ana/{session.id}") == record
+        async for record in ingest_sessions(memory, ANA, SESSIONS, log):
+            assert log.get(record.key) == record
             seen.append(len(await memory.search("", 10)))
     assert seen == [1, 2, 3, 4]
     assert (record.store, record.owner, record.session, record.number) == ("conv-1.Ana", "Ana", "s4", 3)
@@ -174,7 +174,7 @@ async def test_stores_share_a_log(tmp_path: Path) -> None:
     await take_in(tmp_path, Notebook())
     with log_in(tmp_path) as log:
         other = type(ANA)("conv-1.Bo", "Bo")
-        records = [record async for _, record in ingest_sessions(Notebook(), other, SESSIONS, log)]
+        records = [record async for record in ingest_sessions(Notebook(), other, SESSIONS, log)]
         assert len(log) == 8 and {record.owner for record in records} == {"Bo"}
 
 

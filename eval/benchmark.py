@@ -1,0 +1,239 @@
+"""What a benchmark supplies to `eval.runner`: timelines of steps, judges, scores, and what its summary says.
+
+A new benchmark is a package with ``data`` (its configuration and files), ``scores`` and ``__main__``, in which a subclass of
+`Benchmark` is given to `eval.runner.main`.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Generic, Literal, TypeVar
+
+from rich.console import RenderableType
+
+from eval.config import BenchmarkConfig
+from eval.records import IngestRecord, PassageRecord, PointRecord, QuestionRecord, RecordFile, Verdict
+from eval.systems.base import DialogueSession, Passage, StoreKey, System
+from eval.systems.baselines import Evidence
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """Sessions to ingest, then what is asked and checked before any later session is ingested.
+
+    Attributes:
+        sessions: For each store of the timeline, in order.
+        questions: Before anything was searched for.
+        points: Memory points, likewise, whose judges also see what the system extracted from the sessions of the step; None
+            if nothing is checked.
+    """
+
+    sessions: tuple[tuple[DialogueSession, ...], ...]
+    questions: tuple[QuestionRecord, ...] = ()
+    points: tuple[PointRecord, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Store:
+    """A store, and the title under which an answering model is shown its passages (none if empty)."""
+
+    key: StoreKey
+    title: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    """Stores that are fed and searched together, and the steps of their life in order."""
+
+    stores: tuple[Store, ...]
+    steps: tuple[Step, ...]
+
+    def sessions(self, store: int) -> tuple[DialogueSession, ...]:
+        """All sessions of one of the stores."""
+        return tuple(session for step in self.steps for session in step.sessions[store])
+
+
+SearchState = Literal["latest", "session", "exact"]
+"""What the stores must hold when a question is searched for.
+
+- ``latest``: all sessions so far that could be ingested; a question is searched for again when a missing one comes in later.
+- ``session``: at least the sessions of the step, else its questions fail. Those that are searched for without an earlier
+  session, or after a later one, are marked by a note.
+- ``exact``: the sessions so far and no others. A failed session fails all later questions, and a store that holds others
+  is reset. For timelines of one store.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class JudgeSpec:
+    """A judge: its prompt by name, the fields and labels of the prompt, and the values of its further keys.
+
+    A `calibrated` judge takes question, gold, evidence and answer, and calls a right answer ``correct``, so that it can be
+    measured on `eval.judge.load_calibration`.
+    """
+
+    prompt: str
+    fields: tuple[str, ...]
+    labels: tuple[str, ...]
+    flags: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    calibrated: bool = True
+
+
+@dataclass(frozen=True)
+class Results:
+    """All records of a run, those of earlier invocations included."""
+
+    system: System
+    questions: Sequence[QuestionRecord]
+    sessions: Sequence[IngestRecord]
+    points: Sequence[PointRecord]
+    passages: RecordFile[PassageRecord]
+
+
+@dataclass(frozen=True)
+class Report:
+    """What a benchmark says in the summary of a run, see `eval.summary.build_summary`.
+
+    Attributes:
+        benchmark: Name of the benchmark, with the variant if there are several.
+        protocol: What the protocol fixes: top-k, stores, captions, categories that are pooled.
+        data: Of the file: ``file`` or ``files``, ``sha256`` (of one file, or by file), and counts, ``questions`` among them.
+        scores: By metric and category, of `eval.summary.category_scores`.
+        problems: What was wrong with the data, one sentence each.
+        order: Categories in the order of the benchmark.
+        more: Further keys of this benchmark.
+    """
+
+    benchmark: str
+    protocol: Mapping[str, Any]
+    data: Mapping[str, Any]
+    scores: Mapping[str, Any]
+    problems: Sequence[str] = ()
+    order: Sequence[str] = ()
+    more: Mapping[str, Any] = field(default_factory=dict)
+
+
+class PointChecks(ABC):
+    """How memory points, and the memories that a system extracted, are searched for and judged."""
+
+    k: int
+    """Passages that a point is searched for."""
+
+    @abstractmethod
+    def extracted(self, step: Step, ingested: Sequence[IngestRecord]) -> list[PointRecord]:
+        """One record for each memory that the system extracted from the sessions of a step."""
+
+    @abstractmethod
+    def is_searched(self, point: PointRecord) -> bool:
+        """Whether the memory is searched for a point."""
+
+    def prepare(self, point: PointRecord) -> PointRecord:
+        """The record of a point right before it is searched for."""
+        return point
+
+    @abstractmethod
+    def found(self, point: PointRecord, passages: Sequence[Passage], *, ranked: bool) -> PointRecord:
+        """The record of a point that was searched for; called with `PointRecord.retrieved` set."""
+
+    @abstractmethod
+    def failed(self, point: PointRecord, reason: str | None) -> PointRecord:
+        """The record of a point that could not be searched for."""
+
+    @abstractmethod
+    def is_judged(self, point: PointRecord, ingested: Sequence[IngestRecord]) -> bool:
+        """Whether a judge has something to say about a point or memory."""
+
+    @abstractmethod
+    def judge_fields(
+        self, point: PointRecord, ingested: Sequence[IngestRecord], passages: Sequence[Passage], *, ranked: bool
+    ) -> Mapping[str, str] | Verdict:
+        """What the judge called `PointRecord.kind` is shown, or the verdict where none need be asked."""
+
+
+Config = TypeVar("Config", bound=BenchmarkConfig)
+
+
+class Benchmark(ABC, Generic[Config]):
+    """One benchmark. Construction reads the data, so it may fail with `deltamem.errors.DeltaMemError`."""
+
+    name: ClassVar[str]
+    search_state: ClassVar[SearchState]
+    answer_prompt: ClassVar[str]
+    answer_fields: ClassVar[tuple[str, ...]] = ("context", "question")
+    uses_nltk: ClassVar[bool] = False
+    """Whether `score` needs the data of NLTK."""
+
+    config: Config
+    k: int
+    """Passages of each store that a question is searched for; set by `timelines`."""
+    points: PointChecks | None = None
+
+    @classmethod
+    def judges(cls, config: Config) -> Mapping[str, JudgeSpec]:
+        """The judges by name."""
+        return {}
+
+    @abstractmethod
+    def __init__(self, config: Config) -> None:
+        """Read the data."""
+
+    @abstractmethod
+    def data_hashes(self) -> Mapping[str, str | None]:
+        """sha256 of the files that decide the records."""
+
+    @abstractmethod
+    def timelines(self, system: System) -> Sequence[Timeline]:
+        """All that is done, laid out for a system."""
+
+    def evidence(self) -> Evidence | None:
+        """Gold evidence by store and question, for ``system=oracle``; None if the benchmark names none."""
+        return None
+
+    def question_keys(self, timelines: Sequence[Timeline]) -> list[str]:
+        """Keys of all questions in the order of the summary."""
+        return [record.key for timeline in timelines for step in timeline.steps for record in step.questions]
+
+    def unaskable(self) -> Iterable[QuestionRecord]:
+        """Questions that cannot be asked, with the reason in `QuestionRecord.error`."""
+        return ()
+
+    def prepare(self, question: QuestionRecord) -> QuestionRecord:
+        """The record of a question right before it is searched for; for what is expensive to tell."""
+        return question
+
+    def ranks(self, question: QuestionRecord, passages: Sequence[Passage]) -> tuple[int | None, ...]:
+        """Rank from 1 of each piece of evidence among the passages of all stores, best first; only of ranked systems."""
+        return ()
+
+    def options(self, question: QuestionRecord) -> tuple[str, ...]:
+        """Of a multiple-choice question."""
+        return ()
+
+    def score(self, question: QuestionRecord, answer: str) -> Mapping[str, float]:
+        """Scores of an answer that need no judge."""
+        return {}
+
+    def judge_fields(self, question: QuestionRecord, answer: str) -> Mapping[str, Mapping[str, str]]:
+        """By name of each judge of an answer what it is shown."""
+        return {}
+
+    @abstractmethod
+    def report(self, results: Results) -> Report:
+        """What the summary says."""
+
+    @classmethod
+    def tables(cls, summary: Mapping[str, Any]) -> Iterable[RenderableType | None]:
+        """Shown when a run ends; None is left out."""
+        return ()
+
+    @classmethod
+    def lines(cls, summary: Mapping[str, Any]) -> Iterable[str]:
+        """Shown after the tables."""
+        return ()
+
+    @classmethod
+    def failure_lines(cls, summary: Mapping[str, Any]) -> Iterable[str]:
+        """Shown on stderr before the other failures."""
+        return ()
