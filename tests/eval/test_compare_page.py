@@ -2,46 +2,22 @@ from __future__ import annotations
 
 import json
 import os
-import re
 from datetime import datetime
-from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
 from compare_cases import ORDER, ingest, question, write_run
+from page_cases import Page
 
 from deltamem.errors import DeltaMemError
-from eval.compare import page as browse
+from eval.compare import page as page_module
 from eval.compare.page import outcome, point_outcome, render, text_length, viewer_data, write_report
 from eval.compare.runs import load_runs
+from eval.compare.tables import compare
 from eval.records import AnswerRecord, PassageRecord, PointRecord, QuestionRecord, RecordFile, Verdict
 from eval.systems.base import Passage
 
 EVIL = "</script><script>alert('x')</script><img src=x onerror=alert(1)> & <!-- \u2028"
-
-
-class Page(HTMLParser):
-    """The elements of a page, its text outside scripts, and its embedded data."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.tags: list[str] = []
-        self.attributes: list[tuple[str, str | None]] = []
-        self.text = ""
-        self.scripts: list[str] = []
-        self.feed(text)
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append(tag)
-        self.attributes += attrs
-        if tag == "script":
-            self.scripts.append("")
-
-    def handle_data(self, data: str) -> None:
-        if self.lasttag == "script" and self.scripts and self.cdata_elem == "script":
-            self.scripts[-1] += data
-        else:
-            self.text += data
 
 
 def test_everything_that_was_read_is_escaped(tmp_path: Path) -> None:
@@ -57,9 +33,8 @@ def test_everything_that_was_read_is_escaped(tmp_path: Path) -> None:
 
     text = write_report([run], tmp_path / "report.html").read_text(encoding="utf-8")
     page = Page(text)
-    assert page.tags.count("script") == 2 and len(page.scripts) == 2
-    assert "img" not in page.tags and "b" not in page.tags
-    assert not {name for name, _ in page.attributes} & {"onerror", "onload", "onclick"}
+    page.check_self_contained()
+    assert len(page.scripts) == 2 and page.count("b") == 0
     (data,) = json.loads(page.scripts[0])
     item = data["items"][0]
     assert item["question"] == EVIL and item["gold"] == EVIL
@@ -69,30 +44,23 @@ def test_everything_that_was_read_is_escaped(tmp_path: Path) -> None:
     assert "innerHTML" not in page.scripts[1]
 
 
-def test_tables_charts_and_warnings_are_on_the_page_which_needs_nothing_from_outside(tmp_path: Path) -> None:
+def test_tables_charts_and_warnings_are_on_the_page(tmp_path: Path) -> None:
     points = [{"session": number, "mean": 0.5, "low": 0.4, "high": 0.6, "users": 2} for number in range(3)]
     records = [question(f"conv-{number % 3}/{number}", ORDER[number % 5]) for number in range(10)]
     sessions = [ingest("conv-0", 0), ingest("conv-1", 0, outcome="failed")]
     first = write_run(tmp_path / "first", records, sessions=sessions, more={"cumulative": points})
     second = write_run(tmp_path / "second", records, sessions=sessions[:1], config={"judge.model": "other"})
-    page = Page(render(load_runs([first, second])))
-    outside = [
-        value for name, value in page.attributes if name in ("src", "srcset") or (name == "href" and str(value)[:1] != "#")
-    ]
-    assert not outside and "@import" not in page.text and not re.search(r"url\((?!#)", page.text)
-    assert page.tags.count("svg") == 6  # both judges, by session, two costs, latency
-    for expected in (
-        "These runs were not made under the same conditions",
-        "judge model differs",
-        "published, not measured here: DeltaMem, arXiv 2604.01560, Table 1",
-        "DeltaMem-8B-RL",
-        "full_context",
-        "python -m eval.locomo system=full_context",
-        "in doubt",
-        "Differences on the same questions",
-        "1 failures (1 ingest); answers and verdicts that are missing are left out",
+    runs = load_runs([first, second])
+    page = Page(render(runs))
+    page.check_self_contained()
+    assert page.count("svg") == 6  # both judges, by session, two costs, latency
+    (section,) = compare(runs).values()
+    for sentence in (
+        *section.differences,
+        *section.warnings,
+        *(row.detail for table in section.papers for row in table.rows),
     ):
-        assert expected in page.text, expected
+        assert " ".join(sentence.split()) in page.text
 
 
 def verdicts(*labels: str | None) -> QuestionRecord:
@@ -137,7 +105,7 @@ def test_memory_points_are_browsable_wrong_ones_first(tmp_path: Path, monkeypatc
         for number, label in enumerate(("2", "0", "2")):
             fields = {"key": f"u/S0/p{number}", "user": "u", "session": 0, "text": f"point {number}"}
             file.add(PointRecord(kind="integrity", source="system", verdict=Verdict(label=label), **fields))
-    monkeypatch.setattr(browse, "POINTS_SHOWN", 2)
+    monkeypatch.setattr(page_module, "POINTS_SHOWN", 2)
     (data,) = json.loads(viewer_data(load_runs([folder])))
     assert data["points"] == [2, 3]
     assert [item["question"] for item in data["items"]] == ["What?", "point 1", "point 0"]
@@ -145,7 +113,7 @@ def test_memory_points_are_browsable_wrong_ones_first(tmp_path: Path, monkeypatc
 
 
 def test_long_passages_are_cut_and_it_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(browse, "TEXT_BUDGET", 1_000)
+    monkeypatch.setattr(page_module, "TEXT_BUDGET", 1_000)
     passages = [Passage("x" * 900), Passage("y" * 900), Passage("short")]
     ids = [PassageRecord.of(passage, "store").id for passage in passages]
     records = [PassageRecord.of(passage, "store") for passage in passages]
@@ -165,16 +133,6 @@ def test_a_run_that_took_no_time_is_drawn_without_a_warning(tmp_path: Path, recw
     assert [str(warning.message) for warning in recwarn] == []
 
 
-def test_passages_are_embedded_once(tmp_path: Path) -> None:
-    passages = [Passage(f"passage {number} " + "word " * 40) for number in range(40)]
-    ids = [PassageRecord.of(passage, "store").id for passage in passages]
-    records = [question(f"conv-{number % 10}/{number}", ORDER[number % 5], passages=ids) for number in range(200)]
-    run = write_run(tmp_path / "run", records, passages=passages)
-    text = viewer_data(load_runs([run]))
-    assert text.count("passage 7 word") == 1
-    assert len(text) < 300_000
-
-
 def test_the_name_of_a_folder_that_is_no_text_does_not_break_the_page(tmp_path: Path) -> None:
     run = tmp_path / os.fsdecode(b"run\xff")
     try:
@@ -186,5 +144,5 @@ def test_the_name_of_a_folder_that_is_no_text_does_not_break_the_page(tmp_path: 
 
 def test_a_page_that_cannot_be_written(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run", [question("a/1", "temporal")])
-    with pytest.raises(DeltaMemError, match=r"nowhere.*report\.html: the report cannot be written"):
+    with pytest.raises(DeltaMemError, match="cannot be written"):
         write_report([run], tmp_path / "nowhere" / "report.html")

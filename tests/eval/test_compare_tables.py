@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from compare_cases import ORDER, ingest, question, write_run
 
-from eval.compare.runs import FinishedRun, differences, family, load_runs, warnings_of
+from eval.compare.runs import FinishedRun, load_runs
 from eval.compare.tables import (
     Row,
     Table,
@@ -18,7 +18,7 @@ from eval.compare.tables import (
     probe_table,
     score_table,
 )
-from eval.records import Cost, QuestionRecord, RecordFile
+from eval.records import Cost, QuestionRecord
 
 PROBE = {"estimate": 0.1, "low": 0.05, "high": 0.2, "count": 30, "groups": 30}
 PROBES_COST = Cost(calls=7, prompt_tokens=70, completion_tokens=7, seconds=0.7).model_dump()
@@ -174,104 +174,6 @@ def test_runs_on_other_data_are_not_paired(tmp_path: Path) -> None:
     three = write_run(tmp_path / "three", [question("a/1", "temporal", asked="Another question?")])
     assert paired_differences(load_runs([one, two])) == []
     assert paired_differences(load_runs([one, three])) == []
-
-
-DATA = {"sha256": "ab" * 32, "questions": 1}
-
-
-@pytest.mark.parametrize(
-    ("config", "changes", "expected"),
-    [
-        ({"answer.model": "other"}, {}, "answer model differs: one: answerer; two: other"),
-        ({"judge.model": "other"}, {}, "judge model differs"),
-        ({"embedder.name": "other"}, {}, "embedder differs"),
-        ({"answer.context_tokens": 100}, {}, "protocol context_tokens differs: one: 40000; two: 100"),
-        ({}, {"protocol": {"k": 10}}, "protocol k differs: one: 20; two: 10"),
-        ({}, {"data": {"sha256": "ef" * 32, "questions": 1}}, "data sha256 differs: one: abababababab; two: efefefefefef"),
-        ({}, {"prompt_hashes": {"judge_lenient": "ef" * 32}}, "prompt judge_lenient differs"),
-        ({"limit": 3}, {}, "limit differs: one: null; two: 3"),
-        ({"judge.max_tokens": 9}, {}, "judge.max_tokens differs: one: 512; two: 9"),
-        (
-            {},
-            {"data": DATA | {"audit": {"applied": True, "sha256": "ef" * 32}}},
-            "audit sha256 differs: one: null; two: efef",
-        ),
-    ],
-)
-def test_what_differs_is_said(tmp_path: Path, config: dict[str, object], changes: dict[str, object], expected: str) -> None:
-    one = write_run(tmp_path / "one", [question("a/1", "temporal")], config={"judge.model": "grader"})
-    two = write_run(tmp_path / "two", [question("a/1", "temporal")], config={"judge.model": "grader", **config}, **changes)
-    assert any(note.startswith(expected) for note in differences(load_runs([one, two])))
-
-
-def test_the_system_and_its_own_prompts_may_differ(tmp_path: Path) -> None:
-    hashes = {"judge_lenient": "cd" * 32}
-    asked = [question("a/1", "temporal")]
-    one = write_run(tmp_path / "one", asked, prompt_hashes=hashes | {"session": "00" * 32}, protocol={"k_each_store": 20})
-    two = write_run(tmp_path / "two", asked, prompt_hashes=hashes, config={"system": "mem0"}, protocol={"k_each_store": 40})
-    assert differences(load_runs([one, two])) == []
-
-
-def test_other_categories_make_another_overall_score(tmp_path: Path) -> None:
-    folders = [write_run(tmp_path / name, [question("a/1", "temporal")]) for name in ("one", "two")]
-    for folder, categories in zip(folders, ([1, 2], [2]), strict=True):
-        summary = json.loads((folder / "summary.json").read_text())
-        summary["making"]["config"]["categories"] = categories
-        (folder / "summary.json").write_text(json.dumps(summary))
-    assert differences(load_runs(folders)) == ["categories differs: one: [1, 2]; two: [2]"]
-
-
-def test_a_kind_that_is_said_and_one_that_is_meant_are_the_same(tmp_path: Path) -> None:
-    asked = [question("a/1", "temporal")]
-    one, two = write_run(tmp_path / "one", asked), write_run(tmp_path / "two", asked, config={"answer.kind": "llm"})
-    audit = {"audit": {"applied": False, "sha256": "ef" * 32}}
-    three = write_run(tmp_path / "three", asked, data={"sha256": "ab" * 32, "questions": 1} | audit)
-    assert differences(load_runs([one, two, three])) == []
-
-
-def test_one_run_differs_from_nothing(runs: list[FinishedRun]) -> None:
-    assert differences(runs[:1]) == []
-    assert paired_differences(runs[:1]) == []
-
-
-def test_gaps_are_said(tmp_path: Path) -> None:
-    broken = [question("a/1", "temporal", lenient=None)]
-    sessions = [ingest("a", 0, outcome="unreadable"), ingest("a", 1, outcome="failed")]
-    data = {"sha256": "ab" * 32, "questions": 1986}
-    (run,) = load_runs([write_run(tmp_path / "run", broken, sessions=sessions, data=data)])
-    notes = warnings_of(run)
-    assert any("1 of 1,986 questions" in note for note in notes)
-    assert any(
-        "2 failures (1 ingest, 1 judge); answers and verdicts that are missing are left out of" in note for note in notes
-    )
-    assert any("1 sessions could not be understood" in note for note in notes)
-
-
-def test_gaps_of_a_resumed_run_are_said(tmp_path: Path) -> None:
-    asked = [question("a/1", "temporal", passages=("p", "q")), question("a/2", "temporal", passages=("p",))]
-    asked[0] = asked[0].model_copy(update={"shown": 1})
-    lost = ingest("a", 0).model_copy(update={"cost": Cost(), "cost_lost": True})
-    folder = write_run(tmp_path / "run", asked, sessions=[lost, ingest("a", 1)])
-    (run,) = load_runs([folder])
-    assert warnings_of(run) == [
-        "run: at 1 of 2 questions the budget of context tokens left out passages that were found",
-        "run: what 1 sessions cost is not known, because the run was killed before it was noted",
-    ]
-    with RecordFile(folder / "questions.jsonl", QuestionRecord, lambda record: record.key) as file:
-        file.add(question("a/3", "temporal"))
-    (run,) = load_runs([folder])
-    assert "run: the folder holds 3 questions, the scores are of 2: an earlier call asked more" in warnings_of(run)
-
-
-def test_families_and_names(tmp_path: Path) -> None:
-    assert [family(name) for name in ("LoCoMo", "HaluMem-Medium (part)", "PersonaMem 32k", "Other")] == [
-        "locomo",
-        "halumem",
-        "personamem",
-        "other",
-    ]
-    paths = [write_run(tmp_path / parent / "run", [question("a/1", "temporal")]) for parent in ("x", "y")]
-    assert [run.name for run in load_runs([*paths, paths[0]])] == ["x/run", "y/run"]
 
 
 def test_halumem_and_personamem_rows(tmp_path: Path) -> None:

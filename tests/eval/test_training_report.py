@@ -1,16 +1,15 @@
 from __future__ import annotations
 
-import html
 import json
 import re
-import subprocess
+import runpy
 import sys
-from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
 from episode_texts import add, none, outputs, search, update
 from heldout_cases import labelled, oracle, people
+from page_cases import Page
 from report_cases import make_run, run_policy, write_validation
 
 from deltamem.errors import DeltaMemError
@@ -21,47 +20,6 @@ from eval.training_report.page import write_report
 from eval.training_report.trajectories import choose, histories, view
 
 EVIL = "Eve owns <script>alert('memory')</script> & \"more\""
-
-
-class Page(HTMLParser):
-    """Collects tags, attributes and text, and checks that tags are closed in order."""
-
-    VOID = frozenset({"meta", "br", "link", "img", "input", "hr"})
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.tags: list[tuple[str, dict[str, str | None]]] = []
-        self.source = text
-        self.texts: list[str] = []
-        self.open: list[str] = []
-        self.feed(text)
-        self.close()
-        assert not self.open, f"left open: {self.open}"
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append((tag, dict(attrs)))
-        if tag not in self.VOID:
-            self.open.append(tag)
-
-    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append((tag, dict(attrs)))
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self.open and self.open[-1] == tag, f"</{tag}> closes {self.open[-3:]}"
-        self.open.pop()
-
-    def handle_data(self, data: str) -> None:
-        self.texts.append(data)
-
-    @property
-    def text(self) -> str:
-        return " ".join(" ".join(self.texts).split())
-
-    def count(self, tag: str, css_class: str | None = None) -> int:
-        return sum(
-            name == tag and (css_class is None or css_class in (attributes.get("class") or "").split())
-            for name, attributes in self.tags
-        )
 
 
 @pytest.fixture(scope="module")
@@ -83,37 +41,11 @@ def page(run: Path) -> Page:
 
 def test_it_shows_header_table_curves_and_trajectories(page: Page) -> None:
     assert page.count("details", "trajectory") - page.count("details", "history") == 25
-    titles = re.findall(r"<figcaption>(.*?)</figcaption>", page.source)
-    assert titles == [
-        "Total reward",
-        "Parts of the reward",
-        "Soft precision and recall",
-        "Updates: right target, wrong target, and ADD in their place",
-        "Held out, by kind of operation",
-        "Searches",
-        "Signal of the groups",
-        "Cut off and broken",
-        "Operations of a session, and how many are due",
-        "Violations of a session",
-        "Time of a step",
-        "Tokens of an episode",
-        "Time of a rollout",
-        "Speed",
-        "Model FLOP/s utilisation of the update",
-        "Memory",
-        "Loss",
-        "Accuracy",
-    ]
-    assert page.count("svg") == len(titles)
+    assert page.count("svg") == page.count("figcaption") == 18
     assert not page.count("p", "missing")
     for said in ("seed7", "0123abcd", "12.2", "due UPDATEs done as ADD", "reward, held out", "24 sessions of 6 people"):
         assert said in page.text, said
     assert "+0.417" in page.text, "the change of the reward"
-
-
-def test_a_dozen_trajectories_are_shown_unless_asked_otherwise(run: Path, tmp_path: Path) -> None:
-    page = Page(write_report(run, out=tmp_path / "page.html").read_text(encoding="utf-8"))
-    assert page.count("details", "trajectory") - page.count("details", "history") == 12
 
 
 def test_charts_show_what_was_measured(page: Page) -> None:
@@ -139,32 +71,19 @@ def test_of_many_validations_the_first_the_last_and_some_between_are_shown(tmp_p
     assert histories({3: [], 4: []}, 5) == []
 
 
-def test_nothing_comes_from_outside(run: Path, page: Page) -> None:
-    for tag, attributes in page.tags:
-        assert tag not in {"script", "link", "img", "iframe", "object", "embed", "base"}
-        for name in ("src", "href", "xlink:href", "srcset", "action"):
-            value = attributes.get(name)
-            assert value is None or value.startswith("#"), (tag, name, value)
-        assert not any(name.startswith("on") for name in attributes)
-    text = (run / "report.html").read_text(encoding="utf-8")
-    assert "@import" not in text
-    assert set(re.findall(r"url\((.)", text)) == {"#"}
-    assert set(re.findall(r"https?://[^\"'\s<]+", text)) <= {"http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink"}
+def test_nothing_comes_from_outside(page: Page) -> None:
+    page.check_self_contained()
+    assert not page.scripts
+    assert set(re.findall(r"https?://[^\"'\s<]+", page.source)) <= {
+        "http://www.w3.org/2000/svg",
+        "http://www.w3.org/1999/xlink",
+    }
 
 
-def test_everything_is_escaped(run: Path, page: Page) -> None:
-    text = (run / "report.html").read_text(encoding="utf-8")
-    assert page.count("script") == 0 and page.count("b", None) == page.text.count("user ") + page.text.count("assistant ")
-    assert html.escape(EVIL, quote=True).replace("&#x27;", "&#39;").replace("&quot;", "&#34;") in text
+def test_everything_is_escaped(page: Page) -> None:
+    assert page.count("i") == page.count("u") == 0
     assert EVIL in page.text and "<i>eve</i>/0" in page.text and "<i>eve</i>/1" in page.text
     assert "I remember: <script>alert('policy')</script>" in page.text
-
-
-def test_ids_inside_charts_are_unique_and_resolve(page: Page) -> None:
-    ids = [attributes["id"] for _, attributes in page.tags if attributes.get("id")]
-    assert len(ids) == len(set(ids))
-    wanted = [attributes["xlink:href"] for _, attributes in page.tags if "xlink:href" in attributes]
-    assert wanted and {(target or "").removeprefix("#") for target in wanted} <= set(ids)
 
 
 def test_keywords_found_and_missing_are_marked() -> None:
@@ -285,23 +204,17 @@ def test_damaged_and_odd_inputs_are_named_and_the_rest_is_shown(tmp_path: Path) 
         assert said in page.text, said
 
 
-def test_a_missing_run_folder_is_told(tmp_path: Path) -> None:
-    with pytest.raises(DeltaMemError, match="no such run folder"):
-        write_report(tmp_path / "nothing")
-
-
 @pytest.mark.parametrize(("folder", "code"), [(".", 0), ("nothing", 2)])
-def test_the_command_prints_the_page_or_one_line(folder: str, code: int, tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "eval.training_report", str(tmp_path / folder)],
-        cwd=Path(__file__).parents[2],
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert done.returncode == code
-    said = done.stderr if code else done.stdout
-    assert said.count("\n") == 1 and ("no such run folder" in said) == bool(code)
+def test_the_command_prints_the_page_or_one_line(
+    folder: str, code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["eval.training_report", str(tmp_path / folder)])
+    with pytest.raises(SystemExit) as stopped:
+        runpy.run_module("eval.training_report", run_name="__main__")
+    printed = capsys.readouterr()
+    assert (stopped.value.code or 0) == code
+    text = printed.err if code else printed.out
+    assert text.count("\n") == 1 and ("no such run folder" in text) == bool(code)
     assert (tmp_path / "report.html").is_file() != bool(code)
 
 
