@@ -267,7 +267,7 @@ def system_prompt(unit: Unit) -> str:
     """Who the model is, what the unit is about, the rules and the schema of the answer."""
     return Template(_text("frame")).substitute(
         unit=Template(_text(unit)).substitute(facts=_text("facts")),
-        rules="\n".join(f"- {rule.name}: {rule.says}" for rule in UNIT_RULES[unit]),
+        rules="\n".join(f"- {rule.name}: {rule.description}" for rule in UNIT_RULES[unit]),
         schema=json.dumps(answer_schema(unit), separators=(",", ":")),
     )
 

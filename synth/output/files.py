@@ -315,7 +315,7 @@ class RuleRow(NamedTuple):
 
     Attributes:
         name: The rule.
-        says: What it demands; empty for a name that this version does not know.
+        description: What it demands; empty for a name that this version does not know.
         checked: Answers and finished sessions that it has judged; 0 if it was never checked.
         violated: Those that have broken it.
         sent_back: Those of them that were not the last attempt, so that the writer was told.
@@ -323,7 +323,7 @@ class RuleRow(NamedTuple):
     """
 
     name: str
-    says: str
+    description: str
     checked: int
     violated: int
     sent_back: int
@@ -333,15 +333,15 @@ class RuleRow(NamedTuple):
 def rule_rows(manifest: Manifest) -> list[RuleRow]:
     """All rules in their order, those that were never checked included, then names that are not rules of ours."""
     found = manifest["statistics"]["rules"]
-    says = {rule.name: rule.says for rule in RULES} | _OTHERS
+    descriptions = {rule.name: rule.description for rule in RULES} | _OTHERS
     rows = []
-    for name in dict.fromkeys([*says, *found]):
+    for name in dict.fromkeys([*descriptions, *found]):
         counts = found.get(name, {"checked": 0, "violated": 0, "rejected": 0})
         sent_back = max(0, counts["violated"] - counts["rejected"])
         rows.append(
             RuleRow(
                 name,
-                says.get(name) or _REASONS.get(name, ""),
+                descriptions.get(name) or _REASONS.get(name, ""),
                 counts["checked"],
                 counts["violated"],
                 sent_back,

@@ -52,13 +52,13 @@ class Rule:
 
     Attributes:
         name: ``<subject>.<what is demanded>``, for example ``events.previous_text_exact``.
-        says: The rule in one sentence.
+        description: The rule in one sentence.
         check: Yields a sentence a violation.
         needs_similarity: Whether it is left out without an embedding model.
     """
 
     name: str
-    says: str
+    description: str
     check: Check
     needs_similarity: bool = False
 
@@ -77,16 +77,18 @@ class Verdict(NamedTuple):
     violations: tuple[Violation, ...]
 
 
-def rule(subject: Unit | str, says: str, *, name: str = "", needs_similarity: bool = False) -> Callable[[Check], Rule]:
+def rule(
+    subject: Unit | str, description: str, *, name: str = "", needs_similarity: bool = False
+) -> Callable[[Check], Rule]:
     """Make a rule of a check.
 
     Args:
         subject: What it judges: a unit, ``life`` or ``session``.
-        says: The rule in one sentence.
+        description: The rule in one sentence.
         name: Its name after the subject; the function's by default.
         needs_similarity: Whether it is left out without an embedding model.
     """
-    return lambda check: Rule(f"{subject}.{name or check.__name__}", says, check, needs_similarity)
+    return lambda check: Rule(f"{subject}.{name or check.__name__}", description, check, needs_similarity)
 
 
 def judge(rules: Iterable[Rule], case: Case[Any, Any]) -> Verdict:
@@ -216,7 +218,7 @@ def fact_rules(
         check.__name__ = find.__name__
         return check
 
-    return tuple(rule(subject, says)(each(find)) for says, find in _RULES)
+    return tuple(rule(subject, description)(each(find)) for description, find in _RULES)
 
 
 def begins_with_name(worded: Worded, name: str, _: FactLimits) -> Iterator[str]:

@@ -328,7 +328,7 @@ def test_a_task_is_found_again_in_its_conversation_whatever_its_texts_say() -> N
 @pytest.mark.parametrize("unit", Unit)
 def test_a_prompt_holds_the_rules_and_the_schema_of_its_unit_and_no_blank_places(unit: Unit) -> None:
     prompt = system_prompt(unit)
-    assert all(f"- {rule.name}: {rule.says}" in prompt for rule in UNIT_RULES[unit])
+    assert all(f"- {rule.name}: {rule.description}" in prompt for rule in UNIT_RULES[unit])
     assert json.dumps(answer_schema(unit), separators=(",", ":")) in prompt
     assert not re.search(r"\$(unit|rules|schema|facts)", prompt)
 

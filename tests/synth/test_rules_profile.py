@@ -163,4 +163,4 @@ def test_every_rule_of_the_profile_is_planted():
 
 def test_rule_names_are_unique_and_rules_say_what_they_demand():
     assert len({rule.name for rule in RULES}) == len(RULES)
-    assert all(rule.says.endswith(".") for rule in RULES)
+    assert all(rule.description.endswith(".") for rule in RULES)

@@ -96,7 +96,7 @@ def test_everything_that_was_read_is_escaped(tmp_path):
 @pytest.mark.parametrize("rule", [RULES[0], RULES[-1]], ids=lambda rule: rule.name)
 def test_every_rule_is_told(out, rule):
     page = Page(out / "report.html")
-    assert rule.name in page.text and rule.says in page.text
+    assert rule.name in page.text and rule.description in page.text
 
 
 def test_rules_show_their_counts_and_those_never_checked_are_marked(out):

@@ -22,7 +22,7 @@ def told() -> dict[str, str]:
 
 
 def test_the_page_has_every_rule_with_its_sentence_and_no_other():
-    assert told() == {row.name: row.says for row in rule_rows({"statistics": {"rules": {}}})}
+    assert told() == {row.name: row.description for row in rule_rows({"statistics": {"rules": {}}})}
     assert {rule.name for rule in RULES} <= told().keys()
 
 
