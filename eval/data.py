@@ -23,13 +23,7 @@ DATA_VARIABLE = "DELTAMEM_DATA"
 
 @dataclass(frozen=True, slots=True)
 class HubFile:
-    """A file of a dataset repository on the Hugging Face hub.
-
-    Attributes:
-        repo: ``owner/name``.
-        file: Its path in the repository.
-        revision: Branch or full commit hash.
-    """
+    """A file of a dataset repository (``owner/name``) on the Hugging Face hub; `revision` is a branch or commit hash."""
 
     repo: str
     file: str
@@ -41,23 +35,18 @@ class HubFile:
 
 @dataclass(frozen=True, slots=True)
 class Dataset:
-    """A benchmark file that the user fetches.
-
-    Attributes:
-        name: What people call it.
-        path: Where the file lies inside a data folder.
-        source: Public project and file that it comes from.
-        licence: Licence of the data.
-        origin: What `eval.data` reads: a URL or a file of the hub. None if it is not fetched by a command.
-        sha256: Of the file that published numbers are made with, in hex; None if it is not known.
-    """
+    """A benchmark file that the user fetches."""
 
     name: str
     path: str
+    """Where the file lies inside a data folder."""
     source: str
+    """Public project and file that it comes from."""
     licence: str
     origin: str | HubFile | None = None
+    """A URL or a file of the hub; None if no command fetches it."""
     sha256: str | None = None
+    """Of the file that published numbers are made with, in hex; None if it is not known."""
 
 
 _HALUMEM_LICENCE = "CC BY-NC-ND 4.0: research use, neither changed nor redistributed with this project"

@@ -190,30 +190,19 @@ class Layout:
 LOCOMO_COUNTS = {"single-hop": 841, "multi-hop": 282, "open-domain": 96, "temporal": 321, "all": 1540}
 """Questions by category, in the order of the paper's table; ``all`` leaves out category 5."""
 
-_LOCOMO_TITLES = {
-    "single-hop": "Single-hop",
-    "multi-hop": "Multi-hop",
-    "open-domain": "Open-domain",
-    "temporal": "Temporal",
-    "all": "Overall",
-}
+
+def _columns(group: str, title: str, headings: Mapping[str, str], count: int | None = None) -> tuple[Column, ...]:
+    return tuple(Column(group, measure, title, heading, count) for measure, heading in headings.items())
 
 
-def _locomo(measures: Mapping[str, str]) -> tuple[Column, ...]:
-    return tuple(
-        Column(group, measure, f"{_LOCOMO_TITLES[group]} {count:,}", heading, count)
-        for group, count in LOCOMO_COUNTS.items()
-        for measure, heading in measures.items()
-    )
-
-
-def _halumem(group: str, title: str, headings: Mapping[str, str]) -> tuple[Column, ...]:
-    return tuple(Column(group, measure, title, heading) for measure, heading in headings.items())
+def _locomo_columns(group: str, count: int) -> tuple[Column, ...]:
+    title = "Overall" if group == ALL else group.capitalize()
+    return _columns(group, f"{title} {count:,}", {"bleu1": "B1", "f1": "F1", "judge": "LJ"}, count)
 
 
 _OUTCOMES = {"correct": "C", "hallucination": "H", "omission": "O"}
-_UPDATE = _halumem("update", "Updating", _OUTCOMES)
-_QA = _halumem("qa", "QA", _OUTCOMES)
+_UPDATE = _columns("update", "Updating", _OUTCOMES)
+_QA = _columns("qa", "QA", _OUTCOMES)
 
 
 def _halumem_variants() -> tuple[Variant, ...]:
@@ -244,7 +233,7 @@ LAYOUTS: Mapping[str, tuple[Layout, ...]] = {
         Layout(
             "locomo",
             "LoCoMo, as in Table 1 of the DeltaMem paper",
-            _locomo({"bleu1": "B1", "f1": "F1", "judge": "LJ"}),
+            tuple(column for group, count in LOCOMO_COUNTS.items() for column in _locomo_columns(group, count)),
             (
                 Variant("F1 of Mem0 (set_f1), lenient judge", {"bleu1": "bleu1", "f1": "set_f1", "judge": "lenient"}),
                 Variant("F1 of LoCoMo (locomo_f1), strict judge", {"f1": "locomo_f1", "judge": "strict"}),
@@ -296,7 +285,7 @@ LAYOUTS: Mapping[str, tuple[Layout, ...]] = {
             "operations",
             "HaluMem, as in Table 3 of the HaluMem paper",
             (
-                *_halumem(
+                *_columns(
                     "extraction",
                     "Extraction",
                     {
