@@ -189,34 +189,21 @@ _BATCH = 128
 
 @dataclass(frozen=True)
 class Lengths:
-    """Tokens of the parts of an episode, one entry a row of the data set, each of shape ``(rows,)``.
+    """Tokens of the parts of an episode, one entry a row of the data set, each of shape ``(rows,)``."""
 
-    Attributes:
-        prompt: Opening messages with the chat template and the generation prompt.
-        call: The assistant text of a search for all targets, without thinking.
-        found: The tool's answer to it, with the chat template's marks around it.
-        outputs: The assistant text of the target answer, without thinking.
-    """
-
-    prompt: Counts
-    call: Counts
-    found: Counts
-    outputs: Counts
+    prompt: Counts  # opening messages with the generation prompt
+    call: Counts  # a search for all targets, without thinking
+    found: Counts  # the tool's answer to it, with the template's markup
+    outputs: Counts  # the target answer, without thinking
 
 
 @dataclass(frozen=True)
 class Limits:
-    """Token limits of a run.
+    """Token limits of a run."""
 
-    Attributes:
-        prompt: ``data.max_prompt_length``; prompts are shorter than this.
-        response: ``data.max_response_length``: all that follows the prompt, search results included.
-        turn: ``deltamem.turn_tokens``, of one assistant turn.
-    """
-
-    prompt: int
-    response: int
-    turn: int
+    prompt: int  # ``data.max_prompt_length``; prompts are shorter than this
+    response: int  # ``data.max_response_length``: all that follows the prompt, search results included
+    turn: int  # ``deltamem.turn_tokens``, of one assistant turn
 
     @property
     def total(self) -> int:
@@ -268,14 +255,7 @@ def _first_line(error: BaseException) -> str:
 
 
 def measure(files: Sequence[Path], tokenizer: Any, episode: EpisodeConfig, template_kwargs: Mapping[str, Any]) -> Lengths:
-    """Count the tokens of all rows.
-
-    Args:
-        files: Parquet files of `deltamem.training.data.export`.
-        tokenizer: Of the model that is trained.
-        episode: Gives `k` and the fields of a memory.
-        template_kwargs: ``data.apply_chat_template_kwargs``.
-    """
+    """Count the tokens of all rows of the parquet files of `export`; `template_kwargs` go to the chat template."""
     around = _around_tool_answer(tokenizer, template_kwargs)
     known: dict[str, int] = {}
     parts: list[tuple[list[int], list[int], list[int], list[int]]] = []
@@ -360,7 +340,7 @@ def fit(
     Args:
         lengths: Of all rows.
         max_turns: Assistant turns of an episode.
-        thinking_tokens: Thinking of one assistant turn.
+        thinking_tokens: Of one assistant turn.
         response_quantile: Share of rows whose episode must fit.
         multiple: Limits are multiples of this.
         window: Tokens that the model can read.
@@ -393,11 +373,7 @@ def fit(
 
 
 def fit_run(lengths: Lengths, settings: TrainSettings, *, window: int) -> Limits:
-    """`fit` with the settings of a run.
-
-    Raises:
-        DeltaMemError: As `fit`.
-    """
+    """`fit` with the settings of a run."""
     return fit(
         lengths,
         max_turns=settings.episode.max_turns,
