@@ -92,9 +92,8 @@ class Services:
 def services(settings: str) -> Services:
     """Build what the rollouts share, once a worker process.
 
-    Args:
-        settings: JSON with `episode` (fields of `EpisodeConfig`), `turn_tokens`, `seed`, `shown_sessions`, `scorer` (a Hydra
-            ``_target_``) and `embedder` (arguments of `deltamem.training.embedding_service.connect`).
+    `settings` is JSON with `episode` (fields of `EpisodeConfig`), `turn_tokens`, `seed`, `shown_sessions`, `scorer` (a Hydra
+    ``_target_``) and `embedder` (arguments of `connect`).
     """
     values = json.loads(settings)
     fields = values["episode"]
@@ -112,10 +111,7 @@ def services(settings: str) -> Services:
 def frame_of(tokenizer: ChatTokenizer, options: str, model: str | None) -> TurnFormat:
     """The frame of a turn, worked out once a process.
 
-    Args:
-        tokenizer: The policy's tokenizer.
-        options: Keyword arguments of the chat template, as JSON.
-        model: Folder or name of the policy, whose generation configuration may list more end-of-turn tokens.
+    `options` are the chat template's, as JSON; the generation configuration of `model` may list more end-of-turn tokens.
     """
     listed = None
     if model is not None:

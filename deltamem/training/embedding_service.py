@@ -38,13 +38,7 @@ class BatchedEmbedder:
     def __init__(
         self, embedder: Embedder, *, max_bytes: int = _OWNER_BYTES, initializer: Callable[[], None] | None = None
     ) -> None:
-        """Wrap an embedder.
-
-        Args:
-            embedder: Does the work; needs no cache of its own.
-            max_bytes: The oldest vectors of a kind are dropped above this size.
-            initializer: Called once in the thread before its first batch.
-        """
+        """Wrap an embedder without a cache; `initializer` is called once in the thread before its first batch."""
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="embedder", initializer=initializer)
         self.documents = TextVectors(self._in_thread(embedder.documents), max_bytes=max_bytes)
         self.queries = TextVectors(self._in_thread(embedder.queries), max_bytes=max_bytes)
@@ -175,13 +169,9 @@ class TextVectors:
         max_batch: int = 4_096,
         max_calls: int = 1,
     ) -> None:
-        """Wrap a call.
+        """Wrap a call that embeds distinct texts.
 
-        Args:
-            embed: Embeds distinct texts.
-            max_bytes: The oldest vectors are dropped above this size; the texts themselves are not counted.
-            max_batch: Most texts of one call.
-            max_calls: Most calls at a time.
+        The oldest vectors are dropped above `max_bytes`; there are at most `max_calls` calls of `max_batch` texts at a time.
         """
         self._embed = embed
         self._max_bytes = max_bytes

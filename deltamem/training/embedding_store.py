@@ -60,11 +60,7 @@ class EmbeddingStore:
     """Reads a finished store. The files are mapped read-only; pickling it sends the path, not the vectors."""
 
     def __init__(self, folder: Path, model: str) -> None:
-        """Open a store.
-
-        Args:
-            folder: Where `deltamem.training.embedding_store.build_store` wrote it.
-            model: Name of the embedder whose vectors are expected.
+        """Open the store of a model that `build_store` wrote.
 
         Raises:
             DeltaMemError: If there is no finished store, it is of another model, or its files do not fit together.
@@ -180,12 +176,7 @@ def index_of(keys: Index) -> Index:
 
 
 def find_rows(index: Index, keys: Index) -> npt.NDArray[np.int64]:
-    """The row of every key, -1 where the index has none.
-
-    Args:
-        index: See `index_of`.
-        keys: Shape ``(wanted, 2)``.
-    """
+    """The row of every key of shape ``(wanted, 2)``, -1 where the index (see `index_of`) has none."""
     high, low, rows = index
     place = np.searchsorted(high, keys[:, 0])
     found = np.full(len(keys), -1, dtype=np.int64)
@@ -321,10 +312,7 @@ def _chunks(folder: Path, kind: Kind) -> Iterator[_Chunk]:
 
 
 def _recover(folder: Path, kind: Kind, meta: Meta) -> tuple[Index, int]:
-    """Cut the files back to the chunks that are whole.
-
-    Returns:
-        The keys of the rows that remain, and the length of their vectors (0 if there is none).
+    """Cut the files back to the complete chunks; returns the remaining keys and the length of the vectors (0 without any).
 
     Raises:
         DeltaMemError: If rows that ``meta.json`` counts are not as they were written.
@@ -399,12 +387,7 @@ _ROWS = 256
 
 
 def embed_data(files: Iterable[Path], settings: EmbedderSettings, console: Console) -> Built:
-    """Add the vectors of all memory texts of a data set to the store.
-
-    Args:
-        files: The parquet files that `deltamem.training.data.export` wrote.
-        settings: The model and the store.
-        console: Shows the progress.
+    """Add the vectors of all memory texts of the data set's parquet files to the store.
 
     Raises:
         DeltaMemError: If the model cannot be loaded, or the store is of another model or damaged.

@@ -330,13 +330,13 @@ def _without_adapters(state: dict[str, Tensor], actor: Path) -> dict[str, Tensor
 
 
 def export_run(run: Path, target: Path, *, step: int | None = None, precision: Precision = "auto") -> Path:
-    """Write a trained policy.
+    """Write a trained policy into a folder, which is replaced if it exists and never half-written.
 
     Args:
         run: The run folder.
-        target: The folder to make; replaced if it exists, and never half-written.
+        target: The folder.
         step: Of the checkpoint; None takes the newest complete one.
-        precision: See `deltamem.training.export.export_weights`.
+        precision: See `export_weights`.
 
     Returns:
         The checkpoint that was exported.

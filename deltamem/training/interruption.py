@@ -107,32 +107,14 @@ class StoppedError(DeltaMemError):
     """The trainer has saved a checkpoint on request, and ends."""
 
 
-class StopRequest:
-    """The request as a file."""
-
-    def __init__(self, path: Path) -> None:
-        """Name the file; it need not exist."""
-        self.path = path
-
-    def make(self) -> None:
-        """Request a checkpoint and the end of the run."""
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        self.path.touch()
-
-    def made(self) -> bool:
-        """Whether there is a request."""
-        return self.path.exists()
-
-    def clear(self) -> None:
-        """Remove the request before the next run."""
-        self.path.unlink(missing_ok=True)
-
-
 class SaveAndStop:
     """Makes the trainer save at the end of the step in which the request comes, and end before the next."""
 
-    def __init__(self, request: StopRequest, config: DictConfig | Any) -> None:
-        """Watch for a request; `config` is the trainer's own object, whose ``trainer.save_freq`` it reads at every step."""
+    def __init__(self, request: Path, config: DictConfig | Any) -> None:
+        """Watch for the file of a request.
+
+        `config` must be the trainer's own object: its ``trainer.save_freq`` is read at every step.
+        """
         self._request = request
         self._config = config
         self._saves = False
@@ -148,7 +130,7 @@ class SaveAndStop:
 
     def during_step(self) -> None:
         """Call while a training step is under way, before its end."""
-        if self._request.made():
+        if self._request.exists():
             self._saves = True
             # verl saves where the step is a multiple of this.
             self._config.trainer.save_freq = 1

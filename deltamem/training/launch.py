@@ -29,7 +29,7 @@ from deltamem.training.checkpoints import (
 )
 from deltamem.training.config import TrainSettings
 from deltamem.training.data import AGENT_NAME, load_model_config
-from deltamem.training.interruption import NOT_FINISHED, StopRequest, locked, on_request
+from deltamem.training.interruption import NOT_FINISHED, locked, on_request
 from deltamem.training.metrics import GrpoProgress, MetricsFile, Tail, convert, open_trackers, read_metrics
 from deltamem.training.resources import ModelShape
 
@@ -124,9 +124,9 @@ def _run_locked(config: DictConfig, settings: TrainSettings, console: Console, l
                 trackers.add(record)
             progress.show(record)
 
-    request = StopRequest(Path(config.trainer.v1.sampler.sampler_kwargs.stop_file))
-    request.clear()
-    with progress, closing(trackers), on_request(request.make):
+    request = Path(config.trainer.v1.sampler.sampler_kwargs.stop_file)
+    request.unlink(missing_ok=True)
+    with progress, closing(trackers), on_request(request.touch):
         code = _follow(folder / "config.yaml", env, log, poll, lock)
     if code == NOT_FINISHED:
         raise RunStoppedError(summary(read_metrics(settings.out / "metrics.jsonl"), total))

@@ -121,10 +121,8 @@ class MetricsFile:
     def __init__(self, path: Path, *, from_step: int | None) -> None:
         """Open the file.
 
-        Args:
-            path: The file.
-            from_step: Step of the checkpoint from which training continues; later lines are dropped, because those steps
-                are repeated. None begins a new file.
+        `from_step` is the step of the checkpoint from which training continues; later lines are dropped, because
+        those steps are repeated. None begins a new file.
         """
         self._path = path
         self._steps: set[int] = set()
@@ -242,13 +240,7 @@ class GrpoProgress:
     """The progress line of GRPO: step, rewards, seconds a step, what goes wrong, time left."""
 
     def __init__(self, console: Console, total: int, start: int) -> None:
-        """Begin.
-
-        Args:
-            console: Where to show it. Without a terminal one line a step is printed.
-            total: Steps of the run.
-            start: Steps done before.
-        """
+        """Begin after `start` of `total` steps. Without a terminal one line a step is printed."""
         self._console = console
         self._total = total
         self._heldout: float | None = None

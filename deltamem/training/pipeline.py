@@ -159,7 +159,8 @@ def measured_limits(config: DictConfig, settings: TrainSettings, files: Sequence
     """
     model = config.actor_rollout_ref.model
     found = data.measure(files, data.load_tokenizer(model), settings.episode.config(), data.template_kwargs(config))
-    return found, data.fit_run(found, settings, window=int(data.load_model_config(model).max_position_embeddings))
+    window = int(data.load_model_config(model).max_position_embeddings)
+    return found, data.fit(found, settings.limits, max_turns=settings.episode.max_turns, window=window)
 
 
 def fitted(config: DictConfig, settings: TrainSettings) -> tuple[DictConfig, TrainSettings]:

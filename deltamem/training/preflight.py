@@ -74,12 +74,7 @@ class Context:
     folder: Path  # a temporary one
 
     def need_sessions(self) -> Path:
-        """The sessions file.
-
-        Raises:
-            MadeByRunError: If the run makes it.
-            DeltaMemError: If it is missing.
-        """
+        """The sessions file; raises `MadeByRunError` if the run makes it, and `DeltaMemError` if it is missing."""
         path = self.settings.sessions
         if path.is_file():
             return path
@@ -88,11 +83,7 @@ class Context:
         raise DeltaMemError(f"{path}: no such file; make one with: python -m synth out={path.parent}")
 
     def need_model(self) -> str:
-        """Name or folder of the starting model.
-
-        Raises:
-            MadeByRunError: If the run makes it.
-        """
+        """Name or folder of the starting model; raises `MadeByRunError` if the run makes it."""
         path = str(self.config.actor_rollout_ref.model.path)
         if self.settings.model is not None and not Path(path).is_dir():
             raise MadeByRunError(f"made by the run: {path}")
@@ -140,7 +131,8 @@ class Context:
         if not self.settings.limits.fit:
             written = self.config.data
             return Limits(written.max_prompt_length, written.max_response_length, self.settings.turn_tokens)
-        return data.fit_run(self.lengths, self.settings, window=int(self.model_config.max_position_embeddings))
+        window = int(self.model_config.max_position_embeddings)
+        return data.fit(self.lengths, self.settings.limits, max_turns=self.settings.episode.max_turns, window=window)
 
     @cached_property
     def final_config(self) -> DictConfig:

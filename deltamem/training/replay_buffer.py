@@ -17,7 +17,7 @@ from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer
 from deltamem.episode import session_fields
 from deltamem.errors import DeltaMemError
 from deltamem.runs import atomic_writer
-from deltamem.training.interruption import SaveAndStop, StopRequest
+from deltamem.training.interruption import SaveAndStop
 from deltamem.training.rollout_metrics import PREFIX, ROLLOUT_INFO, RolloutRow, batch_metrics, memory_figures, run_processes
 
 
@@ -46,11 +46,9 @@ class ValidationFolder:
         self._records: list[dict[str, Any]] = []
 
     def add(self, step: int, records: list[dict[str, Any]]) -> None:
-        """Write the records of one batch of a validation together with those of its earlier batches.
+        """Write the records of a batch of a validation after those of its earlier batches.
 
-        Args:
-            step: Training steps done before the validation. What another process wrote for the same step is replaced.
-            records: See `generation_records`.
+        What another process wrote for the same `step` (training steps done before) is replaced.
         """
         if step != self._step:
             self._step, self._records = step, []
@@ -79,7 +77,7 @@ class DeltaMemReplayBuffer(ReplayBuffer):  # type: ignore[misc]
         """
         self._options = dict(sampler_kwargs)
         trainer: Any = getattr(refill_fn, "__self__")  # noqa: B009
-        self._stop = SaveAndStop(StopRequest(Path(self._options["stop_file"])), trainer.config)
+        self._stop = SaveAndStop(Path(self._options["stop_file"]), trainer.config)
         self._validation = ValidationFolder(Path(self._options["validation_folder"]))
         self._process = psutil.Process()
         self.figures: dict[str, float] = {}

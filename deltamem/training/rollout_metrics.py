@@ -101,12 +101,7 @@ class RolloutRow:
 
 
 def batch_metrics(rows: Sequence[RolloutRow], expected: int) -> dict[str, float]:
-    """All figures of a training batch, under the names of ``metrics.jsonl``.
-
-    Args:
-        rows: The rollouts that are there; at least one.
-        expected: How many there should be.
-    """
+    """All figures of a training batch that should have `expected` rollouts, under the names of ``metrics.jsonl``."""
     answered = [row for row in rows if row.failure is None]
     train = figure_means([row.figures for row in rows])
     train |= {
@@ -129,10 +124,7 @@ def figure_means(figures: Sequence[Mapping[str, float]]) -> dict[str, float]:
 
 
 def group_signal(rewards: Sequence[tuple[str, float]]) -> dict[str, float]:
-    """How much there is to learn from the groups of GRPO, which compares the rollouts of one prompt with each other.
-
-    Args:
-        rewards: Group and reward of each rollout.
+    """How much there is to learn from the groups of GRPO, from the group and reward of each rollout.
 
     Returns:
         ``group_std``, the mean over groups of the standard deviation of their rewards, and ``no_signal``, the share of
@@ -190,17 +182,11 @@ _GB = 1024**3
 
 
 def run_processes(start: psutil.Process) -> list[psutil.Process]:
-    """The processes of the run that a process belongs to.
+    """The processes of the run that `start`, for example a worker, belongs to: a common ancestor and its descendants.
 
     Ray's workers descend from its ``raylet``. Where the run has started ray itself, the raylet descends from the driver, and
-    so do ray's other processes; a raylet that ``ray start`` made has no driver above it, and its descendants are what can
-    be told to belong to the run.
-
-    Args:
-        start: A process of the run, for example a worker.
-
-    Returns:
-        The common ancestor and all that descend from it; `start` and its own descendants if there is no raylet above it.
+    so do ray's other processes; a raylet that ``ray start`` made has no driver above it, and only its own descendants are
+    known to belong to the run. Without a raylet it is `start` itself with its descendants.
     """
     root = start
     for ancestor in start.parents():

@@ -24,14 +24,7 @@ from deltamem.training.interruption import NOT_FINISHED, StoppedError, end_with_
 
 
 def main(path: Path) -> int:
-    """Run verl's trainer.
-
-    Args:
-        path: The whole configuration, interpolations resolved.
-
-    Returns:
-        The exit code.
-    """
+    """Run verl's trainer with a complete configuration file; returns the exit code."""
     config = OmegaConf.load(path)
     OmegaConf.set_struct(config, True)
     try:

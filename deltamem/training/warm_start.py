@@ -103,8 +103,8 @@ def warm_start(
             _trajectory_batches(tokenizer, sessions, episode, config, rng, careless=config.careless), config.steps - complete
         ),
     )
-    phases = [("copy", batch) for batch in copying]
-    for step, (phase, batch) in enumerate(_chain(phases, trajectories), start=1):
+    phases = itertools.chain((("copy", batch) for batch in copying), (("trajectories", batch) for batch in trajectories))
+    for step, (phase, batch) in enumerate(phases, start=1):
         scale = min(1.0, step / 30) * min(1.0, (1 - step / (total + 1)) / config.decay_share)
         groups = [group for optimizer in optimizers for group in optimizer.param_groups]
         for group, peak in zip(groups, peaks, strict=True):
@@ -117,12 +117,6 @@ def warm_start(
             optimizer.zero_grad(set_to_none=True)
         report(WarmStartStep(phase, step, float(loss.detach()), accuracy))
     model.eval()
-
-
-def _chain(phases: list[tuple[str, _Batch]], trajectories: Iterator[_Batch]) -> Iterator[tuple[str, _Batch]]:
-    yield from phases
-    for batch in trajectories:
-        yield "trajectories", batch
 
 
 def _loss(model: Qwen3ForCausalLM, batch: _Batch) -> tuple[Tensor, float]:

@@ -25,7 +25,7 @@ from deltamem.episode import EpisodeConfig, format_memories, opening_messages
 from deltamem.errors import DeltaMemError
 from deltamem.sessions import Turn, from_json_line, read_sessions, to_json_line
 from deltamem.training import data
-from deltamem.training.config import TrainSettings
+from deltamem.training.config import LimitSettings, TrainSettings
 from deltamem.training.data import AGENT_NAME, Lengths, Limits, export
 from deltamem.training.launch import agent_loop_config
 from deltamem.training.pipeline import fitted, measured_limits
@@ -182,9 +182,13 @@ def of(prompt: list[int], call: list[int], found: list[int], outputs: list[int])
     return Lengths(*(np.array(counts) for counts in (prompt, call, found, outputs)))
 
 
+def fitting(thinking: int, quantile: float = 1.0, multiple: int = 1) -> LimitSettings:
+    return LimitSettings(fit=True, thinking_tokens=thinking, response_quantile=quantile, multiple=multiple)
+
+
 def test_formula() -> None:
     measured = of([100, 255], [10, 20], [30, 40], [50, 45])
-    limits = data.fit(measured, max_turns=3, thinking_tokens=7, response_quantile=1.0, multiple=16, window=1000)
+    limits = data.fit(measured, fitting(thinking=7, multiple=16), max_turns=3, window=1000)
     # prompt: above 255; response: 3 x 7 + 2 x (20 + 40) + 45 = 186; turn: 7 + 50.
     assert limits == Limits(prompt=256, response=192, turn=64)
     assert data.beyond(measured, limits, max_turns=3, thinking_tokens=7) == (0, 0)
@@ -193,14 +197,7 @@ def test_formula() -> None:
 
 def test_a_window_that_is_too_small() -> None:
     with pytest.raises(DeltaMemError, match="1 of 2 sessions need more than the 300 tokens"):
-        data.fit(
-            of([100, 255], [1, 1], [1, 1], [1, 90]),
-            max_turns=1,
-            thinking_tokens=1,
-            response_quantile=1.0,
-            multiple=1,
-            window=300,
-        )
+        data.fit(of([100, 255], [1, 1], [1, 1], [1, 90]), fitting(thinking=1), max_turns=1, window=300)
 
 
 counts = st.lists(st.integers(1, 5000), min_size=1, max_size=20)
@@ -210,14 +207,7 @@ counts = st.lists(st.integers(1, 5000), min_size=1, max_size=20)
 @given(counts, st.integers(1, 5), st.integers(0, 2000), st.floats(0.5, 1.0), st.sampled_from([1, 8, 128]))
 def test_limits_hold_what_they_promise(prompts: list[int], turns: int, thinking: int, share: float, multiple: int) -> None:
     measured = of(prompts, prompts[::-1], prompts, prompts[::-1])
-    limits = data.fit(
-        measured,
-        max_turns=turns,
-        thinking_tokens=thinking,
-        response_quantile=share,
-        multiple=multiple,
-        window=10**9,
-    )
+    limits = data.fit(measured, fitting(thinking, share, multiple), max_turns=turns, window=10**9)
     too_long, cut = data.beyond(measured, limits, max_turns=turns, thinking_tokens=thinking)
     assert too_long == 0
     assert cut <= (1 - share) * len(prompts) + 1e-9
