@@ -93,34 +93,21 @@ def _string(value: Any) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ContextBlock:
-    """Passages of one store under a title, for example the memories of one of two speakers.
+    """Passages of one store under a title, for example the memories of one of two speakers."""
 
-    Attributes:
-        title: Shown above them.
-        passages: Best first, which is what the budget keeps.
-        by_time: Whether they are shown in the order of their times instead; for systems that do not rank.
-    """
-
-    title: str
-    passages: tuple[Passage, ...]
-    by_time: bool = False
+    title: str  # Shown above them
+    passages: tuple[Passage, ...]  # Best first, which is what the budget keeps
+    by_time: bool = False  # Whether they are shown in the order of their times instead; for systems that do not rank
 
 
 @dataclass(frozen=True, slots=True)
 class AnswerRequest:
-    """A question with what was retrieved for it and fits the budget of context tokens.
+    """A question with what was retrieved for it and fits the budget of context tokens."""
 
-    Attributes:
-        question: As it is asked.
-        context: What is shown, in the order in which it is shown.
-        options: Of a multiple-choice question, each with its letter, for example ``(a) Tea.``.
-        scope: For whom answers are cached (see `deltamem.llm`): the conversation, user or persona.
-    """
-
-    question: str
-    context: tuple[ContextBlock, ...]
-    options: tuple[str, ...] = ()
-    scope: str = ""
+    question: str  # As it is asked
+    context: tuple[ContextBlock, ...]  # What is shown, in the order in which it is shown
+    options: tuple[str, ...] = ()  # Of a multiple-choice question, each with its letter, for example `(a) Tea.`
+    scope: str = ""  # For whom answers are cached (see `deltamem.llm`): the conversation, user or persona
 
 
 class Answerer(Protocol):
@@ -158,17 +145,11 @@ _SUFFIX = ".md"
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """A prompt with marked places.
+    """A prompt with marked places."""
 
-    Attributes:
-        name: Of the file, without folder and ``.md``.
-        text: The whole text; ``$field`` or ``${field}`` marks what is filled in, ``$$`` is a dollar sign.
-        sha256: Hash of the text.
-    """
-
-    name: str
-    text: str
-    sha256: str
+    name: str  # Of the file, without folder and `.md`
+    text: str  # The whole text; `$field` or `${field}` marks what is filled in, `$$` is a dollar sign
+    sha256: str  # Hash of the text
 
     def fill(self, **fields: str) -> str:
         """Fill in the marked places; what is filled in is never expanded itself, and unused fields do not matter.
@@ -220,17 +201,12 @@ _BETWEEN_BLOCKS = "\n\n"
 
 @dataclass(frozen=True, slots=True)
 class AnswerContext:
-    """What fits a budget.
+    """What fits a budget."""
 
-    Attributes:
-        blocks: Those of which something is shown, each with its first passages, in the order in which they are shown.
-        passages: How many passages are shown.
-        tokens: Estimated tokens of what `render_all` makes of the blocks.
-    """
-
+    # Those of which something is shown, each with its first passages, in the order in which they are shown
     blocks: tuple[ContextBlock, ...]
-    passages: int
-    tokens: int
+    passages: int  # How many passages are shown
+    tokens: int  # Estimated tokens of what `render_all` makes of the blocks
 
 
 def cut_to_budget(blocks: Sequence[ContextBlock], budget: int, *, with_time: bool) -> AnswerContext:
@@ -445,24 +421,16 @@ def _sentences(text: str) -> list[str]:
 
 @dataclass(frozen=True)
 class QAGrader:
-    """How questions are answered and judged.
+    """How questions are answered and judged."""
 
-    Attributes:
-        answerer: Answers.
-        judges: By name.
-        runs: Answers to each question.
-        context_tokens: Budget of estimated tokens for all blocks together.
-        with_time: Whether dates are shown, and therefore counted.
-        score: Scores of an answer that need no judge, given the question's record.
-        judge_fields: What each judge of an answer is shown, by the judge's name, given the question's record.
-    """
-
-    answerer: Answerer
-    judges: Mapping[str, Judge]
-    runs: int
-    context_tokens: int
-    with_time: bool
+    answerer: Answerer  # Answers
+    judges: Mapping[str, Judge]  # By name
+    runs: int  # Answers to each question
+    context_tokens: int  # Budget of estimated tokens for all blocks together
+    with_time: bool  # Whether dates are shown, and therefore counted
+    # Scores of an answer that need no judge, given the question's record
     score: Callable[[QuestionRecord, str], Mapping[str, float]]
+    # What each judge of an answer is shown, by the judge's name, given the question's record
     judge_fields: Callable[[QuestionRecord, str], Mapping[str, Mapping[str, str]]]
 
     async def ask(

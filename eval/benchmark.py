@@ -21,17 +21,12 @@ from eval.systems.baselines import Evidence
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """Sessions to ingest, then what is asked and checked before any later session is ingested.
+    """Sessions to ingest, then what is asked and checked before any later session is ingested."""
 
-    Attributes:
-        sessions: For each store of the timeline, in order.
-        questions: Before anything was searched for.
-        points: Memory points, likewise, whose judges also see what the system extracted from the sessions of the step; None
-            if nothing is checked.
-    """
-
-    sessions: tuple[tuple[DialogueSession, ...], ...]
-    questions: tuple[QuestionRecord, ...] = ()
+    sessions: tuple[tuple[DialogueSession, ...], ...]  # For each store of the timeline, in order
+    questions: tuple[QuestionRecord, ...] = ()  # Before anything was searched for
+    # Memory points, likewise, whose judges also see what the system extracted from the sessions of the step; None if nothing
+    # is checked
     points: tuple[PointRecord, ...] | None = None
 
 
@@ -94,25 +89,16 @@ class Results:
 
 @dataclass(frozen=True)
 class Report:
-    """What a benchmark says in the summary of a run, see `eval.summary.build_summary`.
+    """What a benchmark says in the summary of a run, see `eval.summary.build_summary`."""
 
-    Attributes:
-        benchmark: Name of the benchmark, with the variant if there are several.
-        protocol: What the protocol fixes: top-k, stores, captions, categories that are pooled.
-        data: Of the file: ``file`` or ``files``, ``sha256`` (of one file, or by file), and counts, ``questions`` among them.
-        scores: By metric and category, of `eval.summary.category_scores`.
-        problems: What was wrong with the data, one sentence each.
-        order: Categories in the order of the benchmark.
-        more: Further keys of this benchmark.
-    """
-
-    benchmark: str
-    protocol: Mapping[str, Any]
+    benchmark: str  # Name of the benchmark, with the variant if there are several
+    protocol: Mapping[str, Any]  # What the protocol fixes: top-k, stores, captions, categories that are pooled
+    # Of the file: `file` or `files`, `sha256` (of one file, or by file), and counts, `questions` among them
     data: Mapping[str, Any]
-    scores: Mapping[str, Any]
-    problems: Sequence[str] = ()
-    order: Sequence[str] = ()
-    more: Mapping[str, Any] = field(default_factory=dict)
+    scores: Mapping[str, Any]  # By metric and category, of `eval.summary.category_scores`
+    problems: Sequence[str] = ()  # What was wrong with the data, one sentence each
+    order: Sequence[str] = ()  # Categories in the order of the benchmark
+    more: Mapping[str, Any] = field(default_factory=dict)  # Further keys of this benchmark
 
 
 class PointChecks(ABC):

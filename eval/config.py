@@ -124,20 +124,14 @@ class ManagerModel(ModelSettings):
 
 
 class AnswerModel(ModelSettings):
-    """The model that answers questions from what was retrieved.
+    """The model that answers questions from what was retrieved."""
 
-    Attributes:
-        kind: ``llm``; ``extractive``, which copies the best sentence and needs no model; ``none``; None means ``llm`` if a
-            model is named, else ``extractive``.
-        prompt: Name of a prompt of `eval.answer`, or a file; None means that of the benchmark.
-        runs: Answers to each question.
-        context_tokens: Budget of estimated tokens for what is shown of the memory, the same for every system.
-    """
-
+    # `llm`; `extractive`, which copies the best sentence and needs no model; `none`; None means `llm` if a model is named,
+    # else `extractive`
     kind: AnswererKind | None
-    prompt: str | None
-    runs: PositiveInt
-    context_tokens: PositiveInt
+    prompt: str | None  # Name of a prompt of `eval.answer`, or a file; None means that of the benchmark
+    runs: PositiveInt  # Answers to each question
+    context_tokens: PositiveInt  # Budget of estimated tokens for what is shown of the memory, the same for every system
 
     @property
     def answerer(self) -> AnswererKind:
@@ -146,15 +140,10 @@ class AnswerModel(ModelSettings):
 
 
 class JudgeModel(ModelSettings):
-    """The model that judges answers.
+    """The model that judges answers."""
 
-    Attributes:
-        attempts: How often a judge is asked when its reply cannot be read.
-        probes: Whether its false accepts and false rejects are measured on the probe answers.
-    """
-
-    attempts: PositiveInt
-    probes: bool
+    attempts: PositiveInt  # How often a judge is asked when its reply cannot be read
+    probes: bool  # Whether its false accepts and false rejects are measured on the probe answers
 
 
 class BenchmarkConfig(StrictModel):

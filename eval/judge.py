@@ -146,21 +146,13 @@ a list; the right fact and another that excludes it or puts it in doubt; no answ
 
 
 class CalibrationItem(StrictModel):
-    """An answer of which it is known whether it is right, about invented people.
+    """An answer of which it is known whether it is right, about invented people."""
 
-    Attributes:
-        question: As it was asked.
-        gold: The reference answer.
-        answer: The answer to judge.
-        right: Whether it is right, all facts of the reference required (the strict judge's rules).
-        kind: In what way; a `RightKind` or a `WrongKind`.
-    """
-
-    question: str = Field(min_length=1)
-    gold: str = Field(min_length=1)
-    answer: str = Field(min_length=1)
-    right: bool
-    kind: RightKind | WrongKind
+    question: str = Field(min_length=1)  # As it was asked
+    gold: str = Field(min_length=1)  # The reference answer
+    answer: str = Field(min_length=1)  # The answer to judge
+    right: bool  # Whether it is right, all facts of the reference required (the strict judge's rules)
+    kind: RightKind | WrongKind  # In what way; a `RightKind` or a `WrongKind`
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,27 +165,17 @@ class Misjudged:
 
 @dataclass(frozen=True, slots=True)
 class ProbeResult:
-    """How a judge did on the probes.
+    """How a judge did on the probes."""
 
-    Attributes:
-        judge: Its name.
-        false_accept: Share of the wrong answers that it called correct, with the Wilson interval; None if it judged none.
-        false_reject: Share of the right answers that it called wrong, likewise.
-        errors: Probes without a verdict; they are in neither share.
-        by_kind: For each kind how many were misjudged, out of how many.
-        wrong: What it got wrong.
-        first_error: Why there was no verdict, of the first error.
-        cost: All verdicts together.
-    """
-
-    judge: str
+    judge: str  # Its name
+    # Share of the wrong answers that it called correct, with the Wilson interval; None if it judged none
     false_accept: Interval | None
-    false_reject: Interval | None
-    errors: int
-    by_kind: dict[str, tuple[int, int]]
-    wrong: tuple[Misjudged, ...]
-    first_error: str | None
-    cost: Cost
+    false_reject: Interval | None  # Share of the right answers that it called wrong, likewise
+    errors: int  # Probes without a verdict; they are in neither share
+    by_kind: dict[str, tuple[int, int]]  # For each kind how many were misjudged, out of how many
+    wrong: tuple[Misjudged, ...]  # What it got wrong
+    first_error: str | None  # Why there was no verdict, of the first error
+    cost: Cost  # All verdicts together
 
     def as_dict(self) -> dict[str, Any]:
         """The result as JSON values, for the summary."""

@@ -21,19 +21,12 @@ PARTS = ("manager", "answer", "judge")
 
 @dataclass(frozen=True, slots=True)
 class Models:
-    """The models of a run; parts that have the same endpoint, model and key share one client.
+    """The models of a run; parts that have the same endpoint, model and key share one client."""
 
-    Attributes:
-        cache: Where their answers are kept.
-        manager: Keeps the memories, in systems that need it; None if none is named.
-        answer: Answers; None if the answerer needs no model.
-        judge: Judges; None if nothing is judged.
-    """
-
-    cache: ResponseCache | None
-    manager: LLM | None
-    answer: LLM | None
-    judge: LLM | None
+    cache: ResponseCache | None  # Where their answers are kept
+    manager: LLM | None  # Keeps the memories, in systems that need it; None if none is named
+    answer: LLM | None  # Answers; None if the answerer needs no model
+    judge: LLM | None  # Judges; None if nothing is judged
 
     def by_parts(self) -> dict[str, LLM]:
         """Each client once, by the parts that it plays, for example ``answer+judge``."""

@@ -161,23 +161,14 @@ def _read(path: Path, model: type[Record], key: Callable[[Record], str]) -> tupl
 
 
 class Cost(StrictModel):
-    """What calls of one kind came to; see `eval.systems.base.Usage`.
+    """What calls of one kind came to; see `eval.systems.base.Usage`."""
 
-    Attributes:
-        calls: Answers obtained, cached ones included; repeats after a failure are not counted.
-        cached: How many of them the response cache gave.
-        prompt_tokens: Tokens read.
-        completion_tokens: Tokens written.
-        searches: Queries of a system to its own memory.
-        seconds: Wall time.
-    """
-
-    calls: int = 0
-    cached: int = 0
-    prompt_tokens: int = 0
-    completion_tokens: int = 0
-    searches: int = 0
-    seconds: float = 0.0
+    calls: int = 0  # Answers obtained, cached ones included; repeats after a failure are not counted
+    cached: int = 0  # How many of them the response cache gave
+    prompt_tokens: int = 0  # Tokens read
+    completion_tokens: int = 0  # Tokens written
+    searches: int = 0  # Queries of a system to its own memory
+    seconds: float = 0.0  # Wall time
 
     @classmethod
     def of(cls, usage: Usage, seconds: float) -> Self:
@@ -196,37 +187,23 @@ class Cost(StrictModel):
 
 
 class IngestRecord(StrictModel):
-    """What became of one session in one store; one line of ``sessions.jsonl``.
+    """What became of one session in one store; one line of ``sessions.jsonl``."""
 
-    Attributes:
-        store: Id of the store.
-        owner: Whose memory it is.
-        session: Id of the session.
-        number: Its position among the sessions of the store, from 0.
-        outcome: ``applied``; ``unreadable`` if no answer of the model could be understood; ``failed`` if something broke.
-        memories: Texts that were added or rewritten; None for systems that extract nothing.
-        operations: Changes by kind.
-        violations: Departures from the system's protocol, by name.
-        cost: What it cost; nothing for a session that failed.
-        cost_lost: Whether its cost is not known, because the process was killed before it could be noted.
-        parts: Into how many parts it was split because it was too long for the system's model.
-        late: Whether later sessions were taken in before this one (it had failed, and was tried again by a later run).
-        reason: Why it failed.
-    """
-
-    store: str
-    owner: str
-    session: str
-    number: int
+    store: str  # Id of the store
+    owner: str  # Whose memory it is
+    session: str  # Id of the session
+    number: int  # Its position among the sessions of the store, from 0
+    # `applied`; `unreadable` if no answer of the model could be understood; `failed` if something broke
     outcome: Literal["applied", "unreadable", "failed"]
-    memories: tuple[str, ...] | None = None
-    operations: dict[str, int] = Field(default={})
-    violations: dict[str, int] = Field(default={})
-    cost: Cost = Cost()
-    cost_lost: bool = False
-    parts: int = 1
+    memories: tuple[str, ...] | None = None  # Texts that were added or rewritten; None for systems that extract nothing
+    operations: dict[str, int] = Field(default={})  # Changes by kind
+    violations: dict[str, int] = Field(default={})  # Departures from the system's protocol, by name
+    cost: Cost = Cost()  # What it cost; nothing for a session that failed
+    cost_lost: bool = False  # Whether its cost is not known, because the process was killed before it could be noted
+    parts: int = 1  # Into how many parts it was split because it was too long for the system's model
+    # Whether later sessions were taken in before this one (it had failed, and was tried again by a later run)
     late: bool = False
-    reason: str | None = None
+    reason: str | None = None  # Why it failed
 
     @property
     def key(self) -> str:
@@ -254,21 +231,13 @@ class IngestRecord(StrictModel):
 
 
 class PassageRecord(StrictModel):
-    """A passage that was found for some question; one line of ``passages.jsonl``. See `eval.systems.base.Passage`.
+    """A passage that was found for some question; one line of ``passages.jsonl``. See `eval.systems.base.Passage`."""
 
-    Attributes:
-        id: Hash of the rest; questions name passages by it, because many questions find the same.
-        store: The store that it comes from.
-        text: What is remembered.
-        time: Its time.
-        sources: Ids of the turns that it comes from.
-    """
-
-    id: str
-    store: str
-    text: str
-    time: datetime | None = None
-    sources: tuple[str, ...] = ()
+    id: str  # Hash of the rest; questions name passages by it, because many questions find the same
+    store: str  # The store that it comes from
+    text: str  # What is remembered
+    time: datetime | None = None  # Its time
+    sources: tuple[str, ...] = ()  # Ids of the turns that it comes from
 
     @classmethod
     def of(cls, passage: Passage, store: str) -> Self:
@@ -279,89 +248,52 @@ class PassageRecord(StrictModel):
 
 
 class Found(StrictModel):
-    """That a passage was found.
+    """That a passage was found."""
 
-    Attributes:
-        passage: Id of the `PassageRecord`.
-        similarity: To the query; None if the system does not tell.
-    """
-
-    passage: str
-    similarity: float | None = None
+    passage: str  # Id of the `PassageRecord`
+    similarity: float | None = None  # To the query; None if the system does not tell
 
 
 class Verdict(StrictModel):
-    """What a judge said about one answer.
+    """What a judge said about one answer."""
 
-    Attributes:
-        label: One of the labels of the judge; None if the judge failed.
-        flags: Further answers of the judge, for judges that are asked for more than a label.
-        reason: The judge's own words.
-        error: Why there is no label. A failure is never a zero: the answer has no verdict from this judge.
-        cost: All attempts.
-    """
-
-    label: str | None
+    label: str | None  # One of the labels of the judge; None if the judge failed
+    # Further answers of the judge, for judges that are asked for more than a label
     flags: dict[str, str] = Field(default={})
-    reason: str = ""
-    error: str | None = None
-    cost: Cost = Cost()
+    reason: str = ""  # The judge's own words
+    error: str | None = None  # Why there is no label. A failure is never a zero: the answer has no verdict from this judge
+    cost: Cost = Cost()  # All attempts
 
 
 class AnswerRecord(StrictModel):
-    """One answer to a question.
+    """One answer to a question."""
 
-    Attributes:
-        text: What the answerer said; None if it failed.
-        scores: Lexical scores, and for multiple choice ``correct``.
-        verdicts: By name of the judge.
-        error: Why there is no answer.
-        cost: Of the answer, without the judges.
-    """
-
-    text: str | None
-    scores: dict[str, float] = Field(default={})
-    verdicts: dict[str, Verdict] = Field(default={})
-    error: str | None = None
-    cost: Cost = Cost()
+    text: str | None  # What the answerer said; None if it failed
+    scores: dict[str, float] = Field(default={})  # Lexical scores, and for multiple choice `correct`
+    verdicts: dict[str, Verdict] = Field(default={})  # By name of the judge
+    error: str | None = None  # Why there is no answer
+    cost: Cost = Cost()  # Of the answer, without the judges
 
 
 class QuestionRecord(StrictModel):
-    """One question; one line of ``questions.jsonl``.
+    """One question; one line of ``questions.jsonl``."""
 
-    Attributes:
-        key: Unique in the run, by position and not by text, for example ``conv-26/17``.
-        group: What is resampled together: conversation, user, persona.
-        category: Name of the category or type.
-        question: As it was asked.
-        gold: The reference answer; None if there is none.
-        evidence: What holds the answer: ids of turns, or texts of memory points.
-        session: Number of the session after which it was asked, from 0; None if after all.
-        retrieved: What the system found, best first; with several stores, one store after the other.
-        ranks: Ranks from 1 at which each evidence was found, in the order of `evidence`; None where it was not.
-        shown: How many passages fitted the budget of context tokens.
-        context_tokens: Estimated tokens of the context that was shown.
-        search_seconds: Wall time of the search, all stores together.
-        answers: One for each answer run; empty if no answerer was asked.
-        notes: What is unusual about the question in the data, for example evidence that names no turn.
-        error: Why the question could not be asked or searched for.
-    """
-
-    key: str
-    group: str
-    category: str
-    question: str
-    gold: str | None = None
-    evidence: tuple[str, ...] = ()
-    session: int | None = None
-    retrieved: tuple[Found, ...] = ()
+    key: str  # Unique in the run, by position and not by text, for example `conv-26/17`
+    group: str  # What is resampled together: conversation, user, persona
+    category: str  # Name of the category or type
+    question: str  # As it was asked
+    gold: str | None = None  # The reference answer; None if there is none
+    evidence: tuple[str, ...] = ()  # What holds the answer: ids of turns, or texts of memory points
+    session: int | None = None  # Number of the session after which it was asked, from 0; None if after all
+    retrieved: tuple[Found, ...] = ()  # What the system found, best first; with several stores, one store after the other
+    # Ranks from 1 at which each evidence was found, in the order of `evidence`; None where it was not
     ranks: tuple[int | None, ...] = ()
-    shown: int = 0
-    context_tokens: int = 0
-    search_seconds: float = 0.0
-    answers: tuple[AnswerRecord, ...] = ()
-    notes: tuple[str, ...] = ()
-    error: str | None = None
+    shown: int = 0  # How many passages fitted the budget of context tokens
+    context_tokens: int = 0  # Estimated tokens of the context that was shown
+    search_seconds: float = 0.0  # Wall time of the search, all stores together
+    answers: tuple[AnswerRecord, ...] = ()  # One for each answer run; empty if no answerer was asked
+    notes: tuple[str, ...] = ()  # What is unusual about the question in the data, for example evidence that names no turn
+    error: str | None = None  # Why the question could not be asked or searched for
 
     @property
     def complete(self) -> bool:
@@ -379,44 +311,26 @@ class PointRecord(StrictModel):
 
     Every point has exactly one record, of kind ``update`` or ``integrity`` (PROTOCOLS 2.5, routing); every extracted memory
     has one of kind ``accuracy``.
-
-    Attributes:
-        key: Unique in the run: user, session and position, for example ``<uuid>/S4/p7``; ``m`` for extracted memories.
-        kind: Which judge it is for.
-        user: Whose it is; what is resampled together.
-        session: Number of the session, from 0.
-        text: The point, or the extracted memory.
-        memory_type: Of a point.
-        source: Of a point; ``interference`` must not be remembered.
-        importance: Of a point.
-        is_update: Whether the point replaces older ones.
-        searched: Whether the memory was searched for the point.
-        retrieved: What was found, best first.
-        turns: Ids of the turns that a searched point comes from; empty if none could be told.
-        rank: Rank from 1 of the first passage that holds a searched point; None if none does, or if ranks mean nothing.
-        search_seconds: Wall time of the search.
-        verdict: None if no judge was asked: offline, or a system that extracts nothing.
-        notes: What is unusual about the record.
-        error: Why the memory could not be searched or the session not be taken in.
     """
 
-    key: str
-    kind: PointKind
-    user: str
-    session: int
-    text: str
-    memory_type: MemoryType | None = None
-    source: MemorySource | None = None
-    importance: float | None = None
-    is_update: bool = False
-    searched: bool = False
-    retrieved: tuple[Found, ...] = ()
-    turns: tuple[str, ...] = ()
+    key: str  # Unique in the run: user, session and position, for example `<uuid>/S4/p7`; `m` for extracted memories
+    kind: PointKind  # Which judge it is for
+    user: str  # Whose it is; what is resampled together
+    session: int  # Number of the session, from 0
+    text: str  # The point, or the extracted memory
+    memory_type: MemoryType | None = None  # Of a point
+    source: MemorySource | None = None  # Of a point; `interference` must not be remembered
+    importance: float | None = None  # Of a point
+    is_update: bool = False  # Whether the point replaces older ones
+    searched: bool = False  # Whether the memory was searched for the point
+    retrieved: tuple[Found, ...] = ()  # What was found, best first
+    turns: tuple[str, ...] = ()  # Ids of the turns that a searched point comes from; empty if none could be told
+    # Rank from 1 of the first passage that holds a searched point; None if none does, or if ranks mean nothing
     rank: int | None = None
-    search_seconds: float = 0.0
-    verdict: Verdict | None = None
-    notes: tuple[str, ...] = ()
-    error: str | None = None
+    search_seconds: float = 0.0  # Wall time of the search
+    verdict: Verdict | None = None  # None if no judge was asked: offline, or a system that extracts nothing
+    notes: tuple[str, ...] = ()  # What is unusual about the record
+    error: str | None = None  # Why the memory could not be searched or the session not be taken in
 
     @property
     def complete(self) -> bool:

@@ -173,21 +173,13 @@ async def _evaluate(benchmark: Benchmark[Config], prompts: Prompts, console: Con
 
 @dataclass(frozen=True)
 class RunFiles:
-    """The records of a run: what is done, and where the rest is written.
+    """The records of a run: what is done, and where the rest is written."""
 
-    Attributes:
-        sessions: One for each store and session.
-        passages: Each passage that was found for something.
-        retrieved: Questions as they were searched for, without answers.
-        questions: Questions with answers and verdicts.
-        points: Memory points and extracted memories, for benchmarks that have them.
-    """
-
-    sessions: RecordFile[IngestRecord]
-    passages: RecordFile[PassageRecord]
-    retrieved: RecordFile[QuestionRecord]
-    questions: RecordFile[QuestionRecord]
-    points: RecordFile[PointRecord] | None = None
+    sessions: RecordFile[IngestRecord]  # One for each store and session
+    passages: RecordFile[PassageRecord]  # Each passage that was found for something
+    retrieved: RecordFile[QuestionRecord]  # Questions as they were searched for, without answers
+    questions: RecordFile[QuestionRecord]  # Questions with answers and verdicts
+    points: RecordFile[PointRecord] | None = None  # Memory points and extracted memories, for benchmarks that have them
 
     def keep(self, passages: Iterable[Passage], store: str) -> tuple[Found, ...]:
         """Write passages that were found, each once, and return their names."""

@@ -146,25 +146,16 @@ _FOLDER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 @dataclass(frozen=True, slots=True)
 class MemoryPoint:
-    """A fact that a memory should hold after its session, or, if it is an interference, should not.
+    """A fact that a memory should hold after its session, or, if it is an interference, should not."""
 
-    Attributes:
-        key: Unique in the file: user, session and position, for example ``<uuid>/S4/p7``.
-        text: The fact.
-        type: Kind of fact.
-        source: Where it comes from; ``interference`` is a false one that the assistant says and the user never confirms.
-        importance: Weight in weighted recall.
-        is_update: Whether it replaces older facts.
-        originals: The facts that it replaces.
-    """
-
-    key: str
-    text: str
-    type: MemoryType
+    key: str  # Unique in the file: user, session and position, for example `<uuid>/S4/p7`
+    text: str  # The fact
+    type: MemoryType  # Kind of fact
+    # Where it comes from; `interference` is a false one that the assistant says and the user never confirms
     source: MemorySource
-    importance: float
-    is_update: bool
-    originals: tuple[str, ...]
+    importance: float  # Weight in weighted recall
+    is_update: bool  # Whether it replaces older facts
+    originals: tuple[str, ...]  # The facts that it replaces
 
     @property
     def searched(self) -> bool:
@@ -174,42 +165,25 @@ class MemoryPoint:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A question, asked right after its session.
+    """A question, asked right after its session."""
 
-    Attributes:
-        key: Unique in the file: user, session and position, for example ``<uuid>/S4/q2``.
-        type: One of `eval.halumem.data.QUESTION_TYPES`.
-        text: The question.
-        answer: The reference answer.
-        evidence: Texts of the memory points that hold the answer; none for questions that cannot be answered.
-        difficulty: ``easy``, ``medium`` or ``hard``.
-    """
-
-    key: str
-    type: str
-    text: str
-    answer: str
-    evidence: tuple[str, ...]
-    difficulty: str
+    key: str  # Unique in the file: user, session and position, for example `<uuid>/S4/q2`
+    type: str  # One of `eval.halumem.data.QUESTION_TYPES`
+    text: str  # The question
+    answer: str  # The reference answer
+    evidence: tuple[str, ...]  # Texts of the memory points that hold the answer; none for questions that cannot be answered
+    difficulty: str  # `easy`, `medium` or `hard`
 
 
 @dataclass(frozen=True, slots=True)
 class HalumemSession:
-    """One sitting with what is asked and expected after it.
+    """One sitting with what is asked and expected after it."""
 
-    Attributes:
-        number: Position among the sessions of the user, from 0.
-        dialogue: As a system takes it in.
-        points: Expected and interfering facts.
-        questions: Asked right after it.
-        generated: Whether it is a distraction of the long version, which is taken in and not evaluated.
-    """
-
-    number: int
-    dialogue: DialogueSession
-    points: tuple[MemoryPoint, ...]
-    questions: tuple[Question, ...]
-    generated: bool
+    number: int  # Position among the sessions of the user, from 0
+    dialogue: DialogueSession  # As a system takes it in
+    points: tuple[MemoryPoint, ...]  # Expected and interfering facts
+    questions: tuple[Question, ...]  # Asked right after it
+    generated: bool  # Whether it is a distraction of the long version, which is taken in and not evaluated
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,17 +215,11 @@ class User:
 
 @dataclass(frozen=True, slots=True)
 class Halumem:
-    """The usable part of a file.
+    """The usable part of a file."""
 
-    Attributes:
-        users: In file order.
-        problems: One sentence for each line that could not be used.
-        sha256: Of the file.
-    """
-
-    users: tuple[User, ...]
-    problems: tuple[str, ...]
-    sha256: str
+    users: tuple[User, ...]  # In file order
+    problems: tuple[str, ...]  # One sentence for each line that could not be used
+    sha256: str  # Of the file
 
     @property
     def counts(self) -> dict[str, int]:

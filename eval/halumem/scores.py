@@ -38,22 +38,14 @@ LABELS: Mapping[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class JudgeRecord:
-    """What one judge said about one thing.
+    """What one judge said about one thing."""
 
-    Attributes:
-        kind: Which judge; see `LABELS` for what it may say.
-        label: The verdict; None if the judge failed, or if what it should have judged failed.
-        memory_type: Of a point (``integrity``, ``update``).
-        source: Of a point; ``interference`` is set apart.
-        importance: Weight of a point in weighted recall.
-        included: Of an extracted memory (``accuracy``): whether the gold points have all its fields; None if unknown.
-    """
-
-    kind: JudgedKind
-    label: str | None
-    memory_type: str | None = None
-    source: str | None = None
-    importance: float | None = None
+    kind: JudgedKind  # Which judge; see `LABELS` for what it may say
+    label: str | None  # The verdict; None if the judge failed, or if what it should have judged failed
+    memory_type: str | None = None  # Of a point (`integrity`, `update`)
+    source: str | None = None  # Of a point; `interference` is set apart
+    importance: float | None = None  # Weight of a point in weighted recall
+    # Of an extracted memory (`accuracy`): whether the gold points have all its fields; None if unknown
     included: bool | None = None
 
     @property
@@ -64,17 +56,11 @@ class JudgeRecord:
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """A ratio of sums.
+    """A ratio of sums."""
 
-    Attributes:
-        belongs: Which records it is about.
-        value: What a record adds to the numerator; only asked of records with a label.
-        weight: What a record adds to the denominator.
-    """
-
-    belongs: Callable[[JudgeRecord], bool]
-    value: Callable[[JudgeRecord], float]
-    weight: Callable[[JudgeRecord], float] = lambda record: 1.0
+    belongs: Callable[[JudgeRecord], bool]  # Which records it is about
+    value: Callable[[JudgeRecord], float]  # What a record adds to the numerator; only asked of records with a label
+    weight: Callable[[JudgeRecord], float] = lambda record: 1.0  # What a record adds to the denominator
 
     def terms(self, records: Iterable[JudgeRecord], *, valid: bool) -> Iterator[tuple[int, float, float]]:
         """Position, numerator and denominator of each record that counts."""

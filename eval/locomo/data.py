@@ -68,21 +68,13 @@ DATE_FORMAT = "%I:%M %p on %d %B, %Y"
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """One utterance.
+    """One utterance."""
 
-    Attributes:
-        id: ``D<session>:<number>``, unique within the conversation.
-        speaker: Name of the speaker.
-        text: What was said.
-        caption: Machine caption of the picture that was sent along.
-        has_url: Whether the address of the picture is there; 316 captions of the released file have lost theirs.
-    """
-
-    id: str
-    speaker: str
-    text: str
-    caption: str | None
-    has_url: bool = False
+    id: str  # `D<session>:<number>`, unique within the conversation
+    speaker: str  # Name of the speaker
+    text: str  # What was said
+    caption: str | None  # Machine caption of the picture that was sent along
+    has_url: bool = False  # Whether the address of the picture is there; 316 captions of the released file have lost theirs
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,27 +88,16 @@ class DatedSession:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A question with its gold answer.
+    """A question with its gold answer."""
 
-    Attributes:
-        index: Position among the questions of the conversation. It is the key: some questions occur twice.
-        category: 1 to 5, see `CATEGORIES`.
-        text: The question.
-        answer: Gold answer as text; None for most of category 5, which has none.
-        adversarial_answer: The wrong answer that category 5 suggests.
-        evidence: Ids of the turns that hold the answer; each exists in the conversation and is named once.
-        repaired: Evidence strings that are not an id but from which ids could be read.
-        unusable: Evidence strings that name no turn of the conversation.
-    """
-
-    index: int
-    category: int
-    text: str
-    answer: str | None
-    adversarial_answer: str | None
-    evidence: tuple[str, ...]
-    repaired: tuple[str, ...]
-    unusable: tuple[str, ...]
+    index: int  # Position among the questions of the conversation. It is the key: some questions occur twice
+    category: int  # 1 to 5, see `CATEGORIES`
+    text: str  # The question
+    answer: str | None  # Gold answer as text; None for most of category 5, which has none
+    adversarial_answer: str | None  # The wrong answer that category 5 suggests
+    evidence: tuple[str, ...]  # Ids of the turns that hold the answer; each exists in the conversation and is named once
+    repaired: tuple[str, ...]  # Evidence strings that are not an id but from which ids could be read
+    unusable: tuple[str, ...]  # Evidence strings that name no turn of the conversation
 
 
 @dataclass(frozen=True, slots=True)
@@ -361,32 +342,20 @@ _ENTRIES = TypeAdapter(list[_Entry])
 
 @dataclass(frozen=True, slots=True)
 class Correction:
-    """What the audit says about one question.
+    """What the audit says about one question."""
 
-    Attributes:
-        kind: Type of the error.
-        answer: The right answer; None if that of the file is right.
-        evidence: Turns of the conversation that hold the answer; empty if the audit names none that exist.
-    """
-
-    kind: str
-    answer: str | None
-    evidence: tuple[str, ...]
+    kind: str  # Type of the error
+    answer: str | None  # The right answer; None if that of the file is right
+    evidence: tuple[str, ...]  # Turns of the conversation that hold the answer; empty if the audit names none that exist
 
 
 @dataclass(frozen=True, slots=True)
 class Audit:
-    """An audit that fits the benchmark.
+    """An audit that fits the benchmark."""
 
-    Attributes:
-        file: Name of the file.
-        sha256: Of the file.
-        corrections: By id of the conversation and index of the question.
-    """
-
-    file: str
-    sha256: str
-    corrections: dict[tuple[str, int], Correction]
+    file: str  # Name of the file
+    sha256: str  # Of the file
+    corrections: dict[tuple[str, int], Correction]  # By id of the conversation and index of the question
 
     def gold_is_right(self, conversation: str, question: Question) -> bool | None:
         """Whether the file's own answer is right; None for category 5, which was not audited."""
@@ -467,27 +436,16 @@ ADVERSARIAL = CATEGORIES[5]
 
 @dataclass(frozen=True)
 class LocomoData:
-    """What was read.
+    """What was read."""
 
-    Attributes:
-        file: Name of the benchmark file.
-        sha256: Of the file.
-        released: The conversations as the file has them.
-        conversations: The same with the gold answers as configured.
-        audit: The audit, if there is one.
-        audited: Whether it was applied.
-        asked: By conversation the questions that are asked, in file order.
-        not_asked: How many are not, by reason.
-    """
-
-    file: str
-    sha256: str
-    released: tuple[Conversation, ...]
-    conversations: tuple[Conversation, ...]
-    audit: Audit | None
-    audited: bool
-    asked: Mapping[str, tuple[Question, ...]]
-    not_asked: Mapping[str, int]
+    file: str  # Name of the benchmark file
+    sha256: str  # Of the file
+    released: tuple[Conversation, ...]  # The conversations as the file has them
+    conversations: tuple[Conversation, ...]  # The same with the gold answers as configured
+    audit: Audit | None  # The audit, if there is one
+    audited: bool  # Whether it was applied
+    asked: Mapping[str, tuple[Question, ...]]  # By conversation the questions that are asked, in file order
+    not_asked: Mapping[str, int]  # How many are not, by reason
 
     @property
     def total(self) -> int:

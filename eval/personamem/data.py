@@ -86,17 +86,11 @@ TOLERANCE = 0.05
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """The part of a session that a prefix holds.
+    """The part of a session that a prefix holds."""
 
-    Attributes:
-        start: Index of its first message.
-        stop: Index after its last message.
-        agrees: Whether the distance in tokens points to it too.
-    """
-
-    start: int
-    stop: int
-    agrees: bool
+    start: int  # Index of its first message
+    stop: int  # Index after its last message
+    agrees: bool  # Whether the distance in tokens points to it too
 
 
 def session_starts(messages: Sequence[Message]) -> list[int]:
@@ -241,69 +235,40 @@ _MESSAGES = TypeAdapter(tuple[Message, ...])
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """One row of the questions file.
+    """One row of the questions file."""
 
-    Attributes:
-        row: Number of the row, from 1, without the header.
-        persona: Id of the persona.
-        type: As the file calls it; see `eval.personamem.data`.
-        text: Question or message of the user; some begin with ``User:``.
-        options: Four, each with its letter, for example ``(a) Tea.``.
-        gold: The right letter.
-        context: Id of the shared context.
-        end: How many messages of the context come before the question, as the file has it: it may be out of range.
-        blocks_back: ``distance_to_ref_in_blocks``; see `eval.personamem.data`.
-        tokens_back: ``distance_to_ref_in_tokens``, the question's own tokens included.
-        tokens: ``context_length_in_tokens``, likewise.
-    """
-
-    row: int
-    persona: str
-    type: str
-    text: str
-    options: tuple[str, ...]
-    gold: str
-    context: str
-    end: int
-    blocks_back: int
-    tokens_back: int
-    tokens: int
+    row: int  # Number of the row, from 1, without the header
+    persona: str  # Id of the persona
+    type: str  # As the file calls it; see `eval.personamem.data`
+    text: str  # Question or message of the user; some begin with `User:`
+    options: tuple[str, ...]  # Four, each with its letter, for example `(a) Tea.`
+    gold: str  # The right letter
+    context: str  # Id of the shared context
+    end: int  # How many messages of the context come before the question, as the file has it: it may be out of range
+    blocks_back: int  # `distance_to_ref_in_blocks`; see `eval.personamem.data`
+    tokens_back: int  # `distance_to_ref_in_tokens`, the question's own tokens included
+    tokens: int  # `context_length_in_tokens`, likewise
 
 
 @dataclass(frozen=True, slots=True)
 class QuestionFile:
-    """The questions.
+    """The questions."""
 
-    Attributes:
-        name: Name of the file.
-        sha256: Of the file.
-        rows: How many rows there are, broken ones included.
-        questions: In order.
-        problems: One sentence for each broken row.
-    """
-
-    name: str
-    sha256: str
-    rows: int
-    questions: tuple[Question, ...]
-    problems: tuple[str, ...]
+    name: str  # Name of the file
+    sha256: str  # Of the file
+    rows: int  # How many rows there are, broken ones included
+    questions: tuple[Question, ...]  # In order
+    problems: tuple[str, ...]  # One sentence for each broken row
 
 
 @dataclass(frozen=True, slots=True)
 class ContextFile:
-    """The shared contexts.
+    """The shared contexts."""
 
-    Attributes:
-        name: Name of the file.
-        sha256: Of the file.
-        contexts: Messages by id of the context.
-        problems: One sentence for each broken line.
-    """
-
-    name: str
-    sha256: str
-    contexts: Mapping[str, tuple[Message, ...]]
-    problems: tuple[str, ...]
+    name: str  # Name of the file
+    sha256: str  # Of the file
+    contexts: Mapping[str, tuple[Message, ...]]  # Messages by id of the context
+    problems: tuple[str, ...]  # One sentence for each broken line
 
 
 def load_questions(path: Path) -> QuestionFile:
@@ -461,23 +426,14 @@ _NAME = re.compile(r"Name:[ \t]*(\S[^\n]*)")
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """A question at its place in a history.
+    """A question at its place in a history."""
 
-    Attributes:
-        key: Of its record.
-        question: The question.
-        session: Number of the session in which the history ends, from 0.
-        turns: How many turns the history has.
-        block: What the question refers to; None if that cannot be told.
-        evidence: Ids of the turns of that block, those that were fed and are no persona text.
-    """
-
-    key: str
-    question: Question
-    session: int
-    turns: int
-    block: Block | None
-    evidence: frozenset[str]
+    key: str  # Of its record
+    question: Question  # The question
+    session: int  # Number of the session in which the history ends, from 0
+    turns: int  # How many turns the history has
+    block: Block | None  # What the question refers to; None if that cannot be told
+    evidence: frozenset[str]  # Ids of the turns of that block, those that were fed and are no persona text
 
 
 @dataclass(frozen=True, slots=True)
@@ -490,17 +446,11 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """One context: a store, what it ingests, and what it is asked.
+    """One context: a store, what it ingests, and what it is asked."""
 
-    Attributes:
-        key: The store.
-        pieces: In order, without gaps; messages that come after every question are left out.
-        samples: In the order of the questions file.
-    """
-
-    key: StoreKey
-    pieces: tuple[Piece, ...]
-    samples: tuple[Sample, ...]
+    key: StoreKey  # The store
+    pieces: tuple[Piece, ...]  # In order, without gaps; messages that come after every question are left out
+    samples: tuple[Sample, ...]  # In the order of the questions file
 
     def steps(self, keys: Collection[str]) -> list[tuple[tuple[DialogueSession, ...], tuple[Sample, ...]]]:
         """What is ingested before questions, and the questions that see that and all before, and nothing else.
@@ -631,21 +581,13 @@ def _owner(messages: Sequence[Message]) -> str:
 
 @dataclass(frozen=True)
 class PersonaMemData:
-    """The data of a run.
+    """The data of a run."""
 
-    Attributes:
-        questions: The questions file.
-        contexts: The contexts file.
-        histories: One for each context that some question can be asked about.
-        selected: The questions that the run accounts for.
-        lost: By key those of them that cannot be asked, with the reason.
-    """
-
-    questions: QuestionFile
-    contexts: ContextFile
-    histories: tuple[History, ...]
-    selected: tuple[Question, ...]
-    lost: Mapping[str, Lost]
+    questions: QuestionFile  # The questions file
+    contexts: ContextFile  # The contexts file
+    histories: tuple[History, ...]  # One for each context that some question can be asked about
+    selected: tuple[Question, ...]  # The questions that the run accounts for
+    lost: Mapping[str, Lost]  # By key those of them that cannot be asked, with the reason
 
     @property
     def size(self) -> str:

@@ -16,21 +16,13 @@ Role = Literal["user", "assistant", "system"]
 
 @dataclass(frozen=True, slots=True)
 class DialogueTurn:
-    """One utterance as a system reads it.
+    """One utterance as a system reads it."""
 
-    Attributes:
-        id: Unique within the dialogue, for example LoCoMo's ``D1:3``; evidence names turns by it.
-        role: Whose utterance it is in the memory that reads it; the owner of the memory is the user.
-        speaker: Name of the speaker, empty if there is none.
-        text: What was said, with the caption of a picture if captions are asked for; without speaker and date.
-        time: Of this turn, where the benchmark knows more than the time of the session.
-    """
-
-    id: str
-    role: Role
-    speaker: str
-    text: str
-    time: datetime | None = None
+    id: str  # Unique within the dialogue, for example LoCoMo's `D1:3`; evidence names turns by it
+    role: Role  # Whose utterance it is in the memory that reads it; the owner of the memory is the user
+    speaker: str  # Name of the speaker, empty if there is none
+    text: str  # What was said, with the caption of a picture if captions are asked for; without speaker and date
+    time: datetime | None = None  # Of this turn, where the benchmark knows more than the time of the session
 
     @property
     def spoken(self) -> str:
@@ -40,53 +32,32 @@ class DialogueTurn:
 
 @dataclass(frozen=True, slots=True)
 class DialogueSession:
-    """One sitting.
+    """One sitting."""
 
-    Attributes:
-        id: Unique within the store that takes it in.
-        time: When it took place; relative dates in it are resolved against this.
-        turns: In order.
-    """
-
-    id: str
-    time: datetime
-    turns: tuple[DialogueTurn, ...]
+    id: str  # Unique within the store that takes it in
+    time: datetime  # When it took place; relative dates in it are resolved against this
+    turns: tuple[DialogueTurn, ...]  # In order
 
 
 @dataclass(frozen=True, slots=True)
 class Passage:
-    """Something a system remembers.
+    """Something a system remembers."""
 
-    Attributes:
-        text: As an answering model is shown it, without its time.
-        time: When it was said or remembered; None if the system does not know.
-        sources: Ids of the turns that it comes from; empty if the system does not know.
-        similarity: To the query, comparable within one system; None if the system does not tell.
-    """
-
-    text: str
-    time: datetime | None = None
-    sources: tuple[str, ...] = ()
-    similarity: float | None = None
+    text: str  # As an answering model is shown it, without its time
+    time: datetime | None = None  # When it was said or remembered; None if the system does not know
+    sources: tuple[str, ...] = ()  # Ids of the turns that it comes from; empty if the system does not know
+    similarity: float | None = None  # To the query, comparable within one system; None if the system does not tell
 
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What calls of language models came to.
+    """What calls of language models came to."""
 
-    Attributes:
-        calls: Answers obtained, cached ones included.
-        cached: How many of them a response cache gave.
-        prompt_tokens: Tokens read, as the server counts them; those of cached answers included.
-        completion_tokens: Tokens written, likewise.
-        searches: Queries that the system itself asked its memory while it read.
-    """
-
-    calls: int = 0
-    cached: int = 0
-    prompt_tokens: int = 0
-    completion_tokens: int = 0
-    searches: int = 0
+    calls: int = 0  # Answers obtained, cached ones included
+    cached: int = 0  # How many of them a response cache gave
+    prompt_tokens: int = 0  # Tokens read, as the server counts them; those of cached answers included
+    completion_tokens: int = 0  # Tokens written, likewise
+    searches: int = 0  # Queries that the system itself asked its memory while it read
 
     def __add__(self, other: Usage) -> Usage:
         return Usage(
@@ -100,23 +71,15 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class Ingested:
-    """What a session did to a memory.
+    """What a session did to a memory."""
 
-    Attributes:
-        memories: Texts that were added or rewritten, in order; None for systems that extract nothing.
-        operations: Changes by kind (``ADD``, ``UPDATE``, ...).
-        violations: Departures from the system's own protocol, by name.
-        usage: What it cost.
-        parts: Into how many parts the system split the session because it was too long for its model.
-        readable: False if the model's answers could not be understood, so that nothing changed.
-    """
-
+    # Texts that were added or rewritten, in order; None for systems that extract nothing
     memories: tuple[str, ...] | None = None
-    operations: Mapping[str, int] = field(default_factory=dict)
-    violations: Mapping[str, int] = field(default_factory=dict)
-    usage: Usage = Usage()
-    parts: int = 1
-    readable: bool = True
+    operations: Mapping[str, int] = field(default_factory=dict)  # Changes by kind (`ADD`, `UPDATE`, ...)
+    violations: Mapping[str, int] = field(default_factory=dict)  # Departures from the system's own protocol, by name
+    usage: Usage = Usage()  # What it cost
+    parts: int = 1  # Into how many parts the system split the session because it was too long for its model
+    readable: bool = True  # False if the model's answers could not be understood, so that nothing changed
 
 
 class SystemUnavailableError(DeltaMemError):
@@ -151,33 +114,23 @@ class Memory(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class StoreKey:
-    """Names a store and says whose it is.
+    """Names a store and says whose it is."""
 
-    Attributes:
-        id: Unique in a run, and usable as the name of a folder, for example ``conv-26.Caroline``.
-        owner: The person whose memory it is, as memories name them.
-        batch_turns: How many turns the benchmark's protocol hands to systems that take messages instead of sessions; None
-            for the whole session at once.
-    """
-
-    id: str
-    owner: str
+    id: str  # Unique in a run, and usable as the name of a folder, for example `conv-26.Caroline`
+    owner: str  # The person whose memory it is, as memories name them
+    # How many turns the benchmark's protocol hands to systems that take messages instead of sessions; None for the whole
+    # session at once
     batch_turns: int | None = None
 
 
 class System(Protocol):
-    """A memory system. Stores are apart from each other and may be used at the same time.
+    """A memory system. Stores are apart from each other and may be used at the same time."""
 
-    Attributes:
-        name: As the configuration calls it.
-        per_speaker: Whether a conversation of two people becomes two stores, one for each of them as its user; else one
-            store holds the conversation.
-        ranked: Whether `Memory.search` orders by relevance and obeys `k`; else recall at k means nothing.
-    """
-
-    name: str
+    name: str  # As the configuration calls it
+    # Whether a conversation of two people becomes two stores, one for each of them as its user; else one store holds the
+    # conversation
     per_speaker: bool
-    ranked: bool
+    ranked: bool  # Whether `Memory.search` orders by relevance and obeys `k`; else recall at k means nothing
 
     def open(self, key: StoreKey) -> AbstractAsyncContextManager[Memory]:
         """Open a store, or make it; it can be used inside the ``async with`` block."""
