@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import math
 import random
 from bisect import bisect_right
 from collections.abc import Sequence
@@ -17,7 +16,7 @@ from pydantic import model_validator
 from deltamem.config import StrictModel
 from deltamem.errors import DeltaMemError
 from deltamem.sessions import Split
-from synth.pools import Words, load, unique
+from synth.pools import Words, load, permutation, unique
 
 
 class Region(StrictModel):
@@ -177,14 +176,11 @@ class _Block:
         self._parts = parts
         self._ends = list(accumulate(len(region.female + region.male) * len(surnames) for region, surnames in parts))
         self.size = self._ends[-1]
-        # i -> factor * i + offset (modulo the size) meets every pair once if factor and size share no divisor.
-        self._factor = self._offset = rng.randrange(self.size)
-        while math.gcd(self._factor, self.size) != 1:
-            self._factor = rng.randrange(self.size)
+        self._pair = permutation(self.size, rng)
 
     def at(self, position: int) -> tuple[str, str]:
         """Full name and gender at a position below `size`."""
-        index = (self._factor * position + self._offset) % self.size
+        index = self._pair(position)
         part = bisect_right(self._ends, index)
         region, surnames = self._parts[part]
         first, surname = divmod(index - (self._ends[part - 1] if part else 0), len(surnames))

@@ -15,7 +15,7 @@ from deltamem.errors import DeltaMemError
 from deltamem.runs import atomic_writer
 from deltamem.sessions import Split
 from synth.config import PERSONAHUB, PersonaSettings
-from synth.pools import Texts, Words, load, pools, slots
+from synth.pools import Texts, Words, load, permutation, pools, slots
 from synth.records import Persona
 
 
@@ -67,12 +67,8 @@ def generate(count: int, seed: int) -> Iterator[str]:
     total = made_of.total
     if count > total:
         raise DeltaMemError(f"{count} persona seeds are asked for, but only {total} different ones can be generated")
-    rng = random.Random(f"{seed}/personas")
-    # i -> factor * i + offset (modulo the total) meets every number once, since factor and total share no divisor.
-    factor = offset = rng.randrange(total)
-    while math.gcd(factor, total) != 1:
-        factor = rng.randrange(total)
-    return (made_of.sentence((factor * index + offset) % total) for index in range(count))
+    number_at = permutation(total, random.Random(f"{seed}/personas"))
+    return (made_of.sentence(number_at(position)) for position in range(count))
 
 
 _COLUMNS = ("persona", "input persona")
@@ -81,12 +77,8 @@ LONGEST = 400
 """Characters of a seed (`synth.records.Line`)."""
 
 
-def from_file(settings: PersonaSettings, count: int, seed: int) -> list[str]:
-    """Draw seeds from a file of JSON lines or of lines of text, all different.
-
-    Raises:
-        DeltaMemError: If the file cannot be read, a line has no persona or one that is too long, or there are too few.
-    """
+def _from_file(settings: PersonaSettings, count: int, seed: int) -> list[str]:
+    """Draw seeds from a file of JSON lines or of lines of text, all different."""
     path = Path(settings.path or "")
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
@@ -105,12 +97,8 @@ def from_file(settings: PersonaSettings, count: int, seed: int) -> list[str]:
     return _draw(personas, count, seed, str(path))
 
 
-def from_personahub(settings: PersonaSettings, count: int, seed: int) -> list[str]:
-    """Draw seeds from PersonaHub, all different, through the package ``datasets``; the only place with network access.
-
-    Raises:
-        DeltaMemError: If the data set cannot be loaded; the message names the command that fetches it.
-    """
+def _from_personahub(settings: PersonaSettings, count: int, seed: int) -> list[str]:
+    """Draw seeds from PersonaHub, all different, through the package ``datasets``; the only place with network access."""
     try:
         import datasets
     except ImportError as error:
@@ -182,16 +170,15 @@ def draw_personas(settings: PersonaSettings, *, people: int, heldout_share: floa
         seed: Decides which seeds are drawn, and their order.
 
     Raises:
-        DeltaMemError: If the source cannot be read or has too few different personas.
+        DeltaMemError: If the source cannot be read, names no persona where one is expected, or has too few different ones.
     """
     if settings.source == "generated":
         texts = list(generate(people, seed))
     elif settings.source == "file":
-        texts = from_file(settings, people, seed)
+        texts = _from_file(settings, people, seed)
     else:
-        texts = from_personahub(settings, people, seed)
-    personas = []
-    heldout = 0
+        texts = _from_personahub(settings, people, seed)
+    personas, heldout = [], 0
     for number, text in enumerate(texts):
         wanted = min(number, max(round((number + 1) * heldout_share), int(number == people - 1)))
         split: Split = "heldout" if wanted > heldout else "train"

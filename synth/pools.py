@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
+import random
 import string
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from functools import cache, partial
 from pathlib import Path
 from typing import Annotated, Self, TypeVar
@@ -31,6 +33,15 @@ def load(path: Path, schema: type[Schema]) -> Schema:
         raise DeltaMemError(f"{path}: not YAML: {error}") from error
     except ValidationError as error:
         raise DeltaMemError(f"{path}: {first_error(error)}") from error
+
+
+def permutation(size: int, rng: random.Random) -> Callable[[int], int]:
+    """An order of the numbers below `size` that looks random and takes no memory: the number at each position."""
+    # i -> factor * i + offset (modulo the size) meets every number once if factor and size share no divisor.
+    factor = offset = rng.randrange(size)
+    while math.gcd(factor, size) != 1:
+        factor = rng.randrange(size)
+    return lambda position: (factor * position + offset) % size
 
 
 def slots_in(text: str) -> tuple[str, ...]:
