@@ -283,25 +283,21 @@ def summarise(records: Sequence[Record], *, resamples: int = RESAMPLES, seed: in
         ``counts`` (sums over sessions) and ``tokens``.
     """
     answered = [record for record in records if record["failure"] is None]
-    people = [record["person_id"] for record in answered]
 
-    def ratio(values: Sequence[float], denominators: Sequence[float] | None = None) -> dict[str, float | int] | None:
+    def ratio(
+        rows: Sequence[Record], values: Sequence[float], denominators: Sequence[float] | None = None
+    ) -> dict[str, float | int] | None:
+        people = [record["person_id"] for record in rows]
         interval = bootstrap_interval(values, people, denominators=denominators, resamples=resamples, seed=seed)
         return None if interval is None else interval.as_dict()
 
-    metrics = {name: ratio([_score(record, name) for record in answered]) for name in SCORES}
+    metrics = {name: ratio(answered, [_score(record, name) for record in answered]) for name in SCORES}
     violations = {f"{VIOLATIONS_PER_EPISODE}{kind}": (f"{VIOLATION_PREFIX}{kind}", "answered") for kind in Violation}
     for name, (top, bottom) in (RATES | violations).items():
         if name != "failure_rate":
-            tops = [record["counts"][top] for record in answered]
-            metrics[name] = ratio(tops, [_denominator(record, bottom) for record in answered])
-    failure_rate = bootstrap_interval(
-        [float(record["failure"] is not None) for record in records],
-        [record["person_id"] for record in records],
-        resamples=resamples,
-        seed=seed,
-    )
-    metrics["failure_rate"] = None if failure_rate is None else failure_rate.as_dict()
+            denominators = [1.0 if bottom == "answered" else float(record["counts"][bottom]) for record in answered]
+            metrics[name] = ratio(answered, [record["counts"][top] for record in answered], denominators)
+    metrics["failure_rate"] = ratio(records, [float(record["failure"] is not None) for record in records])
     return {
         "sessions": len(records),
         "people": len({record["person_id"] for record in records}),
@@ -319,10 +315,6 @@ def _score(record: Record, name: str) -> float:
     if name == "transition":
         return float(score["transition"]["reward"])
     return float(score[name] if name in score else score["transition"][name])
-
-
-def _denominator(record: Record, name: str) -> float:
-    return 1.0 if name == "answered" else float(record["counts"][name])
 
 
 LABELS = {

@@ -68,12 +68,7 @@ class NaiveRag:
     ranked = True
 
     def __init__(self, embedder: Embedder, *, with_time: bool) -> None:
-        """Choose what is embedded.
-
-        Args:
-            embedder: Embeds turns and queries; loaded with the first store.
-            with_time: Whether the date of the session is part of what is embedded, as ``[8 May 2023] Ana: Look!``.
-        """
+        """Choose the embedder, and whether it sees the date of the session, as in ``[8 May 2023] Ana: Look!``."""
         self._embedder = one_at_a_time(embedder)
         self._with_time = with_time
 
@@ -150,7 +145,7 @@ class Oracle:
     ranked = False
 
     def __init__(self, evidence: Evidence) -> None:
-        """Take the benchmark's evidence."""
+        """Bind the benchmark's evidence."""
         self._evidence = evidence
 
     @asynccontextmanager
@@ -167,7 +162,7 @@ class GoldEvidence(SessionBuffer):
     """The evidence of one store."""
 
     def __init__(self, evidence: Mapping[str, Sequence[str | Passage]]) -> None:
-        """Take the evidence by question."""
+        """Bind the evidence by question."""
         super().__init__()
         self._evidence = evidence
 

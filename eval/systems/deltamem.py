@@ -124,7 +124,7 @@ class DeltaMemSystem:
             policy: Decides about the memories.
             embedder: Embeds memories and queries.
             folder: Each store gets a folder in it.
-            settings: Prompts and limits of the manager. With `connect`, the window is filled in here.
+            settings: Prompts and limits of the manager; with `connect`, the window is filled in.
             connect: Called once, before the first session that has to be read.
         """
         self._policy = policy
@@ -186,14 +186,7 @@ class ManagedMemory:
         sources: Sources,
         manager: Callable[[MemoryStore, str], Awaitable[MemoryManager]],
     ) -> None:
-        """Bind an open store.
-
-        Args:
-            store: The store.
-            owner: Whose memory it is; memories name the person so.
-            sources: Where its memories come from.
-            manager: Makes the manager when the first session has to be read.
-        """
+        """Bind an open store; `manager` is called when the first session has to be read."""
         self._store = store
         self._owner = owner
         self._sources = sources

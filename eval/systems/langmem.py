@@ -53,13 +53,7 @@ class LangMemSystem:
     ranked = True
 
     def __init__(self, embedder: Embedder, model: ManagerModel, cache: ResponseCache | None, *, seed: int) -> None:
-        """Describe the system; nothing is imported or sent yet.
-
-        Args:
-            embedder: For memories and queries.
-            model: The model that keeps the memories.
-            cache: Where its answers are kept.
-            seed: Of its sampling.
+        """Describe the system; nothing is imported or sent yet. See `eval.systems.mem0.Mem0System`.
 
         Raises:
             DeltaMemError: If LangMem is not installed, or the model's settings cannot be right.
