@@ -120,7 +120,7 @@ class Answerer(Protocol):
 
         Args:
             request: The question.
-            run: Number of the answer run, from 0; another run draws anew.
+            run: Number of the answer run, from 0; another run samples again.
         """
         ...
 

@@ -1,4 +1,4 @@
-"""Judges: a model labels an answer; what cannot be read is an error, never a zero. Probe answers measure the judge."""
+"""Judges: a model labels an answer; what cannot be read is an error, never a zero. Calibration items measure the judge."""
 
 from __future__ import annotations
 
@@ -157,21 +157,21 @@ class CalibrationItem(StrictModel):
 
 @dataclass(frozen=True, slots=True)
 class Misjudged:
-    """A probe that a judge got wrong, with the judge's own words."""
+    """An item that a judge got wrong, with the judge's own words."""
 
-    probe: CalibrationItem
+    item: CalibrationItem
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
-class ProbeResult:
-    """How a judge did on the probes."""
+class Calibration:
+    """How a judge did on the calibration items."""
 
     judge: str  # Its name
     # Share of the wrong answers that it called correct, with the Wilson interval; None if it judged none
     false_accept: Interval | None
     false_reject: Interval | None  # Share of the right answers that it called wrong, likewise
-    errors: int  # Probes without a verdict; they are in neither share
+    errors: int  # Items without a verdict; they are in neither share
     by_kind: dict[str, tuple[int, int]]  # For each kind how many were misjudged, out of how many
     wrong: tuple[Misjudged, ...]  # What it got wrong
     first_error: str | None  # Why there was no verdict, of the first error
@@ -185,31 +185,31 @@ class ProbeResult:
             "false_reject": self.false_reject and self.false_reject.as_dict(),
             "errors": self.errors,
             "by_kind": {kind: list(counts) for kind, counts in self.by_kind.items()},
-            "wrong": [one.probe.model_dump(mode="json") | {"reason": one.reason} for one in self.wrong],
+            "wrong": [one.item.model_dump(mode="json") | {"reason": one.reason} for one in self.wrong],
             "first_error": self.first_error,
             "cost": self.cost.model_dump(mode="json"),
         }
 
 
 def load_calibration() -> list[CalibrationItem]:
-    """The probe answers of this package, right and wrong ones in turn of their questions."""
+    """The calibration items of this package, right and wrong ones in turn of their questions."""
     text = resources.files(__package__).joinpath(_FILE).read_text(encoding="utf-8")
     return [CalibrationItem.model_validate_json(line) for line in text.splitlines()]
 
 
-async def measure(judge: Judge, probes: Sequence[CalibrationItem]) -> ProbeResult:
-    """Let a judge of answers (fields question, gold, answer; labels correct, wrong) judge the probes.
+async def measure(judge: Judge, items: Sequence[CalibrationItem]) -> Calibration:
+    """Let a judge of answers (fields question, gold, answer; labels correct, wrong) judge the calibration items.
 
     Args:
         judge: The judge; failures are counted, not raised.
-        probes: What it judges, all at once.
+        items: What it judges, all at once.
     """
-    verdicts = await asyncio.gather(*(judge.judge(_fields(one), _SCOPE) for one in probes))
-    judged = [(probe, verdict) for probe, verdict in zip(probes, verdicts, strict=True) if verdict.label is not None]
+    verdicts = await asyncio.gather(*(judge.judge(_fields(one), _SCOPE) for one in items))
+    judged = [(item, verdict) for item, verdict in zip(items, verdicts, strict=True) if verdict.label is not None]
     accepted = {right: [v.label == "correct" for p, v in judged if p.right is right] for right in (True, False)}
-    misjudged = [(probe, verdict) for probe, verdict in judged if (verdict.label == "correct") is not probe.right]
-    kinds = dict.fromkeys(probe.kind for probe, _ in judged)
-    return ProbeResult(
+    misjudged = [(item, verdict) for item, verdict in judged if (verdict.label == "correct") is not item.right]
+    kinds = dict.fromkeys(item.kind for item, _ in judged)
+    return Calibration(
         judge=judge.name,
         false_accept=wilson_interval(sum(accepted[False]), len(accepted[False])),
         false_reject=wilson_interval(accepted[True].count(False), len(accepted[True])),
@@ -217,7 +217,7 @@ async def measure(judge: Judge, probes: Sequence[CalibrationItem]) -> ProbeResul
         by_kind={
             kind: (sum(p.kind == kind for p, _ in misjudged), sum(p.kind == kind for p, _ in judged)) for kind in kinds
         },
-        wrong=tuple(Misjudged(probe, verdict.reason) for probe, verdict in misjudged),
+        wrong=tuple(Misjudged(item, verdict.reason) for item, verdict in misjudged),
         first_error=next((verdict.error for verdict in verdicts if verdict.label is None), None),
         cost=sum((verdict.cost for verdict in verdicts), Cost()),
     )

@@ -80,7 +80,7 @@ async def open_models(config: BenchmarkConfig) -> AsyncIterator[Models]:
 
 
 async def check_models(models: Models, parts: Collection[str] = PARTS) -> None:
-    """Ask each model for one token, all at once, so that a dead endpoint is told before anything is done.
+    """Ask each model for one token, all at once, so that a run fails early if one is unreachable.
 
     Args:
         models: Of the run.

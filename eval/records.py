@@ -201,7 +201,7 @@ class IngestRecord(StrictModel):
     cost: Cost = Cost()  # What it cost; nothing for a session that failed
     cost_lost: bool = False  # Whether its cost is not known, because the process was killed before it could be noted
     parts: int = 1  # Into how many parts it was split because it was too long for the system's model
-    # Whether later sessions were taken in before this one (it had failed, and was tried again by a later run)
+    # Whether later sessions were ingested before this one (it had failed, and was tried again by a later run)
     late: bool = False
     reason: str | None = None  # Why it failed
 
@@ -214,7 +214,7 @@ class IngestRecord(StrictModel):
     def of(
         cls, store: str, owner: str, session: str, number: int, ingested: Ingested, seconds: float, *, late: bool
     ) -> Self:
-        """The record of a session that was taken in."""
+        """The record of a session that was ingested."""
         return cls(
             store=store,
             owner=owner,
@@ -251,7 +251,7 @@ class Found(StrictModel):
     """That a passage was found."""
 
     passage: str  # Id of the `PassageRecord`
-    similarity: float | None = None  # To the query; None if the system does not tell
+    similarity: float | None = None  # To the query; None if unknown
 
 
 class Verdict(StrictModel):
@@ -324,13 +324,13 @@ class PointRecord(StrictModel):
     is_update: bool = False  # Whether the point replaces older ones
     searched: bool = False  # Whether the memory was searched for the point
     retrieved: tuple[Found, ...] = ()  # What was found, best first
-    turns: tuple[str, ...] = ()  # Ids of the turns that a searched point comes from; empty if none could be told
+    turns: tuple[str, ...] = ()  # Ids of the turns that a searched point comes from; empty if unknown
     # Rank from 1 of the first passage that holds a searched point; None if none does, or if ranks mean nothing
     rank: int | None = None
     search_seconds: float = 0.0  # Wall time of the search
     verdict: Verdict | None = None  # None if no judge was asked: offline, or a system that extracts nothing
     notes: tuple[str, ...] = ()  # What is unusual about the record
-    error: str | None = None  # Why the memory could not be searched or the session not be taken in
+    error: str | None = None  # Why the memory could not be searched or the session not be ingested
 
     @property
     def complete(self) -> bool:

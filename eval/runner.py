@@ -54,7 +54,7 @@ LATE = "searched after later sessions were taken in"
 LACKING = "searched without earlier sessions that failed: "
 """Beginning of the note on what was searched for in a memory that lacks sessions; their ids follow."""
 
-_OUTDATED = "searched for before all sessions were taken in"
+_OUTDATED = "searched for before all sessions were ingested"
 
 
 def main(benchmark: type[Benchmark[Config]], config: Config) -> int:
@@ -315,7 +315,7 @@ async def search_stores(memories: Sequence[Memory], query: str, k: int, slots: a
 def merged(found: Sequence[Sequence[Passage]]) -> list[Passage]:
     """Bring the passages of several stores into one order.
 
-    By similarity, the earlier store first where it is equal; where a system does not tell similarities, the best of each
+    By similarity, the earlier store first where it is equal; where a system gives no similarities, the best of each
     store come first, then the second of each, and so on.
     """
     together = list(chain.from_iterable(found))

@@ -183,7 +183,7 @@ class HalumemSession:
     dialogue: DialogueSession  # As a system takes it in
     points: tuple[MemoryPoint, ...]  # Expected and interfering facts
     questions: tuple[Question, ...]  # Asked right after it
-    generated: bool  # Whether it is a distraction of the long version, which is taken in and not evaluated
+    generated: bool  # Whether it is a distraction of the long version, ingested but not evaluated
 
 
 @dataclass(frozen=True, slots=True)

@@ -520,7 +520,7 @@ def point_lines(summary: Mapping[str, Any]) -> Iterator[str]:
     if late:
         yield f"{late:,} searches came after later sessions, because they or their session had failed before"
     if lacking:
-        yield f"{lacking:,} searches came without earlier sessions, which had failed; a new folder begins anew"
+        yield f"{lacking:,} searches came without earlier sessions, which had failed; another out=... starts afresh"
 
 
 def _scoped(scores: _Scores, names: Sequence[str], category: str) -> Iterator[tuple[str, list[str]]]:

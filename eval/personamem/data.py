@@ -432,7 +432,7 @@ class Sample:
     question: Question  # The question
     session: int  # Number of the session in which the history ends, from 0
     turns: int  # How many turns the history has
-    block: Block | None  # What the question refers to; None if that cannot be told
+    block: Block | None  # What the question refers to; None if unknown
     evidence: frozenset[str]  # Ids of the turns of that block, those that were fed and are no persona text
 
 

@@ -46,7 +46,7 @@ class Passage:
     text: str  # As an answering model is shown it, without its time
     time: datetime | None = None  # When it was said or remembered; None if the system does not know
     sources: tuple[str, ...] = ()  # Ids of the turns that it comes from; empty if the system does not know
-    similarity: float | None = None  # To the query, comparable within one system; None if the system does not tell
+    similarity: float | None = None  # To the query, comparable within one system; None if unknown
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,10 +95,10 @@ class Memory(Protocol):
         ...
 
     async def ingest(self, session: DialogueSession) -> Ingested:
-        """Take in one session; sessions come in order. A session that is `known` changes nothing and costs nothing.
+        """Ingest one session; sessions come in order. A session that is `known` changes nothing and costs nothing.
 
         Raises:
-            SystemUnavailableError: If no session can be taken in.
+            SystemUnavailableError: If no session can be ingested.
             DeltaMemError: If this one failed; the next session may be given all the same.
         """
         ...
@@ -145,7 +145,7 @@ class SessionBuffer:
     """The part of `eval.systems.base.Memory` that systems without a language model share.
 
     Attributes:
-        sessions: In the order in which they were taken in.
+        sessions: In the order in which they were ingested.
     """
 
     def __init__(self) -> None:
@@ -154,7 +154,7 @@ class SessionBuffer:
 
     @property
     def known(self) -> Collection[str]:
-        """Ids of the sessions that were taken in."""
+        """Ids of the sessions that were ingested."""
         return self.sessions.keys()
 
     async def ingest(self, session: DialogueSession) -> Ingested:

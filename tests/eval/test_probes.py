@@ -46,7 +46,7 @@ async def test_a_judge_that_always_says_yes_accepts_all_that_is_wrong() -> None:
     assert result.false_accept is not None and result.false_reject is not None
     assert (result.false_accept.estimate, result.false_accept.count) == (1.0, len(wrong))
     assert result.false_reject.estimate == 0.0 and result.false_reject.high > 0.0
-    assert [one.probe for one in result.wrong] == wrong and result.errors == 0
+    assert [one.item for one in result.wrong] == wrong and result.errors == 0
     assert result.by_kind["vague"] == (10, 10) and result.by_kind["reworded"][0] == 0
     assert result.cost.calls == len(probes)
 
