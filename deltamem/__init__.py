@@ -24,18 +24,18 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "DeltaMemError": "errors",
-    "EndpointPolicy": "endpoint_policy",
-    "Hit": "bank.protocol",
+    "EndpointPolicy": "policy",
+    "Hit": "bank.base",
     "LLM": "llm",
     "ManagerSettings": "manager",
     "Memory": "memory",
     "MemoryManager": "manager",
     "MemoryState": "memory",
     "MemoryStore": "bank.store",
-    "Outcome": "transition",
+    "Outcome": "ingest",
     "Session": "sessions",
-    "SyncMemoryManager": "sync",
-    "Transition": "transition",
+    "SyncMemoryManager": "manager",
+    "Transition": "ingest",
     "Turn": "sessions",
 }
 

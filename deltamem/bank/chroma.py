@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from enum import Enum, auto
 from hashlib import blake2b, sha256
@@ -18,109 +18,31 @@ import numpy as np
 from chromadb.api import ClientAPI
 from chromadb.api.client import Client
 from chromadb.api.collection_configuration import CreateCollectionConfiguration, CreateHNSWConfiguration
-from chromadb.config import Settings
 from chromadb.errors import NotFoundError
 
-from deltamem.bank import chroma_files
+from deltamem.bank import chroma_check
 from deltamem.bank.base import Hit, OverlayBank, ReadableBank, SnapshotBank, ranked
+from deltamem.bank.chroma_check import BUILDING, POSITION, batches, client_settings, read_vectors
 from deltamem.embedding import Vectors
 from deltamem.errors import DeltaMemError
-from deltamem.memory import Memory, MemoryState
+from deltamem.memory import MemoryState
 
+logger = logging.getLogger(__name__)
 
-class SharedLock:
-    """Readers share it, a writer has it alone; a waiting writer goes before new readers. Not reentrant."""
-
-    def __init__(self) -> None:
-        """Make a free lock."""
-        self._changed = threading.Condition()
-        self._readers = 0
-        self._writing = False
-        self._writers_waiting = 0
-
-    @contextmanager
-    def shared(self) -> Iterator[None]:
-        """Hold it together with other readers."""
-        with self._changed:
-            while self._writing or self._writers_waiting:
-                self._changed.wait()
-            self._readers += 1
-        try:
-            yield
-        finally:
-            with self._changed:
-                self._readers -= 1
-                self._changed.notify_all()
-
-    @contextmanager
-    def exclusive(self) -> Iterator[None]:
-        """Hold it alone."""
-        with self._changed:
-            self._writers_waiting += 1
-            try:
-                while self._writing or self._readers:
-                    self._changed.wait()
-            finally:
-                self._writers_waiting -= 1
-                # An interrupted wait must not leave readers waiting for a writer that is gone.
-                self._changed.notify_all()
-            self._writing = True
-        try:
-            yield
-        finally:
-            with self._changed:
-                self._writing = False
-                self._changed.notify_all()
-
-
-EMPTY = "0" * 32
-"""Fingerprint of nothing."""
-
-
-def fingerprint(items: Iterable[tuple[str, bytes | Vectors]]) -> str:
-    """Hash a set of (id, content) pairs; their order does not matter.
-
-    It notices damage and mix-ups, and is no protection against somebody who constructs a collision.
-
-    Args:
-        items: Ids and contents, no pair twice.
-
-    Returns:
-        32 hexadecimal digits: the exclusive or of the pairs' hashes.
-    """
-    total = 0
-    for name, content in items:
-        data = content if isinstance(content, bytes) else content.tobytes()
-        total ^= int.from_bytes(blake2b(name.encode() + b"\0" + data, digest_size=16).digest(), "big")
-    return f"{total:032x}"
-
-
-def combine(*fingerprints: str) -> str:
-    """Join the fingerprints of disjoint sets; combining with a part once more takes that part out again."""
-    total = 0
-    for value in fingerprints:
-        total ^= int(value, 16)
-    return f"{total:032x}"
-
-
-def of_texts(memories: Iterable[Memory]) -> str:
-    """The fingerprint of memories' ids and texts."""
-    return fingerprint((memory.id, memory.text.encode()) for memory in memories)
-
-
-POSITION = "position"
 EMBEDDER = "embedder"
 TEXTS = "texts"
-EMBEDDINGS = "vectors"
-BUILDING = -1
-"""Position of a collection that is not complete yet."""
+"""Digest of the memory texts that the vectors stand for; empty while a write is under way."""
 
 # Chosen by measurement, see `benchmarks/search.py`.
 HNSW = CreateHNSWConfiguration(space="ip", max_neighbors=32, ef_construction=200, ef_search=200)
 _SPARE = 16
 """Hits asked for beyond k: so many memories tied at the cut-off are still ordered as the state orders them."""
-_BATCH = 1_000
-"""Rows of one request; Chroma takes some thousands at most."""
+FLUSH_EVERY = 128
+EXACT_UP_TO = 5_000
+"""Memories, whose vectors of 384 numbers take 7.5 MB. Beyond, Chroma is as fast, and reading them would delay opening."""
+_NEXT = "-next"
+"""Ending of the name of a collection that will replace another."""
+_EMBED_BATCH = 512
 
 
 class IndexUnavailableError(DeltaMemError):
@@ -129,11 +51,6 @@ class IndexUnavailableError(DeltaMemError):
 
 Use = Callable[[str], AbstractContextManager[chromadb.Collection]]
 """Gives a collection by name; what Chroma raises meanwhile becomes an `IndexUnavailableError`."""
-
-
-def client_settings() -> Settings:
-    """Settings of every client: no telemetry, and a file ``.env`` in the working directory is not for us."""
-    return Settings(anonymized_telemetry=False, _env_file=None)  # type: ignore[call-arg]
 
 
 def collection_name(owner: str, namespace: str = "") -> str:
@@ -156,25 +73,10 @@ def create_collection(client: ClientAPI, name: str, embedder_name: str) -> chrom
     )
 
 
-def read_vectors(collection: chromadb.Collection, memory_ids: Sequence[str] | None = None) -> tuple[list[str], Vectors]:
-    """Read vectors back, byte for byte as they were written.
-
-    Args:
-        collection: The collection.
-        memory_ids: Which; by default all. Ids that it does not hold are left out.
-
-    Returns:
-        Ids and vectors, shape ``(ids, dim)``, in no particular order.
-    """
-    wanted = collection.get(include=[])["ids"] if memory_ids is None else memory_ids
-    ids: list[str] = []
-    parts: list[Vectors] = []
-    for batch in batches(wanted):
-        found = collection.get(ids=batch, include=["embeddings"])
-        if found["ids"]:
-            ids += found["ids"]
-            parts.append(np.asarray(found["embeddings"], dtype=np.float32))
-    return ids, np.concatenate(parts) if parts else np.zeros((0, 0), dtype=np.float32)
+def texts_digest(state: MemoryState) -> str:
+    """Digest of the ids and texts of a state, in its order."""
+    listed = "\0".join(f"{memory.id}\0{memory.text}" for memory in state.values())
+    return blake2b(listed.encode(), digest_size=16).hexdigest()
 
 
 def write_vectors(collection: chromadb.Collection, ids: Sequence[str], vectors: Vectors) -> None:
@@ -187,16 +89,14 @@ class ChromaCollection:
     """The part of a bank that Chroma holds. Not safe for writing and searching at once; see `ChromaBank`."""
 
     def __init__(self, use: Use, owner: str, name: str, embedder_name: str) -> None:
-        """Describe an owner's collection of a certain name that is empty and incomplete; `adopt` tells what it holds."""
+        """Describe an owner's collection that is empty and incomplete; `catch_up` and `build` bring it up to date."""
         self.owner = owner
         self.name = name
+        self.embedder_name = embedder_name
         self.state = MemoryState()
         self.position = BUILDING
         self._use = use
-        self._embedder_name = embedder_name
-        self._texts: str | None = None
-        self._embeddings: str | None = EMPTY
-        self._unsettled = 0  # rows that a failed write may or may not have changed
+        self._uncertain = 0  # rows that a failed write may or may not have changed
 
     def inspect(self) -> tuple[Mapping[str, Any], int]:
         """The collection's metadata as they are in the database, and how many vectors it holds.
@@ -216,20 +116,6 @@ class ChromaCollection:
         with self._use(self.name) as collection:
             return frozenset(collection.get(include=[])["ids"])
 
-    def adopt(self, state: MemoryState, position: int, metadata: Mapping[str, Any]) -> None:
-        """Take over what a collection already holds, as its metadata tell.
-
-        Args:
-            state: The state; empty if the collection is behind and `write` follows.
-            position: The journal position that it stands for.
-            metadata: Of the collection.
-        """
-        self.state, self.position = state, position
-        self._texts = str(metadata[TEXTS]) if state else None
-        # Two fingerprints are left by a crash between announcement and completion.
-        announced = str(metadata[EMBEDDINGS]).split()
-        self._embeddings = announced[0] if len(announced) == 1 else None
-
     def search(self, query_vectors: Vectors, k: int) -> list[list[Hit]]:
         """Find the `k` most similar memories for each query, see `MemoryBank.search`; approximate.
 
@@ -241,7 +127,7 @@ class ChromaCollection:
         wanted = min(len(self.state), k + _SPARE)
         if not wanted or not len(query_vectors):
             return [[] for _ in query_vectors]
-        asked = wanted + self._unsettled
+        asked = wanted + self._uncertain
         try:
             with self._use(self.name) as collection:
                 found = collection.query(query_embeddings=query_vectors, n_results=asked, include=["distances"])
@@ -251,7 +137,7 @@ class ChromaCollection:
         rankings = []
         for ids, distances in zip(found["ids"], found["distances"] or [], strict=True):
             hits = [Hit(self.state[i], 1.0 - d) for i, d in zip(ids, distances, strict=True) if i in self.state]
-            if len(hits) < min(wanted, len(self.state) - self._unsettled):
+            if len(hits) < min(wanted, len(self.state) - self._uncertain):
                 return self._search_exactly(query_vectors, k)
             rankings.append(ranked(hits, self.state)[:k])
         return rankings
@@ -268,18 +154,13 @@ class ChromaCollection:
         return vectors[[row[memory_id] for memory_id in memory_ids]]
 
     def fill(self, ids: Sequence[str], vectors: Vectors) -> None:
-        """Add vectors to a collection that is being built; `write` without changes completes it.
-
-        Args:
-            ids: Memories that it does not hold yet.
-            vectors: Shape ``(len(ids), dim)``.
+        """Add vectors, shape ``(len(ids), dim)``, to a collection that is being built; `write` completes it.
 
         Raises:
             IndexUnavailableError: If Chroma fails.
         """
         with self._use(self.name) as collection:
             write_vectors(collection, ids, vectors)
-        self._embeddings = combine(self._embeddings or EMPTY, fingerprint(zip(ids, vectors, strict=True)))
 
     def write(self, state: MemoryState, position: int, vectors: Mapping[str, Vectors], removed: Collection[str]) -> None:
         """Move the collection on.
@@ -294,46 +175,26 @@ class ChromaCollection:
             IndexUnavailableError: If Chroma fails; the same call may be made again.
         """
         with self._use(self.name) as collection:
-            if self._embeddings is None:
-                ids, rows = read_vectors(collection)
-                self._embeddings = fingerprint(zip(ids, rows, strict=True))
-            # Unknown, should one of the steps fail.
-            known, self._embeddings, self._unsettled = self._embeddings, None, len(vectors) + len(removed)
-            for gone in batches(list(removed)):
-                known = self._announce(collection, known, gone, {})
-                collection.delete(ids=gone)
-            for batch in batches(list(vectors)):
-                known = self._announce(collection, known, batch, vectors)
-                collection.upsert(ids=batch, embeddings=np.stack([vectors[memory_id] for memory_id in batch]))
-            texts = self._texts_after(state, vectors, removed)
-            collection.modify(metadata=self._metadata(position, texts, known))
-        self.state, self.position = state, position
-        self._texts, self._embeddings, self._unsettled = texts, known, 0
+            if self._uncertain:
+                # A row of the failed write may belong to a memory that was removed since.
+                removed = frozenset(collection.get(include=[])["ids"]) - state.keys()
+            if vectors or removed:
+                self._uncertain += len(vectors) + len(removed)
+                # Marked first: whoever finds it like this writes again what the journal changed since the old position.
+                collection.modify(metadata=self._metadata(self.position, ""))
+                for gone in batches(list(removed)):
+                    collection.delete(ids=gone)
+                if vectors:
+                    write_vectors(collection, list(vectors), np.stack(list(vectors.values())))
+            collection.modify(metadata=self._metadata(position, texts_digest(state)))
+        self.state, self.position, self._uncertain = state, position, 0
 
     def metadata(self) -> dict[str, str | int]:
-        """The metadata of the collection as it stands."""
-        return self._metadata(self.position, self._texts or "", self._embeddings or "")
+        """The metadata of the complete collection."""
+        return self._metadata(self.position, texts_digest(self.state))
 
-    def _metadata(self, position: int, texts: str, embeddings: str) -> dict[str, str | int]:
-        return {POSITION: position, EMBEDDER: self._embedder_name, TEXTS: texts, EMBEDDINGS: embeddings}
-
-    def _announce(
-        self, collection: chromadb.Collection, known: str, touched: Sequence[str], vectors: Mapping[str, Vectors]
-    ) -> str:
-        """Write down the fingerprint that the vectors will have, beside the one they have; returns the next one."""
-        ids, rows = read_vectors(collection, touched)
-        before = fingerprint(zip(ids, rows, strict=True))
-        after = fingerprint((memory_id, vectors[memory_id]) for memory_id in touched if memory_id in vectors)
-        following = combine(known, before, after)
-        collection.modify(metadata=self._metadata(self.position, self._texts or "", f"{known} {following}"))
-        return following
-
-    def _texts_after(self, state: MemoryState, changed: Iterable[str], removed: Iterable[str]) -> str:
-        if self._texts is None:
-            return of_texts(state.memories)
-        changed = list(changed)
-        before = (self.state[memory_id] for memory_id in {*changed, *removed} if memory_id in self.state)
-        return combine(self._texts, of_texts(before), of_texts(state[memory_id] for memory_id in changed))
+    def _metadata(self, position: int, texts: str) -> dict[str, str | int]:
+        return {POSITION: position, EMBEDDER: self.embedder_name, TEXTS: texts}
 
     def _search_exactly(self, query_vectors: Vectors, k: int) -> list[list[Hit]]:
         with self._use(self.name) as collection:
@@ -343,16 +204,9 @@ class ChromaCollection:
         return SnapshotBank(self.owner, held, vectors[[row[memory_id] for memory_id in held]]).search(query_vectors, k)
 
 
-def batches(items: Sequence[Any], size: int = _BATCH) -> Iterable[list[Any]]:
-    """Cut a sequence into lists of at most `size`."""
-    return (list(items[start : start + size]) for start in range(0, len(items), size))
-
-
 Embed = Callable[[Sequence[str]], Vectors]
 Progress = Callable[[int, int], None]
 """Told how many of how many memories are embedded."""
-
-_EMBED_BATCH = 512
 
 
 @dataclass(frozen=True, slots=True)
@@ -400,16 +254,16 @@ def catch_up(committed: ChromaCollection, target: Target) -> Step:
     if metadata.get(EMBEDDER) != target.embedder_name:
         return Step.LOST
     if stored == target.position:
-        if count != len(target.state) or metadata.get(TEXTS) != of_texts(target.state.memories):
+        if count != len(target.state) or metadata.get(TEXTS) != texts_digest(target.state):
             return Step.LOST
-        committed.adopt(target.state, stored, metadata)
+        committed.state, committed.position = target.state, stored
         return Step.KEPT
     held = committed.held_ids()
     changed = frozenset(target.changed_since(stored))
     removed = held - target.state.keys()
     if not target.state.keys() - changed <= held or not removed <= changed:
         return Step.LOST
-    committed.adopt(MemoryState(), stored, metadata)
+    committed.position = stored
     vectors: dict[str, Vectors] = {}
     for ids, rows in _embedded(target, [memory_id for memory_id in target.state if memory_id in changed]):
         vectors.update(zip(ids, rows, strict=True))
@@ -425,8 +279,7 @@ def build(committed: ChromaCollection, target: Target) -> None:
     """
     for ids, rows in _embedded(target, list(target.state)):
         committed.fill(ids, rows)
-    nothing: Mapping[str, Vectors] = {}
-    committed.write(target.state, target.position, nothing, ())
+    committed.write(target.state, target.position, {}, ())
 
 
 def _embedded(target: Target, memory_ids: Sequence[str]) -> Iterator[tuple[list[str], Vectors]]:
@@ -442,16 +295,13 @@ def _embedded(target: Target, memory_ids: Sequence[str]) -> Iterator[tuple[list[
         target.progress(done, len(memory_ids))
 
 
-logger = logging.getLogger(__name__)
-
-
 class ChromaBank:
     """One owner's memories: searched in Chroma, with the changes not yet written there laid over it.
 
     Writing to Chroma costs some 15 ms a call, so changes are gathered and written together; `update` does not wait for
     Chroma otherwise. If writing fails the changes stay in memory, where searches find them, and are tried again later;
-    should the process end before that, the next opening catches up from the journal. Safe for any number of threads:
-    searches run side by side, changes alone.
+    should the process end before that, the next opening catches up from the journal. Safe for any number of threads,
+    which take turns: embedding a query, which threads take turns at anyway, costs far more than a search.
 
     As long as the memories are few, as one person's mostly are, their vectors are kept in memory too and are searched there:
     exactly, and in a fraction of the time that Chroma needs (`benchmarks/search.py`).
@@ -476,7 +326,7 @@ class ChromaBank:
         self._exact_up_to = exact_up_to
         self._base: ReadableBank = _in_memory(committed) if len(committed.state) <= exact_up_to else committed
         self._overlay = OverlayBank(self._base)
-        self._lock = SharedLock()
+        self._lock = threading.RLock()
         self._closed = False
 
     @property
@@ -501,7 +351,7 @@ class ChromaBank:
         Raises:
             IndexUnavailableError: If Chroma fails.
         """
-        with self._lock.shared():
+        with self._lock:
             self._check_open()
             return self._overlay.search(query_vectors, k)
 
@@ -512,7 +362,7 @@ class ChromaBank:
             KeyError: If a memory is not in the bank.
             IndexUnavailableError: If Chroma fails.
         """
-        with self._lock.shared():
+        with self._lock:
             self._check_open()
             return self._overlay.vectors(memory_ids)
 
@@ -522,7 +372,7 @@ class ChromaBank:
         Raises:
             ValueError: If a vector is missing or has the wrong shape; the bank is unchanged.
         """
-        with self._lock.exclusive():
+        with self._lock:
             self._check_open()
             self._overlay.update(state, vectors, position)
             if self.pending >= self._flush_at:
@@ -530,7 +380,7 @@ class ChromaBank:
 
     def flush(self) -> bool:
         """Write what is pending to Chroma; returns whether that succeeded. A failure is logged."""
-        with self._lock.exclusive():
+        with self._lock:
             return self._try_to_flush()
 
     def purge(self) -> None:
@@ -543,13 +393,13 @@ class ChromaBank:
             IndexUnavailableError: If Chroma fails.
             DeltaMemError: If the files are in use by somebody else.
         """
-        with self._lock.exclusive():
+        with self._lock:
             self._flush()
             self._erase(self._committed)
 
     def close(self) -> None:
         """Let go of the memories and their vectors; every later call fails."""
-        with self._lock.exclusive():
+        with self._lock:
             self._closed = True
             self._base = SnapshotBank(self.owner, MemoryState(), np.zeros((0, 0), dtype=np.float32))
             self._overlay = OverlayBank(self._base)
@@ -587,13 +437,6 @@ def _in_memory(committed: ChromaCollection) -> ReadableBank:
     return SnapshotBank(committed.owner, state, vectors, committed.position)
 
 
-FLUSH_EVERY = 128
-EXACT_UP_TO = 5_000
-"""Memories, whose vectors of 384 numbers take 7.5 MB. Beyond, Chroma is as fast, and reading them would delay opening."""
-_NEXT = "-next"
-"""Ending of the name of a collection that will replace another."""
-
-
 class IndexStatus(NamedTuple):
     """What the index holds of one owner.
 
@@ -627,8 +470,8 @@ class ChromaIndex:
         self._client: Client | None = connect()
         self._collections: dict[str, chromadb.Collection] = {}
         self._banks: dict[str, ChromaBank] = {}
-        # Shared by whoever uses the client; alone is who closes it to work on the files.
-        self._lock = SharedLock()
+        # Erasing closes the client of an embedded database for a moment; nobody may use it meanwhile.
+        self._lock: AbstractContextManager[object] = nullcontext() if folder is None else threading.RLock()
 
     @classmethod
     def open(cls, path: Path | None, url: str | None = None, namespace: str = "") -> ChromaIndex:
@@ -735,14 +578,14 @@ class ChromaIndex:
             bank.flush()
             bank.close()
         self._banks.clear()
-        with self._lock.exclusive():
+        with self._lock:
             if self._client is None:
                 return
             self._client.close()
             self._client = None
             self._collections.clear()
             if self._folder is not None:
-                chroma_files.mark_clean_shutdown(self._folder)
+                chroma_check.mark_clean_shutdown(self._folder)
 
     def _name(self, owner: str) -> str:
         return collection_name(owner, self._namespace)
@@ -766,29 +609,27 @@ class ChromaIndex:
 
     @contextmanager
     def _guarded(self) -> Iterator[Client]:
-        with self._lock.shared():
+        with self._lock:
             if self._client is None:
                 raise IndexUnavailableError(f"{self._place}: the index is closed")
             try:
                 yield self._client
+            except IndexUnavailableError:
+                raise
             except Exception as error:  # Chroma, its HTTP client and its native code have no common exception
                 reason = str(error) or type(error).__name__
                 raise IndexUnavailableError(f"{self._place}: the vector index failed: {reason}") from error
 
     def _rewrite(self, committed: ChromaCollection) -> None:
-        """Write a collection anew from the vectors that it holds, and erase the old one."""
+        """Write the vectors of a collection's memories into a new one, and erase the old one."""
         following = committed.name + _NEXT
         self._delete(following)
-        metadata = committed.metadata()
-        with self.use(committed.name) as collection:
-            ids, vectors = read_vectors(collection)
-        with self._guarded() as client:
-            copy = create_collection(client, following, str(metadata[EMBEDDER]))
+        with self.use(committed.name) as collection, self._guarded() as client:
+            ids, vectors = read_vectors(collection, list(committed.state))
+            copy = create_collection(client, following, committed.embedder_name)
             write_vectors(copy, ids, vectors)
-        self._delete(committed.name)
-        with self._guarded() as client:
-            # Asked for again: the erasing of another owner may have closed the client that made `copy`.
-            client.get_collection(following, embedding_function=None).modify(name=committed.name, metadata=metadata)
+            self._delete(committed.name)
+            copy.modify(name=committed.name, metadata=committed.metadata())
         self._erase_remains()
 
     def _delete(self, name: str) -> None:
@@ -802,14 +643,14 @@ class ChromaIndex:
     def _erase_remains(self) -> None:
         if self._folder is None:
             return
-        with self._lock.exclusive():
+        with self._lock:
             if self._client is None:
                 raise IndexUnavailableError(f"{self._place}: the index is closed")
             # Two copies of SQLite in one process must not have one file open at once (their POSIX locks would clash).
             self._client.close()
             self._collections.clear()
             try:
-                chroma_files.erase_remains(self._folder)
+                chroma_check.erase_remains(self._folder)
             finally:
                 self._client = self._connect()
 
@@ -830,9 +671,9 @@ def _open_folder(index: type[ChromaIndex], folder: Path) -> ChromaIndex:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         damaged: list[str] | None = []
-        if any(folder.iterdir()) and not chroma_files.was_shut_down_cleanly(folder):
-            damaged = chroma_files.damaged_collections(folder)
-        chroma_files.clear_clean_shutdown(folder)
+        if any(folder.iterdir()) and not chroma_check.was_shut_down_cleanly(folder):
+            damaged = chroma_check.damaged_collections(folder)
+        chroma_check.clear_clean_shutdown(folder)
         try:
             if damaged is not None:
                 delete(damaged)
@@ -840,7 +681,7 @@ def _open_folder(index: type[ChromaIndex], folder: Path) -> ChromaIndex:
         except Exception as error:  # Chroma's migrations and native code have no common exception
             logger.warning("%s: the index cannot be used: %s", folder, error)
         logger.warning("%s: the index is damaged and is built anew", folder)
-        chroma_files.wipe(folder)
+        chroma_check.wipe(folder)
         return index(connect, str(folder), folder)
     except OSError as error:
         raise DeltaMemError(f"{folder}: the index cannot be opened ({error})") from error

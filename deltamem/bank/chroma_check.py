@@ -1,26 +1,198 @@
-"""Examines an embedded Chroma database: ``python -m deltamem.bank.chroma_check FOLDER [COLLECTION TO SKIP ...]``.
+"""The files of an embedded Chroma database: noticing damage before Chroma reads them, and erasing for good.
 
-Runs in a process of its own, because damaged files can end the process that reads them. Prints ``begin NAME`` and then
-``good NAME`` or ``bad NAME`` for each collection; exit code 1 means that the database as a whole cannot be used.
+Damaged files can end the process that reads them, so collections are examined in a child process:
+``python -m deltamem.bank.chroma_check FOLDER [COLLECTION TO SKIP ...]`` prints ``begin NAME`` and then ``good NAME`` or
+``bad NAME`` for each collection; exit code 1 means that the database as a whole cannot be used.
 """
 
 from __future__ import annotations
 
+import json
+import logging
+import os
+import shutil
 import sqlite3
+import subprocess
 import sys
-from collections.abc import Collection
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
+from typing import TypeVar
 
 import chromadb
 import numpy as np
+from chromadb.config import Settings
 
-from deltamem.bank.chroma import BUILDING, EMBEDDINGS, POSITION, client_settings, fingerprint, read_vectors
-from deltamem.bank.chroma_files import DATABASE_FILE
+from deltamem.embedding import Vectors
+from deltamem.errors import DeltaMemError
 
+logger = logging.getLogger(__name__)
+
+_T = TypeVar("_T")
+
+POSITION = "position"
+"""Key in a collection's metadata: the journal position that it stands for."""
+BUILDING = -1
+"""Position of a collection that is not complete yet."""
+_BATCH = 1_000
+"""Rows of one request; Chroma takes some thousands at most."""
+DATABASE_FILE = "chroma.sqlite3"
+CLEAN_SHUTDOWN_FILE = "clean_shutdown.json"
+_HNSW_HEADER = "header.bin"
+_HNSW_IDS = "index_metadata.pickle"
+"""Written with the first vectors of a collection's HNSW files; without it Chroma does not use what they contain."""
+_CHECK_SECONDS = 120.0
+_CHECK_BYTES_PER_SECOND = 2e6
+"""Reading 100,000 vectors back takes seconds; garbage can also make the native code loop for ever."""
 _SAMPLE = 200
 _LEAST_FOUND = 0.97
 """Share of sampled vectors that a search must find by themselves; an undamaged graph finds all or nearly all."""
+_UNIT = 1e-3
+"""How far the length of a stored vector may be from 1; garbage is further."""
+
+
+def client_settings() -> Settings:
+    """Settings of every client: no telemetry, and a file ``.env`` in the working directory is not for us."""
+    return Settings(anonymized_telemetry=False, _env_file=None)  # type: ignore[call-arg]
+
+
+def batches(items: Sequence[_T], size: int = _BATCH) -> Iterator[list[_T]]:
+    """Cut a sequence into lists of at most `size`."""
+    return (list(items[start : start + size]) for start in range(0, len(items), size))
+
+
+def read_vectors(collection: chromadb.Collection, memory_ids: Sequence[str] | None = None) -> tuple[list[str], Vectors]:
+    """Read vectors back, byte for byte as they were written.
+
+    Args:
+        collection: The collection.
+        memory_ids: Which; by default all. Ids that it does not hold are left out.
+
+    Returns:
+        Ids and vectors, shape ``(ids, dim)``, in no particular order.
+    """
+    wanted = collection.get(include=[])["ids"] if memory_ids is None else memory_ids
+    ids: list[str] = []
+    parts: list[Vectors] = []
+    for batch in batches(wanted):
+        found = collection.get(ids=batch, include=["embeddings"])
+        if found["ids"]:
+            ids += found["ids"]
+            parts.append(np.asarray(found["embeddings"], dtype=np.float32))
+    return ids, np.concatenate(parts) if parts else np.zeros((0, 0), dtype=np.float32)
+
+
+def _inventory(folder: Path) -> dict[str, list[int]]:
+    files = (path for path in sorted(folder.rglob("*")) if path.is_file() and path.name != CLEAN_SHUTDOWN_FILE)
+    return {path.relative_to(folder).as_posix(): [path.stat().st_size, path.stat().st_mtime_ns] for path in files}
+
+
+def mark_clean_shutdown(folder: Path) -> None:
+    """Tidy up and note the size and modification time of every file; to be called when the database is closed.
+
+    If that fails, the folder is examined when it is next opened.
+    """
+    try:
+        _tidy(folder)
+        (folder / CLEAN_SHUTDOWN_FILE).write_text(json.dumps(_inventory(folder)), encoding="utf-8")
+    except (OSError, sqlite3.Error) as error:
+        logger.warning("%s: the index could not be marked as cleanly shut down: %s", folder, error)
+
+
+def was_shut_down_cleanly(folder: Path) -> bool:
+    """Whether the folder is as the last orderly closing left it."""
+    try:
+        return bool(json.loads((folder / CLEAN_SHUTDOWN_FILE).read_text(encoding="utf-8")) == _inventory(folder))
+    except (OSError, ValueError):
+        return False
+
+
+def clear_clean_shutdown(folder: Path) -> None:
+    """Remove the mark before anything is written."""
+    (folder / CLEAN_SHUTDOWN_FILE).unlink(missing_ok=True)
+
+
+def wipe(folder: Path) -> None:
+    """Throw everything away."""
+    shutil.rmtree(folder)
+    folder.mkdir(parents=True)
+
+
+def damaged_collections(folder: Path) -> list[str] | None:
+    """Examine a closed database in child processes.
+
+    Args:
+        folder: The database's folder.
+
+    Returns:
+        The names of the collections that must not be used; None if that holds for the whole database.
+    """
+    damaged: list[str] = []
+    limit = _CHECK_SECONDS + sum(size for size, _ in _inventory(folder).values()) / _CHECK_BYTES_PER_SECOND
+    while True:
+        finished, begun = _check(folder, damaged, limit)
+        damaged += [name for name, good in begun.items() if not good]
+        if finished:
+            return damaged
+        if all(begun.values()):
+            return None  # nothing to blame but the database itself
+        logger.warning("%s: reading the collection %s ended the process that examined it", folder, damaged[-1])
+
+
+def _check(folder: Path, skip: list[str], limit: float) -> tuple[bool, dict[str, bool]]:
+    """Run the examination once; returns whether it came to its end, and the verdict on each collection it began."""
+    command = [sys.executable, "-m", "deltamem.bank.chroma_check", str(folder.resolve()), *skip]
+    # The child must find the same packages, however this process found them.
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=limit, env=environment)
+        output, code = done.stdout, done.returncode
+        if code:
+            logger.warning("%s: the examination ended with %d: %s", folder, code, done.stderr.strip()[-200:])
+    except subprocess.TimeoutExpired as error:
+        output = error.stdout.decode() if isinstance(error.stdout, bytes) else error.stdout or ""
+        code = -1
+    begun: dict[str, bool] = {}
+    for line in output.splitlines():
+        verdict, _, name = line.partition(" ")
+        begun[name] = verdict == "good"
+    return code == 0, begun
+
+
+def erase_remains(folder: Path) -> None:
+    """Make what was deleted unrecoverable from the files of a closed database.
+
+    Chroma leaves deleted rows in free pages of its SQLite file, and the HNSW folder of a deleted collection on disk.
+
+    Raises:
+        DeltaMemError: If somebody else has the database open.
+    """
+    try:
+        with closing(sqlite3.connect(folder / DATABASE_FILE)) as database:
+            database.execute("VACUUM")
+    except sqlite3.Error as error:
+        raise DeltaMemError(f"{folder / DATABASE_FILE}: could not erase what was deleted ({error})") from error
+    _tidy(folder)
+
+
+def _tidy(folder: Path) -> None:
+    """Remove what a closed database does not use.
+
+    These are the HNSW folders of deleted collections, and the contents of HNSW files that only reserve space: Chroma
+    writes those from memory it has not initialised, so bytes of anything that this process held, forgotten memories
+    among them, can stand in them. The vectors of such a collection are in the SQLite file.
+    """
+    with closing(sqlite3.connect(folder / DATABASE_FILE)) as database:
+        known = {str(segment) for (segment,) in database.execute("SELECT id FROM segments")}
+    for path in folder.iterdir():
+        if path.is_dir() and path.name not in known:
+            shutil.rmtree(path)
+        elif path.is_dir() and not (path / _HNSW_IDS).exists():
+            for reserved in path.glob("*.bin"):
+                if reserved.name != _HNSW_HEADER:
+                    size = reserved.stat().st_size
+                    os.truncate(reserved, 0)
+                    os.truncate(reserved, size)
 
 
 def main(folder: Path, skip: Collection[str]) -> int:
@@ -43,8 +215,7 @@ def _is_good(collection: chromadb.Collection) -> bool:
         return False  # its building was interrupted
     try:
         ids, vectors = read_vectors(collection)
-        written = fingerprint(zip(ids, vectors, strict=True))
-        if written not in str(metadata.get(EMBEDDINGS)).split():
+        if len(ids) != collection.count() or not np.all(np.abs(np.linalg.norm(vectors, axis=1) - 1.0) < _UNIT):
             return False
         sample = np.linspace(0, len(ids) - 1, min(len(ids), _SAMPLE)).astype(int)
         if not len(sample):

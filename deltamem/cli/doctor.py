@@ -172,7 +172,7 @@ def _index(options: Options, journal: Journal) -> Iterator[Check]:
 
 
 def _index_files(options: Options, journal: Journal) -> Iterator[Check]:
-    from deltamem.bank import chroma_files
+    from deltamem.bank import chroma_check
     from deltamem.bank.chroma import ChromaIndex
     from deltamem.bank.store import INDEX_FOLDER
 
@@ -182,7 +182,7 @@ def _index_files(options: Options, journal: Journal) -> Iterator[Check]:
             yield Check("index", Status.WARN, "none yet; it is built when the bank is opened")
             return
         # Opening throws damaged parts away; what only looks must not.
-        if not chroma_files.was_shut_down_cleanly(folder) and (damaged := chroma_files.damaged_collections(folder)) != []:
+        if not chroma_check.was_shut_down_cleanly(folder) and (damaged := chroma_check.damaged_collections(folder)) != []:
             what = "as a whole" if damaged is None else f"in {len(damaged)} collections"
             yield Check("index", Status.WARN, f"damaged {what}; it is rebuilt when the bank is opened")
             return

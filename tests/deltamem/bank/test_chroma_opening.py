@@ -14,7 +14,7 @@ import pytest
 from bank_cases import HashEmbedder, check_ranking, lettered, move, state_of, vectors_of
 
 from deltamem.bank.chroma import ChromaBank, ChromaIndex, IndexStatus, client_settings, collection_name
-from deltamem.bank.chroma_files import CLEAN_SHUTDOWN_FILE
+from deltamem.bank.chroma_check import CLEAN_SHUTDOWN_FILE
 from deltamem.errors import DeltaMemError, EmbedderUnavailableError
 from deltamem.memory import MemoryState
 
