@@ -22,7 +22,7 @@ from deltamem.embedding import OFFLINE_MODEL, LazyEmbedder
 from deltamem.episode import EpisodeConfig
 from deltamem.errors import DeltaMemError
 from deltamem.ingest import Outcome, SessionReader, Transition
-from deltamem.journal.journal import History, HistoryStep, Origin, Point, SessionKnownError, StaleJournalError
+from deltamem.journal.journal import HistoryStep, Origin, Point, SessionKnownError, StaleJournalError
 from deltamem.journal.records import Entry, Erasure, digest_of
 from deltamem.journal.transfer import Counts, export_owner, import_owner
 from deltamem.memory import Diff, MemoryState
@@ -78,7 +78,6 @@ class MemoryManager:
         self._store = store
         self._policy = policy
         self._owned = store.bank(owner)
-        self._past = History(self._owned.journal)
         self._reader = SessionReader(
             store,
             self._owned,
@@ -166,19 +165,19 @@ class MemoryManager:
 
     def state(self, point: Point = None) -> MemoryState:
         """The memory state now, or at an earlier position, session or time."""
-        return self._owned.bank.state if point is None else self._past.state(point)
+        return self._owned.bank.state if point is None else self._owned.journal.state(point)
 
     def history(self, memory_id: str) -> tuple[HistoryStep, ...]:
-        """Everything that happened to a memory, oldest first; see `deltamem.journal.journal.History.history`."""
-        return self._past.history(memory_id)
+        """Everything that happened to a memory, oldest first; see `deltamem.journal.journal.OwnerJournal.history`."""
+        return self._owned.journal.history(memory_id)
 
     def blame(self, memory_id: str) -> tuple[Origin, ...]:
-        """The sessions and turns that a memory comes from; see `deltamem.journal.journal.History.blame`."""
-        return self._past.blame(memory_id)
+        """The sessions and turns that a memory comes from; see `deltamem.journal.journal.OwnerJournal.blame`."""
+        return self._owned.journal.blame(memory_id)
 
     def diff(self, before: Point, after: Point = None) -> Diff:
         """What changed between two points, memory by memory."""
-        return self._past.diff(before, after)
+        return self._owned.journal.diff(before, after)
 
     async def rollback(self, to: Point) -> Entry:
         """Restore the state of an earlier point. It is a new journal entry, so it can itself be rolled back.
@@ -186,7 +185,7 @@ class MemoryManager:
         Sessions after that point count as not ingested and may be given again.
         """
         async with self._owned.turn():
-            return await asyncio.to_thread(self._owned.rollback, self._past.resolve(to))
+            return await asyncio.to_thread(self._owned.rollback, self._owned.journal.resolve(to))
 
     async def forget(self, memory_id: str) -> Entry:
         """Erase a memory for good, with its history and the turns it came from; that it happened is recorded.

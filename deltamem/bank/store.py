@@ -173,7 +173,7 @@ class UserStore:
     def _forgotten(self, memory_id: str) -> Entry | None:
         """The entry that forgot a memory, if it is forgotten already."""
         past = self.journal.history(memory_id)
-        if not past or not all(change.erased for _, change in past):
+        if not all(change.erased for _, change in past):
             return None
         return next((entry for entry, _ in reversed(past) if entry.kind is EntryKind.FORGET), None)
 

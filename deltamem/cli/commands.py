@@ -15,15 +15,14 @@ import typer
 from deltamem.cli.options import Options, confirm, parse_point, past, require_entries, store, tell_if_empty
 from deltamem.cli.output import Line, Output, clock, utf8
 from deltamem.errors import DeltaMemError
-from deltamem.ingest import Transition
-from deltamem.journal.journal import History, HistoryStep, Origin
 from deltamem.journal.records import Change, ChangeEvent, EntryKind
 from deltamem.memory import Memory
 
 if TYPE_CHECKING:
     from deltamem.bank.base import Hit
     from deltamem.bank.store import MemoryStore, UserStore
-    from deltamem.journal.journal import OwnerJournal
+    from deltamem.ingest import Transition
+    from deltamem.journal.journal import HistoryStep, Origin, OwnerJournal
     from deltamem.journal.records import Entry
 
 
@@ -104,7 +103,7 @@ def show(
     """Show the memories, as they are now or as they were at a point."""
     with past(options) as journal:
         tell_if_empty(options, journal)
-        state = History(journal).state(None if at is None else parse_point(at, journal))
+        state = journal.state(None if at is None else parse_point(at, journal))
     if options.as_json:
         Output().json({"owner": journal.name, "memories": memory_records(state.memories)})
         return
@@ -115,7 +114,7 @@ def show(
 def history(options: Options, memory_id: MemoryId) -> None:
     """Show everything that happened to a memory, what was rolled back included."""
     with past(options) as journal:
-        steps = History(journal).history(utf8(memory_id, "the id"))
+        steps = journal.history(utf8(memory_id, "the id"))
     if options.as_json:
         Output().json({"owner": journal.name, "id": memory_id, "steps": [step_record(step) for step in steps]})
         return
@@ -154,10 +153,9 @@ def diff(
     """Show what changed between two points, memory by memory."""
     with past(options) as journal:
         tell_if_empty(options, journal)
-        past_states = History(journal)
         points = [None if point is None else parse_point(point, journal) for point in (before, after)]
-        positions = [past_states.resolve(point) for point in points]
-        found = past_states.diff(*positions)
+        positions = [journal.resolve(point) for point in points]
+        found = journal.diff(*positions)
     if options.as_json:
         Output().json(
             {
@@ -180,9 +178,8 @@ def diff(
 def blame(options: Options, memory_id: MemoryId) -> None:
     """Show the sessions and turns that a memory comes from."""
     with past(options) as journal:
-        past_states = History(journal)
-        origins = past_states.blame(utf8(memory_id, "the id"))
-        memory = past_states.state()[memory_id]
+        origins = journal.blame(utf8(memory_id, "the id"))
+        memory = journal.state()[memory_id]
     if options.as_json:
         records = [origin_record(origin) for origin in origins]
         Output().json({"owner": journal.name, **memory_record(memory), "origins": records})
@@ -285,7 +282,7 @@ def rollback(
     """Restore the memory as it was at a point; later sessions count as not added and may be added again."""
     with past(options) as journal:
         require_entries(options, journal)
-        position = History(journal).resolve(parse_point(to, journal))
+        position = journal.resolve(parse_point(to, journal))
         undone = [entry for entry in journal.entries(position) if entry.kind is EntryKind.SESSION and not entry.undone]
     confirm(f"Take back {len(undone)} sessions of {journal.name!r}, to @{position}?", yes=yes)
     with _bank(options) as (_, owned):
@@ -360,7 +357,7 @@ def forget(
                 f"Erase everything about {owner!r} ({len(journal.state())} memories, {journal.head} entries) for good?"
             )
         else:
-            steps = History(journal).history(utf8(memory_id, "the id"))
+            steps = journal.history(utf8(memory_id, "the id"))
             question = f"Erase {memory_id} and its {len(steps)} changes for good?"
     confirm(question, yes=yes)
     if memory_id is not None:

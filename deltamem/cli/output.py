@@ -11,13 +11,15 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
 from types import TracebackType
-from typing import Any, NoReturn, Self, TextIO
+from typing import TYPE_CHECKING, Any, NoReturn, Self, TextIO
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
 from deltamem.errors import DeltaMemError
+
+if TYPE_CHECKING:
+    from rich.progress import TaskID
 
 PIPE_CLOSED = 141
 """Exit code when the reader of our output has gone: what a shell reports of a program that SIGPIPE ended."""
@@ -124,6 +126,9 @@ class Display:
 
     def __init__(self) -> None:
         """Look whether standard error is a terminal."""
+        # Only commands that may take long load it.
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
         columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
         self._progress = Progress(
             *columns, console=Console(stderr=True), transient=True, redirect_stdout=False, redirect_stderr=False

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import NamedTuple, Self
 
 from deltamem.errors import DeltaMemError
 from deltamem.journal import sqlite as rows
@@ -36,14 +36,8 @@ Point = int | str | datetime | None
 """A point in an owner's journal: a position, a session id, a session time, or None for now."""
 
 
-@dataclass(frozen=True, slots=True)
-class HistoryStep:
-    """One change of one memory and the entry that made it.
-
-    Attributes:
-        entry: The journal entry.
-        change: What it did to the memory.
-    """
+class HistoryStep(NamedTuple):
+    """One change of one memory and the entry that made it."""
 
     entry: Entry
     change: Change
@@ -51,12 +45,9 @@ class HistoryStep:
 
 @dataclass(frozen=True, slots=True)
 class SourceTurn:
-    """A turn of a session that a memory text comes from.
+    """A turn of a session that a memory text comes from, numbered from 1.
 
-    Attributes:
-        number: Its number in the session, from 1.
-        role: Who spoke; None if the dialogue is not stored.
-        content: What was said; None if the dialogue is not stored or the turn was erased.
+    Role and content are None if the dialogue is not stored; the content also if the turn was erased.
     """
 
     number: int
@@ -66,17 +57,7 @@ class SourceTurn:
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """One step by which a memory got its present text.
-
-    Attributes:
-        event: ADD or UPDATE.
-        text: The text that the step wrote.
-        position: Journal position of the session.
-        session_id: The session.
-        session_time: The session's time.
-        model: The model that decided.
-        turns: The turns that the text comes from.
-    """
+    """One step, ADD or UPDATE, by which a memory got its present text, and the turns that the text comes from."""
 
     event: ChangeEvent
     text: str
@@ -87,95 +68,20 @@ class Origin:
     turns: tuple[SourceTurn, ...]
 
 
-class History:
-    """Answers questions about the past of one owner's memory; writes nothing."""
+class SessionKnownError(DeltaMemError):
+    """The session was applied before, so it must not be applied again."""
 
-    def __init__(self, journal: OwnerJournal) -> None:
-        """Read from an owner's journal."""
-        self._journal = journal
 
-    def resolve(self, point: Point) -> int:
-        """The journal position that a point means.
-
-        A session id means the position of that session; a time means the last session at or before it; None means the
-        head; position 0 is the empty beginning.
-
-        Raises:
-            DeltaMemError: If the session is not in the journal or the position does not exist.
-        """
-        head = self._journal.head
-        if point is None:
-            return head
-        if isinstance(point, datetime):
-            return self._journal.position_at(point)
-        if isinstance(point, str):
-            position = self._journal.session_position(point)
-            if position is None:
-                raise DeltaMemError(f"session {point!r} is not in the journal, or was rolled back")
-            return position
-        if not 0 <= point <= head:
-            raise DeltaMemError(f"position {point} does not exist; the journal goes from 0 to {head}")
-        return point
-
-    def state(self, point: Point = None) -> MemoryState:
-        """The memory state at a point. Forgotten memories are in none."""
-        return self._journal.state(self.resolve(point))
-
-    def diff(self, before: Point, after: Point = None) -> Diff:
-        """What changed between two points, memory by memory."""
-        return diff(self.state(before), self.state(after))
-
-    def history(self, memory_id: str) -> tuple[HistoryStep, ...]:
-        """Everything that happened to a memory, oldest first, what was rolled back included.
-
-        Raises:
-            DeltaMemError: If there never was such a memory.
-        """
-        steps = tuple(HistoryStep(entry, change) for entry, change in self._journal.history(memory_id))
-        if not steps:
-            raise DeltaMemError(f"there is no memory {memory_id!r} and never was")
-        return steps
-
-    def blame(self, memory_id: str) -> tuple[Origin, ...]:
-        """The sessions and turns that a present memory comes from, oldest first.
-
-        Raises:
-            DeltaMemError: If there is no such memory now.
-        """
-        if memory_id not in self.state():
-            raise DeltaMemError(f"there is no memory {memory_id!r} now; see its history")
-        return tuple(
-            self._origin(step)
-            for step in self.history(memory_id)
-            if step.entry.kind is EntryKind.SESSION
-            and not step.entry.undone
-            and step.change.event in (ChangeEvent.ADD, ChangeEvent.UPDATE)
-        )
-
-    def _origin(self, step: HistoryStep) -> Origin:
-        entry, change = step.entry, step.change
-        if change.after is None or entry.session_id is None or entry.session_time is None:
-            raise ValueError(f"journal entry {entry.position} writes without a session")
-        dialogue = self._journal.dialogue(entry.position)
-        turns = []
-        for number in change.turns:
-            turn = dialogue[number - 1] if dialogue is not None and number <= len(dialogue) else None
-            turns.append(SourceTurn(number, turn.role if turn else None, (turn.content or None) if turn else None))
-        return Origin(
-            change.event, change.after.text, entry.position, entry.session_id, entry.session_time, entry.model, tuple(turns)
-        )
+class StaleJournalError(DeltaMemError):
+    """Somebody else wrote to the journal since the state at hand was read."""
 
 
 _PAGE = 500
 """Entries read at once, so that no reader holds up a writer for long."""
 
 
-class OwnerView:
-    """The questions to one owner's journal.
-
-    Attributes:
-        name: The owner.
-    """
+class OwnerJournal:
+    """The journal of one owner. Any number of threads may use it."""
 
     def __init__(self, database: Database, name: str) -> None:
         if not name:
@@ -196,17 +102,41 @@ class OwnerView:
         """The last position; 0 if there is no entry."""
         return int(self._one("TRUE", (), "max(position)") or 0)
 
-    def state(self, position: int | None = None) -> MemoryState:
-        """The memories after a position (default: the last), ordered by the number of the id.
+    def resolve(self, point: Point) -> int:
+        """The journal position that a point means.
+
+        A session id means the position of that session; a time means the last session at or before it; None means the
+        head; position 0 is the empty beginning.
 
         Raises:
-            DeltaMemError: If the journal has no such position.
+            DeltaMemError: If the session is not in the journal or the position does not exist.
+        """
+        if isinstance(point, datetime):
+            return self.position_at(point)
+        if isinstance(point, str):
+            position = self.session_position(point)
+            if position is None:
+                raise DeltaMemError(f"session {point!r} is not in the journal, or was rolled back")
+            return position
+        head = self.head
+        if point is None:
+            return head
+        if not 0 <= point <= head:
+            raise DeltaMemError(f"position {point} does not exist; the journal goes from 0 to {head}")
+        return point
+
+    def state(self, point: Point = None) -> MemoryState:
+        """The memories at a point, ordered by the number of the id. Forgotten memories are in no state.
+
+        Raises:
+            DeltaMemError: If the journal has no such point, see `resolve`.
         """
         with self._database.read() as connection:
-            head = self.head
-            if position is not None and not 0 <= position <= head:
-                raise DeltaMemError(f"position {position} does not exist: the journal holds 0 to {head}")
-            return rows.state(connection, self._owner_id(connection), head if position is None else position)
+            return rows.state(connection, self._owner_id(connection), self.resolve(point))
+
+    def diff(self, before: Point, after: Point = None) -> Diff:
+        """What changed between two points, memory by memory."""
+        return diff(self.state(before), self.state(after))
 
     def entries(self, after: int = 0, until: int | None = None) -> Iterator[Entry]:
         """The entries of positions `after` + 1 to `until` (default: the last at the time of the call), oldest first.
@@ -292,18 +222,35 @@ class OwnerView:
             assert last is not None  # `found` itself qualifies
             return int(last)
 
-    def history(self, memory_id: str) -> list[tuple[Entry, Change]]:
-        """All changes of one memory, oldest first, those of undone entries too (see `Entry.undone`).
+    def history(self, memory_id: str) -> tuple[HistoryStep, ...]:
+        """Everything that happened to a memory, oldest first, what was rolled back included (see `Entry.undone`).
 
         The entries carry the changes of this memory only. An id that an undone session had given away may have been given
         away again; then both memories are listed.
+
+        Raises:
+            DeltaMemError: If there never was such a memory.
         """
-        number = memory_number(memory_id)
-        if number is None:
-            return []
-        with self._database.read() as connection:
-            found = rows.entries_of(connection, self._owner_id(connection), number)
-        return [(entry, change) for entry in found for change in entry.changes]
+        if steps := self._steps(memory_id):
+            return steps
+        raise DeltaMemError(f"there is no memory {memory_id!r} and never was")
+
+    def blame(self, memory_id: str) -> tuple[Origin, ...]:
+        """The sessions and turns that a present memory comes from, oldest first.
+
+        Raises:
+            DeltaMemError: If there is no such memory now.
+        """
+        with self._database.read():
+            if memory_id not in self.state():
+                raise DeltaMemError(f"there is no memory {memory_id!r} now; see its history")
+            return tuple(
+                self._origin(entry, change)
+                for entry, change in self._steps(memory_id)
+                if entry.kind is EntryKind.SESSION
+                and not entry.undone
+                and change.event in (ChangeEvent.ADD, ChangeEvent.UPDATE)
+            )
 
     def changed_since(self, position: int) -> frozenset[str]:
         """Ids of the memories that entries after a position added, updated or removed."""
@@ -348,29 +295,6 @@ class OwnerView:
             except (ValueError, TypeError) as error:
                 return [f"an entry cannot be read: {error}"]
 
-    def _owner_id(self, connection: sqlite3.Connection) -> int | None:
-        found = connection.execute("SELECT id FROM owners WHERE name = ?", (self.name,)).fetchone()
-        return None if found is None else int(found[0])
-
-    def _one(self, condition: str, values: tuple[object, ...], column: str) -> int | str | None:
-        """One value of the owner's only entry that meets a condition; None if none does."""
-        with self._database.read() as connection:
-            query = f"SELECT {column} FROM entries WHERE owner_id = ? AND {condition}"
-            found = connection.execute(query, (self._owner_id(connection), *values)).fetchone()
-        return None if found is None else found[0]
-
-
-class SessionKnownError(DeltaMemError):
-    """The session was applied before, so it must not be applied again."""
-
-
-class StaleJournalError(DeltaMemError):
-    """Somebody else wrote to the journal since the state at hand was read."""
-
-
-class OwnerJournal(OwnerView):
-    """The journal of one owner. Any number of threads may use it."""
-
     def append(
         self,
         kind: EntryKind,
@@ -381,20 +305,18 @@ class OwnerJournal(OwnerView):
         model: str | None = None,
         prompt_hash: str | None = None,
         violations: Mapping[str, int] | None = None,
-        restored: int | None = None,
         expected_head: int | None = None,
     ) -> Entry:
         """Write one entry in one transaction; when this returns, it is on the disk.
 
         Args:
-            kind: SESSION, IMPORT or ROLLBACK; `rollback` and `forget` do their own writing.
+            kind: SESSION or IMPORT; `rollback` and `forget` do their own writing.
             changes: What happened, in order; may be empty. Each must follow from the state that the ones before it left.
             session: The session, for SESSION entries only.
             keep_dialogue: Store the session's turns; its digest is stored in any case.
             model: The model that decided.
             prompt_hash: sha256 over the prompts in use.
             violations: What was refused or corrected, counted by name.
-            restored: The position whose state the changes restore, for ROLLBACK entries only.
             expected_head: The head that the changes were made for; None accepts any.
 
         Raises:
@@ -405,8 +327,8 @@ class OwnerJournal(OwnerView):
         """
         if (session is not None) != (kind is EntryKind.SESSION) or (session is not None and not session.id):
             raise ValueError("an entry of a session, and no other, needs a session with an id")
-        if (restored is not None) != (kind is EntryKind.ROLLBACK) or kind is EntryKind.FORGET:
-            raise ValueError("a rollback, and no other entry, restores a position; forgetting has its own method")
+        if kind in (EntryKind.ROLLBACK, EntryKind.FORGET):
+            raise ValueError("rolling back and forgetting have their own methods")
         for change in changes:
             if problem := shape_problem(change):
                 raise ValueError(problem)
@@ -418,8 +340,6 @@ class OwnerJournal(OwnerView):
                 raise StaleJournalError(f"the journal is at position {head}, not {expected_head}: somebody else wrote to it")
             if session is not None and (known := self.session_position(session.id)) is not None:
                 raise SessionKnownError(f"session {session.id!r} is already applied (entry {known})")
-            if restored is not None and changes_between(self.state(), self.state(restored)) != list(changes):
-                raise ValueError(f"the changes do not lead back to the state after entry {restored}")
             memories = rows.current(connection, self._owner_id(connection), {change.memory_id for change in changes})
             for change in changes:
                 if problem := step(memories, change):
@@ -434,7 +354,6 @@ class OwnerJournal(OwnerView):
                 model=model,
                 prompt_hash=prompt_hash,
                 violations=dict(violations or {}),
-                restored=restored,
                 session_digest=None if session is None else digest_of(session),
             )
             self._append(connection, entry)
@@ -469,7 +388,7 @@ class OwnerJournal(OwnerView):
         """
         with self._database.write() as connection:
             owner_id = self._owner_id(connection)
-            history = self.history(memory_id)
+            history = self._steps(memory_id)
             sides = [memory for _, change in history if not change.erased for memory in (change.before, change.after)]
             known = [memory for memory in sides if memory is not None]
             if owner_id is None or not known:
@@ -497,6 +416,39 @@ class OwnerJournal(OwnerView):
                     f"the journal of {self.name!r} already has {self.head} entries; import needs an empty one"
                 )
             yield Restorer(connection, self._create(connection))
+
+    def _owner_id(self, connection: sqlite3.Connection) -> int | None:
+        found = connection.execute("SELECT id FROM owners WHERE name = ?", (self.name,)).fetchone()
+        return None if found is None else int(found[0])
+
+    def _one(self, condition: str, values: tuple[object, ...], column: str) -> int | str | None:
+        """One value of the owner's only entry that meets a condition; None if none does."""
+        with self._database.read() as connection:
+            query = f"SELECT {column} FROM entries WHERE owner_id = ? AND {condition}"
+            found = connection.execute(query, (self._owner_id(connection), *values)).fetchone()
+        return None if found is None else found[0]
+
+    def _steps(self, memory_id: str) -> tuple[HistoryStep, ...]:
+        number = memory_number(memory_id)
+        if number is None:
+            return ()
+        with self._database.read() as connection:
+            found = rows.entries_of(connection, self._owner_id(connection), number)
+        return tuple(HistoryStep(entry, change) for entry in found for change in entry.changes)
+
+    def _origin(self, entry: Entry, change: Change) -> Origin:
+        if change.after is None or entry.session_id is None or entry.session_time is None:
+            raise ValueError(f"journal entry {entry.position} writes without a session")
+        dialogue = self.dialogue(entry.position) or ()
+        turns = tuple(
+            SourceTurn(number, dialogue[number - 1].role, dialogue[number - 1].content or None)
+            if number <= len(dialogue)
+            else SourceTurn(number, None, None)
+            for number in change.turns
+        )
+        return Origin(
+            change.event, change.after.text, entry.position, entry.session_id, entry.session_time, entry.model, turns
+        )
 
     def _create(self, connection: sqlite3.Connection) -> int:
         """The owner's row, made on the first entry."""

@@ -188,8 +188,6 @@ def step(memories: dict[str, Memory], change: Change) -> str | None:
     Returns:
         Why it does not follow from them; None if it does. Erased changes are part of no state and do nothing.
     """
-    if problem := shape_problem(change):
-        return problem
     if change.erased:
         return None
     known = memories.get(change.memory_id)
@@ -229,7 +227,7 @@ def problems_of(entries: Iterable[Entry], restored: Mapping[int, int], state_at:
         if entry.kind is EntryKind.SESSION and entry.session_id is not None:
             applied.setdefault(entry.session_id, []).append(position)
         for change in entry.changes:
-            if problem := step(memories, change):
+            if problem := shape_problem(change) or step(memories, change):
                 problems.append(f"entry {position}: {problem}")
         if entry.restored is not None and not _alike(memories, kept.get(entry.restored, {})):
             problems.append(f"entry {position}: the rollback did not restore the state after entry {entry.restored}")

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from datetime import datetime
 from typing import Annotated, Literal, NamedTuple, TextIO, TypeVar
 
-from pydantic import Field, PlainSerializer, PlainValidator, ValidationError
+from pydantic import ConfigDict, Field, PlainSerializer, PlainValidator, ValidationError
 
 from deltamem.config import StrictModel, first_error
 from deltamem.errors import DeltaMemError
@@ -39,7 +39,11 @@ class Counts(NamedTuple):
     dialogues: int
 
 
-class _Header(StrictModel):
+class _Line(StrictModel):
+    model_config = ConfigDict(from_attributes=True)
+
+
+class _Header(_Line):
     format: Literal["deltamem-bank"]
     version: Literal[1]
     owner: str
@@ -48,16 +52,12 @@ class _Header(StrictModel):
     dialogues: _Number
 
 
-class _Side(StrictModel):
+class _Side(_Line):
     text: str
     time: _Time
 
-    @classmethod
-    def of(cls, memory: Memory | None) -> _Side | None:
-        return None if memory is None else cls(text=memory.text, time=memory.time)
 
-
-class _Change(StrictModel):
+class _Change(_Line):
     event: ChangeEvent
     memory_id: str
     before: _Side | None
@@ -72,7 +72,7 @@ class _Change(StrictModel):
         return Change(self.event, self.memory_id, sides[0], sides[1], tuple(self.turns), self.erased)
 
 
-class _Entry(StrictModel):
+class _Entry(_Line):
     position: _Positive
     kind: EntryKind
     recorded_at: _Time
@@ -90,40 +90,24 @@ class _Entry(StrictModel):
         plain = {name: getattr(self, name) for name in type(self).model_fields if name != "changes"}
         return Entry(**plain, changes=tuple(change.record() for change in self.changes))
 
-    @classmethod
-    def of(cls, entry: Entry) -> _Entry:
-        plain = {name: getattr(entry, name) for name in cls.model_fields if name not in ("changes", "violations")}
-        changes = [
-            _Change(
-                event=change.event,
-                memory_id=change.memory_id,
-                before=_Side.of(change.before),
-                after=_Side.of(change.after),
-                turns=list(change.turns),
-                erased=change.erased,
-            )
-            for change in entry.changes
-        ]
-        return cls(**plain, violations=dict(entry.violations), changes=changes)
 
-
-class _Turn(StrictModel):
+class _Turn(_Line):
     role: Role
     content: str
 
 
-class _Dialogue(StrictModel):
+class _Dialogue(_Line):
     position: _Positive
     turns: list[_Turn]
 
 
-class _Memory(StrictModel):
+class _Memory(_Line):
     id: str
     text: str
     time: _Time
 
 
-_L = TypeVar("_L", bound=StrictModel)
+_L = TypeVar("_L", bound=_Line)
 
 
 class _Lines:
@@ -180,14 +164,14 @@ def export_owner(journal: OwnerJournal, stream: TextIO) -> Counts:
     return counts
 
 
-def _lines(journal: OwnerJournal, counts: Counts, memories: tuple[Memory, ...]) -> Iterator[StrictModel]:
+def _lines(journal: OwnerJournal, counts: Counts, memories: tuple[Memory, ...]) -> Iterator[_Line]:
     yield _Header(format="deltamem-bank", version=1, owner=journal.name, **counts._asdict())
     for entry in journal.entries():
-        yield _Entry.of(entry)
+        yield _Entry.model_validate(entry)
     for position, turns in journal.dialogues():
-        yield _Dialogue(position=position, turns=[_Turn(role=turn.role, content=turn.content) for turn in turns])
+        yield _Dialogue(position=position, turns=[_Turn.model_validate(turn) for turn in turns])
     for memory in memories:
-        yield _Memory(id=memory.id, text=memory.text, time=memory.time)
+        yield _Memory.model_validate(memory)
 
 
 def import_owner(journal: OwnerJournal, stream: TextIO, *, rename: bool = False) -> Counts:

@@ -20,7 +20,6 @@ from system_cases import ANA, MissingEmbedder, benchmark_config, dialogue, talk
 from deltamem.bank.store import MemoryStore
 from deltamem.episode import Message
 from deltamem.errors import DeltaMemError, EmbedderUnavailableError
-from deltamem.journal.journal import History
 from deltamem.manager import ManagerSettings
 from deltamem.policy import Completion
 from eval.config import BenchmarkConfig
@@ -160,7 +159,7 @@ async def test_passages_have_time_text_similarity_and_the_turns_that_blame_names
     assert passages == [first, *rest]
     turns = {session.id: session.turns for session in dialogue()}
     with MemoryStore.open(tmp_path / ANA.id, WordEmbedder()) as store:
-        history = History(store.bank("Ana").journal)
+        history = store.bank("Ana").journal
         for memory_id, known in history.state().items():
             blamed = [
                 turns[origin.session_id][turn.number - 1].id for origin in history.blame(memory_id) for turn in origin.turns

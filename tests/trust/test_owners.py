@@ -23,7 +23,6 @@ from deltamem.bank.store import MemoryStore
 from deltamem.episode import Message
 from deltamem.errors import DeltaMemError
 from deltamem.journal import journal
-from deltamem.journal.journal import History
 from deltamem.manager import ManagerSettings, MemoryManager, SyncMemoryManager
 from deltamem.policy import Completion
 from deltamem.sessions import Session, Turn
@@ -183,7 +182,6 @@ def _methods(kind: type) -> Iterator[tuple[str, Callable[..., object]]]:
     [
         (MemoryManager, "owner"),
         (SyncMemoryManager, "make"),
-        (History, "journal"),
         (store.UserStore, "bank"),
         (journal.OwnerJournal, "name"),
         (base.SnapshotBank, "owner"),
@@ -206,7 +204,7 @@ def test_what_is_bound_to_an_owner_takes_no_other(kind: type, binding: str) -> N
 def test_nothing_searches_without_an_owner() -> None:
     """Whatever has a `search` or a `state` in these modules is one of the kinds above, all of them bound to an owner."""
     bound = {"MemoryManager", "SyncMemoryManager", "MemoryBank", "ReadableBank", "SnapshotBank", "OverlayBank", "UserStore"}
-    bound |= {"ChromaBank", "ChromaCollection", "History", "OwnerJournal", "OwnerView", "Restorer"}
+    bound |= {"ChromaBank", "ChromaCollection", "OwnerJournal", "Restorer"}
     modules = [managers, base, chroma, store, journal]
     questions = {"search", "search_many", "state", "history", "blame", "vectors", "entries", "dialogue", "dialogues"}
     found = {
