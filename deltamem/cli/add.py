@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from deltamem.cli.commands import SIGNS, STYLES, transition_record
+from deltamem.cli.commands import change_line, transition_record
 from deltamem.cli.options import Options, store
 from deltamem.cli.output import Line, Output, clock
 from deltamem.errors import DeltaMemError, LLMError
@@ -28,25 +28,21 @@ if TYPE_CHECKING:
 _MAX_TOKENS = 2048
 """Tokens of one assistant text."""
 _FEW_RETRIES = 2
-"""Before the first session nobody should wait long to hear that a URL is wrong."""
+"""A wrong URL should be reported soon, before the first session."""
 
 
 class Endpoint(NamedTuple):
-    """A model behind an endpoint.
-
-    Attributes:
-        policy: Asks the model.
-        window: Its context window in tokens; None if nobody says.
-        served: Names of the models that the endpoint serves; None if it does not tell.
-    """
+    """A model behind an endpoint."""
 
     policy: EndpointPolicy
     window: int | None
+    """In tokens; None if it is not known."""
     served: list[str] | None
+    """Names of the models that the endpoint lists; None if it lists none."""
 
 
 async def connect(options: Options, *, thinking: bool = True) -> Endpoint:
-    """Ask the endpoint for its models, choose the one that the options name, and make sure that it answers.
+    """Choose the model that the options name, and fail early if it does not answer.
 
     Args:
         options: Name the endpoint and how it is asked.
@@ -95,30 +91,20 @@ async def connect(options: Options, *, thinking: bool = True) -> Endpoint:
     return Endpoint(policy, window, None if listed is None else [model.id for model in listed])
 
 
+def _zeros(*names: str) -> Counter[str]:
+    return Counter(dict.fromkeys(names, 0))
+
+
 @dataclass(slots=True)
 class Summary:
-    """What all sessions came to.
-
-    Attributes:
-        sessions: How many were given.
-        outcomes: Sessions by what became of them.
-        operations: Recorded operations by kind.
-        violations: Departures from the protocol and corrections, by name.
-        usage: Calls, tokens and searches.
-        seconds: Wall time of the sessions.
-        interrupted: Whether not all of them were read.
-    """
+    """Totals over the sessions of one command."""
 
     sessions: int
-    outcomes: Counter[str] = field(
-        default_factory=lambda: Counter(dict.fromkeys(("applied", "known", "unreadable", "failed"), 0))
-    )
-    operations: Counter[str] = field(default_factory=lambda: Counter(dict.fromkeys(("ADD", "UPDATE", "NONE"), 0)))
+    outcomes: Counter[str] = field(default_factory=lambda: _zeros("applied", "known", "unreadable", "failed"))
+    operations: Counter[str] = field(default_factory=lambda: _zeros("ADD", "UPDATE", "NONE"))
     violations: Counter[str] = field(default_factory=Counter)
     usage: Counter[str] = field(
-        default_factory=lambda: Counter(
-            dict.fromkeys(("calls", "cached", "prompt_tokens", "completion_tokens", "searches"), 0)
-        )
+        default_factory=lambda: _zeros("calls", "cached", "prompt_tokens", "completion_tokens", "searches")
     )
     seconds: float = 0.0
     interrupted: bool = False
@@ -146,14 +132,14 @@ class Summary:
     def lines(self) -> list[Line]:
         """The summary for people."""
         usage = self.usage
-        told = [
+        totals = [
             f"sessions    {self.sessions}: {_counts(self.outcomes)}",
             f"operations  {_counts(self.operations)}",
             f"violations  {_counts(self.violations) or 'none'}",
             f"model       {usage['calls']} calls, {usage['prompt_tokens']} tokens read, "
             f"{usage['completion_tokens']} written, {usage['searches']} searches, {self.seconds:.1f} s",
         ]
-        return [((line, ""),) for line in told + ["interrupted; what is listed above is stored"] * self.interrupted]
+        return [((line, ""),) for line in totals + ["interrupted; what is listed above is stored"] * self.interrupted]
 
 
 def add(
@@ -222,21 +208,14 @@ async def _ingest(manager: MemoryManager, sessions: Sequence[Session], display: 
                 record = transition_record(transition)
                 lines = _lines(session, transition)
             with display.hidden():
-                _tell(output, record, lines, as_json=as_json)
+                output.result(record, lines, as_json=as_json)
     except asyncio.CancelledError:
         summary.interrupted = True
         raise
     finally:
         with display.hidden():
-            _tell(output, {"summary": summary.record()}, summary.lines(), as_json=as_json)
+            output.result({"summary": summary.record()}, summary.lines(), as_json=as_json)
     return summary
-
-
-def _tell(output: Output, record: Mapping[str, Any], lines: Iterable[Line], *, as_json: bool) -> None:
-    if as_json:
-        output.json(record)
-    else:
-        output.lines(lines)
 
 
 def _heading(session: Session, outcome: str, style: str, cost: str = "") -> Line:
@@ -249,9 +228,7 @@ def _lines(session: Session, transition: Transition) -> list[Line]:
     style = "red" if str(transition.outcome) == "unreadable" else "green"
     lines = [_heading(session, str(transition.outcome), style, cost)]
     for change in transition.changes:
-        told = change.after or change.before
-        text = told.text if told else ""
-        lines.append(((f"  {SIGNS[change.event]} {change.memory_id}  {text}", STYLES[change.event]),))
+        lines.append(change_line(change))
     notes = [*transition.notes, *([f"violations: {_counts(transition.violations)}"] if transition.violations else [])]
     return lines + [((f"  ! {text}", "yellow"),) for text in notes]
 

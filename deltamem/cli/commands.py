@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
 
-from deltamem.cli.options import Options, confirm, parse_point, past, require_entries, store, tell_if_empty
+from deltamem.cli.options import Options, confirm, note_if_empty, parse_point, past, require_entries, store
 from deltamem.cli.output import Line, Output, clock, utf8
 from deltamem.errors import DeltaMemError
 from deltamem.journal.records import Change, ChangeEvent, EntryKind
@@ -102,23 +102,30 @@ def show(
 ) -> None:
     """Show the memories, as they are now or as they were at a point."""
     with past(options) as journal:
-        tell_if_empty(options, journal)
+        note_if_empty(options, journal)
         state = journal.state(None if at is None else parse_point(at, journal))
-    if options.as_json:
-        Output().json({"owner": journal.name, "memories": memory_records(state.memories)})
-        return
     width = max(map(len, state), default=0)
-    Output().lines(memory_line(memory, width) for memory in state.memories)
+    record = {"owner": journal.name, "memories": memory_records(state.memories)}
+    Output().result(record, (memory_line(memory, width) for memory in state.memories), as_json=options.as_json)
 
 
 def history(options: Options, memory_id: MemoryId) -> None:
     """Show everything that happened to a memory, what was rolled back included."""
     with past(options) as journal:
         steps = journal.history(utf8(memory_id, "the id"))
-    if options.as_json:
-        Output().json({"owner": journal.name, "id": memory_id, "steps": [step_record(step) for step in steps]})
-        return
-    Output().lines(_step_line(step) for step in steps)
+    record = {"owner": journal.name, "id": memory_id, "steps": [step_record(step) for step in steps]}
+    Output().result(record, map(_step_line, steps), as_json=options.as_json)
+
+
+def _text(change: Change) -> str:
+    """The text after a change; of a removed memory its last."""
+    memory = change.after or change.before
+    return "(erased)" if change.erased or memory is None else memory.text
+
+
+def change_line(change: Change) -> Line:
+    """A change on one indented line."""
+    return ((f"  {SIGNS[change.event]} {change.memory_id}  {_text(change)}", STYLES[change.event]),)
 
 
 def _step_line(step: HistoryStep) -> Line:
@@ -128,9 +135,6 @@ def _step_line(step: HistoryStep) -> Line:
         why = f"{entry.session_id} ({clock(entry.session_time)})"
     elif entry.restored is not None:
         why = f"rollback to @{entry.restored}"
-    # A removed memory is told by what it said last.
-    told = change.after or change.before
-    text = "(erased)" if change.erased or told is None else told.text
     undone = "  (rolled back)" if entry.undone else ""
     sign = f"{SIGNS[change.event]} {change.memory_id}"
     return (
@@ -138,7 +142,7 @@ def _step_line(step: HistoryStep) -> Line:
         ("  ", ""),
         (why, "blue"),
         ("  ", ""),
-        (f"{sign}  {text}", STYLES[change.event]),
+        (f"{sign}  {_text(change)}", STYLES[change.event]),
         (undone, ""),
     )
 
@@ -152,27 +156,23 @@ def diff(
 ) -> None:
     """Show what changed between two points, memory by memory."""
     with past(options) as journal:
-        tell_if_empty(options, journal)
+        note_if_empty(options, journal)
         points = [None if point is None else parse_point(point, journal) for point in (before, after)]
         positions = [journal.resolve(point) for point in points]
         found = journal.diff(*positions)
-    if options.as_json:
-        Output().json(
-            {
-                "owner": journal.name,
-                "before": positions[0],
-                "after": positions[1],
-                "added": memory_records(found.added),
-                "removed": memory_records(found.removed),
-                "changed": [{"before": memory_record(old), "after": memory_record(new)} for old, new in found.changed],
-            }
-        )
-        return
+    record = {
+        "owner": journal.name,
+        "before": positions[0],
+        "after": positions[1],
+        "added": memory_records(found.added),
+        "removed": memory_records(found.removed),
+        "changed": [{"before": memory_record(old), "after": memory_record(new)} for old, new in found.changed],
+    }
     lines: list[Line] = [((f"- {memory.id}  {memory.text}", "red"),) for memory in found.removed]
     for old, new in found.changed:
         lines += [((f"~ {old.id}  {old.text}", "yellow"),), ((f"  {'->'.rjust(len(old.id))}  {new.text}", "yellow"),)]
     lines += [((f"+ {memory.id}  {memory.text}", "green"),) for memory in found.added]
-    Output().lines(lines)
+    Output().result(record, lines, as_json=options.as_json)
 
 
 def blame(options: Options, memory_id: MemoryId) -> None:
@@ -180,11 +180,9 @@ def blame(options: Options, memory_id: MemoryId) -> None:
     with past(options) as journal:
         origins = journal.blame(utf8(memory_id, "the id"))
         memory = journal.state()[memory_id]
-    if options.as_json:
-        records = [origin_record(origin) for origin in origins]
-        Output().json({"owner": journal.name, **memory_record(memory), "origins": records})
-        return
-    Output().lines([memory_line(memory), *(line for origin in origins for line in _origin_lines(origin))])
+    record = {"owner": journal.name, **memory_record(memory), "origins": [origin_record(origin) for origin in origins]}
+    lines = [memory_line(memory), *(line for origin in origins for line in _origin_lines(origin))]
+    Output().result(record, lines, as_json=options.as_json)
 
 
 def _origin_lines(origin: Origin) -> list[Line]:
@@ -217,17 +215,16 @@ def export(
     from deltamem.runs import atomic_writer
 
     with past(options) as journal:
-        tell_if_empty(options, journal)
+        note_if_empty(options, journal)
         if str(file) == "-":
             with Output().stream() as stream:
                 export_owner(journal, stream)
             return
         with atomic_writer(file) as stream:
             counts = export_owner(journal, stream)
-    if options.as_json:
-        Output().json({"owner": journal.name, "file": str(file), **counts._asdict()})
-        return
-    Output().lines([((f"{counts.memories} memories and {counts.entries} journal entries written to {file}", ""),)])
+    record = {"owner": journal.name, "file": str(file), **counts._asdict()}
+    sentence = f"{counts.memories} memories and {counts.entries} journal entries written to {file}"
+    Output().result(record, [((sentence, ""),)], as_json=options.as_json)
 
 
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for a confirmation.")]
@@ -252,28 +249,25 @@ def search(
     """Find the memories most similar to a query."""
     texts = [utf8(query, "the query") for query in queries]
     with past(options) as journal:
-        empty = tell_if_empty(options, journal)
+        empty = note_if_empty(options, journal)
     found: list[list[Hit]] = [[] for _ in texts]
     if not empty:
         with _bank(options) as (opened, owned):
             found = owned.bank.search(opened.queries(texts), k)
-    if options.as_json:
-        records = [
-            {
-                "query": text,
-                "memories": [memory_record(hit.memory) | {"similarity": round(float(hit.similarity), 6)} for hit in hits],
-            }
-            for text, hits in zip(texts, found, strict=True)
-        ]
-        Output().json({"owner": options.required_owner, "results": records})
-        return
+    records = [
+        {
+            "query": text,
+            "memories": [memory_record(hit.memory) | {"similarity": round(float(hit.similarity), 6)} for hit in hits],
+        }
+        for text, hits in zip(texts, found, strict=True)
+    ]
     lines: list[Line] = []
     for text, hits in zip(texts, found, strict=True):
         if len(texts) > 1:
             lines.append(((text, "bold"),))
         width = max((len(hit.memory.id) for hit in hits), default=0)
         lines += [((f"{hit.similarity:.3f}  ", ""), *memory_line(hit.memory, width)) for hit in hits]
-    Output().lines(lines)
+    Output().result({"owner": options.required_owner, "results": records}, lines, as_json=options.as_json)
 
 
 def rollback(
@@ -287,28 +281,20 @@ def rollback(
     confirm(f"Take back {len(undone)} sessions of {journal.name!r}, to @{position}?", yes=yes)
     with _bank(options) as (_, owned):
         entry = owned.rollback(position)
-    _tell(options, entry, f"rolled back to @{position}; this is @{entry.position}")
+    _report(options, entry, f"rolled back to @{position}; this is @{entry.position}")
 
 
-def _tell(options: Options, entry: Entry, sentence: str) -> None:
+def _report(options: Options, entry: Entry, sentence: str) -> None:
     """Report a journal entry and what it changed."""
     changes = [change for change in entry.changes if change.event is not ChangeEvent.NONE]
-    if options.as_json:
-        record = {
-            "owner": options.required_owner,
-            "position": entry.position,
-            "kind": str(entry.kind),
-            "restored": entry.restored,
-            "changes": [change_record(change) for change in changes],
-        }
-        Output().json(record)
-        return
-    lines: list[Line] = [((sentence, ""),)]
-    for change in changes:
-        told = change.after or change.before
-        text = "(erased)" if change.erased or told is None else told.text
-        lines.append(((f"  {SIGNS[change.event]} {change.memory_id}  {text}", STYLES[change.event]),))
-    Output().lines(lines)
+    record = {
+        "owner": options.required_owner,
+        "position": entry.position,
+        "kind": str(entry.kind),
+        "restored": entry.restored,
+        "changes": [change_record(change) for change in changes],
+    }
+    Output().result(record, [((sentence, ""),), *map(change_line, changes)], as_json=options.as_json)
 
 
 def import_(
@@ -316,7 +302,7 @@ def import_(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="An export; - is standard input.", show_default=False)],
     rename: Annotated[bool, typer.Option("--rename", help="Accept the export of an owner with another name.")] = False,
 ) -> None:
-    """Read an export into the empty memory of an owner; vectors are computed anew."""
+    """Read an export into the empty memory of an owner; vectors are computed again."""
     from deltamem.journal.transfer import import_owner
 
     with ExitStack() as stack:
@@ -332,10 +318,9 @@ def import_(
         except DeltaMemError as error:
             raise DeltaMemError(f"{'standard input' if str(file) == '-' else file}: {error}") from error
         owned.reload()
-    if options.as_json:
-        Output().json({"owner": options.required_owner, **counts._asdict()})
-        return
-    Output().lines([((f"{counts.memories} memories and {counts.entries} journal entries read from {file}", ""),)])
+    sentence = f"{counts.memories} memories and {counts.entries} journal entries read from {file}"
+    record = {"owner": options.required_owner, **counts._asdict()}
+    Output().result(record, [((sentence, ""),)], as_json=options.as_json)
 
 
 def forget(
@@ -363,17 +348,13 @@ def forget(
     if memory_id is not None:
         with _bank(options) as (_, owned):
             entry = owned.forget(memory_id)
-        _tell(options, entry, f"{memory_id} is erased; exports and backups made before are out of reach")
+        _report(options, entry, f"{memory_id} is erased; exports and backups made before are out of reach")
         return
     with store(options) as opened:
         erasure = opened.erase_owner(owner)
-    if options.as_json:
-        Output().json(
-            {"owner": owner, "entries": erasure.entries, "memories": erasure.memories, "dialogues": erasure.dialogues}
-        )
-        return
+    record = {"owner": owner, "entries": erasure.entries, "memories": erasure.memories, "dialogues": erasure.dialogues}
     counts = f"{erasure.memories} memories, {erasure.entries} journal entries and {erasure.dialogues} dialogues"
-    Output().lines([((f"{counts} of {owner!r} are erased", ""),)])
+    Output().result(record, [((f"{counts} of {owner!r} are erased", ""),)], as_json=options.as_json)
 
 
 def audit(options: Options) -> None:
@@ -388,31 +369,28 @@ def audit(options: Options) -> None:
         found = audit_state(
             state, owned.bank.vectors(list(state)), sources, person_name=options.person or options.required_owner
         )
-    if options.as_json:
-        findings = [
-            {
-                "kind": str(finding.kind),
-                "ids": list(finding.memory_ids),
-                "similarity": finding.similarity,
-                "detail": finding.detail,
-            }
-            for finding in found.findings
-        ]
-        Output().json(
-            {
-                "owner": owned.owner,
-                "memories": found.memories,
-                "without_source": found.without_source,
-                "findings": findings,
-            }
-        )
-        return
+    findings = [
+        {
+            "kind": str(finding.kind),
+            "ids": list(finding.memory_ids),
+            "similarity": finding.similarity,
+            "detail": finding.detail,
+        }
+        for finding in found.findings
+    ]
+    record = {
+        "owner": owned.owner,
+        "memories": found.memories,
+        "without_source": found.without_source,
+        "findings": findings,
+    }
     lines: list[Line] = [
         ((f"{finding.kind}  ", "yellow"), (f"{' '.join(finding.memory_ids)}  ", "cyan"), (finding.detail, ""))
         for finding in found.findings
     ]
     counts = f"{len(found.findings)} findings in {found.memories} memories"
-    Output().lines([*lines, ((f"{counts}, {found.without_source} of them without a stored session", ""),)])
+    lines.append(((f"{counts}, {found.without_source} of them without a stored session", ""),))
+    Output().result(record, lines, as_json=options.as_json)
 
 
 def _source(journal: OwnerJournal, memory_id: str) -> str | None:

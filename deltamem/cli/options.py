@@ -10,7 +10,7 @@ from dataclasses import dataclass, fields
 from datetime import datetime
 from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_type_hints
 
 import typer
 
@@ -25,117 +25,71 @@ if TYPE_CHECKING:
 ToolRole = Literal["tool", "user"]
 
 
+def _option(name: str, help_text: str, metavar: str | None = None, panel: str | None = None, **limits: float) -> Any:
+    """An option that is also a variable ``DELTAMEM_NAME``."""
+    variable = "DELTAMEM_" + name.removeprefix("--").replace("-", "_").upper()
+    return typer.Option(name, envvar=variable, metavar=metavar, help=help_text, rich_help_panel=panel, **limits)
+
+
+_INDEX = "Index"
+_MODEL = "Model (add, doctor)"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """What the options and the ``DELTAMEM_*`` variables say; each field documents itself in ``--help``."""
+    """The options that every command takes, also as ``DELTAMEM_*`` variables; ``--help`` describes each."""
 
-    bank: Annotated[
-        Path, typer.Option("--bank", envvar="DELTAMEM_BANK", metavar="DIR", help="Folder of the memory bank.")
-    ] = Path("deltamem-bank")
-    owner: Annotated[
-        str | None,
-        typer.Option("--owner", envvar="DELTAMEM_OWNER", metavar="NAME", help="Whose memory. Required, except by doctor."),
-    ] = None
+    bank: Annotated[Path, _option("--bank", "Folder of the memory bank.", "DIR")] = Path("deltamem-bank")
+    owner: Annotated[str | None, _option("--owner", "Whose memory. Required, except by doctor.", "NAME")] = None
     as_json: Annotated[bool, typer.Option("--json", help="Write JSON to standard output, and nothing else.")] = False
-    embedder: Annotated[
-        str,
-        typer.Option(
-            "--embedder",
-            envvar="DELTAMEM_EMBEDDER",
-            metavar="NAME",
-            help="Embedding model: a name, a folder or a hub name.",
-            rich_help_panel="Index",
-        ),
-    ] = "all-MiniLM-L6-v2"
+    embedder: Annotated[str, _option("--embedder", "Embedding model: a name, a folder or a hub name.", "NAME", _INDEX)] = (
+        "all-MiniLM-L6-v2"
+    )
     index_url: Annotated[
         str | None,
-        typer.Option(
-            "--index-url",
-            envvar="DELTAMEM_INDEX_URL",
-            metavar="URL",
-            help="Chroma server that holds the index, instead of the bank's folder.",
-            rich_help_panel="Index",
-        ),
+        _option("--index-url", "Chroma server that holds the index, instead of the bank's folder.", "URL", _INDEX),
     ] = None
     base_url: Annotated[
-        str | None,
-        typer.Option(
-            "--base-url",
-            envvar="DELTAMEM_BASE_URL",
-            metavar="URL",
-            help="OpenAI-compatible endpoint, up to and including /v1.",
-            rich_help_panel="Model (add, doctor)",
-        ),
+        str | None, _option("--base-url", "OpenAI-compatible endpoint, up to and including /v1.", "URL", _MODEL)
     ] = None
     model: Annotated[
-        str | None,
-        typer.Option(
-            "--model",
-            envvar="DELTAMEM_MODEL",
-            metavar="NAME",
-            help="Model at the endpoint; may be left out if it serves only one.",
-            rich_help_panel="Model (add, doctor)",
-        ),
+        str | None, _option("--model", "Model at the endpoint; may be left out if it serves only one.", "NAME", _MODEL)
     ] = None
     api_key_env: Annotated[
         str,
-        typer.Option(
-            "--api-key-env",
-            envvar="DELTAMEM_API_KEY_ENV",
-            metavar="VARIABLE",
-            help="Environment variable that holds the endpoint's key, if it needs one.",
-            rich_help_panel="Model (add, doctor)",
-        ),
+        _option("--api-key-env", "Environment variable that holds the endpoint's key, if it needs one.", "VARIABLE", _MODEL),
     ] = "OPENAI_API_KEY"
     window: Annotated[
         int | None,
-        typer.Option(
+        _option(
             "--window",
-            envvar="DELTAMEM_WINDOW",
-            metavar="TOKENS",
+            "Context window of the model; by default as the endpoint says. Longer sessions are split.",
+            "TOKENS",
+            _MODEL,
             min=1,
-            help="Context window of the model; by default as the endpoint says. Longer sessions are split.",
-            rich_help_panel="Model (add, doctor)",
         ),
     ] = None
-    temperature: Annotated[
-        float,
-        typer.Option(
-            "--temperature",
-            envvar="DELTAMEM_TEMPERATURE",
-            min=0.0,
-            help="Sampling temperature.",
-            rich_help_panel="Model (add, doctor)",
-        ),
-    ] = 0.0
+    temperature: Annotated[float, _option("--temperature", "Sampling temperature.", None, _MODEL, min=0.0)] = 0.0
     tool_role: Annotated[
         ToolRole,
-        typer.Option(
+        _option(
             "--tool-role",
-            envvar="DELTAMEM_TOOL_ROLE",
-            help="Role of the messages with search results; services that refuse 'tool' take 'user'.",
-            rich_help_panel="Model (add, doctor)",
+            "Role of the messages with search results; services that refuse 'tool' take 'user'.",
+            None,
+            _MODEL,
         ),
     ] = "tool"
     checkpoint: Annotated[
         Path | None,
-        typer.Option(
+        _option(
             "--checkpoint",
-            envvar="DELTAMEM_CHECKPOINT",
-            metavar="DIR",
-            help="Folder of the trained model that the endpoint serves: asks it with the prompts that it was trained with.",
-            rich_help_panel="Model (add, doctor)",
+            "Folder of the trained model that the endpoint serves: asks it with the prompts that it was trained with.",
+            "DIR",
+            _MODEL,
         ),
     ] = None
     person: Annotated[
-        str | None,
-        typer.Option(
-            "--person",
-            envvar="DELTAMEM_PERSON",
-            metavar="NAME",
-            help="How memories name the person; by default as --owner does.",
-            rich_help_panel="Model (add, doctor)",
-        ),
+        str | None, _option("--person", "How memories name the person; by default as --owner does.", "NAME", _MODEL)
     ] = None
 
     @property
@@ -200,8 +154,8 @@ def past(options: Options) -> Iterator[OwnerJournal]:
         yield journal.owner(owner)
 
 
-def tell_if_empty(options: Options, journal: OwnerJournal) -> bool:
-    """Say so on standard error if nothing is known of the owner, whose name may be mistyped; returns whether it is so."""
+def note_if_empty(options: Options, journal: OwnerJournal) -> bool:
+    """Note on standard error if nothing is known of the owner, whose name may be mistyped; returns whether it is so."""
     if journal.head:
         return False
     note(f"note: {options.bank} holds nothing of {journal.name!r}")
@@ -225,7 +179,7 @@ def store(options: Options, *, create: bool = False, progress: Progress | None =
     Args:
         options: Name the bank and the embedder.
         create: Make the bank if there is none.
-        progress: Told how far the rebuilding of an index is.
+        progress: Called while an index is rebuilt.
 
     Raises:
         DeltaMemError: If there is no bank, another process holds it, or it cannot be read.

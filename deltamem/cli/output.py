@@ -67,6 +67,13 @@ class Output:
         self._console = _Console(highlight=False, markup=False, emoji=False, soft_wrap=True)
         self._plain = not self._console.is_terminal or self._console.no_color
 
+    def result(self, record: Mapping[str, Any], lines: Iterable[Line], *, as_json: bool) -> None:
+        """Write a result in the form that was asked for."""
+        if as_json:
+            self.json(record)
+        else:
+            self.lines(lines)
+
     def lines(self, lines: Iterable[Line]) -> None:
         """Write lines; what hides or steers in their texts is made visible."""
         if self._plain:
@@ -100,7 +107,7 @@ class Output:
 
 
 def note(message: str) -> None:
-    """Tell something on standard error."""
+    """Write one line to standard error."""
     print(visible(" ".join(message.split())), file=sys.stderr, flush=True)
 
 
@@ -135,7 +142,7 @@ class Display:
         )
         self._live = self._progress.console.is_terminal
         self._tasks: dict[str, TaskID] = {}
-        self._told: dict[str, int] = {}
+        self._shares: dict[str, int] = {}
 
     def sessions(self, done: int, total: int) -> None:
         """Show how many sessions are done; without a terminal their own lines say so."""
@@ -149,8 +156,8 @@ class Display:
             self._bar(visible(what), done, total)
             return
         share = done * _SHARES // max(total, 1)
-        if self._told.get(owner) != share:
-            self._told[owner] = share
+        if self._shares.get(owner) != share:
+            self._shares[owner] = share
             note(f"{what}: {done} of {total} memories")
 
     @contextmanager
