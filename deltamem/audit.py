@@ -1,7 +1,7 @@
 """The audit of a memory state: duplicates, contradictions, and memories that their sessions do not support.
 
 All findings are suspicions for a person to look at; nothing is changed. The checks are lexical on top of embedding
-similarity, so they cost no model call and say the same each time.
+similarity, so they cost no model call and give the same findings each time.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from deltamem.text import (
 _BLOCK = 256
 """Rows of the similarity matrix at a time: 256 x 10,000 float32 are 10 MB."""
 
-# Words by which a session says when something was; any date can be meant by them.
+# Words by which a session refers to a time; any date can be meant by them.
 _CALENDAR = MONTHS | WEEKDAYS
 _DATE_WORDS = _CALENDAR | frozenset(
     """today tonight yesterday tomorrow now ago next last since until day days week weeks weekend month months year
@@ -58,34 +58,24 @@ class FindingKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One suspicion.
-
-    Attributes:
-        kind: What is suspected.
-        memory_ids: The memories concerned, in the order of the state.
-        similarity: Cosine of the two texts, for near duplicates and contradictions.
-        detail: One sentence that says what was found.
-    """
+    """One suspicion, with the memories concerned in the order of the state, and a sentence for the reader."""
 
     kind: FindingKind
     memory_ids: tuple[str, ...]
     similarity: float | None
+    """Cosine of the two texts, for near duplicates and contradictions."""
     detail: str
 
 
 @dataclass(frozen=True, slots=True)
 class Audit:
-    """What an audit found.
-
-    Attributes:
-        findings: By kind, then in the order of the state.
-        memories: How many memories were looked at.
-        without_source: How many of them have no source session to check against (not kept, or erased).
-    """
+    """The findings of an audit, by kind, then in the order of the state."""
 
     findings: tuple[Finding, ...]
     memories: int
+    """How many were checked."""
     without_source: int
+    """How many of them have no source session to check against (not kept, or erased)."""
 
 
 class _Facts(NamedTuple):
@@ -97,8 +87,8 @@ class _Facts(NamedTuple):
     negations: frozenset[str]
 
 
-class _Heard(NamedTuple):
-    """What a source says: its words and their stems, and whether it speaks of time."""
+class _Source(NamedTuple):
+    """The words of a source with their stems, and whether it mentions a time."""
 
     words: frozenset[str]
     dated: bool
@@ -149,12 +139,12 @@ def audit(
     same = _exact_duplicates(state.memories)
     pairs = list(_pairs(state.memories, facts, vectors, near, related, overlap)) if len(state) > 1 else []
     checked = [memory for memory in state.memories if sources.get(memory.id) is not None]
-    heard = {source: _hear(source) for source in set(sources.values()) if source is not None}
+    read = {source: _read_source(source) for source in set(sources.values()) if source is not None}
     spread = Counter(word for memory in state.memories for word in content_stems(memory.text))
     unsupported = [
         Finding(FindingKind.UNSUPPORTED, (memory.id,), None, f"its session does not say: {', '.join(missing)}")
         for memory in checked
-        if (missing := _missing(memory, heard[sources[memory.id] or ""], spread, name))
+        if (missing := _missing(memory, read[sources[memory.id] or ""], spread, name))
     ]
     order = list(FindingKind)
     findings = sorted([*same, *pairs, *unsupported], key=lambda finding: order.index(finding.kind))
@@ -233,30 +223,30 @@ def _unmatched(items: Iterable[Item], others: Sequence[Item]) -> list[Item]:
     ]
 
 
-def _missing(memory: Memory, heard: _Heard, spread: Mapping[str, int], name: frozenset[str]) -> list[str]:
+def _missing(memory: Memory, source: _Source, spread: Mapping[str, int], name: frozenset[str]) -> list[str]:
     """The numbers, names and rare words of a memory that its source does not contain, as the memory has them."""
     items = salient_items(memory.text)
     missing = []
     for item in items:
         if item.kind is Kind.DATE:
-            if not heard.dated and not _is_session_date(item.text, memory.time):
+            if not source.dated and not _is_session_date(item.text, memory.time):
                 missing.append(item.text)
         else:
-            missing += [word for word in item.text.split() if not _occurs(word, heard.words) and stem(word) not in name]
+            missing += [word for word in item.text.split() if not _occurs(word, source.words) and stem(word) not in name]
     marked = {word for item in items for word in item.text.split()} | _DATE_WORDS
     rest = [word for word in _after_verb(memory.text, name) if not word[0].isdigit() and word not in marked]
-    absent = [word for word in rest if not _occurs(word, heard.words) and stem(word) not in name]
+    absent = [word for word in rest if not _occurs(word, source.words) and stem(word) not in name]
     rare = [word for word in absent if spread[stem(word)] <= _RARE]
     # The facts of a memory are names, numbers and rare words; with one of them confirmed, a rephrased word is no suspicion.
     # The pairs of a script without spaces straddle words, so some are always absent.
-    telling = [word for word in rare if not is_pair(word)]
-    return missing + (rare if len(absent) == len(rest) or len(telling) > 1 else [])
+    distinct = [word for word in rare if not is_pair(word)]
+    return missing + (rare if len(absent) == len(rest) or len(distinct) > 1 else [])
 
 
-def _hear(source: str) -> _Heard:
+def _read_source(source: str) -> _Source:
     raw = frozenset(word.casefold() for word in words(source))
     dated = bool(raw & _DATE_WORDS) or any(item.kind is Kind.DATE for item in salient_items(source))
-    return _Heard(raw | {stem(word) for word in raw}, dated)
+    return _Source(raw | {stem(word) for word in raw}, dated)
 
 
 def _is_session_date(text: str, time: datetime) -> bool:
@@ -273,8 +263,8 @@ def _after_verb(text: str, name: frozenset[str]) -> list[str]:
     return [word for word in found[skipped:] if word not in STOP_WORDS]
 
 
-def _occurs(word: str, heard: frozenset[str]) -> bool:
+def _occurs(word: str, source: frozenset[str]) -> bool:
     key = stem(word)
-    if key in heard or word in heard:
+    if key in source or word in source:
         return True
-    return len(key) >= _FAMILY and not key[0].isdigit() and any(other.startswith(key[:_FAMILY]) for other in heard)
+    return len(key) >= _FAMILY and not key[0].isdigit() and any(other.startswith(key[:_FAMILY]) for other in source)

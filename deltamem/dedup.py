@@ -1,7 +1,7 @@
 """Against the feedback loop of memory systems: what was recalled into a dialogue must not be stored again as new.
 
-Two defences. `mark_recalled` shows the model which passages of a session are its own memories. `settle` corrects the
-operations that it gives all the same.
+Two defences. `mark_recalled` shows the model which passages of a session are its own memories. `drop_known`
+corrects the operations that repeat them nevertheless.
 """
 
 # ruff: noqa: RUF001 - typographic quotes and dashes are what is looked for here
@@ -35,7 +35,6 @@ _QUOTED = re.compile(r'"([^"\n]*)"|“([^”\n]*)”|«([^»\n]*)»')
 _CLOSING = " \t\r\n\"'”’»}],;"
 _OPENING = " \t*-•·–—>\"'“‘«"
 _MARKED = re.compile(re.escape(MARK) + r".*?\](?!\w)")
-# One thing before a quoted memory: a bullet, a number of a list, an id, a time, or an opening bracket or quote.
 _DAY = r"\d{4}[/.-]\d{2}[/.-]\d{2}(?:\s*\(\w+\))?"
 _CLOCK = r"\d{1,2}:\d{2}(?::\d{2}(?:\.\d+)?)?(?:Z|[+-]\d{2}:?\d{2})?"
 _ID = r"(?:id\s*[=:]\s*)?m\d+\b"
@@ -121,16 +120,11 @@ def mark_recalled(dialogue: Sequence[Turn], known: KnownTexts) -> tuple[tuple[Tu
 
 @dataclass(frozen=True, slots=True)
 class Deduplicated:
-    """Operations after `settle`.
-
-    Attributes:
-        operations: What is left, in order.
-        origins: For each of them its index among the operations given.
-        notes: How many operations were corrected or refused, by reason.
-    """
+    """Operations after `drop_known`: those that are left, and how many were corrected or refused, by reason."""
 
     operations: tuple[Operation, ...]
     origins: tuple[int, ...]
+    """For each of them its index among the operations given."""
     notes: Counter[Adjustment]
 
 
@@ -165,7 +159,7 @@ def drop_known(
         earlier_text: Given a text, the id of a memory that had it earlier (equal once `normalised`), or None.
 
     Returns:
-        The settled operations. Each stems from one that was given, with its text; settling them again changes nothing.
+        The operations that remain, in order, each with the text of one that was given; doing it twice changes nothing.
     """
 
     @cache  # made when it is first needed, because most sessions recall nothing
@@ -197,28 +191,28 @@ def drop_known(
                 kept[index] = Operation(Event.NONE, operation.text, repeated[0])
             elif not repeated and is_recalled(operation):
                 notes[Adjustment.RECALLED_TEXT] += 1
-            elif event is Event.ADD and (hit := _told(operation.text, neighbours.get(index, ()))) and not said(text, ""):
+            elif event is Event.ADD and (hit := _covering(operation.text, neighbours.get(index, ()))) and not said(text, ""):
                 notes[Adjustment.RECALLED_TEXT] += 1
                 kept[index] = Operation(Event.NONE, operation.text, hit.memory.id)
             else:
                 written.add(text)
                 kept[index] = operation
     named = {operation.target_memory_id for operation in operations if operation.event is not Event.ADD}
-    result: list[tuple[int, Operation]] = []
+    result: dict[int, Operation] = {}
     for index, operation in enumerate(operations):
-        settled = kept.get(index, operation if operation.event is Event.NONE else None)
-        if settled is None:
+        corrected = kept.get(index, operation if operation.event is Event.NONE else None)
+        if corrected is None:
             continue
-        if settled is not operation:
-            if settled.target_memory_id in named:
+        if corrected is not operation:
+            if corrected.target_memory_id in named:
                 continue
-            named.add(settled.target_memory_id)
-        result.append((index, settled))
-    return Deduplicated(tuple(operation for _, operation in result), tuple(index for index, _ in result), notes)
+            named.add(corrected.target_memory_id)
+        result[index] = corrected
+    return Deduplicated(tuple(result.values()), tuple(result), notes)
 
 
-def _told(text: str, hits: Sequence[Hit]) -> Hit | None:
-    """The first near neighbour beyond which a text says nothing."""
+def _covering(text: str, hits: Sequence[Hit]) -> Hit | None:
+    """The first near neighbour that contains everything that a text states."""
     for hit in hits:
         theirs = hit.memory.text
         if (

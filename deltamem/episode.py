@@ -62,7 +62,7 @@ REFUSALS: Mapping[Violation, str] = {
     Violation.BAD_ARGUMENTS: f"{SEARCH_TOOL} takes a query_list with at least one text",
     Violation.BAD_OPERATION: "outputs takes a list of operations",
 }
-"""What the model is told of a turn without a readable action. Without marks: a chat server would take them for control."""
+"""The answer to a turn without a readable action. Without marks: a chat server would take them for control."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +110,7 @@ def _blocks(text: str) -> list[_Block]:
 
 
 def _outside(text: str, blocks: Sequence[_Block]) -> str:
-    """What a text says besides its blocks."""
+    """The text outside the blocks."""
     ends = [0, *(block.end for block in blocks)]
     starts = [*(block.start for block in blocks), len(text)]
     return "".join(text[end:start] for end, start in zip(ends, starts, strict=True))

@@ -36,12 +36,7 @@ _WORD_END = re.compile(r"\s+")
 
 @dataclass(frozen=True, slots=True)
 class SessionPart:
-    """One part of a session.
-
-    Attributes:
-        session: Like the whole, with some of its turns.
-        turn_numbers: For each turn of the part its number in the whole session, from 1.
-    """
+    """One part of a session: some of its turns, with their numbers in the whole session, from 1."""
 
     session: Session
     turn_numbers: tuple[int, ...]
@@ -206,18 +201,11 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What a session cost.
-
-    Attributes:
-        calls: Requests to the model.
-        cached: How many of them the response cache answered.
-        prompt_tokens: Tokens read by the model, as the server counts them (0 if it does not tell).
-        completion_tokens: Tokens written by the model.
-        searches: Calls of `search_memory`.
-    """
+    """What a session cost. Tokens are counted by the server; 0 if it reports none."""
 
     calls: int = 0
     cached: int = 0
+    """Calls that the response cache answered."""
     prompt_tokens: int = 0
     completion_tokens: int = 0
     searches: int = 0
@@ -316,25 +304,16 @@ NEIGHBOURS = 3
 
 @dataclass(slots=True)
 class Reading:
-    """What reading a session came to.
-
-    Attributes:
-        state: The state after it.
-        changes: What leads there.
-        vectors: Vectors of new and changed texts, by memory id.
-        started_from: The journal position that it was read against.
-        readable: Whether every part got an answer that could be read.
-        violations: Departures from the protocol and corrections, by name.
-        notes: What the caller should know.
-        parts: Episodes that the session was split into.
-        usage: What it cost.
-    """
+    """The result of reading a session; nothing of it is recorded yet."""
 
     state: MemoryState
     started_from: int
+    """The journal position that the session was read against."""
     changes: list[Change] = field(default_factory=list)
     vectors: dict[str, Vectors] = field(default_factory=dict)
+    """Of new and changed texts, by memory id."""
     readable: bool = True
+    """Whether every part got an answer that could be read."""
     violations: Counter[str] = field(default_factory=Counter)
     notes: list[str] = field(default_factory=list)
     parts: int = 0
@@ -389,7 +368,7 @@ class SessionReader:
                 return reading
             operations = trajectory.operations or ()
             vectors, neighbours = await asyncio.to_thread(self._place, operations, view)
-            settled = drop_known(
+            remaining = drop_known(
                 operations,
                 known=known,
                 neighbours=neighbours,
@@ -397,10 +376,10 @@ class SessionReader:
                 person_name=session.person_name,
                 earlier_text=self._owned.journal.text_owner,
             )
-            reading.violations.update({str(name): count for name, count in settled.notes.items()})
+            reading.violations.update({str(name): count for name, count in remaining.notes.items()})
             finder = SourceFinder(part.session.dialogue, session.person_name)
-            sources = [_sources(operation, view.state, part, finder) for operation in settled.operations]
-            step = take_step(view.state, settled.operations, session.time, new_ids, sources)
+            sources = [_sources(operation, view.state, part, finder) for operation in remaining.operations]
+            step = take_step(view.state, remaining.operations, session.time, new_ids, sources)
             fresh = {
                 change.memory_id: vectors[change.after.text]
                 for change in step.changes

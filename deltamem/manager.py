@@ -30,7 +30,7 @@ from deltamem.policy import Policy, ScopedPolicy
 from deltamem.sessions import Session, Turn
 
 _CONFLICTS = 20
-"""How often a session is read anew because something was recorded for the same owner meanwhile."""
+"""How often a session is read again because something was recorded for the same owner meanwhile."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,7 +215,7 @@ class MemoryManager:
         return export_owner(self._owned.journal, stream)
 
     async def import_from(self, stream: TextIO, *, rename: bool = False) -> Counts:
-        """Read what `export` wrote into this owner's empty journal; vectors are computed anew.
+        """Read what `export` wrote into this owner's empty journal; vectors are computed again.
 
         Args:
             stream: The export.

@@ -23,34 +23,26 @@ class Event(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """One atomic, third-person factual sentence ``(m, t, id)``.
-
-    Attributes:
-        id: Unique within its state, short enough to be shown to a model (``m1``, ``m2``, ...).
-        text: The sentence.
-        time: Time of the session that wrote the sentence as it stands now.
-    """
+    """One atomic, third-person factual sentence ``(m, t, id)``."""
 
     id: str
+    """Unique within its state, short enough to be shown to a model (``m1``, ``m2``, ...)."""
     text: str
     time: datetime
+    """Time of the session that wrote the sentence as it stands now."""
 
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """One decision of the memory manager about one fact.
-
-    Attributes:
-        event: ADD, UPDATE or NONE.
-        text: The memory sentence; for NONE the sentence that is already known (may be empty).
-        target_memory_id: The memory that an UPDATE rewrites or a NONE repeats; None for ADD.
-        keywords: Words that a faithful memory must contain. Only target operations carry them.
-    """
+    """One decision of the memory manager about one fact."""
 
     event: Event
     text: str
+    """The memory sentence; for NONE the sentence that is already known (may be empty)."""
     target_memory_id: str | None = None
+    """The memory that an UPDATE rewrites or a NONE repeats; None for ADD."""
     keywords: tuple[str, ...] = ()
+    """Words that a faithful memory must contain. Only target operations carry them."""
 
 
 class MemoryState(Mapping[str, Memory]):

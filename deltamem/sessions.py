@@ -39,39 +39,28 @@ class Turn:
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """A dated dialogue between one person and an assistant.
-
-    Attributes:
-        person_id: Owner of the memory that the session belongs to.
-        person_name: How memories name the person.
-        time: When the session took place; relative dates in it are resolved against this.
-        dialogue: The utterances in order.
-        id: Names the session among its owner's; a journal takes each id once. Labelled sessions have an index instead.
-    """
+    """A dated dialogue between one person and an assistant."""
 
     person_id: str
+    """Owner of the memory that the session belongs to."""
     person_name: str
+    """How memories name the person."""
     time: datetime
+    """When the session took place; relative dates in it are resolved against this."""
     dialogue: tuple[Turn, ...]
     id: str = ""
+    """Unique among the owner's sessions; a journal applies each id once. Labelled sessions have an index instead."""
 
 
 @dataclass(frozen=True, slots=True)
 class LabelledSession:
-    """A synthetic session with its target.
-
-    Attributes:
-        session: The dialogue.
-        session_index: Position among the person's sessions, from 0.
-        split: Whether the person is trained on or held out.
-        prior_state: The person's memories before the session.
-        operations: The target operations with their keywords.
-        next_state: The prior state with the operations applied.
-    """
+    """A synthetic session with the memories before it, its target operations, and the memories after them."""
 
     session: Session
     session_index: int
+    """Position among the person's sessions, from 0."""
     split: Split
+    """Of the person: trained on or held out."""
     prior_state: MemoryState
     operations: tuple[Operation, ...]
     next_state: MemoryState
@@ -82,17 +71,21 @@ class LabelledSession:
         return f"{self.session.person_id}/{self.session_index}"
 
 
-class _TurnRecord(StrictModel):
+class _Record(StrictModel):
+    model_config = ConfigDict(from_attributes=True)
+
+
+class _TurnRecord(_Record):
     role: Role
     content: str
 
 
-class _MemoryRecord(StrictModel):
+class _MemoryRecord(_Record):
     text: str
     time: datetime
 
 
-class _OperationRecord(StrictModel):
+class _OperationRecord(_Record):
     event: Event
     text: str
     target_memory_id: str | None
@@ -140,14 +133,9 @@ class SessionRecord(StrictModel):
             session_index=labelled.session_index,
             time=session.time,
             split=labelled.split,
-            dialogue=[_TurnRecord(role=turn.role, content=turn.content) for turn in session.dialogue],
+            dialogue=[_TurnRecord.model_validate(turn) for turn in session.dialogue],
             prior_state=_state_record(labelled.prior_state),
-            operations=[
-                _OperationRecord(
-                    event=op.event, text=op.text, target_memory_id=op.target_memory_id, keywords=list(op.keywords)
-                )
-                for op in labelled.operations
-            ],
+            operations=[_OperationRecord.model_validate(operation) for operation in labelled.operations],
             next_state=_state_record(labelled.next_state),
         )
 
@@ -157,7 +145,7 @@ def _state(record: dict[str, _MemoryRecord]) -> MemoryState:
 
 
 def _state_record(state: MemoryState) -> dict[str, _MemoryRecord]:
-    return {memory.id: _MemoryRecord(text=memory.text, time=memory.time) for memory in state.memories}
+    return {memory.id: _MemoryRecord.model_validate(memory) for memory in state.memories}
 
 
 def to_json_line(labelled: LabelledSession) -> str:

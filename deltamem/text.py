@@ -1,4 +1,4 @@
-"""What a text says, word by word, and which turns of a session a memory text comes from. Pure functions."""
+"""The words of a text, and which turns of a session a memory text comes from. Pure functions."""
 # ruff: noqa: RUF001, SIM905 - typographic punctuation is meant, and word lists read better as text
 
 from __future__ import annotations
@@ -177,9 +177,9 @@ def negations(text: str) -> frozenset[str]:
 def salient_items(text: str) -> tuple[Item, ...]:
     """Numbers, dates and names of a text, in order.
 
-    A name is a run of capitalised words that do not begin a sentence. A name that only begins the sentence is not told
-    from an ordinary word; memories begin with the person's name, which says nothing. Scripts without capitals have no
-    names here, and German has too many.
+    A name is a run of capitalised words that do not begin a sentence. A name that only begins the sentence cannot be
+    distinguished from an ordinary word; memories begin with the person's name, which does not count. Scripts without
+    capitals have no names here, and German has too many.
     """
     text = _composed(text)
     items: list[Item] = []

@@ -1,4 +1,4 @@
-"""What every memory bank offers, exact search over a snapshot, and changes laid over another bank."""
+"""The interface of memory banks, exact search over a snapshot, and an overlay of changes on another bank."""
 
 from __future__ import annotations
 
@@ -14,15 +14,11 @@ from deltamem.memory import Memory, MemoryState
 
 
 class Hit(NamedTuple):
-    """A memory that a search returned.
-
-    Attributes:
-        memory: The memory as it stands now.
-        similarity: Cosine similarity to the query, in [-1, 1].
-    """
+    """A memory that a search returned."""
 
     memory: Memory
     similarity: float
+    """Cosine similarity to the query, in [-1, 1]."""
 
 
 class ReadableBank(Protocol):
@@ -66,7 +62,7 @@ class ReadableBank(Protocol):
 
 @runtime_checkable
 class MemoryBank(ReadableBank, Protocol):
-    """Where one owner's memory state lives and is searched. There is no bank without an owner."""
+    """Holds and searches one owner's memory state. There is no bank without an owner."""
 
     def update(self, state: MemoryState, vectors: Mapping[str, Vectors], position: int) -> None:
         """Replace the state.
@@ -244,21 +240,16 @@ _ROUNDING = 1e-6
 
 
 class Changes(NamedTuple):
-    """What lies over the base.
-
-    Attributes:
-        state: The state as it stands.
-        position: The journal position that it stands for.
-        hidden: Ids of the base whose vectors no longer count: removed or rewritten memories.
-        vectors: The vectors of memories that are not, or not like this, in the base.
-        matrix: The same vectors, shape ``(len(vectors), dim)``.
-    """
+    """The changes of an overlay, with the state that they lead to and its journal position."""
 
     state: MemoryState
     position: int
     hidden: frozenset[str]
+    """Ids of the base whose vectors no longer count: removed or rewritten memories."""
     vectors: Mapping[str, Vectors]
+    """Of memories that the base lacks, or has with another text."""
     matrix: Vectors
+    """The same vectors, shape ``(len(vectors), dim)``."""
 
 
 class OverlayBank:

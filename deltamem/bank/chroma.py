@@ -54,7 +54,7 @@ Use = Callable[[str], AbstractContextManager[chromadb.Collection]]
 
 
 def collection_name(owner: str, namespace: str = "") -> str:
-    """The name of an owner's collection: Chroma restricts names, and a hash does not tell whose it is.
+    """The name of an owner's collection: Chroma restricts names, and a hash does not reveal the owner.
 
     Args:
         owner: Whose collection.
@@ -206,21 +206,12 @@ class ChromaCollection:
 
 Embed = Callable[[Sequence[str]], Vectors]
 Progress = Callable[[int, int], None]
-"""Told how many of how many memories are embedded."""
+"""Called with the memories embedded so far, and all that have to be."""
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where a collection has to get to.
-
-    Attributes:
-        state: The state as the journal tells it.
-        position: The journal position that it stands for.
-        changed_since: The ids of memories that the journal changed, or removed, after a position.
-        embed: Embeds memory texts.
-        embedder_name: Vectors of another embedder are not used.
-        progress: Told how far the embedding is.
-    """
+    """The state that a collection must reach; see `ChromaIndex.bank`."""
 
     state: MemoryState
     position: int
@@ -283,7 +274,7 @@ def build(committed: ChromaCollection, target: Target) -> None:
 
 
 def _embedded(target: Target, memory_ids: Sequence[str]) -> Iterator[tuple[list[str], Vectors]]:
-    """Embed memories batch by batch, telling how far it is."""
+    """Embed memories batch by batch and report progress."""
     done = 0
     for batch in batches(memory_ids, _EMBED_BATCH):
         if target.progress is not None:
@@ -296,7 +287,7 @@ def _embedded(target: Target, memory_ids: Sequence[str]) -> Iterator[tuple[list[
 
 
 class ChromaBank:
-    """One owner's memories: searched in Chroma, with the changes not yet written there laid over it.
+    """One owner's memories: searched in Chroma, under an overlay of the changes not yet written there.
 
     Writing to Chroma costs some 15 ms a call, so changes are gathered and written together; `update` does not wait for
     Chroma otherwise. If writing fails the changes stay in memory, where searches find them, and are tried again later;
@@ -384,10 +375,10 @@ class ChromaBank:
             return self._try_to_flush()
 
     def purge(self) -> None:
-        """Make removed vectors unrecoverable: the collection is written anew and the old files are erased.
+        """Make removed vectors unrecoverable: the collection is rewritten and the old files are erased.
 
         Takes as long as writing all vectors of this owner (about 0.1 s for 1,000). On a Chroma server only the collection
-        is written anew; what becomes of the files of the old one is the server's affair.
+        is rewritten; what becomes of the files of the old one is the server's affair.
 
         Raises:
             IndexUnavailableError: If Chroma fails.
@@ -438,15 +429,10 @@ def _in_memory(committed: ChromaCollection) -> ReadableBank:
 
 
 class IndexStatus(NamedTuple):
-    """What the index holds of one owner.
-
-    Attributes:
-        position: The journal position that it stands for; -1 if it is not complete.
-        embedder: The name of the embedder that made the vectors.
-        memories: How many there are.
-    """
+    """What the index holds of one owner."""
 
     position: int
+    """The journal position that it stands for; -1 if it is not complete."""
     embedder: str
     memories: int
 
@@ -506,12 +492,12 @@ class ChromaIndex:
 
         Args:
             owner: Whose memories these are.
-            state: The state as the journal tells it.
+            state: The state according to the journal.
             position: The journal position that it stands for.
             changed_since: The ids of memories that the journal changed, or removed, after a position.
             embed: Embeds memory texts; called only for what is missing in the index.
             embedder_name: Vectors of another embedder are not used.
-            progress: Told how far the embedding is.
+            progress: Called while memories are embedded.
             flush_every: Write to Chroma when so many vectors are pending.
             exact_up_to: Up to so many memories, search a copy of the vectors in memory.
 
@@ -526,12 +512,12 @@ class ChromaIndex:
         try:
             step = catch_up(committed, target) if committed.name in self.collections() else Step.LOST
         except IndexUnavailableError as error:
-            logger.warning("%s: a collection cannot be read and is built anew: %s", self._place, error)
+            logger.warning("%s: a collection cannot be read and is rebuilt: %s", self._place, error)
             step = Step.LOST
         if step is Step.LOST:
             committed = ChromaCollection(self.use, owner, self._name(owner), embedder_name)
             for memory in state.memories[:1]:
-                embed([memory.text])  # an embedder that cannot be had must not cost the index that there is
+                embed([memory.text])  # a missing embedder must not cost the existing index
             self._delete(committed.name)
             with self._guarded() as client:
                 create_collection(client, committed.name, embedder_name)
@@ -663,7 +649,7 @@ def _open_folder(index: type[ChromaIndex], folder: Path) -> ChromaIndex:
         client = connect()
         try:
             for name in names:
-                logger.warning("%s: the collection %s is damaged or incomplete and is built anew", folder, name)
+                logger.warning("%s: the collection %s is damaged or incomplete and is rebuilt", folder, name)
                 client.delete_collection(name)
         finally:
             client.close()
@@ -680,7 +666,7 @@ def _open_folder(index: type[ChromaIndex], folder: Path) -> ChromaIndex:
                 return index(connect, str(folder), folder)
         except Exception as error:  # Chroma's migrations and native code have no common exception
             logger.warning("%s: the index cannot be used: %s", folder, error)
-        logger.warning("%s: the index is damaged and is built anew", folder)
+        logger.warning("%s: the index is damaged and is rebuilt", folder)
         chroma_check.wipe(folder)
         return index(connect, str(folder), folder)
     except OSError as error:

@@ -54,7 +54,7 @@ class UserStore:
             DeltaMemError: If the owner was erased.
         """
         if self._erased:
-            raise DeltaMemError(f"the memory of {self.owner!r} was erased; open it anew to begin again")
+            raise DeltaMemError(f"the memory of {self.owner!r} was erased; open it again to start over")
         return self._bank
 
     @contextmanager
@@ -221,11 +221,11 @@ class MemoryStore:
         """Open or create a store.
 
         Args:
-            folder: Where the journal and the index live.
+            folder: Holds the journal and the index.
             embedder: Embeds memories and queries. An index made with another one is rebuilt.
             index_url: Address of a Chroma server that holds the index instead of the folder, for example
                 ``http://localhost:8000``.
-            progress: Told how far a rebuild is.
+            progress: Called while an index is rebuilt.
 
         Raises:
             DeltaMemError: If another process has the store open, or its files cannot be read.

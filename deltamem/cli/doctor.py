@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 _PACKAGES = ("chromadb", "openai", "sentence-transformers", "torch", "numpy", "typer", "rich")
 _LITTLE_SPACE = 2**30
-"""Bytes. Erasing rewrites whole files, so a full disk is told early."""
+"""Bytes. Erasing rewrites whole files, so a nearly full disk is a warning."""
 
 
 class Status(StrEnum):
@@ -35,13 +35,7 @@ _STYLES = {Status.OK: "green", Status.WARN: "yellow", Status.FAIL: "red"}
 
 
 class Check(NamedTuple):
-    """One check.
-
-    Attributes:
-        name: What was looked at.
-        status: How it went.
-        detail: What was found, as one sentence.
-    """
+    """One check; the detail is one sentence."""
 
     name: str
     status: Status

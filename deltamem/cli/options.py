@@ -63,7 +63,7 @@ class Options:
         int | None,
         _option(
             "--window",
-            "Context window of the model; by default as the endpoint says. Longer sessions are split.",
+            "Context window of the model; by default what the endpoint reports. Longer sessions are split.",
             "TOKENS",
             _MODEL,
             min=1,

@@ -145,7 +145,7 @@ class Display:
         self._shares: dict[str, int] = {}
 
     def sessions(self, done: int, total: int) -> None:
-        """Show how many sessions are done; without a terminal their own lines say so."""
+        """Show how many sessions are done; without a terminal the lines of the sessions show it."""
         if self._live:
             self._bar("sessions", done, total)
 

@@ -37,69 +37,49 @@ class EntryKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What an entry did to one memory.
-
-    Attributes:
-        event: ADD, UPDATE, NONE (repeated, unchanged) or REMOVE.
-        memory_id: The memory.
-        before: The memory before; None for ADD.
-        after: The memory after; None for REMOVE.
-        turns: Numbers of the session's turns that the text comes from, counted from 1; empty if none was found.
-        erased: The texts were erased by `forget`; `before` and `after` then hold empty texts.
-    """
+    """What an entry did to one memory."""
 
     event: ChangeEvent
     memory_id: str
     before: Memory | None
+    """None for ADD."""
     after: Memory | None
+    """None for REMOVE."""
     turns: tuple[int, ...] = ()
+    """Numbers of the session's turns that the text comes from, counted from 1; empty if none was found."""
     erased: bool = False
+    """The texts were erased by `forget`; `before` and `after` then hold empty texts."""
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One transaction of an owner's journal.
-
-    Attributes:
-        position: 1, 2, 3, ... without gaps within an owner's journal.
-        kind: Why it was written.
-        recorded_at: When, in UTC.
-        changes: What it did, in order. May be empty: a session without anything worth remembering is recorded too.
-        session_id: The session's id, for entries of sessions.
-        session_time: The session's time, for entries of sessions.
-        model: The model that decided, for entries of sessions.
-        prompt_hash: sha256 over the prompts in use, for entries of sessions.
-        violations: What was refused or corrected, counted by name.
-        restored: The position whose state a rollback restored.
-        undone: Whether a later rollback took this entry back.
-        session_digest: sha256 over the session's time and turns, for entries of sessions (see `digest_of`).
-    """
+    """One transaction of an owner's journal. Only entries of sessions have a session, a model and a prompt hash."""
 
     position: int
+    """1, 2, 3, ... without gaps within an owner's journal."""
     kind: EntryKind
     recorded_at: datetime
+    """In UTC."""
     changes: tuple[Change, ...]
+    """In order. May be empty: a session without anything worth remembering is recorded too."""
     session_id: str | None = None
     session_time: datetime | None = None
     model: str | None = None
     prompt_hash: str | None = None
+    """sha256 over the prompts in use."""
     violations: Mapping[str, int] = field(default_factory=dict)
+    """What was refused or corrected, counted by name."""
     restored: int | None = None
+    """The position whose state a rollback restored."""
     undone: bool = False
+    """Whether a later rollback took this entry back."""
     session_digest: str | None = None
+    """See `digest_of`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Erasure:
-    """What remains of an erased owner: that it happened, and how much it was. Neither the name nor any text.
-
-    Attributes:
-        owner_sha256: sha256 of the owner's name.
-        erased_at: When, in UTC.
-        entries: How many journal entries were erased.
-        memories: How many memories the owner had at that moment.
-        dialogues: How many stored dialogues were erased.
-    """
+    """What remains of an erased owner: the time (UTC), a hash of the name, and counts of what was erased. No text."""
 
     owner_sha256: str
     erased_at: datetime
@@ -115,7 +95,7 @@ def memory_number(memory_id: str) -> int | None:
 
 
 def digest_of(session: Session) -> str:
-    """sha256 over a session's time and turns: tells whether an id comes back with the same content."""
+    """sha256 over a session's time and turns: shows whether an id comes back with the same content."""
     turns = [[turn.role, turn.content] for turn in session.dialogue]
     return hashlib.sha256(json.dumps([session.time.isoformat(), turns]).encode()).hexdigest()
 

@@ -135,7 +135,7 @@ def update(target: str, text: str) -> Operation:
     return Operation(Event.UPDATE, text, target)
 
 
-def settled(
+def deduplicated(
     *operations: Operation,
     neighbours: dict[int, list[Hit]] = NO_ONE,
     dialogue: tuple[Turn, ...] = SMALL_TALK,
@@ -154,35 +154,35 @@ def settled(
 
 def test_new_facts_pass() -> None:
     operations = (add("Ana plays the cello."), update("m1", "Ana lives in Boulder."), Operation(Event.NONE, "", "m3"))
-    assert settled(*operations) == Deduplicated(operations, (0, 1, 2), Counter())
+    assert deduplicated(*operations) == Deduplicated(operations, (0, 1, 2), Counter())
 
 
 def test_added_copy_becomes_a_none() -> None:
-    result = settled(add("ana lives in Denver"), add("Ana plays the cello."))
+    result = deduplicated(add("ana lives in Denver"), add("Ana plays the cello."))
     assert result.operations == (Operation(Event.NONE, "ana lives in Denver", "m1"), add("Ana plays the cello."))
     assert result.notes == {Adjustment.DUPLICATE_TEXT: 1}
 
 
 @pytest.mark.parametrize("other", [update("m1", "Ana lives in Boulder."), Operation(Event.NONE, "", "m1")])
 def test_added_copy_of_a_memory_that_is_named_already_is_dropped(other: Operation) -> None:
-    result = settled(add(DENVER.text), other)
+    result = deduplicated(add(DENVER.text), other)
     assert (result.operations, result.origins) == ((other,), (1,))
     assert result.notes == {Adjustment.DUPLICATE_TEXT: 1}
 
 
 def test_copies_within_an_answer_are_dropped() -> None:
     cello = "Ana plays the cello."
-    assert settled(add(cello), add("Ana plays the cello")).operations == (add(cello),)
-    assert settled(add(cello), update("m1", cello)).operations == (update("m1", cello),)
-    result = settled(update("m3", cello), update("m1", cello))
+    assert deduplicated(add(cello), add("Ana plays the cello")).operations == (add(cello),)
+    assert deduplicated(add(cello), update("m1", cello)).operations == (update("m1", cello),)
+    result = deduplicated(update("m3", cello), update("m1", cello))
     assert result.operations == (update("m3", cello),) and result.notes == {Adjustment.DUPLICATE_TEXT: 1}
 
 
 def test_update_to_another_memorys_text_is_refused() -> None:
-    result = settled(update("m1", DOGS.text))
+    result = deduplicated(update("m1", DOGS.text))
     assert result.operations == () and result.notes == {Adjustment.DUPLICATE_TEXT: 1}
     own = update("m1", "Ana lives in Denver")
-    assert settled(own).operations == (own,)
+    assert deduplicated(own).operations == (own,)
 
 
 BOSTON = "Ana lives in Boston."
@@ -199,7 +199,7 @@ BOSTON = "Ana lives in Boston."
     ],
 )
 def test_earlier_text_needs_the_person(operation: Operation, dialogue: tuple[Turn, ...], kept: bool) -> None:
-    result = settled(operation, dialogue=dialogue, earlier={BOSTON: "m1"})
+    result = deduplicated(operation, dialogue=dialogue, earlier={BOSTON: "m1"})
     assert result.operations == ((operation,) if kept else ())
     assert result.notes == ({} if kept else {Adjustment.RECALLED_TEXT: 1})
 
@@ -208,7 +208,7 @@ def test_text_that_says_nothing_new_becomes_a_none() -> None:
     short = add("Ana sees Dr. Ito on Mondays.")
     long = Memory("m2", "Ana sees Dr. Ito on Mondays at noon.", TIME)
     recalled = (Turn("user", "Hi."), Turn("assistant", "As I remember, Ana sees Dr. Ito on Mondays at noon."))
-    result = settled(short, neighbours={0: [Hit(long, 0.95)]}, dialogue=recalled)
+    result = deduplicated(short, neighbours={0: [Hit(long, 0.95)]}, dialogue=recalled)
     assert result.operations == (Operation(Event.NONE, short.text, "m2"),)
     assert result.notes == {Adjustment.RECALLED_TEXT: 1}
 
@@ -225,7 +225,7 @@ def test_text_that_says_nothing_new_becomes_a_none() -> None:
     ],
 )
 def test_text_that_says_something_else_stays(text: str, theirs: str, similarity: float) -> None:
-    result = settled(add(text), neighbours={0: [Hit(Memory("m2", theirs, TIME), similarity)]})
+    result = deduplicated(add(text), neighbours={0: [Hit(Memory("m2", theirs, TIME), similarity)]})
     assert result.operations == (add(text),) and not result.notes
 
 
@@ -233,14 +233,14 @@ def test_text_that_the_person_says_stays() -> None:
     text = "Ana sees Dr. Ito on Mondays."
     hits = {0: [Hit(Memory("m2", "Ana sees Dr. Ito on Mondays at noon.", TIME), 0.97)]}
     said = (Turn("user", "I see Dr. Ito on Mondays."),)
-    assert settled(add(text), neighbours=hits, dialogue=said).operations == (add(text),)
+    assert deduplicated(add(text), neighbours=hits, dialogue=said).operations == (add(text),)
 
 
 @pytest.mark.parametrize("quoted", [ITO.text, f"{MARK}{ITO.text}]", f"[m2] {ITO.text}"])
 def test_memory_pasted_into_a_user_turn_is_not_what_the_person_says(quoted: str) -> None:
     hits = {0: [Hit(ITO, 0.97)]}
     pasted = (Turn("user", f"Context:\n- {quoted}\n\nPlease greet me."), Turn("assistant", "Hello!"))
-    result = settled(add("Ana sees Dr. Ito at St. Mary's Mondays"), neighbours=hits, dialogue=pasted)
+    result = deduplicated(add("Ana sees Dr. Ito at St. Mary's Mondays"), neighbours=hits, dialogue=pasted)
     assert [operation.event for operation in result.operations] == [Event.NONE]
 
 
@@ -268,7 +268,7 @@ def test_settling_invents_nothing_changes_no_text_and_is_idempotent(
     operations: list[Operation], neighbours: dict[int, list[Hit]], dialogue: tuple[Turn, ...]
 ) -> None:
     earlier = {BOSTON: "m1"}
-    once = settled(*operations, neighbours=neighbours, dialogue=dialogue, earlier=earlier)
+    once = deduplicated(*operations, neighbours=neighbours, dialogue=dialogue, earlier=earlier)
     assert list(once.origins) == sorted(set(once.origins)) and len(once.origins) == len(once.operations)
     for origin, operation in zip(once.origins, once.operations, strict=True):
         given_ = operations[origin]
@@ -280,5 +280,5 @@ def test_settling_invents_nothing_changes_no_text_and_is_idempotent(
     written = [normalised(operation.text) for operation in once.operations if operation.event is Event.ADD]
     assert len(set(written)) == len(written) and not any(KNOWN.ids(text) for text in written)
     reindexed = {index: neighbours.get(origin, []) for index, origin in enumerate(once.origins)}
-    twice = settled(*once.operations, neighbours=reindexed, dialogue=dialogue, earlier=earlier)
+    twice = deduplicated(*once.operations, neighbours=reindexed, dialogue=dialogue, earlier=earlier)
     assert twice.operations == once.operations and not twice.notes
