@@ -27,7 +27,7 @@ def model(body: dict[str, Any]) -> Reply:
 def test_the_example_prints_what_the_page_says(tmp_path: Path) -> None:
     page = DOCS.read_text(encoding="utf-8")
     code = re.search(r"```python\n(.*?)```", page, re.DOTALL)
-    printed = re.search(r"It prints.*?```\n(.*?)```", page, re.DOTALL)
+    printed = re.search(r"it prints.*?```\n(.*?)```", page, re.DOTALL)
     assert code is not None and printed is not None
     with serve(model) as server:
         program = code[1].replace("http://localhost:8000/v1", server.url)

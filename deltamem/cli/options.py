@@ -25,10 +25,12 @@ if TYPE_CHECKING:
 ToolRole = Literal["tool", "user"]
 
 
-def _option(name: str, help_text: str, metavar: str | None = None, panel: str | None = None, **limits: float) -> Any:
+def _option(
+    name: str, help_text: str, metavar: str | None = None, panel: str | None = None, minimum: float | None = None
+) -> Any:
     """An option that is also a variable ``DELTAMEM_NAME``."""
     variable = "DELTAMEM_" + name.removeprefix("--").replace("-", "_").upper()
-    return typer.Option(name, envvar=variable, metavar=metavar, help=help_text, rich_help_panel=panel, **limits)
+    return typer.Option(name, envvar=variable, metavar=metavar, help=help_text, rich_help_panel=panel, min=minimum)
 
 
 _INDEX = "Index"
@@ -66,10 +68,10 @@ class Options:
             "Context window of the model; by default what the endpoint reports. Longer sessions are split.",
             "TOKENS",
             _MODEL,
-            min=1,
+            minimum=1,
         ),
     ] = None
-    temperature: Annotated[float, _option("--temperature", "Sampling temperature.", None, _MODEL, min=0.0)] = 0.0
+    temperature: Annotated[float, _option("--temperature", "Sampling temperature.", None, _MODEL, minimum=0.0)] = 0.0
     tool_role: Annotated[
         ToolRole,
         _option(

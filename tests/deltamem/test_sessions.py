@@ -1,5 +1,6 @@
-"""The record on disk: round trip, and messages that name file, line and field."""
+"""Sessions: the labelled records of synth, and the session files of applications."""
 
+import io
 import json
 from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
@@ -10,7 +11,16 @@ from hypothesis import strategies as st
 
 from deltamem.errors import DeltaMemError
 from deltamem.memory import Event, Memory, MemoryState, Operation
-from deltamem.sessions import LabelledSession, Session, Turn, format_dialogue, from_json_line, read_sessions, to_json_line
+from deltamem.sessions import (
+    LabelledSession,
+    Session,
+    Turn,
+    format_dialogue,
+    from_json_line,
+    read_dialogues,
+    read_sessions,
+    to_json_line,
+)
 
 texts = st.text(max_size=12)
 times = st.datetimes(
@@ -134,3 +144,124 @@ def test_a_line_within_an_utterance_cannot_pose_as_another() -> None:
         "The user: nobody",
         "user: user: no",
     ]
+
+
+TURNS = [{"role": "user", "content": "I moved to Rome."}, {"role": "assistant", "content": "Nice!"}]
+TIME = "2026-04-05T20:01:00"
+EXPECTED = Session(
+    "owner", "Ana", datetime(2026, 4, 5, 20, 1), (Turn("user", "I moved to Rome."), Turn("assistant", "Nice!")), id="a"
+)
+
+
+def in_file(**changes: object) -> dict:
+    return {"id": "a", "time": TIME, "turns": TURNS} | changes
+
+
+def read(content: bytes | str) -> list[Session]:
+    stream = io.BytesIO(content) if isinstance(content, bytes) else io.StringIO(content)
+    return list(read_dialogues(stream, "owner", "Ana"))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        json.dumps(in_file()),
+        json.dumps(in_file(), indent=2) + "\n",
+        json.dumps([in_file()]),
+        "\n\n" + json.dumps([in_file()], indent=1),
+        "\n" + json.dumps(in_file()) + "\r\n\n",
+    ],
+)
+def test_object_list_and_lines_are_read(text: str) -> None:
+    assert read(text) == read(text.encode()) == read(b"\xef\xbb\xbf" + text.encode()) == read("\ufeff" + text) == [EXPECTED]
+
+
+def test_several_sessions_keep_their_order() -> None:
+    records = [in_file(id=name) for name in "abc"]
+    assert [session.id for session in read("\n".join(map(json.dumps, records)))] == ["a", "b", "c"]
+    assert [session.id for session in read(json.dumps(records, indent=2))] == ["a", "b", "c"]
+
+
+def test_lines_are_read_one_by_one() -> None:
+    reader = read_dialogues(io.StringIO(json.dumps(in_file()) + "\nnonsense\n"), "owner", "Ana")
+    assert next(reader) == EXPECTED
+    with pytest.raises(DeltaMemError, match="line 2: not valid JSON"):
+        next(reader)
+
+
+def test_whole_number_becomes_a_text_and_time_keeps_its_zone() -> None:
+    (session,) = read(json.dumps(in_file(id=7, time="2026-04-05T20:01:00Z")))
+    assert session.id == "7" and session.time == datetime(2026, 4, 5, 20, 1, tzinfo=UTC)
+
+
+def test_path_and_standard_input(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "s.jsonl"
+    path.write_text(json.dumps(in_file()))
+    assert list(read_dialogues(path, "owner", "Ana")) == list(read_dialogues(str(path), "owner", "Ana")) == [EXPECTED]
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(path.read_bytes())))
+    assert list(read_dialogues("-", "owner", "Ana")) == [EXPECTED]
+
+
+BAD = [
+    (in_file(id=""), "id: expected a text that is not empty"),
+    (in_file(id="  "), "id: expected a text that is not empty"),
+    (in_file(id=True), "id: expected a text"),
+    (in_file(id=1.5), "id: expected a text"),
+    (in_file(id="\udfff"), "id: not valid Unicode"),
+    (in_file(id=None), "id: expected a text"),
+    (in_file(time="yesterday"), "time: expected an ISO 8601 time"),
+    (in_file(time=1700000000), "time: expected an ISO 8601 time"),
+    (in_file(turns=[]), "turns: expected at least one turn"),
+    (in_file(turns=None), "turns: Input should be a valid list"),
+    (in_file(turns=["hi"]), r"turns\.0: "),
+    (
+        in_file(turns=[{"role": "system", "content": "x"}]),
+        r"turns\.0\.role: .*user or assistant, not \"system\"; leave out",
+    ),
+    (in_file(turns=[{"role": "tool", "content": "x"}]), r"turns\.0\.role: .*user or assistant, not \"tool\""),
+    (in_file(turns=[{"role": "user"}]), r"turns\.0\.content: this key is missing"),
+    (in_file(turns=[{"role": "user", "content": None}]), r"turns\.0\.content: Input should be a valid string"),
+    (in_file(turns=[{"role": "user", "content": "\ud800"}]), r"turns\.0\.content: not valid Unicode"),
+    (in_file(turns=[{"role": "user", "content": "x", "name": "y"}]), r"turns\.0\.name: unknown key"),
+    (in_file(note=1), "note: unknown key"),
+    ({"id": "a", "turns": TURNS}, "time: this key is missing"),
+    ([1], 'expected an object with "id"'),
+    ("text", 'expected an object with "id"'),
+]
+
+
+@pytest.mark.parametrize(("value", "message"), BAD)
+def test_bad_session_is_named_by_line_or_index(tmp_path: Path, value: object, message: str) -> None:
+    lines, listed = tmp_path / "s.jsonl", tmp_path / "s.json"
+    lines.write_text(json.dumps(in_file()) + "\n\n" + json.dumps(value) + "\n")
+    listed.write_text(json.dumps([in_file(), value], indent=1))
+    for path, where in ((lines, r"s\.jsonl, line 3"), (listed, r"s\.json, entry 1")):
+        with pytest.raises(DeltaMemError, match=f"{where}: {message}") as caught:
+            list(read_dialogues(path, "owner", "Ana"))
+        assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "no session in it"),
+        (b"\n \n", "no session in it"),
+        (b"[]", "no session in it"),
+        (b"hello", "line 1: not valid JSON"),
+        (b'{"id": "a",\n "time"}', "line 2: not valid JSON"),
+        (b"\xff\xfe", "line 1: not UTF-8"),
+        (b"[" * 100_000, "not valid JSON: nested too deeply"),
+        (b"42", 'expected an object with "id"'),
+    ],
+)
+def test_file_that_holds_no_session(tmp_path: Path, content: bytes, message: str) -> None:
+    path = tmp_path / "s.json"
+    path.write_bytes(content)
+    with pytest.raises(DeltaMemError, match=rf"s\.json.*{message}"):
+        list(read_dialogues(path, "owner", "Ana"))
+
+
+def test_missing_file_and_folder(tmp_path: Path) -> None:
+    for path in (tmp_path / "no.json", tmp_path):
+        with pytest.raises(DeltaMemError, match="cannot be read"):
+            list(read_dialogues(path, "owner", "Ana"))

@@ -1,4 +1,4 @@
-"""`deltamem add`: what it tells about each session, and what happens when a session fails."""
+"""`deltamem add`: what it prints for each session, and what happens when a session fails."""
 
 import json
 from pathlib import Path
@@ -23,36 +23,16 @@ def test_each_session_is_one_json_line_and_the_summary_the_last(bank: Path, rule
     done = run("add", "-", "--json", given=lines_of(MONDAY, FRIDAY))
     assert done.exit_code == 0
     assert done.stderr == ""
-    monday, friday, summary = records(done.stdout)
-    assert monday.pop("seconds") >= 0
-    assert monday == {
-        "session": "monday",
-        "time": "2026-03-02T09:00:00",
-        "outcome": "applied",
-        "position": 1,
-        "changes": [
-            {"event": "ADD", "id": "m1", "before": None, "after": "Ann's city is Boston.", "turns": [1], "erased": False}
-        ],
-        "violations": {},
-        "notes": [],
-        "parts": 1,
-        "usage": {"calls": 2, "cached": 0, "prompt_tokens": 200, "completion_tokens": 20, "searches": 1},
-    }
+    monday, friday, last = records(done.stdout)
+    assert (monday["session"], monday["outcome"], monday["position"]) == ("monday", "applied", 1)
+    added = {"event": "ADD", "id": "m1", "before": None, "after": "Ann's city is Boston.", "turns": [1], "erased": False}
+    assert monday["changes"] == [added]
     assert friday["changes"][0]["before"] == "Ann's city is Boston."
-    assert summary["summary"].pop("seconds") >= 0
-    assert summary == {
-        "summary": {
-            "sessions": 2,
-            "applied": 2,
-            "known": 0,
-            "unreadable": 0,
-            "failed": 0,
-            "operations": {"ADD": 2, "UPDATE": 1, "NONE": 0},
-            "violations": {},
-            "usage": {"calls": 4, "cached": 0, "prompt_tokens": 400, "completion_tokens": 40, "searches": 2},
-            "interrupted": False,
-        }
-    }
+    (summary,) = last.values()
+    assert [summary[name] for name in ("sessions", "applied", "known", "unreadable", "failed")] == [2, 2, 0, 0, 0]
+    assert summary["operations"] == {"ADD": 2, "UPDATE": 1, "NONE": 0}
+    assert summary["usage"] == {"calls": 4, "cached": 0, "prompt_tokens": 400, "completion_tokens": 40, "searches": 2}
+    assert not summary["interrupted"]
 
 
 def test_a_session_that_is_known_changes_nothing(bank: Path, rules: Served) -> None:
@@ -60,7 +40,7 @@ def test_a_session_that_is_known_changes_nothing(bank: Path, rules: Served) -> N
     asked = len(rules.requests)
     again = run("add", "-", given=lines_of(MONDAY))
     assert again.exit_code == 0
-    assert again.stdout.startswith("monday  2026-03-02 09:00  known\nsessions    1: 0 applied, 1 known")
+    assert "0 applied, 1 known" in again.stdout
     assert len(rules.requests) == asked + 1  # the test of the endpoint
     other = session("monday", "2026-03-02T09:00", "Something else.")
     assert "other content" in run("add", "-", given=lines_of(other)).stdout
@@ -80,10 +60,9 @@ def test_a_session_that_fails_does_not_stop_the_others(bank: Path) -> None:
         assert (monday["outcome"], friday["outcome"], sunday["outcome"]) == ("applied", "failed", "applied")
         assert "out of" in friday["error"]
         assert summary["summary"]["failed"] == 1
-        told = run("add", "-", *options, given=lines_of(FRIDAY))
-        assert told.exit_code == 1
-        assert "\x1b" not in told.stdout
-        assert "friday  2026-03-06 18:30  failed\n  ! endpoint" in told.stdout
+        shown = run("add", "-", *options, given=lines_of(FRIDAY))
+        assert shown.exit_code == 1
+        assert "\x1b" not in shown.stdout and "out of" in shown.stdout
     assert [memory["text"] for memory in run_json("show")["memories"]] == ["Ann's city is Boulder."]
 
 
@@ -100,13 +79,8 @@ def test_nonsense_of_the_model_is_counted_and_reported(bank: Path) -> None:
     with serve(script) as served:
         done = run("add", "-", "--base-url", served.url, given=lines_of(MONDAY, FRIDAY))
     assert done.exit_code == 1
-    lines = done.stdout.splitlines()
-    assert lines[0].startswith("monday  2026-03-02 09:00  unreadable")
-    assert any(line.startswith("friday  2026-03-06 18:30  applied") for line in lines)
-    assert "sessions    2: 1 applied, 0 known, 1 unreadable, 0 failed" in lines
-    [violations] = [line for line in lines if line.startswith("violations")]
-    assert "1 unknown_target" in violations
-    assert "2 no_action" in violations
+    for expected in ("1 applied, 0 known, 1 unreadable, 0 failed", "1 unknown_target", "2 no_action"):
+        assert expected in done.stdout
 
 
 @pytest.mark.parametrize(("window", "expected"), [(None, 1024), ("400000", 2048), ("1000", 250)])

