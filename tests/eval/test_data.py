@@ -1,12 +1,22 @@
-"""Where benchmark data is looked for."""
+"""Where benchmark data is looked for, and fetching it from a local web server and a stand-in for the Hugging Face hub."""
 
+from __future__ import annotations
+
+import hashlib
+import io
 import re
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from deltamem.errors import DeltaMemError
 from deltamem.runs import file_sha256
+from eval import data as fetching
 from eval.data import (
     FETCHABLE,
     HALUMEM_USER,
@@ -14,8 +24,12 @@ from eval.data import (
     LOCOMO_AUDIT,
     PERSONAMEM_CONTEXTS,
     PERSONAMEM_EXCERPT,
+    PERSONAMEM_QUESTIONS,
     Dataset,
+    HubFile,
     data_folders,
+    fetch,
+    fetch_all,
     find,
     missing,
     require,
@@ -85,3 +99,248 @@ def test_the_files_here_are_the_published_ones(dataset: Dataset) -> None:
     if (path := find(dataset)) is None:
         pytest.skip(missing(dataset))
     assert file_sha256(path) == dataset.sha256
+
+
+CONTENT = b'[{"sample_id": "conv-1"}]\n' * 5000
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+
+
+@dataclass
+class Site:
+    """A web server; `pages` maps paths to contents, `asked` lists what was requested.
+
+    Attributes:
+        cut: Paths whose connection closes half-way.
+        moved: Paths that answer with a redirect to another path.
+    """
+
+    url: str = ""
+    pages: dict[str, bytes] = field(default_factory=dict)
+    moved: dict[str, str] = field(default_factory=dict)
+    cut: set[str] = field(default_factory=set)
+    asked: list[str] = field(default_factory=list)
+
+
+@pytest.fixture
+def site() -> Iterator[Site]:
+    served = Site()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_HEAD(self) -> None:
+            self._answer(send=False)
+
+        def do_GET(self) -> None:
+            self._answer(send=True)
+
+        def _answer(self, send: bool) -> None:
+            served.asked.append(f"{self.command} {self.path}")
+            if self.path in served.moved:
+                self.send_response(302)
+                self.send_header("Location", served.moved[self.path])
+                self.send_header("Content-Length", "0")
+                self.end_headers()
+                return
+            body = served.pages.get(self.path)
+            self.send_response(404 if body is None else 200)
+            if body is None:
+                self.send_header("X-Error-Code", "EntryNotFound")  # as the hub says it
+                body = b""
+            self.send_header("Content-Length", str(len(body)))
+            self.send_header("ETag", f'"{hashlib.sha256(body).hexdigest()}"')
+            self.send_header("X-Repo-Commit", COMMIT)
+            self.end_headers()
+            if send:
+                self.wfile.write(body[: len(body) // 2] if self.path in served.cut else body)
+
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    served.url = f"http://127.0.0.1:{server.server_port}"
+    thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
+    thread.start()
+    yield served
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+@pytest.fixture
+def hub(site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
+    constants = pytest.importorskip("huggingface_hub.constants")
+    monkeypatch.setattr(constants, "ENDPOINT", site.url)
+    monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", site.url + "/{repo_id}/resolve/{revision}/{filename}")
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    return site
+
+
+def console() -> Console:
+    return Console(file=io.StringIO(), width=400)
+
+
+def printed(on: Console) -> str:
+    assert isinstance(on.file, io.StringIO)
+    return on.file.getvalue()
+
+
+def from_site(site: Site, page: str = "/file.json", sha256: str | None = hashlib.sha256(CONTENT).hexdigest()) -> Dataset:
+    return replace(LOCOMO, origin=site.url + page, sha256=sha256)
+
+
+def get(dataset: Dataset, folder: Path, on: Console | None = None) -> Path:
+    return fetch_all("locomo", (dataset,), folder=folder, accept_licence=True, console=on or console())
+
+
+def files(folder: Path) -> list[Path]:
+    return [path for path in folder.rglob("*") if path.is_file()]
+
+
+def test_without_acceptance_the_licence_is_shown_and_nothing_is_asked(site: Site, tmp_path: Path) -> None:
+    on = console()
+    with pytest.raises(DeltaMemError, match="--accept-licence"):
+        fetch_all("locomo", (from_site(site),), folder=tmp_path, accept_licence=False, console=on)
+    assert "CC BY-NC 4.0" in printed(on)
+    assert site.url in printed(on)
+    assert site.asked == []
+    assert files(tmp_path) == []
+
+
+def test_a_fetched_file_is_whole_and_is_found(site: Site, tmp_path: Path) -> None:
+    site.pages["/file.json"] = CONTENT
+    site.moved["/old.json"] = "/file.json"
+    on = console()
+    path = get(from_site(site, "/old.json"), tmp_path, on)
+    assert path == tmp_path / LOCOMO.path == require(LOCOMO, [tmp_path])
+    assert path.read_bytes() == CONTENT
+    assert files(tmp_path) == [path]
+    assert f"{len(CONTENT):,} bytes" in printed(on)
+    assert "as published" in printed(on)
+
+
+def test_a_file_that_is_there_is_not_fetched_again(site: Site, tmp_path: Path) -> None:
+    site.pages["/file.json"] = CONTENT
+    get(from_site(site), tmp_path)
+    asked = list(site.asked)
+    on = console()
+    get(from_site(site), tmp_path, on)
+    assert site.asked == asked
+    assert "already there" in printed(on)
+    other = from_site(site, sha256=None)
+    site.pages["/file.json"] = b"newer"
+    assert get(other, tmp_path).read_bytes() == CONTENT
+
+
+def test_another_file_of_that_name_is_named_and_left(site: Site, tmp_path: Path) -> None:
+    site.pages["/file.json"] = CONTENT
+    path = tmp_path / LOCOMO.path
+    path.parent.mkdir()
+    path.write_text("mine")
+    with pytest.raises(DeltaMemError, match=r"locomo10\.json is there and is not the published file: its sha256 is"):
+        get(from_site(site), tmp_path)
+    assert path.read_text() == "mine"
+    assert site.asked == []
+
+
+def test_wrong_bytes_are_not_kept(site: Site, tmp_path: Path) -> None:
+    site.pages["/file.json"] = CONTENT + b" "
+    wrong, right = (hashlib.sha256(content).hexdigest() for content in (CONTENT + b" ", CONTENT))
+    with pytest.raises(
+        DeltaMemError, match=f"/file.json is not the published file: its sha256 is {wrong}, expected {right}"
+    ):
+        get(from_site(site), tmp_path)
+    assert files(tmp_path) == []
+
+
+def test_what_has_no_published_sum_is_reported_with_its_own(site: Site, tmp_path: Path) -> None:
+    site.pages["/file.json"] = CONTENT
+    on = console()
+    get(from_site(site, sha256=None), tmp_path, on)
+    assert hashlib.sha256(CONTENT).hexdigest() in printed(on)
+    assert "no sum is published" in printed(on)
+
+
+def test_a_cut_connection_leaves_nothing(site: Site, tmp_path: Path) -> None:
+    site.pages["/file.json"] = CONTENT
+    site.cut.add("/file.json")
+    with pytest.raises(DeltaMemError, match=r"/file.json could not be fetched: .*without sending complete"):
+        get(from_site(site, sha256=None), tmp_path)
+    assert files(tmp_path) == []
+    site.cut.clear()
+    assert get(from_site(site, sha256=None), tmp_path).read_bytes() == CONTENT
+
+
+def test_server_errors_are_one_sentence(site: Site, tmp_path: Path) -> None:
+    with pytest.raises(DeltaMemError, match=r"^http://\S+/file.json answered 404 Not Found$"):
+        get(from_site(site), tmp_path)
+    site.pages["/file.json"] = b""
+    with pytest.raises(DeltaMemError, match="gave an empty file"):
+        get(from_site(site, sha256=None), tmp_path)
+    with pytest.raises(DeltaMemError, match="could not be fetched: "):
+        get(replace(LOCOMO, origin="http://127.0.0.1:1/file.json"), tmp_path)
+    with pytest.raises(DeltaMemError, match="could not be fetched: "):
+        get(replace(LOCOMO, origin="nonsense"), tmp_path)
+    with pytest.raises(DeltaMemError, match=r"cannot be fetched by a command; it comes from the GitHub repository"):
+        get(replace(LOCOMO, origin=None), tmp_path)
+    assert files(tmp_path) == []
+
+
+def test_files_of_the_hub(hub: Site, tmp_path: Path) -> None:
+    base = "/datasets/ana/bench/resolve/main"
+    hub.pages = {f"{base}/questions.csv": b"a,b\n1,2\n", f"{base}/sub/contexts.jsonl": CONTENT}
+    datasets = (
+        replace(PERSONAMEM_QUESTIONS, origin=HubFile("ana/bench", "questions.csv")),
+        replace(
+            PERSONAMEM_CONTEXTS,
+            origin=HubFile("ana/bench", "sub/contexts.jsonl"),
+            sha256=hashlib.sha256(CONTENT).hexdigest(),
+        ),
+    )
+    folder, on = tmp_path / "data", console()
+    assert fetch_all("personamem", datasets, folder=folder, accept_licence=True, console=on) == folder / "personamem"
+    assert (folder / PERSONAMEM_QUESTIONS.path).read_bytes() == b"a,b\n1,2\n"
+    assert (folder / PERSONAMEM_CONTEXTS.path).read_bytes() == CONTENT
+    assert len(files(folder)) == 2
+    assert "the Hugging Face dataset ana/bench, file questions.csv, revision main" in printed(on)
+
+
+def test_what_the_hub_does_not_have_is_named(hub: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    dataset = replace(PERSONAMEM_QUESTIONS, origin=HubFile("ana/bench", "absent.csv"))
+    with pytest.raises(
+        DeltaMemError, match=r"dataset ana/bench, file absent\.csv, revision main could not be fetched: .*404"
+    ):
+        get(dataset, tmp_path / "data")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    with pytest.raises(DeltaMemError, match=r"absent\.csv, revision main could not be fetched: .*offline mode"):
+        get(dataset, tmp_path / "data")
+    assert files(tmp_path / "data") == []
+
+
+def test_wrong_bytes_from_the_hub_are_not_kept(hub: Site, tmp_path: Path) -> None:
+    hub.pages["/datasets/ana/bench/resolve/main/contexts.jsonl"] = CONTENT
+    dataset = replace(PERSONAMEM_CONTEXTS, origin=HubFile("ana/bench", "contexts.jsonl"))
+    with pytest.raises(DeltaMemError, match="is not the published file"):
+        get(dataset, tmp_path / "data")
+    assert files(tmp_path / "data") == []
+
+
+def test_names(site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(
+        DeltaMemError, match=r"no data named 'locomo10' to fetch; there are: locomo, locomo_audit, halumem_medium"
+    ):
+        fetch("locomo10", folder=tmp_path, accept_licence=True, console=console())
+    site.pages["/file.json"] = CONTENT
+    monkeypatch.setattr(fetching, "FETCHABLE", {"locomo": (from_site(site),)})
+    path = fetch("locomo", folder=tmp_path, accept_licence=True, console=console())
+    assert path == find(LOCOMO, [tmp_path])
+
+
+@pytest.mark.parametrize("name", FETCHABLE)
+def test_every_licence_is_shown_before_anything_else(name: str, tmp_path: Path) -> None:
+    on = console()
+    with pytest.raises(DeltaMemError, match=f"python -m eval fetch {name} --accept-licence"):
+        fetch(name, folder=tmp_path, accept_licence=False, console=on)
+    for dataset in FETCHABLE[name]:
+        assert dataset.licence in printed(on)
+        assert str(dataset.origin) in printed(on)
+    assert files(tmp_path) == []

@@ -1,0 +1,515 @@
+"""The numbers: cases by hand, published values, and what holds for any input."""
+
+from __future__ import annotations
+
+import statistics
+import sys
+from itertools import combinations
+from math import exp
+from random import Random
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from deltamem.errors import DeltaMemError
+from eval.metrics import (
+    abstains,
+    bleu1,
+    bootstrap_interval,
+    cumulative_accuracy,
+    locomo_f1,
+    pass_at_k,
+    pass_hat_k,
+    recall_at,
+    reciprocal_rank,
+    set_f1,
+    token_set_f1,
+    treebank_words,
+    wilson_interval,
+)
+
+observations = st.lists(st.tuples(st.floats(0, 1), st.sampled_from("abcd")), min_size=1, max_size=30)
+
+
+@given(observations, st.integers(0, 5))
+def test_estimate_is_the_mean_and_the_interval_is_reproducible(rows: list[tuple[float, str]], seed: int) -> None:
+    values, groups = zip(*rows, strict=True)
+    interval = bootstrap_interval(values, groups, resamples=50, seed=seed)
+    assert interval is not None
+    assert interval.estimate == pytest.approx(np.mean(values))
+    assert min(values) - 1e-9 <= interval.low <= interval.high <= max(values) + 1e-9
+    assert (interval.count, interval.groups) == (len(values), len(set(groups)))
+    assert interval == bootstrap_interval(values, groups, resamples=50, seed=seed)
+
+
+@given(observations)
+def test_denominators_of_one_are_the_mean(rows: list[tuple[float, str]]) -> None:
+    values, groups = zip(*rows, strict=True)
+    assert bootstrap_interval(values, groups, denominators=[1] * len(values), resamples=20) == bootstrap_interval(
+        values, groups, resamples=20
+    )
+
+
+def test_ratio_of_sums() -> None:
+    interval = bootstrap_interval([1, 0, 3], ["a", "a", "b"], denominators=[2, 0, 4])
+    assert interval is not None
+    assert interval.estimate == pytest.approx(4 / 6)
+    assert (interval.low, interval.high) == pytest.approx((0.5, 0.75))
+
+
+def test_equal_groups_leave_nothing_uncertain() -> None:
+    interval = bootstrap_interval([0.0, 1.0] * 10, [number // 2 for number in range(20)])
+    assert interval is not None
+    assert (interval.low, interval.high) == (0.5, 0.5)
+
+
+def test_correlation_inside_groups_widens_the_interval() -> None:
+    values = [float(number // 10 % 2) for number in range(200)]
+    together = bootstrap_interval(values, [number // 10 for number in range(200)])
+    alone = bootstrap_interval(values, range(200))
+    assert together is not None
+    assert alone is not None
+    assert together.high - together.low > 2 * (alone.high - alone.low)
+
+
+def test_covers_the_truth_about_as_often_as_it_says() -> None:
+    random = np.random.default_rng(1)
+    covered = 0
+    for trial in range(200):
+        means = random.normal(0.0, 1.0, size=40)
+        values = (means[:, None] + random.normal(0.0, 1.0, size=(40, 5))).ravel()
+        interval = bootstrap_interval(values, np.repeat(np.arange(40), 5).tolist(), resamples=300, seed=trial)
+        assert interval is not None
+        covered += interval.low <= 0 <= interval.high
+    assert 0.88 <= covered / 200 <= 0.99
+
+
+def test_draws_without_denominator_are_left_out() -> None:
+    interval = bootstrap_interval([1.0, 0.0], ["a", "b"], denominators=[2, 0])
+    assert interval is not None
+    assert (interval.low, interval.high) == (0.5, 0.5)
+
+
+def test_nothing_to_count_is_none_and_unequal_lengths_are_refused() -> None:
+    assert bootstrap_interval([], []) is None
+    assert bootstrap_interval([0.0], ["a"], denominators=[0]) is None
+    with pytest.raises(ValueError, match="1 values, 2 groups"):
+        bootstrap_interval([1.0], ["a", "b"])
+
+
+@pytest.mark.parametrize(
+    ("successes", "count", "low", "high"),
+    [
+        # Worked examples of Newcombe (1998, Statistics in Medicine 17, table I).
+        (81, 263, 0.2553, 0.3662),
+        (15, 148, 0.0624, 0.1605),
+        (0, 20, 0.0, 0.1611),
+        (1, 29, 0.0061, 0.1718),
+        # By hand with z = 1.96: the share is the centre.
+        (5, 10, 0.2366, 0.7634),
+        (20, 20, 0.8389, 1.0),
+    ],
+)
+def test_wilson_agrees_with_published_values(successes: int, count: int, low: float, high: float) -> None:
+    interval = wilson_interval(successes, count)
+    assert interval is not None
+    assert interval.estimate == successes / count
+    assert (interval.low, interval.high) == pytest.approx((low, high), abs=5e-5)
+    assert (interval.count, interval.groups) == (count, count)
+
+
+def test_wilson_of_nothing_is_none_and_impossible_counts_are_refused() -> None:
+    assert wilson_interval(0, 0) is None
+    for successes, count in ((3, 2), (-1, 2), (1, 0)):
+        with pytest.raises(ValueError):
+            wilson_interval(successes, count)
+
+
+texts = st.text(max_size=40) | st.text(alphabet="ab ,.;!'the\n", max_size=40)
+words = st.lists(st.sampled_from(["dog", "ran", "Bo's", "7", "May", "well-known", "a", "the", "and", ","]), max_size=8).map(
+    " ".join
+)
+
+
+def test_the_worked_case_of_the_protocols() -> None:
+    case = ("running and painting", "running, painting")
+    assert locomo_f1(*case, category=4) == 1.0
+    assert set_f1(*case) == pytest.approx(0.8)
+    assert token_set_f1(*case) == pytest.approx(2 / 3)
+    assert bleu1(*case) == pytest.approx(2 / 3)
+
+
+@pytest.mark.parametrize(
+    ("prediction", "gold", "expected"),
+    [
+        ("pottery, camping", "Pottery, camping, painting, swimming", 0.5),
+        ("camping, pottery", "pottery, camping", 1.0),
+        ("pottery, camping, chess", "pottery, camping", 1.0),  # too many parts cost nothing
+        ("pottery and camping", "pottery, camping", 2 / 3),  # without a comma it is one part, right by half for each
+        ("running and painting", "running, painting", 2 / 3),
+        ("pottery", "pottery", 1.0),
+        ("a red kite, two dogs", "two dogs, kite", (1 + 2 / 3) / 2),
+        ("pottery", "pottery,", 0.5),  # the empty part counts, as upstream
+        ("1,000", "1,000", 1.0),  # cut into "1" and "000" on both sides
+        (3, 3, 1.0),
+        ("three", 3, 0.0),
+        ("", "pottery, camping", 0.0),
+        ("pottery", "", 0.0),
+    ],
+)
+def test_multi_hop_answers_are_comma_lists(prediction: object, gold: object, expected: float) -> None:
+    assert locomo_f1(prediction, gold, 1) == pytest.approx(expected)
+
+
+def test_open_domain_gold_ends_at_its_first_semicolon() -> None:
+    gold = "Likely no; she is scared; of heights"
+    assert locomo_f1("likely no", gold, 3) == 1.0
+    assert locomo_f1("she is scared", gold, 3) == 0.0
+    assert locomo_f1("likely no; she", "likely no", 3) == pytest.approx(4 / 5)  # that of the prediction is only punctuation
+    assert locomo_f1("likely no", "Likely no; she is scared", 4) == pytest.approx(4 / 7)
+    assert locomo_f1("anything", "; reason", 3) == 0.0
+
+
+@pytest.mark.parametrize("category", [2, 3, 4])
+@pytest.mark.parametrize(
+    ("prediction", "gold", "expected"),
+    [
+        ("7 May 2023", "May 7, 2023", 1.0),
+        ("the dog and a cat", "dog cat", 1.0),
+        ("The cat.", "an CAT!!", 1.0),
+        ("self-care", "selfcare", 1.0),  # punctuation leaves no gap
+        ("running", "runs", 1.0),
+        ("Melanie's paintings", "Melanie painting", 1.0),
+        ("very very good", "very good", 0.8),  # repeated words count
+        ("york york", "new york", 0.5),
+        ("in the summer of 2022", "2022", 0.4),
+        (2022, "2022", 1.0),
+        ("2022", 2022, 1.0),
+        ("2021", 2022, 0.0),
+        (0, 0, 1.0),
+        ("1,000", "1000", 1.0),
+        ("the", "the", 0.0),  # nothing is left to compare
+        ("android", "roid", 0.0),  # articles are words, not letters
+        ("", "", 0.0),
+        ("", "dog", 0.0),
+        ("dog", "", 0.0),
+        (None, None, 0.0),
+        ("None", None, 0.0),
+        (None, "None", 0.0),
+    ],
+)
+def test_other_answers_are_compared_as_a_whole(prediction: object, gold: object, expected: float, category: int) -> None:
+    assert locomo_f1(prediction, gold, category) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("prediction", "expected"),
+    [
+        ("No information available", 1.0),
+        ("That is NOT MENTIONED in the conversation.", 1.0),
+        ("Not mentioned, but perhaps Paris", 1.0),
+        ("She mentioned information", 0.0),
+        ("No information is available", 0.0),
+        ("I don't know", 0.0),
+        ("self-care", 0.0),
+        ("", 0.0),
+        (None, 0.0),
+    ],
+)
+def test_adversarial_answers_are_right_if_they_abstain(prediction: object, expected: float) -> None:
+    for gold in ("self-care", None, "no information available"):
+        assert locomo_f1(prediction, gold, 5) == expected
+    assert abstains(prediction) == bool(expected)
+
+
+@pytest.mark.parametrize("category", [0, 6, -1])
+def test_there_are_five_categories(category: int) -> None:
+    with pytest.raises(ValueError, match="categories 1 to 5"):
+        locomo_f1("a", "b", category)
+
+
+@pytest.mark.parametrize(
+    ("prediction", "gold", "expected"),
+    [
+        ("running", "runs", 0.0),
+        ("the dog and a cat", "dog cat", 4 / 7),
+        ("very very good", "very good", 1.0),
+        ("york york", "new york", 2 / 3),
+        ("7 May 2023", "May 7, 2023", 1.0),
+        ("Paris!", "paris?", 1.0),
+        ("self-care", "selfcare", 0.0),
+        ("Bo's", "Bo", 0.0),
+        ("no;", "no", 0.0),  # only . , ! ? are cut off
+        ("(no)", "no", 0.0),
+        ("a.b", "b a", 1.0),
+        (3, "3", 1.0),
+        ("...", "...", 0.0),
+        ("", "", 0.0),
+        ("dog", "", 0.0),
+        (None, "none", 0.0),
+    ],
+)
+def test_set_f1(prediction: object, gold: object, expected: float) -> None:
+    assert set_f1(prediction, gold) == pytest.approx(expected)
+    assert set_f1(gold, prediction) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("prediction", "gold", "expected"),
+    [
+        ("running", "runs", 0.0),
+        ("very very good", "very good", 1.0),
+        ("7 May 2023", "May 7, 2023", 6 / 7),  # the comma is a token
+        ("Paris!", "paris?", 0.5),
+        ("Bo's", "Bo", 2 / 3),
+        ("can't", "can not", 0.0),  # ca n't
+        ("cannot", "can not", 1.0),
+        ("no;", "no", 2 / 3),
+        ("No, no.", "no", 0.5),
+        (3, "3", 1.0),
+        ("...", "...", 1.0),
+        ("", "", 0.0),
+        ("dog", "", 0.0),
+        (None, "none", 0.0),
+    ],
+)
+def test_token_set_f1(prediction: object, gold: object, expected: float) -> None:
+    assert token_set_f1(prediction, gold) == pytest.approx(expected)
+    assert token_set_f1(gold, prediction) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("prediction", "gold", "expected"),
+    [
+        ("Paris", "paris", 1.0),
+        ("in paris today", "paris", 1 / 3),
+        ("paris", "in paris today", exp(-2)),  # too short
+        ("7 May 2023", "May 7, 2023", exp(-1 / 3)),
+        ("very very good", "very good", 2 / 3),  # a gold word is used once
+        ("york york", "new york", 0.5),
+        ("running", "runs", 0.0),
+        (2022, 2022, 1.0),
+        ("", "", 0.0),
+        ("", "dog", 0.0),
+        ("dog", "", 0.0),
+        (None, "none", 0.0),
+    ],
+)
+def test_bleu1(prediction: object, gold: object, expected: float) -> None:
+    assert bleu1(prediction, gold) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("she met mr. jones. they ran.", ["she", "met", "mr.", "jones", ".", "they", "ran", "."]),
+        ("it ended at 5 p.m. on friday.", ["it", "ended", "at", "5", "p.m.", "on", "friday", "."]),
+        ("in 2022. they went", ["in", "2022.", "they", "went"]),  # Punkt takes it for an ordinal before a small letter
+        ("is it? yes! ok.", ["is", "it", "?", "yes", "!", "ok", "."]),
+        ("i can't go, ok", ["i", "ca", "n't", "go", ",", "ok"]),
+        ('he said "hi." then left.', ["he", "said", "``", "hi", ".", "''", "then", "left", "."]),
+        ("gonna pay $5.50; (a-b)", ["gon", "na", "pay", "$", "5.50", ";", "(", "a-b", ")"]),
+        ("wait... what", ["wait", "...", "what"]),
+        ("one.\ntwo.", ["one", ".", "two", "."]),
+        ("", []),
+        (" \n", []),
+    ],
+)
+def test_treebank_words(text: str, expected: list[str]) -> None:
+    assert list(treebank_words(text)) == expected
+
+
+@given(texts, texts, st.integers(1, 5))
+def test_scores_lie_between_0_and_1(prediction: str, gold: str, category: int) -> None:
+    for score in (
+        locomo_f1(prediction, gold, category),
+        set_f1(prediction, gold),
+        token_set_f1(prediction, gold),
+        bleu1(prediction, gold),
+    ):
+        assert isinstance(score, float)
+        assert 0.0 <= score <= 1.0
+
+
+@given(words | texts, words | texts)
+def test_whole_texts_are_compared_both_ways_alike(one: str, other: str) -> None:
+    for category in (2, 4):
+        assert locomo_f1(one, other, category) == locomo_f1(other, one, category)
+    assert set_f1(one, other) == set_f1(other, one)
+    assert token_set_f1(one, other) == token_set_f1(other, one)
+
+
+@given(words)
+def test_a_text_with_words_is_right_against_itself(text: str) -> None:
+    full = f"{text} dog".strip()
+    assert locomo_f1(full, full, 2) == locomo_f1(full, full, 3) == locomo_f1(full, full, 4) == 1.0
+    assert set_f1(full, full) == token_set_f1(full, full) == bleu1(full, full) == 1.0
+
+
+@given(st.lists(st.sampled_from(["dog", "two cats", "7 May"]), min_size=1, max_size=4).map(", ".join))
+def test_a_list_is_right_against_itself_and_its_other_order(text: str) -> None:
+    assert locomo_f1(text, text, 1) == 1.0
+    assert locomo_f1(", ".join(reversed(text.split(", "))), text, 1) == 1.0
+
+
+@given(st.permutations(["dog", "ran", "seven", "times", "times"]))
+def test_the_order_of_words_plays_no_part(order: list[str]) -> None:
+    gold = "times dog ran seven"
+    assert locomo_f1(" ".join(order), gold, 4) == pytest.approx(8 / 9)
+    assert set_f1(" ".join(order), gold) == token_set_f1(" ".join(order), gold) == 1.0
+    assert bleu1(" ".join(order), gold) == pytest.approx(0.8)
+
+
+def test_lone_surrogates_are_text_like_any_other() -> None:
+    broken = "\ud83d dog"
+    assert (
+        locomo_f1(broken, broken, 4)
+        == set_f1(broken, broken)
+        == token_set_f1(broken, broken)
+        == bleu1(broken, broken)
+        == 1.0
+    )
+
+
+def test_without_nltk_the_installation_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    from eval import metrics as lexical
+
+    for module in ("nltk", "nltk.stem.porter", "nltk.tokenize.destructive"):
+        monkeypatch.setitem(sys.modules, module, None)
+    for function in (lexical._stemmer, lexical._treebank):
+        with pytest.raises(DeltaMemError, match=r"nltk.*pip install 'deltamem\[eval\]'"):
+            function.__wrapped__()
+    assert set_f1("a dog", "a dog") == 1.0
+
+
+some_ranks = st.lists(st.none() | st.integers(1, 30), min_size=1, max_size=6)
+
+
+def test_recall_counts_the_evidence_up_to_rank_k() -> None:
+    ranks = [1, 5, 6, None]
+    assert [recall_at(ranks, k) for k in (1, 4, 5, 6, 100)] == [0.25, 0.25, 0.5, 0.75, 0.75]
+    assert recall_at([None], 20) == 0.0
+    assert recall_at([2, 2], 2) == 1.0  # one passage may hold two pieces of evidence
+
+
+def test_reciprocal_rank_is_that_of_the_best() -> None:
+    assert reciprocal_rank([4, None, 2]) == 0.5
+    assert reciprocal_rank([1]) == 1.0
+    assert reciprocal_rank([None, None]) == 0.0
+
+
+@given(some_ranks, st.integers(1, 30), st.integers(0, 10))
+def test_recall_grows_with_k(ranks: list[int | None], k: int, more: int) -> None:
+    assert 0 <= recall_at(ranks, k) <= recall_at(ranks, k + more) <= 1
+    assert (recall_at(ranks, k) > 0) == (reciprocal_rank(ranks) >= 1 / k)
+
+
+def test_what_has_no_score_is_refused() -> None:
+    for call in (lambda: recall_at([], 5), lambda: reciprocal_rank([])):
+        with pytest.raises(ValueError, match="without evidence"):
+            call()
+    with pytest.raises(ValueError, match="ranks count from 1"):
+        recall_at([0], 5)
+    with pytest.raises(ValueError, match="k is at least 1"):
+        recall_at([1], 0)
+
+
+trials = st.integers(1, 7).flatmap(lambda n: st.tuples(st.just(n), st.integers(0, n), st.integers(1, n)))
+
+
+def test_three_trials() -> None:
+    assert [pass_at_k(3, 1, k) for k in (1, 2, 3)] == pytest.approx([1 / 3, 2 / 3, 1.0])
+    assert [pass_hat_k(3, 1, k) for k in (1, 2, 3)] == pytest.approx([1 / 3, 0.0, 0.0])
+    assert [pass_at_k(3, 2, k) for k in (1, 2, 3)] == pytest.approx([2 / 3, 1.0, 1.0])
+    assert [pass_hat_k(3, 2, k) for k in (1, 2, 3)] == pytest.approx([2 / 3, 1 / 3, 0.0])
+    assert pass_at_k(3, 0, 3) == pass_hat_k(3, 0, 1) == 0.0
+    assert pass_at_k(3, 3, 1) == pass_hat_k(3, 3, 3) == 1.0
+
+
+@given(trials)
+def test_is_the_share_of_all_draws(case: tuple[int, int, int]) -> None:
+    n, c, k = case
+    draws = list(combinations([True] * c + [False] * (n - c), k))
+    assert pass_at_k(n, c, k) == pytest.approx(sum(any(draw) for draw in draws) / len(draws))
+    assert pass_hat_k(n, c, k) == pytest.approx(sum(all(draw) for draw in draws) / len(draws))
+
+
+@pytest.mark.parametrize(("n", "c", "k"), [(3, 4, 1), (3, -1, 1), (3, 1, 0), (3, 1, 4), (0, 0, 1)])
+def test_numbers_that_do_not_fit_are_refused(n: int, c: int, k: int) -> None:
+    for score in (pass_at_k, pass_hat_k):
+        with pytest.raises(ValueError, match="trials passed"):
+            score(n, c, k)
+
+
+questions = st.lists(st.tuples(st.integers(0, 6), st.booleans()), max_size=12)
+
+
+def test_two_users_by_hand() -> None:
+    ana = [(0, True), (0, False), (2, True), (2, True)]  # 1/2, 1/2, 3/4
+    bo = [(1, False), (2, True)]  # nothing, 0, 1/2
+    first, second, third = cumulative_accuracy([ana, bo])
+    assert (first.session, first.mean, first.low, first.high, first.users) == (0, 0.5, 0.5, 0.5, 1)
+    assert (second.session, second.mean, second.low, second.high, second.users) == (1, 0.25, 0.0, 0.5, 2)
+    assert (third.session, third.users) == (2, 2)
+    assert (third.mean, third.low, third.high) == pytest.approx((0.625, 0.5, 0.75))
+    assert third.as_dict() == {"session": 2, "mean": third.mean, "low": third.low, "high": third.high, "users": 2}
+
+
+def test_every_user_counts_once_however_much_they_were_asked() -> None:
+    (point,) = cumulative_accuracy([[(0, False)] * 99, [(0, True)]])
+    assert (point.mean, point.low, point.high) == (0.5, 0.0, 1.0)
+
+
+def test_sessions_without_questions_keep_the_accuracy_and_early_ones_have_no_point() -> None:
+    points = cumulative_accuracy([[(2, 1.0), (5, 0.0)]])
+    assert [(point.session, point.mean) for point in points] == [(2, 1.0), (3, 1.0), (4, 1.0), (5, 0.5)]
+
+
+def test_users_whose_sessions_end_early_stay_in_the_mean() -> None:
+    points = cumulative_accuracy([[(0, True)], [(0, False), (1, False)]])
+    assert [(point.mean, point.users) for point in points] == [(0.5, 2), (0.5, 2)]
+
+
+def test_limit_of_sessions() -> None:
+    user = [(session, session % 2 == 0) for session in range(40)]
+    points = cumulative_accuracy([user], sessions=25)
+    assert [point.session for point in points] == list(range(25))
+    assert points == cumulative_accuracy([user])[:25]
+    assert points[-1].mean == pytest.approx(13 / 25)
+    assert len(cumulative_accuracy([user], sessions=100)) == 40
+    assert cumulative_accuracy([[(30, True)]], sessions=25) == []
+
+
+def test_nobody_was_asked() -> None:
+    assert cumulative_accuracy([]) == cumulative_accuracy([[], []]) == []
+
+
+def test_the_spread_stays_within_0_and_1() -> None:
+    (point,) = cumulative_accuracy([[(0, 1.0)], [(0, 1.0)], [(0, 0.0)]])
+    assert point.low == pytest.approx(2 / 3 - statistics.pstdev([1, 1, 0]))
+    assert point.high == 1.0
+
+
+@settings(max_examples=40)
+@given(st.lists(questions, max_size=4), st.randoms())
+def test_is_a_plain_count_in_any_order(users: list[list[tuple[int, bool]]], draw: Random) -> None:
+    points = cumulative_accuracy(users)
+    for point in points:
+        shares = []
+        for user in users:
+            until = [value for session, value in user if session <= point.session]
+            if until:
+                shares.append(sum(until) / len(until))
+        assert point.users == len(shares)
+        assert point.mean == pytest.approx(statistics.fmean(shares))
+        assert point.high - point.low <= 2 * statistics.pstdev(shares) + 1e-9
+    mixed = [draw.sample(user, len(user)) for user in users]
+    assert cumulative_accuracy(mixed) == points
+
+
+@pytest.mark.parametrize("question", [(-1, 1.0), (0, 1.5), (0, -0.1), (0, float("nan"))])
+def test_values_out_of_range_are_refused(question: tuple[int, float]) -> None:
+    with pytest.raises(ValueError, match="expected a session from 0 and a value from 0 to 1"):
+        cumulative_accuracy([[question]])
