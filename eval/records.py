@@ -1,11 +1,14 @@
-"""One record a question: what is on disk of a run, and how it is found again."""
+"""The records of a run on disk: one a session, passage, question and memory point, and what they were made with."""
 
 from __future__ import annotations
 
 import fcntl
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Generic, Literal, Self, TypeVar
@@ -336,3 +339,63 @@ class PointRecord(StrictModel):
     def complete(self) -> bool:
         """Whether nothing failed, so that a later run need not judge it again; True also for what no judge was asked."""
         return self.error is None and (self.verdict is None or self.verdict.error is None)
+
+
+@dataclass(frozen=True)
+class RunFiles:
+    """The records of a run: what is done, and where the rest is written."""
+
+    sessions: RecordFile[IngestRecord]  # One for each store and session
+    passages: RecordFile[PassageRecord]  # Each passage that was found for something
+    retrieved: RecordFile[QuestionRecord]  # Questions as they were searched for, without answers
+    questions: RecordFile[QuestionRecord]  # Questions with answers and verdicts
+    points: RecordFile[PointRecord] | None = None  # Memory points and extracted memories, for benchmarks that have them
+
+    def keep(self, passages: Iterable[Passage], store: str) -> tuple[Found, ...]:
+        """Write passages that were found, each once, and return their names."""
+        found = []
+        for passage in passages:
+            record = PassageRecord.of(passage, store)
+            if record.id not in self.passages:
+                self.passages.add(record)
+            found.append(Found(passage=record.id, similarity=passage.similarity))
+        return tuple(found)
+
+    def passage(self, found: Found) -> PassageRecord:
+        """The passage that `keep` named.
+
+        Raises:
+            DeltaMemError: If it is not there.
+        """
+        record = self.passages.get(found.passage)
+        if record is None:
+            raise DeltaMemError(f"{self.passages.path} does not hold the passage {found.passage}")
+        return record
+
+    def by_store(self, found: Iterable[Found]) -> dict[str, list[Passage]]:
+        """The passages that `keep` named, by store, in order."""
+        stores: dict[str, list[Passage]] = defaultdict(list)
+        for one in found:
+            record = self.passage(one)
+            stores[record.store].append(Passage(record.text, record.time, record.sources, one.similarity))
+        return stores
+
+
+@contextmanager
+def open_files(folder: Path, *, points: bool = False) -> Iterator[RunFiles]:
+    """Open the records of an output folder, or begin them.
+
+    Raises:
+        DeltaMemError: If a line of a file is not a record, or another run has the folder open.
+        OSError: If a file cannot be read or written.
+    """
+    with ExitStack() as stack:
+        yield RunFiles(
+            stack.enter_context(RecordFile(folder / "sessions.jsonl", IngestRecord, lambda record: record.key)),
+            stack.enter_context(RecordFile(folder / "passages.jsonl", PassageRecord, lambda record: record.id)),
+            stack.enter_context(RecordFile(folder / "retrieved.jsonl", QuestionRecord, lambda record: record.key)),
+            stack.enter_context(RecordFile(folder / "questions.jsonl", QuestionRecord, lambda record: record.key)),
+            stack.enter_context(RecordFile(folder / "points.jsonl", PointRecord, lambda record: record.key))
+            if points
+            else None,
+        )

@@ -8,17 +8,15 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import defaultdict
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AsyncExitStack, ExitStack, aclosing, contextmanager
-from dataclasses import dataclass
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping, Sequence
+from contextlib import AsyncExitStack, aclosing
 from itertools import chain, zip_longest
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from deltamem.errors import DeltaMemError, EmbedderUnavailableError, reason_of
+from deltamem.errors import EmbedderUnavailableError, reason_of
 from deltamem.runs import run_tasks
 from eval.answer import ContextBlock, Judge, QAGrader
 from eval.benchmark import Benchmark, Config, PointChecks, Results, SearchState, Step, Timeline
@@ -28,14 +26,14 @@ from eval.metrics import load_nltk
 from eval.models import Prompts, check_models, load_prompts, make_answerer, make_judge, open_models
 from eval.records import (
     Cost,
-    Found,
     IngestRecord,
-    PassageRecord,
     PointRecord,
     QuestionRecord,
     RecordFile,
+    RunFiles,
     Verdict,
     check_run_config,
+    open_files,
     write_run_config,
 )
 from eval.summary import build_summary, cost_line, failure_lines, probe_line, write_summary
@@ -169,66 +167,6 @@ async def _evaluate(benchmark: Benchmark[Config], prompts: Prompts, console: Con
             )
     write_summary(config.out, summary)
     return summary
-
-
-@dataclass(frozen=True)
-class RunFiles:
-    """The records of a run: what is done, and where the rest is written."""
-
-    sessions: RecordFile[IngestRecord]  # One for each store and session
-    passages: RecordFile[PassageRecord]  # Each passage that was found for something
-    retrieved: RecordFile[QuestionRecord]  # Questions as they were searched for, without answers
-    questions: RecordFile[QuestionRecord]  # Questions with answers and verdicts
-    points: RecordFile[PointRecord] | None = None  # Memory points and extracted memories, for benchmarks that have them
-
-    def keep(self, passages: Iterable[Passage], store: str) -> tuple[Found, ...]:
-        """Write passages that were found, each once, and return their names."""
-        found = []
-        for passage in passages:
-            record = PassageRecord.of(passage, store)
-            if record.id not in self.passages:
-                self.passages.add(record)
-            found.append(Found(passage=record.id, similarity=passage.similarity))
-        return tuple(found)
-
-    def passage(self, found: Found) -> PassageRecord:
-        """The passage that `keep` named.
-
-        Raises:
-            DeltaMemError: If it is not there.
-        """
-        record = self.passages.get(found.passage)
-        if record is None:
-            raise DeltaMemError(f"{self.passages.path} does not hold the passage {found.passage}")
-        return record
-
-    def by_store(self, found: Iterable[Found]) -> dict[str, list[Passage]]:
-        """The passages that `keep` named, by store, in order."""
-        stores: dict[str, list[Passage]] = defaultdict(list)
-        for one in found:
-            record = self.passage(one)
-            stores[record.store].append(Passage(record.text, record.time, record.sources, one.similarity))
-        return stores
-
-
-@contextmanager
-def open_files(folder: Path, *, points: bool = False) -> Iterator[RunFiles]:
-    """Open the records of an output folder, or begin them.
-
-    Raises:
-        DeltaMemError: If a line of a file is not a record, or another run has the folder open.
-        OSError: If a file cannot be read or written.
-    """
-    with ExitStack() as stack:
-        yield RunFiles(
-            stack.enter_context(RecordFile(folder / "sessions.jsonl", IngestRecord, lambda record: record.key)),
-            stack.enter_context(RecordFile(folder / "passages.jsonl", PassageRecord, lambda record: record.id)),
-            stack.enter_context(RecordFile(folder / "retrieved.jsonl", QuestionRecord, lambda record: record.key)),
-            stack.enter_context(RecordFile(folder / "questions.jsonl", QuestionRecord, lambda record: record.key)),
-            stack.enter_context(RecordFile(folder / "points.jsonl", PointRecord, lambda record: record.key))
-            if points
-            else None,
-        )
 
 
 class ProgressBars:

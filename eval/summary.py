@@ -95,12 +95,14 @@ def category_scores(
     present = {record.category for record in questions}
     names = [name for name in order if name in present]
     names += dict.fromkeys(record.category for record in questions if record.category not in names)
+    members = {name: [pair for pair in valued if pair[0].category == name] for name in names}
+    members[ALL] = [pair for pair in valued if pooled is None or pair[0].category in pooled]
     scores = {
-        name: _interval([pair for pair in valued if pair[0].category == name], resamples=resamples, seed=seed)
-        for name in names
+        name: group_interval(
+            [worth for _, worth in pairs], [record.group for record, _ in pairs], resamples=resamples, seed=seed
+        )
+        for name, pairs in members.items()
     }
-    everything = [pair for pair in valued if pooled is None or pair[0].category in pooled]
-    scores[ALL] = _interval(everything, resamples=resamples, seed=seed)
     return {name: None if interval is None else interval.as_dict() for name, interval in scores.items()}
 
 
@@ -110,14 +112,20 @@ def metric_scores(questions: Sequence[QuestionRecord], values: Mapping[str, Valu
     return {name: by_category for name, by_category in scores.items() if any(by_category.values())}
 
 
-def _interval(valued: Sequence[tuple[QuestionRecord, float]], *, resamples: int, seed: int) -> Interval | None:
-    values = [worth for _, worth in valued]
-    groups = [record.group for record, _ in valued]
+def group_interval(
+    values: Sequence[float],
+    groups: Sequence[Any],
+    weights: Sequence[float] | None = None,
+    *,
+    resamples: int,
+    seed: int,
+) -> Interval | None:
+    """The 95% interval of a mean, or of a ratio of sums if there are `weights`; see `category_scores` for its kind."""
     if len(set(groups)) == 1:
-        if set(values) <= {0.0, 1.0}:
+        if set(values) <= {0.0, 1.0} and (weights is None or set(weights) == {1.0}):
             return wilson_interval(round(sum(values)), len(values))
-        groups = [record.key for record, _ in valued]
-    return bootstrap_interval(values, groups, resamples=resamples, seed=seed)
+        groups = range(len(values))
+    return bootstrap_interval(values, groups, denominators=weights, resamples=resamples, seed=seed)
 
 
 def counts_by_category(questions: Iterable[QuestionRecord], order: Sequence[str] = ()) -> dict[str, int]:

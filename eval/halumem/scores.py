@@ -13,11 +13,12 @@ from deltamem.errors import DeltaMemError
 from eval.answer import ContextBlock, render_all
 from eval.benchmark import JudgeSpec
 from eval.halumem.data import DATE_FORMAT, QUESTION_TYPES, HalumemSession, MemoryPoint, Question
-from eval.metrics import Interval, bleu1, bootstrap_interval, cumulative_accuracy, set_f1, wilson_interval
+from eval.metrics import Interval, bleu1, cumulative_accuracy, set_f1
 from eval.records import MemoryType, PointRecord, QuestionRecord
 from eval.summary import (
     ALL,
     answer_value,
+    group_interval,
     metric_scores,
     percent_cell,
     retrieval_values,
@@ -320,17 +321,10 @@ def _metric_scores(
 def _interval(
     metric: Metric, rows: Sequence[Row], valid: bool, *, resamples: int, seed: int
 ) -> dict[str, float | int] | None:
-    """By bootstrap of users; for a single user Wilson's for shares and a bootstrap of records for other ratios."""
     terms = list(metric.terms((record for _, _, record in rows), valid=valid))
-    values = [value for _, value, _ in terms]
-    weights = [weight for _, _, weight in terms]
-    groups: list[Any] = [rows[position][0] for position, _, _ in terms]
-    interval: Interval | None
-    if len(set(groups)) == 1 and set(values) <= {0.0, 1.0} and set(weights) == {1.0}:
-        interval = wilson_interval(round(sum(values)), len(values))
-    else:
-        groups = groups if len(set(groups)) > 1 else list(range(len(groups)))
-        interval = bootstrap_interval(values, groups, denominators=weights, resamples=resamples, seed=seed)
+    users = [rows[position][0] for position, _, _ in terms]
+    values, weights = [value for _, value, _ in terms], [weight for _, _, weight in terms]
+    interval = group_interval(values, users, weights, resamples=resamples, seed=seed)
     return None if interval is None else interval.as_dict()
 
 
@@ -366,11 +360,7 @@ def _update_recall(points: Iterable[PointRecord], k: int, *, resamples: int, see
     """Share of the searched points that are linked to turns for which one of the first `k` passages holds them."""
     scored = [record for record in points if record.searched and record.turns]
     found = [float(record.rank is not None and record.rank <= k) for record in scored]
-    users = [record.user for record in scored]
-    if len(set(users)) == 1:
-        interval = wilson_interval(round(sum(found)), len(found))
-    else:
-        interval = bootstrap_interval(found, users, resamples=resamples, seed=seed)
+    interval = group_interval(found, [record.user for record in scored], resamples=resamples, seed=seed)
     return None if interval is None else interval.as_dict()
 
 

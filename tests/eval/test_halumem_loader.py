@@ -5,13 +5,11 @@ from datetime import datetime
 from pathlib import Path
 
 import pytest
-from eval.halumem.run import PointFinder, gold_passages
 from halumem_cases import ANA, ana, ben, point, question, write
 
 from deltamem.errors import DeltaMemError
 from eval.data import HALUMEM_USER, find
-from eval.halumem.data import load_halumem
-from eval.halumem.scores import Part
+from eval.halumem.data import PointFinder, gold_passages, load_halumem
 from eval.systems.base import Passage
 
 
@@ -101,10 +99,9 @@ def test_a_file_that_is_not_there(tmp_path: Path) -> None:
 
 def test_limit_reads_as_far_as_the_last_question(tmp_path: Path) -> None:
     first, second = load(tmp_path, ana(), ben()).users
-    assert [len(Part.of(first, limit).sessions) for limit in (None, 1, 2, 3, 9)] == [4, 1, 1, 4, 4]
-    assert len(Part.of(second, 1).sessions) == 1
-    assert Part.of(first, 1).asked == {f"{ANA}/S1/q1"}
-    assert Part.of(first, None).key.batch_turns is None
+    assert [len(first.first(limit).sessions) for limit in (None, 1, 2, 3, 9)] == [4, 1, 1, 4, 4]
+    assert len(second.first(1).sessions) == 1
+    assert [question.key for question in first.first(1).questions] == [f"{ANA}/S1/q1"]
 
 
 def test_points_are_linked_to_turns_and_found(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from locomo_cases import audit, benchmark, settings, write
 
 from deltamem.errors import DeltaMemError
 from eval.data import LOCOMO, LOCOMO_AUDIT, find
-from eval.locomo.data import load_audit, load_locomo, read_benchmark
+from eval.locomo.data import load_audit, load_locomo, read_data
 
 
 @pytest.fixture
@@ -54,7 +54,7 @@ def test_a_list_that_does_not_fit_is_refused(tmp_path: Path, data: Path, change:
 def test_ceiling_is_of_the_files_own_answers_with_either_gold(tmp_path: Path, data: Path) -> None:
     path = write(tmp_path / "a.json", audit())
     for gold in ("original", "audited"):
-        read = read_benchmark(settings(f"data={data}", f"audit={path}", f"gold={gold}"))
+        read = read_data(settings(f"data={data}", f"audit={path}", f"gold={gold}"))
         # Only the first question has a wrong answer; category 5 was not audited.
         assert read.ceiling() == {
             "single-hop": 1.0,
@@ -63,18 +63,18 @@ def test_ceiling_is_of_the_files_own_answers_with_either_gold(tmp_path: Path, da
             "temporal": 0.0,
             "all": pytest.approx(6 / 7),
         }
-        assert read.asked[0].question.answer == {"original": "2022", "audited": "2023"}[gold]
+        assert read.asked["conv-1"][0].answer == {"original": "2022", "audited": "2023"}[gold]
         assert read.description()["audit"]["applied"] is (gold == "audited")
 
 
 def test_audit_is_needed_only_for_audited_gold(tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DELTAMEM_DATA", str(tmp_path))
     monkeypatch.setattr("eval.locomo.data.find", lambda dataset: None)
-    assert read_benchmark(settings(f"data={data}")).ceiling() is None
+    assert read_data(settings(f"data={data}")).ceiling() is None
     with pytest.raises(DeltaMemError, match="dial481/locomo-audit"):
-        read_benchmark(settings(f"data={data}", "gold=audited"))
+        read_data(settings(f"data={data}", "gold=audited"))
     with pytest.raises(DeltaMemError, match=r"no\.json: No such file"):
-        read_benchmark(settings(f"data={data}", f"audit={tmp_path / 'no.json'}"))
+        read_data(settings(f"data={data}", f"audit={tmp_path / 'no.json'}"))
 
 
 def test_an_audit_that_lies_there_does_not_concern_other_files(
@@ -82,16 +82,16 @@ def test_an_audit_that_lies_there_does_not_concern_other_files(
 ) -> None:
     path = write(tmp_path / "a.json", audit(question="of another file"))
     monkeypatch.setattr("eval.locomo.data.find", lambda dataset: path)
-    assert read_benchmark(settings(f"data={data}")).audit is None
+    assert read_data(settings(f"data={data}")).audit is None
     with pytest.raises(DeltaMemError, match="another question"):
-        read_benchmark(settings(f"data={data}", "gold=audited"))
+        read_data(settings(f"data={data}", "gold=audited"))
 
 
 def test_the_real_audit_has_the_published_counts() -> None:
     data, path = find(LOCOMO), find(LOCOMO_AUDIT)
     if data is None or path is None:
         pytest.skip("LoCoMo or its audit is not in a data folder")
-    read = read_benchmark(settings(f"data={data}", f"audit={path}"))
+    read = read_data(settings(f"data={data}", f"audit={path}"))
     assert read.audit is not None
     assert len(read.audit.corrections) == 156
     wrong = {"single-hop": 36, "multi-hop": 28, "open-domain": 9, "temporal": 26, "all": 99}

@@ -51,7 +51,7 @@ def test_a_context_is_cut_at_sessions_and_at_questions(tmp_path) -> None:
         datetime(2024, 1, 3, 9),
         datetime(2024, 1, 3, 9, 1),
     ]
-    assert (ana.key.id, ana.key.owner, ana.key.batch_turns, ana.group) == ("a1" * 6, "Ana Lopez", 10, "persona_0")
+    assert (ana.key.id, ana.key.owner, ana.key.batch_turns) == ("a1" * 6, "Ana Lopez", 10)
     assert [piece.session.id for piece in bo.pieces] == ["0-2", "3-4"]
     assert [piece.session.id for piece in again.pieces] == ["0-2", "3-5", "6-6", "7-7"]
     first = ana.pieces[0].session.turns
@@ -61,15 +61,15 @@ def test_a_context_is_cut_at_sessions_and_at_questions(tmp_path) -> None:
         ("2", "assistant", ""),
     ]
     assert first[1].spoken == "User: I love tea more than anything."
-    assert [asked.key for asked in ana.asked] == [f"{'a1' * 6}/{n}" for n in (1, 2, 3, 4)]
-    assert [asked.session for asked in ana.asked] == [2, 2, 2, 2]
-    assert [sorted(asked.evidence, key=int) for asked in ana.asked] == [
+    assert [asked.key for asked in ana.samples] == [f"{'a1' * 6}/{n}" for n in (1, 2, 3, 4)]
+    assert [asked.session for asked in ana.samples] == [2, 2, 2, 2]
+    assert [sorted(asked.evidence, key=int) for asked in ana.samples] == [
         ["1", "2"],
         ["1", "2"],
         ["4", "5", "6"],
         ["8", "9", "10"],
     ]
-    assert [asked.turns for asked in ana.asked] == [11, 9, 11, 11]
+    assert [asked.turns for asked in ana.samples] == [11, 9, 11, 11]
 
 
 def test_persona_texts_can_be_dropped(tmp_path) -> None:
@@ -79,8 +79,8 @@ def test_persona_texts_can_be_dropped(tmp_path) -> None:
     assert [turn.id for piece in ana.pieces for turn in piece.session.turns] == ["1", "2", "4", "5", "6", "8", "9", "10"]
     # A piece that was only a persona text is gone, and what follows keeps its day.
     assert [(piece.session.id, piece.session.time.day) for piece in again.pieces] == [("0-2", 1), ("3-5", 2), ("7-7", 3)]
-    assert ana.asked[0].evidence == {"1", "2"}
-    assert ana.asked[0].turns == 8
+    assert ana.samples[0].evidence == {"1", "2"}
+    assert ana.samples[0].turns == 8
 
 
 @settings(max_examples=60)
@@ -95,8 +95,9 @@ def test_what_is_fed_before_a_question_is_its_history_and_nothing_else(
     context = messages(roles)
     asked = [question(min(end, len(roles)), row=row) for row, end in enumerate(ends)]
     cut = history("x", context, keyed(*asked), keep_system=keep_system)
-    for one in cut.asked:
-        fed = [turn for session in cut.before(one.question.end) for turn in session.turns]
+    for one in cut.samples:
+        steps = cut.steps({one.key})
+        fed = [turn for sessions, _ in steps for session in sessions for turn in session.turns]
         expected = [
             (str(index), message.role, message.content)
             for index, message in enumerate(context[: one.question.end])
