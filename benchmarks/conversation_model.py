@@ -3,7 +3,7 @@
 It recognises each system by its prompt and takes the same facts for all: each turn of the user that it is shown is one
 memory. To DeltaMem it answers with one search for all turns of the session, then with an ADD for each; to mem0 with a JSON
 list; to LangMem with tool calls. Run as a program it prints its base URL and serves until its standard input ends. ``GET
-/counts`` tells how many answers it has given, and their tokens, estimated as bytes / 3.
+/counts`` says how many answers it has given, and their tokens, estimated as bytes / 3.
 """
 
 from __future__ import annotations

@@ -60,7 +60,7 @@ def kill_half_way(arguments: list[str], url: str, answers: int) -> None:
     process.wait()
 
 
-def tell(out: Path, served: dict[str, Any]) -> None:
+def report(out: Path, served: dict[str, Any]) -> None:
     summary = json.loads((out / "summary.json").read_text(encoding="utf-8"))
     cost = summary["cost"]
     calls = cost["answer"]["calls"] + cost["judge"]["calls"]
@@ -88,7 +88,7 @@ def main() -> None:
             asking = served["seconds"]
             print(f"ideal {ideal:.1f} s; first request to last answer {asking:.1f} s: {ideal / asking:.1%}")
             print(f"whole command, start and files included, {seconds:.1f} s: {ideal / seconds:.1%}")
-        tell(out, served)
+        report(out, served)
         again = run(arguments)
         print(f"the same command again: {again:.1f} s, {stats(url)['answers'] - served['answers']} answers asked for")
 

@@ -41,7 +41,7 @@ class Mem0Side:
         self._memory.add(turns, user_id=OWNER)
 
     def memories(self) -> list[str]:
-        """All of them: mem0 returns twenty unless told otherwise."""
+        """All of them: mem0 returns twenty by default."""
         found = self._memory.get_all(filters={"user_id": OWNER}, top_k=10**6)
         return [record["memory"] for record in found["results"]]
 

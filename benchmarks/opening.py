@@ -61,16 +61,16 @@ def open_once(folder: Path) -> None:
     import deltamem.bank.chroma  # noqa: F401  the import is not what is measured
 
     base = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    told: list[int] = []
+    reports: list[int] = []
     begin = time.perf_counter()
-    with MemoryStore.open(folder, RandomEmbedder(), progress=lambda owner, done, total: told.append(done)) as store:  # type: ignore[arg-type]
+    with MemoryStore.open(folder, RandomEmbedder(), progress=lambda owner, done, total: reports.append(done)) as store:  # type: ignore[arg-type]
         owned = store.bank("ann")
         opened = time.perf_counter() - begin
         hits = owned.bank.search(store.queries(["Where?"]), 5)[0]
         searched = time.perf_counter() - begin - opened
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         print(
-            f"{len(owned.bank.state)} memories: opened in {opened:.2f} s ({len(told)} reports of progress), "
+            f"{len(owned.bank.state)} memories: opened in {opened:.2f} s ({len(reports)} reports of progress), "
             f"first search {1e3 * searched:.1f} ms ({len(hits)} hits), {(peak - base) / 1024:.0f} MiB more memory"
         )
 

@@ -1,7 +1,7 @@
 """Search of both banks side by side: ``python benchmarks/search.py [--sizes 100 1000] [--vectors FILE.npy] [--json FILE]``.
 
 For every size: p50 and p95 of one query with k = 5, recall@5 of Chroma against exact search, the time to build a bank, to
-open an intact one, to build a lost index anew from ready vectors, and the memory that an open bank takes besides its state.
+open an intact one, to rebuild a lost index from ready vectors, and the memory that an open bank takes besides its state.
 Every measurement runs in a process of its own. Vectors are clustered (topics and subtopics) unless a file of real ones is
 given; sizes beyond the file are filled up with mixtures of its rows.
 """

@@ -76,13 +76,13 @@ def configuration(system: str, url: str, out: Path, embedder: str) -> BenchmarkC
 
 
 async def measure(
-    config: BenchmarkConfig, told: Sequence[Dialogue], questions: Sequence[Question], ids: dict[str, str], k: int
+    config: BenchmarkConfig, by_store: Sequence[Dialogue], questions: Sequence[Question], ids: dict[str, str], k: int
 ) -> dict[str, Any]:
-    """Let one system take in the conversation, and ask it all questions.
+    """Let one system ingest the conversation, and ask it all questions.
 
     Args:
         config: Names the system and the model.
-        told: What its stores take in.
+        by_store: What each of its stores ingests.
         questions: With evidence.
         ids: Of the turns, by their text.
         k: Memories a search returns, of each store.
@@ -92,12 +92,14 @@ async def measure(
         embedder = make_embedder(config.embedder)  # a new one for each system: it remembers texts
         await embedder.load()
         system = await stack.enter_async_context(open_system(config, config.out / "memory", embedder, models))
-        stores = [await stack.enter_async_context(system.open(dialogue.key)) for dialogue in told]
+        stores = [await stack.enter_async_context(system.open(dialogue.key)) for dialogue in by_store]
         before, began = counts(str(config.base_url)), time.perf_counter()
-        took_in = await asyncio.gather(*(_take_in(store, dialogue) for store, dialogue in zip(stores, told, strict=True)))
+        ingested_by_store = await asyncio.gather(
+            *(_ingest(store, dialogue) for store, dialogue in zip(stores, by_store, strict=True))
+        )
         seconds = time.perf_counter() - began
         served = {name: count - before[name] for name, count in counts(str(config.base_url)).items()}
-        done = [ingested for store in took_in for ingested in store]
+        done = [ingested for of_store in ingested_by_store for ingested in of_store]
         usage = sum((ingested.usage for ingested in done), Usage())
         if served != {name: getattr(usage, name) for name in served}:
             raise SystemExit(f"error: {config.system} counted {usage}, the server {served}")
@@ -119,7 +121,7 @@ async def measure(
         }
 
 
-async def _take_in(store: Memory, dialogue: Dialogue) -> list[Ingested]:
+async def _ingest(store: Memory, dialogue: Dialogue) -> list[Ingested]:
     done = [await store.ingest(session) for session in dialogue.sessions]
     strange = [ingested for ingested in done if not ingested.readable or ingested.violations]
     if strange:
@@ -133,10 +135,10 @@ def _plain(text: str) -> str:
 
 def compare(conversation: Conversation, options: argparse.Namespace) -> dict[str, Any]:
     """Measure the systems one after the other, each in a folder of its own."""
-    told = dialogues(conversation, per_speaker=True, captions="none")
+    by_store = dialogues(conversation, per_speaker=True, captions="none")
     batch = options.batch_turns or None
-    told = tuple(replace(dialogue, key=replace(dialogue.key, batch_turns=batch)) for dialogue in told)
-    spoken = {turn.id: turn.spoken for session in told[0].sessions for turn in session.turns}
+    by_store = tuple(replace(dialogue, key=replace(dialogue.key, batch_turns=batch)) for dialogue in by_store)
+    spoken = {turn.id: turn.spoken for session in by_store[0].sessions for turn in session.turns}
     ids = {_plain(text): turn for turn, text in spoken.items()}
     questions = [question for question in conversation.questions if question.category != 5 and question.evidence]
     sides = {}
@@ -144,7 +146,7 @@ def compare(conversation: Conversation, options: argparse.Namespace) -> dict[str
         for name in options.systems.split(","):
             config = configuration(name, url, Path(folder) / name, options.embedder)
             print(f"{name} ...", file=sys.stderr, flush=True)
-            sides[name] = asyncio.run(measure(config, told, questions, ids, options.k))
+            sides[name] = asyncio.run(measure(config, by_store, questions, ids, options.k))
     sizes = {"conversation": conversation.id, "sessions": len(conversation.sessions), "turns": len(spoken)}
     settings = {name: getattr(options, name) for name in ("latency", "batch_turns", "k", "embedder")}
     return {**sizes, "questions": len(questions), **settings, "sides": sides}

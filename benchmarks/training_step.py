@@ -177,10 +177,10 @@ def memory(out: Path, steps: int) -> Figures:
     if sampler.samples:
         minutes = (time.monotonic() - begin) / 60
         saved.write_text(json.dumps({"minutes": minutes, "samples": sampler.samples}), encoding="utf-8")
-    told = json.loads(saved.read_text(encoding="utf-8"))
-    samples = [[Held(*held) for held in moment] for moment in told["samples"]]
+    result = json.loads(saved.read_text(encoding="utf-8"))
+    samples = [[Held(*held) for held in moment] for moment in result["samples"]]
     skip = steps // 4
-    return {"steps": steps, "minutes": told["minutes"], "from_step": skip, "kinds": growth(samples, skip, steps)}
+    return {"steps": steps, "minutes": result["minutes"], "from_step": skip, "kinds": growth(samples, skip, steps)}
 
 
 def growth(samples: Sequence[Sequence[Held]], skip: int, steps: int) -> dict[str, Figures]:
@@ -236,8 +236,8 @@ def show_split(console: Console, figures: Figures) -> None:
         table.add_row(name, f"{seconds:.3f}", f"{seconds / figures['seconds_a_step']:.1%}")
     console.print(table)
     console.print(f"outside of generation, log-prob and update: {figures['share_outside']:.1%}")
-    told = ", ".join(f"{name} {seconds:.3f} s" for name, seconds in figures["seconds_of_a_rollout"].items())
-    console.print(f"a rollout, on average: {told or 'not logged'}")
+    shares = ", ".join(f"{name} {seconds:.3f} s" for name, seconds in figures["seconds_of_a_rollout"].items())
+    console.print(f"a rollout, on average: {shares or 'not logged'}")
     spent = figures["cpu_seconds"]
     policy = sum(spent.get(name, 0.0) for name in POLICY) / sum(spent.values())
     most = sorted(spent.items(), key=lambda item: -item[1])[:8]

@@ -191,7 +191,7 @@ def fetch(name: str, *, folder: Path, accept_licence: bool, console: Console) ->
         name: One of `eval.data.FETCHABLE`.
         folder: A data folder; see `eval.data.data_folders`.
         accept_licence: Whether the user accepts the licence of the data.
-        console: Where the user is told what is done.
+        console: Where progress is printed.
 
     Returns:
         The file; if there are several, the folder that holds them.

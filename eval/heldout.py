@@ -263,7 +263,7 @@ SCORES = ("reward", "format", "retrieval", "transition", "precision", "recall")
 """Means over sessions."""
 
 VIOLATIONS_PER_EPISODE = "violations_per_episode/"
-"""Prefix of the metrics that tell how often each kind of violation occurs."""
+"""Prefix of the metrics that say how often each kind of violation occurs."""
 
 
 def summarise(records: Sequence[Record], *, resamples: int = RESAMPLES, seed: int = 0) -> dict[str, Any]:

@@ -8,16 +8,16 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from slurm_cases import ROOT, Machine
 
-ROOT = Path(__file__).resolve().parents[1]
-TRAIN, MULTINODE, EVAL = (ROOT / "slurm" / f"{name}.sbatch" for name in ("train", "train_multinode", "eval"))
+TRAIN, MULTINODE, EVAL = "train", "train_multinode", "eval"
+slow = pytest.mark.slow
 
 LISTEN = """\
 import signal, socket, sys, time
@@ -98,13 +98,15 @@ for ((i = 0; i < 600; i++)); do
   sleep 0.1
 done
 """
+CANCELLED = WAITS.replace("trap 'code=143' TERM", "trap 'sleep 0.3; exit 75' TERM").replace("code=75;", "")
 
 
-class Cluster:
+class Cluster(Machine):
     """Machines with Slurm, as a job's script sees them."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder, self.out = folder, folder / "run"
+        self.out = folder / "run"
+        super().__init__(folder, OUT=str(self.out), PYTHON="python", SLURM_JOB_ID=str(os.getpid()))
         for name, text in {"srun": SRUN, "scontrol": SCONTROL, "python": PYTHON}.items():
             self.install(name, text)
         (folder / "listen.py").write_text(LISTEN, "utf-8")
@@ -112,64 +114,27 @@ class Cluster:
         self.trains("exit 0")
         self.joins('until (($(wc -l <"$FOLDER/started") > 1)); do sleep 0.05; done')
 
-    def install(self, name: str, text: str) -> None:
-        program = self.folder / "bin" / name
-        program.parent.mkdir(exist_ok=True)
-        program.write_text(f"#!/usr/bin/env bash\n{text}\n", "utf-8")
-        program.chmod(0o755)
-
     def trains(self, text: str) -> None:
         """What ``python train.py`` does, in bash."""
         (self.folder / "train").write_text(f"{text}\n", "utf-8")
 
     def joins(self, text: str) -> None:
-        """What the check of the nodes does, in bash."""
+        """What ``python -m ...`` does, in bash: the check of the nodes."""
         (self.folder / "module").write_text(f"{text}\n", "utf-8")
 
-    def submit(self, script: Path, *arguments: str, **variables: str) -> subprocess.Popen[str]:
-        environment = {
-            name: value for name, value in os.environ.items() if not name.startswith(("SLURM_", "RAY_")) and name != "MODEL"
-        }
-        environment |= {
-            "PATH": f"{self.folder}/bin:{environment['PATH']}",
-            "PYTHON": "python",
-            "SLURM_JOB_ID": str(os.getpid()),
-        }
-        environment |= {"FOLDER": str(self.folder), "OUT": str(self.out)}
-        if script == MULTINODE:
-            environment |= {"SLURM_NNODES": "2", "SLURM_JOB_NODELIST": "n[0-1]"}
-        return subprocess.Popen(
-            ["bash", script, *(arguments or (f"deltamem.out={self.out}",))],
-            cwd=ROOT,
-            env=environment | variables,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+    def submit(self, script: str, *arguments: str, **variables: str) -> subprocess.Popen[str]:
+        nodes = {"SLURM_NNODES": "2", "SLURM_JOB_NODELIST": "n[0-1]"} if script == MULTINODE else {}
+        return super().submit(script, *(arguments or (f"deltamem.out={self.out}",)), **nodes | variables)
 
-    def run(self, script: Path, *arguments: str, **variables: str) -> tuple[int, str]:
-        """Exit code and what was said."""
-        process = self.submit(script, *arguments, **variables)
-        error = process.communicate(timeout=60)[1]
-        return process.returncode, error
+    def outcome(self, script: str, *arguments: str, **variables: str) -> tuple[int, str]:
+        """Exit code and errors of a job."""
+        code, _, error = self.run(script, *arguments, **variables)
+        return code, error
 
-    def interrupt(self, process: subprocess.Popen[str], *numbers: signal.Signals, ready: str = "ready") -> tuple[int, str]:
-        """Signal a job once a file is there; exit code and what was said."""
-        while not (self.folder / ready).exists():
-            assert process.poll() is None, process.communicate()
-            time.sleep(0.02)
-        for number in numbers:
-            process.send_signal(number)
-        error = process.communicate(timeout=60)[1]
-        return process.returncode, error
-
-    def lines(self, name: str) -> list[str]:
-        path = self.folder / name
-        return path.read_text("utf-8").splitlines() if path.exists() else []
-
-    def running(self) -> list[str]:
-        """Command lines of Ray that have not ended."""
-        return [line for line in self.lines("started") if Path(f"/proc/{line.partition(' ')[0]}").exists()]
+    def signalled(self, script: str, *numbers: signal.Signals, ready: str = "ready") -> tuple[int, int, str]:
+        """Exit code, how often the job was put back into the queue, and errors of a job that gets signals."""
+        code, _, error = self.interrupt(self.submit(script), *numbers, at=self.folder / ready)
+        return code, len(self.lines("requeued")), error
 
 
 @pytest.fixture
@@ -180,94 +145,77 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
     assert not Path(tempfile.gettempdir(), f"deltamem-{os.getpid()}").exists()
 
 
-@pytest.mark.parametrize(("script", "code"), [(TRAIN, 0), (TRAIN, 1), (TRAIN, 2), (MULTINODE, 0), (MULTINODE, 2)])
-def test_the_exit_code_is_that_of_train_py_and_a_failure_is_not_repeated(cluster: Cluster, script: Path, code: int) -> None:
+@slow
+@pytest.mark.parametrize(("script", "code"), [(TRAIN, 0), (TRAIN, 1), (MULTINODE, 2)])
+def test_the_exit_code_is_that_of_train_py_and_a_failure_is_not_repeated(cluster: Cluster, script: str, code: int) -> None:
     cluster.trains(f"exit {code}")
-    assert cluster.run(script)[0] == code
-    assert len(cluster.lines("trained")) == 1
-    assert cluster.lines("requeued") == []
+    assert cluster.outcome(script)[0] == code
+    assert cluster.lines("trained") and cluster.lines("requeued") == []
 
 
-def test_arguments_and_the_number_of_gpus_reach_train_py(cluster: Cluster) -> None:
-    arguments = ["+experiment=qwen8b", f"deltamem.out={cluster.out}", "trainer.save_freq=5"]
-    code, error = cluster.run(TRAIN, *arguments, SLURM_GPUS_ON_NODE="4", RAY_ADDRESS="elsewhere:1")
-    assert code == 0, error
-    assert cluster.lines("trained") == ["train.py trainer.n_gpus_per_node=4 " + " ".join(arguments)]
+@slow
+def test_arguments_task_and_number_of_gpus_reach_train_py(cluster: Cluster) -> None:
+    arguments = ["deltamem.reward.tau=0.{task}", f"deltamem.out={cluster.out}{{task}}/{{task}}", "trainer.save_freq=5"]
+    variables = {"SLURM_GPUS_ON_NODE": "4", "SLURM_ARRAY_TASK_ID": "3", "RAY_ADDRESS": "elsewhere:1"}
+    assert cluster.outcome(TRAIN, *arguments, **variables)[0] == 0
+    assert cluster.outcome(TRAIN)[0] == 0
+    sent = f"trainer.n_gpus_per_node=4 deltamem.reward.tau=0.3 deltamem.out={cluster.out}3/3 trainer.save_freq=5"
+    # Without GPUs of Slurm their number is the experiment's.
+    assert cluster.lines("trained") == [f"train.py {sent}", f"train.py deltamem.out={cluster.out}"]
+    assert Path(f"{cluster.out}3/3/slurm_starts.txt").exists()
     environment = dict(line.partition("=")[::2] for line in cluster.lines("environment"))
     assert "RAY_ADDRESS" not in environment
     assert environment["RAY_TMPDIR"] == f"{tempfile.gettempdir()}/deltamem-{os.getpid()}"
 
 
-def test_without_gpus_of_slurm_the_number_is_the_experiments(cluster: Cluster) -> None:
-    cluster.run(TRAIN)
-    assert cluster.lines("trained") == [f"train.py deltamem.out={cluster.out}"]
-
-
-def test_the_tasks_of_an_array_fill_in_their_number(cluster: Cluster) -> None:
-    arguments = ["deltamem.reward.tau=0.{task}", f"deltamem.out={cluster.out}{{task}}/{{task}}"]
-    assert cluster.run(TRAIN, *arguments, SLURM_ARRAY_TASK_ID="3")[0] == 0
-    assert cluster.lines("trained") == [f"train.py deltamem.reward.tau=0.3 deltamem.out={cluster.out}3/3"]
-    assert Path(f"{cluster.out}3/3/slurm_starts.txt").exists()
-
-
+@slow
 @pytest.mark.parametrize("script", [TRAIN, MULTINODE])
-def test_the_warning_before_the_time_limit_saves_and_puts_the_job_back(cluster: Cluster, script: Path) -> None:
+def test_the_warning_before_the_time_limit_saves_and_requeues_the_job(cluster: Cluster, script: str) -> None:
     cluster.trains(WAITS)
-    code, error = cluster.interrupt(cluster.submit(script), signal.SIGUSR1)
-    assert (code, cluster.lines("requeued")) == (0, [f"requeue {os.getpid()}"]), error
-    assert "a checkpoint is saved; back into the queue" in error
+    code, requeued, error = cluster.signalled(script, signal.SIGUSR1)
+    assert (code, requeued) == (0, 1) and "a checkpoint is saved; back into the queue" in error
     cluster.trains("exit 0")
-    code, error = cluster.run(script, SLURM_RESTART_COUNT="1")
+    code, error = cluster.outcome(script, SLURM_RESTART_COUNT="1")
     assert code == 0 and "start 1 of the job" in error and "is at step 7" in error
 
 
-def test_a_warning_that_comes_while_python_loads_puts_the_job_back(cluster: Cluster) -> None:
-    cluster.trains('touch "$FOLDER/ready"; exec sleep 60')
-    code, error = cluster.interrupt(cluster.submit(TRAIN), signal.SIGUSR1)
-    assert (code, len(cluster.lines("requeued"))) == (0, 1), error
-    assert "training had not begun" in error
+@slow
+@pytest.mark.parametrize(
+    ("script", "train", "signals", "expected"),
+    [
+        # The warning comes while Python loads; when training is done anyway; and before a cancellation, which wins.
+        (TRAIN, 'touch "$FOLDER/ready"; exec sleep 60', [signal.SIGUSR1], (0, 1)),
+        (TRAIN, WAITS.replace("code=75", "code=0"), [signal.SIGUSR1], (0, 0)),
+        (TRAIN, CANCELLED, [signal.SIGUSR1, signal.SIGTERM], (75, 0)),
+        (TRAIN, WAITS, [signal.SIGTERM], (143, 0)),
+        (MULTINODE, WAITS, [signal.SIGTERM], (143, 0)),
+    ],
+)
+def test_signals(
+    cluster: Cluster, script: str, train: str, signals: list[signal.Signals], expected: tuple[int, int]
+) -> None:
+    cluster.trains(train)
+    code, requeued, error = cluster.signalled(script, *signals)
+    assert (code, requeued) == expected, error
 
 
-def test_a_checkpoint_that_somebody_else_asked_for_puts_the_job_back(cluster: Cluster) -> None:
-    cluster.trains("exit 75")
-    assert cluster.run(TRAIN)[0] == 0
-    assert len(cluster.lines("requeued")) == 1
-
-
-def test_training_that_is_finished_after_the_warning_is_finished(cluster: Cluster) -> None:
-    cluster.trains(WAITS.replace("code=75", "code=0"))
-    code, _ = cluster.interrupt(cluster.submit(TRAIN), signal.SIGUSR1)
-    assert (code, cluster.lines("requeued")) == (0, [])
-
-
-@pytest.mark.parametrize("script", [TRAIN, MULTINODE])
-def test_a_job_that_is_cancelled_ends_and_is_not_queued_again(cluster: Cluster, script: Path) -> None:
-    cluster.trains(WAITS)
-    code, _ = cluster.interrupt(cluster.submit(script), signal.SIGTERM)
-    assert (code, cluster.lines("requeued")) == (143, [])
-
-
-def test_a_cancel_after_the_warning_wins(cluster: Cluster) -> None:
-    cluster.trains(WAITS.replace("trap 'code=143' TERM", "trap 'sleep 0.3; exit 75' TERM").replace("code=75;", ""))
-    code, _ = cluster.interrupt(cluster.submit(TRAIN), signal.SIGUSR1, signal.SIGTERM)
-    assert (code, cluster.lines("requeued")) == (75, [])
-
-
-def test_a_queue_that_does_not_take_the_job_back_is_told(cluster: Cluster) -> None:
+@slow
+def test_a_queue_that_refuses_the_job_is_an_error(cluster: Cluster) -> None:
     cluster.trains("exit 75")
     (cluster.folder / "refuses").touch()
-    code, error = cluster.run(TRAIN)
+    code, error = cluster.outcome(TRAIN)
     assert code == 75
     assert "error: Slurm did not take the job back; the same sbatch command goes on" in error
 
 
+@slow
 def test_a_job_that_makes_no_checkpoint_is_not_started_for_ever(cluster: Cluster) -> None:
     cluster.trains("exit 75")
-    codes = [cluster.run(TRAIN, SLURM_RESTART_COUNT=str(number), MAX_IDLE_STARTS="2") for number in range(3)]
-    assert [code for code, _ in codes] == [0, 0, 1]
-    assert "error: 2 starts of this job brought no new checkpoint (step 0, 0 stages)" in codes[2][1]
+    ends = [cluster.outcome(TRAIN, SLURM_RESTART_COUNT=str(number), MAX_IDLE_STARTS="2") for number in range(3)]
+    assert [code for code, _ in ends] == [0, 0, 1]
+    assert "error: 2 starts of this job brought no new checkpoint (step 0, 0 stages)" in ends[2][1]
     assert len(cluster.lines("trained")) == 2
-    assert cluster.run(TRAIN, SLURM_JOB_ID="1", MAX_IDLE_STARTS="2")[0] == 0
+    assert cluster.outcome(TRAIN, SLURM_JOB_ID="1", MAX_IDLE_STARTS="2")[0] == 0
 
 
 @settings(max_examples=15, deadline=None)
@@ -297,31 +245,30 @@ def test_starts_without_progress_are_counted_from_the_last_progress(history: lis
     assert done.stdout.split() == expected
 
 
-@pytest.mark.parametrize("script", [TRAIN, MULTINODE])
+@slow
 @pytest.mark.parametrize(
-    ("arguments", "variables", "told"),
+    ("script", "arguments", "variables", "sentence"),
     [
-        (["+experiment=qwen8b"], {}, "no deltamem.out=FOLDER among the arguments"),
-        (["deltamem.out=a{task}"], {}, "deltamem.out=a{task}: not a task of a job array"),
-        (
-            ["deltamem.out=a", "x={task}"],
-            {"SLURM_ARRAY_TASK_ID": "1"},
-            "deltamem.out=a: the tasks of an array need a folder each",
-        ),
-        (["deltamem.out=a"], {"PYTHON": "/nowhere/python"}, "/nowhere/python: no such program"),
+        (TRAIN, ["+experiment=qwen8b"], {}, "no deltamem.out=FOLDER among the arguments"),
+        (TRAIN, ["deltamem.out=a{task}"], {}, "deltamem.out=a{task}: not a task of a job array"),
+        (TRAIN, ["deltamem.out=a", "x={task}"], {"SLURM_ARRAY_TASK_ID": "1"}, "the tasks of an array need a folder each"),
+        (MULTINODE, ["deltamem.out=a"], {"PYTHON": "/nowhere/python"}, "/nowhere/python: no such program"),
+        (EVAL, ["out=a"], {}, "MODEL is not set"),
+        (EVAL, ["out=a"], {"MODEL": "m", "SERVER_COMMAND": "/nowhere/vllm"}, "/nowhere/vllm: no such program"),
     ],
 )
 def test_wrong_use_is_one_line_and_exit_code_2(
-    cluster: Cluster, script: Path, arguments: list[str], variables: dict[str, str], told: str
+    cluster: Cluster, script: str, arguments: list[str], variables: dict[str, str], sentence: str
 ) -> None:
-    code, error = cluster.run(script, *arguments, **variables)
+    code, error = cluster.outcome(script, *arguments, **variables)
     [line] = error.splitlines()
-    assert code == 2 and told in line
-    assert cluster.lines("trained") == []
+    assert code == 2 and sentence in line
+    assert cluster.lines("trained") == cluster.lines("started") == []
 
 
+@slow
 def test_all_nodes_join_one_ray_and_train_py_is_sent_there(cluster: Cluster) -> None:
-    code, error = cluster.run(
+    code, error = cluster.outcome(
         MULTINODE, SLURM_GPUS_ON_NODE="8", SLURM_JOB_ID="5", RAY_START_ARGS="--a --b", RAY_TMPDIR=tempfile.gettempdir()
     )
     assert code == 0, error
@@ -338,38 +285,45 @@ def test_all_nodes_join_one_ray_and_train_py_is_sent_there(cluster: Cluster) -> 
         f"++ray_kwargs.ray_init.{pair}"
         for pair in ("address=auto", "num_cpus=null", "num_gpus=null", "object_store_memory=null")
     )
-    told = f"train.py trainer.nnodes=2 {init} trainer.n_gpus_per_node=8 deltamem.out={cluster.out}"
-    assert cluster.lines("trained") == [told]
+    sent = f"train.py trainer.nnodes=2 {init} trainer.n_gpus_per_node=8 deltamem.out={cluster.out}"
+    assert cluster.lines("trained") == [sent]
     environment = dict(line.partition("=")[::2] for line in cluster.lines("environment"))
     assert environment["RAY_ADDRESS"] == f"127.0.0.1:{port}"
     assert environment["RAY_AUTH_MODE"] == "token" and len(environment["RAY_AUTH_TOKEN"]) == 64
     assert sorted(path.name for path in (cluster.out / "logs").iterdir()) == ["ray_5_0_n0.log", "ray_5_0_n1.log"]
 
 
-def test_nodes_that_do_not_join_are_told_with_the_words_of_ray(cluster: Cluster) -> None:
-    cluster.joins("echo only one of two >&2; exit 1")
-    cluster.install("ray", 'echo "firewall"; ' + (cluster.folder / "bin" / "ray").read_text("utf-8").partition("\n")[2])
-    code, error = cluster.run(MULTINODE)
-    assert code == 1
-    assert "only one of two" in error and "error: not all nodes have joined" in error and "firewall" in error
+@slow
+@pytest.mark.parametrize(
+    ("ray", "join", "variables", "sentences"),
+    [
+        (None, "echo only one of two >&2; exit 1", {}, ["only one of two", "error: not all nodes have joined", "firewall"]),
+        ("echo no such option; exit 2", "exec sleep 60", {}, ["error: Ray has ended on a node", "no such option"]),
+        (None, "exit 0", {"HEAD_ADDRESS": "no.such.host.invalid"}, ["error: n1 finds no address of n0; set HEAD_ADDRESS"]),
+        (None, "exit 0", {"HEALTH_SECONDS": "1"}, ["error: the nodes do not share "]),
+    ],
+)
+def test_a_cluster_that_does_not_come_about_ends_the_job(
+    cluster: Cluster, ray: str | None, join: str, variables: dict[str, str], sentences: list[str]
+) -> None:
+    cluster.install(
+        "ray", ray or 'echo "firewall"; ' + (cluster.folder / "bin" / "ray").read_text("utf-8").partition("\n")[2]
+    )
+    cluster.joins(join)
+    if "HEALTH_SECONDS" in variables:
+        (cluster.folder / "unshared").touch()
+    code, error = cluster.outcome(MULTINODE, **variables)
+    assert code == 1 and [sentence for sentence in sentences if sentence not in error] == []
     assert cluster.lines("trained") == []
 
 
-def test_a_ray_that_does_not_start_ends_the_job(cluster: Cluster) -> None:
-    cluster.install("ray", "echo no such option; exit 2")
-    cluster.joins("exec sleep 60")
-    code, error = cluster.run(MULTINODE)
-    assert code == 1
-    assert "error: Ray has ended on a node" in error and "no such option" in error
-    assert cluster.lines("trained") == []
-
-
+@slow
 @pytest.mark.parametrize("saved", [False, True])
 def test_a_lost_node_ends_the_job_which_goes_on_if_there_is_a_new_checkpoint(cluster: Cluster, saved: bool) -> None:
     loses = 'kill -KILL "$(sed -n "s/ start --address.*//p" "$FOLDER/started")"; '
     save = 'mkdir -p "$OUT/grpo/checkpoints"; echo 4 >"$OUT/grpo/checkpoints/latest_checkpointed_iteration.txt"; '
     cluster.trains((save if saved else "") + loses + WAITS)
-    code, error = cluster.run(MULTINODE)
+    code, error = cluster.outcome(MULTINODE)
     assert "error: Ray has ended on a node" in error and "ended by itself with exit code 137" in error
     assert (code, len(cluster.lines("requeued"))) == ((0, 1) if saved else (1, 0)), error
     # Slurm kills the tasks of the other nodes, which then cannot clear up themselves.
@@ -377,19 +331,12 @@ def test_a_lost_node_ends_the_job_which_goes_on_if_there_is_a_new_checkpoint(clu
     assert ("there is a new checkpoint or a finished stage; back into the queue" if saved else "no new checkpoint") in error
 
 
+@slow
 def test_the_warning_may_come_while_the_nodes_join(cluster: Cluster) -> None:
     cluster.joins("exec sleep 60")
-    code, error = cluster.interrupt(cluster.submit(MULTINODE), signal.SIGUSR1, ready="modules")
-    assert (code, len(cluster.lines("requeued"))) == (0, 1), error
+    code, requeued, error = cluster.signalled(MULTINODE, signal.SIGUSR1, ready="modules")
+    assert (code, requeued) == (0, 1), error
     assert cluster.lines("trained") == []
-
-
-def test_nodes_without_a_shared_file_system_are_refused(cluster: Cluster) -> None:
-    (cluster.folder / "unshared").touch()
-    code, error = cluster.run(MULTINODE, HEALTH_SECONDS="1")
-    assert code == 1
-    assert f"error: the nodes do not share {cluster.out} and the checkout" in error
-    assert cluster.lines("started") == []
 
 
 @pytest.fixture
@@ -400,6 +347,7 @@ def served(cluster: Cluster) -> Cluster:
     return cluster
 
 
+@slow
 def test_a_policy_is_served_and_evaluated_with_its_own_prompts(served: Cluster) -> None:
     model = served.folder / "policy"
     model.mkdir()
@@ -412,7 +360,7 @@ def test_a_policy_is_served_and_evaluated_with_its_own_prompts(served: Cluster) 
         "SLURM_GPUS_ON_NODE": "2",
         "LOGS": f"{served.folder}/logs",
     }
-    code, error = served.run(EVAL, *commands, **served_with)
+    code, error = served.outcome(EVAL, *commands, **served_with)
     assert code == 4, error
     [server] = served.lines("started")
     form = rf"\d+ serve {model} --host 127\.0\.0\.1 --port (\d+) --tensor-parallel-size 2 --seed 1"
@@ -426,39 +374,17 @@ def test_a_policy_is_served_and_evaluated_with_its_own_prompts(served: Cluster) 
     assert served.lines("modules") == [f"-m {line}" for line in [*wanted, f"eval.heldout {policy} out=b n=4"]]
 
 
-def test_a_server_that_dies_ends_the_evaluation(served: Cluster) -> None:
+@slow
+def test_an_evaluation_ends_with_its_server_and_when_it_is_cancelled(served: Cluster) -> None:
     served.joins('touch "$FOLDER/ready"; kill "$(sed "s/ .*//" "$FOLDER/started")"; exec sleep 60')
-    code, error = served.run(EVAL, "out=a", "--", "out=b", MODEL="m", LOGS=f"{served.folder}/logs")
-    assert code == 1
-    assert "error: the server ended" in error
-    assert len(served.lines("modules")) == 1
-
-
-def test_an_evaluation_that_is_cancelled_leaves_nothing(served: Cluster) -> None:
+    commands, variables = ["out=a", "--", "out=b"], {"MODEL": "m", "LOGS": f"{served.folder}/logs"}
+    code, error = served.outcome(EVAL, *commands, **variables)
+    assert code == 1 and "error: the server ended" in error
+    (served.folder / "ready").unlink()
     served.joins('touch "$FOLDER/ready"; exec sleep 60')
-    process = served.submit(EVAL, "out=a", "--", "out=b", MODEL="m", LOGS=f"{served.folder}/logs")
-    assert served.interrupt(process, signal.SIGTERM)[0] == 143
-    assert len(served.lines("modules")) == 1
-
-
-@pytest.mark.parametrize(
-    ("variables", "told"),
-    [({}, "MODEL is not set"), ({"MODEL": "m", "SERVER_COMMAND": "/nowhere/vllm"}, "/nowhere/vllm: no such program")],
-)
-def test_an_evaluation_without_a_model_or_a_server_is_one_line(
-    served: Cluster, variables: dict[str, str], told: str
-) -> None:
-    code, error = served.run(EVAL, "out=a", **variables)
-    [line] = error.splitlines()
-    assert code == 2 and told in line
-    assert served.lines("started") == []
-
-
-def test_a_head_without_an_address_is_told(cluster: Cluster) -> None:
-    code, error = cluster.run(MULTINODE, HEAD_ADDRESS="no.such.host.invalid")
-    assert code == 1
-    assert "error: n1 finds no address of n0; set HEAD_ADDRESS" in error
-    assert cluster.lines("started") == []
+    process = served.submit(EVAL, *commands, **variables)
+    assert served.interrupt(process, signal.SIGTERM, at=served.folder / "ready")[0] == 143
+    assert len(served.lines("modules")) == 2, "the second command of a job was never reached"
 
 
 def test_shellcheck_finds_nothing() -> None:
@@ -468,12 +394,13 @@ def test_shellcheck_finds_nothing() -> None:
     assert (done.returncode, done.stdout) == (0, "")
 
 
-@pytest.mark.parametrize("script", [TRAIN, MULTINODE, EVAL])
-def test_slurm_reads_the_directives(script: Path) -> None:
-    text = script.read_text("utf-8")
+@pytest.mark.parametrize(
+    ("script", "warning"), [(TRAIN, "B:USR1@1800"), (MULTINODE, "B:USR1@1800"), ("synth", "B:USR1@300"), (EVAL, None)]
+)
+def test_slurm_reads_the_directives(script: str, warning: str | None) -> None:
+    text = (ROOT / "slurm" / f"{script}.sbatch").read_text("utf-8")
     directives = dict(re.findall(r"^#SBATCH (--[a-z-]+)(?:=(\S+))?$", text, re.MULTILINE))
-    if script != EVAL:
-        assert directives["--signal"] == "B:USR1@1800"
+    assert directives.get("--signal") == warning
     assert {"--requeue", "--time", "--open-mode"} <= directives.keys()
     # Slurm stops reading at the first command.
     assert text.partition("\nset -euo pipefail")[0].count("#SBATCH") == len(directives)

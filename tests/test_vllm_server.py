@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -116,28 +115,9 @@ async def test_a_conversation_beyond_the_window_is_told_apart(url: str) -> None:
         await policy.complete([Message(role="user", content="word " * 5000)])
 
 
-async def test_too_many_tokens_to_write_are_no_matter_of_the_conversation(url: str) -> None:
-    with pytest.raises(LLMError, match="max_tokens") as caught:
-        await EndpointPolicy(LLM(url, NAME), max_tokens=2 * WINDOW).complete(TALK)
-    assert not isinstance(caught.value, ContextLengthError)
-
-
 async def test_a_model_that_is_not_served_is_named(url: str) -> None:
     with pytest.raises(LLMError, match=r"refused the request to model 'other': .*does not exist"):
         await EndpointPolicy(LLM(url, "other")).check()
-
-
-async def test_answers_bound_to_a_schema_keep_to_it(url: str) -> None:
-    llm = LLM(url, NAME, max_concurrency=32)
-    form = {"type": "json_schema", "json_schema": {"name": "outputs", "schema": OUTPUTS, "strict": True}}
-    answers = await asyncio.gather(
-        *(llm.chat(TALK, temperature=1.0, max_tokens=400, response_format=form) for _ in range(32))
-    )
-    assert not any(answer.truncated for answer in answers)
-    for answer in answers:
-        (operations,) = json.loads(answer.text).values()
-        assert [operation["event"] for operation in operations] in (["ADD", "UPDATE"], ["ADD", "UPDATE", "NONE"])
-        assert all(re.fullmatch(SENTENCE["pattern"], operation["text"]) for operation in operations)
 
 
 async def test_the_manager_ingests_twenty_sessions_at_once(url: str, tmp_path: Path) -> None:
@@ -165,13 +145,3 @@ async def test_the_manager_ingests_twenty_sessions_at_once(url: str, tmp_path: P
     with MemoryStore.open(tmp_path, WordEmbedder()) as store:
         assert all(store.bank(owner).journal.head == 4 for owner in people)
         assert {owner: store.bank(owner).bank.state for owner in people} == states
-
-
-async def test_a_session_beyond_the_window_is_read_in_parts(url: str) -> None:
-    policy = EndpointPolicy(GuidedLLM(url, NAME), max_tokens=400)
-    store = MemoryStore.in_memory(WordEmbedder())
-    manager = MemoryManager(store, "ann", policy, ManagerSettings(episode=COMPACT))
-    turns = [Turn("user", f"On day {day} I walked to the market and bought bread, apples and tea.") for day in range(120)]
-    transition = await manager.ingest(manager.session("diary", datetime(2026, 4, 5, 20, 1), turns))
-    assert transition.outcome is Outcome.APPLIED and transition.parts > 1
-    assert any("parts" in note for note in transition.notes)

@@ -22,45 +22,40 @@ from deltamem.bank.base import SnapshotBank, merge_hits
 from deltamem.chat_template import ChatTokenizer, TurnFormat, turn_format
 from deltamem.embedding import Vectors
 from deltamem.episode import Episode, EpisodeConfig, Finished, Message, Scorer, Search, Trajectory, Violation
-from deltamem.memory import apply
 from deltamem.sessions import LabelledSession, from_json_line
 from deltamem.training.embedding_service import EmbeddingClient, Lookup, connect
-from deltamem.training.rollout_metrics import FACTS, rollout_info
+from deltamem.training.rollout_metrics import ROLLOUT_INFO, rollout_info
+
+logger = logging.getLogger(__name__)
+
+FAILURE = "failure"
+"""Key of the reward figures: 1 if our own machinery broke."""
 
 
 @dataclass
 class TokenSequence:
-    """Prompt and response as one growing list of ids.
+    """Prompt and response as one growing list of ids."""
 
-    Attributes:
-        ids: All tokens so far.
-        mask: For what follows the prompt: 1 where the model wrote the token.
-        log_probs: For what follows the prompt: the server's log-probabilities, 0 for what the model did not write. None
-            where the trainer does not ask for them.
-    """
-
-    ids: list[int] = field(default_factory=list)
-    mask: list[int] = field(default_factory=list)
+    ids: list[int] = field(default_factory=list)  # prompt and response
+    mask: list[int] = field(default_factory=list)  # of the response: 1 where the model wrote the token
+    # Of the response: the server's log-probabilities, 0 where the model did not write; None if the trainer wants none.
     log_probs: list[float] | None = None
 
     @property
     def prompt_ids(self) -> list[int]:
-        """What was there before the model wrote."""
+        """All before the first token of the model."""
         return self.ids[: len(self.ids) - len(self.mask)]
 
     @property
     def response_ids(self) -> list[int]:
-        """What followed: the model's turns and the tool's answers."""
+        """The model's turns and the tool's answers."""
         return self.ids[len(self.ids) - len(self.mask) :]
 
     def closed(self, closing: int | None) -> TokenSequence:
         """The sequence with the end of the last turn as the chat template writes it.
 
         A model may end its turn with another token, Qwen3 with ``<|endoftext|>``. That one stays, for it was sampled, but
-        the next turn must not begin without the template's own end.
-
-        Args:
-            closing: The template's token, see `deltamem.chat_template.TurnFormat`.
+        the next turn must not begin without the template's own end (`TurnFormat.closing`).
         """
         if closing is None or self.ids[-1] == closing:
             return self
@@ -68,62 +63,37 @@ class TokenSequence:
         return TokenSequence([*self.ids, closing], [*self.mask, 0], log_probs)
 
     def without_response(self, end: int) -> TokenSequence:
-        """Prompt and one token that nobody learns from: what is handed to the trainer where the rollout failed.
-
-        Args:
-            end: The token; also the prompt, if there is none.
-        """
+        """A failed rollout as the trainer gets it: the prompt (or `end`) and `end`, from which nothing is learned."""
         return TokenSequence([*(self.prompt_ids or [end]), end], [0], None if self.log_probs is None else [0.0])
 
 
 def turn_seed(run_seed: int, key: str, step: int, rollout: int, turn: int) -> int:
-    """The seed of one assistant turn, the same whenever and wherever it is sampled.
+    """The seed of one assistant turn (63 bits), the same whenever and wherever it is sampled.
 
-    Args:
-        run_seed: Of the run.
-        key: Of the session.
-        step: Global step of the trainer.
-        rollout: Number of the rollout within its group.
-        turn: Number of the turn within the rollout.
-
-    Returns:
-        A number of 63 bits.
+    `key` names the session, `step` is the trainer's, `rollout` counts within the group and `turn` within the rollout.
     """
     named = json.dumps([run_seed, key, step, rollout, turn]).encode("utf-8")
     return int.from_bytes(hashlib.sha256(named).digest()[:8], "big") >> 1
 
 
-logger = logging.getLogger(__name__)
-
-
 @dataclass(frozen=True)
 class Services:
-    """What all rollouts of a worker share.
-
-    Attributes:
-        episode: Prompts and limits.
-        turn_tokens: Most tokens of one assistant turn.
-        scorer: Scores a finished episode.
-        embeddings: Gives vectors.
-        seed: Of the run, from which every turn gets its own; None leaves the sampling to the server.
-        shown_sessions: The first held-out sessions, of which one rollout each is kept for people to read.
-    """
+    """What all rollouts of a worker share."""
 
     episode: EpisodeConfig
-    turn_tokens: int
+    turn_tokens: int  # most tokens of one assistant turn
     scorer: Scorer
     embeddings: EmbeddingClient
-    seed: int | None = None
-    shown_sessions: int = 0
+    seed: int | None = None  # of the run; None leaves the sampling to the server
+    shown_sessions: int = 0  # one rollout of each of the first held-out sessions becomes a validation generation
 
 
 @cache
 def services(settings: str) -> Services:
     """Build what the rollouts share, once a worker process.
 
-    Args:
-        settings: JSON with `episode` (fields of `EpisodeConfig`), `turn_tokens`, `seed`, `shown_sessions`, `scorer` (a Hydra
-            ``_target_``) and `embedder` (arguments of `deltamem.training.embedding_service.connect`).
+    `settings` is JSON with `episode` (fields of `EpisodeConfig`), `turn_tokens`, `seed`, `shown_sessions`, `scorer` (a Hydra
+    ``_target_``) and `embedder` (arguments of `connect`).
     """
     values = json.loads(settings)
     fields = values["episode"]
@@ -139,12 +109,9 @@ def services(settings: str) -> Services:
 
 @lru_cache(maxsize=8)
 def frame_of(tokenizer: ChatTokenizer, options: str, model: str | None) -> TurnFormat:
-    """The frame of a turn, found out once a process: a worker has one tokenizer.
+    """The frame of a turn, worked out once a process.
 
-    Args:
-        tokenizer: Of the policy.
-        options: JSON of what is passed to the chat template.
-        model: Folder or name of the policy, whose generation configuration may list further ends of a turn.
+    `options` are the chat template's, as JSON; the generation configuration of `model` may list more end-of-turn tokens.
     """
     listed = None
     if model is not None:
@@ -155,47 +122,27 @@ def frame_of(tokenizer: ChatTokenizer, options: str, model: str | None) -> TurnF
     return turn_format(tokenizer, template_options=json.loads(options), eos_ids=listed)
 
 
-FAILURE = "failure"
-"""Key of the reward figures: 1 if our own machinery broke."""
-
-
 @dataclass
 class _Rollout:
-    """What is known of a rollout while it runs, and still is if it fails.
-
-    Attributes:
-        sampling: Sampling parameters of verl.
-        key: Of the session.
-        step: Global step of the trainer.
-        number: Of the rollout within its group.
-        tokens: The sequence so far.
-        metrics: Seconds by phase, as verl names them.
-        versions: Training steps that made the weights of each turn.
-    """
+    """What is known of a rollout while it runs, and still is if it fails."""
 
     sampling: Mapping[str, Any]
-    key: str
-    step: int
-    number: int
+    key: str  # of the session
+    step: int  # the trainer's
+    number: int  # within the group
     tokens: TokenSequence
-    metrics: dict[str, float] = field(default_factory=dict)
-    versions: list[int] = field(default_factory=list)
+    metrics: dict[str, float] = field(default_factory=dict)  # verl's names
+    versions: list[int] = field(default_factory=list)  # training step of the weights behind each turn
 
 
 class DeltaMemAgentLoop(AgentLoopBase):  # type: ignore[misc]
     """Drives an `Episode` with verl's server and scores it."""
 
     def __init__(self, *args: Any, settings: str | None = None, shared: Services | None = None, **kwargs: Any) -> None:
-        """Make a loop for one trajectory.
+        """Make a loop for one trajectory from the settings (see `services`) or from ready services.
 
         verl instantiates it with Hydra for every rollout, which takes a while for each key of a nested configuration;
         therefore the settings come as one string.
-
-        Args:
-            args: What verl passes on.
-            settings: See `services`.
-            shared: The services themselves, instead of `settings`.
-            kwargs: What verl passes on.
 
         Raises:
             ValueError: If there are neither settings nor services.
@@ -209,11 +156,10 @@ class DeltaMemAgentLoop(AgentLoopBase):  # type: ignore[misc]
         """Run one episode over a row of the data set.
 
         Whatever breaks is logged and becomes a failed trajectory without a gradient: verl would swallow the exception and
-        go on with fewer rollouts. `deltamem.training.replay_buffer` counts the failures and ends the run if they
-        are many.
+        go on with fewer rollouts. `DeltaMemReplayBuffer` counts the failures and ends the run if there are many.
 
         Args:
-            sampling_params: Of verl.
+            sampling_params: verl's sampling parameters.
             kwargs: The row, and verl's ``global_steps`` and ``session_id`` (the number of the rollout within its group).
         """
         row: Mapping[str, Any] = kwargs.get("extra_info") or {}
@@ -226,13 +172,13 @@ class DeltaMemAgentLoop(AgentLoopBase):  # type: ignore[misc]
         )
         heldout = row.get("split") == "heldout"
         most = self._shared.shown_sessions
-        shown = heldout and rollout.number == 0 and int(row.get("index", most)) < most
+        keep = heldout and rollout.number == 0 and int(row.get("index", most)) < most
         detail: dict[str, Any] | None = None
         try:
             labelled = from_json_line(row["session"])
             trajectory = await self._drive(labelled, rollout)
             with simple_timer("compute_score", rollout.metrics):
-                figures, detail = await self._score(labelled, trajectory, in_detail=shown)
+                figures, detail = await self._score(labelled, trajectory, in_detail=keep)
             figures = {**figures, FAILURE: 0.0}
         except Exception as error:
             logger.exception("episode failed: %s", rollout.key)
@@ -257,7 +203,7 @@ class DeltaMemAgentLoop(AgentLoopBase):  # type: ignore[misc]
                 "failure": trajectory.failure,
                 # "reward" itself is added by verl.
                 "reward_extra_info": {name: value for name, value in figures.items() if name != "reward"},
-                FACTS: rollout_info(
+                ROLLOUT_INFO: rollout_info(
                     trajectory,
                     tokens,
                     key=rollout.key,
@@ -267,7 +213,7 @@ class DeltaMemAgentLoop(AgentLoopBase):  # type: ignore[misc]
                         "search": metrics.get("tool_calls", 0.0),
                         "reward": metrics.get("compute_score", 0.0),
                     },
-                    shown=(row["session"], detail) if detail is not None else None,
+                    generation=(row["session"], detail) if detail is not None else None,
                 ),
             },
         )
@@ -305,7 +251,7 @@ class DeltaMemAgentLoop(AgentLoopBase):  # type: ignore[misc]
             rollout.tokens = longer
 
     def _frame(self) -> TurnFormat:
-        """How the chat template frames an assistant's turn; here, so that a template that breaks is a counted failure."""
+        """How the chat template frames a turn; computed here so that a broken template is a counted failure."""
         options = self.apply_chat_template_kwargs
         plain = OmegaConf.to_container(options) if OmegaConf.is_config(options) else dict(options)
         return frame_of(self.tokenizer, json.dumps(plain), OmegaConf.select(self.config, "actor_rollout_ref.model.path"))
@@ -317,7 +263,7 @@ class DeltaMemAgentLoop(AgentLoopBase):  # type: ignore[misc]
         return room if window is None else min(room, window - len(tokens.ids))
 
     async def _generate(self, request: str, rollout: _Rollout, frame: TurnFormat, *, turn: int) -> list[int]:
-        """Let the model write a turn; its tokens, which are in the rollout's sequence too."""
+        """Let the model write a turn, append it to the rollout's sequence and return its tokens."""
         # The server must stop where this loop sees the end of a turn, whatever its own configuration lists.
         sampling = {**rollout.sampling, "max_tokens": self._room(rollout.tokens), "stop_token_ids": sorted(frame.ends)}
         if self._shared.seed is not None:
@@ -341,7 +287,7 @@ class DeltaMemAgentLoop(AgentLoopBase):  # type: ignore[misc]
         return list(answer.token_ids)
 
     def _text(self, written: Sequence[int], frame: TurnFormat) -> tuple[str, bool]:
-        """The whole assistant turn without its end-of-turn token, and whether there was one."""
+        """The assistant turn without its end-of-turn token, and whether it had one."""
         stopped = written[-1] in frame.ends
         # Special tokens stay visible: a stray one is text outside the tags, not nothing.
         text = self.tokenizer.decode(
@@ -365,10 +311,8 @@ class DeltaMemAgentLoop(AgentLoopBase):  # type: ignore[misc]
     async def _score(
         self, labelled: LabelledSession, trajectory: Trajectory, *, in_detail: bool
     ) -> tuple[dict[str, float], dict[str, Any] | None]:
-        predicted = apply(labelled.prior_state, trajectory.operations or (), labelled.session.time)
-        texts = {
-            memory.text for state in (labelled.prior_state, predicted, labelled.next_state) for memory in state.memories
-        }
+        # Operations only ever write their own texts, so these are all that either side's next state can hold.
+        texts = {memory.text for memory in labelled.prior_state.memories}
         texts |= {operation.text for operation in (*labelled.operations, *(trajectory.operations or ()))}
         vectors: Mapping[str, Vectors] = await self._shared.embeddings.documents(sorted(texts))
         case = (labelled, trajectory, Lookup(vectors))

@@ -16,7 +16,7 @@ from verl.trainer.ppo.checkpoint_callback import CheckpointCallback
 
 from deltamem.errors import DeltaMemError
 from deltamem.runs import atomic_writer
-from deltamem.training.resources import ModelShape
+from deltamem.training.resources import ModelShape, stored_bytes
 
 MANIFEST_FILE = "manifest.json"
 
@@ -37,9 +37,9 @@ def write_manifest(
 
     Args:
         checkpoint: A folder ``global_step_N`` that all ranks have finished.
-        contents: What each rank has saved, ``actor.checkpoint.save_contents`` of verl.
-        metrics: What is known of the step; a process that ends before it has logged them would lose them.
-        patience: Seconds to wait for files of other nodes to appear in a shared file system.
+        contents: What each rank saves: verl's ``actor.checkpoint.save_contents``.
+        metrics: Of the step; a process that ends before it has logged them would lose them.
+        patience: Seconds to wait until other nodes' files appear in a shared file system.
 
     Raises:
         DeltaMemError: If a rank's file is missing.
@@ -100,7 +100,7 @@ def is_whole(checkpoint: Path) -> bool:
 
 
 def metrics_of(checkpoint: Path) -> dict[str, float]:
-    """What the manifest says of the checkpoint's last step; empty without a manifest."""
+    """The metrics of the checkpoint's last step; empty without a manifest."""
     manifest = _read(checkpoint)
     return {} if manifest is None else dict(manifest["metrics"])
 
@@ -115,29 +115,24 @@ def _read(checkpoint: Path) -> dict[str, Any] | None:
 
 
 def latest_complete(folder: Path) -> Path | None:
-    """The newest checkpoint that was written to its end; None if there is none.
+    """The newest complete checkpoint; None if there is none.
 
-    verl notes its last step in a file of its own. It is not relied upon: it may be cut off, or name a folder whose files
-    are.
+    verl's own note of its last step is not used: the note, or the folder that it names, may be cut off.
     """
     return next((path for path in _found(folder) if is_whole(path)), None)
 
 
 def remove_incomplete(folder: Path) -> None:
-    """Remove what an interrupted write or removal left of checkpoints."""
+    """Remove what interrupted writes and removals have left."""
     for path in _found(folder):
         if not is_whole(path):
             shutil.rmtree(path)
 
 
 def remove_old(folder: Path, *, keep: int | None) -> None:
-    """Remove all whole checkpoints but the newest.
+    """Remove all complete checkpoints but the newest `keep`; None keeps all.
 
-    verl's own rotation would remove the last one before the next is whole.
-
-    Args:
-        folder: Where the checkpoints are.
-        keep: How many remain; None keeps all.
+    verl's own rotation would remove the last one before the next is complete.
     """
     if keep is not None:
         for path in [path for path in _found(folder) if is_whole(path)][keep:]:
@@ -174,23 +169,14 @@ _EXPORTED_BYTES = 4
 
 @dataclass(frozen=True)
 class Space:
-    """Room on the disk, in bytes.
+    """Room on the disk, in bytes."""
 
-    Attributes:
-        checkpoints: How many there are at once: those that are kept, and the next while it is written.
-        checkpoint: Size of one.
-        policy: Size of the exported policy.
-        there: What the run has written before.
-        free: What the file system has left.
-        place: An existing folder of that file system.
-    """
-
-    checkpoints: int
-    checkpoint: int
-    policy: int
-    there: int
+    checkpoints: int  # how many at once: those that are kept, and the next while it is written
+    checkpoint: int  # size of one
+    policy: int  # the exported policy
+    there: int  # written already
     free: int
-    place: Path
+    place: Path  # an existing folder of that file system
 
     @property
     def missing(self) -> int:
@@ -199,16 +185,11 @@ class Space:
 
 
 def space_of(config: DictConfig, shape: ModelShape) -> Space:
-    """Estimate the room that a run needs, and look at what there is.
-
-    Args:
-        config: The whole configuration.
-        shape: Of the starting model.
-    """
+    """Estimate the disk space that a run from a model of this shape needs, and measure what is free."""
     actor, rank = config.actor_rollout_ref.actor, config.actor_rollout_ref.model.lora_rank
     checkpoint = (shape.adapters(rank) if rank else shape.parameters) * _TRAINED_BYTES
     if rank and not actor.checkpoint.get("save_lora_only", False):
-        checkpoint += shape.parameters * (2 if actor.fsdp_config.model_dtype in ("bf16", "bfloat16", "fp16") else 4)
+        checkpoint += shape.parameters * stored_bytes(actor.fsdp_config)
     keep = config.trainer.max_actor_ckpt_to_keep
     folder = Path(config.trainer.default_local_dir)
     place = next(path for path in (folder, *folder.parents) if path.is_dir())

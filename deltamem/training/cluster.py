@@ -21,14 +21,9 @@ _POLL_SECONDS = 1.0
 
 @dataclass(frozen=True)
 class Present:
-    """What has joined a cluster.
+    """What has joined a cluster."""
 
-    Attributes:
-        hosts: Host names of the nodes that are alive, without domains.
-        gpus: GPUs that they have.
-    """
-
-    hosts: tuple[str, ...]
+    hosts: tuple[str, ...]  # live nodes, without domains
     gpus: int
 
     @classmethod
@@ -41,11 +36,7 @@ class Present:
     def lacks(self, names: Sequence[str], gpus: int) -> str | None:
         """What is missing, for people; None if nothing is.
 
-        Nodes are counted, because Slurm's name of a node need not be its host name; names are shown as a hint.
-
-        Args:
-            names: Slurm's names of all nodes.
-            gpus: GPUs of all nodes together.
+        Nodes are counted, because Slurm's name of a node need not be its host name; `names` serve as a hint.
         """
         if len(self.hosts) >= len(names) and self.gpus >= gpus:
             return None
@@ -58,27 +49,22 @@ class Present:
 def await_nodes(
     look: Callable[[], Present], names: Sequence[str], gpus: int, seconds: float, report: Callable[[str], None]
 ) -> str | None:
-    """Look once a second until everything is there or the time is over.
+    """Call `look` once a second until nothing is missing or the time is over.
 
-    Args:
-        look: Says what is there.
-        names: Slurm's names of all nodes.
-        gpus: GPUs of all nodes together.
-        seconds: How long to wait.
-        report: Gets a line whenever something has changed.
+    `report` gets a line for every change.
 
     Returns:
         None, or what is missing.
     """
     deadline = time.monotonic() + seconds
-    told = None
+    reported = None
     while True:
         lacking = look().lacks(names, gpus)
         if lacking is None or time.monotonic() >= deadline:
             return lacking
-        if lacking != told:
+        if lacking != reported:
             report(lacking)
-            told = lacking
+            reported = lacking
         time.sleep(_POLL_SECONDS)
 
 

@@ -1,12 +1,18 @@
-"""The ``deltamem:`` part of the training configuration as typed objects, and where Hydra finds verl's own."""
+"""The training configuration: our ``deltamem:`` part as typed objects, and verl's own: where it is, what it accepts."""
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import importlib.util
+import inspect
+import io
+from collections.abc import Iterator, Mapping
+from importlib import resources
 from pathlib import Path
 from typing import Any, Literal
 
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, OmegaConf, open_dict
 from pydantic import Field
 
 from deltamem.config import StrictModel
@@ -116,3 +122,82 @@ class TrainSettings(StrictModel):
     seeded_rollouts: bool
     shown_sessions: int = Field(ge=0)
     trackers: tuple[Literal["tensorboard", "wandb"], ...]
+
+
+_OWN = ("deltamem", "model_engine")
+"""Keys at the top that verl's own list of all keys lacks: ours, and the choice of a group of configurations."""
+
+
+def unknown_keys(config: DictConfig) -> list[str]:
+    """Keys of a composed configuration that verl does not have; it ignores a typing error silently."""
+    text = resources.files("verl.trainer.config").joinpath("_generated_ppo_trainer.yaml").read_text(encoding="utf-8")
+    reference: Any = OmegaConf.to_container(OmegaConf.create(text))
+    plain: Any = OmegaConf.to_container(config)
+    found = list(_unknown({key: value for key, value in plain.items() if key not in _OWN}, reference, ""))
+    import ray
+
+    known = inspect.signature(ray.init).parameters
+    prefix = "ray_kwargs.ray_init."
+    return [key for key in found if not (key.startswith(prefix) and key.removeprefix(prefix) in known)]
+
+
+def _unknown(value: Any, reference: Any, path: str) -> Iterator[str]:
+    # An empty mapping in verl's own configuration is one that takes any key.
+    if not isinstance(value, Mapping) or not isinstance(reference, Mapping) or not reference:
+        return
+    fields = _fields(reference.get("_target_"))
+    for key, inner in value.items():
+        if key in reference:
+            yield from _unknown(inner, reference[key], f"{path}{key}.")
+        elif key not in fields:
+            yield f"{path}{key}"
+
+
+def _fields(target: Any) -> frozenset[str]:
+    """Fields of the dataclass behind a ``_target_``; verl's YAML does not list all of them."""
+    if not isinstance(target, str):
+        return frozenset()
+    module, _, name = target.rpartition(".")
+    kind = getattr(importlib.import_module(module), name)
+    return frozenset(field.name for field in dataclasses.fields(kind)) if dataclasses.is_dataclass(kind) else frozenset()
+
+
+def read_by_verl(config: DictConfig) -> None:
+    """Pass a resolved configuration through verl's own validation and its dataclasses.
+
+    Raises:
+        DeltaMemError: If verl refuses it; says why.
+    """
+    from verl.trainer.ppo.utils import need_critic, need_reference_policy
+    from verl.utils.config import omega_conf_to_dataclass, validate_config
+
+    reference = need_reference_policy(config)
+    if config.actor_rollout_ref.model.lora_rank and importlib.util.find_spec("vllm") is None:
+        # For adapters verl asks vLLM which ranks it can serve; that it is missing is another check's finding.
+        config = config.copy()
+        config.actor_rollout_ref.model.lora_rank = 0
+    model = config.actor_rollout_ref
+    try:
+        with contextlib.redirect_stdout(io.StringIO()):
+            validate_config(config=config, use_reference_policy=reference, use_critic=need_critic(config))
+            for part in (model.rollout, config.algorithm, *([_reference(model.ref)] if reference else [])):
+                omega_conf_to_dataclass(part)
+    # Whatever verl raises (assertions, Hydra's errors around type errors) is its verdict.
+    except Exception as error:
+        raise DeltaMemError(f"verl refuses the configuration: {_innermost(error)}") from error
+
+
+def _reference(config: DictConfig) -> DictConfig:
+    """The reference's part with the keys renamed as verl's workers rename them before they read it."""
+    config = config.copy()
+    with open_dict(config):
+        for key in [key for key in map(str, config) if key.startswith("log_prob_")]:
+            name = key.removeprefix("log_prob_")
+            config[name if name.startswith("use_") else f"ppo_{name}"] = config.pop(key)
+    return config
+
+
+def _innermost(error: BaseException) -> str:
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return " ".join(str(error).split()) or type(error).__name__

@@ -22,7 +22,7 @@ from deltamem.episode import MAX_QUERIES, EpisodeConfig, format_memories, openin
 from deltamem.errors import DeltaMemError
 from deltamem.runs import atomic_writer
 from deltamem.sessions import LabelledSession, Split, from_json_line, read_sessions
-from deltamem.training.config import TrainSettings
+from deltamem.training.config import LimitSettings
 from deltamem.training.tiny import write_call, write_outputs
 
 AGENT_NAME = "deltamem"
@@ -66,12 +66,7 @@ class RowWriter:
         self.rows = 0
 
     def add(self, labelled: LabelledSession, line: str) -> None:
-        """Append a row.
-
-        Args:
-            labelled: The session.
-            line: Its line of ``sessions.jsonl``, which the agent loop reads.
-        """
+        """Append a session; `line` is its line of ``sessions.jsonl``, which the agent loop reads."""
         self._waiting.append(_row(labelled, line, self.rows, self._episode))
         self.rows += 1
         if len(self._waiting) == ROWS_PER_GROUP:
@@ -86,14 +81,9 @@ class RowWriter:
 
 @contextmanager
 def open_parquet(path: Path, episode: EpisodeConfig) -> Iterator[RowWriter]:
-    """Open a parquet file that takes its name only when it has been written whole.
+    """Open a parquet file that takes its name only when it is complete; an older file of that name stays until then.
 
-    Args:
-        path: The final name; an older file of that name stays until then.
-        episode: Prompts of the opening messages.
-
-    Yields:
-        The writer. If the block raises, nothing remains.
+    Yields the writer. If the block raises, nothing remains.
     """
     partial = path.with_name(f".{path.name}.partial")
     try:
@@ -189,34 +179,21 @@ _BATCH = 128
 
 @dataclass(frozen=True)
 class Lengths:
-    """Tokens of the parts of an episode, one entry a row of the data set, each of shape ``(rows,)``.
+    """Tokens of the parts of an episode, one entry a row of the data set, each of shape ``(rows,)``."""
 
-    Attributes:
-        prompt: Opening messages with the chat template and the generation prompt.
-        call: The assistant text of a search for all targets, without thinking.
-        found: The tool's answer to it, with the chat template's marks around it.
-        outputs: The assistant text of the target answer, without thinking.
-    """
-
-    prompt: Counts
-    call: Counts
-    found: Counts
-    outputs: Counts
+    prompt: Counts  # opening messages with the generation prompt
+    call: Counts  # a search for all targets, without thinking
+    found: Counts  # the tool's answer to it, with the template's markup
+    outputs: Counts  # the target answer, without thinking
 
 
 @dataclass(frozen=True)
 class Limits:
-    """Token limits of a run.
+    """Token limits of a run."""
 
-    Attributes:
-        prompt: ``data.max_prompt_length``; prompts are shorter than this.
-        response: ``data.max_response_length``: all that follows the prompt, search results included.
-        turn: ``deltamem.turn_tokens``, of one assistant turn.
-    """
-
-    prompt: int
-    response: int
-    turn: int
+    prompt: int  # ``data.max_prompt_length``; prompts are shorter than this
+    response: int  # ``data.max_response_length``: all that follows the prompt, search results included
+    turn: int  # ``deltamem.turn_tokens``, of one assistant turn
 
     @property
     def total(self) -> int:
@@ -268,14 +245,7 @@ def _first_line(error: BaseException) -> str:
 
 
 def measure(files: Sequence[Path], tokenizer: Any, episode: EpisodeConfig, template_kwargs: Mapping[str, Any]) -> Lengths:
-    """Count the tokens of all rows.
-
-    Args:
-        files: Parquet files of `deltamem.training.data.export`.
-        tokenizer: Of the model that is trained.
-        episode: Gives `k` and the fields of a memory.
-        template_kwargs: ``data.apply_chat_template_kwargs``.
-    """
+    """Count the tokens of all rows of the parquet files of `export`; `template_kwargs` go to the chat template."""
     around = _around_tool_answer(tokenizer, template_kwargs)
     known: dict[str, int] = {}
     parts: list[tuple[list[int], list[int], list[int], list[int]]] = []
@@ -349,31 +319,22 @@ def responses(lengths: Lengths, *, max_turns: int, thinking_tokens: int) -> Coun
     return total
 
 
-def fit(
-    lengths: Lengths, *, max_turns: int, thinking_tokens: int, response_quantile: float, multiple: int, window: int
-) -> Limits:
+def fit(lengths: Lengths, settings: LimitSettings, *, max_turns: int, window: int) -> Limits:
     """The limits that the data needs.
 
     ``prompt`` is above the longest prompt; ``response`` and ``turn`` hold the share `response_quantile` of the rows; all are
     rounded up to `multiple`.
 
-    Args:
-        lengths: Of all rows.
-        max_turns: Assistant turns of an episode.
-        thinking_tokens: Thinking of one assistant turn.
-        response_quantile: Share of rows whose episode must fit.
-        multiple: Limits are multiples of this.
-        window: Tokens that the model can read.
-
     Raises:
-        DeltaMemError: If the model cannot read that much; says for how many rows.
+        DeltaMemError: If the model cannot read that much in its `window`; says for how many rows.
     """
+    thinking_tokens = settings.thinking_tokens
 
     def quantile(counts: Counts) -> int:
-        return int(np.quantile(counts, response_quantile, method="higher"))
+        return int(np.quantile(counts, settings.response_quantile, method="higher"))
 
     def up(count: int) -> int:
-        return -(-count // multiple) * multiple
+        return -(-count // settings.multiple) * settings.multiple
 
     after = responses(lengths, max_turns=max_turns, thinking_tokens=thinking_tokens)
     limits = Limits(
@@ -390,22 +351,6 @@ def fit(
             "deltamem.limits.thinking_tokens"
         )
     return limits
-
-
-def fit_run(lengths: Lengths, settings: TrainSettings, *, window: int) -> Limits:
-    """`fit` with the settings of a run.
-
-    Raises:
-        DeltaMemError: As `fit`.
-    """
-    return fit(
-        lengths,
-        max_turns=settings.episode.max_turns,
-        thinking_tokens=settings.limits.thinking_tokens,
-        response_quantile=settings.limits.response_quantile,
-        multiple=settings.limits.multiple,
-        window=window,
-    )
 
 
 def beyond(lengths: Lengths, limits: Limits, *, max_turns: int, thinking_tokens: int) -> tuple[int, int]:

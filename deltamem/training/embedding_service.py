@@ -1,4 +1,4 @@
-"""The one owner of the embedding model on a node, and what an agent loop asks for vectors."""
+"""The one owner of the embedding model on a node, and the client through which agent loops get vectors."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from ray.exceptions import ActorDiedError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from deltamem.embedding import Embedder, Vectors, is_endpoint, load_embedder
-from deltamem.training.embedding_store import KINDS, EmbeddingStore, Kind
+from deltamem.training.embedding_store import EmbeddingStore, Kind
 
 _OWNER_BYTES = 128 * 2**20
-"""Vectors of one kind that the owner keeps: what one worker has asked for, the others may ask for."""
+"""Vectors of one kind that the owner keeps: other workers may request the same texts."""
 
 _CALLS = 8
-"""Questions of one worker that may be under way: the owner joins them, so a worker need not hold any back."""
+"""Requests of one worker at a time: the owner batches them, so a worker need not hold any back."""
 
 _RESTARTS = 3
 
 
 class BatchedEmbedder:
-    """Collects what is asked for while a batch is computed; the next batch is all of it, each text once.
+    """Collects requests while a batch is computed; the next batch is all of them, each text once.
 
     The model runs in a thread of its own, one batch at a time.
     """
@@ -38,13 +38,7 @@ class BatchedEmbedder:
     def __init__(
         self, embedder: Embedder, *, max_bytes: int = _OWNER_BYTES, initializer: Callable[[], None] | None = None
     ) -> None:
-        """Wrap an embedder.
-
-        Args:
-            embedder: Does the work; needs no cache of its own.
-            max_bytes: The oldest vectors of a kind are dropped above this size.
-            initializer: Called once in the thread before its first batch.
-        """
+        """Wrap an embedder without a cache; `initializer` is called once in the thread before its first batch."""
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="embedder", initializer=initializer)
         self.documents = TextVectors(self._in_thread(embedder.documents), max_bytes=max_bytes)
         self.queries = TextVectors(self._in_thread(embedder.queries), max_bytes=max_bytes)
@@ -65,7 +59,7 @@ class EmbeddingOwner:
         Raises:
             EmbedderUnavailableError: If the model cannot be loaded.
         """
-        # The vectors are remembered by text in front of the embedder, which so needs no memory itself.
+        # `TextVectors` caches by text, so the embedder itself need not.
         embedder = load_embedder(name, device=device, batch_size=batch_size, max_texts=0)
         self._batched = BatchedEmbedder(embedder, initializer=None if is_endpoint(name) else partial(_use_threads, threads))
 
@@ -116,7 +110,7 @@ def connect(name: str, *, device: str, batch_size: int, threads: int, store: str
 
 
 class OwnerHandle:
-    """Asks the owner, and finds or starts it anew if it is gone: ray ends an actor with the worker that started it."""
+    """Calls the owner, and finds or restarts it if it is gone: ray ends an actor with the worker that started it."""
 
     def __init__(self, find: Callable[[], Any]) -> None:
         """Find the owner; `find` returns its ray handle."""
@@ -163,8 +157,8 @@ _Batch = asyncio.Future[dict[str, Vectors]]
 class TextVectors:
     """Vectors by text, awaited once and remembered.
 
-    What arrives while as many calls are under way as are allowed waits and forms the next call, so a step of GRPO makes a
-    few calls, not one a rollout. A call that fails is an exception to those who wait for one of its texts, to nobody else.
+    Requests that come while all calls are busy wait and form the next call, so a step of GRPO makes a few calls, not one a
+    rollout. A call that fails raises in those who wait for one of its texts, in nobody else.
     """
 
     def __init__(
@@ -175,13 +169,9 @@ class TextVectors:
         max_batch: int = 4_096,
         max_calls: int = 1,
     ) -> None:
-        """Wrap a call.
+        """Wrap a call that embeds distinct texts.
 
-        Args:
-            embed: Embeds distinct texts.
-            max_bytes: The oldest vectors are dropped above this size; the texts themselves are not counted.
-            max_batch: Most texts of one call.
-            max_calls: Most calls at a time.
+        The oldest vectors are dropped above `max_bytes`; there are at most `max_calls` calls of `max_batch` texts at a time.
         """
         self._embed = embed
         self._max_bytes = max_bytes
@@ -211,7 +201,7 @@ class TextVectors:
                 task = asyncio.create_task(self._work())
                 self._tasks.add(task)
                 task.add_done_callback(self._tasks.discard)
-            # Not gather: one who stops waiting must not take the call from the others.
+            # Not gather: a waiter that is cancelled must not cancel the call for the others.
             await asyncio.wait(set(missing.values()))
             found |= {text: batch.result()[text] for text, batch in missing.items()}
         return found
@@ -240,7 +230,7 @@ class TextVectors:
             fresh = dict(zip(texts, await self._embed(texts), strict=True))
         except Exception as error:
             batch.set_exception(error)
-            # Looked at here, because everyone who waited may have gone.
+            # Retrieved here, because everyone who waited may have gone.
             batch.exception()
         else:
             batch.set_result(fresh)
@@ -260,17 +250,9 @@ class EmbeddingClient:
     """Vectors of memory texts and queries for the rollouts of one worker."""
 
     def __init__(self, *, documents: TextVectors, queries: TextVectors, store: EmbeddingStore | None = None) -> None:
-        """Use two sources, because some models embed queries with an instruction.
-
-        Args:
-            documents: Asked for memory texts that the store does not know.
-            queries: Asked for search queries that the store does not know.
-            store: Vectors known beforehand.
-        """
+        """Use two sources, because some models embed queries with an instruction, for what the store does not hold."""
         self._sources: dict[Kind, TextVectors] = {"documents": documents, "queries": queries}
         self._store = store
-        self._hits = dict.fromkeys(KINDS, 0)
-        self._asked = dict.fromkeys(KINDS, 0)
 
     async def documents(self, texts: Sequence[str]) -> Mapping[str, Vectors]:
         """Vectors of memory texts, each of shape ``(dim,)``, by text."""
@@ -283,27 +265,12 @@ class EmbeddingClient:
     async def _get(self, texts: Sequence[str], kind: Kind) -> dict[str, Vectors]:
         distinct = list(dict.fromkeys(texts))
         found = self._store.find(distinct, kind) if self._store else {}
-        self._asked[kind] += len(distinct)
-        self._hits[kind] += len(found)
         rest = [text for text in distinct if text not in found]
         return found | await self._sources[kind].get(rest) if rest else found
 
-    def figures(self) -> dict[str, int]:
-        """Counts since the start: texts asked for and found in the store, calls to the owner and the texts they carried."""
-        return {
-            f"{kind}/{name}": value
-            for kind, source in self._sources.items()
-            for name, value in (
-                ("asked", self._asked[kind]),
-                ("in_store", self._hits[kind]),
-                ("calls", source.calls),
-                ("sent", source.texts),
-            )
-        }
-
 
 class Lookup:
-    """The synchronous `embed` that a scorer is given: every text was awaited before."""
+    """The synchronous `embed` for a scorer, over vectors that were awaited before."""
 
     def __init__(self, vectors: Mapping[str, Vectors]) -> None:
         """Wrap vectors by text."""

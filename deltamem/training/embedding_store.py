@@ -36,20 +36,12 @@ _OPEN_ATTEMPTS = 5
 
 
 class Meta(StrictModel):
-    """What ``meta.json`` says.
-
-    Attributes:
-        model: Name of the embedder.
-        dtype: Of the vectors.
-        dim: Length of a vector; 0 while there is none.
-        documents: Rows of memory texts.
-        queries: Rows of search queries.
-    """
+    """What ``meta.json`` says."""
 
     model: str
     dtype: Literal["float32"] = "float32"
-    dim: int = Field(default=0, ge=0)
-    documents: int = Field(default=0, ge=0)
+    dim: int = Field(default=0, ge=0)  # 0 while there is no vector
+    documents: int = Field(default=0, ge=0)  # rows
     queries: int = Field(default=0, ge=0)
 
     def count(self, kind: Kind) -> int:
@@ -68,11 +60,7 @@ class EmbeddingStore:
     """Reads a finished store. The files are mapped read-only; pickling it sends the path, not the vectors."""
 
     def __init__(self, folder: Path, model: str) -> None:
-        """Open a store.
-
-        Args:
-            folder: Where `deltamem.training.embedding_store.build_store` wrote it.
-            model: Name of the embedder whose vectors are expected.
+        """Open the store of a model that `build_store` wrote.
 
         Raises:
             DeltaMemError: If there is no finished store, it is of another model, or its files do not fit together.
@@ -188,12 +176,7 @@ def index_of(keys: Index) -> Index:
 
 
 def find_rows(index: Index, keys: Index) -> npt.NDArray[np.int64]:
-    """The row of every key, -1 where the index has none.
-
-    Args:
-        index: See `index_of`.
-        keys: Shape ``(wanted, 2)``.
-    """
+    """The row of every key of shape ``(wanted, 2)``, -1 where the index (see `index_of`) has none."""
     high, low, rows = index
     place = np.searchsorted(high, keys[:, 0])
     found = np.full(len(keys), -1, dtype=np.int64)
@@ -211,24 +194,18 @@ def find_rows(index: Index, keys: Index) -> npt.NDArray[np.int64]:
 
 
 CHUNK = 4_096
-"""Texts that are embedded, written and made safe together."""
+"""Texts that are embedded, written and fsynced together."""
 
 Report = Callable[[int, int], None]
-"""Told how many texts of how many have a vector."""
+"""Called with the number of texts that have a vector, and of all texts."""
 
 
 class Built(NamedTuple):
-    """What a build did.
+    """What a build did."""
 
-    Attributes:
-        texts: Distinct texts that were asked for.
-        embedded: Those that had no vector yet.
-        stored: Rows of the store now.
-    """
-
-    texts: int
-    embedded: int
-    stored: int
+    texts: int  # distinct texts that were asked for
+    embedded: int  # those that had no vector yet
+    stored: int  # rows of the store now
 
 
 class _Chunk(StrictModel):
@@ -249,7 +226,7 @@ def build_store(
     chunk: int = CHUNK,
     report: Report = lambda done, total: None,
 ) -> Built:
-    """Make sure that a store has the vector of every text; make the store if there is none.
+    """Add the missing vectors of texts to a store, which is created if it does not exist.
 
     Only missing texts are embedded, the longest first, so that a lack of memory shows at once. Finished chunks survive an
     interruption at any moment. Several runs may share the folder: one builds at a time.
@@ -257,9 +234,9 @@ def build_store(
     Args:
         folder: Of the store.
         texts: Any number of texts, repeated or not.
-        embedder: Embeds what is missing; its name is the store's.
+        embedder: Embeds what is missing; the store is named after its model.
         kind: Memory texts or search queries.
-        chunk: Texts that are embedded and made safe together.
+        chunk: Texts that are embedded and fsynced together.
         report: Follows the progress.
 
     Raises:
@@ -335,10 +312,7 @@ def _chunks(folder: Path, kind: Kind) -> Iterator[_Chunk]:
 
 
 def _recover(folder: Path, kind: Kind, meta: Meta) -> tuple[Index, int]:
-    """Cut the files back to the chunks that are whole.
-
-    Returns:
-        The keys of the rows that remain, and the length of their vectors (0 if there is none).
+    """Cut the files back to the complete chunks; returns the remaining keys and the length of the vectors (0 without any).
 
     Raises:
         DeltaMemError: If rows that ``meta.json`` counts are not as they were written.
@@ -413,12 +387,7 @@ _ROWS = 256
 
 
 def embed_data(files: Iterable[Path], settings: EmbedderSettings, console: Console) -> Built:
-    """Make sure that the store has the vectors of all memory texts of a data set.
-
-    Args:
-        files: The parquet files that `deltamem.training.data.export` wrote.
-        settings: The model and the store.
-        console: Shows the progress.
+    """Add the vectors of all memory texts of the data set's parquet files to the store.
 
     Raises:
         DeltaMemError: If the model cannot be loaded, or the store is of another model or damaged.
@@ -450,15 +419,13 @@ def embed_data(files: Iterable[Path], settings: EmbedderSettings, console: Conso
 
 
 def memory_texts(file: Path) -> Iterator[str]:
-    """The texts of the prior states, the target operations and the next states of a data set, with repetitions.
+    """The texts of the prior states and the target operations of a parquet file of the data set, with repetitions.
 
-    Args:
-        file: A parquet file, whose rows hold lines of ``sessions.jsonl`` that the export has checked.
+    The next states hold no other texts.
     """
     with pq.ParquetFile(file) as rows:
         for batch in rows.iter_batches(_ROWS, columns=["extra_info.session"]):
             for info in batch.column("extra_info").to_pylist():
                 record = json.loads(info["session"])
-                for state in (record["prior_state"], record["next_state"]):
-                    yield from (memory["text"] for memory in state.values())
+                yield from (memory["text"] for memory in record["prior_state"].values())
                 yield from (operation["text"] for operation in record["operations"])

@@ -31,51 +31,30 @@ from deltamem.training.metrics import read_metrics
 
 
 @dataclass(frozen=True)
-class RunFacts:
-    """Facts of a training run, as far as they are on disk.
+class RunInfo:
+    """What is on disk of a training run, as its model card tells it."""
 
-    Attributes:
-        step: Of the exported checkpoint.
-        steps: Of the whole run.
-        base: The model that GRPO started from, a name on the Hub or that of a folder; None if it was made in the run.
-        base_is_folder: Whether it is a folder, which says nothing to others.
-        licence: Of the base, from its own model card; None if that says nothing.
-        experiment: Name of the run.
-        config_sha256: Hash of the whole configuration.
-        settings: Keys and values that differ between runs, for people.
-        episode: Prompts and limits.
-        prompts: Name -> sha256 of the prompts.
-        data: Name of a file -> sha256 (None if it is gone) and rows.
-        metrics: Lines of ``metrics.jsonl`` up to `step`.
-        heldout_sessions: Sessions behind each held-out figure.
-        prompt_tokens: Most tokens of a prompt.
-        response_tokens: Most tokens of a response.
-        lora_rank: 0 if all weights were trained.
-        commit: Of the code that exported.
-        versions: Of the packages that exported.
-    """
-
-    step: int
-    steps: int | None
-    base: str | None
+    step: int  # of the exported checkpoint
+    steps: int | None  # of the whole run
+    base: str | None  # the starting model, a name on the Hub or of a folder; None if it was made in the run
     base_is_folder: bool
-    licence: str | None
+    licence: str | None  # as the base's own model card names it
     experiment: str
     config_sha256: str
-    settings: dict[str, Any]
+    settings: dict[str, Any]  # what differs between runs
     episode: EpisodeConfig
-    prompts: dict[str, str]
-    data: dict[str, tuple[str | None, int | None]]
-    metrics: list[dict[str, Any]]
+    prompts: dict[str, str]  # name -> sha256
+    data: dict[str, tuple[str | None, int | None]]  # file -> sha256 (None if it is gone) and rows
+    metrics: list[dict[str, Any]]  # lines of ``metrics.jsonl`` up to `step`
     heldout_sessions: int | None
-    prompt_tokens: int
+    prompt_tokens: int  # the limit
     response_tokens: int
-    lora_rank: int
-    commit: str | None
+    lora_rank: int  # 0 if all weights were trained
+    commit: str | None  # of the code that exported
     versions: dict[str, str]
 
 
-_SHOWN = (
+_SETTINGS = (
     "algorithm.adv_estimator",
     "actor_rollout_ref.actor.optim.lr",
     "actor_rollout_ref.actor.clip_ratio",
@@ -91,12 +70,8 @@ _SHOWN = (
 )
 
 
-def read_facts(run: Path, step: int) -> RunFacts:
-    """Collect the facts of a run.
-
-    Args:
-        run: The run folder.
-        step: Of the checkpoint.
+def read_run_info(run: Path, step: int) -> RunInfo:
+    """Collect what the model card of a checkpoint says of its run.
 
     Raises:
         DeltaMemError: If the run's configuration is missing.
@@ -118,7 +93,7 @@ def read_facts(run: Path, step: int) -> RunFacts:
     total = OmegaConf.select(config, "trainer.total_training_steps")
     if total is None and rows["train"] is not None:
         total = rows["train"] // config.data.train_batch_size * config.trainer.total_epochs
-    return RunFacts(
+    return RunInfo(
         step=step,
         steps=total,
         base=None if own else base.name if base.is_dir() else str(model.path),
@@ -126,7 +101,7 @@ def read_facts(run: Path, step: int) -> RunFacts:
         licence=None if own else _licence(base),
         experiment=str(config.trainer.experiment_name),
         config_sha256=config_hash(plain),
-        settings={name: _plain(config, name) for name in _SHOWN},
+        settings={name: _plain(config, name) for name in _SETTINGS},
         episode=episode,
         prompts={name: load_prompt(name).sha256 for name in (episode.system_prompt, episode.session_prompt)},
         data=data,
@@ -164,45 +139,40 @@ def _licence(base: Path) -> str | None:
 _CURVES = {"train/reward": "training reward", "heldout/reward": "held-out reward"}
 
 
-def model_card(facts: RunFacts, folder: str) -> str:
-    """The whole text of ``README.md``.
-
-    Args:
-        facts: Of the run.
-        folder: Name of the policy's folder, for the commands.
-    """
+def model_card(info: RunInfo, folder: str) -> str:
+    """The whole text of ``README.md``; `folder` is the name of the policy's folder in its commands."""
     parts = [
-        _front_matter(facts),
-        f"# DeltaMem policy: {facts.experiment}, step {facts.step}",
+        _front_matter(info),
+        f"# DeltaMem policy: {info.experiment}, step {info.step}",
         "A memory manager: it reads a session between a person and an assistant, may search the person's memories, and "
         "answers with ADD, UPDATE and NONE operations. Trained with GRPO by "
         "[DeltaMem](https://arxiv.org/abs/2604.01560)'s open implementation.",
-        "## Use\n\n" + _use(facts, folder),
-        "## Training\n\n" + _table(["", ""], _training(facts)),
-        "Settings of this run:\n\n" + _table(["key", "value"], _settings(facts.settings)),
-        "## Data\n\n" + _table(["file", "rows", "sha256"], _data(facts)),
-        "## Results\n\n" + _results(facts),
+        "## Use\n\n" + _use(info, folder),
+        "## Training\n\n" + _table(["", ""], _training(info)),
+        "Settings of this run:\n\n" + _table(["key", "value"], _settings(info.settings)),
+        "## Data\n\n" + _table(["file", "rows", "sha256"], _data(info)),
+        "## Results\n\n" + _results(info),
         "## Not measured\n\nThe rewards above compare operations with the labelled ones of synthetic sessions. "
         "Answers to questions over the memories, real conversations, other languages, safety and bias were not measured "
         "by this run.",
-        "## Made with\n\n" + _table(["", ""], _made(facts)),
+        "## Made with\n\n" + _table(["", ""], _made(info)),
     ]
     return "\n\n".join(parts) + "\n"
 
 
-def _front_matter(facts: RunFacts) -> str:
+def _front_matter(info: RunInfo) -> str:
     # JSON strings are YAML strings, whatever they contain.
-    lines = [f"license: {json.dumps(facts.licence or 'unknown')}"]
-    if facts.base is not None and not facts.base_is_folder:
-        lines += [f"base_model: {json.dumps(facts.base)}"]
+    lines = [f"license: {json.dumps(info.licence or 'unknown')}"]
+    if info.base is not None and not info.base_is_folder:
+        lines += [f"base_model: {json.dumps(info.base)}"]
     lines += ["library_name: transformers", "pipeline_tag: text-generation", "tags: [deltamem, memory, grpo, agent]"]
     return "---\n" + "\n".join(lines) + "\n---"
 
 
-def _use(facts: RunFacts, folder: str) -> str:
-    length = facts.prompt_tokens + facts.response_tokens
+def _use(info: RunInfo, folder: str) -> str:
+    length = info.prompt_tokens + info.response_tokens
     serve = f"vllm serve {folder} --served-model-name deltamem --max-model-len {length}"
-    if not facts.episode.thinking:
+    if not info.episode.thinking:
         serve += " --default-chat-template-kwargs '{\"enable_thinking\": false}'"
     return (
         "Serve it without vLLM's parsers for reasoning and tool calls: DeltaMem reads the tags itself.\n\n"
@@ -210,27 +180,27 @@ def _use(facts: RunFacts, folder: str) -> str:
         "deltamem add SESSION.json --owner NAME --base-url http://localhost:8000/v1 --model deltamem "
         f"--checkpoint {folder}\n"
         "python -m eval.heldout endpoint.base_url=http://localhost:8000/v1 endpoint.model=deltamem sessions=FILE out=DIR "
-        f"{_overrides(facts)}\n```\n\n"
+        f"{_overrides(info)}\n```\n\n"
         f"`episode.json` holds the prompts and limits that it was trained with; `--checkpoint {folder}` applies them. "
-        f"Prompts had at most {facts.prompt_tokens} tokens, responses with the answers of searches {facts.response_tokens}."
+        f"Prompts had at most {info.prompt_tokens} tokens, responses with the answers of searches {info.response_tokens}."
     )
 
 
-def _overrides(facts: RunFacts) -> str:
+def _overrides(info: RunInfo) -> str:
     """The episode as settings of ``eval.heldout``, which does not see the folder of a served model."""
-    values: dict[str, Any] = asdict(facts.episode)
+    values: dict[str, Any] = asdict(info.episode)
     fields = ",".join(values.pop("memory_fields"))
     given = [f"episode.{key}={str(value).lower() if isinstance(value, bool) else value}" for key, value in values.items()]
     return " ".join([*given, f"'episode.memory_fields=[{fields}]'"])
 
 
-def _training(facts: RunFacts) -> Iterator[tuple[Any, ...]]:
-    base = facts.base or "none: made from scratch in the run"
-    yield "base model", f"a folder named {base}" if facts.base and facts.base_is_folder else base
-    yield "licence of the base", facts.licence or "unknown: its files do not name one; find out before you pass this on"
-    yield "trained weights", f"LoRA of rank {facts.lora_rank}, added to the base" if facts.lora_rank else "all"
-    yield "steps", f"{facts.step} of {'?' if facts.steps is None else facts.steps}"
-    yield "thinking", "yes" if facts.episode.thinking else "no"
+def _training(info: RunInfo) -> Iterator[tuple[Any, ...]]:
+    base = info.base or "none: made from scratch in the run"
+    yield "base model", f"a folder named {base}" if info.base and info.base_is_folder else base
+    yield "licence of the base", info.licence or "unknown: its files do not name one; find out before you pass this on"
+    yield "trained weights", f"LoRA of rank {info.lora_rank}, added to the base" if info.lora_rank else "all"
+    yield "steps", f"{info.step} of {'?' if info.steps is None else info.steps}"
+    yield "thinking", "yes" if info.episode.thinking else "no"
 
 
 def _settings(values: Mapping[str, Any]) -> Iterator[tuple[Any, ...]]:
@@ -241,17 +211,17 @@ def _settings(values: Mapping[str, Any]) -> Iterator[tuple[Any, ...]]:
             yield key, f"`{value}`"
 
 
-def _data(facts: RunFacts) -> Iterator[tuple[Any, ...]]:
-    for name, (sha256, rows) in facts.data.items():
+def _data(info: RunInfo) -> Iterator[tuple[Any, ...]]:
+    for name, (sha256, rows) in info.data.items():
         yield name, "" if rows is None else rows, sha256 or "gone before the export"
 
 
-def _results(facts: RunFacts) -> str:
+def _results(info: RunInfo) -> str:
     rows = []
     for name, title in _CURVES.items():
-        found = [(line["step"], line[name]) for line in facts.metrics if name in line]
+        found = [(line["step"], line[name]) for line in info.metrics if name in line]
         if found:
-            count = facts.heldout_sessions if name == "heldout/reward" else ""
+            count = info.heldout_sessions if name == "heldout/reward" else ""
             (first, begin), (last, end) = found[0], found[-1]
             rows.append((title, f"{begin:.3f} (step {first})", f"{end:.3f} (step {last})", count))
     if not rows:
@@ -260,11 +230,11 @@ def _results(facts: RunFacts) -> str:
     return f"{_table(['', 'first', 'last', 'sessions'], rows)}\n\n{note}"
 
 
-def _made(facts: RunFacts) -> Iterator[tuple[Any, ...]]:
-    yield "git commit", facts.commit or "unknown"
-    yield "configuration, sha256", facts.config_sha256
-    yield from ((f"prompt {name}, sha256", digest) for name, digest in facts.prompts.items())
-    yield from facts.versions.items()
+def _made(info: RunInfo) -> Iterator[tuple[Any, ...]]:
+    yield "git commit", info.commit or "unknown"
+    yield "configuration, sha256", info.config_sha256
+    yield from ((f"prompt {name}, sha256", digest) for name, digest in info.prompts.items())
+    yield from info.versions.items()
 
 
 def _table(head: Sequence[str], rows: Any) -> str:
@@ -280,12 +250,9 @@ Precision = Literal["auto", "float32", "bfloat16"]
 
 
 def export_weights(checkpoint: Path, target: Path, precision: Precision = "auto") -> None:
-    """Write configuration, tokenizer and weights.
+    """Write configuration, tokenizer and weights of a complete checkpoint into an empty or missing folder.
 
-    Args:
-        checkpoint: A complete checkpoint.
-        target: An empty or missing folder.
-        precision: Of the weights; "auto" is float32 for small models and bfloat16 for others.
+    `precision` "auto" is float32 for small models and bfloat16 for others. verl's own merger always writes bfloat16.
 
     Raises:
         DeltaMemError: If the checkpoint holds LoRA matrices without the base model.
@@ -313,7 +280,6 @@ def merged_state(actor: Path) -> dict[str, Tensor]:
     from torch.distributed.tensor import DTensor, Shard
 
     ranks = json.loads((actor / "fsdp_config.json").read_text(encoding="utf-8"))["world_size"]
-    # A checkpoint of our own run, written by verl with pickled tensors.
     first = _shard(actor, ranks, 0)
     mesh = next((value.device_mesh.mesh for value in first.values() if isinstance(value, DTensor)), None)
     # On a mesh of two dimensions the rows are copies of each other.
@@ -334,6 +300,7 @@ def merged_state(actor: Path) -> dict[str, Tensor]:
 
 
 def _shard(actor: Path, ranks: int, rank: int) -> Mapping[str, Any]:
+    # Pickled tensors, which is safe: the checkpoint is of our own run.
     loaded: Mapping[str, Any] = torch.load(
         actor / f"model_world_size_{ranks}_rank_{rank}.pt", map_location="cpu", weights_only=False
     )
@@ -363,13 +330,13 @@ def _without_adapters(state: dict[str, Tensor], actor: Path) -> dict[str, Tensor
 
 
 def export_run(run: Path, target: Path, *, step: int | None = None, precision: Precision = "auto") -> Path:
-    """Write a trained policy.
+    """Write a trained policy into a folder, which is replaced if it exists and never half-written.
 
     Args:
         run: The run folder.
-        target: The folder to make; replaced if it exists, and never half-written.
+        target: The folder.
         step: Of the checkpoint; None takes the newest complete one.
-        precision: See `deltamem.training.export.export_weights`.
+        precision: See `export_weights`.
 
     Returns:
         The checkpoint that was exported.
@@ -378,13 +345,13 @@ def export_run(run: Path, target: Path, *, step: int | None = None, precision: P
         DeltaMemError: If the folder is no run, or has no such complete checkpoint.
     """
     checkpoint = find_checkpoint(run, step)
-    facts = read_facts(run, step_of(checkpoint))
+    info = read_run_info(run, step_of(checkpoint))
     partial = target.with_name(f".{target.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
     export_weights(checkpoint, partial, precision)
-    save_episode_config(partial, facts.episode)
-    (partial / "README.md").write_text(model_card(facts, target.name), encoding="utf-8")
+    save_episode_config(partial, info.episode)
+    (partial / "README.md").write_text(model_card(info, target.name), encoding="utf-8")
     shutil.rmtree(target, ignore_errors=True)
     partial.replace(target)
     return checkpoint

@@ -22,17 +22,19 @@ _LOOK_AGAIN_SECONDS = 0.2
 
 @contextmanager
 def locked(path: Path, *, patience: float) -> Iterator[int]:
-    """Hold a lock; the kernel takes it back when the last process that has the file open ends, however it ends.
+    """Hold the lock of a file; the kernel releases it when the last process that holds it has ended, however it ended.
+
+    Not `filelock`: that keeps its descriptor private, and a child process must inherit it to hold the lock until it ends.
 
     Args:
         path: The lock file.
         patience: Seconds to wait for another holder.
 
     Yields:
-        The file descriptor. A child process to which it is passed on holds the lock, too.
+        The file descriptor, which holds the lock in every process that inherits it.
 
     Raises:
-        DeltaMemError: If somebody else holds it.
+        DeltaMemError: If another process holds it.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     deadline = time.monotonic() + patience
@@ -71,11 +73,11 @@ def end_with_parent() -> None:
 
 
 NOT_FINISHED = os.EX_TEMPFAIL
-"""Exit code of a run that was asked to end and goes on when the same command is given again."""
+"""Exit code of a run that stopped on request; the same command continues it."""
 
 
 def listen() -> None:
-    """Let SIGTERM and SIGUSR1 end this process in order, with exit codes 143 and `NOT_FINISHED`."""
+    """Let SIGTERM and SIGUSR1 end this process cleanly, with exit codes 143 and `NOT_FINISHED`."""
     signal.signal(signal.SIGTERM, _terminated)
     signal.signal(signal.SIGUSR1, _asked)
 
@@ -86,14 +88,14 @@ def _terminated(*_arguments: Any) -> NoReturn:
 
 
 def _asked(*_arguments: Any) -> NoReturn:
-    # Stages outside of GRPO begin again, so there is nothing to wait for.
+    # Stages outside of GRPO start over, so there is nothing to wait for.
     print("stopped; the same command goes on with the stage that was under way", file=sys.stderr)
     raise SystemExit(NOT_FINISHED)
 
 
 @contextmanager
 def on_request(action: Callable[[], None]) -> Iterator[None]:
-    """Let SIGUSR1 do something else for a while; a repetition does it again."""
+    """Let SIGUSR1 call `action` inside the block, every time that it comes."""
     before = signal.signal(signal.SIGUSR1, lambda *_arguments: action())
     try:
         yield
@@ -102,39 +104,16 @@ def on_request(action: Callable[[], None]) -> Iterator[None]:
 
 
 class StoppedError(DeltaMemError):
-    """The trainer has saved a checkpoint because it was asked to, and ends."""
-
-
-class StopRequest:
-    """The request as a file."""
-
-    def __init__(self, path: Path) -> None:
-        """Name the file; it need not exist."""
-        self.path = path
-
-    def make(self) -> None:
-        """Ask for a checkpoint and an end."""
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        self.path.touch()
-
-    def made(self) -> bool:
-        """Whether somebody asked."""
-        return self.path.exists()
-
-    def clear(self) -> None:
-        """Forget the request, for the next run."""
-        self.path.unlink(missing_ok=True)
+    """The trainer has saved a checkpoint on request, and ends."""
 
 
 class SaveAndStop:
-    """Makes the trainer save at the end of the step in which it was asked to, and end before the next."""
+    """Makes the trainer save at the end of the step in which the request comes, and end before the next."""
 
-    def __init__(self, request: StopRequest, config: DictConfig | Any) -> None:
-        """Watch for a request.
+    def __init__(self, request: Path, config: DictConfig | Any) -> None:
+        """Watch for the file of a request.
 
-        Args:
-            request: The file.
-            config: The trainer's own configuration, the very object, whose ``trainer.save_freq`` it reads after every step.
+        `config` must be the trainer's own object: its ``trainer.save_freq`` is read at every step.
         """
         self._request = request
         self._config = config
@@ -151,7 +130,7 @@ class SaveAndStop:
 
     def during_step(self) -> None:
         """Call while a training step is under way, before its end."""
-        if self._request.made():
+        if self._request.exists():
             self._saves = True
             # verl saves where the step is a multiple of this.
             self._config.trainer.save_freq = 1

@@ -29,7 +29,7 @@ from deltamem.training.checkpoints import (
 )
 from deltamem.training.config import TrainSettings
 from deltamem.training.data import AGENT_NAME, load_model_config
-from deltamem.training.interruption import NOT_FINISHED, StopRequest, locked, on_request
+from deltamem.training.interruption import NOT_FINISHED, locked, on_request
 from deltamem.training.metrics import GrpoProgress, MetricsFile, Tail, convert, open_trackers, read_metrics
 from deltamem.training.resources import ModelShape
 
@@ -40,22 +40,22 @@ _LOCK_SECONDS = 60.0
 
 _CADENCE = ("total_training_steps", "total_epochs", "save_freq", "test_freq", "val_before_train", "logger")
 """Keys of ``trainer`` that may change when a run goes on; the rest of the configuration may not."""
-_SHOWING = ("trackers", "rates", "shown_sessions")
-"""Keys of ``deltamem`` that may, too: they say what is shown of a run."""
+_REPORTING = ("trackers", "rates", "shown_sessions")
+"""Keys of ``deltamem`` that may change, too: they decide what is reported of a run."""
 
 
 class TrainingFailedError(Exception):
-    """GRPO ended before its last step; the message says why and where the log is."""
+    """GRPO ended before its last step; the message gives the reason and the log file."""
 
 
 class RunStoppedError(Exception):
-    """GRPO has saved a checkpoint before its last step because it was asked to; the message says where it stands."""
+    """GRPO saved a checkpoint and stopped before its last step, as requested; the message says how far it got."""
 
 
 def run_grpo(config: DictConfig, settings: TrainSettings, console: Console) -> None:
     """Train until the last step, from the last complete checkpoint if there is one.
 
-    SIGUSR1 makes the trainer save a checkpoint at the end of the step that is under way, and end.
+    SIGUSR1 makes the trainer save a checkpoint at the end of the current step, and stop.
 
     Args:
         config: The whole configuration, resolved.
@@ -118,16 +118,16 @@ def _run_locked(config: DictConfig, settings: TrainSettings, console: Console, l
         settings.trackers, settings.out, first_step=start + 1 if last else 0, config=plain, warn=progress.warn
     )
 
-    def take() -> None:
+    def poll() -> None:
         for record in tail.records():
             if metrics.add(record):
                 trackers.add(record)
             progress.show(record)
 
-    request = StopRequest(Path(config.trainer.v1.sampler.sampler_kwargs.stop_file))
-    request.clear()
-    with progress, closing(trackers), on_request(request.make):
-        code = _follow(folder / "config.yaml", env, log, take, lock)
+    request = Path(config.trainer.v1.sampler.sampler_kwargs.stop_file)
+    request.unlink(missing_ok=True)
+    with progress, closing(trackers), on_request(request.touch):
+        code = _follow(folder / "config.yaml", env, log, poll, lock)
     if code == NOT_FINISHED:
         raise RunStoppedError(summary(read_metrics(settings.out / "metrics.jsonl"), total))
     if code != 0:
@@ -143,12 +143,7 @@ def _recover(metrics: MetricsFile, settings: TrainSettings, attempt: int, last: 
 
 
 def summary(records: Sequence[Mapping[str, Any]], total: int) -> str:
-    """Where a stopped run stands, in one sentence.
-
-    Args:
-        records: Of ``metrics.jsonl``.
-        total: Steps of the whole run.
-    """
+    """How far a stopped run of `total` steps got, in one sentence, from the lines of ``metrics.jsonl``."""
     done = max((record["step"] for record in records), default=0)
     parts = [f"stopped with a checkpoint after step {done} of {total}"]
     for name, title in (("train/reward", "reward"), ("heldout/reward", "held-out reward")):
@@ -166,14 +161,14 @@ def _total_steps(config: DictConfig) -> int:
     return int(rows // config.data.train_batch_size * config.trainer.total_epochs)
 
 
-def _follow(config: Path, env: Mapping[str, str], log: Path, take: Callable[[], None], lock: int) -> int:
+def _follow(config: Path, env: Mapping[str, str], log: Path, poll: Callable[[], None], lock: int) -> int:
     with log.open("wb") as output:
         # A session of its own: Ctrl-C reaches this process only, which then ends the child and its ray instance in order.
         child = subprocess.Popen(
             [sys.executable, "-m", "deltamem.training.trainer_process", str(config)],
             stdout=output,
             stderr=subprocess.STDOUT,
-            # The child ends when this is closed, which the kernel does for a launcher that was killed.
+            # The child ends when this is closed, which the kernel also does for a launcher that was killed.
             stdin=subprocess.PIPE,
             env=dict(env),
             start_new_session=True,
@@ -185,16 +180,16 @@ def _follow(config: Path, env: Mapping[str, str], log: Path, take: Callable[[], 
                 try:
                     code = child.wait(_POLL_SECONDS)
                 except subprocess.TimeoutExpired:
-                    take()
+                    poll()
                 else:
-                    take()
+                    poll()
                     return code
         finally:
             _stop(child)
 
 
 def _stop(child: subprocess.Popen[bytes]) -> None:
-    """End the child if it still runs: it shuts ray down on SIGTERM, and is killed if it does not."""
+    """Terminate the child if it still runs, and kill it if it does not shut ray down in time."""
     if child.poll() is None:
         child.terminate()
         try:
@@ -211,12 +206,12 @@ def _stop(child: subprocess.Popen[bytes]) -> None:
 def _check_same_run(path: Path, config: DictConfig, *, resuming: bool) -> None:
     plain: Any = OmegaConf.to_container(config)
     plain["trainer"] = {key: value for key, value in plain["trainer"].items() if key not in _CADENCE}
-    plain["deltamem"] = {key: value for key, value in plain["deltamem"].items() if key not in _SHOWING}
+    plain["deltamem"] = {key: value for key, value in plain["deltamem"].items() if key not in _REPORTING}
     identity = config_hash(plain)
     if resuming and (not path.exists() or path.read_text(encoding="utf-8") != identity):
         raise DeltaMemError(
             f"{path.parent}: the checkpoints there were made with another configuration; choose another deltamem.out, or "
-            "remove the folder to begin anew"
+            "remove the folder to start over"
         )
     path.parent.mkdir(parents=True, exist_ok=True)
     with atomic_writer(path) as file:
@@ -256,7 +251,7 @@ def environment(settings: TrainSettings, verl_metrics: Path) -> dict[str, str]:
 
 
 def agent_loop_config(settings: TrainSettings) -> ListConfig:
-    """What verl's workers instantiate for every rollout, as the content of a YAML file."""
+    """What verl's workers instantiate for every rollout."""
     shared = {
         "turn_tokens": settings.turn_tokens,
         "seed": settings.seed if settings.seeded_rollouts else None,
@@ -279,5 +274,5 @@ def write_yaml(path: Path, config: Any) -> None:
 def last_words(log: Path) -> str:
     """The reason at the end of a log: its last ``error:`` line, else its last line."""
     lines = [line.strip() for line in log.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
-    told = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
-    return (told or lines or ["nothing was logged"])[-1]
+    errors = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
+    return (errors or lines or ["nothing was logged"])[-1]

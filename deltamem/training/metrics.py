@@ -1,4 +1,4 @@
-"""verl's log turned into ``metrics.jsonl``, trackers, warnings and the console's progress line."""
+"""verl's log turned into ``metrics.jsonl`` (docs/metrics.md lists the names), trackers, warnings and a progress line."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import importlib.util
 import json
 import math
 import os
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,86 +18,6 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from deltamem.errors import DeltaMemError
 from deltamem.runs import atomic_writer
 from deltamem.training.rollout_metrics import PREFIX
-
-METRICS = {
-    "step": "training steps done; the line of step 0 holds the validation before training",
-    "train/reward": "mean reward of the rollouts; one that failed counts 0",
-    "train/format": "format reward",
-    "train/retrieval": "retrieval reward",
-    "train/transition": "transition reward",
-    "train/precision": "soft precision of the transition",
-    "train/recall": "soft recall of the transition",
-    "train/positive_distance": "what is in the policy's state and not in the target's",
-    "train/negative_distance": "what is in the target's state and not in the policy's",
-    "train/count/<name>": "mean per session of a count of `rewards/diagnostics.py`, for example `predicted_adds`",
-    "train/count/violations/<kind>": "how often a session breaks a rule of the protocol, by kind",
-    "train/wrong_target": "share of the UPDATEs whose memory is not due one",
-    "train/add_for_update": "share of the due UPDATEs done as an ADD while the old text stays: how this reward is gamed",
-    "train/add_precision": "share of the ADDs that match a target ADD",
-    "train/add_recall": "share of the target ADDs that an ADD matches",
-    "train/update_precision": "share of the UPDATEs that rewrite a memory that is due one",
-    "train/update_recall": "share of the due UPDATEs whose memory is rewritten",
-    "train/update_matched_recall": "the same, where the new text matches too",
-    "train/none_precision": "share of the NONEs that name a memory of a target NONE",
-    "train/none_recall": "share of the target NONEs whose memory is named in a NONE",
-    "train/queries_per_memory": "search queries for each target operation",
-    "train/operations_per_memory": "operations of the policy for each target operation",
-    "train/failure": "share of the rollouts that broke in our own machinery, or were lost",
-    "train/group_std": "standard deviation of the rewards of one prompt's rollouts, mean over prompts",
-    "train/no_signal": "share of the prompts whose rollouts all have the same reward: GRPO learns nothing from them",
-    "train/truncated": "share of the episodes that a token limit ended",
-    "train/turns": "assistant turns of an episode",
-    "train/model_tokens_mean": "tokens that the model wrote in an episode",
-    "train/model_tokens_p50": "their median",
-    "train/model_tokens_p95": "their 95th percentile",
-    "train/model_tokens_max": "the longest",
-    "train/tool_tokens": "tokens of the search results in an episode",
-    "train/retrieved_per_query": "memories that the searches returned for each query",
-    "train/response_tokens": "tokens after the prompt, the model's and the tool's",
-    "train/grad_norm": "norm of the gradient before clipping",
-    "train/lr": "learning rate",
-    "train/policy_loss": "the clipped policy loss",
-    "train/entropy": "entropy of the policy, where the actor computes the log-probs again",
-    "train/clip_fraction": "share of the tokens whose ratio is clipped",
-    "train/kl_to_sampler": "mean log-prob of the sampler minus that of the actor; far from 0 the two are different policies",
-    "train/kl_to_start": "KL loss towards the policy before training, where it is used",
-    "train/sampler_gap_max": "largest difference of a token's probability between sampler and actor",
-    "heldout/<name>": "the same of the held-out sessions, for the figures of the reward, the counts and their shares",
-    "data/order": "a checksum of the step's sessions; equal for runs that take the data in the same order",
-    "seconds/step": "a training step, without validation",
-    "seconds/gen": "until the last rollout of the step is there",
-    "seconds/reward": "verl's own reward stage, where there is one",
-    "seconds/old_log_prob": "log-probs of the actor before the update",
-    "seconds/ref": "log-probs of the reference policy",
-    "seconds/values": "values of a critic, where there is one",
-    "seconds/adv": "advantages",
-    "seconds/update_actor": "the update",
-    "seconds/update_critic": "the update of a critic, where there is one",
-    "seconds/update_weights": "new weights for the sampler",
-    "seconds/save_checkpoint": "a checkpoint",
-    "seconds/other": "what is left of the step",
-    "seconds/testing": "validation, which is not part of the step",
-    "seconds/rollout_<phase>_mean": "wall time of a phase of one rollout: generate, search, reward",
-    "seconds/rollout_<phase>_sum": "its sum over the step's rollouts, which run at the same time",
-    "speed/tokens": "tokens of the step, prompts included",
-    "speed/tokens_per_second_per_gpu": "by the time of the whole step",
-    "speed/mfu": "share of the devices' peak FLOP/s that the update uses",
-    "memory/rss_gb": "resident memory of the run's processes on the trainer's node; shared pages count for each",
-    "memory/pss_gb": "the same with shared pages counted once",
-    "memory/processes": "how many processes these are",
-    "memory/node_used_gb": "memory in use on the node, whoever uses it",
-    "memory/gpu_allocated_gb": "most GPU memory that tensors of the trainer's process took",
-    "memory/gpu_reserved_gb": "most GPU memory that the trainer's process held",
-}
-"""Name to meaning; a part in angle brackets stands for several names."""
-
-_PATTERNS = [re.compile(re.sub(r"<\w+>", ".+", name)) for name in METRICS]
-
-
-def described(name: str) -> bool:
-    """Whether a metric is in `METRICS`."""
-    return any(pattern.fullmatch(name) for pattern in _PATTERNS)
-
 
 Rates = Mapping[str, Sequence[str]]
 """Name of a share of counts -> names of its numerator and denominator."""
@@ -151,8 +70,7 @@ def convert(step: int, data: Mapping[str, Any], rates: Rates) -> dict[str, Any]:
             its denominator is 0.
 
     Returns:
-        ``step`` and the metrics under the names of `deltamem.training.metrics.METRICS`. What is no finite number is
-        left out.
+        ``step`` and the metrics under the names of docs/metrics.md. What is no finite number is left out.
     """
     record = {name.removeprefix(PREFIX): value for name, value in data.items() if name.startswith(PREFIX)}
     record |= {_RENAMED[name]: value for name, value in data.items() if name in _RENAMED}
@@ -203,10 +121,8 @@ class MetricsFile:
     def __init__(self, path: Path, *, from_step: int | None) -> None:
         """Open the file.
 
-        Args:
-            path: The file.
-            from_step: Step of the checkpoint from which training goes on; later lines are dropped, for those steps are
-                made again. None begins a new file.
+        `from_step` is the step of the checkpoint from which training continues; later lines are dropped, because
+        those steps are repeated. None begins a new file.
         """
         self._path = path
         self._steps: set[int] = set()
@@ -217,11 +133,7 @@ class MetricsFile:
                 file.write(json.dumps(record) + "\n")
 
     def add(self, record: Mapping[str, Any]) -> bool:
-        """Append a step; one that is there already (the validation before training after a resume) is left alone.
-
-        Returns:
-            Whether the step is new.
-        """
+        """Append a step, and return whether it is new: the validation before training comes again after a resume."""
         if record["step"] in self._steps:
             return False
         self._steps.add(record["step"])
@@ -234,12 +146,7 @@ class Tail:
     """New whole lines of a growing JSONL file of verl's ``file`` logger."""
 
     def __init__(self, path: Path, rates: Rates) -> None:
-        """Follow a file that may not exist yet.
-
-        Args:
-            path: The file.
-            rates: See `convert`.
-        """
+        """Follow a file that may not exist yet; `rates` as for `convert`."""
         self._path = path
         self._rates = rates
         self._offset = 0
@@ -302,30 +209,26 @@ _LIMITS = (
 
 @dataclass
 class Alarms:
-    """Watches the metrics of a run."""
+    """Warns of a condition in the metrics the first time that it holds."""
 
     _above: dict[str, int] = field(default_factory=dict)
-    _told: set[str] = field(default_factory=set)
+    _warned: set[str] = field(default_factory=set)
 
     def check(self, record: Mapping[str, Any]) -> list[str]:
-        """Look at a line of ``metrics.jsonl``; a line without a metric leaves its count alone.
-
-        Returns:
-            One sentence for each condition that holds now for the first time.
-        """
+        """One sentence for each condition that now holds for the first time; a missing metric leaves its count alone."""
         sentences = []
         for limit in _LIMITS:
             value = record.get(limit.metric)
             if value is None:
                 continue
             self._above[limit.metric] = self._above.get(limit.metric, 0) + 1 if abs(value) > limit.limit else 0
-            if self._above[limit.metric] >= limit.steps and limit.metric not in self._told:
-                self._told.add(limit.metric)
+            if self._above[limit.metric] >= limit.steps and limit.metric not in self._warned:
+                self._warned.add(limit.metric)
                 sentences.append(f"step {record['step']}: {limit.sentence.format(value=value)}")
         return sentences
 
 
-_SHOWN = {
+_WATCHED = {
     "train/wrong_target": "wrong target",
     "train/add_for_update": "add for update",
     "train/no_signal": "no signal",
@@ -337,13 +240,7 @@ class GrpoProgress:
     """The progress line of GRPO: step, rewards, seconds a step, what goes wrong, time left."""
 
     def __init__(self, console: Console, total: int, start: int) -> None:
-        """Begin.
-
-        Args:
-            console: Where to show it. Without a terminal one line a step is printed.
-            total: Steps of the run.
-            start: Steps done before.
-        """
+        """Begin after `start` of `total` steps. Without a terminal one line a step is printed."""
         self._console = console
         self._total = total
         self._heldout: float | None = None
@@ -381,7 +278,7 @@ class GrpoProgress:
         seconds = record.get("seconds/step")
         if seconds is not None:
             parts.append(f"{seconds:.1f} s/step")
-        parts += [f"{label} {record[name]:.2f}" for name, label in _SHOWN.items() if name in record]
+        parts += [f"{label} {record[name]:.2f}" for name, label in _WATCHED.items() if name in record]
         text = ", ".join(parts)
         self._bar.update(self._task, completed=record["step"], text=text)
         if not self._console.is_terminal:
@@ -396,13 +293,13 @@ class GrpoProgress:
 
 
 _START_SECONDS = 30.0
-"""How long the start waits for wandb's server."""
+"""How long to wait for wandb's server at the start."""
 _END_SECONDS = 60.0
-"""How long the end waits until wandb has sent everything; what it has not sent stays in the run folder."""
+"""How long to wait at the end until wandb has sent everything; the rest stays in the run folder."""
 
 
 class Tracker(Protocol):
-    """Takes the metrics of a run elsewhere."""
+    """Somewhere else that the metrics of a run go."""
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
         """Take the metrics of a step."""
@@ -417,12 +314,7 @@ class TensorBoard:
     """Event files in a folder, for ``tensorboard --logdir``."""
 
     def __init__(self, folder: Path, *, first_step: int) -> None:
-        """Open a new event file.
-
-        Args:
-            folder: Where the event files of all attempts lie.
-            first_step: What earlier attempts wrote of this step and later ones is not shown any more.
-        """
+        """Open a new event file; what earlier attempts wrote of `first_step` and later steps is hidden."""
         from torch.utils.tensorboard.writer import SummaryWriter
 
         self._writer = SummaryWriter(str(folder), purge_step=first_step)
@@ -445,12 +337,7 @@ class Wandb:
     """
 
     def __init__(self, out: Path, config: Mapping[str, Any]) -> None:
-        """Open the run whose id is in ``wandb_id`` in the run folder, or a new one.
-
-        Args:
-            out: The run folder.
-            config: Shown with the run.
-        """
+        """Open the run whose id is in ``wandb_id`` in the run folder, or a new one with this configuration."""
         import wandb
 
         self._run = wandb.init(
@@ -486,14 +373,10 @@ def _wandb_id(path: Path) -> str:
 
 
 class Trackers:
-    """The trackers of a run. One that fails is given up with a warning; none of them ends the training."""
+    """The trackers of a run. One that fails is dropped with a warning; none of them ends the training."""
 
     def __init__(self, warn: Callable[[str], None]) -> None:
-        """Begin without any.
-
-        Args:
-            warn: Shows one sentence.
-        """
+        """Begin without any; `warn` shows one sentence."""
         self._warn = warn
         self._open: dict[str, Tracker] = {}
 
@@ -505,7 +388,7 @@ class Trackers:
             self._warn(f"{name} does not start, training goes on without it: {_one_line(error)}")
 
     def add(self, record: Mapping[str, Any]) -> None:
-        """Hand a line of ``metrics.jsonl`` to all of them."""
+        """Log a line of ``metrics.jsonl`` to all of them."""
         values = {key: value for key, value in record.items() if key != "step"}
         for name, tracker in list(self._open.items()):
             try:
@@ -529,7 +412,7 @@ def _one_line(error: Exception) -> str:
 
 
 def check_trackers(names: Sequence[str]) -> None:
-    """Refuse trackers that are not installed; each is called like its package.
+    """Refuse trackers whose package, of the same name, is not installed.
 
     Raises:
         DeltaMemError: Names the first of them.
@@ -542,15 +425,7 @@ def check_trackers(names: Sequence[str]) -> None:
 def open_trackers(
     names: Sequence[str], out: Path, *, first_step: int, config: Mapping[str, Any], warn: Callable[[str], None]
 ) -> Trackers:
-    """Start the trackers of a run.
-
-    Args:
-        names: Of ``tensorboard`` and ``wandb`` those that are wanted.
-        out: The run folder.
-        first_step: The first step that will be logged.
-        config: The configuration, for wandb.
-        warn: Shows one sentence.
-    """
+    """Start those of ``tensorboard`` and ``wandb`` that are named; `first_step` is the first that will be logged."""
     trackers = Trackers(warn)
     makers: dict[str, Callable[[], Tracker]] = {
         "tensorboard": lambda: TensorBoard(out / "tensorboard", first_step=first_step),

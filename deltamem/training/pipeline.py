@@ -18,8 +18,7 @@ from deltamem.errors import DeltaMemError
 from deltamem.local_policy import save_episode_config
 from deltamem.runs import Stage, atomic_writer, file_sha256
 from deltamem.sessions import LabelledSession, read_sessions
-from deltamem.training import data as dataset
-from deltamem.training import data as lengths
+from deltamem.training import data
 from deltamem.training.config import TrainSettings
 from deltamem.training.embedding_store import META_FILE
 from deltamem.training.launch import run_grpo
@@ -103,7 +102,7 @@ def stages(config: DictConfig, settings: TrainSettings, console: Console) -> lis
         measured = {
             "limits": settings.limits.model_dump(),
             "tokenizer": [config.actor_rollout_ref.model.path, config.actor_rollout_ref.model.tokenizer_path],
-            "template": lengths.template_kwargs(config),
+            "template": data.template_kwargs(config),
         }
         found.append(Stage("lengths", measured, lambda: _measure(config, settings, console), settings.out / LENGTHS_FILE))
     inputs: Any = OmegaConf.to_container(config)
@@ -121,7 +120,7 @@ def stages(config: DictConfig, settings: TrainSettings, console: Console) -> lis
 
 
 def _export_data(config: DictConfig, settings: TrainSettings) -> None:
-    exported = dataset.export(
+    exported = data.export(
         settings.sessions,
         settings.out / "data",
         settings.episode.config(),
@@ -146,23 +145,22 @@ def _embed_data(settings: TrainSettings, console: Console) -> None:
 def _measure(config: DictConfig, settings: TrainSettings, console: Console) -> None:
     files = [settings.out / "data" / f"{name}.parquet" for name in ("train", "heldout")]
     found, limits = measured_limits(config, settings, files)
-    lengths.write_lengths(settings.out / LENGTHS_FILE, found, limits)
+    data.write_lengths(settings.out / LENGTHS_FILE, found, limits)
     console.print(
         f"lengths: prompts up to {found.prompt.max()} tokens; limits {limits.prompt} + {limits.response}, turn {limits.turn}"
     )
 
 
-def measured_limits(
-    config: DictConfig, settings: TrainSettings, files: Sequence[Path]
-) -> tuple[lengths.Lengths, lengths.Limits]:
+def measured_limits(config: DictConfig, settings: TrainSettings, files: Sequence[Path]) -> tuple[data.Lengths, data.Limits]:
     """Measure exported rows, and the limits that they need.
 
     Raises:
         DeltaMemError: If the tokenizer cannot be had, or the model cannot read so much.
     """
     model = config.actor_rollout_ref.model
-    found = lengths.measure(files, lengths.load_tokenizer(model), settings.episode.config(), lengths.template_kwargs(config))
-    return found, lengths.fit_run(found, settings, window=int(lengths.load_model_config(model).max_position_embeddings))
+    found = data.measure(files, data.load_tokenizer(model), settings.episode.config(), data.template_kwargs(config))
+    window = int(data.load_model_config(model).max_position_embeddings)
+    return found, data.fit(found, settings.limits, max_turns=settings.episode.max_turns, window=window)
 
 
 def fitted(config: DictConfig, settings: TrainSettings) -> tuple[DictConfig, TrainSettings]:
@@ -173,14 +171,14 @@ def fitted(config: DictConfig, settings: TrainSettings) -> tuple[DictConfig, Tra
     """
     if not settings.limits.fit:
         return config, settings
-    limits = lengths.read_limits(settings.out / LENGTHS_FILE)
-    return lengths.with_limits(config, limits), settings.model_copy(update={"turn_tokens": limits.turn})
+    limits = data.read_limits(settings.out / LENGTHS_FILE)
+    return data.with_limits(config, limits), settings.model_copy(update={"turn_tokens": limits.turn})
 
 
 def _early_sessions(settings: TrainSettings) -> list[LabelledSession]:
     """Sessions of the training persons that GRPO leaves alone; of all of them if it leaves none."""
     everything = list(read_sessions(settings.sessions, split="train"))
-    people = dataset.people(everything, "train")
+    people = data.people(everything, "train")
     early = set(people[: settings.data.skip_people] or people)
     return [item for item in everything if item.session.person_id in early]
 

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import importlib.metadata
 import importlib.util
-import inspect
 import io
 import json
 import os
@@ -14,16 +12,15 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from functools import cached_property
-from importlib import resources
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
-from omegaconf import DictConfig, OmegaConf, open_dict
+from omegaconf import DictConfig
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -33,24 +30,13 @@ from deltamem.embedding import is_endpoint
 from deltamem.errors import DeltaMemError
 from deltamem.runs import file_sha256
 from deltamem.sessions import read_sessions
-from deltamem.training import data as dataset
-from deltamem.training import data as lengths
-from deltamem.training import resources as memory
+from deltamem.training import data, resources
 from deltamem.training.checkpoints import space_of
-from deltamem.training.config import TrainSettings
-from deltamem.training.data import (
-    Lengths,
-    Limits,
-    fit_run,
-    load_model_config,
-    load_tokenizer,
-    measure,
-    template_kwargs,
-    with_limits,
-)
+from deltamem.training.config import TrainSettings, read_by_verl, unknown_keys
+from deltamem.training.data import Lengths, Limits
 from deltamem.training.embedding_store import read_meta
 from deltamem.training.metrics import check_trackers
-from deltamem.training.resources import ModelShape
+from deltamem.training.resources import ModelShape, Plan
 
 
 class State(StrEnum):
@@ -69,45 +55,26 @@ class Finding(NamedTuple):
 
 
 class MadeByRunError(Exception):
-    """A check needs what does not exist yet, but the run itself will make."""
+    """A check needs something that the run itself will make."""
 
 
-def ok(found: str) -> Finding:
-    """All is well."""
-    return Finding(State.OK, found)
-
-
-def warn(found: str) -> Finding:
-    """The run would start, but somebody should know this."""
-    return Finding(State.WARN, found)
-
-
-def fail(found: str) -> Finding:
-    """The run would not start, or not end well."""
-    return Finding(State.FAIL, found)
+ok = partial(Finding, State.OK)
+warn = partial(Finding, State.WARN)
+"""The run would start, but somebody should know this."""
+fail = partial(Finding, State.FAIL)
+"""The run would not start, or not finish properly."""
 
 
 @dataclass
 class Context:
-    """One preflight.
+    """One preflight."""
 
-    Attributes:
-        config: The whole configuration, resolved.
-        settings: Its ``deltamem`` part.
-        folder: A temporary folder.
-    """
-
-    config: DictConfig
+    config: DictConfig  # resolved
     settings: TrainSettings
-    folder: Path
+    folder: Path  # a temporary one
 
     def need_sessions(self) -> Path:
-        """The sessions file.
-
-        Raises:
-            MadeByRunError: If the run makes it.
-            DeltaMemError: If it is missing.
-        """
+        """The sessions file; raises `MadeByRunError` if the run makes it, and `DeltaMemError` if it is missing."""
         path = self.settings.sessions
         if path.is_file():
             return path
@@ -116,27 +83,23 @@ class Context:
         raise DeltaMemError(f"{path}: no such file; make one with: python -m synth out={path.parent}")
 
     def need_model(self) -> str:
-        """Name or folder of the starting model.
-
-        Raises:
-            MadeByRunError: If the run makes it.
-        """
+        """Name or folder of the starting model; raises `MadeByRunError` if the run makes it."""
         path = str(self.config.actor_rollout_ref.model.path)
         if self.settings.model is not None and not Path(path).is_dir():
             raise MadeByRunError(f"made by the run: {path}")
         return path
 
     @cached_property
-    def exported(self) -> dataset.Exported:
+    def exported(self) -> data.Exported:
         """The rows as the run will write them, in the temporary folder."""
-        data = self.settings.data
-        return dataset.export(
+        settings = self.settings.data
+        return data.export(
             self.need_sessions(),
             self.folder / "data",
             self.settings.episode.config(),
-            train_sessions=data.train_sessions,
-            heldout_sessions=data.heldout_sessions,
-            skip_people=data.skip_people,
+            train_sessions=settings.train_sessions,
+            heldout_sessions=settings.heldout_sessions,
+            skip_people=settings.skip_people,
             seed=self.settings.seed,
         )
 
@@ -144,31 +107,32 @@ class Context:
     def tokenizer(self) -> Any:
         """The model's tokenizer."""
         self.need_model()
-        return load_tokenizer(self.config.actor_rollout_ref.model)
+        return data.load_tokenizer(self.config.actor_rollout_ref.model)
 
     @cached_property
     def model_config(self) -> Any:
         """The model's Hugging Face configuration."""
         self.need_model()
-        return load_model_config(self.config.actor_rollout_ref.model)
+        return data.load_model_config(self.config.actor_rollout_ref.model)
 
     @cached_property
     def lengths(self) -> Lengths:
         """Tokens of the exported rows."""
-        return measure(
+        return data.measure(
             [self.exported.train, self.exported.heldout],
             self.tokenizer,
             self.settings.episode.config(),
-            template_kwargs(self.config),
+            data.template_kwargs(self.config),
         )
 
     @cached_property
     def limits(self) -> Limits:
         """The token limits of the run: fitted to the data, or as they are written."""
         if not self.settings.limits.fit:
-            data = self.config.data
-            return Limits(data.max_prompt_length, data.max_response_length, self.settings.turn_tokens)
-        return fit_run(self.lengths, self.settings, window=int(self.model_config.max_position_embeddings))
+            written = self.config.data
+            return Limits(written.max_prompt_length, written.max_response_length, self.settings.turn_tokens)
+        window = int(self.model_config.max_position_embeddings)
+        return data.fit(self.lengths, self.settings.limits, max_turns=self.settings.episode.max_turns, window=window)
 
     @cached_property
     def final_config(self) -> DictConfig:
@@ -176,7 +140,7 @@ class Context:
         if not self.settings.limits.fit:
             return self.config
         try:
-            return with_limits(self.config, self.limits)
+            return data.with_limits(self.config, self.limits)
         except (MadeByRunError, DeltaMemError):
             return self.config
 
@@ -189,85 +153,6 @@ class Context:
     def on_gpus(self) -> bool:
         """Whether the run needs GPUs."""
         return self.settings.cpu_threads is None
-
-
-_OWN = ("deltamem", "model_engine")
-"""Keys at the top that verl's own list of all keys lacks: ours, and the choice of a group of configurations."""
-
-
-def unknown_keys(config: DictConfig) -> list[str]:
-    """Keys of a composed configuration that verl does not have; it ignores a typing error silently."""
-    text = resources.files("verl.trainer.config").joinpath("_generated_ppo_trainer.yaml").read_text(encoding="utf-8")
-    reference: Any = OmegaConf.to_container(OmegaConf.create(text))
-    plain: Any = OmegaConf.to_container(config)
-    found = list(_unknown({key: value for key, value in plain.items() if key not in _OWN}, reference, ""))
-    import ray
-
-    known = inspect.signature(ray.init).parameters
-    prefix = "ray_kwargs.ray_init."
-    return [key for key in found if not (key.startswith(prefix) and key.removeprefix(prefix) in known)]
-
-
-def _unknown(value: Any, reference: Any, path: str) -> Iterator[str]:
-    # An empty mapping in verl's own configuration is one that takes any key.
-    if not isinstance(value, Mapping) or not isinstance(reference, Mapping) or not reference:
-        return
-    fields = _fields(reference.get("_target_"))
-    for key, inner in value.items():
-        if key in reference:
-            yield from _unknown(inner, reference[key], f"{path}{key}.")
-        elif key not in fields:
-            yield f"{path}{key}"
-
-
-def _fields(target: Any) -> frozenset[str]:
-    """Fields of the dataclass behind a ``_target_``; verl's YAML does not list all of them."""
-    if not isinstance(target, str):
-        return frozenset()
-    module, _, name = target.rpartition(".")
-    kind = getattr(importlib.import_module(module), name)
-    return frozenset(field.name for field in dataclasses.fields(kind)) if dataclasses.is_dataclass(kind) else frozenset()
-
-
-def read_by_verl(config: DictConfig) -> None:
-    """Pass a resolved configuration through verl's own validation and its dataclasses.
-
-    Raises:
-        DeltaMemError: If verl refuses it; says why.
-    """
-    from verl.trainer.ppo.utils import need_critic, need_reference_policy
-    from verl.utils.config import omega_conf_to_dataclass, validate_config
-
-    reference = need_reference_policy(config)
-    if config.actor_rollout_ref.model.lora_rank and importlib.util.find_spec("vllm") is None:
-        # For adapters verl asks vLLM which ranks it can serve; that it is missing is another check's finding.
-        config = config.copy()
-        config.actor_rollout_ref.model.lora_rank = 0
-    model = config.actor_rollout_ref
-    try:
-        with contextlib.redirect_stdout(io.StringIO()):
-            validate_config(config=config, use_reference_policy=reference, use_critic=need_critic(config))
-            for part in (model.rollout, config.algorithm, *([_reference(model.ref)] if reference else [])):
-                omega_conf_to_dataclass(part)
-    # Whatever verl raises (assertions, Hydra's errors around type errors) is its verdict.
-    except Exception as error:
-        raise DeltaMemError(f"verl refuses the configuration: {_innermost(error)}") from error
-
-
-def _reference(config: DictConfig) -> DictConfig:
-    """The reference's part with the keys renamed as verl's workers rename them before they read it."""
-    config = config.copy()
-    with open_dict(config):
-        for key in [key for key in map(str, config) if key.startswith("log_prob_")]:
-            name = key.removeprefix("log_prob_")
-            config[name if name.startswith("use_") else f"ppo_{name}"] = config.pop(key)
-    return config
-
-
-def _innermost(error: BaseException) -> str:
-    while error.__cause__ is not None:
-        error = error.__cause__
-    return " ".join(str(error).split()) or type(error).__name__
 
 
 def check_configuration(context: Context) -> Finding:
@@ -392,49 +277,22 @@ def check_gpus(context: Context) -> Finding:
     return ok(text + (f"; the other {nodes - 1} nodes were not looked at" if nodes > 1 else ""))
 
 
-def plan_of(context: Context) -> memory.Plan:
-    """What of the configuration decides about memory."""
-    config = context.final_config
-    model = config.actor_rollout_ref
-    fsdp, sampling = model.actor.fsdp_config, model.rollout
-    parallel = max(model.actor.ulysses_sequence_parallel_size, fsdp.ulysses_sequence_parallel_size)
-    longest = config.data.max_prompt_length + config.data.max_response_length
-    if model.actor.use_dynamic_bsz:
-        tokens = max(model.actor.ppo_max_token_len_per_gpu, sampling.log_prob_max_token_len_per_gpu)
-    else:
-        tokens = model.actor.ppo_micro_batch_size_per_gpu * longest // parallel
-    return memory.Plan(
-        shards=fsdp.fsdp_size if fsdp.fsdp_size > 0 else context.ranks,
-        weight_bytes=2 if fsdp.model_dtype in ("bf16", "bfloat16", "fp16") else 4,
-        lora_rank=model.model.lora_rank,
-        tokens=tokens,
-        checkpointing=model.model.enable_gradient_checkpointing,
-        weights_stay=not (fsdp.param_offload or fsdp.offload_policy),
-        optimizer_stays=not (fsdp.optimizer_offload or fsdp.offload_policy),
-        tensor_parallel=sampling.tensor_model_parallel_size,
-        utilization=sampling.gpu_memory_utilization,
-        max_model_len=sampling.max_model_len or longest,
-        max_sequences=sampling.max_num_seqs,
-        batched_tokens=sampling.max_num_batched_tokens,
-    )
-
-
 def check_gpu_memory(context: Context) -> Finding:
     """Whether an update and the rollouts fit on a GPU."""
     if not context.on_gpus:
         return ok("not needed")
-    shape, plan = ModelShape.of(context.model_config), plan_of(context)
-    update = memory.update(shape, plan)
+    shape, plan = ModelShape.of(context.model_config), Plan.of(context.final_config)
+    update = resources.update(shape, plan)
     text = (
         f"update {_gb(update.total)} (weights {_gb(update.weights)}, gradients {_gb(update.gradients)}, optimiser "
         f"{_gb(update.optimizer)}, gathered {_gb(update.gathered)}, {plan.tokens} tokens "
-        f"{_gb(max(update.activations, update.logits))}, contexts {_gb(memory.CONTEXTS)})"
+        f"{_gb(max(update.activations, update.logits))}, contexts {_gb(resources.CONTEXTS)})"
     )
     found = gpus()
     if not found:
         return warn(f"no GPU to compare with; {text}")
     gpu = min(found, key=lambda each: each.memory).memory
-    rollout = memory.rollout(shape, plan, gpu)
+    rollout = resources.rollout(shape, plan, gpu)
     text += (
         f"; rollouts {_gb(rollout.total)}: training keeps {_gb(rollout.training)}, vLLM {_gb(rollout.engine)} with "
         f"{rollout.cache_tokens} tokens of cache"
@@ -460,12 +318,11 @@ def check_host_memory(context: Context) -> Finding:
         return ok("not needed")
     model = context.config.actor_rollout_ref
     separate = model.actor.use_kl_loss and not model.model.lora_rank
-    half = model.ref.fsdp_config.model_dtype in ("bf16", "bfloat16", "fp16")
-    need = memory.host(
+    need = resources.host(
         ModelShape.of(context.model_config),
-        plan_of(context),
+        Plan.of(context.final_config),
         ranks=context.config.trainer.n_gpus_per_node,
-        reference_bytes=(2 if half else 4) if separate else None,
+        reference_bytes=resources.stored_bytes(model.ref.fsdp_config) if separate else None,
     )
     have = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     text = f"about {_gb(need)} for loading and offloading, the node has {_gb(have)}"
@@ -607,7 +464,7 @@ def check_template(context: Context) -> Finding:
     tokenizer = context.tokenizer
     if not tokenizer.chat_template:
         return fail("the tokenizer has no chat template; name one in actor_rollout_ref.model.custom_chat_template")
-    kwargs = lengths.template_kwargs(context.config)
+    kwargs = data.template_kwargs(context.config)
     thinking = context.settings.episode.thinking
     frame = frame_of(tokenizer, kwargs)
     frame.check(thinking=thinking)
@@ -625,11 +482,7 @@ def _has_switch(tokenizer: Any, kwargs: Mapping[str, Any]) -> bool:
 
 
 def frame_of(tokenizer: Any, kwargs: Mapping[str, Any]) -> TurnFormat:
-    """How the template frames an assistant's turn.
-
-    Raises:
-        DeltaMemError: If it cannot be rendered.
-    """
+    """How the template frames an assistant's turn; whatever the template raises becomes a `DeltaMemError`."""
     try:
         return turn_format(tokenizer, template_options=kwargs)
     except DeltaMemError:
@@ -712,7 +565,7 @@ def check_lengths(context: Context) -> Finding:
     if limits.total > window:
         return fail(f"limits of {limits.prompt} + {limits.response} tokens are more than the model reads, {window}")
     rows = len(found.prompt)
-    prompts, episodes = lengths.beyond(
+    prompts, episodes = data.beyond(
         found, limits, max_turns=settings.episode.max_turns, thinking_tokens=settings.limits.thinking_tokens
     )
     text = (
@@ -806,7 +659,7 @@ class Row(NamedTuple):
 def run_checks(context: Context, checks: Sequence[tuple[str, Check]] = CHECKS) -> list[Row]:
     """Run all checks; one that breaks is a failed one."""
     rows: list[Row] = []
-    told: dict[str, str] = {}
+    explained: dict[str, str] = {}
     for name, check in checks:
         try:
             # Libraries show progress bars and warnings of their own; what matters of them is in the finding.
@@ -816,7 +669,7 @@ def run_checks(context: Context, checks: Sequence[tuple[str, Check]] = CHECKS) -
             finding = ok(str(later))
         except DeltaMemError as error:
             # What several checks need is explained once.
-            first = told.setdefault(str(error), name)
+            first = explained.setdefault(str(error), name)
             finding = fail(str(error) if first == name else f"needs what {first!r} did not find")
         except Exception as error:
             finding = fail(f"the check itself broke: {type(error).__name__}: {' '.join(str(error).split())}")
@@ -825,15 +678,10 @@ def run_checks(context: Context, checks: Sequence[tuple[str, Check]] = CHECKS) -
 
 
 def preflight(config: DictConfig, settings: TrainSettings, console: Console) -> int:
-    """Check a run and print the table.
-
-    Args:
-        config: The whole configuration, resolved.
-        settings: Its ``deltamem`` part.
-        console: Shows the table.
+    """Check a run (its resolved configuration and the ``deltamem`` part of it) and print the table.
 
     Returns:
-        0, or 2 if the run would not start or not end well.
+        0, or 2 if the run would not start or not finish properly.
     """
     with tempfile.TemporaryDirectory(prefix="deltamem_preflight_") as folder:
         rows = run_checks(Context(config, settings, Path(folder)))

@@ -17,40 +17,38 @@ from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer
 from deltamem.episode import session_fields
 from deltamem.errors import DeltaMemError
 from deltamem.runs import atomic_writer
-from deltamem.training.interruption import SaveAndStop, StopRequest
-from deltamem.training.rollout_metrics import FACTS, PREFIX, RolloutRow, batch_metrics, memory_figures, run_processes
+from deltamem.training.interruption import SaveAndStop
+from deltamem.training.rollout_metrics import PREFIX, ROLLOUT_INFO, RolloutRow, batch_metrics, memory_figures, run_processes
 
 
 def generation_records(rows: Iterable[RolloutRow]) -> list[dict[str, Any]]:
-    """Records of the episodes that were kept, by session and rollout.
+    """The validation generations among the rollouts, by session and rollout.
 
-    Returns:
-        Records like those of ``trajectories.jsonl`` (see `deltamem.episode`): the session, the episode, its
-        ``score``; and ``rollout``, which of the session's rollouts it is, from 0.
+    Each is a record like those of ``trajectories.jsonl`` (`deltamem.episode`) with the ``score`` in detail and ``rollout``,
+    the number of the rollout within its session, from 0.
     """
     records = []
     for row in rows:
-        if (shown := row.facts["shown"]) is not None:
-            episode = {name: value for name, value in shown.items() if name != "session"}
-            records.append({**session_fields(shown["session"]), "rollout": row.number, **episode, "failure": row.failure})
+        if (generation := row.info["generation"]) is not None:
+            episode = {name: value for name, value in generation.items() if name != "session"}
+            session = session_fields(generation["session"])
+            records.append({**session, "rollout": row.number, **episode, "failure": row.failure})
     return sorted(records, key=lambda record: (record["key"], record["rollout"]))
 
 
 class ValidationFolder:
-    """``validation/step_000018.jsonl`` and so on: the kept trajectories by step, each file whole or not there."""
+    """``validation/step_000018.jsonl`` and so on: the validation generations of each step, in whole files."""
 
     def __init__(self, folder: Path) -> None:
-        """Name the folder; it is made when there is something to write."""
+        """Name the folder; it is created with the first file."""
         self._folder = folder
         self._step: int | None = None
         self._records: list[dict[str, Any]] = []
 
     def add(self, step: int, records: list[dict[str, Any]]) -> None:
-        """Keep the records of a batch of a validation; its batches come one after the other.
+        """Write the records of a batch of a validation after those of its earlier batches.
 
-        Args:
-            step: Training steps done before the validation. What another process wrote for the same step is replaced.
-            records: See `shown_records`.
+        What another process wrote for the same `step` (training steps done before) is replaced.
         """
         if step != self._step:
             self._step, self._records = step, []
@@ -73,15 +71,13 @@ class DeltaMemReplayBuffer(ReplayBuffer):  # type: ignore[misc]
         """Make the buffer; verl calls this.
 
         Args:
-            sampler_kwargs: ``trainer.v1.sampler.sampler_kwargs``: `poll_seconds`, `max_failure_rate`, `sort_by_length`,
-                the numbers of rollouts a session, `train_rollouts` and `heldout_rollouts`, `stop_file`, and
-                `validation_folder`, see `deltamem.training.replay_buffer`.
-            refill_fn: A method of the trainer, through which its configuration is reached: nothing else of it is handed out.
+            sampler_kwargs: ``trainer.v1.sampler.sampler_kwargs`` of ``configs/train.yaml``.
+            refill_fn: A method of the trainer: the only way to reach the trainer's configuration.
             kwargs: What verl passes on.
         """
         self._options = dict(sampler_kwargs)
         trainer: Any = getattr(refill_fn, "__self__")  # noqa: B009
-        self._stop = SaveAndStop(StopRequest(Path(self._options["stop_file"])), trainer.config)
+        self._stop = SaveAndStop(Path(self._options["stop_file"]), trainer.config)
         self._validation = ValidationFolder(Path(self._options["validation_folder"]))
         self._process = psutil.Process()
         self.figures: dict[str, float] = {}
@@ -127,21 +123,16 @@ def _rows(batch: KVBatchMeta) -> list[RolloutRow]:
         return []
     data = tq.kv_batch_get(keys=batch.keys, partition_id=batch.partition_id, select_fields=["extra_fields", "rm_scores"])
     return [
-        RolloutRow(key, float(scores.sum()), entry["reward_extra_info"], entry[FACTS], entry["failure"])
+        RolloutRow(key, float(scores.sum()), entry["reward_extra_info"], entry[ROLLOUT_INFO], entry["failure"])
         for key, scores, entry in zip(batch.keys, data["rm_scores"].unbind(), data["extra_fields"], strict=True)
     ]
 
 
 def check_failures(lost: Counter[str], expected: int, max_failure_rate: float) -> None:
-    """Refuse a batch whose rollouts failed too often.
-
-    Args:
-        lost: How many rollouts failed, by reason.
-        expected: How many rollouts there should be.
-        max_failure_rate: The largest share that is accepted.
+    """Refuse a batch of `expected` rollouts of which too many failed (`lost` counts them by reason).
 
     Raises:
-        DeltaMemError: If the share is larger; names the most frequent reason.
+        DeltaMemError: If their share exceeds `max_failure_rate`; names the most frequent reason.
     """
     if lost.total():
         logger.warning("%d of %d rollouts failed: %s", lost.total(), expected, dict(lost))

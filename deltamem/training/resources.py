@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from omegaconf import DictConfig
+
 _HALF = 2
 """A bfloat16 number."""
 
@@ -75,44 +77,59 @@ class ModelShape:
         return 2 * self.layers * self.kv_heads * self.head_dim * _HALF
 
 
-"""A bfloat16 number."""
 _FLOAT = 4
 
 CONTEXTS = 3_000_000_000
 """What the CUDA contexts of trainer and vLLM, NCCL's buffers, CUDA graphs and the allocator's gaps take on a GPU."""
 
 
+def stored_bytes(fsdp: DictConfig) -> int:
+    """Bytes of a weight as FSDP stores it."""
+    return _HALF if fsdp.model_dtype in ("bf16", "bfloat16", "fp16") else _FLOAT
+
+
 @dataclass(frozen=True)
 class Plan:
-    """What of a configuration decides about memory.
+    """What of a configuration decides about memory."""
 
-    Attributes:
-        shards: GPUs among which weights, gradients and optimiser are cut.
-        weight_bytes: Of a stored weight, 4 (float32) or 2 (bfloat16).
-        lora_rank: 0 trains all weights.
-        tokens: Most tokens of a micro-batch on one GPU.
-        checkpointing: Whether layers are computed again in the backward pass.
-        weights_stay: Whether the weights stay on the GPU while vLLM generates.
-        optimizer_stays: The same for the optimiser.
-        tensor_parallel: GPUs that share one vLLM engine.
-        utilization: Share of the GPU that vLLM may take.
-        max_model_len: Tokens of the longest sequence.
-        max_sequences: Sequences that vLLM runs at once.
-        batched_tokens: Tokens of one step of vLLM.
-    """
-
-    shards: int
-    weight_bytes: int
-    lora_rank: int
-    tokens: int
-    checkpointing: bool
-    weights_stay: bool
+    shards: int  # GPUs among which weights, gradients and optimiser are cut
+    weight_bytes: int  # of a stored weight, 4 (float32) or 2 (bfloat16)
+    lora_rank: int  # 0 trains all weights
+    tokens: int  # most tokens of a micro-batch on one GPU
+    checkpointing: bool  # layers are recomputed in the backward pass
+    weights_stay: bool  # on the GPU while vLLM generates
     optimizer_stays: bool
     tensor_parallel: int
-    utilization: float
+    utilization: float  # vLLM's share of the GPU
     max_model_len: int
-    max_sequences: int
-    batched_tokens: int
+    max_sequences: int  # that vLLM runs at once
+    batched_tokens: int  # of one step of vLLM
+
+    @classmethod
+    def of(cls, config: DictConfig) -> Plan:
+        """Read a resolved training configuration."""
+        model = config.actor_rollout_ref
+        fsdp, sampling = model.actor.fsdp_config, model.rollout
+        parallel = max(model.actor.ulysses_sequence_parallel_size, fsdp.ulysses_sequence_parallel_size)
+        longest = config.data.max_prompt_length + config.data.max_response_length
+        if model.actor.use_dynamic_bsz:
+            tokens = max(model.actor.ppo_max_token_len_per_gpu, sampling.log_prob_max_token_len_per_gpu)
+        else:
+            tokens = model.actor.ppo_micro_batch_size_per_gpu * longest // parallel
+        return cls(
+            shards=fsdp.fsdp_size if fsdp.fsdp_size > 0 else config.trainer.n_gpus_per_node * config.trainer.nnodes,
+            weight_bytes=stored_bytes(fsdp),
+            lora_rank=model.model.lora_rank,
+            tokens=tokens,
+            checkpointing=model.model.enable_gradient_checkpointing,
+            weights_stay=not (fsdp.param_offload or fsdp.offload_policy),
+            optimizer_stays=not (fsdp.optimizer_offload or fsdp.offload_policy),
+            tensor_parallel=sampling.tensor_model_parallel_size,
+            utilization=sampling.gpu_memory_utilization,
+            max_model_len=sampling.max_model_len or longest,
+            max_sequences=sampling.max_num_seqs,
+            batched_tokens=sampling.max_num_batched_tokens,
+        )
 
 
 @dataclass(frozen=True)
@@ -134,21 +151,13 @@ class Update:
 
 @dataclass(frozen=True)
 class Rollout:
-    """Memory of a GPU while vLLM generates.
+    """Memory of a GPU while vLLM generates."""
 
-    Attributes:
-        training: What the trainer keeps there.
-        engine: vLLM's share.
-        weights: Weights within that share.
-        working: Its activations.
-        cache_tokens: Tokens of keys and values that the rest holds.
-    """
-
-    training: int
-    engine: int
-    weights: int
-    working: int
-    cache_tokens: int
+    training: int  # what the trainer keeps there
+    engine: int  # vLLM's share
+    weights: int  # weights within that share
+    working: int  # its activations
+    cache_tokens: int  # tokens of keys and values that the rest holds
 
     @property
     def total(self) -> int:
@@ -194,13 +203,7 @@ def update(shape: ModelShape, plan: Plan) -> Update:
 
 
 def rollout(shape: ModelShape, plan: Plan, gpu: int) -> Rollout:
-    """The time when vLLM generates.
-
-    Args:
-        shape: The model.
-        plan: The configuration.
-        gpu: Bytes of one GPU.
-    """
+    """The peak while vLLM generates on a GPU of `gpu` bytes."""
     stored, _, optimizer = _stored(shape, plan)
     training = (stored if plan.weights_stay else 0) + (optimizer if plan.optimizer_stays else 0)
     engine = int(gpu * plan.utilization)
@@ -213,13 +216,9 @@ def rollout(shape: ModelShape, plan: Plan, gpu: int) -> Rollout:
 
 
 def host(shape: ModelShape, plan: Plan, *, ranks: int, reference_bytes: int | None) -> int:
-    """Bytes of one node's own memory: offloaded weights, the reference, and the model while it is loaded.
+    """Bytes of host memory that a node with `ranks` GPUs needs: offloaded weights, the reference, and the model on loading.
 
-    Args:
-        shape: The model.
-        plan: The configuration.
-        ranks: GPUs of the node.
-        reference_bytes: Of a weight of the reference, which FSDP2 always keeps on the host; None without one.
+    `reference_bytes` is the size of a weight of the reference, which FSDP2 always keeps on the host; None without one.
     """
     stored, _, optimizer = _stored(shape, plan)
     kept = ranks * ((0 if plan.weights_stay else stored) + (0 if plan.optimizer_stays else optimizer))

@@ -16,58 +16,24 @@ from deltamem.episode import Trajectory, Violation, trajectory_fields
 if TYPE_CHECKING:
     from deltamem.training.agent_loop import TokenSequence
 
-FACTS = "facts"
-"""Key of the `RolloutFacts` in verl's ``extra_fields``."""
-
-
-class ValidationGeneration(TypedDict):
-    """A whole episode, kept for people to read.
-
-    Attributes:
-        session: The line of ``sessions.jsonl``.
-        turns: Assistant texts and tool answers in order, each with ``role`` and ``content``.
-        queries: The queries of each search.
-        retrieved_ids: The ids that each search returned.
-        operations: ``event, text, target_memory_id`` of each; None if the outputs could not be read.
-        violations: Names of `deltamem.episode.Violation`.
-        score: What `deltamem.episode.Scorer.detail` says.
-    """
-
-    session: str
-    turns: list[dict[str, str]]
-    queries: list[list[str]]
-    retrieved_ids: list[list[str]]
-    operations: list[dict[str, Any]] | None
-    violations: list[str]
-    score: dict[str, Any]
+ROLLOUT_INFO = "rollout_info"
+"""Key of the `RolloutInfo` in verl's ``extra_fields``."""
 
 
 class RolloutInfo(TypedDict):
-    """Facts of one rollout.
+    """What the agent loop notes of one rollout."""
 
-    Attributes:
-        key: Of the session, see `deltamem.sessions.LabelledSession.key`.
-        heldout: Whether the session is of the held-out split.
-        truncated: Whether a token limit ended the episode.
-        turns: Assistant turns.
-        model_tokens: Tokens that the model wrote.
-        tool_tokens: Tokens of the tool's answers with their markup.
-        queries: Search queries.
-        retrieved: Memories that the searches returned.
-        seconds: Wall time by phase: ``generate``, ``search``, ``reward``.
-        shown: The episode itself, of the few that are kept for people.
-    """
-
-    key: str
+    key: str  # of the session
     heldout: bool
-    truncated: bool
-    turns: int
+    truncated: bool  # a token limit ended the episode
+    turns: int  # of the assistant
     model_tokens: int
-    tool_tokens: int
+    tool_tokens: int  # with the markup around them
     queries: int
-    retrieved: int
-    seconds: dict[str, float]
-    shown: ValidationGeneration | None
+    retrieved: int  # memories that the searches returned
+    seconds: dict[str, float]  # wall time by phase: ``generate``, ``search``, ``reward``
+    # A validation generation: ``session`` (its line of sessions.jsonl), `trajectory_fields` and ``score`` (`Scorer.detail`).
+    generation: dict[str, Any] | None
 
 
 def rollout_info(
@@ -77,17 +43,17 @@ def rollout_info(
     key: str,
     heldout: bool,
     seconds: Mapping[str, float],
-    shown: tuple[str, Mapping[str, Any]] | None,
+    generation: tuple[str, Mapping[str, Any]] | None = None,
 ) -> RolloutInfo:
-    """Collect the facts of a rollout.
+    """Describe a rollout.
 
     Args:
         trajectory: The episode; one that failed has no messages.
         tokens: What is handed to the trainer.
-        key: Of the session.
+        key: The session's key.
         heldout: Whether the session is of the held-out split.
         seconds: Wall time by phase.
-        shown: The line of ``sessions.jsonl`` and the score in detail, if the episode is kept.
+        generation: The line of ``sessions.jsonl`` and the score in detail, if the whole episode is kept.
     """
     model_tokens = sum(tokens.mask)
     return RolloutInfo(
@@ -100,20 +66,9 @@ def rollout_info(
         queries=sum(len(queries) for queries in trajectory.queries),
         retrieved=sum(len(ids) for ids in trajectory.retrieved_ids),
         seconds=dict(seconds),
-        shown=None if shown is None else _shown(trajectory, *shown),
-    )
-
-
-def _shown(trajectory: Trajectory, session: str, score: Mapping[str, Any]) -> ValidationGeneration:
-    fields = trajectory_fields(trajectory)
-    return ValidationGeneration(
-        session=session,
-        turns=fields["turns"],
-        queries=fields["queries"],
-        retrieved_ids=fields["retrieved_ids"],
-        operations=fields["operations"],
-        violations=[str(violation) for violation in trajectory.violations],
-        score=dict(score),
+        generation=None
+        if generation is None
+        else {"session": generation[0], **trajectory_fields(trajectory), "score": dict(generation[1])},
     )
 
 
@@ -126,21 +81,13 @@ _EQUAL = 1e-6
 
 @dataclass(frozen=True, slots=True)
 class RolloutRow:
-    """One rollout as the trainer sees it.
+    """One rollout as the trainer sees it."""
 
-    Attributes:
-        key: verl's key of the batch, ``<uid>_<rollout>_<index>``; rollouts of one prompt share the uid.
-        reward: What the policy is trained on.
-        figures: What the scorer said of it; empty of everything but the failure if the rollout failed.
-        facts: What the agent loop noted.
-        failure: Why our own machinery broke, if it did.
-    """
-
-    key: str
+    key: str  # verl's key of the batch, ``<uid>_<rollout>_<index>``; rollouts of one prompt share the uid
     reward: float
-    figures: Mapping[str, float]
-    facts: RolloutInfo
-    failure: str | None
+    figures: Mapping[str, float]  # from the scorer; only the failure if the rollout failed
+    info: RolloutInfo
+    failure: str | None  # why our own machinery broke, if it did
 
     @property
     def group(self) -> str:
@@ -154,12 +101,7 @@ class RolloutRow:
 
 
 def batch_metrics(rows: Sequence[RolloutRow], expected: int) -> dict[str, float]:
-    """All figures of a training batch, under the names of ``metrics.jsonl``.
-
-    Args:
-        rows: The rollouts that are there; at least one.
-        expected: How many there should be.
-    """
+    """All figures of a training batch that should have `expected` rollouts, under the names of ``metrics.jsonl``."""
     answered = [row for row in rows if row.failure is None]
     train = figure_means([row.figures for row in rows])
     train |= {
@@ -167,11 +109,11 @@ def batch_metrics(rows: Sequence[RolloutRow], expected: int) -> dict[str, float]
         "failure": (expected - len(answered)) / expected,
     }
     train |= group_signal([(row.group, row.reward) for row in rows])
-    facts = [row.facts for row in answered]
+    infos = [row.info for row in answered]
     return (
-        {f"train/{name}": value for name, value in (train | episode_shape(facts)).items()}
-        | {f"seconds/{name}": value for name, value in rollout_seconds(facts).items()}
-        | {"data/order": float(data_order(row.facts["key"] for row in rows))}
+        {f"train/{name}": value for name, value in (train | episode_shape(infos)).items()}
+        | {f"seconds/{name}": value for name, value in rollout_seconds(infos).items()}
+        | {"data/order": float(data_order(row.info["key"] for row in rows))}
     )
 
 
@@ -182,10 +124,7 @@ def figure_means(figures: Sequence[Mapping[str, float]]) -> dict[str, float]:
 
 
 def group_signal(rewards: Sequence[tuple[str, float]]) -> dict[str, float]:
-    """How much there is to learn from the groups of GRPO, which compares the rollouts of one prompt with each other.
-
-    Args:
-        rewards: Group and reward of each rollout.
+    """How much there is to learn from the groups of GRPO, from the group and reward of each rollout.
 
     Returns:
         ``group_std``, the mean over groups of the standard deviation of their rewards, and ``no_signal``, the share of
@@ -203,39 +142,39 @@ def group_signal(rewards: Sequence[tuple[str, float]]) -> dict[str, float]:
     }
 
 
-def episode_shape(facts: Sequence[RolloutInfo]) -> dict[str, float]:
+def episode_shape(infos: Sequence[RolloutInfo]) -> dict[str, float]:
     """Lengths, turns, searches and the share of episodes that a token limit ended; empty without episodes."""
-    if not facts:
+    if not infos:
         return {}
-    tokens = [entry["model_tokens"] for entry in facts]
+    tokens = [entry["model_tokens"] for entry in infos]
     half, most = np.percentile(tokens, [50, 95])
     shape = {
-        "truncated": float(np.mean([entry["truncated"] for entry in facts])),
-        "turns": float(np.mean([entry["turns"] for entry in facts])),
+        "truncated": float(np.mean([entry["truncated"] for entry in infos])),
+        "turns": float(np.mean([entry["turns"] for entry in infos])),
         "model_tokens_mean": float(np.mean(tokens)),
         "model_tokens_p50": float(half),
         "model_tokens_p95": float(most),
         "model_tokens_max": float(max(tokens)),
-        "tool_tokens": float(np.mean([entry["tool_tokens"] for entry in facts])),
+        "tool_tokens": float(np.mean([entry["tool_tokens"] for entry in infos])),
     }
-    if queries := sum(entry["queries"] for entry in facts):
-        shape["retrieved_per_query"] = sum(entry["retrieved"] for entry in facts) / queries
+    if queries := sum(entry["queries"] for entry in infos):
+        shape["retrieved_per_query"] = sum(entry["retrieved"] for entry in infos) / queries
     return shape
 
 
-def rollout_seconds(facts: Sequence[RolloutInfo]) -> dict[str, float]:
+def rollout_seconds(infos: Sequence[RolloutInfo]) -> dict[str, float]:
     """Wall time of the phases of a rollout, ``rollout_<phase>_mean`` and ``rollout_<phase>_sum``.
 
     The rollouts of a batch run at the same time, so the sums are no part of the step's own time.
     """
-    phases = sorted({phase for entry in facts for phase in entry["seconds"]})
-    spent = {phase: [entry["seconds"].get(phase, 0.0) for entry in facts] for phase in phases}
+    phases = sorted({phase for entry in infos for phase in entry["seconds"]})
+    spent = {phase: [entry["seconds"].get(phase, 0.0) for entry in infos] for phase in phases}
     means = {f"rollout_{phase}_mean": float(np.mean(values)) for phase, values in spent.items()}
     return means | {f"rollout_{phase}_sum": float(np.sum(values)) for phase, values in spent.items()}
 
 
 def data_order(keys: Iterable[str]) -> int:
-    """A number that two steps share if they were made of the same sessions, in whatever order their rollouts ended."""
+    """A checksum of a step's sessions, whatever order their rollouts ended in."""
     return zlib.crc32("\n".join(sorted(set(keys))).encode("utf-8"))
 
 
@@ -243,17 +182,11 @@ _GB = 1024**3
 
 
 def run_processes(start: psutil.Process) -> list[psutil.Process]:
-    """The processes of the run that a process belongs to.
+    """The processes of the run that `start`, for example a worker, belongs to: a common ancestor and its descendants.
 
     Ray's workers descend from its ``raylet``. Where the run has started ray itself, the raylet descends from the driver, and
-    so do ray's other processes; a raylet that ``ray start`` made has no driver above it, and its descendants are what can
-    be told to belong to the run.
-
-    Args:
-        start: A process of the run, for example a worker.
-
-    Returns:
-        The common ancestor and all that descend from it; `start` and its own descendants if there is no raylet above it.
+    so do ray's other processes; a raylet that ``ray start`` made has no driver above it, and only its own descendants are
+    known to belong to the run. Without a raylet it is `start` itself with its descendants.
     """
     root = start
     for ancestor in start.parents():

@@ -306,15 +306,7 @@ def build(
     *,
     seed: int,
 ) -> None:
-    """Train the tokenizer on target trajectories, make the model, and save both as a Hugging Face folder.
-
-    Args:
-        folder: Where to; made if missing.
-        sessions: Training sessions whose trajectories the tokenizer is trained on (a few thousand suffice).
-        episode: Prompts and the order of fields in the tool's answer.
-        config: Sizes.
-        seed: Seed of weights and of the teacher's omissions.
-    """
+    """Train the tokenizer on target trajectories (a few thousand suffice), make the model, and save both in a folder."""
     rng = random.Random(seed)
     template = PreTrainedTokenizerFast(tokenizer_object=Tokenizer(models.BPE()), chat_template=CHAT_TEMPLATE)
     corpus = [chat_text(target_trajectory(labelled, episode, rng, drop=0.0), template) for labelled in sessions]

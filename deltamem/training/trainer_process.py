@@ -24,14 +24,7 @@ from deltamem.training.interruption import NOT_FINISHED, StoppedError, end_with_
 
 
 def main(path: Path) -> int:
-    """Run verl's trainer.
-
-    Args:
-        path: The whole configuration, interpolations resolved.
-
-    Returns:
-        The exit code.
-    """
+    """Run verl's trainer with a complete configuration file; returns the exit code."""
     config = OmegaConf.load(path)
     OmegaConf.set_struct(config, True)
     try:
@@ -55,11 +48,11 @@ def reason(error: BaseException) -> str:
     for cause in chain:
         if isinstance(cause, OSError) and cause.errno == errno.ENOSPC:
             return "no space left on the device while a checkpoint was written; the last complete checkpoint remains"
-    told = [cause for cause in chain if isinstance(cause, DeltaMemError)]
-    cause = told[-1] if told else chain[-1]
+    ours = [cause for cause in chain if isinstance(cause, DeltaMemError)]
+    cause = ours[-1] if ours else chain[-1]
     lines = str(cause).strip().splitlines() or [""]
     # A ray error repeats the remote stack trace; its last line is the exception itself.
-    return lines[-1] if told else f"{type(cause).__name__}: {lines[-1]}"
+    return lines[-1] if ours else f"{type(cause).__name__}: {lines[-1]}"
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:

@@ -21,34 +21,22 @@ from deltamem.training.tiny import TURN_END, TURN_START, chat_text, target_traje
 
 @dataclass(frozen=True, slots=True)
 class WarmStartConfig:
-    """Hyperparameters of the warm start.
+    """Hyperparameters of the warm start."""
 
-    Attributes:
-        copy_steps: Steps of pure copying (random token sequences repeated) before any dialogue.
-        steps: Steps on target trajectories.
-        batch_size: Trajectories a step.
-        matrix_lr: Learning rate of Muon, for the matrices inside the layers.
-        other_lr: Learning rate of AdamW, for embeddings and norms.
-        decay_share: Last share of the steps over which the learning rate falls to zero. GRPO from a model whose
-            learning rate had not decayed did not rise (shared/TINY.md).
-        context_weight: Loss weight of tokens that the assistant does not write.
-        decision_weight: Loss weight of the tokens that decide on event and target id.
-        complete_share: First share of the trajectory steps in which the teacher leaves nothing out, so that every step
-            teaches as much as it can.
-        careless: Range from which the chance that the teacher leaves a fact out is drawn after that, once a trajectory:
-            how careful it is differs from one to the next, and reinforcement learning can prefer the careful ones.
-        device: Torch device on which the model is trained.
-    """
-
-    copy_steps: int = 60
-    steps: int = 400
+    copy_steps: int = 60  # steps of pure copying (random token sequences repeated) before any dialogue
+    steps: int = 400  # on target trajectories
     batch_size: int = 32
-    matrix_lr: float = 0.02
-    other_lr: float = 4e-3
+    matrix_lr: float = 0.02  # learning rate of Muon, for the matrices inside the layers
+    other_lr: float = 4e-3  # learning rate of AdamW, for embeddings and norms
+    # Last share of the steps over which the learning rate falls to zero. GRPO from a model whose learning rate had not
+    # decayed did not rise (shared/TINY.md).
     decay_share: float = 0.3
-    context_weight: float = 0.1
-    decision_weight: float = 3.0
+    context_weight: float = 0.1  # loss weight of tokens that the assistant does not write
+    decision_weight: float = 3.0  # loss weight of the tokens that decide on event and target id
+    # First share of the trajectory steps, in which the teacher leaves nothing out.
     complete_share: float = 0.6
+    # Range from which the chance that the teacher leaves a fact out is drawn after that, once a trajectory: how careful it
+    # is differs from one to the next, and reinforcement learning can prefer the careful ones.
     careless: tuple[float, float] = (0.2, 1.0)
     device: str = "cpu"
 
@@ -90,10 +78,10 @@ def warm_start(
     Args:
         model: The tiny model.
         tokenizer: Its tokenizer.
-        sessions: Training sessions; each is used once a pass, with new omissions of the teacher.
-        episode: Prompts and limits, as the policy will meet them.
+        sessions: Each is used once a pass, with new omissions of the teacher.
+        episode: Prompts and limits of the policy.
         config: Hyperparameters.
-        seed: Order of the sessions and omissions of the teacher.
+        seed: Of the order of sessions and the omissions of the teacher.
         report: Called after every step.
     """
     rng = random.Random(seed)
@@ -115,8 +103,8 @@ def warm_start(
             _trajectory_batches(tokenizer, sessions, episode, config, rng, careless=config.careless), config.steps - complete
         ),
     )
-    phases = [("copy", batch) for batch in copying]
-    for step, (phase, batch) in enumerate(_chain(phases, trajectories), start=1):
+    phases = itertools.chain((("copy", batch) for batch in copying), (("trajectories", batch) for batch in trajectories))
+    for step, (phase, batch) in enumerate(phases, start=1):
         scale = min(1.0, step / 30) * min(1.0, (1 - step / (total + 1)) / config.decay_share)
         groups = [group for optimizer in optimizers for group in optimizer.param_groups]
         for group, peak in zip(groups, peaks, strict=True):
@@ -129,12 +117,6 @@ def warm_start(
             optimizer.zero_grad(set_to_none=True)
         report(WarmStartStep(phase, step, float(loss.detach()), accuracy))
     model.eval()
-
-
-def _chain(phases: list[tuple[str, _Batch]], trajectories: Iterator[_Batch]) -> Iterator[tuple[str, _Batch]]:
-    yield from phases
-    for batch in trajectories:
-        yield "trajectories", batch
 
 
 def _loss(model: Qwen3ForCausalLM, batch: _Batch) -> tuple[Tensor, float]:

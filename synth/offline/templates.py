@@ -8,11 +8,11 @@ from __future__ import annotations
 import random
 import re
 import string
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import date
 from functools import cache, cached_property
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple, Self
+from typing import Annotated, Any, Generic, NamedTuple, Self, TypeVar
 
 from pydantic import Field, model_validator
 
@@ -36,6 +36,7 @@ from synth.records import (
     Track,
 )
 
+KeyT = TypeVar("KeyT")
 Pool = Sequence[str] | re.Pattern[str]
 """The values of a slot: these texts, or whatever matches."""
 
@@ -97,6 +98,25 @@ class Template:
                 seen.add(slot)
                 parts.append(f"(?P<{slot}>{_alternatives(self._pools[slot])})")
         return re.compile("".join(parts))
+
+
+class Index(Generic[KeyT]):
+    """Finds the template of a memory sentence."""
+
+    def __init__(self, templates: Iterable[tuple[KeyT, Template]]) -> None:
+        self._by_first_word: dict[str, list[tuple[KeyT, Template]]] = {}
+        for key, template in templates:
+            self._by_first_word.setdefault(template.text.split(" ", 1)[0], []).append((key, template))
+
+    def read(self, person: str, text: str) -> tuple[KeyT, dict[str, str]] | None:
+        """What a memory sentence about the person of this name says, with its values; None if no template fits."""
+        if not text.startswith(person + " "):
+            return None
+        rest = text[len(person) + 1 :]
+        for key, template in self._by_first_word.get(rest.split(" ", 1)[0], ()):
+            if (values := template.read(rest)) is not None:
+                return key, values
+        return None
 
 
 def _alternatives(pool: Pool) -> str:
@@ -342,23 +362,14 @@ class Facts(StrictModel):
         return kinds
 
     @cached_property
-    def _by_first_word(self) -> dict[str, list[tuple[Kind, Change | None, Template]]]:
-        found: dict[str, list[tuple[Kind, Change | None, Template]]] = {}
-        for kind in self.kinds:
-            for change in (None, *kind.changes):
-                template = kind.form(change).template
-                found.setdefault(template.text.split(" ", 1)[0], []).append((kind, change, template))
-        return found
+    def _index(self) -> Index[tuple[Kind, Change | None]]:
+        forms = ((kind, change) for kind in self.kinds for change in (None, *kind.changes))
+        return Index(((kind, change), kind.form(change).template) for kind, change in forms)
 
     def read(self, person: str, text: str) -> Known | None:
         """What a memory sentence about the person of this name says; None if it is of no kind."""
-        if not text.startswith(person + " "):
-            return None
-        rest = text[len(person) + 1 :]
-        for kind, change, template in self._by_first_word.get(rest.split(" ", 1)[0], ()):
-            if (values := template.read(rest)) is not None:
-                return Known(kind, change, values)
-        return None
+        found = self._index.read(person, text)
+        return Known(*found[0], found[1]) if found else None
 
 
 @cache

@@ -16,7 +16,7 @@ from deltamem.memory import Event
 from deltamem.sessions import Split
 from synth.config import InitialCounts
 from synth.names import invent_name, split_of
-from synth.offline.templates import INVENTED, Pool, Template, day, fill
+from synth.offline.templates import INVENTED, Index, Pool, Template, day, fill
 from synth.pools import Texts, Words, load, slots_in, unique
 from synth.records import (
     Change,
@@ -84,10 +84,10 @@ class TinyTexts(StrictModel):
         return self
 
     @cached_property
-    def memories(self) -> tuple[tuple[Topic, Template], ...]:
-        """The memory sentences, without the person's name."""
+    def index(self) -> Index[Topic]:
+        """Finds the topic of a memory sentence."""
         pools: dict[str, Pool] = {**dict.fromkeys(INVENTED_SLOTS, INVENTED), **self.words}
-        return tuple((topic, Template(topic.memory, pools)) for topic in self.topics)
+        return Index((topic, Template(topic.memory, pools)) for topic in self.topics)
 
 
 @cache
@@ -105,13 +105,8 @@ class KnownTopic(NamedTuple):
 
 def read_fact(name: str, text: str) -> KnownTopic | None:
     """Read a memory sentence about the person of this name; None if it is of no topic."""
-    if not text.startswith(name + " "):
-        return None
-    rest = text[len(name) + 1 :]
-    for topic, template in tiny_texts().memories:
-        if (values := template.read(rest)) is not None:
-            return KnownTopic(topic, values)
-    return None
+    found = tiny_texts().index.read(name, text)
+    return KnownTopic(*found) if found else None
 
 
 def write_initial(task: InitialTask, rng: random.Random) -> InitialFacts:

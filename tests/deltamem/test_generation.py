@@ -81,35 +81,6 @@ def test_greedy_tokens_are_those_of_transformers(changes):
         assert not result.stopped
 
 
-@pytest.mark.parametrize("temperature", [0.0, 0.6, 1.0, 1.7])
-def test_log_probs_of_sampled_tokens_are_those_of_transformers(model, temperature):
-    results = BatchGenerator(model, eos_ids=[EOS], seed=1).generate(
-        PROMPTS, [20] * len(PROMPTS), [temperature] * len(PROMPTS)
-    )
-    for prompt, result in zip(PROMPTS, results, strict=True):
-        expected = reference_log_probs(model, prompt, result.token_ids, temperature)
-        chosen = expected.gather(1, torch.tensor(result.token_ids)[:, None]).squeeze(1)
-        assert torch.allclose(torch.tensor(result.log_probs), chosen, rtol=0, atol=1e-5)
-
-
-def test_every_row_has_its_own_temperature(model):
-    temperatures = [0.0, 0.5, 1.0, 2.0, 0.0, 1.5, 0.7, 1.0]
-    results = BatchGenerator(model, eos_ids=[], seed=4).generate(PROMPTS, [15] * len(PROMPTS), temperatures)
-    for prompt, temperature, result in zip(PROMPTS, temperatures, results, strict=True):
-        expected = reference_log_probs(model, prompt, result.token_ids, temperature)
-        chosen = expected.gather(1, torch.tensor(result.token_ids)[:, None]).squeeze(1)
-        assert torch.allclose(torch.tensor(result.log_probs), chosen, rtol=0, atol=1e-5)
-        assert temperature > 0 or result.token_ids == expected.argmax(-1).tolist()
-
-
-def test_every_row_has_its_own_limit(model):
-    limits = [1, 2, 3, 5, 8, 13, 21, 1]
-    results = BatchGenerator(model, eos_ids=[], seed=0).generate(PROMPTS, limits, [1.0] * len(PROMPTS))
-    assert [len(result.token_ids) for result in results] == limits
-    assert [len(result.log_probs) for result in results] == limits
-    assert not any(result.stopped for result in results)
-
-
 def test_rows_that_finish_at_many_different_times_do_not_disturb_the_others(model):
     prompts = [[5 + row % 50, *range(3, 4 + row % 9)] for row in range(70)]
     limits = [1 + (7 * row) % 40 for row in range(70)]
@@ -126,32 +97,10 @@ def test_rows_that_finish_at_many_different_times_do_not_disturb_the_others(mode
         assert torch.allclose(torch.tensor(result.log_probs), chosen, rtol=0, atol=1e-5)
 
 
-def test_greedy_rows_do_not_depend_on_their_neighbours(model):
-    together = BatchGenerator(model, eos_ids=[EOS], seed=0).generate(PROMPTS, [25, 3, 9, 25, 14, 2, 25, 7], [0.0] * 8)
-    for prompt, limit, result in zip(PROMPTS, [25, 3, 9, 25, 14, 2, 25, 7], together, strict=True):
-        [alone] = BatchGenerator(model, eos_ids=[EOS], seed=9).generate([prompt], [limit], [0.0])
-        assert alone.token_ids == result.token_ids and alone.stopped == result.stopped
-
-
-def test_an_end_of_sequence_token_stops_a_row(model):
-    [free] = BatchGenerator(model, eos_ids=[], seed=0).generate([[5, 6, 7]], [10], [0.0])
-    end = free.token_ids[4]
-    [ended] = BatchGenerator(model, eos_ids=[end, 0], seed=0).generate([[5, 6, 7]], [10], [0.0])
-    assert ended.token_ids == free.token_ids[: free.token_ids.index(end) + 1]
-    assert ended.stopped and len(ended.log_probs) == len(ended.token_ids)
-
-
 def test_an_end_at_the_limit_counts_as_stopped(model):
     [free] = BatchGenerator(model, eos_ids=[], seed=0).generate([[5, 6, 7]], [1], [0.0])
     [ended] = BatchGenerator(model, eos_ids=free.token_ids, seed=0).generate([[5, 6, 7]], [1], [0.0])
     assert not free.stopped and ended.stopped
-
-
-def test_prompts_of_one_token(model):
-    prompts = [[token] for token in range(3, 40)]
-    results = BatchGenerator(model, eos_ids=[], seed=0).generate(prompts, [4] * 37, [0.0] * 37)
-    for prompt, result in zip(prompts, results, strict=True):
-        assert result.token_ids == reference_log_probs(model, prompt, result.token_ids, 0.0).argmax(-1).tolist()
 
 
 def test_the_seed_determines_the_samples(model):

@@ -2,10 +2,12 @@
 
 import csv
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from scripted_server import Reply, completion
 
 from deltamem.embedding import Vectors
 from eval.personamem.data import COLUMNS
@@ -134,3 +136,14 @@ class WordEmbedder:
         return counts.reshape(len(texts), len(self.words))
 
     queries = documents
+
+
+def asked(body: dict[str, Any]) -> str:
+    """The question in a request; empty for the request that only checks the endpoint."""
+    found = re.search(r"# Message of the person\n(.*?)\n", body["messages"][-1]["content"])
+    return found[1] if found else ""
+
+
+def script(body: dict[str, Any]) -> Reply:
+    """The right letter."""
+    return completion("(b)", prompt_tokens=100, tokens=5)

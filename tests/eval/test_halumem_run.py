@@ -12,7 +12,6 @@ import pytest
 from halumem_cases import (
     ANA,
     BEN,
-    StemEmbedder,
     ana,
     ben,
     configured,
@@ -26,7 +25,6 @@ from halumem_cases import (
     session,
     turn,
     verdict,
-    write,
 )
 from rich.console import Console
 from scripted_server import Reply, Served, completion, failure, serve
@@ -37,7 +35,6 @@ from eval.halumem.__main__ import Halumem
 from eval.halumem.scores import point_lines
 from eval.systems.base import DialogueSession, Ingested, Passage
 from eval.systems.baselines import NaiveRag, TurnIndex
-from eval.systems.embedding_lock import ThreadSafeEmbedder
 
 
 @pytest.fixture
@@ -161,20 +158,6 @@ def test_systems_that_extract_nothing_have_no_extraction_scores(run, tmp_path: P
         assert scores["correct_qa_ratio(all)"]["all"]["estimate"] == 1
 
 
-def test_a_search_is_timed_without_waiting_for_answers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    embedder, search, held = ThreadSafeEmbedder(StemEmbedder()), TurnIndex.search, []
-
-    async def watched(self: TurnIndex, query: str, k: int) -> list[Passage]:
-        held.append(embedder.turns.locked())
-        return await search(self, query, k)
-
-    monkeypatch.setattr(TurnIndex, "search", watched)
-    monkeypatch.setattr(evaluation, "make_embedder", lambda settings: embedder)
-    overrides = [f"data={write(tmp_path / 'h.jsonl', ana())}", f"out={tmp_path / 'out'}", "resamples=50"]
-    evaluation.evaluate(Halumem, configured(*overrides), Console(quiet=True))
-    assert held == [True] * 4
-
-
 def test_offline(run, tmp_path: Path) -> None:
     summary = run("cutoffs=[1,2]", "question_k=2")
     assert summary["mode"] == "offline"
@@ -241,17 +224,6 @@ def test_a_judge_that_answers_prose_fails_and_is_no_zero(run, tmp_path: Path) ->
         assert summary["failures"]["count"] == 0
         assert summary["aggregate"]["qa"]["memory_extraction_f1"] == pytest.approx(2 / 3)
     assert len(lines(tmp_path, "points")) == 9
-
-
-def test_an_answerer_that_returns_nothing(run) -> None:
-    def silent(body: dict[str, Any]) -> Reply:
-        return completion("") if kind(body) == "answer" else models(body)
-
-    with serve(silent) as server:
-        summary = run(*served(server))
-    assert summary["failures"]["by_stage"] == {"answer": 3}
-    assert "the answerer returned nothing" in summary["failures"]["first"][0]
-    assert summary["aggregate"]["qa"]["counts"]["qa"] == {"all": 3, "valid": 0}
 
 
 def test_a_session_that_fails_is_tried_again_later(run, tmp_path: Path) -> None:
@@ -347,13 +319,6 @@ def test_an_unreadable_session_left_no_memories(run, monkeypatch: pytest.MonkeyP
     assert summary["aggregate"]["qa"]["memory_extraction_f1"] is None
 
 
-def test_broken_lines_are_counted_and_the_rest_goes_on(run) -> None:
-    summary = run("answer.kind=none", data=(ana(), json.dumps(ben())[:-30]))
-    assert summary["failures"]["by_stage"] == {"data": 1}
-    assert "h.jsonl, line 2: Invalid JSON" in summary["failures"]["first"][0]
-    assert summary["questions"]["total"] == 3
-
-
 def test_limit_and_then_the_rest(run, tmp_path: Path) -> None:
     with serve(models) as server:
         summary = run(*served(server), "limit=2")
@@ -364,17 +329,6 @@ def test_limit_and_then_the_rest(run, tmp_path: Path) -> None:
         assert asked(server)["answer"] == 3
         assert (whole["points"]["judged"], whole["points"]["not_reached"]) == (6, 0)
         assert asked(server)["integrity"] == 4
-
-
-def test_other_settings_need_another_folder(run) -> None:
-    run("answer.kind=none")
-    with pytest.raises(DeltaMemError, match="update_k = 10, not 5"):
-        run("answer.kind=none", "update_k=5")
-
-
-def test_a_dead_endpoint_is_told_at_once(run) -> None:
-    with serve(lambda body: failure(404, "no such model")) as server, pytest.raises(DeltaMemError, match="no such model"):
-        run(*served(server))
 
 
 def test_probes_measure_the_judges(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

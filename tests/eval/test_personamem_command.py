@@ -1,12 +1,7 @@
 """``python -m eval.personamem`` with a model that answers, and with what people get wrong."""
 
 import json
-import os
 import re
-import signal
-import subprocess
-import sys
-import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -14,8 +9,8 @@ from typing import Any
 import pytest
 from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig
-from personamem_cases import records, rows, write_data
-from scripted_server import Reply, Served, completion, failure, serve
+from personamem_cases import asked, records, rows, write_data
+from scripted_server import Reply, Served, completion, serve
 
 from deltamem.config import CONFIGS
 from deltamem.errors import DeltaMemError
@@ -34,12 +29,6 @@ def _quick_summaries(monkeypatch: pytest.MonkeyPatch) -> None:
 def config(tmp_path: Path, *overrides: str) -> DictConfig:
     with initialize_config_dir(str(CONFIGS), version_base="1.3"):
         return compose("personamem", [*write_data(tmp_path), f"out={tmp_path}/out", "resamples=20", *overrides])
-
-
-def asked(body: dict[str, Any]) -> str:
-    """The question in a request; empty for the request that only checks the endpoint."""
-    found = re.search(r"# Message of the person\n(.*?)\n", body["messages"][-1]["content"])
-    return found[1] if found else ""
 
 
 def calls(server: Served) -> Counter[tuple[str, str, int]]:
@@ -128,60 +117,10 @@ def test_each_question_is_shown_its_own_history_and_options(tmp_path: Path) -> N
     assert "2024" not in prompts["tea?"]  # made-up dates are not shown
 
 
-def test_answers_that_did_not_fail_are_kept_without_a_cache_too(tmp_path: Path) -> None:
-    def once_broken(body: dict[str, Any]) -> Reply:
-        return failure(400) if asked(body) == "tea?" and body["seed"] == 1 else completion("(b)")
-
-    with serve(once_broken) as server:
-        assert main(config(tmp_path, *model(server), "cache=null")) == 1
-    with serve(lambda body: completion("(b)")) as server:
-        assert main(config(tmp_path, *model(server), "cache=null")) == 0
-        assert [(asked(body), body.get("seed")) for body in server.requests] == [("", None), ("tea?", 1)]
-
-
-def test_a_killed_run_repeats_no_call_and_a_third_run_is_free(tmp_path: Path) -> None:
-    def slow(body: dict[str, Any]) -> Reply:
-        return completion("(b)", delay=60 if "boat" in asked(body) else 0)
-
-    out = tmp_path / "out"
-    overrides = [*write_data(tmp_path), f"out={out}", "resamples=20"]
-    with serve(slow) as server:
-        child = subprocess.Popen(
-            [sys.executable, "-W", "ignore", "-m", "eval.personamem", *overrides, *model(server)],
-            cwd=tmp_path,
-            env=os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
-            stdout=subprocess.DEVNULL,
-        )
-        until = time.monotonic() + 60
-        while sum(calls(server).values()) < 21 or len(records(out / "questions.jsonl")) < 5:
-            assert child.poll() is None
-            assert time.monotonic() < until
-            time.sleep(0.01)
-        child.send_signal(signal.SIGKILL)
-        child.wait()
-        first = calls(server)
-    with serve(lambda body: completion("(b)")) as server:
-        assert main(config(tmp_path, *model(server))) == 0
-        second = calls(server)
-        assert main(config(tmp_path, *model(server))) == 0
-        assert calls(server) == second
-    assert {question for question, _, _ in second} == {"boat?", "the boat?"}
-    assert sum(second.values()) == 6
-    assert set(first.values()) == set(second.values()) == {1}
-    summary = json.loads((out / "summary.json").read_text())
-    assert summary["scores"]["accuracy"]["all"]["estimate"] == 1
-    assert summary["cost"]["answer"]["calls"] == 7 * 3
-    assert summary["this_run"]["answer"]["requests"] == 0
-
-
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        (["system=mem9"], "system 'mem9' does not exist"),
-        (["cutoffs=[50]"], "cutoffs has 50, but only k=20"),
-        (["+extra=1"], "unknown config key 'extra'"),
         (["system_messages=maybe"], "config key 'system_messages'"),
-        (["answer.model=tiny"], "answer needs both base_url"),
         (["answer.model=tiny", "base_url=http://localhost:1/v1", "answer.prompt=none_such"], "prompt 'none_such' does not"),
         (["questions=absent.csv"], r"absent.csv: No such file"),
         (["data=absent", "questions=null"], "data=absent is not a folder"),

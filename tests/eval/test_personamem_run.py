@@ -1,136 +1,43 @@
-"""Runs over invented data with a system that notes what it knows at each search: nothing of the future, nothing missing."""
+"""PersonaMem over invented data: each question is searched for in its own history, with nothing of the future in it."""
 
-import json
-from collections.abc import AsyncIterator, Collection
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hydra import compose, initialize_config_dir
-from omegaconf import DictConfig, OmegaConf
-from personamem_cases import ANA, WordEmbedder, contexts, records, row, rows, write_contexts, write_data, write_questions
-from rich.console import Console
+from benchmark_cases import PERSONAMEM, Notebook, NotebookStore, prepare
+from personamem_cases import ANA, contexts, records, row, rows, write_contexts, write_questions
 
-from deltamem.config import CONFIGS, validated
-from deltamem.errors import DeltaMemError
-from eval import runner as evaluation
-from eval import summary as summaries
+from eval import runner
 from eval.answer import AnswerRequest
-from eval.personamem.__main__ import PersonaMem
-from eval.personamem.data import PersonaMemConfig
 from eval.records import AnswerRecord
-from eval.systems.base import DialogueSession, Ingested, Passage, StoreKey, SystemUnavailableError
-from eval.systems.baselines import FullContext, NaiveRag, TurnIndex
-from eval.systems.embedding_lock import ThreadSafeEmbedder
+from eval.systems.base import Passage
+from eval.systems.baselines import FullContext
 
 
-@dataclass
-class Watching:
-    """Keeps its stores as long as the object lives, as a system on disk does, and notes what it knew at each search."""
-
-    name: str = "watching"
-    per_speaker: bool = False
-    ranked: bool = True
-    stores: dict[str, dict[str, DialogueSession]] = field(default_factory=dict)
-    searches: list[tuple[str, str, list[str]]] = field(default_factory=list)
-    ingested: list[str] = field(default_factory=list)
-    resets: list[str] = field(default_factory=list)
-    break_ingest: Collection[str] = ()
-    break_search: Collection[str] = ()
-    unreadable: Collection[str] = ()
-    stop_at_search: str = ""
-
-    @asynccontextmanager
-    async def open(self, key: StoreKey) -> AsyncIterator["WatchedMemory"]:
-        yield WatchedMemory(self, key.id)
-
-    def facts(self) -> dict[str, Any]:
-        return {}
+@pytest.fixture
+def system(monkeypatch: pytest.MonkeyPatch) -> Notebook:
+    notebook = Notebook()
+    prepare(monkeypatch, PERSONAMEM, notebook)
+    return notebook
 
 
-@dataclass
-class WatchedMemory:
-    system: Watching
-    store: str
-
-    @property
-    def known(self) -> Collection[str]:
-        return self.system.stores.setdefault(self.store, {}).keys()
-
-    async def ingest(self, session: DialogueSession) -> Ingested:
-        name = f"{self.store[:2]}/{session.id}"
-        if name in self.system.break_ingest:
-            raise DeltaMemError("out of order")
-        self.system.ingested.append(name)
-        if name in self.system.unreadable:
-            return Ingested(readable=False)
-        self.system.stores[self.store][session.id] = session
-        return Ingested()
-
-    async def search(self, query: str, k: int) -> list[Passage]:
-        if query == self.system.stop_at_search:
-            raise SystemUnavailableError("gone")
-        if query in self.system.break_search:
-            raise RuntimeError("no index")
-        turns = [turn for session in self.system.stores[self.store].values() for turn in session.turns]
-        self.system.searches.append((self.store[:2], query, [turn.id for turn in turns]))
-        return [Passage(turn.spoken, None, (turn.id,), 1.0) for turn in turns[:k]]
-
-    async def reset(self) -> None:
-        self.system.resets.append(self.store[:2])
-        self.system.stores[self.store].clear()
+def run(tmp_path: Path, *overrides: str) -> dict[str, Any]:
+    return PERSONAMEM.run(tmp_path, "answer.kind=none", "cutoffs=[2,1]", *overrides)
 
 
-HISTORIES = {(values["shared_context_id"][:2], values["user_question_or_message"]): values for values in rows()}
+HISTORIES = {(values["shared_context_id"][:12], values["user_question_or_message"]): values for values in rows()}
 
 
-def check_searches(system: Watching) -> None:
+def check_searches(system: Notebook) -> None:
     """At each search the store held the messages before the question, in order, and no others."""
     for store, query, turns in system.searches:
         end = int(HISTORIES[store, query]["end_index_in_shared_context"])
         assert turns == [str(index) for index in range(end)], (store, query)
 
 
-@cache
-def composed() -> DictConfig:
-    """What the command composes without overrides; composing takes longer than a run."""
-    with initialize_config_dir(str(CONFIGS), version_base="1.3"):
-        return compose("personamem")
-
-
-def configured(*overrides: str) -> PersonaMemConfig:
-    return validated(OmegaConf.merge(composed(), OmegaConf.from_dotlist(list(overrides))), PersonaMemConfig)
-
-
-@pytest.fixture(autouse=True)
-def _quick_summaries(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(summaries, "git_commit", lambda: None)  # asks git
-    monkeypatch.setattr(summaries, "versions", lambda packages: {})  # looks through all packages
-
-
-@pytest.fixture
-def system(monkeypatch: pytest.MonkeyPatch) -> Watching:
-    watching = Watching()
-
-    @asynccontextmanager
-    async def opened(*arguments: Any, **named: Any) -> AsyncIterator[Watching]:
-        yield watching
-
-    monkeypatch.setattr(evaluation, "open_system", opened)
-    return watching
-
-
-def run(tmp_path: Path, *overrides: str) -> dict[str, Any]:
-    options = configured(
-        *write_data(tmp_path), f"out={tmp_path}/out", "answer.kind=none", "resamples=20", "cutoffs=[2,1]", *overrides
-    )
-    return evaluation.evaluate(PersonaMem, options, Console(quiet=True))
-
-
-def test_each_question_is_searched_for_in_its_own_history(tmp_path: Path, system: Watching) -> None:
+def test_each_question_is_searched_for_in_its_own_history(tmp_path: Path, system: Notebook) -> None:
     summary = run(tmp_path)
     assert len(system.searches) == 7
     check_searches(system)
@@ -148,46 +55,43 @@ def test_each_question_is_searched_for_in_its_own_history(tmp_path: Path, system
     assert summary["referenced_block"] == {"both_distances_agree": 7, "they_do_not": 0, "none": 0}
 
 
-def test_a_second_run_does_nothing(tmp_path: Path, system: Watching) -> None:
-    first = run(tmp_path)
-    system.searches.clear()
-    system.ingested.clear()
-    second = run(tmp_path)
-    assert (system.searches, system.ingested) == ([], [])
-    assert second["scores"] == first["scores"]
-
-
-def test_a_wider_run_does_not_search_a_store_that_knows_the_future(tmp_path: Path, system: Watching) -> None:
+def test_a_wider_run_does_not_search_a_store_that_knows_the_future(tmp_path: Path, system: Notebook) -> None:
     run(tmp_path, "limit=1")  # asks the first question of each persona, after which the stores are full
     assert [query for _, query, _ in system.searches] == ["tea?", "bicycle?"]
     run(tmp_path)
     assert len(system.searches) == 7
     check_searches(system)
-    assert system.resets == ["a1"]  # only there a question came before the one that had been asked
+    assert system.resets == ["a1" * 6]  # only there a question came before the one that had been asked
 
 
-def test_a_narrow_run_takes_in_no_more_than_it_needs(tmp_path: Path, system: Watching) -> None:
+def test_a_narrow_run_takes_in_no_more_than_it_needs(tmp_path: Path, system: Notebook) -> None:
     values = rows()
     values.insert(0, values.pop(1))
-    options = configured(
+    overrides = [
         f"questions={write_questions(tmp_path / 'q.csv', values)}",
         f"contexts={write_contexts(tmp_path / 'c.jsonl')}",
         f"out={tmp_path}/out",
         "answer.kind=none",
         "limit=1",
-    )
-    evaluation.evaluate(PersonaMem, options, Console(quiet=True))
-    assert sorted(system.ingested) == ["a1/0-2", "a1/3-6", "a1/7-8", "b2/0-2", "b2/3-4"]
+    ]
+    run(tmp_path, *overrides)
+    assert sorted(system.ingested) == [
+        "a1a1a1a1a1a1/0-2",
+        "a1a1a1a1a1a1/3-6",
+        "a1a1a1a1a1a1/7-8",
+        "b2b2b2b2b2b2/0-2",
+        "b2b2b2b2b2b2/3-4",
+    ]
 
 
-def test_a_narrower_run_in_the_same_folder_counts_its_own_sessions(tmp_path: Path, system: Watching) -> None:
+def test_a_narrower_run_in_the_same_folder_counts_its_own_sessions(tmp_path: Path, system: Notebook) -> None:
     narrow = run(tmp_path, "limit=1", f"out={tmp_path}/narrow")
     system.stores.clear()  # those of another folder
     assert run(tmp_path)["sessions"]["total"] > narrow["sessions"]["total"]
     assert run(tmp_path, "limit=1")["sessions"] == narrow["sessions"]
 
 
-def test_a_failed_search_is_repeated_in_the_right_history(tmp_path: Path, system: Watching) -> None:
+def test_a_failed_search_is_repeated_in_the_right_history(tmp_path: Path, system: Notebook) -> None:
     system.break_search = {"User: tea or coffee?"}
     summary = run(tmp_path)
     assert summary["failures"]["by_stage"] == {"search": 1}
@@ -195,18 +99,18 @@ def test_a_failed_search_is_repeated_in_the_right_history(tmp_path: Path, system
     assert len(system.searches) == 6
     system.break_search = ()
     assert run(tmp_path)["failures"]["count"] == 0
-    assert system.resets == ["a1"]
+    assert system.resets == ["a1" * 6]
     assert len(system.searches) == 7
     check_searches(system)
 
 
-def test_questions_after_a_session_that_failed_wait_for_it(tmp_path: Path, system: Watching) -> None:
-    system.break_ingest = {"a1/7-8"}
+def test_questions_after_a_session_that_failed_wait_for_it(tmp_path: Path, system: Notebook) -> None:
+    system.break_ingest = {"a1a1a1a1a1a1/7-8"}
     summary = run(tmp_path)
     assert summary["failures"]["by_stage"] == {"ingest": 1, "search": 4}
     errors = [record["error"] for record in records(tmp_path / "out" / "questions.jsonl") if "error" in record]
     assert errors == ["session 7-8 could not be ingested: out of order"] * 4
-    assert "a1/9-10" not in system.ingested
+    assert "a1a1a1a1a1a1/9-10" not in system.ingested
     assert len(system.searches) == 3
     system.break_ingest = ()
     assert run(tmp_path)["failures"]["count"] == 0
@@ -215,18 +119,18 @@ def test_questions_after_a_session_that_failed_wait_for_it(tmp_path: Path, syste
     check_searches(system)
 
 
-def test_a_store_with_a_gap_begins_anew(tmp_path: Path, system: Watching) -> None:
+def test_a_store_with_a_gap_begins_anew(tmp_path: Path, system: Notebook) -> None:
     system.break_search = {"User: tea or coffee?"}
     run(tmp_path, "limit=2")
     del system.stores["a1" * 6]["9-10"], system.stores["a1" * 6]["3-6"]
     system.break_search = ()
     run(tmp_path)
-    assert "a1" in system.resets
+    assert "a1" * 6 in system.resets
     check_searches(system)
 
 
-def test_unreadable_sessions_are_no_gap(tmp_path: Path, system: Watching) -> None:
-    system.unreadable = {"a1/3-6"}
+def test_unreadable_sessions_are_no_gap(tmp_path: Path, system: Notebook) -> None:
+    system.unreadable = {"a1a1a1a1a1a1/3-6"}
     system.break_search = {"User: tea or coffee?"}
     summary = run(tmp_path, "limit=2")
     assert summary["sessions"]["unreadable"] == 1
@@ -234,22 +138,10 @@ def test_unreadable_sessions_are_no_gap(tmp_path: Path, system: Watching) -> Non
     system.break_search = ()
     run(tmp_path, "limit=2")
     assert system.resets == []
-    assert system.ingested.count("a1/3-6") == 1
+    assert system.ingested.count("a1a1a1a1a1a1/3-6") == 1
 
 
-def test_a_run_that_broke_off_goes_on_where_it_was(tmp_path: Path, system: Watching) -> None:
-    system.stop_at_search = "boat?"
-    with pytest.raises(SystemUnavailableError, match="gone"):
-        run(tmp_path, "stores_at_once=1")
-    system.stop_at_search = ""
-    run(tmp_path, "stores_at_once=1")
-    assert system.resets == []
-    assert len(system.ingested) == len(set(system.ingested)) == 10
-    assert sorted(query for _, query, _ in system.searches) == sorted(query for _, query in HISTORIES)
-    check_searches(system)
-
-
-def test_ranks_and_chance_of_the_referenced_block(tmp_path: Path, system: Watching) -> None:
+def test_ranks_and_chance_of_the_referenced_block(tmp_path: Path, system: Notebook) -> None:
     # The system returns the oldest turns in order; of the seven questions the block of three is the first session.
     summary = run(tmp_path, "k=3", "cutoffs=[2,3]")
     by_question = {record["question"]: record for record in records(tmp_path / "out" / "questions.jsonl")}
@@ -265,24 +157,24 @@ def test_ranks_and_chance_of_the_referenced_block(tmp_path: Path, system: Watchi
     assert scores["random_precision"]["recall_user_shared_facts"]["estimate"] == pytest.approx(2 / 11)
 
 
-def test_systems_without_sources_or_order_have_no_recall(tmp_path: Path, system: Watching) -> None:
+def test_systems_without_sources_or_order_have_no_recall(tmp_path: Path, system: Notebook) -> None:
     system.ranked = False
     summary = run(tmp_path)
     assert summary["scores"] == {}
 
 
 def test_systems_that_tell_no_sources_have_no_recall_where_they_find_nothing(
-    tmp_path: Path, system: Watching, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, system: Notebook, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def search(self: WatchedMemory, query: str, k: int) -> list[Passage]:
+    async def search(self: NotebookStore, query: str, k: int) -> list[Passage]:
         return [] if query == "bicycle?" else [Passage("Ana likes tea.")]
 
-    monkeypatch.setattr(WatchedMemory, "search", search)
+    monkeypatch.setattr(NotebookStore, "search", search)
     assert run(tmp_path)["scores"] == {}
 
 
 def test_whole_contexts_are_shown_in_the_order_of_time(
-    tmp_path: Path, system: Watching, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, system: Notebook, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shown: dict[str, list[str]] = {}
 
@@ -297,8 +189,8 @@ def test_whole_contexts_are_shown_in_the_order_of_time(
     async def opened(*arguments: Any, **named: Any) -> AsyncIterator[FullContext]:
         yield FullContext()
 
-    monkeypatch.setattr(evaluation, "open_system", opened)
-    monkeypatch.setattr(evaluation, "make_answerer", lambda *arguments: Noting())
+    monkeypatch.setattr(runner, "open_system", opened)
+    monkeypatch.setattr(runner, "make_answerer", lambda *arguments: Noting())
     run(tmp_path, "answer.kind=extractive")
     said = ["stolen yesterday", "sorry", "bought a boat", "lovely", "sold the boat"]
     places = ["\n".join(shown["boat?"]).find(words) for words in said]
@@ -310,47 +202,18 @@ def test_whole_contexts_are_shown_in_the_order_of_time(
     assert "stolen yesterday" not in "".join(shown["boat?"])
 
 
-def test_naive_rag_with_the_extractive_answerer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    embedder = ThreadSafeEmbedder(WordEmbedder())
-
-    @asynccontextmanager
-    async def opened(*arguments: Any, **named: Any) -> AsyncIterator[NaiveRag]:
-        yield NaiveRag(embedder, with_time=False)
-
-    search, held = TurnIndex.search, []
-
-    async def watched(self: TurnIndex, query: str, k: int) -> list[Passage]:
-        held.append(embedder.turns.locked())  # else the time of a search would be that of waiting for answers
-        return await search(self, query, k)
-
-    monkeypatch.setattr(TurnIndex, "search", watched)
-    monkeypatch.setattr(evaluation, "open_system", opened)
-    monkeypatch.setattr(evaluation, "make_embedder", lambda settings: embedder)
-    summary = run(tmp_path, "answer.kind=extractive", "k=1", "cutoffs=[1]")
-    assert summary["failures"]["count"] == 0
-    assert summary["mode"] == "offline"
-    assert held == [True] * 7
-    assert summary["questions"]["answered"] == 7
-    assert summary["scores"]["recall@1"]["all"]["estimate"] == pytest.approx(1)
-    # No option is like a question; the first of equals is named each time, the right one is (b).
-    assert summary["scores"]["accuracy"]["all"]["estimate"] == 0
-    assert summary["letters_named"] == {"one": 7, "several": 0, "none": 0}
-    record = records(tmp_path / "out" / "questions.jsonl")[0]
-    assert len(record["answers"]) == 1
-
-
-def test_questions_without_history_are_accounted_for(tmp_path: Path, system: Watching) -> None:
+def test_questions_without_history_are_accounted_for(tmp_path: Path, system: Notebook) -> None:
     values = [*rows(), row(ANA, 11, 1, 3, "late?", end_index_in_shared_context="13"), row(ANA, 11, 1, 3, "early?")]
     values[-1]["end_index_in_shared_context"] = "-1"
     values.append(row(ANA, 11, 1, 3, "broken?", correct_answer="c"))
     shared = {name: messages for name, messages in contexts().items() if name != "c3" * 32}
-    options = configured(
+    overrides = [
         f"questions={write_questions(tmp_path / 'q.csv', values)}",
         f"contexts={write_contexts(tmp_path / 'c.jsonl', shared)}",
         f"out={tmp_path}/out",
         "answer.kind=none",
-    )
-    summary = evaluation.evaluate(PersonaMem, options, Console(quiet=True))
+    ]
+    summary = run(tmp_path, *overrides)
     assert len(system.searches) == 5
     check_searches(system)
     assert summary["questions"]["total"] == 10
@@ -361,14 +224,14 @@ def test_questions_without_history_are_accounted_for(tmp_path: Path, system: Wat
     assert sum("error" in record for record in found) == 4
 
 
-def test_all_published_questions_are_accounted_for(tmp_path: Path, system: Watching) -> None:
+def test_all_published_questions_are_accounted_for(tmp_path: Path, system: Notebook) -> None:
     from eval.data import PERSONAMEM_EXCERPT, PERSONAMEM_QUESTIONS, find
 
     questions, excerpt = find(PERSONAMEM_QUESTIONS), find(PERSONAMEM_EXCERPT)
     if questions is None or excerpt is None:
         pytest.skip("PersonaMem's questions or the excerpt of its contexts are not here")
-    options = configured(f"questions={questions}", f"contexts={excerpt}", f"out={tmp_path}/out", "answer.kind=none")
-    summary = evaluation.evaluate(PersonaMem, options, Console(quiet=True))
+    overrides = [f"questions={questions}", f"contexts={excerpt}"]
+    summary = run(tmp_path, *overrides)
     assert summary["benchmark"] == "PersonaMem 32k"
     assert summary["questions"]["total"] == summary["questions"]["failed"] == 589
     assert list(summary["questions"]["by_category"].values()) == [55, 99, 93, 139, 129, 57, 17]
@@ -377,10 +240,3 @@ def test_all_published_questions_are_accounted_for(tmp_path: Path, system: Watch
     assert set(lost) == {"context_missing", "end_out_of_range"}
     assert len(records(tmp_path / "out" / "questions.jsonl")) == 589
     assert "589 questions, 7 types, 20 personas, 37 contexts, 222 histories" in summary["version"]
-
-
-def test_other_settings_are_refused(tmp_path: Path, system: Watching) -> None:
-    run(tmp_path)
-    with pytest.raises(DeltaMemError, match="system_messages = 'keep', not 'drop'"):
-        run(tmp_path, "system_messages=drop")
-    assert json.loads((tmp_path / "out" / "making.json").read_text())["k"] == 20

@@ -6,7 +6,7 @@ import pytest
 
 from deltamem.errors import DeltaMemError
 from deltamem.sessions import Split
-from synth.names import InventedNames, RealNames, invent_name, name_split, names, surname_split
+from synth.names import InventedNames, RealNames, invent_name, name_split, names, split_of, surname_split
 
 PEOPLE = 100_000
 SPLITS: tuple[Split, Split] = ("train", "heldout")
@@ -41,6 +41,8 @@ def test_other_people_have_names_of_the_split() -> None:
     for split in SPLITS:
         assert {surname_split(real.other(rng, split).split()[1]) for _ in range(300)} == {split}
         assert {name_split(InventedNames(1).other(rng, split)) for _ in range(300)} == {split}
+        for source in (real, InventedNames(1)):
+            assert {split_of(source.person(number, split)[0]) for number in range(200)} == {split}
 
 
 def test_names_depend_on_the_seed_and_the_number_alone() -> None:

@@ -57,6 +57,10 @@ class CpuPlatform(PlatformBase):  # type: ignore[misc]
 
     _module = _DeviceModule()
 
+    set_device = synchronize = set_allocator_settings = empty_cache = staticmethod(_nothing)
+    profiler_start = profiler_stop = cudart = staticmethod(_nothing)
+    manual_seed = manual_seed_all = staticmethod(torch.manual_seed)
+
     @property
     def device_name(self) -> str:
         """Name of the torch device."""
@@ -84,26 +88,6 @@ class CpuPlatform(PlatformBase):  # type: ignore[misc]
         """One device a process."""
         return 1
 
-    def set_device(self, device_index: int) -> None:
-        """Do nothing."""
-
-    def synchronize(self, device_index: int | None = None) -> None:
-        """Do nothing."""
-
-    def manual_seed(self, seed: int) -> None:
-        """Seed torch."""
-        torch.manual_seed(seed)
-
-    def manual_seed_all(self, seed: int) -> None:
-        """Seed torch."""
-        torch.manual_seed(seed)
-
-    def set_allocator_settings(self, settings: str) -> None:
-        """Do nothing."""
-
-    def empty_cache(self) -> None:
-        """Do nothing."""
-
     def get_device_capability(self, device_index: int = 0) -> tuple[int | None, int | None]:
         """No compute capability."""
         return None, None
@@ -129,12 +113,6 @@ class CpuPlatform(PlatformBase):  # type: ignore[misc]
         """Mark nothing."""
         yield
 
-    def profiler_start(self) -> None:
-        """Do nothing."""
-
-    def profiler_stop(self) -> None:
-        """Do nothing."""
-
     def ray_resource_name(self) -> str:
         """Return "GPU": verl counts only GPUs and NPUs, so the ray instance pretends to have one."""
         return "GPU"
@@ -152,10 +130,6 @@ class CpuPlatform(PlatformBase):  # type: ignore[misc]
     def is_ipc_supported(self) -> bool:
         """No device memory to share."""
         return False
-
-    def cudart(self) -> Any:
-        """None."""
-        return None
 
 
 def register() -> None:

@@ -38,12 +38,8 @@ class CpuServer:
     def __init__(self, *, model_path: str, max_length: int, max_batch: int, seed: int, threads: int) -> None:
         """Build the model without weights; the trainer sends them before the first request.
 
-        Args:
-            model_path: Folder with configuration and tokenizer.
-            max_length: Tokens of prompt and response together.
-            max_batch: Requests sampled at once.
-            seed: Seed of the sampling of requests without one of their own.
-            threads: Threads of torch.
+        `max_length` limits prompt and response together, `max_batch` the requests sampled at once; `seed` is for requests
+        without one of their own.
         """
         torch.set_num_threads(threads)
         config = Qwen3Config.from_pretrained(model_path)
@@ -141,19 +137,9 @@ class CpuServer:
         self._global_steps = global_steps
 
     async def wake_up(self, tags: list[str] | None = None) -> None:
-        """Nothing sleeps: weights and caches of a small model stay in memory."""
+        """Do nothing: weights and caches of a small model stay in memory, and no cache outlives a batch."""
 
-    async def sleep(self) -> None:
-        """Nothing sleeps."""
-
-    async def clear_kv_cache(self) -> None:
-        """No cache outlives a batch."""
-
-    async def release_kv_cache(self) -> None:
-        """No cache outlives a batch."""
-
-    async def resume_kv_cache(self) -> None:
-        """No cache outlives a batch."""
+    sleep = clear_kv_cache = release_kv_cache = resume_kv_cache = wake_up
 
 
 def eos_ids(model_path: str) -> set[int]:

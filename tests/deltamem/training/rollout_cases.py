@@ -1,4 +1,4 @@
-"""Rollouts as the agent loop hands them to the trainer: figures of the real scorer, facts made up."""
+"""Rollouts as the agent loop hands them to the trainer: figures of the real scorer, the rest made up."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from training_cases import labelled_session
 from deltamem.episode import Message, Trajectory, trajectory_fields
 from deltamem.memory import Operation
 from deltamem.sessions import LabelledSession, to_json_line
-from deltamem.training.rollout_metrics import RolloutInfo, RolloutRow, ValidationGeneration
+from deltamem.training.rollout_metrics import RolloutInfo, RolloutRow
 from rewards.scorer import DeltaMemScorer
 
 SCORER = DeltaMemScorer()
@@ -35,14 +35,13 @@ def trajectory_of(operations: Sequence[Operation] | None) -> Trajectory:
     )
 
 
-def shown_episode(item: LabelledSession, trajectory: Trajectory) -> ValidationGeneration:
+def generation(item: LabelledSession, trajectory: Trajectory) -> dict[str, Any]:
     """The episode as the agent loop keeps it."""
-    episode: Any = trajectory_fields(trajectory)
-    return ValidationGeneration(session=to_json_line(item), score=SCORER.detail(item, trajectory, embed), **episode)
+    return {"session": to_json_line(item), **trajectory_fields(trajectory), "score": SCORER.detail(item, trajectory, embed)}
 
 
-def facts(item: LabelledSession, **changes: Any) -> RolloutInfo:
-    """Facts of an ordinary rollout."""
+def info(item: LabelledSession, **changes: Any) -> RolloutInfo:
+    """An ordinary rollout."""
     plain: dict[str, Any] = {
         "key": item.key,
         "heldout": item.split == "heldout",
@@ -53,7 +52,7 @@ def facts(item: LabelledSession, **changes: Any) -> RolloutInfo:
         "queries": 2,
         "retrieved": 1,
         "seconds": {"generate": 1.0, "search": 0.25, "reward": 0.5},
-        "shown": None,
+        "generation": None,
     }
     return RolloutInfo(**(plain | changes))  # type: ignore[typeddict-item]
 
@@ -69,20 +68,20 @@ def row(
     """A rollout that ended with these operations; `keep` keeps the whole episode."""
     trajectory = trajectory_of(operations)
     if keep:
-        changes["shown"] = shown_episode(item, trajectory)
+        changes["generation"] = generation(item, trajectory)
     figures = SCORER(item, trajectory, embed) | {"failure": 0.0}
     reward = figures.pop("reward")
-    return RolloutRow(f"{group}_{number}_0", reward, figures, facts(item, **changes), None)
+    return RolloutRow(f"{group}_{number}_0", reward, figures, info(item, **changes), None)
 
 
 def failed(group: str, number: int, item: LabelledSession) -> RolloutRow:
     """A rollout that broke in our own machinery."""
-    return RolloutRow(f"{group}_{number}_0", 0.0, {"failure": 1.0}, facts(item, model_tokens=0, seconds={}), "Boom: no")
+    return RolloutRow(f"{group}_{number}_0", 0.0, {"failure": 1.0}, info(item, model_tokens=0, seconds={}), "Boom: no")
 
 
 def extra_fields(entry: RolloutRow) -> dict[str, Any]:
     """What verl keeps of a rollout besides its tensors."""
-    return {"reward_extra_info": dict(entry.figures), "facts": entry.facts, "failure": entry.failure}
+    return {"reward_extra_info": dict(entry.figures), "rollout_info": entry.info, "failure": entry.failure}
 
 
 def a_batch() -> list[RolloutRow]:

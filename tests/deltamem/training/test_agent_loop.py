@@ -1,27 +1,37 @@
-"""The agent loop with a scripted server: masks, search, limits, refusals, failures, facts."""
+"""The agent loop with a scripted server: masks, search, limits, refusals, failures, info."""
 
 from __future__ import annotations
 
 import asyncio
+import dataclasses
+import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from chat_cases import QWEN3, qwen_tokenizer
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from loop_cases import CALL, CHATS, FIRST_WEIGHTS, Chat, answer, make_loop, run, toy_vectors
+from omegaconf import OmegaConf
+from preflight_cases import composed, resolved
 from training_cases import labelled_session
 from transformers import GenerationConfig
 from verl.experimental.agent_loop.agent_loop import AgentLoopOutput
 from verl.utils.tokenizer.continuous_token import QwenContinuousTokenBuilder
 from verl.workers.rollout.replica import TokenOutput
 
+from deltamem.config import validated
 from deltamem.embedding import Vectors
 from deltamem.episode import REFUSALS, EpisodeConfig, Violation, format_memories
 from deltamem.sessions import to_json_line
-from deltamem.training.agent_loop import turn_seed
+from deltamem.training import agent_loop as module
+from deltamem.training.agent_loop import Services, services, turn_seed
+from deltamem.training.config import TrainSettings
 from deltamem.training.embedding_service import TextVectors
-from deltamem.training.rollout_metrics import FACTS
+from deltamem.training.launch import agent_loop_config
+from deltamem.training.rollout_metrics import ROLLOUT_INFO
+from rewards.scorer import DeltaMemScorer
 
 TINY, QWEN, DIRECT = CHATS["tiny"], CHATS["qwen3"], CHATS["qwen3_direct"]
 every_chat = pytest.mark.parametrize("chat", CHATS.values(), ids=CHATS)
@@ -106,7 +116,7 @@ async def test_tool_answer_that_does_not_fit_ends_the_episode() -> None:
     assert output.response_mask == [1] * search_tokens
     assert scorer.trajectory is not None and Violation.TOKEN_LIMIT in scorer.trajectory.violations
     assert scorer.trajectory.operations is None
-    assert output.extra_fields[FACTS]["truncated"]
+    assert output.extra_fields[ROLLOUT_INFO]["truncated"]
 
 
 @pytest.mark.parametrize("limit", ["turn_tokens", "response_length"])
@@ -164,7 +174,7 @@ async def test_unreadable_turn_is_answered_by_an_error(chat: Chat) -> None:
     assert f'{before}{{"error": "{REFUSALS[Violation.UNKNOWN_TOOL]}"}}{after}' in told
     assert scorer.trajectory is not None and scorer.trajectory.violations == (Violation.UNKNOWN_TOOL,)
     assert scorer.trajectory.operations is not None and scorer.trajectory.retrieved_ids == (("m1",),)
-    assert output.extra_fields[FACTS]["turns"] == 3
+    assert output.extra_fields[ROLLOUT_INFO]["turns"] == 3
 
 
 @pytest.mark.parametrize(
@@ -192,8 +202,8 @@ async def test_failures_become_counted_trajectories_without_gradient(
     assert 1 <= len(output.prompt_ids) <= loop.rollout_config.prompt_length
     assert output.extra_fields["max_global_steps"] == 6
     assert output.as_dict()["rm_scores"].shape == output.as_dict()["responses"].shape
-    facts = output.extra_fields[FACTS]
-    assert facts["heldout"] and (facts["turns"], facts["model_tokens"], facts["tool_tokens"]) == (0, 0, 0)
+    info = output.extra_fields[ROLLOUT_INFO]
+    assert info["heldout"] and (info["turns"], info["model_tokens"], info["tool_tokens"]) == (0, 0, 0)
 
 
 async def test_turn_that_the_server_broke_off_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -220,12 +230,12 @@ async def test_scoring_leaves_the_event_loop_alone() -> None:
     assert scorer.threads and "MainThread" not in scorer.threads
 
 
-async def test_facts_of_a_rollout() -> None:
+async def test_info_of_a_rollout() -> None:
     loop, _, scorer = make_loop(QWEN, [QWEN.search, QWEN.final], shown_sessions=2)
     line = to_json_line(labelled_session(0))
     output = await run(loop, split="heldout", index=1)
-    facts = output.extra_fields[FACTS]
-    assert {name: facts[name] for name in ("key", "heldout", "truncated", "turns", "queries", "retrieved")} == {
+    info = output.extra_fields[ROLLOUT_INFO]
+    assert {name: info[name] for name in ("key", "heldout", "truncated", "turns", "queries", "retrieved")} == {
         "key": "p0/0",
         "heldout": True,
         "truncated": False,
@@ -233,22 +243,22 @@ async def test_facts_of_a_rollout() -> None:
         "queries": 1,
         "retrieved": 1,
     }
-    assert facts["model_tokens"] == len(written(output))
-    assert facts["model_tokens"] + facts["tool_tokens"] == len(output.response_ids)
-    assert facts["seconds"].keys() == {"generate", "search", "reward"} and min(facts["seconds"].values()) > 0
-    shown = facts["shown"]
-    assert shown["session"] == line
-    assert [turn["role"] for turn in shown["turns"]] == ["assistant", "tool", "assistant"]
-    assert (shown["queries"], shown["retrieved_ids"]) == ([["home"]], [["m1"]])
-    assert shown["operations"] == [{"event": "ADD", "text": "Person0 has a cat.", "target_memory_id": None}]
-    assert (shown["violations"], shown["score"], scorer.details) == ([], {"reward": 0.25, "pairs": []}, 1)
+    assert info["model_tokens"] == len(written(output))
+    assert info["model_tokens"] + info["tool_tokens"] == len(output.response_ids)
+    assert info["seconds"].keys() == {"generate", "search", "reward"} and min(info["seconds"].values()) > 0
+    kept = info["generation"]
+    assert kept["session"] == line
+    assert [turn["role"] for turn in kept["turns"]] == ["assistant", "tool", "assistant"]
+    assert (kept["queries"], kept["retrieved_ids"]) == ([["home"]], [["m1"]])
+    assert kept["operations"] == [{"event": "ADD", "text": "Person0 has a cat.", "target_memory_id": None}]
+    assert (kept["violations"], kept["score"], scorer.details) == ([], {"reward": 0.25, "pairs": []}, 1)
 
 
 @pytest.mark.parametrize(("split", "rollout", "index"), [("train", 0, 0), ("heldout", 1, 0), ("heldout", 0, 2)])
 async def test_only_few_episodes_are_shown(split: str, rollout: int, index: int) -> None:
     loop, _, scorer = make_loop(TINY, [TINY.final], shown_sessions=2)
     output = await run(loop, split=split, rollout=rollout, index=index)
-    assert output.extra_fields[FACTS]["shown"] is None and scorer.details == 0
+    assert output.extra_fields[ROLLOUT_INFO]["generation"] is None and scorer.details == 0
 
 
 async def test_every_turn_has_a_seed_of_its_own_if_asked() -> None:
@@ -343,3 +353,40 @@ async def test_concurrent_rollouts_share_embedding_calls() -> None:
     assert all(set(entry) == {"a", f"b{number}"} for number, entry in enumerate(found))
     assert len(calls) <= 2
     assert sorted(text for call in calls for text in call) == sorted(["a", *(f"b{number}" for number in range(20))])
+
+
+def sent(monkeypatch: pytest.MonkeyPatch, **values: Any) -> tuple[TrainSettings, Services]:
+    config = resolved(composed("+experiment=tiny")).deltamem
+    for key, value in values.items():
+        OmegaConf.update(config, key.replace("__", "."), value)
+    settings = validated(config, TrainSettings)
+    monkeypatch.setattr(module, "connect", lambda **asked: asked)
+    return settings, services(str(agent_loop_config(settings)[0].settings))
+
+
+def test_settings_reach_the_rollouts(monkeypatch: pytest.MonkeyPatch) -> None:
+    episode = {"episode__thinking": False, "episode__max_invalid_calls": 2}
+    settings, found = sent(monkeypatch, seed=5, seeded_rollouts=True, shown_sessions=3, turn_tokens=99, **episode)
+    assert found.episode == settings.episode.config()
+    assert (found.episode.thinking, found.episode.max_invalid_calls) == (False, 2)
+    assert (found.turn_tokens, found.seed, found.shown_sessions) == (99, 5, 3)
+
+
+def test_without_seeded_rollouts_the_server_draws(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert sent(monkeypatch, seeded_rollouts=False)[1].seed is None
+
+
+async def test_the_reward_of_the_configuration_scores_and_explains(monkeypatch: pytest.MonkeyPatch) -> None:
+    scorer = sent(monkeypatch)[1].scorer
+    assert isinstance(scorer, DeltaMemScorer)
+    chat = CHATS["qwen3"]
+    loop, _, _ = make_loop(chat, [chat.search, chat.final], shown_sessions=1)
+    loop._shared = dataclasses.replace(loop._shared, scorer=scorer)
+    output = await run(loop, split="heldout")
+    assert output.extra_fields["failure"] is None
+    # The addition is made, the update is not: its memory was found all the same.
+    figures = output.extra_fields["reward_extra_info"]
+    assert (figures["format"], figures["retrieval"]) == (1.0, 1.0)
+    assert 0.2 < (output.reward_score or 0.0) < 1.0
+    kept = json.loads(json.dumps(output.extra_fields[ROLLOUT_INFO]["generation"]))
+    assert kept["score"]["reward"] == pytest.approx(output.reward_score)

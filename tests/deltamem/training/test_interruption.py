@@ -1,10 +1,9 @@
-"""What an interruption may leave behind: cut-off checkpoints, half an epoch, a trainer without its launcher."""
+"""What an interruption may leave behind: half an epoch, a request to stop, a trainer without its launcher."""
 
 from __future__ import annotations
 
 import io
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -16,8 +15,7 @@ from typing import Any
 
 import pytest
 import torch
-from checkpoint_cases import CONTENTS, write_checkpoint, write_files
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
 from torch.utils.data import Dataset
@@ -25,92 +23,8 @@ from torchdata.stateful_dataloader import StatefulDataLoader
 from verl.trainer.ppo.utils import create_rl_sampler
 
 from deltamem.errors import DeltaMemError
-from deltamem.training.checkpoints import (
-    is_whole,
-    latest_complete,
-    metrics_of,
-    remove_incomplete,
-    remove_old,
-    write_manifest,
-)
-from deltamem.training.interruption import NOT_FINISHED, SaveAndStop, StoppedError, StopRequest, locked, on_request
+from deltamem.training.interruption import NOT_FINISHED, SaveAndStop, StoppedError, locked, on_request
 from deltamem.training.launch import summary
-
-
-def files_of(checkpoint: Path) -> list[Path]:
-    return sorted(path for path in checkpoint.rglob("*") if path.is_file())
-
-
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_checkpoint(tmp_path_factory.mktemp("whole"), 7, ranks=3)
-
-
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(data=st.data())
-def test_whatever_file_is_cut_off_or_missing_the_checkpoint_is_not_whole(data: st.DataObject, whole: Path) -> None:
-    assert is_whole(whole)
-    path = data.draw(st.sampled_from(files_of(whole)))
-    content = path.read_bytes()
-    length = data.draw(st.none() | st.integers(0, len(content) - 1))
-    try:
-        if length is None:
-            path.unlink()
-        else:
-            path.write_bytes(content[:length])
-        assert not is_whole(whole)
-        assert latest_complete(whole.parent) is None
-    finally:
-        path.write_bytes(content)
-    assert is_whole(whole)
-
-
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(data=st.data())
-def test_a_writer_that_is_killed_anywhere_leaves_no_whole_checkpoint(data: st.DataObject, whole: Path) -> None:
-    # Files appear in any order and grow; the manifest comes last.
-    files = data.draw(st.permutations([path for path in files_of(whole) if path.name != "manifest.json"]))
-    written = data.draw(st.integers(0, len(files) - 1))
-    target = whole.parent / "copy" / "global_step_7"
-    try:
-        for place, path in enumerate(files[: written + 1]):
-            content = path.read_bytes()
-            part = content if place < written else content[: data.draw(st.integers(0, len(content)))]
-            copy = target / path.relative_to(whole)
-            copy.parent.mkdir(parents=True, exist_ok=True)
-            copy.write_bytes(part)
-        assert not is_whole(target)
-    finally:
-        shutil.rmtree(target.parent, ignore_errors=True)
-
-
-def test_a_checkpoint_under_another_name_is_not_whole(whole: Path, tmp_path: Path) -> None:
-    assert not is_whole(shutil.copytree(whole, tmp_path / "global_step_8"))
-    assert is_whole(shutil.copytree(whole, tmp_path / "global_step_7"))
-    assert metrics_of(tmp_path / "global_step_7") == {"deltamem/train/reward": 0.5}
-
-
-@pytest.mark.parametrize("lost", ["model_world_size_2_rank_1.pt", "optim_world_size_2_rank_0.pt", "fsdp_config.json"])
-def test_no_manifest_without_the_files_of_every_rank(tmp_path: Path, lost: str) -> None:
-    checkpoint = write_files(tmp_path, 3, ranks=2)
-    (checkpoint / "actor" / lost).unlink()
-    with pytest.raises(DeltaMemError, match=lost):
-        write_manifest(checkpoint, CONTENTS, {}, patience=0.0)
-    assert not is_whole(checkpoint)
-
-
-def test_only_incomplete_and_old_checkpoints_are_removed(tmp_path: Path) -> None:
-    for step in (2, 9, 10):
-        write_checkpoint(tmp_path, step)
-    write_files(tmp_path, 11)
-    (tmp_path / "global_step_x").mkdir()
-    assert latest_complete(tmp_path) == tmp_path / "global_step_10"
-    remove_old(tmp_path, keep=2)
-    assert {path.name for path in tmp_path.iterdir()} == {f"global_step_{name}" for name in (9, 10, 11, "x")}
-    remove_incomplete(tmp_path)
-    assert {path.name for path in tmp_path.iterdir()} == {f"global_step_{name}" for name in (9, 10, "x")}
-    remove_old(tmp_path, keep=None)
-    assert latest_complete(tmp_path) == tmp_path / "global_step_10"
 
 
 class _Numbers(Dataset[int]):
@@ -175,12 +89,12 @@ def test_data_come_in_the_same_order_wherever_a_run_is_interrupted(
 
 def test_a_request_saves_the_step_in_which_it_comes_and_ends_before_the_next(tmp_path: Path) -> None:
     config = OmegaConf.create({"trainer": {"save_freq": 18}})
-    request = StopRequest(tmp_path / "grpo" / "stop")
+    request = tmp_path / "stop"
     watch = SaveAndStop(request, config)
     watch.before_step()
     watch.during_step()
     assert config.trainer.save_freq == 18
-    with on_request(request.make):
+    with on_request(request.touch):
         os.kill(os.getpid(), signal.SIGUSR1)
         os.kill(os.getpid(), signal.SIGUSR1)  # a repetition changes nothing
     watch.before_step()
@@ -188,8 +102,6 @@ def test_a_request_saves_the_step_in_which_it_comes_and_ends_before_the_next(tmp
     assert config.trainer.save_freq == 1
     with pytest.raises(StoppedError):
         watch.before_step()
-    request.clear()
-    assert not request.made()
 
 
 @pytest.mark.parametrize(("name", "code"), [("SIGUSR1", NOT_FINISHED), ("SIGTERM", 143)])

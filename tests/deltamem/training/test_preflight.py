@@ -19,7 +19,7 @@ from deltamem.config import validated
 from deltamem.errors import DeltaMemError
 from deltamem.sessions import to_json_line
 from deltamem.training import preflight as machine
-from deltamem.training.config import TrainSettings
+from deltamem.training.config import TrainSettings, unknown_keys
 from deltamem.training.preflight import (
     CHECKS,
     Context,
@@ -29,7 +29,6 @@ from deltamem.training.preflight import (
     preflight,
     run_checks,
     template_problem,
-    unknown_keys,
 )
 
 GPU = Gpu("A GPU", 24 << 30)

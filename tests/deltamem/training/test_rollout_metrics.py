@@ -15,7 +15,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from rollout_cases import a_batch, extra_fields, facts, failed, row
+from rollout_cases import a_batch, extra_fields, failed, info, row
 from training_cases import labelled_session
 from transfer_queue import KVBatchMeta
 from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer
@@ -72,7 +72,7 @@ def test_a_batch_of_failures_has_figures_too() -> None:
 
 def test_one_rollout_a_prompt_has_no_groups_and_no_search_no_rate() -> None:
     assert group_signal([("a", 0.5), ("b", 0.5)]) == {}
-    assert "retrieved_per_query" not in episode_shape([facts(labelled_session(1), queries=0)])
+    assert "retrieved_per_query" not in episode_shape([info(labelled_session(1), queries=0)])
 
 
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.floats(0, 1)), max_size=12), st.randoms())
@@ -141,7 +141,7 @@ def test_the_replay_buffer_ends_a_run_that_loses_rollouts(buffer: Buffer) -> Non
         sampler.sample(3, "train", 2)
 
 
-def test_validation_keeps_the_shown_episodes_of_all_batches(buffer: Buffer, tmp_path: Path) -> None:
+def test_validation_keeps_the_generations_of_all_batches(buffer: Buffer, tmp_path: Path) -> None:
     sampler, rows = buffer
     folder = tmp_path / "validation"
     items = [labelled_session(number, "heldout") for number in (1, 2, 3)]

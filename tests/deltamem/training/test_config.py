@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.util
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +14,10 @@ from preflight_cases import CONFIGS, composed, resolved
 from rich.console import Console
 
 from deltamem.config import validated
-from deltamem.training.config import TrainSettings
+from deltamem.errors import DeltaMemError
+from deltamem.training.config import TrainSettings, folder_of_package, read_by_verl, unknown_keys
 from deltamem.training.pipeline import stages
-from deltamem.training.preflight import Context, check_batches, read_by_verl, unknown_keys
+from deltamem.training.preflight import Context, check_batches
 
 
 def names(group: str) -> list[str]:
@@ -116,3 +120,23 @@ def test_the_table_of_settings_is_true() -> None:
     assert len(rows) > 30
     for key, value in rows:
         assert str(OmegaConf.select(config, key.strip("`"), throw_on_missing=True)) == value, key
+
+
+def test_the_folder_of_an_installed_package() -> None:
+    spec = importlib.util.find_spec("verl")
+    assert spec is not None and spec.origin is not None
+    assert Path(folder_of_package("verl")) == Path(spec.origin).parent
+    assert (Path(folder_of_package("verl")) / "trainer" / "config" / "ppo_trainer.yaml").is_file()
+
+
+def test_nothing_heavy_is_imported() -> None:
+    asked = (
+        "import sys; from deltamem.training.config import folder_of_package; folder_of_package('verl'); "
+        "sys.exit(bool({'verl', 'torch', 'ray'} & sys.modules.keys()))"
+    )
+    assert subprocess.run([sys.executable, "-c", asked]).returncode == 0
+
+
+def test_a_package_that_is_not_there() -> None:
+    with pytest.raises(DeltaMemError, match="needs the package no_such_engine; install it with"):
+        folder_of_package("no_such_engine")

@@ -1,4 +1,4 @@
-"""Stages, checkpoints, metrics and the launcher's words."""
+"""Stages that run once, rollouts that fail, and the reason of a failed run in one sentence."""
 
 from __future__ import annotations
 

@@ -1,0 +1,146 @@
+"""Checkpoints: complete or not, which may go, and the room that they need on the disk."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from checkpoint_cases import CONTENTS, write_checkpoint, write_files
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from omegaconf import OmegaConf
+
+from deltamem.errors import DeltaMemError
+from deltamem.training.checkpoints import (
+    Space,
+    check_space,
+    is_whole,
+    latest_complete,
+    metrics_of,
+    remove_incomplete,
+    remove_old,
+    space_of,
+    write_manifest,
+)
+from deltamem.training.resources import ModelShape
+
+SHAPE = ModelShape(layers=2, hidden=64, heads=2, kv_heads=1, head_dim=32, mlp=128, vocabulary=500, tied=True)
+
+
+class Usage(NamedTuple):
+    total: int
+    used: int
+    free: int
+
+
+def space(folder: Path, *, lora_rank: int = 0, only_lora: bool = False, keep: int | None = 2) -> Space:
+    actor = {"checkpoint": {"save_lora_only": only_lora}, "fsdp_config": {"model_dtype": "bf16"}}
+    config = {
+        "actor_rollout_ref": {"model": {"lora_rank": lora_rank}, "actor": actor},
+        "trainer": {"default_local_dir": str(folder / "checkpoints"), "max_actor_ckpt_to_keep": keep},
+    }
+    return space_of(OmegaConf.create(config), SHAPE)
+
+
+def test_no_space_is_one_sentence_before_the_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    need = SHAPE.parameters * (12 * 3 + 4)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _path: Usage(10**9, 0, need - 1))
+    with pytest.raises(DeltaMemError, match="need about"):
+        check_space(space(tmp_path))
+    monkeypatch.setattr(shutil, "disk_usage", lambda _path: Usage(10**9, 0, need))
+    check_space(space(tmp_path))
+
+
+def test_what_is_there_needs_no_more_room(tmp_path: Path) -> None:
+    before = space(tmp_path).missing
+    (tmp_path / "checkpoints").mkdir()
+    (tmp_path / "checkpoints" / "model.pt").write_bytes(bytes(1000))
+    assert space(tmp_path).missing == before - 1000
+
+
+def test_adapters_are_small_and_their_base_is_counted_where_it_is_saved(tmp_path: Path) -> None:
+    assert space(tmp_path, lora_rank=4, only_lora=True).checkpoint == 12 * SHAPE.adapters(4) < 12 * SHAPE.parameters
+    assert space(tmp_path, lora_rank=4).checkpoint == 12 * SHAPE.adapters(4) + 2 * SHAPE.parameters
+    assert space(tmp_path, lora_rank=4).policy == 4 * SHAPE.parameters
+
+
+def test_how_many_are_there_at_once(tmp_path: Path) -> None:
+    assert [space(tmp_path, keep=keep).checkpoints for keep in (None, 1, 3)] == [2, 2, 4]
+
+
+def files_of(checkpoint: Path) -> list[Path]:
+    return sorted(path for path in checkpoint.rglob("*") if path.is_file())
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_checkpoint(tmp_path_factory.mktemp("whole"), 7, ranks=3)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_whatever_file_is_cut_off_or_missing_the_checkpoint_is_not_whole(data: st.DataObject, whole: Path) -> None:
+    assert is_whole(whole)
+    path = data.draw(st.sampled_from(files_of(whole)))
+    content = path.read_bytes()
+    length = data.draw(st.none() | st.integers(0, len(content) - 1))
+    try:
+        if length is None:
+            path.unlink()
+        else:
+            path.write_bytes(content[:length])
+        assert not is_whole(whole)
+        assert latest_complete(whole.parent) is None
+    finally:
+        path.write_bytes(content)
+    assert is_whole(whole)
+
+
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_a_writer_that_is_killed_anywhere_leaves_no_whole_checkpoint(data: st.DataObject, whole: Path) -> None:
+    # Files appear in any order and grow; the manifest comes last.
+    files = data.draw(st.permutations([path for path in files_of(whole) if path.name != "manifest.json"]))
+    written = data.draw(st.integers(0, len(files) - 1))
+    target = whole.parent / "copy" / "global_step_7"
+    try:
+        for place, path in enumerate(files[: written + 1]):
+            content = path.read_bytes()
+            part = content if place < written else content[: data.draw(st.integers(0, len(content)))]
+            copy = target / path.relative_to(whole)
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            copy.write_bytes(part)
+        assert not is_whole(target)
+    finally:
+        shutil.rmtree(target.parent, ignore_errors=True)
+
+
+def test_a_checkpoint_under_another_name_is_not_whole(whole: Path, tmp_path: Path) -> None:
+    assert not is_whole(shutil.copytree(whole, tmp_path / "global_step_8"))
+    assert is_whole(shutil.copytree(whole, tmp_path / "global_step_7"))
+    assert metrics_of(tmp_path / "global_step_7") == {"deltamem/train/reward": 0.5}
+
+
+@pytest.mark.parametrize("lost", ["model_world_size_2_rank_1.pt", "optim_world_size_2_rank_0.pt", "fsdp_config.json"])
+def test_no_manifest_without_the_files_of_every_rank(tmp_path: Path, lost: str) -> None:
+    checkpoint = write_files(tmp_path, 3, ranks=2)
+    (checkpoint / "actor" / lost).unlink()
+    with pytest.raises(DeltaMemError, match=lost):
+        write_manifest(checkpoint, CONTENTS, {}, patience=0.0)
+    assert not is_whole(checkpoint)
+
+
+def test_only_incomplete_and_old_checkpoints_are_removed(tmp_path: Path) -> None:
+    for step in (2, 9, 10):
+        write_checkpoint(tmp_path, step)
+    write_files(tmp_path, 11)
+    (tmp_path / "global_step_x").mkdir()
+    assert latest_complete(tmp_path) == tmp_path / "global_step_10"
+    remove_old(tmp_path, keep=2)
+    assert {path.name for path in tmp_path.iterdir()} == {f"global_step_{name}" for name in (9, 10, 11, "x")}
+    remove_incomplete(tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == {f"global_step_{name}" for name in (9, 10, "x")}
+    remove_old(tmp_path, keep=None)
+    assert latest_complete(tmp_path) == tmp_path / "global_step_10"

@@ -1,0 +1,254 @@
+"""The three benchmarks with small invented data, a system whose faults a test chooses, and runs in this process."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Callable, Collection
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import halumem_cases
+import locomo_cases
+import personamem_cases
+import pytest
+from hydra import compose, initialize_config_dir
+from omegaconf import DictConfig, OmegaConf
+from rich.console import Console
+from scripted_server import Reply, Served
+
+from deltamem.config import CONFIGS, run_hydra, validated
+from deltamem.errors import DeltaMemError
+from eval import runner, summary
+from eval.benchmark import Benchmark
+from eval.halumem.__main__ import Halumem
+from eval.halumem.__main__ import main as halumem_main
+from eval.halumem.data import HalumemConfig
+from eval.locomo.__main__ import Locomo
+from eval.locomo.__main__ import main as locomo_main
+from eval.locomo.data import LocomoConfig
+from eval.personamem.__main__ import PersonaMem
+from eval.personamem.__main__ import main as personamem_main
+from eval.personamem.data import PersonaMemConfig
+from eval.systems.base import DialogueSession, Ingested, Passage, StoreKey, SystemUnavailableError
+from eval.systems.embedding_lock import ThreadSafeEmbedder
+
+
+@dataclass
+class Notebook:
+    """A system that keeps its stores as long as the object lives, as one on disk does, and fails where it is told to."""
+
+    name: str = "notebook"
+    per_speaker: bool = False
+    ranked: bool = True
+    stores: dict[str, dict[str, DialogueSession]] = field(default_factory=dict)
+    ingested: list[str] = field(default_factory=list)
+    searches: list[tuple[str, str, list[str]]] = field(default_factory=list)
+    resets: list[str] = field(default_factory=list)
+    opened: list[str] = field(default_factory=list)
+    break_open: Collection[str] = ()
+    break_ingest: Collection[str] = ()
+    break_search: Collection[str] = ()
+    unreadable: Collection[str] = ()
+    stop_at_search: str = ""
+
+    @asynccontextmanager
+    async def open(self, key: StoreKey) -> AsyncIterator[NotebookStore]:
+        if key.id in self.break_open:
+            raise DeltaMemError("the disk is gone")
+        self.opened.append(key.id)
+        yield NotebookStore(self, key.id)
+
+    def facts(self) -> dict[str, Any]:
+        return {}
+
+
+@dataclass
+class NotebookStore:
+    system: Notebook
+    store: str
+
+    @property
+    def known(self) -> Collection[str]:
+        return self.system.stores.setdefault(self.store, {}).keys()
+
+    async def ingest(self, session: DialogueSession) -> Ingested:
+        if session.id in self.known:
+            return Ingested()
+        name = f"{self.store}/{session.id}"
+        if name in self.system.break_ingest:
+            raise DeltaMemError("out of order")
+        self.system.ingested.append(name)
+        if name in self.system.unreadable:
+            return Ingested(readable=False)
+        self.system.stores[self.store][session.id] = session
+        return Ingested()
+
+    async def search(self, query: str, k: int) -> list[Passage]:
+        if query == self.system.stop_at_search:
+            raise SystemUnavailableError("gone")
+        if query in self.system.break_search:
+            raise RuntimeError("no index")
+        turns = [turn for session in self.system.stores[self.store].values() for turn in session.turns]
+        self.system.searches.append((self.store, query, [turn.id for turn in turns]))
+        return [Passage(turn.spoken, None, (turn.id,), 1.0) for turn in turns[:k]]
+
+    async def reset(self) -> None:
+        self.system.resets.append(self.store)
+        self.system.stores[self.store].clear()
+
+
+@dataclass(frozen=True)
+class Case:
+    """A benchmark as the tests run it.
+
+    Attributes:
+        write: Writes small data into a folder and returns the overrides that name it.
+        script: All models of a run by rules.
+        is_answer: Whether a request asks for an answer.
+        question: One that is searched for once.
+        store: One of the stores.
+        session: One of the sessions, with its store.
+    """
+
+    name: str
+    kind: type[Benchmark[Any]]
+    config: type[Any]
+    main: Callable[[DictConfig], int]
+    embedder: Callable[[], Any]
+    write: Callable[[Path], list[str]]
+    script: Callable[[dict[str, Any]], Reply]
+    is_answer: Callable[[dict[str, Any]], bool]
+    questions: int
+    question: str
+    store: str
+    questions_of_store: int
+    session: str
+
+    def configured(self, folder: Path, *overrides: str) -> Any:
+        """The configuration with quick intervals and results in ``out``."""
+        chosen = [*self.write(folder), f"out={folder / 'out'}", "resamples=20", "judge.probes=false", *overrides]
+        return validated(OmegaConf.merge(composed(self.name), OmegaConf.from_dotlist(chosen)), self.config)
+
+    def run(self, folder: Path, *overrides: str) -> dict[str, Any]:
+        """A run in this process; its summary."""
+        return runner.evaluate(self.kind, self.configured(folder, *overrides), Console(quiet=True))
+
+
+@cache
+def composed(name: str) -> DictConfig:
+    """What a command composes without overrides; composing takes longer than a run."""
+    with initialize_config_dir(str(CONFIGS), version_base="1.3"):
+        return compose(name)
+
+
+def _write_locomo(folder: Path) -> list[str]:
+    return [f"data={locomo_cases.write(folder / 'l.json', locomo_cases.benchmark())}"]
+
+
+def _write_halumem(folder: Path) -> list[str]:
+    return [f"data={halumem_cases.write(folder / 'h.jsonl', halumem_cases.ana(), halumem_cases.ben())}"]
+
+
+LOCOMO = Case(
+    name="locomo",
+    kind=Locomo,
+    config=LocomoConfig,
+    main=locomo_main,
+    embedder=locomo_cases.WordEmbedder,
+    write=_write_locomo,
+    script=locomo_cases.script,
+    is_answer=lambda body: not body["messages"][0]["content"].startswith(("You grade", "You check")),
+    questions=9,
+    question="why?",
+    store="conv-2",
+    questions_of_store=1,
+    session="conv-2/session_1",
+)
+HALUMEM = Case(
+    name="halumem",
+    kind=Halumem,
+    config=HalumemConfig,
+    main=halumem_main,
+    embedder=halumem_cases.StemEmbedder,
+    write=_write_halumem,
+    script=halumem_cases.models,
+    is_answer=lambda body: halumem_cases.kind(body) == "answer",
+    questions=3,
+    question="What is Ana's middle name?",
+    store=halumem_cases.ANA,
+    questions_of_store=3,
+    session=f"{halumem_cases.ANA}/S1",
+)
+PERSONAMEM = Case(
+    name="personamem",
+    kind=PersonaMem,
+    config=PersonaMemConfig,
+    main=personamem_main,
+    embedder=personamem_cases.WordEmbedder,
+    write=personamem_cases.write_data,
+    script=personamem_cases.script,
+    is_answer=lambda body: True,
+    questions=7,
+    question="dog?",
+    store="a1" * 6,
+    questions_of_store=4,
+    session="a1" * 6 + "/7-8",
+)
+CASES = (LOCOMO, HALUMEM, PERSONAMEM)
+
+
+def prepare(monkeypatch: pytest.MonkeyPatch, case: Case, system: Notebook | None = None) -> None:
+    """Runs in this process have an embedder without weights, quick summaries, and the given system if any."""
+    monkeypatch.setattr(runner, "make_embedder", lambda settings: ThreadSafeEmbedder(case.embedder()))
+    monkeypatch.setattr(summary, "git_commit", lambda: None)  # asks git
+    monkeypatch.setattr(summary, "versions", lambda packages: {})  # looks through all packages
+    if system is not None:
+        monkeypatch.setattr(runner, "open_system", lambda *arguments, **named: _opened(system))
+
+
+@asynccontextmanager
+async def _opened(system: Notebook) -> AsyncIterator[Notebook]:
+    yield system
+
+
+def served(server: Served, system: str = "full_context") -> list[str]:
+    """Overrides for a run in which models answer and judge."""
+    names = [f"{part}.model=tiny" for part in ("manager", "answer", "judge")]
+    return [f"system={system}", f"base_url={server.url}", *names, "manager.window=4096"]
+
+
+def sent(server: Served) -> list[str]:
+    """All requests with their seeds, without the checks that the server is there."""
+    bodies = (body for body in server.requests if body.get("max_tokens") != 1)
+    return [json.dumps([body["messages"], body.get("seed")]) for body in bodies]
+
+
+def records(folder: Path, name: str = "questions") -> dict[str, dict[str, Any]]:
+    """The last record of each key of a file of records."""
+    found = {}
+    for line in (folder / "out" / f"{name}.jsonl").read_text(encoding="utf-8").splitlines():
+        record = json.loads(line)
+        found[record.get("key") or record.get("id") or f"{record['store']}/{record['session']}"] = record
+    return found
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    """The files of records."""
+    return {path.name: path.read_bytes() for path in (folder / "out").glob("*.jsonl")}
+
+
+def command(case: Case, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., Any]:
+    """The command in this process: exit code, output, errors."""
+    monkeypatch.setenv("COLUMNS", "100")
+    monkeypatch.setenv("HYDRA_FULL_ERROR", "0")
+
+    def run(*overrides: str) -> tuple[int, str, str]:
+        monkeypatch.setattr("sys.argv", [f"eval.{case.name}", *overrides])
+        with pytest.raises(SystemExit) as stopped:
+            run_hydra(case.main, case.name)
+        return (int(stopped.value.code or 0), *capsys.readouterr())
+
+    return run

@@ -1,0 +1,321 @@
+"""What every benchmark gets from `eval.runner`: records, resuming, failures that are counted and mended, and a page."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import answering_cases
+import pytest
+from benchmark_cases import CASES, Case, Notebook, command, files, prepare, records, sent, served
+from benchmark_command import finish, start
+from rich.console import Console
+from scripted_server import Reply, completion, failure, serve
+
+from deltamem.errors import DeltaMemError
+from eval import runner
+from eval.benchmark import Benchmark, Report, Results, Step, Store, Timeline
+from eval.config import BenchmarkConfig
+from eval.records import QuestionRecord
+from eval.summary import answer_value, metric_scores, retrieval_values
+from eval.systems.base import DialogueSession, DialogueTurn, Passage, StoreKey, System, SystemUnavailableError
+from eval.systems.baselines import TurnIndex
+from eval.systems.embedding_lock import ThreadSafeEmbedder
+
+FILES = {
+    "making.json",
+    "passages.jsonl",
+    "questions.jsonl",
+    "report.html",
+    "retrieved.jsonl",
+    "sessions.jsonl",
+    "summary.json",
+}
+
+
+@pytest.fixture(params=CASES, ids=lambda case: case.name)
+def case(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Case:
+    prepare(monkeypatch, request.param)
+    return request.param
+
+
+@pytest.fixture
+def notebook(case: Case, monkeypatch: pytest.MonkeyPatch) -> Notebook:
+    system = Notebook()
+    prepare(monkeypatch, case, system)
+    return system
+
+
+def test_the_command_writes_its_files_and_nothing_else(case: Case, monkeypatch, capsys, tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    data = case.write(tmp_path / "data")
+    monkeypatch.chdir(tmp_path)
+    code, out, err = command(case, monkeypatch, capsys)(*data, "out=result", "resamples=20")
+    assert (code, err) == (0, "")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["data", "result"]
+    assert {path.name for path in (tmp_path / "result").iterdir()} - {"points.jsonl"} == FILES
+    summary = json.loads((tmp_path / "result" / "summary.json").read_text())
+    assert summary["mode"] == "offline" and summary["failures"]["count"] == 0
+    assert summary["questions"]["total"] == summary["questions"]["answered"] == case.questions
+    assert {"git_commit", "versions", "config_sha256", "models"} <= set(summary["making"])
+    assert f"{summary['version']}; every question: " in out and "recall@5" in out
+    making = json.loads((tmp_path / "result" / "making.json").read_text())
+    assert making["benchmark"] == case.kind.name and making["prompts"] == {}
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("system=mem9", "system 'mem9' does not exist; there are: deltamem, full_context, naive_rag"),
+        ("system=deltamem", "manager.model=<name>"),
+        ("+extra=1", "unknown config key 'extra'"),
+        ("cutoffs=[0]", "config key 'cutoffs.0'"),
+        ("cutoffs=[5,21]", "cutoffs has 21, but only "),
+        ("answer.model=x", "answer needs both base_url=<url>"),
+        ("data=absent.json", "absent.json"),
+        ("cutoffs=[", "no viable alternative"),
+    ],
+)
+def test_bad_input_is_one_sentence(case: Case, monkeypatch, capsys, tmp_path: Path, override: str, message: str) -> None:
+    monkeypatch.chdir(tmp_path)
+    code, _, err = command(case, monkeypatch, capsys)(*case.write(tmp_path), "out=out", override)
+    assert (code, err.count("\n")) == (2, 1)
+    assert err.startswith("error: ") and message in err
+    assert not list(tmp_path.glob("out/*.jsonl")) or "model" in override
+
+
+def test_a_second_run_asks_for_nothing_and_says_the_same(case: Case, tmp_path: Path) -> None:
+    with serve(case.script) as server:
+        first = case.run(tmp_path, *served(server, "naive_rag"))
+        assert len(sent(server)) == len(set(sent(server)))
+        before = files(tmp_path)
+        asked = len(server.requests)
+        again = case.run(tmp_path, *served(server, "naive_rag"))
+    assert len(server.requests) == asked
+    assert again["scores"] == first["scores"] and again["cost"] == first["cost"]
+    assert sum(usage["requests"] for usage in again["this_run"].values()) == 0
+    assert files(tmp_path) == before
+
+
+def test_a_cut_off_record_is_made_again_without_repeating_a_call(case: Case, tmp_path: Path) -> None:
+    with serve(case.script) as server:
+        overrides = [*served(server), "cache=null", "answer.runs=1"]
+        first = case.run(tmp_path, *overrides)
+        asked, path = Counter(sent(server)), tmp_path / "out" / "questions.jsonl"
+        lines = path.read_text().splitlines(keepends=True)
+        path.write_text("".join(lines[:-1]) + lines[-1][:40])
+        again = case.run(tmp_path, *overrides)
+        more = Counter(sent(server)) - asked
+    assert again["scores"] == first["scores"]
+    assert 1 <= sum(more.values()) <= 3, "one answer and its judges"
+
+
+def test_an_answer_that_fails_is_counted_and_asked_for_again(case: Case, monkeypatch, capsys, tmp_path: Path) -> None:
+    def silent(body: dict[str, Any]) -> Reply:
+        broken = body.get("max_tokens") != 1 and case.is_answer(body) and case.question in body["messages"][-1]["content"]
+        return failure(400) if broken else case.script(body)
+
+    overrides = [*case.write(tmp_path), f"out={tmp_path / 'out'}", "resamples=20", "judge.probes=false", "answer.runs=1"]
+    with serve(silent) as server:
+        code, _, err = command(case, monkeypatch, capsys)(*overrides, *served(server))
+    assert code == 1
+    assert err.splitlines()[0] == "1 failures (1 in answer); the same command tries again what can be tried; the first:"
+    summary = json.loads((tmp_path / "out" / "summary.json").read_text())
+    assert summary["questions"]["failed"] == 1
+    assert next(iter(summary["scores"].values()))["all"]["count"] < case.questions
+    with serve(case.script) as server:
+        assert case.run(tmp_path, *served(server), "answer.runs=1")["failures"]["count"] == 0
+        assert 1 <= len(sent(server)) <= 3
+
+
+def test_a_dead_endpoint_is_found_before_anything_is_done(case: Case, tmp_path: Path) -> None:
+    with serve(lambda body: failure(404, "no such model")) as server:
+        with pytest.raises(DeltaMemError, match="no such model"):
+            case.run(tmp_path, *served(server))
+        assert not any(files(tmp_path).values())
+    with serve(case.script) as server:  # so that the command can be corrected
+        assert case.run(tmp_path, *served(server), "answer.temperature=1")["failures"]["count"] == 0
+
+
+def test_a_folder_holds_records_of_one_configuration(case: Case, tmp_path: Path) -> None:
+    case.run(tmp_path, "answer.kind=none")
+    for override in ("seed=7", "with_time=null", "system=full_context", "answer.kind=extractive"):
+        chosen = "with_time=" + str(not case.configured(tmp_path).with_time) if "null" in override else override
+        with pytest.raises(DeltaMemError, match=f"made with {override.split('=')[0].split('.')[0]} = "):
+            case.run(tmp_path, "answer.kind=none", chosen)
+
+
+def test_a_narrow_run_and_then_the_rest(case: Case, tmp_path: Path) -> None:
+    narrow = case.run(tmp_path, "limit=1")
+    before = files(tmp_path)
+    whole = case.run(tmp_path)
+    assert narrow["questions"]["asked"] < whole["questions"]["asked"] == case.questions
+    assert all(content.startswith(before[name]) for name, content in files(tmp_path).items())
+    assert case.run(tmp_path, "limit=1")["scores"] == narrow["scores"]
+
+
+def test_searches_and_answers_are_timed_one_at_a_time(case: Case, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    embedder, search, held = ThreadSafeEmbedder(case.embedder()), TurnIndex.search, []
+
+    async def watched(self: TurnIndex, query: str, k: int) -> list[Passage]:
+        held.append(embedder.turns.locked())
+        return await search(self, query, k)
+
+    monkeypatch.setattr(TurnIndex, "search", watched)
+    monkeypatch.setattr(runner, "make_embedder", lambda settings: embedder)
+    case.run(tmp_path)
+    assert len(held) >= case.questions and all(held)
+
+
+def test_a_search_that_fails_is_repeated(case: Case, notebook: Notebook, tmp_path: Path) -> None:
+    notebook.break_search = {case.question}
+    summary = case.run(tmp_path, "answer.kind=none")
+    assert summary["failures"]["by_stage"] == {"search": 1}
+    assert "no index" in summary["failures"]["first"][0]
+    notebook.break_search = ()
+    searched = len(notebook.searches)
+    assert case.run(tmp_path, "answer.kind=none")["failures"]["count"] == 0
+    assert [query for _, query, _ in notebook.searches[searched:]] == [case.question]
+
+
+def test_a_store_that_does_not_open_costs_its_own_questions_only(case: Case, notebook: Notebook, tmp_path: Path) -> None:
+    notebook.break_open = {case.store}
+    summary = case.run(tmp_path, "answer.kind=none")
+    assert summary["questions"]["failed"] == case.questions_of_store
+    assert "the store cannot be used: the disk is gone" in summary["failures"]["first"][0]
+    notebook.break_open = ()
+    assert case.run(tmp_path, "answer.kind=none")["failures"]["count"] == 0
+    assert len(notebook.ingested) == len(set(notebook.ingested))
+
+
+def test_a_session_that_fails_is_counted_and_mended(case: Case, notebook: Notebook, tmp_path: Path) -> None:
+    notebook.break_ingest = {case.session}
+    summary = case.run(tmp_path, "answer.kind=none")
+    assert summary["sessions"]["failed"] == summary["failures"]["by_stage"]["ingest"] == 1
+    reason = f"session {case.session.partition('/')[2]} could not be ingested: out of order"
+    failed = [record for record in records(tmp_path).values() if "error" in record]
+    assert {record["error"] for record in failed} <= {reason}
+    assert bool(failed) == (case.kind.search_state != "latest")
+    notebook.break_ingest = ()
+    summary = case.run(tmp_path, "answer.kind=none")
+    assert summary["failures"]["count"] == 0 and summary["sessions"]["failed"] == 0
+    assert len(notebook.ingested) == len(set(notebook.ingested))
+
+
+def test_a_system_that_is_gone_ends_the_run_and_the_next_goes_on(case: Case, notebook: Notebook, tmp_path: Path) -> None:
+    notebook.stop_at_search = case.question
+    with pytest.raises(SystemUnavailableError, match="gone"):
+        case.run(tmp_path, "answer.kind=none", "stores_at_once=1")
+    notebook.stop_at_search = ""
+    assert case.run(tmp_path, "answer.kind=none")["failures"]["count"] == 0
+    assert len(notebook.ingested) == len(set(notebook.ingested))
+    notebook.opened.clear()
+    case.run(tmp_path, "answer.kind=none")
+    assert notebook.opened == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_killed_and_resumed_without_asking_twice(case: Case, tmp_path: Path) -> None:
+    def slow(body: dict[str, Any]) -> Reply:
+        return Reply(case.script(body).body, delay=0.2)
+
+    with serve(slow) as server:
+        slots = [f"{part}.slots=2" for part in ("manager", "answer", "judge")]
+        system = "deltamem" if case.name == "halumem" else "full_context"
+        overrides = [*case.write(tmp_path), "out=out", "resamples=20", *served(server, system), *slots, "judge.probes=false"]
+        first = start(case.name, tmp_path, *overrides)
+        while len(sent(server)) < 8 and first.poll() is None:
+            time.sleep(0.01)
+        first.kill()
+        first.wait()
+        killed = len(sent(server))
+        done = finish(case.name, tmp_path, *overrides)
+        assert done.code == 0 or case.name == "personamem", done.err
+        counts = Counter(sent(server))
+        assert 8 <= killed < len(counts)
+        twice = [text for text, count in counts.items() if count > 1]
+        assert len(twice) <= 6, "in flight at the kill, or answered and not in the cache yet"
+        last = len(sent(server))
+        again = finish(case.name, tmp_path, *overrides)
+        assert (again.code, len(sent(server))) == (done.code, last)
+
+
+class Toy(Benchmark[BenchmarkConfig]):
+    """Two people say a number a day, and are asked for it the same evening."""
+
+    name = "Toy"
+    search_state = "session"
+    answer_prompt = "answer_locomo"
+    k = 1
+
+    def __init__(self, config: BenchmarkConfig) -> None:
+        self.config = config
+
+    def data_hashes(self) -> dict[str, str | None]:
+        return {}
+
+    def timelines(self, system: System) -> list[Timeline]:
+        return [
+            Timeline((Store(StoreKey(person, person)),), tuple(self._day(person, day) for day in range(3)))
+            for person in ("Ana", "Bo")
+        ]
+
+    def _day(self, person: str, day: int) -> Step:
+        turn = DialogueTurn(f"t{day}", "user", person, f"My number of day {day} is {7 * day}.")
+        session = DialogueSession(f"s{day}", datetime(2025, 1, 1) + timedelta(days=day), (turn,))
+        question = QuestionRecord(
+            key=f"{person}/{day}", group=person, category="numbers", question=f"{person}, {day}?", gold=f"{7 * day}"
+        )
+        return Step(((session,),), (question,))
+
+    def ranks(self, question: QuestionRecord, passages: Sequence[Passage]) -> tuple[int | None, ...]:
+        hits = (rank for rank, passage in enumerate(passages, 1) if passage.sources == (f"t{question.key[-1]}",))
+        return (next(hits, None),)
+
+    def score(self, question: QuestionRecord, answer: str) -> Mapping[str, float]:
+        return {"right": float(answer == question.gold)}
+
+    def report(self, results: Results) -> Report:
+        values = {"right": answer_value("right")} | retrieval_values([1])
+        scores = metric_scores(results.questions, values, resamples=20)
+        return Report(self.name, {"k": 1}, {"file": "none", "sha256": "", "questions": 6}, scores)
+
+
+class Killed(BaseException):
+    """As a signal would end the process."""
+
+
+@pytest.mark.parametrize("after", [1, 5, 9, 14, 19])  # of 20 records
+def test_a_new_benchmark_is_a_few_dozen_lines_and_survives_a_kill(tmp_path: Path, monkeypatch, after: int) -> None:
+    assert len(inspect.getsource(Toy).splitlines()) < 60
+    system = Notebook()
+    prepare(monkeypatch, CASES[0], system)
+    add, left = runner.RecordFile.add, after
+
+    def killed(self: Any, record: Any) -> None:
+        nonlocal left
+        left -= 1
+        if left < 0:
+            raise Killed
+        add(self, record)
+
+    with serve(lambda body: completion("7")) as server:
+        config = answering_cases.config(tmp_path / "out", base_url=server.url, answer__model="tiny", judge__probes=False)
+        monkeypatch.setattr(runner.RecordFile, "add", killed)
+        with pytest.raises(Killed):
+            runner.evaluate(Toy, config, Console(quiet=True))
+        monkeypatch.setattr(runner.RecordFile, "add", add)
+        summary = runner.evaluate(Toy, config, Console(quiet=True))
+        assert len(set(sent(server))) == 6 and len(sent(server)) <= 6 + 2, "at most those in flight are sent again"
+    assert summary["failures"]["count"] == 0 and summary["sessions"]["applied"] == 6
+    assert summary["scores"]["right"]["all"]["estimate"] == pytest.approx(2 / 6)
+    assert summary["scores"]["recall@1"]["all"]["estimate"] == pytest.approx(2 / 6)  # the notebook finds the oldest turn
+    assert len(system.ingested) == len(set(system.ingested)) == 6
+    assert (tmp_path / "out" / "summary.json").exists()
