@@ -1,9 +1,9 @@
 # shellcheck shell=bash
 # What train.sbatch and train_multinode.sbatch share; sourced by them, from the checkout.
 
-# EX_TEMPFAIL of sysexits.h: train.py has saved a checkpoint because SIGUSR1 asked for it; the same command goes on from there.
+# EX_TEMPFAIL of sysexits.h: train.py has saved a checkpoint on SIGUSR1; the same command continues from there.
 readonly NOT_FINISHED=75
-# What a shell says of a process that SIGUSR1 has killed: train.py was still loading and did not listen yet.
+# The shell's exit code of a process killed by SIGUSR1: train.py was still loading and had no handler yet.
 readonly KILLED_BY_USR1=138
 
 arguments=()

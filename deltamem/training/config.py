@@ -24,7 +24,7 @@ def register_search_path() -> None:
     """Make ``${folder_of_package:NAME}`` known, which ``configs/train.yaml`` uses; call it before anything is composed.
 
     Hydra's own ``pkg://verl.trainer.config`` imports verl, and with it torch, transformers and ray: seconds before a typing
-    error is told.
+    error is reported.
     """
     OmegaConf.register_new_resolver("folder_of_package", folder_of_package, replace=True)
 
@@ -99,7 +99,7 @@ class LimitSettings(StrictModel):
 
 
 class TrainSettings(StrictModel):
-    """Everything under ``deltamem:``; ``configs/train.yaml`` says what each key means."""
+    """Everything under ``deltamem:``; ``configs/train.yaml`` explains each key."""
 
     name: NameSettings
     out: Path

@@ -120,7 +120,7 @@ def export(
         seed: Seed of the draw.
 
     Raises:
-        DeltaMemError: If the file is missing, a line of it cannot be read, or there are fewer sessions than asked for.
+        DeltaMemError: If the file is missing, a line of it cannot be read, or there are too few sessions.
     """
     lines = [(item.split, item.session.person_id) for item in read_sessions(sessions)]
     skipped = set(list(dict.fromkeys(person for split, person in lines if split == "train"))[:skip_people])

@@ -131,8 +131,8 @@ class OwnerHandle:
 def find_owner(name: str, *, device: str, batch_size: int, threads: int) -> Any:
     """The handle of this node's `EmbeddingOwner`, which is started if there is none; arguments as for `connect`.
 
-    It reserves no GPU: verl's placement groups hold every GPU whole, so the smallest share asked for would never be granted.
-    Ray leaves all GPUs of the node visible to an actor that asks for none.
+    It reserves no GPU: verl's placement groups hold every GPU whole, so even the smallest share would never be granted. Ray
+    leaves all GPUs of the node visible to an actor that asks for none.
     """
     node = ray.get_runtime_context().get_node_id()
     settings = hashlib.sha256(json.dumps([name, device, batch_size, threads]).encode()).hexdigest()[:8]
@@ -216,7 +216,7 @@ class TextVectors:
         return self._coming[text]
 
     async def _work(self) -> None:
-        """Make calls while texts wait. A task begins after those who are ready to ask now have asked."""
+        """Make calls while texts wait. A task begins after the coroutines that are ready now have made their requests."""
         try:
             while self._queue:
                 await self._call(*self._queue.pop(0))

@@ -36,7 +36,7 @@ _OPEN_ATTEMPTS = 5
 
 
 class Meta(StrictModel):
-    """What ``meta.json`` says."""
+    """The content of ``meta.json``."""
 
     model: str
     dtype: Literal["float32"] = "float32"
@@ -203,7 +203,7 @@ Report = Callable[[int, int], None]
 class Built(NamedTuple):
     """What a build did."""
 
-    texts: int  # distinct texts that were asked for
+    texts: int  # distinct texts that were given
     embedded: int  # those that had no vector yet
     stored: int  # rows of the store now
 

@@ -32,7 +32,7 @@ from deltamem.training.metrics import read_metrics
 
 @dataclass(frozen=True)
 class RunInfo:
-    """What is on disk of a training run, as its model card tells it."""
+    """What the model card says of a training run, read from its files."""
 
     step: int  # of the exported checkpoint
     steps: int | None  # of the whole run
@@ -71,7 +71,7 @@ _SETTINGS = (
 
 
 def read_run_info(run: Path, step: int) -> RunInfo:
-    """Collect what the model card of a checkpoint says of its run.
+    """Read the files of a run.
 
     Raises:
         DeltaMemError: If the run's configuration is missing.

@@ -65,7 +65,7 @@ def run_grpo(config: DictConfig, settings: TrainSettings, console: Console) -> N
     Raises:
         DeltaMemError: If the checkpoints do not fit on the disk, belong to another configuration, or are being written by
             another run.
-        RunStoppedError: If it was asked to stop.
+        RunStoppedError: If there was a request to stop.
         TrainingFailedError: If verl's trainer fails.
     """
     with locked(settings.out / "grpo" / "lock", patience=_LOCK_SECONDS) as lock:

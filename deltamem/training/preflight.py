@@ -247,7 +247,7 @@ def installed(package: str) -> bool:
 
 
 def gpus() -> list[Gpu]:
-    """The GPUs that a job may use, asked from nvidia-smi: asking torch could initialise CUDA in this process."""
+    """The GPUs that a job may use, from nvidia-smi: torch might initialise CUDA in this process."""
     command = ["nvidia-smi", "--query-gpu=index,name,memory.total", "--format=csv,noheader,nounits"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS, check=True)
@@ -416,7 +416,7 @@ def check_model(context: Context) -> Finding:
 
 
 def _known_to_vllm(architecture: str) -> bool:
-    """Whether vLLM, if it is installed, can serve an architecture; asked in a process of its own, which may touch a GPU."""
+    """Whether vLLM, if it is installed, can serve an architecture; in a process of its own, because vLLM may touch a GPU."""
     if importlib.util.find_spec("vllm") is None:
         return True
     ask = (
@@ -619,7 +619,7 @@ def check_reward(context: Context) -> Finding:
 
 
 def check_tracking(context: Context) -> Finding:
-    """Whether the trackers that were asked for are installed."""
+    """Whether the configured trackers are installed."""
     check_trackers(context.settings.trackers)
     return ok(", ".join(("console", "metrics.jsonl", *context.settings.trackers)))
 

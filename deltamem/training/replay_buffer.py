@@ -91,7 +91,7 @@ class DeltaMemReplayBuffer(ReplayBuffer):  # type: ignore[misc]
 
         Raises:
             DeltaMemError: If too large a share of its rollouts failed.
-            StoppedError: If the trainer was asked to end, and has saved the step before.
+            StoppedError: If there was a request to stop, and the step before is saved.
         """
         training = partition_id == "train"
         if training:

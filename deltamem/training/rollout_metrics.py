@@ -1,4 +1,4 @@
-"""What the agent loop tells the trainer of a rollout, and what a batch of rollouts says about policy and signal."""
+"""What the agent loop reports of a rollout, and the metrics of a batch of rollouts."""
 
 from __future__ import annotations
 
@@ -202,7 +202,7 @@ def memory_figures(processes: list[psutil.Process]) -> dict[str, float]:
 
     Returns:
         ``rss_gb``, which counts memory that processes share once for each of them; ``pss_gb``, which shares it out among
-        them, where the system tells it; ``processes``, their number. Processes that have ended are left out.
+        them, where the system reports it; ``processes``, their number. Processes that have ended are left out.
     """
     used = [memory for process in processes if (memory := _memory(process)) is not None]
     figures = {"rss_gb": sum(rss for rss, _ in used) / _GB, "processes": float(len(used))}
