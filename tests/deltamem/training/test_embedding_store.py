@@ -137,6 +137,7 @@ build_store(Path({folder!r}), [str(number) for number in range(10)], DigestEmbed
 """
 
 
+@pytest.mark.slow
 def test_a_killed_process_leaves_its_finished_chunks_and_no_lock(tmp_path: Path) -> None:
     script = KILLED.format(tests=str(Path(__file__).parent), folder=str(tmp_path))
     assert subprocess.run([sys.executable, "-c", script], check=False).returncode == -signal.SIGKILL

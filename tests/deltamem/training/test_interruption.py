@@ -140,6 +140,7 @@ _LAUNCHER = """
 _CHILD = "import deltamem.training.interruption as parent, time; parent.end_with_parent(); time.sleep(60)"
 
 
+@pytest.mark.slow
 def test_a_trainer_ends_with_its_launcher_and_holds_the_lock_until_then(tmp_path: Path) -> None:
     path = tmp_path / "lock"
     command = [sys.executable, "-c", textwrap.dedent(_LAUNCHER), str(path), "import time; time.sleep(3)"]
