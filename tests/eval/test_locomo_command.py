@@ -44,15 +44,22 @@ def test_what_failed_is_counted_on_stderr(command, tmp_path: Path) -> None:
         return completion("Nice." if "grade" in body["messages"][0]["content"] else "red")
 
     with serve(prose) as server:
-        done = command(f"data={data}", f"base_url={server.url}", "answer.model=tiny", "resamples=50", "system=full_context")
+        done = command(
+            f"data={data}",
+            f"base_url={server.url}",
+            "answer.model=tiny",
+            "resamples=50",
+            "system=full_context",
+            "judge.attempts=1",
+        )
     assert done.code == 1
     # 7 answers by two judges; the judge of category 5, whose prompt grades nothing, answers "red".
     told, first = done.err.splitlines()
     assert told.startswith("16 failures (16 in judge); the same command tries again")
     assert first.startswith("judge: conv-1/0, lenient: ")
     assert "lenient judge on probes: accepts an unknown share" in done.out
-    # The probes of both judges, each asked three times in vain.
-    probes = 3 * 2 * len(load_calibration())
+    # The calibration items of both judges.
+    probes = 2 * len(load_calibration())
     assert f"probes: {probes:,} calls (0 cached), {probes:,} + {7 * probes:,} tokens" in done.out
 
 

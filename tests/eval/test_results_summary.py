@@ -8,7 +8,7 @@ from compare_cases import benchmark_config, ingest, locomo_summary, question
 
 from deltamem.llm import Usage
 from eval.records import AnswerRecord, Cost, PointRecord, Verdict
-from eval.summary import write_summary
+from eval.summary import cost_line, write_summary
 
 KEYS = {
     "benchmark",
@@ -159,3 +159,10 @@ def test_further_keys_and_other_classes_become_json(tmp_path: Path) -> None:
     summary = locomo_summary(benchmark_config(tmp_path), [], [], more={"cumulative": [(1, 2)], "usage": Usage()})
     assert summary["cumulative"] == [[1, 2]]
     assert summary["usage"]["requests"] == 0
+
+
+def test_sessions_that_the_manager_did_not_understand_are_counted(tmp_path: Path) -> None:
+    config, questions = benchmark_config(tmp_path), [question("a/1", "temporal")]
+    sessions = [ingest("a", 0, outcome="unreadable", memories=()), ingest("a", 1), ingest("a", 2)]
+    assert "1 of 3 sessions brought no readable answer" in cost_line(locomo_summary(config, questions, sessions))
+    assert "no readable answer" not in cost_line(locomo_summary(config, questions, sessions[1:]))
