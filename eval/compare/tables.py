@@ -240,7 +240,7 @@ LAYOUTS: Mapping[str, tuple[Layout, ...]] = {
                 Variant("F1 of MemOS (token_set_f1)", {"f1": "token_set_f1"}),
             ),
             by_measure=True,
-            note="Papers do not say which F1 theirs is. Columns are identified by their counts, because names are swapped "
+            note="Papers do not say which F1 theirs is. Columns are told apart by their counts, because names are swapped "
             "between harnesses. The lenient judge is the one to compare with the papers' LJ.",
         ),
         Layout(
