@@ -66,7 +66,7 @@ def open_once(folder: Path) -> None:
     with MemoryStore.open(folder, RandomEmbedder(), progress=lambda owner, done, total: reports.append(done)) as store:  # type: ignore[arg-type]
         owned = store.bank("ann")
         opened = time.perf_counter() - begin
-        hits = owned.bank.search(store.queries(["Where?"]), 5)[0]
+        hits = owned.bank.search(store.embedder.queries(["Where?"]), 5)[0]
         searched = time.perf_counter() - begin - opened
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         print(

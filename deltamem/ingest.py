@@ -431,14 +431,14 @@ class SessionReader:
     # In a thread, both: the embedding model computes, and a bank may ask a server.
 
     def _find(self, queries: Sequence[str], view: OverlayBank) -> list[Memory]:
-        return merge_hits(view.search(self._store.queries(queries), self._episode.k))
+        return merge_hits(view.search(self._store.embedder.queries(queries), self._episode.k))
 
     def _place(self, operations: Sequence[Operation], view: OverlayBank) -> tuple[dict[str, Vectors], dict[int, list[Hit]]]:
         """The vectors of the texts to write, and by index of each addition the stored memories nearest to it."""
         texts = [operation.text for operation in operations if operation.event is not Event.NONE]
         if not texts:
             return {}, {}
-        vectors = dict(zip(texts, self._store.documents(texts), strict=True))
+        vectors = dict(zip(texts, self._store.embedder.documents(texts), strict=True))
         additions = [index for index, operation in enumerate(operations) if operation.event is Event.ADD]
         if not additions:
             return vectors, {}

@@ -161,7 +161,7 @@ class MemoryManager:
             raise ValueError(f"k must be at least 1, not {k}")
         if not queries:
             return []
-        return await asyncio.to_thread(lambda: self._owned.bank.search(self._store.queries(queries), k))
+        return await asyncio.to_thread(lambda: self._owned.bank.search(self._store.embedder.queries(queries), k))
 
     def state(self, point: Point = None) -> MemoryState:
         """The memory state now, or at an earlier position, session or time."""

@@ -1,4 +1,4 @@
-"""What long runs share: whole-or-nothing files, provenance, stages done once, the event loop."""
+"""What long runs share: whole-or-nothing files, append-only JSON lines, provenance, stages done once, the event loop."""
 
 from __future__ import annotations
 
@@ -9,36 +9,243 @@ import os
 import platform
 import subprocess
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import Any, TextIO, TypeVar
+from typing import Any, Generic, Self, TextIO, TypeVar
+
+from filelock import FileLock, Timeout
+from pydantic import BaseModel, ValidationError
 
 import deltamem
+from deltamem.config import first_error
 from deltamem.errors import DeltaMemError
 
 
 @contextmanager
-def atomic_writer(path: Path) -> Iterator[TextIO]:
-    """Open a UTF-8 text file that takes its name only when it has been written whole.
+def partial_file(path: Path) -> Iterator[Path]:
+    """A path beside another that takes the other's name when the block ends well.
 
     Args:
-        path: The final name; an older file of that name stays until then.
+        path: The final name of a file or folder; an older one of that name stays until then.
 
     Yields:
-        The open file. If the block raises, nothing remains.
+        Where to write. If the block raises, nothing remains.
     """
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
-        with partial.open("w", encoding="utf-8") as file:
-            yield file
-            file.flush()
+        yield partial
+        with partial.open("r+b") as file:
             os.fsync(file.fileno())
         partial.replace(path)
     finally:
         partial.unlink(missing_ok=True)
+
+
+@contextmanager
+def atomic_writer(path: Path) -> Iterator[TextIO]:
+    """Open a UTF-8 text file that takes its name only when it has been written whole (see `partial_file`).
+
+    Yields:
+        The open file. If the block raises, nothing remains.
+    """
+    with partial_file(path) as partial, partial.open("w", encoding="utf-8") as file:
+        yield file
+
+
+Value = TypeVar("Value")
+Record = TypeVar("Record", bound=BaseModel)
+
+
+class JsonLines(ABC, Generic[Value]):
+    """Values by key in a file of JSON lines that is only appended to; of several values of one key the last one counts.
+
+    A line is written in one piece, its newline last, so a process that is killed loses at most the value that it was
+    writing: what it left of the line is cut off at the next opening. Values stay on disk; keys and positions are held in
+    memory. One process at a time may have the file open; ``<path>.lock`` lies next to it.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Open the file, or make it and its folder.
+
+        Raises:
+            DeltaMemError: If another process has it open, or a line is not one of such a file (names file and line).
+            OSError: If it cannot be read or written.
+        """
+        self.path = path
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._lock = FileLock(f"{path}.lock", thread_local=False)
+        try:
+            self._lock.acquire(timeout=0)
+        except Timeout:
+            raise DeltaMemError(f"{path}: in use by another process; wait until it ends or stop it") from None
+        try:
+            self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
+        except OSError:
+            self._lock.release()
+            raise
+        self._open = True
+        self._spans: dict[str, tuple[int, int]] = {}  # where the last line of a key begins, and its length
+        self._end = 0
+        try:
+            for number, line in enumerate(_whole_lines(path, self._starts), start=1):
+                self._spans[self._key(line, number)] = self._end, len(line)
+                self._end += len(line)
+            os.ftruncate(self._file, self._end)
+        except BaseException:
+            self.close()
+            raise
+
+    @abstractmethod
+    def _key(self, line: bytes, number: int) -> str: ...
+
+    @abstractmethod
+    def _value(self, line: bytes) -> Value: ...
+
+    def _starts(self, line: bytes) -> bool:
+        """Whether an incomplete line may be the beginning of one of ours."""
+        return True
+
+    def get(self, key: str) -> Value | None:
+        """The last value of a key, or None."""
+        span = self._spans.get(key)
+        return None if span is None else self._value(os.pread(self._file, span[1], span[0]))
+
+    def _append(self, key: str, line: bytes) -> None:
+        left = memoryview(line)
+        try:
+            while left:
+                left = left[os.write(self._file, left) :]
+        except OSError as error:
+            os.ftruncate(self._file, self._end)
+            raise OSError(error.errno, error.strerror, str(self.path)) from error
+        self._spans[key] = self._end, len(line)
+        self._end += len(line)
+
+    def __iter__(self) -> Iterator[Value]:
+        """The last value of each key, in the order in which the keys were first written."""
+        return (self._value(os.pread(self._file, length, start)) for start, length in list(self._spans.values()))
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._spans
+
+    def __len__(self) -> int:
+        return len(self._spans)
+
+    def keys(self) -> tuple[str, ...]:
+        """All keys, in the order in which they were first written."""
+        return tuple(self._spans)
+
+    def close(self) -> None:
+        """Bring everything to the disk and let other processes open the file; closing twice does nothing."""
+        if not self._open:
+            return
+        self._open = False
+        try:
+            os.fsync(self._file)
+        finally:
+            os.close(self._file)
+            self._lock.release()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+
+def _whole_lines(path: Path, starts: Callable[[bytes], bool] = lambda line: True) -> Iterator[bytes]:
+    """The lines of a file but the last if it was cut off; one that cannot be the beginning of a line of ours is kept."""
+    with path.open("rb") as file:
+        for line in file:
+            if line.endswith(b"\n") or not starts(line):
+                yield line
+
+
+_BEGIN = b'{"key": '
+_DECODER = json.JSONDecoder()
+
+
+class JsonLinesStore(JsonLines[dict[str, Any]]):
+    """JSON objects by key: lines of the form ``{"key": KEY, "value": {...}}``."""
+
+    def put(self, key: str, value: Mapping[str, Any]) -> None:
+        """Append a value; JSON types only.
+
+        Raises:
+            OSError: If it cannot be written whole, for example because the disk is full; nothing of it then remains.
+        """
+        text = f'{{"key": {json.dumps(key, ensure_ascii=False)}, "value": {json.dumps(value, ensure_ascii=False)}}}\n'
+        # Lone surrogates occur in answers of language models; `json.loads` reads them back in the same way.
+        self._append(key, text.encode("utf-8", "surrogatepass"))
+
+    def _starts(self, line: bytes) -> bool:
+        return line.startswith(_BEGIN) or _BEGIN.startswith(line)
+
+    def _key(self, line: bytes, number: int) -> str:
+        try:
+            if line.startswith(_BEGIN) and line.endswith(b"}\n"):
+                key, _ = _DECODER.raw_decode(line.decode("utf-8", "surrogatepass"), len(_BEGIN))
+                if isinstance(key, str):
+                    return key
+        except ValueError:
+            pass
+        raise DeltaMemError(f"{self.path}: line {number} is not a line of such a store; move the file away or repair it")
+
+    def _value(self, line: bytes) -> dict[str, Any]:
+        value: dict[str, Any] = json.loads(line)["value"]
+        return value
+
+
+class RecordFile(JsonLines[Record]):
+    """Records of one pydantic model, one a line; defaults are not written."""
+
+    def __init__(self, path: Path, model: type[Record], key: Callable[[Record], str]) -> None:
+        """Open the file, or make it; see `JsonLines`.
+
+        Args:
+            path: The file.
+            model: What a line holds.
+            key: Names a record.
+        """
+        self._model = model
+        self._name = key
+        super().__init__(path)
+
+    def add(self, record: Record) -> None:
+        """Append a record; when this returns the operating system has it."""
+        self._append(self._name(record), record.model_dump_json(exclude_defaults=True).encode() + b"\n")
+
+    def _key(self, line: bytes, number: int) -> str:
+        return self._name(_record(line, self._model, self.path, number))
+
+    def _value(self, line: bytes) -> Record:
+        return self._model.model_validate_json(line)
+
+
+def read_records(path: Path, model: type[Record], key: Callable[[Record], str]) -> dict[str, Record]:
+    """Read a `RecordFile` and leave it as it is; a run may still be writing it.
+
+    Returns:
+        The last record of each key, keys in the order in which they first occur. An incomplete last line is left out.
+
+    Raises:
+        DeltaMemError: If a line is not a record; names file and line.
+        OSError: If the file cannot be read.
+    """
+    records = (_record(line, model, path, number) for number, line in enumerate(_whole_lines(path), start=1))
+    return {key(record): record for record in records}
+
+
+def _record(line: bytes, model: type[Record], path: Path, number: int) -> Record:
+    try:
+        return model.model_validate_json(line)
+    except ValidationError as error:
+        why = first_error(error)
+        raise DeltaMemError(f"{path}, line {number}: cannot be read as a record of a run ({why})") from error
 
 
 PACKAGES = (

@@ -3,27 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import json
 import re
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from importlib import resources
 from pathlib import Path
-from string import Template
 from typing import Any, Protocol
 
 import numpy as np
 
+from deltamem import prompts
 from deltamem.embedding import Embedder, Vectors
 from deltamem.errors import DeltaMemError
 from deltamem.ingest import BYTES_PER_TOKEN, estimate_tokens
 from deltamem.llm import LLM, Answer
+from deltamem.prompts import Prompt
 from eval.records import AnswerRecord, Cost, QuestionRecord, Verdict
 from eval.systems.base import Passage
-from eval.systems.embedding_lock import one_at_a_time
 
 _DECODER = json.JSONDecoder(strict=False)  # line breaks within strings are common
 
@@ -140,26 +138,6 @@ class Judge(Protocol):
         ...
 
 
-_SUFFIX = ".md"
-
-
-@dataclass(frozen=True, slots=True)
-class Prompt:
-    """A prompt with marked places."""
-
-    name: str  # Of the file, without folder and `.md`
-    text: str  # The whole text; `$field` or `${field}` marks what is filled in, `$$` is a dollar sign
-    sha256: str  # Hash of the text
-
-    def fill(self, **fields: str) -> str:
-        """Fill in the marked places; what is filled in is never expanded itself, and unused fields do not matter.
-
-        Raises:
-            KeyError: If a marked place has no field.
-        """
-        return Template(self.text).substitute(fields)
-
-
 def load_prompt(name_or_path: str, fields: Collection[str]) -> Prompt:
     """Load a prompt of this package by its name, or any file.
 
@@ -170,30 +148,16 @@ def load_prompt(name_or_path: str, fields: Collection[str]) -> Prompt:
     Raises:
         DeltaMemError: If there is no such prompt, or its marked places are not the fields.
     """
-    own = resources.files(__package__).joinpath("prompts")
     path = Path(name_or_path)
-    if path.suffix == _SUFFIX or path.name != name_or_path:
-        source, name = str(path), path.name.removesuffix(_SUFFIX)
+    if path.suffix == ".md" or path.name != name_or_path:
         try:
-            text = path.read_text(encoding="utf-8")
+            prompt, source = Prompt.of(path.stem, path.read_text(encoding="utf-8")), str(path)
         except (OSError, UnicodeDecodeError) as error:
             raise DeltaMemError(f"prompt {path} cannot be read: {error}") from error
     else:
-        names = sorted(entry.name.removesuffix(_SUFFIX) for entry in own.iterdir() if entry.name.endswith(_SUFFIX))
-        if name_or_path not in names:
-            raise DeltaMemError(f"prompt {name_or_path!r} does not exist; there are: {', '.join(names)}, and files")
-        source, name = f"prompt {name_or_path!r}", name_or_path
-        text = own.joinpath(name + _SUFFIX).read_text(encoding="utf-8")
-    text = text.strip("\n")
-    template = Template(text)
-    if not template.is_valid():
-        raise DeltaMemError(f"{source}: a $ that begins no field; write $$ for a dollar sign")
-    found = set(template.get_identifiers())
-    if found != set(fields):
-        expected = ", ".join(f"${field}" for field in sorted(fields))
-        has = ", ".join(f"${field}" for field in sorted(found)) or "no fields"
-        raise DeltaMemError(f"{source} has {has}; expected exactly {expected}")
-    return Prompt(name, text, hashlib.sha256(text.encode("utf-8")).hexdigest())
+        prompt, source = prompts.load_prompt(name_or_path, "eval.prompts"), f"prompt {name_or_path!r}"
+    prompt.check_fields(fields, source)
+    return prompt
 
 
 _BETWEEN_BLOCKS = "\n\n"
@@ -368,19 +332,21 @@ class ExtractiveAnswerer:
 
     name = "extractive"
 
-    def __init__(self, embedder: Embedder, *, with_time: bool) -> None:
+    def __init__(self, embedder: Embedder, *, with_time: bool, timed: asyncio.Semaphore) -> None:
         """Name the embedder.
 
         Args:
             embedder: Measures similarity; one with a cache, because questions share passages.
             with_time: Whether a question for a time is answered with the date of the best passage.
+            timed: See `eval.models.Models.timed`.
         """
-        self._embedder = one_at_a_time(embedder)
+        self._embedder = embedder
         self._with_time = with_time
+        self._timed = timed
 
     async def answer(self, request: AnswerRequest, run: int) -> AnswerRecord:
         """Answer; see `Answerer`."""
-        async with self._embedder.turns:
+        async with self._timed:
             started = time.perf_counter()
             text = await asyncio.to_thread(self._text, request)
             seconds = round(time.perf_counter() - started, 4)

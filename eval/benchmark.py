@@ -13,8 +13,9 @@ from typing import Any, ClassVar, Generic, Literal, TypeVar
 
 from rich.console import RenderableType
 
+from deltamem.runs import RecordFile
 from eval.config import BenchmarkConfig
-from eval.records import IngestRecord, PassageRecord, PointRecord, QuestionRecord, RecordFile, Verdict
+from eval.records import IngestRecord, PassageRecord, PointRecord, QuestionRecord, Verdict
 from eval.systems.base import DialogueSession, Passage, StoreKey, System
 from eval.systems.baselines import Evidence
 

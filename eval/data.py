@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
@@ -15,7 +14,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from deltamem.errors import DeltaMemError
-from deltamem.runs import file_sha256
+from deltamem.runs import file_sha256, partial_file
 
 ROOT = Path(__file__).resolve().parents[1]
 DATA_VARIABLE = "DELTAMEM_DATA"
@@ -231,7 +230,7 @@ def _fetch_one(dataset: Dataset, folder: Path, console: Console) -> Path:
         console.print(f"  {escape(str(path))} is already there", soft_wrap=True)
         return path
     path.parent.mkdir(parents=True, exist_ok=True)
-    with _whole_file(path) as (partial, file):
+    with partial_file(path) as partial, partial.open("wb") as file:
         if isinstance(dataset.origin, HubFile):
             _from_hub(dataset.origin, file)
         elif dataset.origin is not None:
@@ -239,7 +238,6 @@ def _fetch_one(dataset: Dataset, folder: Path, console: Console) -> Path:
         else:
             raise DeltaMemError(f"{dataset.name} cannot be fetched by a command; it comes from {dataset.source}")
         file.flush()
-        os.fsync(file.fileno())
         size, found = file.tell(), file_sha256(partial)
         if size == 0:
             raise DeltaMemError(f"{dataset.origin} gave an empty file; nothing was kept")
@@ -251,18 +249,6 @@ def _fetch_one(dataset: Dataset, folder: Path, console: Console) -> Path:
     known = "as published" if dataset.sha256 else "no sum is published to compare with"
     console.print(f"  {escape(str(path))}: {size:,} bytes, sha256 {found} ({known})", soft_wrap=True)
     return path
-
-
-@contextmanager
-def _whole_file(path: Path) -> Iterator[tuple[Path, BinaryIO]]:
-    """A file for bytes that takes its name when the block ends well; otherwise nothing remains."""
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
-    try:
-        with partial.open("wb") as file:
-            yield partial, file
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)
 
 
 def _from_url(url: str, file: BinaryIO) -> None:

@@ -13,7 +13,8 @@ from pydantic import Field
 from deltamem.config import StrictModel
 from deltamem.errors import DeltaMemError
 from deltamem.llm import LLM, Answer
-from eval.answer import Judge, Prompt, cost_of, last_object, without_thinking
+from deltamem.prompts import Prompt
+from eval.answer import Judge, cost_of, last_object, without_thinking
 from eval.metrics import Interval, wilson_interval
 from eval.records import Cost, Verdict
 

@@ -3,20 +3,28 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import AsyncIterator, Collection, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 
-from deltamem.embedding import Embedder
+from deltamem.embedding import Embedder, LazyEmbedder
 from deltamem.errors import DeltaMemError
 from deltamem.llm import LLM, ResponseCache
-from eval.answer import Answerer, ExtractiveAnswerer, LLMAnswerer, Prompt, load_prompt
+from deltamem.prompts import Prompt
+from eval.answer import Answerer, ExtractiveAnswerer, LLMAnswerer, load_prompt
 from eval.benchmark import JudgeSpec
-from eval.config import BenchmarkConfig, ModelSettings
+from eval.config import BenchmarkConfig, EmbedderSettings, ModelSettings
 from eval.judge import LLMJudge
 
 PARTS = ("manager", "answer", "judge")
 """The parts of a run that a model may play, as the configuration groups name them."""
+
+
+def make_embedder(settings: EmbedderSettings) -> LazyEmbedder:
+    """The embedder of a run, for the system and the extractive answerer; loaded when the first text comes."""
+    os.environ.setdefault("TQDM_DISABLE", "1")  # loading a model would draw a bar of its own between ours
+    return LazyEmbedder(settings.name, device=settings.device, batch_size=settings.batch_size)
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +35,8 @@ class Models:
     manager: LLM | None  # Keeps the memories, in systems that need it; None if none is named
     answer: LLM | None  # Answers; None if the answerer needs no model
     judge: LLM | None  # Judges; None if nothing is judged
+    # Held while a search or an answer without a model is timed: its time is not that of waiting for the embedder
+    timed: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(1))
 
     def by_parts(self) -> dict[str, LLM]:
         """Each client once, by the parts that it plays, for example ``answer+judge``."""
@@ -147,7 +157,7 @@ def make_answerer(config: BenchmarkConfig, models: Models, embedder: Embedder, p
     if config.answer.answerer == "none":
         return None
     if prompt is None:
-        return ExtractiveAnswerer(embedder, with_time=config.with_time)
+        return ExtractiveAnswerer(embedder, with_time=config.with_time, timed=models.timed)
     if models.answer is None:
         raise DeltaMemError("the answerer needs a model; expected answer.model=<name>")
     return LLMAnswerer(

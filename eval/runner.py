@@ -17,19 +17,18 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from deltamem.errors import EmbedderUnavailableError, reason_of
-from deltamem.runs import run_tasks
+from deltamem.runs import RecordFile, run_tasks
 from eval.answer import ContextBlock, Judge, QAGrader
 from eval.benchmark import Benchmark, Config, PointChecks, Results, SearchState, Step, Timeline
 from eval.compare.page import write_report
 from eval.judge import load_calibration, measure
 from eval.metrics import load_nltk
-from eval.models import Prompts, check_models, load_prompts, make_answerer, make_judge, open_models
+from eval.models import Prompts, check_models, load_prompts, make_answerer, make_embedder, make_judge, open_models
 from eval.records import (
     Cost,
     IngestRecord,
     PointRecord,
     QuestionRecord,
-    RecordFile,
     RunFiles,
     Verdict,
     check_run_config,
@@ -38,7 +37,6 @@ from eval.records import (
 )
 from eval.summary import build_summary, cost_line, failure_lines, probe_line, write_summary
 from eval.systems.base import DialogueSession, Memory, Passage, StoreKey, System, SystemUnavailableError
-from eval.systems.embedding_lock import make_embedder
 from eval.systems.factory import WITH_MODEL, check_system, open_system
 
 MEMORY_FOLDER = "memory"
@@ -140,7 +138,7 @@ async def _evaluate(benchmark: Benchmark[Config], prompts: Prompts, console: Con
                 )
             )
             progress = ProgressBars(console, timelines, points=benchmark.points is not None)
-            run = Run(benchmark, system, timelines, files, grader, judges, progress, embedder.turns)
+            run = Run(benchmark, system, timelines, files, grader, judges, progress, models.timed)
             await check_models(models, run.models_needed())
             write_run_config(config.out, run_config)  # not before, so that the command can be corrected
             if answerer is not None and benchmark.uses_nltk and run.unfinished():
@@ -233,7 +231,7 @@ async def search_stores(memories: Sequence[Memory], query: str, k: int, slots: a
         memories: The stores.
         query: What is searched for.
         k: Passages from each store.
-        slots: Held while the search is timed, see `eval.systems.embedding_lock.ThreadSafeEmbedder.turns`.
+        slots: Held while the search is timed, see `eval.models.Models.timed`.
 
     Raises:
         SystemUnavailableError: If the system cannot search at all.

@@ -18,10 +18,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from deltamem.embedding import LazyEmbedder, load_embedder
 from deltamem.episode import EpisodeConfig
 from deltamem.errors import DeltaMemError, EmbedderUnavailableError, LLMError
-from deltamem.runs import atomic_writer, config_hash, faster_loop
+from deltamem.runs import JsonLinesStore, atomic_writer, config_hash, faster_loop
 from synth.config import Shard, SynthSettings
 from synth.estimate import expected_units
-from synth.json_lines import JsonLinesStore
 from synth.names import InventedNames, NameSource, RealNames
 from synth.offline.writer import OfflineWriter
 from synth.person import write_person
@@ -48,7 +47,6 @@ _NOT_IN_FINGERPRINTS = {
     "__main__.py",
     "contamination.py",
     "estimate.py",
-    "json_lines.py",
     "output",
     "personas.py",
     "personas.yaml",

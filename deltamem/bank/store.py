@@ -212,7 +212,6 @@ class MemoryStore:
         self._progress = progress
         self._banks: dict[str, UserStore] = {}
         self._opening = threading.Lock()
-        self._embedding = threading.Lock()
 
     @classmethod
     def open(
@@ -270,16 +269,6 @@ class MemoryStore:
         """Everybody who has entries in the journal."""
         return self.journal.owners()
 
-    def documents(self, texts: Sequence[str]) -> Vectors:
-        """Embed memory texts; embedding models are not safe to call from two threads at once."""
-        with self._embedding:
-            return self.embedder.documents(texts)
-
-    def queries(self, texts: Sequence[str]) -> Vectors:
-        """Embed search queries, see `documents`."""
-        with self._embedding:
-            return self.embedder.queries(texts)
-
     def erase_owner(self, owner: str) -> Erasure:
         """Erase everything about one owner from journal and index; only a hash, a time and counts remain."""
         with self._opening:
@@ -311,7 +300,7 @@ class MemoryStore:
         state, position = journal.state(), journal.head
         bank: MemoryBank
         if self._index is None:
-            vectors = self.documents([memory.text for memory in state.memories])
+            vectors = self.embedder.documents([memory.text for memory in state.memories])
             bank = SnapshotBank(owner, state, vectors, position)
         else:
             progress = self._progress
@@ -320,11 +309,11 @@ class MemoryStore:
                 state,
                 position,
                 changed_since=journal.changed_since,
-                embed=self.documents,
+                embed=self.embedder.documents,
                 embedder_name=self.embedder.name,
                 progress=None if progress is None else lambda done, total: progress(owner, done, total),
             )
-        return UserStore(journal, bank, self.documents)
+        return UserStore(journal, bank, self.embedder.documents)
 
 
 def lock_folder(folder: Path) -> FileLock:

@@ -253,7 +253,7 @@ def search(
     found: list[list[Hit]] = [[] for _ in texts]
     if not empty:
         with _bank(options) as (opened, owned):
-            found = owned.bank.search(opened.queries(texts), k)
+            found = owned.bank.search(opened.embedder.queries(texts), k)
     records = [
         {
             "query": text,

@@ -20,7 +20,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 
 from deltamem.episode import MAX_QUERIES, EpisodeConfig, format_memories, opening_messages
 from deltamem.errors import DeltaMemError
-from deltamem.runs import atomic_writer
+from deltamem.runs import atomic_writer, partial_file
 from deltamem.sessions import LabelledSession, Split, from_json_line, read_sessions
 from deltamem.training.config import LimitSettings
 from deltamem.training.tiny import write_call, write_outputs
@@ -85,15 +85,10 @@ def open_parquet(path: Path, episode: EpisodeConfig) -> Iterator[RowWriter]:
 
     Yields the writer. If the block raises, nothing remains.
     """
-    partial = path.with_name(f".{path.name}.partial")
-    try:
-        with pq.ParquetWriter(partial, SCHEMA) as file:
-            writer = RowWriter(file, episode)
-            yield writer
-            writer.flush()
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)
+    with partial_file(path) as partial, pq.ParquetWriter(partial, SCHEMA) as file:
+        writer = RowWriter(file, episode)
+        yield writer
+        writer.flush()
 
 
 def export(

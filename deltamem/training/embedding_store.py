@@ -21,7 +21,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from deltamem.config import StrictModel
 from deltamem.embedding import Embedder, LazyEmbedder, Vectors, is_endpoint
 from deltamem.errors import DeltaMemError
-from deltamem.runs import atomic_writer
+from deltamem.runs import atomic_writer, partial_file
 from deltamem.training.config import EmbedderSettings
 
 Kind = Literal["documents", "queries"]
@@ -368,12 +368,8 @@ def _append(folder: Path, kind: Kind, model: str, keys: Index, vectors: Vectors)
 def _commit(folder: Path, kind: Kind, keys: Index, meta: Meta) -> None:
     """Write the index and then ``meta.json``, from where on the new rows count."""
     path = index_path(folder, kind, len(keys))
-    partial = path.with_name(f".{path.name}.partial")
-    with partial.open("wb") as file:
+    with partial_file(path) as partial, partial.open("wb") as file:
         np.save(file, index_of(keys))
-        file.flush()
-        os.fsync(file.fileno())
-    partial.replace(path)
     with atomic_writer(folder / META_FILE) as text:
         text.write(meta.model_dump_json(indent=2))
     # A reader that has just read the former `meta.json` looks again (`EmbeddingStore`).

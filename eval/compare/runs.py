@@ -15,8 +15,9 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from deltamem.config import StrictModel, first_error
 from deltamem.errors import DeltaMemError
+from deltamem.runs import read_records
 from eval.metrics import Interval
-from eval.records import PassageRecord, PointRecord, QuestionRecord, read_records
+from eval.records import PassageRecord, PointRecord, QuestionRecord
 from eval.summary import SUMMARY_FILE
 
 FAMILIES = ("locomo", "halumem", "personamem")

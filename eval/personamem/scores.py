@@ -11,9 +11,10 @@ from typing import Any
 
 from rich.table import Table
 
+from deltamem.runs import RecordFile
 from eval.metrics import pass_at_k
 from eval.personamem.data import Sample, group_of, in_order, label
-from eval.records import PassageRecord, QuestionRecord, RecordFile
+from eval.records import PassageRecord, QuestionRecord
 from eval.summary import (
     ALL,
     Value,

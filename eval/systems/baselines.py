@@ -12,7 +12,6 @@ import numpy as np
 
 from deltamem.embedding import Embedder, Vectors
 from eval.systems.base import DialogueTurn, Passage, SessionBuffer, StoreKey
-from eval.systems.embedding_lock import ThreadSafeEmbedder, one_at_a_time
 
 
 class FullContext:
@@ -69,7 +68,7 @@ class NaiveRag:
 
     def __init__(self, embedder: Embedder, *, with_time: bool) -> None:
         """Choose the embedder, and whether it sees the date of the session, as in ``[8 May 2023] Ana: Look!``."""
-        self._embedder = one_at_a_time(embedder)
+        self._embedder = embedder
         self._with_time = with_time
 
     @asynccontextmanager
@@ -79,7 +78,7 @@ class NaiveRag:
         Raises:
             EmbedderUnavailableError: If the embedder is missing.
         """
-        await self._embedder.load()
+        await asyncio.to_thread(self._embedder.queries, [])  # a missing model is found before work is half done
         yield TurnIndex(self._embedder, with_time=self._with_time)
 
     def facts(self) -> dict[str, Any]:
@@ -93,7 +92,7 @@ class NaiveRag:
 class TurnIndex(SessionBuffer):
     """The turns of one store. They are embedded at the first search after they came."""
 
-    def __init__(self, embedder: ThreadSafeEmbedder, *, with_time: bool) -> None:
+    def __init__(self, embedder: Embedder, *, with_time: bool) -> None:
         """Begin with nothing; see `NaiveRag`."""
         super().__init__()
         self._embedder = embedder

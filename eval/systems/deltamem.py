@@ -19,10 +19,9 @@ from deltamem.ingest import Outcome
 from deltamem.journal.records import Change, ChangeEvent, EntryKind
 from deltamem.manager import ManagerSettings, MemoryManager
 from deltamem.policy import Policy
+from deltamem.runs import RecordFile
 from deltamem.sessions import Turn
-from eval.records import RecordFile
 from eval.systems.base import DialogueSession, Ingested, Passage, StoreKey, SystemUnavailableError, Usage, store_folder
-from eval.systems.embedding_lock import one_at_a_time
 
 PROFILE_MARK = "About me, written down before we talk: "
 """Before the text of a system turn. The manager knows only the user and the assistant, so the user says it."""
@@ -128,7 +127,7 @@ class DeltaMemSystem:
             connect: Called once, before the first session that has to be read.
         """
         self._policy = policy
-        self._embedder = one_at_a_time(embedder)
+        self._embedder = embedder
         self._folder = folder
         self._settings = settings or ManagerSettings()
         self._connect = connect
@@ -144,7 +143,7 @@ class DeltaMemSystem:
             EmbedderUnavailableError: If the embedder is missing.
         """
         folder = store_folder(self._folder, key)
-        await self._embedder.load()
+        await asyncio.to_thread(self._embedder.queries, [])  # a missing model is found before work is half done
         # Not in a thread: if the run were cancelled meanwhile, nobody would close the store.
         with MemoryStore.open(folder, self._embedder) as store, closing(Sources(folder)) as sources:
             yield ManagedMemory(store, key.owner, sources, self._manager)
@@ -234,7 +233,7 @@ class ManagedMemory:
         if k < 1:
             return []
         bank = self._store.bank(self._owner).bank
-        (hits,) = await asyncio.to_thread(lambda: bank.search(self._store.queries([query]), k))
+        (hits,) = await asyncio.to_thread(lambda: bank.search(self._store.embedder.queries([query]), k))
         return [
             Passage(hit.memory.text, hit.memory.time, self._sources[hit.memory.id], float(hit.similarity)) for hit in hits
         ]

@@ -59,7 +59,7 @@ async def open_system(
     Args:
         config: The configuration.
         folder: Where systems that keep their memories on disk put them.
-        embedder: Of the run (see `eval.systems.embedding_lock.make_embedder`).
+        embedder: Of the run (see `eval.models.make_embedder`).
         models: The clients of the run; ``models.manager`` decides about the memories of ``deltamem``.
         evidence: Gold evidence, for ``oracle``.
 

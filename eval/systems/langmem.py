@@ -27,7 +27,6 @@ from deltamem.embedding import Embedder
 from deltamem.llm import ResponseCache
 from eval.config import ManagerModel
 from eval.systems.base import DialogueSession, Ingested, Passage, StoreKey, Usage
-from eval.systems.embedding_lock import ThreadSafeEmbedder, one_at_a_time
 from eval.systems.http_cache import (
     AsyncMeteredTransport,
     HttpCache,
@@ -60,7 +59,7 @@ class LangMemSystem:
         """
         require_peer(self.name, "langmem", "langchain_openai")
         self._endpoint = PeerEndpoint.of(model)
-        self._embedder = one_at_a_time(embedder)
+        self._embedder = embedder
         self._cache = cache
         self._seed = seed
         self._slots = asyncio.Semaphore(model.slots)
@@ -111,9 +110,7 @@ class LangMemSystem:
 class LangMemStore:
     """One store."""
 
-    def __init__(
-        self, key: StoreKey, chat_model: Any, meter: Meter, embedder: ThreadSafeEmbedder, endpoint: PeerEndpoint
-    ) -> None:
+    def __init__(self, key: StoreKey, chat_model: Any, meter: Meter, embedder: Embedder, endpoint: PeerEndpoint) -> None:
         """Describe the store; `reset` makes it."""
         self._key = key
         self._chat_model = chat_model
@@ -210,7 +207,7 @@ def _first_failure() -> Any:
     return FirstFailure()
 
 
-def _embeddings(embedder: ThreadSafeEmbedder) -> Any:
+def _embeddings(embedder: Embedder) -> Any:
     """Our embedder as LangChain's interface; its asynchronous methods run these in threads."""
     from langchain_core.embeddings import Embeddings
 

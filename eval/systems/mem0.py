@@ -26,10 +26,9 @@ from pydantic import BaseModel
 from deltamem.embedding import Embedder
 from deltamem.errors import DeltaMemError
 from deltamem.llm import ResponseCache
+from deltamem.runs import RecordFile
 from eval.config import ManagerModel
-from eval.records import RecordFile
 from eval.systems.base import DialogueSession, DialogueTurn, Ingested, Passage, StoreKey, Usage, store_folder
-from eval.systems.embedding_lock import one_at_a_time
 from eval.systems.http_cache import (
     HttpCache,
     Meter,
@@ -256,7 +255,7 @@ class Mem0System:
             )
         self._folder = folder
         self._endpoint = PeerEndpoint.of(model)
-        self._embedder = one_at_a_time(embedder)
+        self._embedder = embedder
         self._cache = cache
         self._seed = seed
         self._slots = threading.Semaphore(model.slots)

@@ -8,9 +8,7 @@ import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
-from importlib import resources
 from itertools import islice
-from string import Template
 from typing import Any, Protocol, TypeVar
 
 import json_repair
@@ -18,6 +16,7 @@ from pydantic import ValidationError
 
 from deltamem.errors import ContextLengthError
 from deltamem.llm import Answer
+from deltamem.prompts import Prompt, load_prompt
 from synth.config import LLMSettings
 from synth.llm.pool import EndpointPool
 from synth.records import Record
@@ -229,7 +228,7 @@ def opening(task: Task[Any]) -> list[dict[str, str]]:
     block = task.model_dump_json().replace("<", "\\u003c")
     return [
         {"role": "system", "content": system_prompt(task.unit)},
-        {"role": "user", "content": f"Unit: {task.unit}\n\n<task>\n{block}\n</task>\n\n{_text('ask')}"},
+        {"role": "user", "content": f"Unit: {task.unit}\n\n<task>\n{block}\n</task>\n\n{_prompt('ask').text}"},
     ]
 
 
@@ -246,7 +245,7 @@ def repair(answer: str, violations: Sequence[Violation]) -> list[dict[str, str]]
         listed.append(f"- and {more} more")
     return [
         {"role": "assistant", "content": answer},
-        {"role": "user", "content": Template(_text("repair")).substitute(violations="\n".join(listed))},
+        {"role": "user", "content": _prompt("repair").fill(violations="\n".join(listed))},
     ]
 
 
@@ -265,8 +264,8 @@ def read_task(messages: Iterable[Message]) -> Task[Any]:
 @cache
 def system_prompt(unit: Unit) -> str:
     """Who the model is, what the unit is about, the rules and the schema of the answer."""
-    return Template(_text("frame")).substitute(
-        unit=Template(_text(unit)).substitute(facts=_text("facts")),
+    return _prompt("frame").fill(
+        unit=_prompt(unit).fill(facts=_prompt("facts").text),
         rules="\n".join(f"- {rule.name}: {rule.description}" for rule in UNIT_RULES[unit]),
         schema=json.dumps(answer_schema(unit), separators=(",", ":")),
     )
@@ -274,13 +273,12 @@ def system_prompt(unit: Unit) -> str:
 
 def prompt_hashes() -> dict[str, str]:
     """The sha256 of everything in the messages that is neither task nor answer: by unit, and of the repairs (`repair`)."""
-    texts = {unit.value: system_prompt(unit) + _text("ask") for unit in Unit} | {"repair": _text("repair")}
+    texts = {unit.value: system_prompt(unit) + _prompt("ask").text for unit in Unit} | {"repair": _prompt("repair").text}
     return {name: hashlib.sha256(text.encode()).hexdigest() for name, text in texts.items()}
 
 
-@cache
-def _text(name: str) -> str:
-    return resources.files("synth.prompts").joinpath(f"{name}.md").read_text(encoding="utf-8").strip()
+def _prompt(name: str) -> Prompt:
+    return load_prompt(name, "synth.prompts")
 
 
 def _shortened(message: str) -> str:
@@ -294,7 +292,7 @@ _LONGEST_CUT_OFF = 2_000
 
 
 class AnswerStore(Protocol):
-    """Where answers are kept (`synth.json_lines.JsonLinesStore`)."""
+    """Where answers are kept (`deltamem.runs.JsonLinesStore`)."""
 
     def get(self, key: str) -> dict[str, Any] | None:
         """What was put under a key."""

@@ -63,8 +63,7 @@ def read_manifest(out: Path) -> dict[str, Any]:
 def read_unfinished(out: Path) -> Iterator[Person]:
     """Read the people who are finished so far, in the order of their ids, while others are still being written.
 
-    The stores of a run and of its shards (`synth.json_lines`) are read without their lock; a line that is not whole is
-    left out.
+    The stores of a run and of its shards are read without their lock; a line that is not whole is left out.
     """
     places: dict[str, tuple[Path, int]] = {}
     folders = [out, *(out / SHARDS_FOLDER).glob("*")]

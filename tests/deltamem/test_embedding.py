@@ -1,5 +1,10 @@
 """The offline model itself, and the cache in front of an embedder."""
 
+import threading
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import pytest
 
@@ -98,3 +103,21 @@ def test_folder_without_a_model_is_refused(tmp_path) -> None:
 def test_a_device_that_is_not_there_is_one_sentence() -> None:
     with pytest.raises(EmbedderUnavailableError, match="'all-MiniLM-L6-v2' cannot be put on device 'nowhere'"):
         load_embedder(device="nowhere")
+
+
+def test_one_thread_at_a_time_reaches_the_model() -> None:
+    busy = threading.Lock()
+
+    class Fragile(CountingEmbedder):
+        def documents(self, texts: Sequence[str]) -> Vectors:
+            assert busy.acquire(blocking=False), "two at once"
+            time.sleep(0.002)
+            busy.release()
+            return super().documents(texts)
+
+        queries = documents
+
+    cached = CachedEmbedder(Fragile(), max_texts=3)
+    with ThreadPoolExecutor(8) as threads:
+        found = list(threads.map(lambda number: cached.documents([f"text {number}", "same"]), range(24)))
+    assert all(vectors.shape[0] == 2 for vectors in found)

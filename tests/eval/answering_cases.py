@@ -14,7 +14,8 @@ from scripted_server import Script, Served, serve
 
 from deltamem.config import CONFIGS
 from deltamem.llm import LLM, ResponseCache
-from eval.answer import AnswerRequest, ContextBlock, LLMAnswerer, Prompt, load_prompt
+from deltamem.prompts import Prompt
+from eval.answer import AnswerRequest, ContextBlock, LLMAnswerer, load_prompt
 from eval.config import BenchmarkConfig
 from eval.judge import QUESTION_FIELDS, QUESTION_LABELS, LLMJudge
 from eval.systems.base import Passage

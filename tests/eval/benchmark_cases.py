@@ -14,6 +14,7 @@ import halumem_cases
 import locomo_cases
 import personamem_cases
 import pytest
+from eval.systems.embedding_lock import ThreadSafeEmbedder
 from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
@@ -33,7 +34,6 @@ from eval.personamem.__main__ import PersonaMem
 from eval.personamem.__main__ import main as personamem_main
 from eval.personamem.data import PersonaMemConfig
 from eval.systems.base import DialogueSession, Ingested, Passage, StoreKey, SystemUnavailableError
-from eval.systems.embedding_lock import ThreadSafeEmbedder
 
 
 @dataclass

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import pytest
 
 from deltamem.config import run_hydra
-from eval.systems.embedding_lock import ThreadSafeEmbedder
+from deltamem.embedding import CachedEmbedder
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -31,7 +31,7 @@ def in_process(
     capsys: pytest.CaptureFixture[str],
 ) -> Callable[..., Done]:
     """The command with an embedder that needs no weights."""
-    monkeypatch.setattr(evaluation, "make_embedder", lambda settings: ThreadSafeEmbedder(embedder()))
+    monkeypatch.setattr(evaluation, "make_embedder", lambda settings: CachedEmbedder(embedder()))
     monkeypatch.setenv("COLUMNS", "100")
     monkeypatch.setenv("HYDRA_FULL_ERROR", "0")
 

@@ -10,9 +10,10 @@ from typing import Any
 from omegaconf import OmegaConf
 
 from deltamem.config import CONFIGS
+from deltamem.runs import RecordFile
 from eval.benchmark import Report
 from eval.config import BenchmarkConfig
-from eval.records import AnswerRecord, Cost, Found, IngestRecord, PassageRecord, QuestionRecord, RecordFile, Verdict
+from eval.records import AnswerRecord, Cost, Found, IngestRecord, PassageRecord, QuestionRecord, Verdict
 from eval.summary import answer_value, build_summary, category_scores, recall_value, verdict_value, write_summary
 from eval.systems.base import Passage
 

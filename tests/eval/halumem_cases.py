@@ -17,11 +17,10 @@ from scripted_server import Reply, Served, completion
 
 import eval.runner as evaluation
 from deltamem.config import CONFIGS, validated
-from deltamem.embedding import Vectors
+from deltamem.embedding import CachedEmbedder, Vectors
 from deltamem.text import content_stems
 from eval.halumem.__main__ import Halumem
 from eval.halumem.data import HalumemConfig
-from eval.systems.embedding_lock import ThreadSafeEmbedder
 
 ANA, BEN = "aaaa-1", "bbbb-2"
 
@@ -203,7 +202,7 @@ def evaluate(
 ) -> dict[str, Any]:
     """A run in this process; the summary."""
     path = write(folder / "h.jsonl", *(data or (ana(), ben())))
-    monkeypatch.setattr(evaluation, "make_embedder", lambda settings: ThreadSafeEmbedder(StemEmbedder()))
+    monkeypatch.setattr(evaluation, "make_embedder", lambda settings: CachedEmbedder(StemEmbedder()))
     config = configured(f"data={path}", f"out={folder / 'out'}", "resamples=50", "judge.probes=false", *overrides)
     return evaluation.evaluate(Halumem, config, Console(quiet=True))
 

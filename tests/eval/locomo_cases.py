@@ -13,10 +13,9 @@ from scripted_server import Reply, Served, completion
 
 import eval.runner as evaluation
 from deltamem.config import CONFIGS, validated
-from deltamem.embedding import Vectors
+from deltamem.embedding import CachedEmbedder, Vectors
 from eval.locomo.__main__ import Locomo
 from eval.locomo.data import LocomoConfig
-from eval.systems.embedding_lock import ThreadSafeEmbedder
 
 
 def benchmark() -> list[dict[str, Any]]:
@@ -117,7 +116,7 @@ def evaluate(monkeypatch, folder: Path, *overrides: str, data: object = None) ->
     file = folder / "l.json"
     if data is not None or not file.exists():
         write(file, benchmark() if data is None else data)
-    monkeypatch.setattr(evaluation, "make_embedder", lambda settings: ThreadSafeEmbedder(WordEmbedder()))
+    monkeypatch.setattr(evaluation, "make_embedder", lambda settings: CachedEmbedder(WordEmbedder()))
     config = settings(f"data={file}", f"out={folder / 'out'}", "resamples=20", *overrides)
     return evaluation.evaluate(Locomo, config, Console(file=io.StringIO()))
 

@@ -14,7 +14,6 @@ from deltamem.embedding import CachedEmbedder, Vectors
 from eval.answer import AnswerRequest, ExtractiveAnswerer
 from eval.metrics import abstains
 from eval.records import Cost
-from eval.systems.embedding_lock import ThreadSafeEmbedder
 
 WORDS = ("violin", "moved", "lisbon", "tea", "milk", "ana", "plays", "cat")
 
@@ -42,7 +41,7 @@ class WordEmbedder:
 
 
 def answerer(*, with_time: bool = True) -> ExtractiveAnswerer:
-    return ExtractiveAnswerer(WordEmbedder(), with_time=with_time)
+    return ExtractiveAnswerer(WordEmbedder(), with_time=with_time, timed=asyncio.Semaphore(1))
 
 
 MEMORIES = ("It rains. Ana plays the violin.\nShe likes it!", "Ana moved to Lisbon.")
@@ -87,7 +86,7 @@ async def test_the_option_nearest_to_what_was_found_is_chosen() -> None:
 
 async def test_many_questions_at_once_share_what_is_embedded() -> None:
     embedder = WordEmbedder()
-    one = ExtractiveAnswerer(CachedEmbedder(embedder), with_time=True)
+    one = ExtractiveAnswerer(CachedEmbedder(embedder), with_time=True, timed=asyncio.Semaphore(1))
     questions = [f"Who plays the violin, {number}?" for number in range(20)]
     records = await asyncio.gather(*(one.answer(request(*MEMORIES, question=text), 0) for text in questions))
     assert {record.text for record in records} == {"Ana plays the violin."}
@@ -95,10 +94,9 @@ async def test_many_questions_at_once_share_what_is_embedded() -> None:
 
 
 async def test_waiting_for_a_search_is_no_part_of_an_answer() -> None:
-    words = WordEmbedder()
-    embedder = ThreadSafeEmbedder(words)
-    async with embedder.turns:
-        task = asyncio.create_task(ExtractiveAnswerer(embedder, with_time=True).answer(request(*MEMORIES), 0))
+    words, timed = WordEmbedder(), asyncio.Semaphore(1)
+    async with timed:
+        task = asyncio.create_task(ExtractiveAnswerer(words, with_time=True, timed=timed).answer(request(*MEMORIES), 0))
         await asyncio.sleep(1)
         assert not task.done() and words.texts == []
     assert (await task).cost.seconds < 1

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deltamem.errors import DeltaMemError
-from eval.answer import Prompt, load_prompt
+from deltamem.prompts import Prompt
+from eval.answer import load_prompt
 from eval.judge import ABSTENTION_FIELDS, ABSTENTION_LABELS, QUESTION_FIELDS, QUESTION_LABELS
 
 OWN = {

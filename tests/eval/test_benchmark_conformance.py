@@ -15,6 +15,7 @@ import answering_cases
 import pytest
 from benchmark_cases import CASES, Case, Notebook, command, files, prepare, records, sent, served
 from benchmark_command import finish, start
+from eval.systems.embedding_lock import ThreadSafeEmbedder
 from rich.console import Console
 from scripted_server import Reply, completion, failure, serve
 
@@ -26,7 +27,6 @@ from eval.records import QuestionRecord
 from eval.summary import answer_value, metric_scores, retrieval_values
 from eval.systems.base import DialogueSession, DialogueTurn, Passage, StoreKey, System, SystemUnavailableError
 from eval.systems.baselines import TurnIndex
-from eval.systems.embedding_lock import ThreadSafeEmbedder
 
 FILES = {
     "making.json",

@@ -10,11 +10,12 @@ from compare_cases import ORDER, ingest, question, write_run
 from page_cases import Page
 
 from deltamem.errors import DeltaMemError
+from deltamem.runs import RecordFile
 from eval.compare import page as page_module
 from eval.compare.page import outcome, point_outcome, render, text_length, viewer_data, write_report
 from eval.compare.runs import load_runs
 from eval.compare.tables import compare
-from eval.records import AnswerRecord, PassageRecord, PointRecord, QuestionRecord, RecordFile, Verdict
+from eval.records import AnswerRecord, PassageRecord, PointRecord, QuestionRecord, Verdict
 from eval.systems.base import Passage
 
 EVIL = "</script><script>alert('x')</script><img src=x onerror=alert(1)> & <!-- \u2028"

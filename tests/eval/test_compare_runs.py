@@ -10,10 +10,11 @@ from compare_cases import ORDER, ingest, question, write_run
 from pydantic import ValidationError
 
 from deltamem.errors import DeltaMemError
+from deltamem.runs import RecordFile
 from eval.compare.runs import PublishedTable, differences, family, load_runs, published_rows, published_tables, warnings_of
 from eval.compare.tables import LAYOUTS, LOCOMO_COUNTS
 from eval.personamem.data import COUNTS_32K
-from eval.records import Cost, QuestionRecord, RecordFile
+from eval.records import Cost, QuestionRecord
 
 DATA = {"sha256": "ab" * 32, "questions": 1}
 ASKED = [question("a/1", "temporal")]

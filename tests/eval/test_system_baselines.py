@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import threading
-import time
 from collections.abc import Sequence
 from datetime import datetime
 
@@ -15,12 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from system_cases import ANA, MissingEmbedder, dialogue, talk
 
-from deltamem.embedding import Vectors
 from deltamem.errors import EmbedderUnavailableError
 from eval.config import EmbedderSettings
+from eval.models import make_embedder
 from eval.systems.base import DialogueSession, DialogueTurn, Memory, Passage, StoreKey
 from eval.systems.baselines import FullContext, NaiveRag, Oracle
-from eval.systems.embedding_lock import ThreadSafeEmbedder, make_embedder, one_at_a_time
 
 
 async def take_in(memory: Memory, sessions: Sequence[DialogueSession]) -> None:
@@ -125,30 +122,6 @@ async def test_the_gold_evidence_in_its_order_and_as_far_as_it_was_said() -> Non
         assert found[0].time == datetime(2023, 6, 10, 9)
         assert await memory.search("Pet?", 1) == [point]
         assert await memory.search("Unknown?", 5) == await other.search("Where?", 5) == []
-
-
-async def test_one_thread_at_a_time_asks_the_embedder() -> None:
-    inside = threading.Semaphore(1)
-
-    class Fragile(WordEmbedder):
-        def documents(self, texts: Sequence[str]) -> Vectors:
-            assert inside.acquire(blocking=False), "two at once"
-            time.sleep(0.002)
-            inside.release()
-            return super().documents(texts)
-
-        queries = documents
-
-    shared = ThreadSafeEmbedder(Fragile())
-    assert one_at_a_time(shared) is shared and isinstance(one_at_a_time(Fragile()), ThreadSafeEmbedder)
-    systems = [NaiveRag(shared, with_time=False) for _ in range(3)]
-
-    async def use(system: NaiveRag) -> None:
-        async with system.open(ANA) as memory:
-            await take_in(memory, dialogue())
-            await asyncio.gather(*(memory.search(f"query {number}", 2) for number in range(5)))
-
-    await asyncio.gather(*map(use, systems))
 
 
 def test_the_embedder_of_a_run_is_loaded_when_it_is_needed() -> None:

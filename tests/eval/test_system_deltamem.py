@@ -22,9 +22,10 @@ from deltamem.episode import Message
 from deltamem.errors import DeltaMemError, EmbedderUnavailableError
 from deltamem.manager import ManagerSettings
 from deltamem.policy import Completion
+from deltamem.runs import RecordFile
 from eval.config import BenchmarkConfig
 from eval.models import open_models
-from eval.records import IngestRecord, RecordFile
+from eval.records import IngestRecord
 from eval.runner import ingest_sessions
 from eval.systems.base import DialogueSession, DialogueTurn, Memory, Passage, StoreKey, System, SystemUnavailableError
 from eval.systems.deltamem import PROFILE_MARK, TURNS_FILE, DeltaMemSystem

@@ -10,7 +10,8 @@ import pytest
 from system_cases import ANA, talk
 
 from deltamem.errors import DeltaMemError, EmbedderUnavailableError
-from eval.records import IngestRecord, RecordFile
+from deltamem.runs import RecordFile
+from eval.records import IngestRecord
 from eval.runner import ingest_sessions
 from eval.systems.base import DialogueSession, Ingested, Memory, Passage, SystemUnavailableError, Usage
 

@@ -10,7 +10,7 @@ from output_cases import person, rejected_person, some_people, write
 from rich.console import Console
 
 from deltamem.errors import DeltaMemError
-from synth.json_lines import JsonLinesStore
+from deltamem.runs import JsonLinesStore
 from synth.output.inspect import inspect
 
 

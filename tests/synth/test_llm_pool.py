@@ -15,8 +15,8 @@ from scripted_server import Reply, completion, failure, replies, serve, too_long
 
 from deltamem.errors import ContextLengthError, DeltaMemError, LLMError
 from deltamem.llm import Answer
+from deltamem.runs import JsonLinesStore
 from synth.config import LLMSettings
-from synth.json_lines import JsonLinesStore
 from synth.llm.pool import EndpointPool
 from synth.llm.writer import LLMWriter
 

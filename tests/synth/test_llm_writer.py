@@ -15,8 +15,8 @@ from omegaconf import OmegaConf
 from scripted_server import Reply, Script, Served, completion, failure, replies, serve, too_long
 
 from deltamem.errors import ContextLengthError
+from deltamem.runs import JsonLinesStore
 from synth.config import Shape
-from synth.json_lines import JsonLinesStore
 from synth.llm import writer as llm_prompts
 from synth.llm.pool import EndpointPool
 from synth.llm.writer import FORMAT_RULES, LLMWriter, answer_schema, opening, prompt_hashes, read_task, repair, system_prompt

@@ -7,8 +7,8 @@ import pytest
 from synth_runs import files, settings, slow
 
 from deltamem.errors import DeltaMemError
+from deltamem.runs import JsonLinesStore
 from deltamem.sessions import read_sessions
-from synth.json_lines import JsonLinesStore
 from synth.pipeline import generate, merge
 
 pytestmark = pytest.mark.usefixtures("undrawn")

@@ -11,8 +11,8 @@ from synth_runs import files, settings, slow
 
 import synth.pipeline
 from deltamem.errors import DeltaMemError, EmbedderUnavailableError, LLMError
+from deltamem.runs import JsonLinesStore
 from deltamem.sessions import read_sessions
-from synth.json_lines import JsonLinesStore
 from synth.pipeline import code_hash, generate, is_finished, read_run, work_folder
 from synth.records import Person
 

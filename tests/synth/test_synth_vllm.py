@@ -19,8 +19,8 @@ from synth_runs import files, synth
 from vllm_server import NAME, serve, vllm_python, write_tiny_model
 
 from deltamem.episode import EpisodeConfig
+from deltamem.runs import JsonLinesStore
 from synth.config import PersonaSettings, Range, Shape
-from synth.json_lines import JsonLinesStore
 from synth.llm.pool import EndpointPool
 from synth.llm.writer import FORMAT_RULES, SCHEMA, TRUNCATED, LLMWriter
 from synth.names import InventedNames

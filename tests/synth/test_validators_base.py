@@ -1,7 +1,3 @@
-import asyncio
-import threading
-import time
-
 import numpy as np
 import pytest
 
@@ -9,23 +5,16 @@ from synth.validators.base import EmbedderSimilarity
 
 
 class Letters:
-    """Counts of letters as vectors, on purpose not of unit length; fails if two calls overlap."""
+    """Counts of letters as vectors, on purpose not of unit length."""
 
     name = "letters"
 
     def __init__(self):
         self.calls = []
-        self._busy = threading.Lock()
 
     def documents(self, texts):
-        assert self._busy.acquire(blocking=False), "two threads embed at once"
-        try:
-            self.calls.append(list(texts))
-            time.sleep(0.002)
-            counts = [[text.count(letter) for letter in "abcdefghij"] for text in texts]
-            return np.asarray(counts, dtype=np.float32)
-        finally:
-            self._busy.release()
+        self.calls.append(list(texts))
+        return np.asarray([[text.count(letter) for letter in "abcdefghij"] for text in texts], dtype=np.float32)
 
     def queries(self, texts):
         raise AssertionError("neither side is a query")
@@ -60,12 +49,3 @@ def test_nothing_is_embedded_for_no_comparison(texts, others, rows):
     embedder = Letters()
     assert EmbedderSimilarity(embedder).between(texts, others) == rows
     assert embedder.calls == []
-
-
-def test_calls_from_several_threads_reach_the_embedder_one_at_a_time():
-    similarity = EmbedderSimilarity(Letters())
-
-    async def compare():
-        return await asyncio.gather(*(asyncio.to_thread(similarity.between, ["a"], ["a", "b"]) for _ in range(16)))
-
-    assert asyncio.run(compare()) == [[pytest.approx([1, 0])]] * 16

@@ -82,8 +82,10 @@ def check(store: MemoryStore, owner: str) -> None:
     state = opened.journal.state()
     assert replay_journal(opened.journal) == dict(state) == dict(opened.bank.state)
     assert opened.bank.position == opened.journal.head
-    exact = SnapshotBank(owner, state, store.documents([memory.text for memory in state.memories]), 0)
-    queries = store.queries([memory.text for memory in state.memories] + [f"{owner.title()}'s thing1 is", "other3 same"])
+    exact = SnapshotBank(owner, state, store.embedder.documents([memory.text for memory in state.memories]), 0)
+    queries = store.embedder.queries(
+        [memory.text for memory in state.memories] + [f"{owner.title()}'s thing1 is", "other3 same"]
+    )
     found, wanted = opened.bank.search(queries, 5), exact.search(queries, 5)
     for mine, theirs in zip(found, wanted, strict=True):
         similarities = [[hit.similarity for hit in hits] for hits in (mine, theirs)]

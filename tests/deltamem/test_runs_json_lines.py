@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deltamem.errors import DeltaMemError
-from synth.json_lines import JsonLinesStore
+from deltamem.runs import JsonLinesStore
 
 TEXTS = st.text(st.characters(), max_size=12)
 VALUES = st.dictionaries(TEXTS, st.one_of(st.none(), st.integers(), TEXTS, st.lists(TEXTS, max_size=3)), max_size=3)
@@ -61,7 +61,7 @@ def test_any_prefix_of_the_bytes_opens_to_a_prefix_of_the_puts(tmp_path_factory,
 def test_a_killed_process_loses_at_most_the_value_it_was_writing(tmp_path):
     path = tmp_path / "store.jsonl"
     script = (
-        "import sys; from pathlib import Path; from synth.json_lines import JsonLinesStore\n"
+        "import sys; from pathlib import Path; from deltamem.runs import JsonLinesStore\n"
         "store = JsonLinesStore(Path(sys.argv[1])); number = 0\n"
         "while True:\n"
         "    store.put(str(number), {'text': 'x' * 50_000}); print(number, flush=True); number += 1\n"
@@ -90,7 +90,7 @@ def test_a_second_opening_is_told_and_changes_nothing(tmp_path):
 
 def test_another_process_is_told_too(tmp_path):
     path = tmp_path / "store.jsonl"
-    store = "from synth.json_lines import JsonLinesStore"
+    store = "from deltamem.runs import JsonLinesStore"
     script = f"import sys; from pathlib import Path; {store}; JsonLinesStore(Path(sys.argv[1]))"
     with JsonLinesStore(path):
         done = subprocess.run([sys.executable, "-c", script, str(path)], capture_output=True, text=True, check=False)

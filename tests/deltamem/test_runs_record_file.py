@@ -7,7 +7,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from deltamem.errors import DeltaMemError
-from eval.records import PassageRecord, QuestionRecord, RecordFile, read_records
+from deltamem.runs import RecordFile, read_records
+from eval.records import PassageRecord, QuestionRecord
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
 
@@ -90,7 +91,7 @@ def test_two_runs_do_not_write_one_file(tmp_path: Path) -> None:
         with path.open("a", encoding="utf-8") as unfinished:
             unfinished.write('{"id"')
         before = path.read_bytes()
-        with pytest.raises(DeltaMemError, match=r"records\.jsonl: another run is writing it"):
+        with pytest.raises(DeltaMemError, match=r"records\.jsonl: in use by another process"):
             open_file(path)
         assert path.read_bytes() == before, "what the other run is writing must not be cut off"
         assert len(read_records(path, PassageRecord, lambda record: record.id)) == 1
