@@ -12,7 +12,7 @@ from contextlib import AsyncExitStack
 from dataclasses import asdict, dataclass
 from itertools import chain, zip_longest
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any
 
 from pydantic import Field, PositiveInt
 from rich.console import Console
@@ -29,40 +29,10 @@ from deltamem.sessions import LabelledSession, Split, read_sessions
 from eval.config import EndpointSettings, EpisodeSettings
 from eval.metrics import RESAMPLES, bootstrap_interval
 from rewards.diagnostics import RATES, VIOLATION_PREFIX, count, total_counts
-from rewards.reward import PAPER_WEIGHTS, TransitionOptions, Weights, check_options, score
+from rewards.reward import DEFAULT_OPTIONS, RewardOptions, score
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
-
-
-class RewardSettings(StrictModel):
-    """Weights of the parts and options of `rewards.reward.transition_score`."""
-
-    format_weight: float
-    retrieval_weight: float
-    transition_weight: float
-    tau: float
-    lexical_fidelity: bool
-    paper_literal: bool
-    stale_weight: float
-    match_overwritten: bool
-
-    @property
-    def weights(self) -> Weights:
-        """Shares of the parts; a `DeltaMemError` if they do not add up to 1."""
-        return Weights(self.format_weight, self.retrieval_weight, self.transition_weight)
-
-    @property
-    def options(self) -> TransitionOptions:
-        """Options of the transition score; a `DeltaMemError` if one is out of its range."""
-        check_options(tau=self.tau, stale_weight=self.stale_weight)
-        return TransitionOptions(
-            tau=self.tau,
-            lexical_fidelity=self.lexical_fidelity,
-            paper_literal=self.paper_literal,
-            stale_weight=self.stale_weight,
-            match_overwritten=self.match_overwritten,
-        )
 
 
 class HeldoutSettings(StrictModel):
@@ -83,7 +53,7 @@ class HeldoutSettings(StrictModel):
     batch_size: PositiveInt
     resamples: PositiveInt
     episode: EpisodeSettings
-    reward: RewardSettings
+    reward: RewardOptions
 
     def check_policy(self) -> None:
         """Refuse a configuration that does not name exactly one policy.
@@ -183,13 +153,12 @@ async def evaluate(
     embedder: Embedder,
     config: EpisodeConfig,
     *,
-    weights: Weights = PAPER_WEIGHTS,
+    options: RewardOptions = DEFAULT_OPTIONS,
     max_concurrency: int = 64,
     resamples: int = RESAMPLES,
     seed: int = 0,
     provenance: Mapping[str, Any] | None = None,
     on_done: Callable[[Rollout], None] | None = None,
-    **options: Unpack[TransitionOptions],
 ) -> HeldoutResult:
     """Run an episode over each session and score it.
 
@@ -198,14 +167,13 @@ async def evaluate(
         sessions: What to evaluate on.
         embedder: Embeds memories and queries, for search and for the reward.
         config: Prompts and limits of an episode.
-        weights: Shares of the reward's parts.
+        options: Of the reward.
         max_concurrency: Episodes under way at once.
         resamples: Bootstrap draws of people.
         seed: Seed of the bootstrap.
         provenance: What the caller knows (files, their hashes, its configuration); kept in the summary beside commit,
             versions, episode configuration and prompt hashes.
         on_done: Called after each episode.
-        **options: Passed on to `rewards.reward.transition_score`.
 
     Returns:
         Records and summary. Sessions that failed are in both.
@@ -217,7 +185,7 @@ async def evaluate(
     cached.documents(_scored_texts(sessions, rollouts))
     records = []
     for labelled, rollout in zip(sessions, rollouts, strict=True):
-        total = score(rollout.trajectory, labelled, cached.documents, weights=weights, **options)
+        total = score(rollout.trajectory, labelled, cached.documents, options)
         counts = count(labelled, rollout.trajectory, total.transition)
         records.append(
             {
@@ -230,6 +198,8 @@ async def evaluate(
                 "seconds": round(rollout.seconds, 3),
             }
         )
+    transition_options = asdict(options)
+    weights = {part: transition_options.pop(f"{part}_weight") for part in ("format", "retrieval", "transition")}
     made_with = {
         "finished": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         "git_commit": git_commit(),
@@ -237,8 +207,8 @@ async def evaluate(
         "episode": asdict(config),
         "prompt_hashes": config.prompt_hashes,
         "embedder": cached.name,
-        "weights": asdict(weights),
-        "transition_options": dict(options),
+        "weights": weights,
+        "transition_options": transition_options,
         "bootstrap": {"by": "person", "level": 0.95, "resamples": resamples, "seed": seed},
     }
     summary = {
@@ -398,7 +368,6 @@ def main(config: DictConfig) -> int:
 
 async def _run(settings: HeldoutSettings, sessions: list[LabelledSession], console: Console) -> HeldoutResult:
     config = settings.episode_config()
-    weights, options = settings.reward.weights, settings.reward.options
     columns = (TextColumn("episodes"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     async with AsyncExitStack() as stack:
         policy = await _policy(settings, config.thinking, stack)
@@ -410,13 +379,12 @@ async def _run(settings: HeldoutSettings, sessions: list[LabelledSession], conso
             sessions,
             embedder,
             config,
-            weights=weights,
+            options=settings.reward,
             max_concurrency=settings.max_concurrency,
             resamples=settings.resamples,
             seed=settings.seed,
             provenance=_provenance(settings),
             on_done=lambda rollout: progress.advance(bar),
-            **options,
         )
 
 

@@ -22,7 +22,15 @@ from deltamem.episode import Episode, EpisodeConfig, Search, Trajectory
 from deltamem.errors import DeltaMemError
 from deltamem.memory import Event, Memory, MemoryState, Operation, OperationProblem, check
 from deltamem.sessions import Session
-from rewards.reward import PAPER_WEIGHTS, Entry, TransitionScore, format_score, retrieval_score, transition_score
+from rewards.reward import (
+    DEFAULT_OPTIONS,
+    Entry,
+    RewardOptions,
+    TransitionScore,
+    format_score,
+    retrieval_score,
+    transition_score,
+)
 
 
 class _Memory(StrictModel):
@@ -161,7 +169,7 @@ def main(
     case: Annotated[Path, typer.Argument(help="JSON file with the case.")],
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
     embedder: Annotated[str, typer.Option(help="Name or folder of a sentence-transformers model.")] = OFFLINE_MODEL,
-    tau: Annotated[float, typer.Option(help="Least cosine similarity of a pair.")] = 0.75,
+    tau: Annotated[float, typer.Option(help="Least cosine similarity of a pair.")] = DEFAULT_OPTIONS.tau,
     lexical_fidelity: Annotated[bool, typer.Option(help="Score pairs by keywords, else by similarity.")] = True,
     paper_literal: Annotated[
         bool, typer.Option("--paper-literal", help="Untouched memories can be matched; agreed updates are not counted.")
@@ -187,17 +195,20 @@ def main(
     reward is printed too. docs/rewards.md has an example.
     """
     read = read_case(case, max_turns=max_turns)
+    options = RewardOptions(
+        tau=tau,
+        lexical_fidelity=lexical_fidelity,
+        paper_literal=paper_literal,
+        stale_weight=stale_weight,
+        match_overwritten=match_overwritten,
+    )
     transition = transition_score(
         read.prior,
         read.trajectory.operations,
         read.target,
         # The model takes seconds to load, so it waits until there is something to embed.
         lambda texts: load_embedder(embedder).documents(texts),
-        tau=tau,
-        lexical_fidelity=lexical_fidelity,
-        paper_literal=paper_literal,
-        stale_weight=stale_weight,
-        match_overwritten=match_overwritten,
+        options,
     )
     result = _result(read, transition)
     if as_json:
@@ -211,7 +222,7 @@ def _result(case: Case, transition: TransitionScore) -> dict[str, Any]:
     retrieval_part = retrieval_score(case.trajectory, case.target) if case.has_retrieval else None
     total = None
     if format_part is not None and retrieval_part is not None:
-        total = PAPER_WEIGHTS.combine(format=format_part, retrieval=retrieval_part, transition=transition.reward)
+        total = DEFAULT_OPTIONS.combine(format_part, retrieval_part, transition.reward)
     return {
         "total": total,
         "format": format_part,

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
-from typing import Any, NamedTuple, TypedDict, Unpack
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -189,14 +189,54 @@ class TransitionScore:
     unmatched_target: tuple[Entry, ...]
 
 
-class TransitionOptions(TypedDict, total=False):
-    """Keyword options of `transition_score`, for functions that pass them on."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RewardOptions:
+    """How episodes are scored; the defaults are the paper's reward with our two deviations (docs/rewards.md).
 
-    tau: float
-    lexical_fidelity: bool
-    paper_literal: bool
-    stale_weight: float
-    match_overwritten: bool
+    Raises:
+        DeltaMemError: If the weights do not add up to 1, ``tau`` is not in [0, 1] or ``stale_weight`` is below 1 or not
+            finite: the reward would leave [0, 1].
+    """
+
+    # pydantic refuses unknown keys where these options are part of a command's configuration
+    __pydantic_config__: ClassVar[dict[str, str]] = {"extra": "forbid"}
+
+    format_weight: float = 0.1
+    retrieval_weight: float = 0.1
+    transition_weight: float = 0.8
+    tau: float = 0.75
+    """Pairs below this cosine similarity are not valid (paper, table 5). 0 allows every pair but those that point away from
+    each other."""
+    lexical_fidelity: bool = True
+    """Score a pair by the share of the target's keywords in the predicted text; else by similarity."""
+    paper_literal: bool = False
+    """Follow the paper where this project departs from it: untouched memories can be matched, agreed updates are not
+    counted."""
+    stale_weight: float = 1.0
+    """How many times a stale entry (untouched although the target updates it) counts in the precision denominator; 1 is the
+    paper. With weight w, an ADD in place of a single due UPDATE earns ``2 / (2 + w)``."""
+    match_overwritten: bool = True
+    """Whether the target's old text of a wrongly overwritten memory can be matched. The specification says nothing against
+    it, so overwriting a memory and adding its old text again earns credit; False refuses it."""
+
+    def __post_init__(self) -> None:
+        weights = (self.format_weight, self.retrieval_weight, self.transition_weight)
+        if not all(weight >= 0.0 for weight in weights) or abs(sum(weights) - 1.0) > 1e-6:
+            raise DeltaMemError(
+                "the reward weights for format, retrieval and transition must not be negative and must add up to 1, not "
+                f"{weights[0]}, {weights[1]} and {weights[2]}"
+            )
+        if not 0.0 <= self.tau <= 1.0:
+            raise DeltaMemError(f"tau must be at least 0 and at most 1, not {self.tau}")
+        if not 1.0 <= self.stale_weight < float("inf"):
+            raise DeltaMemError(f"stale_weight must be a finite number of at least 1, not {self.stale_weight}")
+
+    def combine(self, format: float, retrieval: float, transition: float) -> float:
+        """The weighted sum of the three parts, each in [0, 1]."""
+        return self.format_weight * format + self.retrieval_weight * retrieval + self.transition_weight * transition
+
+
+DEFAULT_OPTIONS = RewardOptions()
 
 
 def transition_score(
@@ -204,12 +244,7 @@ def transition_score(
     predicted: Sequence[Operation] | None,
     target: Sequence[Operation],
     embed: EmbedTexts,
-    *,
-    tau: float = 0.75,
-    lexical_fidelity: bool = True,
-    paper_literal: bool = False,
-    stale_weight: float = 1.0,
-    match_overwritten: bool = True,
+    options: RewardOptions = DEFAULT_OPTIONS,
 ) -> TransitionScore:
     """Score predicted operations by the state they lead to.
 
@@ -220,41 +255,34 @@ def transition_score(
         target: The labelled operations with their keywords.
         embed: Returns unit vectors of shape ``(n, dim)`` for n texts. Called at most once, with the distinct texts of the
             entries that can be matched; not called where nothing can be.
-        tau: Pairs below this cosine similarity are not valid (paper, table 5). 0 allows every pair but those that point away
-            from each other.
-        lexical_fidelity: Score a pair by the share of the target's keywords in the predicted text; else by similarity.
-        paper_literal: Follow the paper where this project departs from it: untouched memories can be matched and agreed
-            updates are not counted.
-        stale_weight: How many times a stale entry (untouched although the target updates it) counts in the precision
-            denominator; 1 is the paper. With weight w, an ADD in place of a single due UPDATE earns ``2 / (2 + w)``.
-        match_overwritten: Whether the target's old text of a wrongly overwritten memory can be matched. The specification
-            says nothing against it, so overwriting a memory and adding its old text again earns credit; False refuses it.
+        options: Tau, keywords, deviations; the weights do not matter here.
 
     Returns:
         The score. Its pairs are empty where nothing changed, only one of the states changed, or the outputs could not be
         read.
 
     Raises:
-        DeltaMemError: If an option is out of its range or a target operation is not valid for the state.
+        DeltaMemError: If a target operation is not valid for the state.
     """
-    check_options(tau=tau, stale_weight=stale_weight)
     states = state_diff(prior, predicted if predicted is not None else (), target)
     if predicted is None or states.predicted_changed != states.target_changed:
         return _without_pairs(states, 0.0)
     if not states.predicted_changed:
         return _without_pairs(states, 1.0)
 
-    left = [entry for entry in states.predicted if _may_match(entry, paper_literal=paper_literal)]
-    right = [entry for entry in states.target if match_overwritten or entry.origin is not Origin.OVERWRITTEN]
-    matched = _assign(left, right, embed, tau=tau, lexical_fidelity=lexical_fidelity)
-    agreed = [] if paper_literal else [_agreed(entry, lexical_fidelity=lexical_fidelity) for entry in states.agreed]
+    # Overwriting a random memory or doing nothing must not earn credit.
+    unmatchable = {Origin.UNEXPECTED_UPDATE} if options.paper_literal else {Origin.UNEXPECTED_UPDATE, Origin.STALE}
+    left = [entry for entry in states.predicted if entry.origin not in unmatchable]
+    right = [entry for entry in states.target if options.match_overwritten or entry.origin is not Origin.OVERWRITTEN]
+    matched = _assign(left, right, embed, options)
+    agreed = [] if options.paper_literal else [_agreed(entry, options) for entry in states.agreed]
     pairs = (*agreed, *matched)
     credit = sum(pair.score for pair in pairs)
     stale = sum(entry.origin is Origin.STALE for entry in states.predicted)
     in_predicted = len(states.predicted) + len(agreed)
     in_target = len(states.target) + len(agreed)
     # Only the paper's own reading leaves nothing to divide by: equal states without agreed updates then earn nothing.
-    precision = credit / (in_predicted + (stale_weight - 1.0) * stale) if in_predicted else 0.0
+    precision = credit / (in_predicted + (options.stale_weight - 1.0) * stale) if in_predicted else 0.0
     recall = credit / in_target if in_target else 0.0
     return TransitionScore(
         reward=2 * precision * recall / (precision + recall) if credit else 0.0,
@@ -266,18 +294,6 @@ def transition_score(
         unmatched_predicted=_without(states.predicted, (pair.predicted for pair in matched)),
         unmatched_target=_without(states.target, (pair.target for pair in matched)),
     )
-
-
-def check_options(*, tau: float, stale_weight: float) -> None:
-    """Refuse options that would take the score out of [0, 1].
-
-    Raises:
-        DeltaMemError: If ``tau`` is not in [0, 1] or ``stale_weight`` is below 1 or not finite.
-    """
-    if not 0.0 <= tau <= 1.0:
-        raise DeltaMemError(f"tau must be at least 0 and at most 1, not {tau}")
-    if not 1.0 <= stale_weight < float("inf"):
-        raise DeltaMemError(f"stale_weight must be a finite number of at least 1, not {stale_weight}")
 
 
 def keyword_coverage(text: str, keywords: Sequence[str]) -> float | None:
@@ -307,23 +323,14 @@ def _normalise(text: str) -> str:
     return " ".join(text.casefold().split())
 
 
-def _may_match(entry: Entry, *, paper_literal: bool) -> bool:
-    """Whether a predicted entry may be paired: overwriting a random memory or doing nothing must not earn credit."""
-    if entry.origin is Origin.STALE:
-        return paper_literal
-    return entry.origin is not Origin.UNEXPECTED_UPDATE
-
-
-def _assign(
-    left: Sequence[Entry], right: Sequence[Entry], embed: EmbedTexts, *, tau: float, lexical_fidelity: bool
-) -> list[Pair]:
+def _assign(left: Sequence[Entry], right: Sequence[Entry], embed: EmbedTexts, options: RewardOptions) -> list[Pair]:
     """Pair the entries so that the total similarity over valid pairs is largest (paper, equation 3)."""
     if not left or not right:
         return []
     similarity = _similarities([entry.text for entry in left], [entry.text for entry in right], embed)
-    valid = similarity >= tau
+    valid = similarity >= options.tau
     score = similarity.tolist()
-    if lexical_fidelity:
+    if options.lexical_fidelity:
         found = [_normalise(entry.text) for entry in left]
         wanted = [_wanted(entry.keywords) for entry in right]
         for row, column in np.argwhere(valid).tolist():
@@ -351,9 +358,9 @@ def _similarities(left: Sequence[str], right: Sequence[str], embed: EmbedTexts) 
     return np.where(np.equal.outer(ours, theirs), 1.0, np.minimum(cosine, 1.0))
 
 
-def _agreed(entry: Entry, *, lexical_fidelity: bool) -> Pair:
+def _agreed(entry: Entry, options: RewardOptions) -> Pair:
     ours = Entry(entry.id, entry.text, Origin.UPDATED)
-    coverage = keyword_coverage(entry.text, entry.keywords) if lexical_fidelity else None
+    coverage = keyword_coverage(entry.text, entry.keywords) if options.lexical_fidelity else None
     return Pair(ours, entry, 1.0, 1.0 if coverage is None else coverage, PairKind.AGREED_UPDATE)
 
 
@@ -395,30 +402,6 @@ def retrieval_score(trajectory: Trajectory, target: Sequence[Operation]) -> floa
 
 
 @dataclass(frozen=True, slots=True)
-class Weights:
-    """Shares of the three parts; they add up to 1."""
-
-    format: float = 0.1
-    retrieval: float = 0.1
-    transition: float = 0.8
-
-    def __post_init__(self) -> None:
-        shares = (self.format, self.retrieval, self.transition)
-        if not all(share >= 0.0 for share in shares) or abs(sum(shares) - 1.0) > 1e-6:
-            raise DeltaMemError(
-                "the reward weights for format, retrieval and transition must not be negative and must add up to 1, not "
-                f"{shares[0]}, {shares[1]} and {shares[2]}"
-            )
-
-    def combine(self, *, format: float, retrieval: float, transition: float) -> float:
-        """The weighted sum of the three parts, each in [0, 1]."""
-        return self.format * format + self.retrieval * retrieval + self.transition * transition
-
-
-PAPER_WEIGHTS = Weights()
-
-
-@dataclass(frozen=True, slots=True)
 class TotalScore:
     """The reward of one episode and its parts, all in [0, 1]."""
 
@@ -432,9 +415,7 @@ def score(
     trajectory: Trajectory,
     labelled: LabelledSession,
     embed: EmbedTexts,
-    *,
-    weights: Weights = PAPER_WEIGHTS,
-    **options: Unpack[TransitionOptions],
+    options: RewardOptions = DEFAULT_OPTIONS,
 ) -> TotalScore:
     """Score a finished episode.
 
@@ -442,22 +423,17 @@ def score(
         trajectory: The episode. One that broke in our own machinery (`failure`) scores 0 in every part.
         labelled: Its session with the prior state and the target.
         embed: Returns unit vectors of shape ``(n, dim)`` for n texts.
-        weights: Shares of the parts.
-        **options: Passed on to `transition_score`.
+        options: Weights of the parts, and how the transition is scored.
 
     Returns:
         The reward and its parts.
 
     Raises:
-        DeltaMemError: If an option is out of its range or the target does not fit the prior state.
+        DeltaMemError: If the target does not fit the prior state.
     """
     predicted = None if trajectory.failure is not None else trajectory.operations
-    transition = transition_score(labelled.prior_state, predicted, labelled.operations, embed, **options)
+    transition = transition_score(labelled.prior_state, predicted, labelled.operations, embed, options)
     if trajectory.failure is not None:
         return TotalScore(0.0, 0.0, 0.0, transition)
-    parts = {
-        "format": format_score(trajectory),
-        "retrieval": retrieval_score(trajectory, labelled.operations),
-        "transition": transition.reward,
-    }
-    return TotalScore(weights.combine(**parts), parts["format"], parts["retrieval"], transition)
+    format, retrieval = format_score(trajectory), retrieval_score(trajectory, labelled.operations)
+    return TotalScore(options.combine(format, retrieval, transition.reward), format, retrieval, transition)

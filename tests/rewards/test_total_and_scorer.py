@@ -10,7 +10,7 @@ from deltamem.errors import DeltaMemError
 from deltamem.memory import apply
 from deltamem.sessions import LabelledSession, Session
 from rewards.diagnostics import COUNTS, count, rates, total_counts
-from rewards.reward import Weights, format_score, retrieval_score, score, transition_score
+from rewards.reward import RewardOptions, format_score, retrieval_score, score, transition_score
 from rewards.scorer import DeltaMemScorer
 
 PRIOR = state({"m1": "Anna lives in Oslo.", "m2": "Anna has a cat.", "m3": "Anna swims."})
@@ -70,7 +70,12 @@ def test_the_parts_are_weighted():
     done = trajectory(add("Anna paints."), retrieved_ids=(("m1", "m2"),), violations=(Violation.BAD_OPERATION,))
     embed = PlaneEmbedder(fixed=ACROSS)
     assert score(done, labelled(), embed).reward == pytest.approx(0.1 + 0.8 * 0.5)
-    weighted = score(done, labelled(), embed, weights=Weights(0.0, 0.25, 0.75), stale_weight=3.0)
+    weighted = score(
+        done,
+        labelled(),
+        embed,
+        RewardOptions(format_weight=0.0, retrieval_weight=0.25, transition_weight=0.75, stale_weight=3.0),
+    )
     assert weighted.transition.precision == pytest.approx(1 / 4)
     assert weighted.reward == pytest.approx(0.25 + 0.75 * 2 * 0.25 * 0.5 / 0.75)
 
@@ -98,7 +103,7 @@ def test_unreadable_outputs_keep_the_retrieval_reward():
 @pytest.mark.parametrize("weights", [(0.5, 0.5, 0.5), (-0.1, 0.3, 0.8), (float("nan"), 0.5, 0.5)])
 def test_weights_must_add_up_to_one(weights):
     with pytest.raises(DeltaMemError, match="must add up to 1"):
-        Weights(*weights)
+        RewardOptions(format_weight=weights[0], retrieval_weight=weights[1], transition_weight=weights[2])
 
 
 def test_counts_of_a_right_answer():

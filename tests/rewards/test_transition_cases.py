@@ -5,7 +5,7 @@ import pytest
 from reward_cases import PlaneEmbedder, add, none, state, update
 
 from deltamem.errors import DeltaMemError
-from rewards.reward import Origin, PairKind, keyword_coverage, transition_score
+from rewards.reward import Origin, PairKind, RewardOptions, keyword_coverage, transition_score
 
 PRIOR = state({"m1": "Anna lives in Oslo.", "m2": "Anna has a cat.", "m3": "Anna swims."})
 
@@ -21,9 +21,14 @@ def test_update_on_the_right_memory_in_other_words_is_scored_by_its_keywords():
     assert score.reward == score.precision == score.recall == 0.5
     assert score.pairs[0].kind is PairKind.MATCHED
     assert score.pairs[0].similarity == pytest.approx(np.cos(np.radians(20)))
-    by_similarity = transition_score(PRIOR, [update("m1", "Anna moved to Bergen.")], target, embed, lexical_fidelity=False)
+    by_similarity = transition_score(
+        PRIOR, [update("m1", "Anna moved to Bergen.")], target, embed, RewardOptions(lexical_fidelity=False)
+    )
     assert by_similarity.reward == pytest.approx(np.cos(np.radians(20)))
-    assert transition_score(PRIOR, [update("m1", "Anna moved to Bergen.")], target, embed, tau=0.95).reward == 0.0
+    assert (
+        transition_score(PRIOR, [update("m1", "Anna moved to Bergen.")], target, embed, RewardOptions(tau=0.95)).reward
+        == 0.0
+    )
 
 
 def test_agreed_updates_count_in_numerator_and_denominators_unless_paper_literal():
@@ -33,9 +38,9 @@ def test_agreed_updates_count_in_numerator_and_denominators_unless_paper_literal
     score = transition_score(PRIOR, predicted, target, embed)
     assert (score.precision, score.recall, score.reward) == (0.5, 0.5, 0.5)
     assert [pair.kind for pair in score.pairs] == [PairKind.AGREED_UPDATE]
-    assert transition_score(PRIOR, predicted, target, embed, paper_literal=True).reward == 0.0
+    assert transition_score(PRIOR, predicted, target, embed, RewardOptions(paper_literal=True)).reward == 0.0
     assert transition_score(PRIOR, predicted[:1], target[:1], embed).reward == 1.0
-    assert transition_score(PRIOR, predicted[:1], target[:1], embed, paper_literal=True).reward == 0.0
+    assert transition_score(PRIOR, predicted[:1], target[:1], embed, RewardOptions(paper_literal=True)).reward == 0.0
 
 
 def test_an_agreed_update_does_not_embed_and_its_score_is_1_without_keywords():
@@ -51,8 +56,8 @@ def test_stale_entries_cannot_be_matched_unless_paper_literal():
     score = transition_score(PRIOR, [add("Anna paints.")], target, embed)
     assert score.reward == 0.5
     assert [(entry.id, entry.origin) for entry in score.unmatched_predicted] == [("m2", Origin.STALE)]
-    assert transition_score(PRIOR, [add("Anna paints.")], target, embed, paper_literal=True).reward == 1.0
-    assert transition_score(PRIOR, [add("Anna paints.")], target, embed, stale_weight=3.0).precision == 0.25
+    assert transition_score(PRIOR, [add("Anna paints.")], target, embed, RewardOptions(paper_literal=True)).reward == 1.0
+    assert transition_score(PRIOR, [add("Anna paints.")], target, embed, RewardOptions(stale_weight=3.0)).precision == 0.25
 
 
 def test_an_update_of_the_wrong_memory_earns_nothing_even_with_the_right_text():
@@ -69,12 +74,14 @@ def test_old_text_added_again_after_overwriting_is_the_known_hole_and_can_be_clo
     target = [add("Anna paints.", "paints")]
     predicted = [update("m3", "Junk."), add("Anna swims.")]
     assert transition_score(PRIOR, predicted, target, embed).reward == 0.5
-    assert transition_score(PRIOR, predicted, target, embed, match_overwritten=False).reward == 0.0
+    assert transition_score(PRIOR, predicted, target, embed, RewardOptions(match_overwritten=False)).reward == 0.0
 
 
 def test_the_assignment_takes_the_largest_total_similarity_not_the_nearest_first():
     embed = PlaneEmbedder(fixed={"A": unit(0), "B": unit(32), "a": unit(-25), "b": unit(5)})
-    score = transition_score(state({}), [add("A"), add("B")], [add("a"), add("b")], embed, tau=0.75, lexical_fidelity=False)
+    score = transition_score(
+        state({}), [add("A"), add("B")], [add("a"), add("b")], embed, RewardOptions(tau=0.75, lexical_fidelity=False)
+    )
     # A-b is the nearest pair (5 degrees), but then B-a (57 degrees) would not be valid.
     assert {(pair.predicted.text, pair.target.text) for pair in score.pairs} == {("A", "a"), ("B", "b")}
 
@@ -113,7 +120,7 @@ def test_target_operations_must_fit(target):
 )
 def test_options_out_of_range(option, value):
     with pytest.raises(DeltaMemError, match=option):
-        transition_score(PRIOR, [], [], PlaneEmbedder(), **{option: value})
+        RewardOptions(**{option: value})
 
 
 def test_one_call_of_the_embedder_with_distinct_texts_of_what_can_be_matched():
@@ -160,10 +167,12 @@ def test_tau_zero_allows_all_pairs_that_do_not_point_away_from_each_other():
     embed = PlaneEmbedder(fixed={"A": (1, 0, 0), "near": (0.1, 0, 1), "across": (0, 1, 0), "away": (-0.1, 1, 0)})
     target = [add("A", "a")]
     for text, similarity in (("near", 0.1), ("across", 0.0)):
-        score = transition_score(state({}), [add(text)], target, embed, tau=0.0)
+        score = transition_score(state({}), [add(text)], target, embed, RewardOptions(tau=0.0))
         assert [pair.similarity for pair in score.pairs] == [pytest.approx(similarity)]
         assert score.reward == 1.0, "by its keyword"
-        by_similarity = transition_score(state({}), [add(text)], target, embed, tau=0.0, lexical_fidelity=False)
+        by_similarity = transition_score(
+            state({}), [add(text)], target, embed, RewardOptions(tau=0.0, lexical_fidelity=False)
+        )
         assert by_similarity.reward == pytest.approx(similarity)
-        assert not transition_score(state({}), [add(text)], target, embed, tau=0.11).pairs
-    assert not transition_score(state({}), [add("away")], target, embed, tau=0.0).pairs
+        assert not transition_score(state({}), [add(text)], target, embed, RewardOptions(tau=0.11)).pairs
+    assert not transition_score(state({}), [add("away")], target, embed, RewardOptions(tau=0.0)).pairs

@@ -7,7 +7,7 @@ import pytest
 from reward_cases import PlaneEmbedder, random_case
 from reward_oracle import oracle
 
-from rewards.reward import transition_score
+from rewards.reward import RewardOptions, transition_score
 
 CASES = 3000
 CHUNKS = 4
@@ -41,7 +41,7 @@ def test_agrees_with_the_oracle(chunk, paper_literal, lexical_fidelity):
             return float(np.dot(embed.vector(a), embed.vector(b)))
 
         predicted = None if seed % 50 == 0 else case.predicted
-        score = transition_score(case.prior, predicted, case.target, case.embed, **options)
+        score = transition_score(case.prior, predicted, case.target, case.embed, RewardOptions(**options))
         wanted = oracle(prior, None if predicted is None else plain(predicted), plain(case.target), cosine, **options)
         assert figures(score) == pytest.approx(wanted, abs=1e-9), (seed, score)
         matched += len(score.pairs)

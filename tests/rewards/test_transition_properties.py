@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from reward_cases import add, random_case, random_text
 
 from deltamem.memory import Event, Operation, apply
-from rewards.reward import transition_score
+from rewards.reward import RewardOptions, transition_score
 
 seeds = st.integers(0, 10**9)
 modes = st.fixed_dictionaries(
@@ -31,7 +31,11 @@ def test_a_perfect_prediction_earns_one(seed, lexical_fidelity, stale_weight):
     case = random_case(seed, faithful_keywords=True)
     predicted = [Operation(op.event, op.text, op.target_memory_id) for op in case.target]
     score = transition_score(
-        case.prior, predicted, case.target, case.embed, lexical_fidelity=lexical_fidelity, stale_weight=stale_weight
+        case.prior,
+        predicted,
+        case.target,
+        case.embed,
+        RewardOptions(lexical_fidelity=lexical_fidelity, stale_weight=stale_weight),
     )
     assert (score.reward, score.precision, score.recall) == (1.0, 1.0, 1.0)
     assert (score.positive_distance, score.negative_distance) == (0.0, 0.0)
@@ -40,7 +44,7 @@ def test_a_perfect_prediction_earns_one(seed, lexical_fidelity, stale_weight):
 @given(seeds, modes)
 def test_doing_nothing_earns_nothing_when_something_is_due(seed, mode):
     case = random_case(seed)
-    score = transition_score(case.prior, [], case.target, case.embed, **mode)
+    score = transition_score(case.prior, [], case.target, case.embed, RewardOptions(**mode))
     assert score.reward == (0.0 if changes(case.prior, case.target) else 1.0)
 
 
@@ -51,9 +55,9 @@ def test_nothing_due_and_nothing_done_earns_one_however_it_is_written(seed, mode
     repeated = [Operation(Event.NONE, "in other words", memory.id) for memory in case.prior.memories]
     for predicted in ([], same, repeated):
         for target in ([], same, repeated):
-            assert transition_score(case.prior, predicted, target, case.embed, **mode).reward == 1.0
-    assert transition_score(case.prior, [add("New.")], repeated, case.embed, **mode).reward == 0.0
-    assert transition_score(case.prior, None, repeated, case.embed, **mode).reward == 0.0
+            assert transition_score(case.prior, predicted, target, case.embed, RewardOptions(**mode)).reward == 1.0
+    assert transition_score(case.prior, [add("New.")], repeated, case.embed, RewardOptions(**mode)).reward == 0.0
+    assert transition_score(case.prior, None, repeated, case.embed, RewardOptions(**mode)).reward == 0.0
 
 
 def unrelated_ids(case):
@@ -69,7 +73,9 @@ def test_overwriting_alone_never_beats_adding_alone(seed, lexical_fidelity):
         if case.prior[memory_id].text != text:
             overwritten = [Operation(Event.UPDATE, text, memory_id)]
             scores = [
-                transition_score(case.prior, predicted, case.target, case.embed, lexical_fidelity=lexical_fidelity).reward
+                transition_score(
+                    case.prior, predicted, case.target, case.embed, RewardOptions(lexical_fidelity=lexical_fidelity)
+                ).reward
                 for predicted in (overwritten, [add(text)])
             ]
             assert scores[0] == 0.0 <= scores[1]
@@ -85,19 +91,19 @@ def test_overwriting_never_beats_adding_beside_other_operations(seed, paper_lite
         if case.prior[memory_id].text != text:
             overwriting = [*case.predicted, Operation(Event.UPDATE, text, memory_id)]
             adding = [*case.predicted, add(text)]
-            first = transition_score(case.prior, overwriting, case.target, case.embed, **mode).reward
-            second = transition_score(case.prior, adding, case.target, case.embed, **mode).reward
+            first = transition_score(case.prior, overwriting, case.target, case.embed, RewardOptions(**mode)).reward
+            second = transition_score(case.prior, adding, case.target, case.embed, RewardOptions(**mode)).reward
             assert first <= second + 1e-12
 
 
 @given(seeds, modes, st.randoms(use_true_random=False))
 def test_the_order_of_operations_does_not_matter(seed, mode, shuffler):
     case = random_case(seed)
-    score = transition_score(case.prior, case.predicted, case.target, case.embed, **mode)
+    score = transition_score(case.prior, case.predicted, case.target, case.embed, RewardOptions(**mode))
     predicted, target = list(case.predicted), list(case.target)
     shuffler.shuffle(predicted)
     shuffler.shuffle(target)
-    assert transition_score(case.prior, predicted, target, case.embed, **mode) == score
+    assert transition_score(case.prior, predicted, target, case.embed, RewardOptions(**mode)) == score
 
 
 @given(seeds, st.integers(1, 4), st.booleans(), st.booleans())
@@ -111,8 +117,7 @@ def test_more_invented_additions_never_help(seed, invented, lexical_fidelity, ma
             [*case.predicted, *(add(name) for name in names[:count])],
             case.target,
             case.embed,
-            lexical_fidelity=lexical_fidelity,
-            match_overwritten=match_overwritten,
+            RewardOptions(lexical_fidelity=lexical_fidelity, match_overwritten=match_overwritten),
         ).reward
         for count in range(invented + 1)
     ]
@@ -123,7 +128,7 @@ def test_more_invented_additions_never_help(seed, invented, lexical_fidelity, ma
 @given(seeds, modes)
 def test_everything_stays_in_its_range(seed, mode):
     case = random_case(seed)
-    score = transition_score(case.prior, case.predicted, case.target, case.embed, **mode)
+    score = transition_score(case.prior, case.predicted, case.target, case.embed, RewardOptions(**mode))
     values = [score.reward, score.precision, score.recall, *(pair.score for pair in score.pairs)]
     values += [pair.similarity for pair in score.pairs]
     assert all(0.0 <= value <= 1.0 for value in values)
@@ -135,7 +140,7 @@ def test_a_heavier_stale_weight_never_helps_and_leaves_recall_alone(seed, lexica
     case = random_case(seed)
     mode = {"lexical_fidelity": lexical_fidelity, "paper_literal": paper_literal}
     scores = [
-        transition_score(case.prior, case.predicted, case.target, case.embed, stale_weight=weight, **mode)
+        transition_score(case.prior, case.predicted, case.target, case.embed, RewardOptions(stale_weight=weight, **mode))
         for weight in (1.0, 1.5, 2.0, 10.0)
     ]
     assert [score.reward for score in scores] == sorted((score.reward for score in scores), reverse=True)
@@ -148,5 +153,5 @@ def test_add_for_a_single_due_update_earns_two_over_two_plus_w(weight):
     case = random_case(0)
     prior = apply(type(case.prior)(), [add("Ash birch cedar")], next(iter(random_case(1).prior.memories)).time)
     target = [Operation(Event.UPDATE, "Elm elm elm", "m1", ("elm",))]
-    score = transition_score(prior, [add("Elm elm elm")], target, case.embed, stale_weight=weight)
+    score = transition_score(prior, [add("Elm elm elm")], target, case.embed, RewardOptions(stale_weight=weight))
     assert score.reward == pytest.approx(2 / (2 + weight))
