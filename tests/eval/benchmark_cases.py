@@ -14,13 +14,13 @@ import halumem_cases
 import locomo_cases
 import personamem_cases
 import pytest
-from eval.systems.embedding_lock import ThreadSafeEmbedder
 from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 from scripted_server import Reply, Served
 
 from deltamem.config import CONFIGS, run_hydra, validated
+from deltamem.embedding import CachedEmbedder
 from deltamem.errors import DeltaMemError
 from eval import runner, summary
 from eval.benchmark import Benchmark
@@ -202,7 +202,7 @@ CASES = (LOCOMO, HALUMEM, PERSONAMEM)
 
 def prepare(monkeypatch: pytest.MonkeyPatch, case: Case, system: Notebook | None = None) -> None:
     """Runs in this process have an embedder without weights, quick summaries, and the given system if any."""
-    monkeypatch.setattr(runner, "make_embedder", lambda settings: ThreadSafeEmbedder(case.embedder()))
+    monkeypatch.setattr(runner, "make_embedder", lambda settings: CachedEmbedder(case.embedder()))
     monkeypatch.setattr(summary, "git_commit", lambda: None)  # asks git
     monkeypatch.setattr(summary, "versions", lambda packages: {})  # looks through all packages
     if system is not None:

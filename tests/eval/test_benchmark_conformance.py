@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import json
+import threading
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -15,12 +17,12 @@ import answering_cases
 import pytest
 from benchmark_cases import CASES, Case, Notebook, command, files, prepare, records, sent, served
 from benchmark_command import finish, start
-from eval.systems.embedding_lock import ThreadSafeEmbedder
 from rich.console import Console
 from scripted_server import Reply, completion, failure, serve
 
 from deltamem.errors import DeltaMemError
 from eval import runner
+from eval.answer import AnswerRequest, ExtractiveAnswerer
 from eval.benchmark import Benchmark, Report, Results, Step, Store, Timeline
 from eval.config import BenchmarkConfig
 from eval.records import QuestionRecord
@@ -161,16 +163,24 @@ def test_a_narrow_run_and_then_the_rest(case: Case, tmp_path: Path) -> None:
 
 
 def test_searches_and_answers_are_timed_one_at_a_time(case: Case, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    embedder, search, held = ThreadSafeEmbedder(case.embedder()), TurnIndex.search, []
+    search, text, busy, alone = TurnIndex.search, ExtractiveAnswerer._text, threading.Lock(), []
 
-    async def watched(self: TurnIndex, query: str, k: int) -> list[Passage]:
-        held.append(embedder.turns.locked())
+    async def searching(self: TurnIndex, query: str, k: int) -> list[Passage]:
+        alone.append(busy.acquire(blocking=False))
+        await asyncio.sleep(0.002)
+        busy.release()
         return await search(self, query, k)
 
-    monkeypatch.setattr(TurnIndex, "search", watched)
-    monkeypatch.setattr(runner, "make_embedder", lambda settings: embedder)
+    def answering(self: ExtractiveAnswerer, request: AnswerRequest) -> str:
+        alone.append(busy.acquire(blocking=False))
+        time.sleep(0.002)
+        busy.release()
+        return text(self, request)
+
+    monkeypatch.setattr(TurnIndex, "search", searching)
+    monkeypatch.setattr(ExtractiveAnswerer, "_text", answering)
     case.run(tmp_path)
-    assert len(held) >= case.questions and all(held)
+    assert len(alone) >= 2 * case.questions and all(alone)
 
 
 def test_a_search_that_fails_is_repeated(case: Case, notebook: Notebook, tmp_path: Path) -> None:
