@@ -113,7 +113,6 @@ async def _evaluate(benchmark: Benchmark[Config], prompts: Prompts, console: Con
         **benchmark.data_hashes(),
         "prompts": prompts.hashes,
     }
-    check_run_config(config.out, run_config)
     embedder = make_embedder(config.embedder)
     evidence = benchmark.evidence() if config.system == "oracle" else None
     async with (
@@ -122,6 +121,7 @@ async def _evaluate(benchmark: Benchmark[Config], prompts: Prompts, console: Con
     ):
         answerer = make_answerer(config, models, embedder, prompts.answer)
         judges = {name: make_judge(config, models, name, specs[name], prompt) for name, prompt in prompts.judges.items()}
+        check_run_config(config.out, run_config)
         timelines = benchmark.timelines(system)
         with open_files(config.out, points=benchmark.points is not None) as files:
             grader = (
