@@ -31,8 +31,9 @@ from rich.console import Console
 from rich.table import Table
 from training_runs import PHASES, ROOT, STEP, Step, logged_steps, made_on, train
 
+from deltamem.episode import EpisodeConfig
 from deltamem.sessions import read_sessions
-from deltamem.training.config import EpisodeSettings
+from deltamem.training.config import EpisodeSettings, register_search_path
 from deltamem.training.metrics import read_metrics
 
 Figures = dict[str, Any]
@@ -54,10 +55,11 @@ def speed(run: Run, options: argparse.Namespace) -> Figures:
     note = run.out / "model.json"
     if not note.is_file():
         items = list(read_sessions(sessions))
-        with initialize_config_dir(str(ROOT / "configs"), version_base=None):
-            config = compose("train", [f"+experiment={shape.experiment}"])
-        episode = EpisodeSettings.model_validate(config.deltamem.episode).config()
+        episode = episode_of(shape.experiment)
         longest = make_model(model, shape, items, episode, run.device)
+        if run.device == "cuda":
+            # What this process has cached of the GPU would be lacking in the run.
+            torch.cuda.empty_cache()
         vocabulary = json.loads((model / "config.json").read_text(encoding="utf-8"))["vocab_size"]
         told = {"longest_prompt": longest, "parameters": shape.parameters(vocabulary)}
         note.write_text(json.dumps(told), encoding="utf-8")
@@ -74,6 +76,14 @@ def speed(run: Run, options: argparse.Namespace) -> Figures:
     memory = DeviceMemory()
     train(run.out, plan, watch=memory)
     return {"overrides": plan, **told, "device_MiB_in_use": memory.most, **figures(logged_steps(run.out)[WARM_UP:])}
+
+
+def episode_of(experiment: str) -> EpisodeConfig:
+    """Prompts and limits of an experiment."""
+    register_search_path()
+    with initialize_config_dir(str(ROOT / "configs"), version_base=None):
+        config = compose("train", [f"+experiment={experiment}"])
+    return EpisodeSettings.model_validate(config.deltamem.episode).config()
 
 
 def figures(steps: Sequence[Step]) -> Figures:

@@ -59,10 +59,9 @@ def train(
     """
     out.mkdir(parents=True, exist_ok=True)
     printed = out / "printed.txt"
-    environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     command = [sys.executable, str(ROOT / "train.py"), f"deltamem.out={out}", *overrides]
     with printed.open("ab") as file:
-        process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=file, stderr=subprocess.STDOUT)
+        process = subprocess.Popen(command, cwd=ROOT, env=environment(), stdout=file, stderr=subprocess.STDOUT)
         try:
             while process.poll() is None:
                 try:
@@ -78,6 +77,12 @@ def train(
     if process.returncode and not enough():
         last = printed.read_text(encoding="utf-8", errors="replace").strip().splitlines()[-3:]
         raise SystemExit(f"train.py ended with exit code {process.returncode}: {' | '.join(last)} (see {printed})")
+
+
+def environment() -> dict[str, str]:
+    """Environment of ``train.py``: this repository first, then what the caller has on his path."""
+    path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+    return os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
 
 
 def logged_steps(out: Path) -> list[Step]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
@@ -20,6 +21,7 @@ sys.path.insert(0, str(ROOT / "benchmarks"))
 
 import gpu  # noqa: E402
 import gpu_plan  # noqa: E402
+import training_runs  # noqa: E402
 import training_step  # noqa: E402
 from gpu_plan import SHAPES, Run, Shape  # noqa: E402
 
@@ -87,6 +89,18 @@ def test_what_makes_no_sense_is_refused(arguments: list[str], capsys: pytest.Cap
     with pytest.raises(SystemExit) as told:
         gpu.parse(arguments)
     assert told.value.code == 2 and "--shape" in capsys.readouterr().err
+
+
+def test_an_experiment_is_read_where_nothing_was_composed_before() -> None:
+    OmegaConf.clear_resolver("folder_of_package")
+    assert gpu.episode_of("tiny").memory_fields == ("time", "text", "id")
+
+
+def test_a_run_finds_packages_that_lie_on_the_callers_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", "carried/site")
+    assert training_runs.environment()["PYTHONPATH"].split(os.pathsep) == [str(training_runs.ROOT), "carried/site"]
+    monkeypatch.delenv("PYTHONPATH")
+    assert training_runs.environment()["PYTHONPATH"] == str(training_runs.ROOT)
 
 
 def test_overrides_follow_two_dashes() -> None:
