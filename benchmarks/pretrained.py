@@ -5,8 +5,8 @@
     python benchmarks/pretrained.py OUT MODEL --only-supervised   # stop before GRPO
 
 The data are tiny sessions of the offline writer, the rollouts are sampled by vLLM. ``OUT/result.json`` holds the machine,
-versions, overrides and the curve of the held-out reward; ``OUT/supervised.jsonl`` the loss of every supervised step. Arguments
-after ``--`` are overrides of ``train.py``.
+versions, overrides and the curve of the held-out reward; ``OUT/supervised.jsonl`` the loss of every supervised step.
+Arguments after ``--`` are overrides of ``train.py``.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ CHATML = (
     "{{- '<|im_start|>' + message.role + '\n' + message.content + '<|im_end|>' -}}{%- endfor -%}"
     "{%- if add_generation_prompt -%}{{- '\n<|im_start|>assistant\n' -}}{%- endif -%}"
 )
-"""ChatML whose line ends precede a message. After the assistant's end token verl appends what the template writes for the next
-message; a line end that the template counts to the turn before would be lost."""
+"""ChatML whose line ends precede a message. After the assistant's end token verl appends what the template writes for the
+next message; a line end that the template counts to the turn before would be lost."""
 TURN = re.compile(r"(?<=<\|im_start\|>assistant\n).*?<\|im_end\|>", re.DOTALL)
 """What the assistant writes of a ChatML conversation, the end of its turn included."""
 
