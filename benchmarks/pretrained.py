@@ -32,8 +32,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from deltamem.episode import EpisodeConfig
 from deltamem.sessions import LabelledSession, read_sessions
-from deltamem.training import dataset
-from deltamem.training.tiny.teacher import target_trajectory
+from deltamem.training import data
+from deltamem.training.tiny import target_trajectory
 
 EPISODE = EpisodeConfig(
     system_prompt="manager_compact", session_prompt="session_compact", memory_fields=("time", "text", "id")
@@ -167,7 +167,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         command += ["shape.plan.facts.max=3", f"out={sessions.parent}", "embedder=null"]
         subprocess.run(command, cwd=ROOT, check=True)
     items = list(read_sessions(sessions, split="train"))
-    people = dataset.people(items, "train")
+    people = data.people(items, "train")
     early = set(people[: len(people) // 3])
     if not model.is_dir():
         first = [item for item in items if item.session.person_id in early]

@@ -11,11 +11,9 @@ import pytest
 from hydra import compose, initialize_config_dir
 from transformers import PreTrainedTokenizerFast
 
-from deltamem.cli import validated
-from deltamem.training.search_path import register_search_path
-from deltamem.training.settings import TrainSettings
-from deltamem.training.tiny.model import TinyModelConfig, chat_text, train_tokenizer
-from deltamem.training.tiny.teacher import target_trajectory
+from deltamem.config import validated
+from deltamem.training.config import TrainSettings, register_search_path
+from deltamem.training.tiny import TinyModelConfig, chat_text, target_trajectory, train_tokenizer
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "benchmarks"))
