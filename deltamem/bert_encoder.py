@@ -24,6 +24,11 @@ from torch.nn import functional
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
+# Why not a library: all-MiniLM-L6-v2, 96 short texts and single queries, processor time on one thread. Ours: 8,900
+# tokens/s and 2.6 ms a query; the torch forward of sentence-transformers: 2,400 and 7.5; bare onnxruntime: 7,300 and
+# 2.7; bare OpenVINO: 7,800 and 2.3, before what its backend for sentence-transformers adds. The exporter of the ONNX
+# backend (optimum-onnx 0.1) does not import with transformers 5.
+
 _log = logging.getLogger(__name__)
 
 BATCH_TOKENS = 1024
