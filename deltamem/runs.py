@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import hashlib
 import json
 import os
@@ -17,7 +18,6 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, Generic, Self, TextIO, TypeVar
 
-from filelock import FileLock, Timeout
 from pydantic import BaseModel, ValidationError
 
 import deltamem
@@ -65,7 +65,7 @@ class JsonLines(ABC, Generic[Value]):
 
     A line is written in one piece, its newline last, so a process that is killed loses at most the value that it was
     writing: what it left of the line is cut off at the next opening. Values stay on disk; keys and positions are held in
-    memory. One process at a time may have the file open; ``<path>.lock`` lies next to it.
+    memory. One process at a time may have the file open.
     """
 
     def __init__(self, path: Path) -> None:
@@ -77,16 +77,13 @@ class JsonLines(ABC, Generic[Value]):
         """
         self.path = path
         path.parent.mkdir(parents=True, exist_ok=True)
-        self._lock = FileLock(f"{path}.lock", thread_local=False)
+        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
         try:
-            self._lock.acquire(timeout=0)
-        except Timeout:
+            # A lock of the file itself, because filelock's would leave a file of its own beside every file of a run.
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(self._file)
             raise DeltaMemError(f"{path}: in use by another process; wait until it ends or stop it") from None
-        try:
-            self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
-        except OSError:
-            self._lock.release()
-            raise
         self._open = True
         self._spans: dict[str, tuple[int, int]] = {}  # where the last line of a key begins, and its length
         self._end = 0
@@ -148,7 +145,6 @@ class JsonLines(ABC, Generic[Value]):
             os.fsync(self._file)
         finally:
             os.close(self._file)
-            self._lock.release()
 
     def __enter__(self) -> Self:
         return self

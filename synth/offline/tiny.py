@@ -114,7 +114,7 @@ def write_initial(task: InitialTask, rng: random.Random) -> InitialFacts:
     name, split = task.fixed.name, split_of(task.fixed.name)
     facts = []
     for topic in _initial_topics(rng, task.counts):
-        fact = _fact(topic, name, _values(rng, topic, split))
+        fact = _fact(topic, name, _values(rng, topic, split, name))
         facts.append(TrackedFact(text=fact.text, keywords=fact.keywords, track=topic.track, subject=""))
     return InitialFacts(facts=tuple(facts))
 
@@ -177,9 +177,9 @@ def _changes(
         if planned.change is Change.NEW:
             topic = next(topic for topic in topics if planned.track in (None, topic.track))
             topics.remove(topic)
-            fact = _fact(topic, name, _values(rng, topic, split))
+            fact = _fact(topic, name, _values(rng, topic, split, name))
             while fact.text in seen:
-                fact = _fact(topic, name, _values(rng, topic, split))
+                fact = _fact(topic, name, _values(rng, topic, split, name))
         else:
             previous, topic, fact = _adjustment(rng, name, split, known, planned.track, facts, seen)
             known.remove(previous)
@@ -209,7 +209,9 @@ def _adjustment(
         if found is None:
             continue
         topic, values = found
-        words = [invent_name(rng, split)] if topic.slot in INVENTED_SLOTS else _shuffled(rng, tiny_texts().words[topic.slot])
+        words = (
+            [_invent(rng, split, name)] if topic.slot in INVENTED_SLOTS else _shuffled(rng, tiny_texts().words[topic.slot])
+        )
         for word in words:
             fact = _fact(topic, name, {**values, topic.slot: word})
             if fact.text not in seen:
@@ -250,9 +252,16 @@ def _say(rng: random.Random, name: str, fact: SessionFact) -> str:
     return opener + fill(said, {**values, "old": old}) + rng.choice(tiny_texts().closers)
 
 
-def _values(rng: random.Random, topic: Topic, split: Split) -> dict[str, str]:
+def _values(rng: random.Random, topic: Topic, split: Split, name: str) -> dict[str, str]:
     words = tiny_texts().words
-    return {slot: invent_name(rng, split) if slot in INVENTED_SLOTS else rng.choice(words[slot]) for slot in topic.slots}
+    return {slot: _invent(rng, split, name) if slot in INVENTED_SLOTS else rng.choice(words[slot]) for slot in topic.slots}
+
+
+def _invent(rng: random.Random, split: Split, name: str) -> str:
+    """A name that is not the person's own, which would tell nothing of the fact."""
+    while (invented := invent_name(rng, split)) in name.split():
+        pass
+    return invented
 
 
 def _fact(topic: Topic, name: str, values: Mapping[str, str]) -> Fact:

@@ -76,6 +76,7 @@ def assert_clean(person: Person, sessions: int) -> None:
 
 @settings(max_examples=40, deadline=None)
 @given(number=st.integers(0, 5_000), seed=st.integers(0, 2**31), sessions=st.integers(1, 25), split=SPLITS)
+@example(number=20, seed=560, sessions=1, split="heldout")  # an invented keyword was the person's own name
 def test_people_of_the_tiny_shape_break_no_rule(number, seed, sessions, split):
     person = write(number, shape("tiny"), OfflineWriter(seed), sessions=sessions, seed=seed, split=split)
     assert_clean(person, sessions)

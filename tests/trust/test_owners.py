@@ -220,11 +220,9 @@ def test_nothing_searches_without_an_owner() -> None:
     assert public == {
         "bank",
         "close",
-        "documents",
         "erase_owner",
         "erasures",
         "integrity_check",
         "owner",
         "owners",
-        "queries",
     }
