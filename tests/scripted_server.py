@@ -154,6 +154,9 @@ def serve(
             pass
 
     class Server(ThreadingHTTPServer):
+        # Five connections wait by default; what a burst brings beyond that is answered after minutes of TCP's retries.
+        request_queue_size = 256
+
         def handle_error(self, request: Any, client_address: Any) -> None:
             if not isinstance(sys.exception(), ConnectionError):  # clients may hang up, scripts may not fail
                 super().handle_error(request, client_address)
