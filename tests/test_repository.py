@@ -98,6 +98,12 @@ def test_the_patterns_catch_what_they_are_for() -> None:
         assert REGISTRY.search("https://" + ".".join(host) + "/simple")
 
 
+def test_no_two_test_files_have_one_name() -> None:
+    """Without packages in `tests`, pytest would refuse to collect the second."""
+    names = [path.name for path in tree_files() if path.name.startswith("test_") and path.suffix == ".py"]
+    assert len(names) == len(set(names)), sorted(name for name in set(names) if names.count(name) > 1)
+
+
 def test_imports_point_one_way() -> None:
     done = run_contracts(ROOT)
     assert done.returncode == 0, done.stdout + done.stderr
