@@ -1,14 +1,21 @@
-"""The three benchmarks with small invented data, a system whose faults a test chooses, and runs in this process."""
+"""The three benchmarks with small invented data, a system whose faults a test chooses, and their commands.
+
+Commands run in this process, or in one of their own that can be killed.
+"""
 
 from __future__ import annotations
 
+import copy
 import json
+import os
+import subprocess
+import sys
 from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import halumem_cases
 import locomo_cases
@@ -35,6 +42,8 @@ from eval.personamem.__main__ import main as personamem_main
 from eval.personamem.data import PersonaMemConfig
 from eval.systems.base import DialogueSession, Ingested, Passage, StoreKey, SystemUnavailableError
 
+ROOT = Path(__file__).resolve().parents[2]
+
 
 @dataclass
 class Notebook:
@@ -43,6 +52,7 @@ class Notebook:
     name: str = "notebook"
     per_speaker: bool = False
     ranked: bool = True
+    with_sources: bool = True
     stores: dict[str, dict[str, DialogueSession]] = field(default_factory=dict)
     ingested: list[str] = field(default_factory=list)
     searches: list[tuple[str, str, list[str]]] = field(default_factory=list)
@@ -52,6 +62,7 @@ class Notebook:
     break_ingest: Collection[str] = ()
     break_search: Collection[str] = ()
     unreadable: Collection[str] = ()
+    finds_nothing: Collection[str] = ()
     stop_at_search: str = ""
 
     @asynccontextmanager
@@ -93,7 +104,9 @@ class NotebookStore:
             raise RuntimeError("no index")
         turns = [turn for session in self.system.stores[self.store].values() for turn in session.turns]
         self.system.searches.append((self.store, query, [turn.id for turn in turns]))
-        return [Passage(turn.spoken, None, (turn.id,), 1.0) for turn in turns[:k]]
+        if query in self.system.finds_nothing:
+            return []
+        return [Passage(turn.spoken, None, (turn.id,) if self.system.with_sources else (), 1.0) for turn in turns[:k]]
 
     async def reset(self) -> None:
         self.system.resets.append(self.store)
@@ -227,7 +240,7 @@ def sent(server: Served) -> list[str]:
 
 
 def records(folder: Path, name: str = "questions") -> dict[str, dict[str, Any]]:
-    """The last record of each key of a file of records."""
+    """The last record of each key of a file of records in ``out``."""
     found = {}
     for line in (folder / "out" / f"{name}.jsonl").read_text(encoding="utf-8").splitlines():
         record = json.loads(line)
@@ -240,15 +253,55 @@ def files(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in (folder / "out").glob("*.jsonl")}
 
 
-def command(case: Case, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., Any]:
-    """The command in this process: exit code, output, errors."""
+DELETED = object()
+
+
+def changed(data: Any, path: str, value: object) -> Any:
+    """A copy in which what a path with dots names is another value, or `DELETED`."""
+    place = result = copy.deepcopy(data)
+    *way, last = (int(step) if step.isdigit() else step for step in path.split("."))
+    for step in way:
+        place = place[step]
+    if value is DELETED:
+        del place[last]
+    else:
+        place[last] = value
+    return result
+
+
+class Done(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+
+def command(case: Case, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., Done]:
+    """The command in this process, see `prepare`."""
     monkeypatch.setenv("COLUMNS", "100")
     monkeypatch.setenv("HYDRA_FULL_ERROR", "0")
 
-    def run(*overrides: str) -> tuple[int, str, str]:
+    def run(*overrides: str) -> Done:
         monkeypatch.setattr("sys.argv", [f"eval.{case.name}", *overrides])
         with pytest.raises(SystemExit) as stopped:
             run_hydra(case.main, case.name)
-        return (int(stopped.value.code or 0), *capsys.readouterr())
+        return Done(int(stopped.value.code or 0), *capsys.readouterr())
 
     return run
+
+
+def start(case: Case, folder: Path, *overrides: str, **pipes: int) -> subprocess.Popen[str]:
+    """The command as a person runs it in a folder."""
+    return subprocess.Popen(
+        [sys.executable, "-W", "ignore", "-m", f"eval.{case.name}", *overrides],
+        cwd=folder,
+        env=os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "COLUMNS": "100"},
+        text=True,
+        **pipes,
+    )
+
+
+def finish(case: Case, folder: Path, *overrides: str) -> Done:
+    """The same, to its end."""
+    process = start(case, folder, *overrides, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    out, err = process.communicate(timeout=1200)
+    return Done(process.returncode, out, err)

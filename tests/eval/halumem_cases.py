@@ -9,18 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
-from omegaconf import OmegaConf
-from rich.console import Console
 from rule_model import answer as manager_answer
-from scripted_server import Reply, Served, completion
+from scripted_server import Reply, completion
 
-import eval.runner as evaluation
-from deltamem.config import CONFIGS, validated
-from deltamem.embedding import CachedEmbedder, Vectors
+from deltamem.embedding import Vectors
 from deltamem.text import content_stems
-from eval.halumem.__main__ import Halumem
-from eval.halumem.data import HalumemConfig
 
 ANA, BEN = "aaaa-1", "bbbb-2"
 
@@ -187,33 +180,3 @@ def models(body: dict[str, Any]) -> Reply:
 
 def verdict(label: str, *, prompt_tokens: int = 1, tokens: int = 1, **flags: str) -> Reply:
     return completion(json.dumps({"reason": "r", "label": label} | flags), prompt_tokens=prompt_tokens, tokens=tokens)
-
-
-def configured(*overrides: str) -> HalumemConfig:
-    base = OmegaConf.load(CONFIGS / "base" / "benchmark.yaml")
-    own = OmegaConf.load(CONFIGS / "halumem.yaml")
-    for key in ("defaults", "hydra"):
-        own.pop(key)
-    return validated(OmegaConf.merge(base, own, OmegaConf.from_dotlist(list(overrides))), HalumemConfig)
-
-
-def evaluate(
-    monkeypatch: pytest.MonkeyPatch, folder: Path, *overrides: str, data: tuple[object, ...] = ()
-) -> dict[str, Any]:
-    """A run in this process; the summary."""
-    path = write(folder / "h.jsonl", *(data or (ana(), ben())))
-    monkeypatch.setattr(evaluation, "make_embedder", lambda settings: CachedEmbedder(StemEmbedder()))
-    config = configured(f"data={path}", f"out={folder / 'out'}", "resamples=50", "judge.probes=false", *overrides)
-    return evaluation.evaluate(Halumem, config, Console(quiet=True))
-
-
-def served(server: Served, system: str = "deltamem") -> list[str]:
-    """Overrides for a judged run against a server."""
-    names = [f"{part}.model=tiny" for part in ("manager", "answer", "judge")]
-    return [f"system={system}", f"base_url={server.url}", *names, "manager.window=4096"]
-
-
-def lines(folder: Path, name: str) -> dict[str, dict[str, Any]]:
-    """The last record of each key of a file of records."""
-    records = [json.loads(line) for line in (folder / "out" / f"{name}.jsonl").read_text().splitlines()]
-    return {record["key"]: record for record in records}

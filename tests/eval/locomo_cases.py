@@ -1,21 +1,14 @@
-"""A small benchmark file with every irregularity of the real one, runs of it, and an embedder to check by hand."""
+"""A small benchmark file with every irregularity of the real one, models of rules, and an embedder to check by hand."""
 
-import io
 import json
 import re
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from hydra import compose, initialize_config_dir
-from rich.console import Console
-from scripted_server import Reply, Served, completion
+from scripted_server import Reply, completion
 
-import eval.runner as evaluation
-from deltamem.config import CONFIGS, validated
-from deltamem.embedding import CachedEmbedder, Vectors
-from eval.locomo.__main__ import Locomo
-from eval.locomo.data import LocomoConfig
+from deltamem.embedding import Vectors
 
 
 def benchmark() -> list[dict[str, Any]]:
@@ -96,7 +89,7 @@ class WordEmbedder:
     """One dimension a word that matters."""
 
     name = "words"
-    words = ("dog", "sister", "bicycle")
+    words: tuple[str, ...] = ("dog", "sister", "bicycle")
 
     def documents(self, texts) -> Vectors:
         counts = np.array([[word in text for word in self.words] for text in texts], dtype=np.float32)
@@ -105,39 +98,8 @@ class WordEmbedder:
     queries = documents
 
 
-def settings(*overrides: str) -> LocomoConfig:
-    """The configuration as the command composes it."""
-    with initialize_config_dir(str(CONFIGS), version_base="1.3"):
-        return validated(compose("locomo", [*overrides]), LocomoConfig)
-
-
-def evaluate(monkeypatch, folder: Path, *overrides: str, data: object = None) -> dict[str, Any]:
-    """A run of the small file in a folder, with the embedder of this module."""
-    file = folder / "l.json"
-    if data is not None or not file.exists():
-        write(file, benchmark() if data is None else data)
-    monkeypatch.setattr(evaluation, "make_embedder", lambda settings: CachedEmbedder(WordEmbedder()))
-    config = settings(f"data={file}", f"out={folder / 'out'}", "resamples=20", *overrides)
-    return evaluation.evaluate(Locomo, config, Console(file=io.StringIO()))
-
-
-def questions(folder: Path) -> dict[str, dict[str, Any]]:
-    """The last record of each question in ``out/questions.jsonl``."""
-    lines = (folder / "out" / "questions.jsonl").read_text().splitlines()
-    return {record["key"]: record for record in map(json.loads, lines)}
-
-
 JUDGED = "You grade an answer"
 TRICK = "You check an answer to a trick question"
-
-
-def models(server: Served, *more: str) -> list[str]:
-    return [f"base_url={server.url}", "answer.model=tiny", "judge.probes=false", *more]
-
-
-def prompts(server: Served) -> list[str]:
-    """What was asked, without the checks whether the server is there."""
-    return [body["messages"][-1]["content"] for body in server.requests if body.get("max_tokens") != 1]
 
 
 def script(body: dict[str, Any]) -> Reply:

@@ -6,10 +6,9 @@ import re
 from pathlib import Path
 from typing import Any
 
-import numpy as np
+import locomo_cases
 from scripted_server import Reply, completion
 
-from deltamem.embedding import Vectors
 from eval.personamem.data import COLUMNS
 
 ANA, BO, BO_AGAIN = "a1" * 32, "b2" * 32, "c3" * 32
@@ -116,26 +115,10 @@ def write_data(folder: Path) -> list[str]:
     return [f"questions={questions}", f"contexts={shared}"]
 
 
-def records(path: Path) -> list[dict[str, Any]]:
-    """The last record of each key."""
-    found = {}
-    for line in path.read_text(encoding="utf-8").splitlines():
-        record = json.loads(line)
-        found[record.get("key") or f"{record['store']}/{record['session']}"] = record
-    return list(found.values())
+class WordEmbedder(locomo_cases.WordEmbedder):
+    """The same for other words."""
 
-
-class WordEmbedder:
-    """One dimension a word that matters."""
-
-    name = "words"
     words = ("tea", "dog", "coffee", "bicycle", "boat", "cat")
-
-    def documents(self, texts) -> Vectors:
-        counts = np.array([[word in text for word in self.words] for text in texts], dtype=np.float32)
-        return counts.reshape(len(texts), len(self.words))
-
-    queries = documents
 
 
 def asked(body: dict[str, Any]) -> str:

@@ -15,8 +15,7 @@ from typing import Any
 
 import answering_cases
 import pytest
-from benchmark_cases import CASES, Case, Notebook, command, files, prepare, records, sent, served
-from benchmark_command import finish, start
+from benchmark_cases import CASES, Case, Notebook, command, files, finish, prepare, records, sent, served, start
 from rich.console import Console
 from scripted_server import Reply, completion, failure, serve
 
@@ -240,20 +239,20 @@ def test_killed_and_resumed_without_asking_twice(case: Case, tmp_path: Path) -> 
         slots = [f"{part}.slots=2" for part in ("manager", "answer", "judge")]
         system = "deltamem" if case.name == "halumem" else "full_context"
         overrides = [*case.write(tmp_path), "out=out", "resamples=20", *served(server, system), *slots, "judge.probes=false"]
-        first = start(case.name, tmp_path, *overrides)
+        first = start(case, tmp_path, *overrides)
         while len(sent(server)) < 8 and first.poll() is None:
             time.sleep(0.01)
         first.kill()
         first.wait()
         killed = len(sent(server))
-        done = finish(case.name, tmp_path, *overrides)
+        done = finish(case, tmp_path, *overrides)
         assert done.code == 0 or case.name == "personamem", done.err
         counts = Counter(sent(server))
         assert 8 <= killed < len(counts)
         twice = [text for text, count in counts.items() if count > 1]
         assert len(twice) <= 6, "in flight at the kill, or answered and not in the cache yet"
         last = len(sent(server))
-        again = finish(case.name, tmp_path, *overrides)
+        again = finish(case, tmp_path, *overrides)
         assert (again.code, len(sent(server))) == (done.code, last)
 
 

@@ -58,29 +58,20 @@ def test_order_of_the_folders(tmp_path: Path) -> None:
     assert require(LOCOMO, data_folders({}, root)) == local
 
 
-def test_missing_data_says_what_to_fetch_and_its_licence(tmp_path: Path) -> None:
-    with pytest.raises(DeltaMemError, match=r"snap-research/locomo.*CC BY-NC 4\.0.*data/locomo/locomo10\.json"):
-        require(LOCOMO, [tmp_path])
+@pytest.mark.parametrize("name", FETCHABLE)
+def test_missing_data_is_named_with_its_licence_and_the_command_that_fetches_it(name: str, tmp_path: Path) -> None:
+    for dataset in FETCHABLE[name]:
+        with pytest.raises(DeltaMemError, match=f"python -m eval fetch {name} --accept-licence") as error:
+            require(dataset, [tmp_path])
+        message = str(error.value)
+        assert dataset.source in message and dataset.licence in message and f"data/{dataset.path}" in message
+        assert "\n" not in message
+    assert "python -m eval fetch" not in missing(HALUMEM_USER) and "IAAR-Shanghai/HaluMem" in missing(HALUMEM_USER)
 
 
 def test_variable_that_names_no_folder_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(DeltaMemError, match=r"DELTAMEM_DATA.*not a folder"):
         data_folders({"DELTAMEM_DATA": str(tmp_path / "absent")}, tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("name", "dataset"), [(name, dataset) for name, datasets in FETCHABLE.items() for dataset in datasets]
-)
-def test_missing_data_names_the_command_that_fetches_it(name: str, dataset: Dataset, tmp_path: Path) -> None:
-    with pytest.raises(DeltaMemError, match=f"python -m eval fetch {name} --accept-licence") as error:
-        require(dataset, [tmp_path])
-    assert dataset.licence in str(error.value)
-    assert "\n" not in str(error.value)
-
-
-def test_what_no_command_fetches_names_none() -> None:
-    assert "python -m eval fetch" not in missing(HALUMEM_USER)
-    assert "IAAR-Shanghai/HaluMem" in missing(HALUMEM_USER)
 
 
 def test_files_have_places_of_their_own_and_origins_that_stay() -> None:
@@ -184,8 +175,12 @@ def printed(on: Console) -> str:
     return on.file.getvalue()
 
 
-def from_site(site: Site, page: str = "/file.json", sha256: str | None = hashlib.sha256(CONTENT).hexdigest()) -> Dataset:
-    return replace(LOCOMO, origin=site.url + page, sha256=sha256)
+def sha256(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+def from_site(site: Site, page: str = "/file.json", expected: str | None = sha256(CONTENT)) -> Dataset:
+    return replace(LOCOMO, origin=site.url + page, sha256=expected)
 
 
 def get(dataset: Dataset, folder: Path, on: Console | None = None) -> Path:
@@ -196,105 +191,80 @@ def files(folder: Path) -> list[Path]:
     return [path for path in folder.rglob("*") if path.is_file()]
 
 
-def test_without_acceptance_the_licence_is_shown_and_nothing_is_asked(site: Site, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", FETCHABLE)
+def test_every_licence_is_shown_before_anything_else(name: str, tmp_path: Path) -> None:
     on = console()
-    with pytest.raises(DeltaMemError, match="--accept-licence"):
-        fetch_all("locomo", (from_site(site),), folder=tmp_path, accept_licence=False, console=on)
-    assert "CC BY-NC 4.0" in printed(on)
-    assert site.url in printed(on)
-    assert site.asked == []
+    with pytest.raises(DeltaMemError, match=f"python -m eval fetch {name} --accept-licence"):
+        fetch(name, folder=tmp_path, accept_licence=False, console=on)
+    for dataset in FETCHABLE[name]:
+        assert dataset.licence in printed(on) and str(dataset.origin) in printed(on)
     assert files(tmp_path) == []
 
 
-def test_a_fetched_file_is_whole_and_is_found(site: Site, tmp_path: Path) -> None:
+def test_without_acceptance_nothing_is_asked(site: Site, tmp_path: Path) -> None:
+    with pytest.raises(DeltaMemError, match="--accept-licence"):
+        fetch_all("locomo", (from_site(site),), folder=tmp_path, accept_licence=False, console=console())
+    assert site.asked == []
+
+
+def test_a_fetched_file_is_whole_is_found_and_is_not_fetched_again(site: Site, tmp_path: Path) -> None:
     site.pages["/file.json"] = CONTENT
     site.moved["/old.json"] = "/file.json"
     on = console()
     path = get(from_site(site, "/old.json"), tmp_path, on)
     assert path == tmp_path / LOCOMO.path == require(LOCOMO, [tmp_path])
-    assert path.read_bytes() == CONTENT
-    assert files(tmp_path) == [path]
-    assert f"{len(CONTENT):,} bytes" in printed(on)
-    assert "as published" in printed(on)
-
-
-def test_a_file_that_is_there_is_not_fetched_again(site: Site, tmp_path: Path) -> None:
-    site.pages["/file.json"] = CONTENT
-    get(from_site(site), tmp_path)
+    assert path.read_bytes() == CONTENT and files(tmp_path) == [path]
+    assert f"{len(CONTENT):,} bytes" in printed(on) and "as published" in printed(on)
     asked = list(site.asked)
-    on = console()
     get(from_site(site), tmp_path, on)
-    assert site.asked == asked
-    assert "already there" in printed(on)
-    other = from_site(site, sha256=None)
+    assert site.asked == asked and "already there" in printed(on)
     site.pages["/file.json"] = b"newer"
-    assert get(other, tmp_path).read_bytes() == CONTENT
-
-
-def test_another_file_of_that_name_is_named_and_left(site: Site, tmp_path: Path) -> None:
-    site.pages["/file.json"] = CONTENT
-    path = tmp_path / LOCOMO.path
-    path.parent.mkdir()
-    path.write_text("mine")
-    with pytest.raises(DeltaMemError, match=r"locomo10\.json is there and is not the published file: its sha256 is"):
-        get(from_site(site), tmp_path)
-    assert path.read_text() == "mine"
-    assert site.asked == []
-
-
-def test_wrong_bytes_are_not_kept(site: Site, tmp_path: Path) -> None:
-    site.pages["/file.json"] = CONTENT + b" "
-    wrong, right = (hashlib.sha256(content).hexdigest() for content in (CONTENT + b" ", CONTENT))
-    with pytest.raises(
-        DeltaMemError, match=f"/file.json is not the published file: its sha256 is {wrong}, expected {right}"
-    ):
-        get(from_site(site), tmp_path)
-    assert files(tmp_path) == []
+    assert get(from_site(site, expected=None), tmp_path).read_bytes() == CONTENT
 
 
 def test_what_has_no_published_sum_is_reported_with_its_own(site: Site, tmp_path: Path) -> None:
     site.pages["/file.json"] = CONTENT
     on = console()
-    get(from_site(site, sha256=None), tmp_path, on)
-    assert hashlib.sha256(CONTENT).hexdigest() in printed(on)
-    assert "no sum is published" in printed(on)
+    get(from_site(site, expected=None), tmp_path, on)
+    assert sha256(CONTENT) in printed(on) and "no sum is published" in printed(on)
 
 
-def test_a_cut_connection_leaves_nothing(site: Site, tmp_path: Path) -> None:
-    site.pages["/file.json"] = CONTENT
-    site.cut.add("/file.json")
-    with pytest.raises(DeltaMemError, match=r"/file.json could not be fetched: .*without sending complete"):
-        get(from_site(site, sha256=None), tmp_path)
-    assert files(tmp_path) == []
-    site.cut.clear()
-    assert get(from_site(site, sha256=None), tmp_path).read_bytes() == CONTENT
-
-
-def test_server_errors_are_one_sentence(site: Site, tmp_path: Path) -> None:
-    with pytest.raises(DeltaMemError, match=r"^http://\S+/file.json answered 404 Not Found$"):
+def test_another_file_of_that_name_is_named_and_left(site: Site, tmp_path: Path) -> None:
+    path = tmp_path / LOCOMO.path
+    path.parent.mkdir()
+    path.write_text("mine")
+    with pytest.raises(DeltaMemError, match=r"locomo10\.json is there and is not the published file: its sha256 is"):
         get(from_site(site), tmp_path)
-    site.pages["/file.json"] = b""
-    with pytest.raises(DeltaMemError, match="gave an empty file"):
-        get(from_site(site, sha256=None), tmp_path)
-    with pytest.raises(DeltaMemError, match="could not be fetched: "):
-        get(replace(LOCOMO, origin="http://127.0.0.1:1/file.json"), tmp_path)
-    with pytest.raises(DeltaMemError, match="could not be fetched: "):
-        get(replace(LOCOMO, origin="nonsense"), tmp_path)
-    with pytest.raises(DeltaMemError, match=r"cannot be fetched by a command; it comes from the GitHub repository"):
-        get(replace(LOCOMO, origin=None), tmp_path)
-    assert files(tmp_path) == []
+    assert path.read_text() == "mine" and site.asked == []
+
+
+def test_what_is_wrong_or_cut_is_not_kept(site: Site, tmp_path: Path) -> None:
+    site.pages |= {"/file.json": CONTENT + b" ", "/empty.json": b"", "/cut.json": CONTENT}
+    site.cut.add("/cut.json")
+    wrong = f"/file.json is not the published file: its sha256 is {sha256(CONTENT + b' ')}, expected {sha256(CONTENT)}"
+    for dataset, said in (
+        (from_site(site), wrong),
+        (from_site(site, "/empty.json", None), "gave an empty file"),
+        (from_site(site, "/cut.json", None), r"/cut.json could not be fetched: .*without sending complete"),
+        (from_site(site, "/absent.json"), r"^http://\S+/absent.json answered 404 Not Found$"),
+        (replace(LOCOMO, origin="http://127.0.0.1:1/file.json"), "could not be fetched: "),
+        (replace(LOCOMO, origin="nonsense"), "could not be fetched: "),
+        (replace(LOCOMO, origin=None), "cannot be fetched by a command; it comes from the GitHub repository"),
+    ):
+        with pytest.raises(DeltaMemError, match=said):
+            get(dataset, tmp_path)
+        assert files(tmp_path) == []
+    site.cut.clear()
+    assert get(from_site(site, "/cut.json"), tmp_path).read_bytes() == CONTENT
 
 
 def test_files_of_the_hub(hub: Site, tmp_path: Path) -> None:
     base = "/datasets/ana/bench/resolve/main"
     hub.pages = {f"{base}/questions.csv": b"a,b\n1,2\n", f"{base}/sub/contexts.jsonl": CONTENT}
+    contexts = HubFile("ana/bench", "sub/contexts.jsonl")
     datasets = (
         replace(PERSONAMEM_QUESTIONS, origin=HubFile("ana/bench", "questions.csv")),
-        replace(
-            PERSONAMEM_CONTEXTS,
-            origin=HubFile("ana/bench", "sub/contexts.jsonl"),
-            sha256=hashlib.sha256(CONTENT).hexdigest(),
-        ),
+        replace(PERSONAMEM_CONTEXTS, origin=contexts, sha256=sha256(CONTENT)),
     )
     folder, on = tmp_path / "data", console()
     assert fetch_all("personamem", datasets, folder=folder, accept_licence=True, console=on) == folder / "personamem"
@@ -304,43 +274,23 @@ def test_files_of_the_hub(hub: Site, tmp_path: Path) -> None:
     assert "the Hugging Face dataset ana/bench, file questions.csv, revision main" in printed(on)
 
 
-def test_what_the_hub_does_not_have_is_named(hub: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    dataset = replace(PERSONAMEM_QUESTIONS, origin=HubFile("ana/bench", "absent.csv"))
-    with pytest.raises(
-        DeltaMemError, match=r"dataset ana/bench, file absent\.csv, revision main could not be fetched: .*404"
-    ):
-        get(dataset, tmp_path / "data")
+def test_what_the_hub_does_not_have_or_has_otherwise_is_named(hub: Site, tmp_path: Path, monkeypatch) -> None:
+    hub.pages["/datasets/ana/bench/resolve/main/contexts.jsonl"] = CONTENT
+    absent = replace(PERSONAMEM_QUESTIONS, origin=HubFile("ana/bench", "absent.csv"))
+    with pytest.raises(DeltaMemError, match=r"ana/bench, file absent\.csv, revision main could not be fetched: .*404"):
+        get(absent, tmp_path / "data")
+    with pytest.raises(DeltaMemError, match="is not the published file"):
+        get(replace(PERSONAMEM_CONTEXTS, origin=HubFile("ana/bench", "contexts.jsonl")), tmp_path / "data")
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     with pytest.raises(DeltaMemError, match=r"absent\.csv, revision main could not be fetched: .*offline mode"):
-        get(dataset, tmp_path / "data")
-    assert files(tmp_path / "data") == []
-
-
-def test_wrong_bytes_from_the_hub_are_not_kept(hub: Site, tmp_path: Path) -> None:
-    hub.pages["/datasets/ana/bench/resolve/main/contexts.jsonl"] = CONTENT
-    dataset = replace(PERSONAMEM_CONTEXTS, origin=HubFile("ana/bench", "contexts.jsonl"))
-    with pytest.raises(DeltaMemError, match="is not the published file"):
-        get(dataset, tmp_path / "data")
+        get(absent, tmp_path / "data")
     assert files(tmp_path / "data") == []
 
 
 def test_names(site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(
-        DeltaMemError, match=r"no data named 'locomo10' to fetch; there are: locomo, locomo_audit, halumem_medium"
-    ):
+    with pytest.raises(DeltaMemError, match=r"no data named 'locomo10' to fetch; there are: locomo, locomo_audit, halumem_"):
         fetch("locomo10", folder=tmp_path, accept_licence=True, console=console())
     site.pages["/file.json"] = CONTENT
     monkeypatch.setattr(fetching, "FETCHABLE", {"locomo": (from_site(site),)})
     path = fetch("locomo", folder=tmp_path, accept_licence=True, console=console())
     assert path == find(LOCOMO, [tmp_path])
-
-
-@pytest.mark.parametrize("name", FETCHABLE)
-def test_every_licence_is_shown_before_anything_else(name: str, tmp_path: Path) -> None:
-    on = console()
-    with pytest.raises(DeltaMemError, match=f"python -m eval fetch {name} --accept-licence"):
-        fetch(name, folder=tmp_path, accept_licence=False, console=on)
-    for dataset in FETCHABLE[name]:
-        assert dataset.licence in printed(on)
-        assert str(dataset.origin) in printed(on)
-    assert files(tmp_path) == []

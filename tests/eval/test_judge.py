@@ -1,14 +1,20 @@
+"""Verdicts are found in what surrounds them or are errors, never labels; how often a judge is wrong."""
+
 from __future__ import annotations
 
 import json
+from collections import Counter
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import get_args
 
 import pytest
 from answering_cases import CORRECT, FIELDS, judge, model
 from scripted_server import Reply, completion, failure, replies, too_long
 
 from eval.answer import last_object
-from eval.records import Cost
+from eval.judge import CalibrationItem, RightKind, WrongKind, load_calibration, measure
+from eval.records import Cost, Verdict
 
 PROSE = "The answer gives the same day as the reference, so I would call it correct."
 
@@ -75,12 +81,9 @@ async def test_an_unreadable_reply_is_shown_to_the_model() -> None:
     assert second[2]["content"] == (
         "That cannot be read. Reply with one JSON object only, in which \"label\" is 'correct' or 'wrong'."
     )
-
-
-async def test_an_empty_reply_is_not_shown() -> None:
     async with model(replies(completion("", finish="length"), completion(CORRECT))) as (llm, server):
         assert (await judge(llm).judge(FIELDS, "c1")).label == "correct"
-    assert server.requests[0]["messages"] == server.requests[1]["messages"]
+    assert server.requests[0]["messages"] == server.requests[1]["messages"], "an empty reply is not shown"
 
 
 async def test_a_reply_that_was_cut_is_named() -> None:
@@ -113,12 +116,6 @@ async def test_a_failing_endpoint_is_an_error_and_what_was_spent_is_kept(reply: 
     assert (verdict.cost.calls, verdict.cost.completion_tokens) == (1, 2)
 
 
-async def test_passing_failures_are_repeated_by_the_client() -> None:
-    async with model(replies(failure(500, retry_after="0.01"), completion(CORRECT)), max_retries=1) as (llm, server):
-        verdict = await judge(llm).judge(FIELDS, "c1")
-    assert verdict.label == "correct" and verdict.cost.calls == 1 and len(server.requests) == 2
-
-
 async def test_a_second_run_costs_nothing_not_even_for_unreadable_replies(tmp_path: Path) -> None:
     async with model(lambda body: completion(PROSE), tmp_path / "cache") as (llm, server):
         first = await judge(llm).judge(FIELDS, "c1")
@@ -131,14 +128,73 @@ async def test_a_second_run_costs_nothing_not_even_for_unreadable_replies(tmp_pa
         assert len(server.requests) == 9, "nor those of another prompt"
 
 
-def test_line_breaks_within_strings_are_read() -> None:
-    assert last_object('{"reason": "Same\ndate.", "label": "wrong"}', ["label"]) == {
-        "reason": "Same\ndate.",
-        "label": "wrong",
-    }
-
-
 def test_an_object_needs_all_keys() -> None:
     text = '{"a": 1} {"a": 2, "b": {"c": 3}} {"b": 4}'
     assert last_object(text, ["a", "b"]) == {"a": "2", "b": '{"c": 3}'}
     assert last_object(text, ["a", "z"]) is None
+
+
+class RuleJudge:
+    """Judges by a rule; None is a failure."""
+
+    name = "rule"
+
+    def __init__(self, rule: Callable[[Mapping[str, str]], bool | None]) -> None:
+        self.rule = rule
+
+    async def judge(self, fields: Mapping[str, str], scope: str) -> Verdict:
+        assert scope
+        accepted = self.rule(fields)
+        if accepted is None:
+            return Verdict(label=None, error="no verdict", cost=Cost(calls=3))
+        return Verdict(label="correct" if accepted else "wrong", reason="rule", cost=Cost(calls=1))
+
+
+def test_the_probes_are_well_formed_and_balanced() -> None:
+    probes = load_calibration()
+    right = [probe for probe in probes if probe.right]
+    assert len(probes) >= 60 and 0.4 <= len(right) / len(probes) <= 0.6
+    kinds = {True: get_args(RightKind), False: get_args(WrongKind)}
+    assert all(probe.kind in kinds[probe.right] for probe in probes)
+    assert min(Counter(probe.kind for probe in probes).values()) >= 2
+    assert {probe.kind for probe in probes} == {*kinds[True], *kinds[False]}
+    assert len({(probe.question, probe.answer.casefold()) for probe in probes}) == len(probes)
+    assert len({(probe.question, probe.gold) for probe in probes}) == len({probe.question for probe in probes})
+    assert not any(probe.answer == probe.gold for probe in probes if not probe.right)
+    assert {probe.question for probe in probes if probe.right} == {probe.question for probe in probes if not probe.right}
+
+
+async def test_a_judge_that_always_says_yes_accepts_all_that_is_wrong() -> None:
+    probes = load_calibration()
+    result = await measure(RuleJudge(lambda fields: True), probes)
+    wrong = [probe for probe in probes if not probe.right]
+    assert result.false_accept is not None and result.false_reject is not None
+    assert (result.false_accept.estimate, result.false_accept.count) == (1.0, len(wrong))
+    assert result.false_reject.estimate == 0.0 and result.false_reject.high > 0.0
+    assert [one.item for one in result.wrong] == wrong and result.errors == 0
+    assert result.by_kind["vague"] == (10, 10) and result.by_kind["reworded"][0] == 0
+    assert result.cost.calls == len(probes)
+
+
+async def test_a_judge_of_equal_words_rejects_as_counted() -> None:
+    probes = load_calibration()
+    result = await measure(RuleJudge(lambda fields: fields["gold"].casefold() == fields["answer"].casefold()), probes)
+    other = [probe for probe in probes if probe.right and probe.gold.casefold() != probe.answer.casefold()]
+    right = [probe for probe in probes if probe.right]
+    assert 0 < len(other) < len(right)
+    assert result.false_reject is not None and result.false_accept is not None
+    assert result.false_reject.estimate == len(other) / len(right)
+    assert result.false_accept.estimate == 0.0
+
+
+async def test_failures_are_in_neither_share() -> None:
+    probes = [
+        CalibrationItem(question="Q", gold="g", answer=answer, right=right, kind="same" if right else "vague")
+        for answer, right in (("1", True), ("2", True), ("3", False), ("4", False))
+    ]
+    said = {"1": True, "2": None, "3": None, "4": None}
+    result = await measure(RuleJudge(lambda fields: said[fields["answer"]]), probes)
+    assert (result.false_accept, result.errors, result.first_error) == (None, 3, "no verdict")
+    assert result.false_reject is not None and (result.false_reject.estimate, result.false_reject.count) == (0.0, 1)
+    assert result.cost.calls == 10
+    assert json.loads(json.dumps(result.as_dict()))["by_kind"] == {"same": [0, 1]}

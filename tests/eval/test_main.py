@@ -1,6 +1,9 @@
+"""``python -m eval``: comparing runs and fetching data."""
+
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -10,63 +13,47 @@ from eval.__main__ import main
 from eval.data import LOCOMO
 
 
-def run(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> int:
-    monkeypatch.setenv("COLUMNS", "160")
-    monkeypatch.setattr(sys, "argv", ["eval", *map(str, arguments)])
-    with pytest.raises(SystemExit) as stopped:
-        main()
-    return int(stopped.value.code or 0)
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
+    def run(*arguments: object) -> tuple[int, str, str]:
+        monkeypatch.setenv("COLUMNS", "160")
+        monkeypatch.setattr(sys, "argv", ["eval", *map(str, arguments)])
+        with pytest.raises(SystemExit) as stopped:
+            main()
+        return (int(stopped.value.code or 0), *capsys.readouterr())
+
+    return run
 
 
-def test_compare_prints_tables_and_writes_the_page(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_compare_prints_tables_and_writes_the_page(tmp_path: Path, run) -> None:
     records = [question(f"conv-{number % 2}/{number}", ORDER[number % 5]) for number in range(10)]
     folder = write_run(tmp_path / "ours", records, config={"system": "[deltamem]"})
-    assert run(monkeypatch, "compare", folder, "--out", tmp_path / "report.html") == 0
-    printed = capsys.readouterr().out
-    for expected in (
-        "[deltamem]",
-        "Single-hop 841",
-        "Table 1",
-        "naive_rag: not run",
-        "75.13",
-        str(tmp_path / "report.html"),
-    ):
+    code, printed, _ = run("compare", folder, "--out", tmp_path / "report.html")
+    assert code == 0
+    for expected in ("[deltamem]", "Single-hop 841", "naive_rag: not run", "75.13", str(tmp_path / "report.html")):
         assert expected in printed, expected
     assert (tmp_path / "report.html").read_text(encoding="utf-8").startswith("<!doctype html>")
 
 
-def refused(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
-    assert run(monkeypatch, *arguments) == 2
-    message = capsys.readouterr().err
-    assert message.startswith("error: ") and message.count("\n") == 1
-    return message
-
-
-def test_wrong_usage(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    assert "no such folder" in refused(monkeypatch, capsys, "compare", "nowhere")
-    assert "Missing command" in refused(monkeypatch, capsys)
-    assert "Missing argument" in refused(monkeypatch, capsys, "compare")
-    assert "No such command" in refused(monkeypatch, capsys, "judge")
-
-
-def test_fetch_names_what_there_is_and_asks_for_the_licence(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert "there are: " in refused(monkeypatch, capsys, "fetch", "nothing", "--folder", tmp_path)
-    assert run(monkeypatch, "fetch", "locomo", "--folder", tmp_path) == 2
-    assert "--accept-licence" in capsys.readouterr().err
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_fetch_uses_the_folder_in_which_data_is_looked_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("DELTAMEM_DATA", str(tmp_path / "data"))
-    assert "$DELTAMEM_DATA is" in refused(monkeypatch, capsys, "fetch", "locomo", "--accept-licence")
-    there = tmp_path / "data" / LOCOMO.path
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["compare", "nowhere"], "no such folder"),
+        ([], "Missing command"),
+        (["compare"], "Missing argument"),
+        (["judge"], "No such command"),
+        (["fetch", "nothing"], "there are: "),
+        (["fetch", "locomo"], "--accept-licence"),
+        (["fetch", "locomo", "--accept-licence"], "is not the published file"),
+    ],
+)
+def test_what_is_wrong_is_one_sentence(tmp_path: Path, monkeypatch, run, arguments: list[str], said: str) -> None:
+    monkeypatch.setenv("DELTAMEM_DATA", str(tmp_path))  # where data is looked for, it is fetched to
+    there = tmp_path / LOCOMO.path
     there.parent.mkdir(parents=True)
     there.write_text("[]", encoding="utf-8")
-    assert run(monkeypatch, "fetch", "locomo", "--accept-licence") == 2
-    assert f"{there} is there and is not the published file" in capsys.readouterr().err
+    code, _, errors = run(*arguments)
+    last = errors.splitlines()[-1]
+    assert code == 2 and last.startswith("error: ") and said in last
+    assert there.read_text() == "[]" and len(list(there.parent.iterdir())) == 1
+    assert arguments[:1] == ["fetch"] or errors.count("\n") == 1

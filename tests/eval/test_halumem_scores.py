@@ -35,12 +35,6 @@ def test_the_worked_numbers() -> None:
     assert round(result["memory_extraction_f1"], 5) == 0.09278
 
 
-def test_partial_credit_and_importance_count_in_weighted_recall_only() -> None:
-    result = aggregate([integrity("2", importance=1.0), integrity("1", importance=0.5), integrity("0", importance=0.25)])
-    assert result["memory_integrity"]["recall(all)"] == pytest.approx(1 / 3)
-    assert result["memory_integrity"]["weighted_recall(all)"] == pytest.approx((1 + 0.25) / 1.75)
-
-
 def test_failed_judges_are_in_all_and_not_in_valid() -> None:
     records = [
         integrity("2", importance=1.0),
@@ -77,13 +71,6 @@ def test_failed_judges_are_in_all_and_not_in_valid() -> None:
     assert result["counts"]["accuracy"] == {"all": 3, "valid": 1}
     assert result["counts"]["target"] == {"all": 2, "valid": 1}
     assert result["counts"]["interference"] == {"all": 2, "valid": 1}
-
-
-def test_interference_counts_by_type_and_not_in_recall() -> None:
-    result = aggregate([integrity("2", "interference"), integrity("0")])
-    assert result["memory_integrity"]["recall(all)"] == 0
-    assert result["memory_type_accuracy"]["Persona Memory(all)"] == 0.5
-    assert result["memory_accuracy"]["interference_accuracy(all)"] == 0
 
 
 def test_nothing_is_divided_by_nothing() -> None:
@@ -146,8 +133,8 @@ def by_loops(records, valid: bool) -> dict[str, Fraction | None]:
     sums = {}
 
     def add(name, top, bottom):
-        before = sums.get(name, (Fraction(0), Fraction(0)))
-        sums[name] = (before[0] + Fraction(top), before[1] + Fraction(bottom))
+        tops, bottoms = sums.get(name, (Fraction(0), Fraction(0)))
+        sums[name] = (tops + Fraction(top), bottoms + Fraction(bottom))
 
     for record in records:
         failed = record.label is None

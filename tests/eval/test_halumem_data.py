@@ -5,6 +5,7 @@ from datetime import datetime
 from pathlib import Path
 
 import pytest
+from benchmark_cases import changed
 from halumem_cases import ANA, ana, ben, point, question, write
 
 from deltamem.errors import DeltaMemError
@@ -19,6 +20,7 @@ def load(folder: Path, *lines: object):
 
 def test_sessions_points_and_questions(tmp_path: Path) -> None:
     data = load(tmp_path, ana(), ben())
+    assert data.version == "HaluMem-Long (part)" and load(tmp_path, ben()).version == "HaluMem-Medium (part)"
     assert data.counts == {"users": 2, "sessions": 5, "messages": 7, "memory_points": 6, "questions": 3}
     user = data.users[0]
     assert (user.id, user.name) == (ANA, "Ana Lee")
@@ -37,11 +39,6 @@ def test_sessions_points_and_questions(tmp_path: Path) -> None:
     assert [question.key for question in user.questions] == [f"{ANA}/S1/q1", f"{ANA}/S1/q2", f"{ANA}/S3/q1"]
 
 
-def test_versions_by_counts(tmp_path: Path) -> None:
-    assert load(tmp_path, ben()).version == "HaluMem-Medium (part)"
-    assert load(tmp_path, ana()).version == "HaluMem-Long (part)"
-
-
 def test_decorated_types_and_the_source_of_the_readme(tmp_path: Path) -> None:
     user = ben()
     user["sessions"][0]["memory_points"] = [point("x", "primary", memory_type="[Sep 01, 2025][Event Memory]")]
@@ -49,37 +46,28 @@ def test_decorated_types_and_the_source_of_the_readme(tmp_path: Path) -> None:
     assert (found.type, found.source) == ("Event Memory", "primary")
 
 
-def broken(path: str, value: object) -> dict:
-    user = ben()
-    user["sessions"][0]["questions"] = [question("?", "a", "Memory Boundary")]
-    place = user
-    *way, last = path.split(".")
-    for step in way:
-        place = place[int(step) if step.isdigit() else step]
-    place[last] = value
-    return user
-
-
 @pytest.mark.parametrize(
-    ("line", "message"),
+    ("place", "value", "message"),
     [
-        (json.dumps(ben())[:200], "Invalid JSON: EOF"),
-        ("[]", "should be an object"),
-        (broken("sessions", []), "sessions: "),
-        (broken("uuid", "../up"), "uuid '../up'"),
-        (broken("persona_info", "A person"), "persona_info names no one"),
-        (broken("sessions.0.start_time", "2025-09-01"), "sessions.0.start_time"),
-        (broken("sessions.0.memory_points.0.is_update", "yes"), "sessions.0.memory_points.0.is_update"),
-        (broken("sessions.0.memory_points.0.memory_source", "rumour"), "memory_source"),
-        (broken("sessions.0.memory_points.0.memory_type", "Smell"), "memory_type"),
-        (broken("sessions.0.memory_points.0.importance", -1), "importance"),
-        (broken("sessions.0.questions.0.question_type", "Riddle"), "question_type"),
-        (broken("sessions.0.dialogue.0.role", "system"), "sessions.0.dialogue.0.role"),
-        (broken("uuid", ANA), "occurs twice"),
+        ("sessions", [], "sessions: "),
+        ("uuid", "../up", "uuid '../up'"),
+        ("uuid", ANA, "occurs twice"),
+        ("persona_info", "A person", "persona_info names no one"),
+        ("sessions.0.start_time", "2025-09-01", "sessions.0.start_time"),
+        ("sessions.0.memory_points.0.is_update", "yes", "sessions.0.memory_points.0.is_update"),
+        ("sessions.0.memory_points.0.memory_source", "rumour", "memory_source"),
+        ("sessions.0.memory_points.0.memory_type", "Smell", "memory_type"),
+        ("sessions.0.memory_points.0.importance", -1, "importance"),
+        ("sessions.0.questions", [question("?", "a", "Riddle")], "question_type"),
+        ("sessions.0.dialogue.0.role", "system", "sessions.0.dialogue.0.role"),
+        (None, json.dumps(ben())[:200], "Invalid JSON: EOF"),
+        (None, "[]", "should be an object"),
     ],
 )
-def test_a_broken_line_is_named_and_the_others_are_read(tmp_path: Path, line: object, message: str) -> None:
-    data = load(tmp_path, ana(), "", line)
+def test_a_broken_line_is_named_and_the_others_are_read(
+    tmp_path: Path, place: str | None, value: object, message: str
+) -> None:
+    data = load(tmp_path, ana(), "", value if place is None else changed(ben(), place, value))
     assert [user.id for user in data.users] == [ANA]
     (problem,) = data.problems
     assert problem.startswith(f"{tmp_path / 'h.jsonl'}, line 3: ")
@@ -90,9 +78,6 @@ def test_a_broken_line_is_named_and_the_others_are_read(tmp_path: Path, line: ob
 def test_a_file_without_users_is_refused(tmp_path: Path, lines: tuple[str, ...]) -> None:
     with pytest.raises(DeltaMemError, match="holds no user of HaluMem"):
         load(tmp_path, *lines)
-
-
-def test_a_file_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(DeltaMemError, match=r"absent\.jsonl: No such file"):
         load_halumem(tmp_path / "absent.jsonl")
 

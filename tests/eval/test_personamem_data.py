@@ -1,0 +1,432 @@
+"""PersonaMem's files and their irregularities, how contexts are cut, which block a question refers to, and letters."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from personamem_cases import ANA, BO, BO_AGAIN, contexts, persona, rows, user, write_contexts, write_questions
+
+from deltamem.errors import DeltaMemError
+from eval.data import PERSONAMEM_EXCERPT, PERSONAMEM_QUESTIONS, find
+from eval.personamem.data import (
+    COUNTS_32K,
+    ContextFile,
+    Message,
+    Question,
+    histories,
+    history,
+    in_order,
+    label,
+    load_contexts,
+    load_questions,
+    record_key,
+    referenced_block,
+    session_starts,
+    size_of,
+    store_ids,
+    without_history,
+)
+from eval.personamem.scores import chosen_letters, is_correct
+
+
+def test_rows_become_questions(tmp_path: Path) -> None:
+    file = load_questions(write_questions(tmp_path / "q.csv"))
+    assert (file.rows, file.problems, len(file.questions)) == (7, (), 7)
+    second = file.questions[1]
+    assert second.text == "User: tea or coffee?"
+    assert (second.row, second.persona, second.gold, second.end, second.blocks_back) == (2, "0", "b", 9, 2)
+    assert second.options[0] == "(a) Have a 'cup' of juice."
+    assert len(file.sha256) == 64
+    # A byte order mark and Windows' line ends do no harm.
+    path = tmp_path / "q.csv"
+    path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes().replace(b"\n", b"\r\n"))
+    assert load_questions(path).problems == ()
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({"all_options": "['(a) x', '(b) y'"}, "all_options is not a list of texts"),
+        ({"all_options": "['(a) x', '(b) y', '(c) z']"}, "four texts"),
+        ({"all_options": "['(b) x', '(a) y', '(c) z', '(d) w']"}, "four texts"),
+        ({"all_options": "['(a) x', '(b) y', '(c) z', 4]"}, "four texts"),
+        ({"all_options": r"['(a) \ud800', '(b) y', '(c) z', '(d) w']"}, "all_options: the text is not valid Unicode"),
+        ({"all_options": "open('x')"}, "all_options is not a list of texts"),
+        ({"correct_answer": "(e)"}, "correct_answer is '(e)'"),
+        ({"correct_answer": ""}, "correct_answer is missing"),
+        ({"end_index_in_shared_context": "ten"}, "end_index_in_shared_context is 'ten'"),
+        ({"shared_context_id": "../x"}, "shared_context_id is '../x'"),
+        ({"user_question_or_message": " "}, "user_question_or_message is missing"),
+    ],
+)
+def test_a_broken_row_is_named_and_the_others_stay(tmp_path: Path, changes: dict[str, str], problem: str) -> None:
+    values = rows()
+    values[2] |= changes
+    file = load_questions(write_questions(tmp_path / "q.csv", values))
+    assert (file.rows, len(file.questions), len(file.problems)) == (7, 6, 1)
+    assert file.problems[0].startswith("q.csv, row 3 (line 4): ")
+    assert problem in file.problems[0]
+    assert [question.row for question in file.questions] == [1, 2, 4, 5, 6, 7]
+
+
+def test_a_row_that_is_cut_off_and_one_that_is_too_long(tmp_path: Path) -> None:
+    path = write_questions(tmp_path / "q.csv")
+    lines = path.read_text().splitlines()
+    lines[1] += ",more"
+    path.write_text("\n".join(lines)[:-90])
+    problems = load_questions(path).problems
+    assert [problem.partition(": ")[2] for problem in problems][:1] == ["more values than columns"]
+    assert len(problems) == 2
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "the header lacks persona_id"),
+        (b"a,b\n1,2\n", "the header lacks persona_id"),
+        (b"\xff\xfe\x00", "not a UTF-8 text file"),
+        (b"question,answer,options,persona_id\n", "no questions of PersonaMem v1"),
+    ],
+)
+def test_a_wrong_file_is_refused(tmp_path: Path, content: bytes, message: str) -> None:
+    path = tmp_path / "q.csv"
+    path.write_bytes(content)
+    with pytest.raises(DeltaMemError, match=message):
+        load_questions(path)
+
+
+def test_questions_without_rows_and_absent_files_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(DeltaMemError, match="no rows"):
+        load_questions(write_questions(tmp_path / "q.csv", []))
+    with pytest.raises(DeltaMemError, match=r"absent\.csv: No such file"):
+        load_questions(tmp_path / "absent.csv")
+    with pytest.raises(DeltaMemError, match=r"absent\.jsonl: No such file"):
+        load_contexts(tmp_path / "absent.jsonl")
+    path = tmp_path / "c.jsonl"
+    path.write_text("hello\n")
+    with pytest.raises(DeltaMemError, match=r"no line is a context of PersonaMem; c\.jsonl, line 1: not valid JSON"):
+        load_contexts(path)
+
+
+def test_broken_lines_of_contexts_are_named(tmp_path: Path) -> None:
+    path = write_contexts(tmp_path / "c.jsonl")
+    good = path.read_text().splitlines()
+    broken = [
+        good[0],
+        "",
+        json.dumps({"x": [], "y": []}),
+        json.dumps({"z": [{"role": "robot", "content": "x"}]}),
+        json.dumps({"w": [{"role": "user", "content": None}]}),
+        '{"v": [{"role": "user", "content": "half of \\ud800"}]}',
+        good[0],
+        good[1],
+        good[2][:-40],
+    ]
+    path.write_text("\n".join(broken))
+    file = load_contexts(path)
+    assert list(file.contexts) == [ANA, BO]
+    assert [problem.split(":")[0] for problem in file.problems] == [f"c.jsonl, line {n}" for n in (3, 4, 5, 6, 7, 9)]
+    assert "message 0.role" in file.problems[1]
+    assert "second time" in file.problems[4]
+    assert "cut off" in file.problems[5]
+    assert [message.content for message in file.contexts[BO]] == [message["content"] for message in contexts()[BO]]
+
+
+def test_line_separators_inside_texts_do_not_end_a_line(tmp_path: Path) -> None:
+    path = tmp_path / "c.jsonl"
+    path.write_text(json.dumps({"x": [persona("Ana"), user("one\u2028two")]}, ensure_ascii=False) + "\n", encoding="utf-8")
+    assert load_contexts(path).contexts["x"][1].content == "User: one\u2028two"
+
+
+def test_sizes_are_told_by_counts() -> None:
+    types = [name for name, count in COUNTS_32K.items() for _ in range(count)]
+    assert len(types) == 589
+    assert size_of(types) == "32k"
+    assert size_of(types[1:]) is None
+    assert size_of(["suggest_new_ideas"] * 589) is None
+    assert size_of(["x"] * 2_727) == "128k"
+    assert [label(name) for name in in_order(types)] == [
+        "Pref-Rec",
+        "Recall-Reason",
+        "New-Ideas",
+        "Pref-Evol",
+        "Recall-User",
+        "Gen-New",
+        "Recall-Facts",
+    ]
+    assert in_order(["z", "suggest_new_ideas", "y"]) == ["suggest_new_ideas", "y", "z"]
+
+
+def test_the_published_questions() -> None:
+    path = find(PERSONAMEM_QUESTIONS)
+    if path is None:
+        pytest.skip("PersonaMem's questions are not here")
+    file = load_questions(path)
+    questions = file.questions
+    assert (file.rows, len(questions), file.problems) == (589, 589, ())
+    assert size_of(question.type for question in questions) == "32k"
+    assert Counter(question.type for question in questions) == COUNTS_32K
+    assert Counter(question.gold for question in questions) == {"c": 158, "b": 146, "a": 143, "d": 142}
+    assert len({(question.context, question.end) for question in questions}) == 222
+    assert len({question.context for question in questions}) == 37
+    assert len({question.persona for question in questions}) == 20
+    assert sum(question.text.startswith("User:") for question in questions) == 64
+
+
+def test_the_excerpt_of_the_contexts() -> None:
+    path = find(PERSONAMEM_EXCERPT)
+    if path is None:
+        pytest.skip("the excerpt of PersonaMem's contexts is not here")
+    file = load_contexts(path)
+    assert [len(messages) for messages in file.contexts.values()] == [4, 4]
+    assert file.problems == ()
+    first = next(iter(file.contexts.values()))
+    assert [message.role for message in first] == ["system", "user", "user", "assistant"] or first[0].role == "system"
+
+
+def question(end: int, *, row: int = 1, blocks_back: int = 1, tokens_back: int = 50, tokens: int = 100) -> Question:
+    return Question(row, "0", "t", "q", ("(a)", "(b)", "(c)", "(d)"), "a", "x", end, blocks_back, tokens_back, tokens)
+
+
+def messages(roles: str) -> tuple[Message, ...]:
+    """``s``, ``u`` or ``a`` for each message; each has ten characters."""
+    names = {"s": "system", "u": "user", "a": "assistant"}
+    return tuple(Message(role=names[role], content=f"{index:010d}") for index, role in enumerate(roles))
+
+
+def keyed(*questions: Question) -> list[tuple[str, Question]]:
+    return [(f"x/{number}", one) for number, one in enumerate(questions)]
+
+
+@pytest.fixture
+def questions(tmp_path: Path) -> Sequence[Question]:
+    return load_questions(write_questions(tmp_path / "q.csv")).questions
+
+
+@pytest.fixture
+def shared(tmp_path: Path) -> Mapping[str, Sequence[Message]]:
+    return load_contexts(write_contexts(tmp_path / "c.jsonl")).contexts
+
+
+def test_a_context_is_cut_at_sessions_and_at_questions(questions, shared) -> None:
+    ana, bo, again = histories(questions, shared, keep_system=True)
+    assert [piece.session.id for piece in ana.pieces] == ["0-2", "3-6", "7-8", "9-10"]
+    times = [(1, 9), (2, 9), (3, 9), (3, 9, 1)]
+    assert [piece.session.time for piece in ana.pieces] == [datetime(2024, 1, *time) for time in times]
+    assert (ana.key.id, ana.key.owner, ana.key.batch_turns) == ("a1" * 6, "Ana Lopez", 10)
+    assert [piece.session.id for piece in bo.pieces] == ["0-2", "3-4"]
+    assert [piece.session.id for piece in again.pieces] == ["0-2", "3-5", "6-6", "7-7"]
+    first = ana.pieces[0].session.turns
+    assert [(turn.id, turn.role) for turn in first] == [("0", "system"), ("1", "user"), ("2", "assistant")]
+    assert first[1].spoken == "User: I love tea more than anything."
+    assert [asked.key for asked in ana.samples] == [f"{'a1' * 6}/{n}" for n in (1, 2, 3, 4)]
+    assert [asked.session for asked in ana.samples] == [2, 2, 2, 2]
+    evidence = [{"1", "2"}, {"1", "2"}, {"4", "5", "6"}, {"8", "9", "10"}]
+    assert [asked.evidence for asked in ana.samples] == evidence
+    assert [asked.turns for asked in ana.samples] == [11, 9, 11, 11]
+
+
+def test_persona_texts_can_be_dropped(questions, shared) -> None:
+    ana, _, again = histories(questions, shared, keep_system=False)
+    assert [turn.id for piece in ana.pieces for turn in piece.session.turns] == ["1", "2", "4", "5", "6", "8", "9", "10"]
+    # A piece that was only a persona text is gone, and what follows keeps its day.
+    assert [(piece.session.id, piece.session.time.day) for piece in again.pieces] == [("0-2", 1), ("3-5", 2), ("7-7", 3)]
+    assert ana.samples[0].evidence == {"1", "2"}
+    assert ana.samples[0].turns == 8
+
+
+@settings(max_examples=60)
+@given(
+    roles=st.text("sua", min_size=1, max_size=30),
+    ends=st.lists(st.integers(1, 30), min_size=1, max_size=8),
+    keep_system=st.booleans(),
+)
+def test_what_is_fed_before_a_question_is_its_history_and_nothing_else(
+    roles: str, ends: list[int], keep_system: bool
+) -> None:
+    context = messages(roles)
+    asked = [question(min(end, len(roles)), row=row) for row, end in enumerate(ends)]
+    cut = history("x", context, keyed(*asked), keep_system=keep_system)
+    for one in cut.samples:
+        steps = cut.steps({one.key})
+        fed = [turn for sessions, _ in steps for session in sessions for turn in session.turns]
+        expected = [
+            (str(index), message.role, message.content)
+            for index, message in enumerate(context[: one.question.end])
+            if keep_system or message.role != "system"
+        ]
+        assert [(turn.id, turn.role, turn.text) for turn in fed] == expected
+        assert one.turns == len(expected)
+        assert one.evidence <= {turn.id for turn in fed}
+    sessions = [piece.session for piece in cut.pieces]
+    assert all(session.turns for session in sessions)
+    assert len({session.id for session in sessions}) == len(sessions)
+    times = [session.time for session in sessions]
+    assert times == sorted(set(times))
+
+
+@settings(max_examples=60)
+@given(
+    roles=st.text("sua", min_size=2, max_size=20),
+    end=st.integers(1, 20),
+    back=st.integers(-2, 9),
+    tokens=st.integers(0, 200),
+)
+def test_a_block_lies_in_the_history_and_within_one_session(roles: str, end: int, back: int, tokens: int) -> None:
+    context = messages(roles)
+    end = min(end, len(roles))
+    block = referenced_block(context, question(end, blocks_back=back, tokens_back=tokens))
+    if block is not None:
+        assert 0 <= block.start < block.stop <= end
+        starts = session_starts(context)
+        assert block.start in starts
+        assert not any(block.start < start < block.stop for start in starts)
+
+
+def test_sessions_begin_at_system_messages() -> None:
+    assert session_starts(messages("suasua")) == [0, 3]
+    assert session_starts(messages("uasua")) == [0, 2]
+    assert session_starts(messages("ssua")) == [0]
+    assert session_starts(messages("suas")) == [0, 3]
+
+
+@pytest.mark.parametrize(
+    ("end", "blocks_back", "tokens_back", "tokens", "expected"),
+    [
+        # Three sessions of three messages of ten characters. In the middle of the last session, before message 7 (block 2):
+        (7, 2, 60, 70, (0, 3, True)),  # the reference lies at 10 of 70
+        (7, 1, 30, 70, (3, 6, True)),  # at 40
+        (7, 1, 65, 70, (3, 6, False)),  # at 5: by tokens it would be the first block
+        (7, 3, 60, 70, None),  # before the first block
+        # After everything, where the end index is that of the last message (block 3 would come next):
+        (8, 3, 70, 80, (0, 3, True)),
+        (8, 1, 10, 80, (6, 8, True)),
+        (9, 1, 10, 90, (6, 9, True)),
+        # With that end index the question may also be asked before the last message (block 2); the tokens decide.
+        (8, 1, 40, 80, (3, 6, True)),
+        # If they fit neither, it is asked after everything, as most are.
+        (8, 1, 79, 80, (6, 8, False)),
+        # A block begins in the prefix, or it is none.
+        (4, 0, 10, 40, (3, 4, True)),
+        (4, -1, 10, 40, None),
+        # Tokens that say nothing.
+        (7, 1, 5, 0, (3, 6, False)),
+    ],
+)
+def test_referenced_block(
+    end: int, blocks_back: int, tokens_back: int, tokens: int, expected: tuple[int, int, bool] | None
+) -> None:
+    one = question(end, blocks_back=blocks_back, tokens_back=tokens_back, tokens=tokens)
+    block = referenced_block(messages("suasuasua"), one)
+    assert (None if block is None else (block.start, block.stop, block.agrees)) == expected
+
+
+def test_invented_questions_refer_to_what_they_are_about(questions, shared) -> None:
+    for one in questions:
+        word = one.text.removeprefix("User: ").split()[-1 if one.text.startswith("the") else 0].strip("?")
+        block = referenced_block(shared[one.context], one)
+        assert block is not None
+        assert block.agrees
+        assert any(word in message.content for message in shared[one.context][block.start : block.stop])
+
+
+def test_questions_without_history_are_told_why(tmp_path) -> None:
+    file = load_contexts(write_contexts(tmp_path / "c.jsonl", {"x": contexts()[BO]}))
+    assert without_history(question(6), file) is None
+    assert without_history(question(1), file) is None
+    for end in (-3, 0, 7):
+        lost = without_history(question(end), file)
+        assert lost is not None
+        assert lost.kind == "end_out_of_range"
+        assert f"end index {end} is not within its context, which has 6 messages" in lost.reason
+    lost = without_history(question(6), ContextFile("c.jsonl", "", {}, ()))
+    assert lost == ("context_missing", "its context x is not in c.jsonl")
+
+
+def test_stores_and_records_are_named_by_as_much_as_tells_them_apart(tmp_path) -> None:
+    assert store_ids([ANA, BO, BO_AGAIN]) == {ANA: "a1" * 6, BO: "b2" * 6, BO_AGAIN: "c3" * 6}
+    alike = ["x" * 12 + "1", "x" * 12 + "2"]
+    assert store_ids(alike) == {name: name for name in alike}
+    twice = load_questions(write_questions(tmp_path / "q.csv", rows() + rows())).questions
+    assert len({record_key(one) for one in twice}) == 14
+
+
+def test_the_published_distances_bear_out_what_blocks_are() -> None:
+    """Within a context, what lies in a later block must lie later by tokens: that holds if questions at the last end
+    index are asked one block after those in the middle of the last session, and not if all are asked in the same block."""
+    path = find(PERSONAMEM_QUESTIONS)
+    if path is None:
+        pytest.skip("PersonaMem's questions are not here")
+    members = defaultdict(list)
+    for one in load_questions(path).questions:
+        members[one.context].append(one)
+
+    def out_of_order(blocks_between: int) -> int:
+        contexts = 0
+        for questions in members.values():
+            last = max(one.end for one in questions)
+            places = defaultdict(list)
+            for one in questions:
+                block = -one.blocks_back - (0 if one.end == last else blocks_between)
+                places[block].append(one.tokens - one.tokens_back)
+            ordered = sorted(places)
+            contexts += any(max(places[a]) >= min(places[b]) for a, b in pairwise(ordered))
+        return contexts
+
+    assert out_of_order(1) == 2  # of 37; in both a single question, asked before the last message and not after it
+    assert out_of_order(0) == 23
+    assert out_of_order(2) > 20
+
+
+@pytest.mark.parametrize(
+    ("text", "letters", "right"),
+    [
+        ("<final_answer> (c)", "c", True),
+        ("<final_answer>(c)</final_answer>", "c", True),
+        ("<final_answer>c</final_answer>\n", "c", True),
+        ("(c)</final_answer>", "c", True),
+        ("  (C) ", "c", True),
+        ("C", "c", True),
+        ("Option c.", "c", True),
+        ("I weigh (a), (b) and (d). <final_answer>(c)", "c", True),
+        ("<final_answer>(a)</final_answer> No: <final_answer>(c)</final_answer>", "c", True),
+        # Letters in parentheses count before letters that stand alone: here the article does no harm ...
+        ("It is a clear case: (c)", "c", True),
+        # ... and here it does.
+        ("It is a clear case: c", "ac", False),
+        ("<final_answer> a good fit is c", "ac", False),
+        ("A dog would suit you.", "a", False),  # and right where a is: a trap of the rule, kept as it is
+        # Two letters are never right, whichever they are.
+        ("(c) or (d)", "cd", False),
+        ("<final_answer>(c) or (a)</final_answer>", "ac", False),
+        # The same letter twice is one.
+        ("(c), that is (c)", "c", True),
+        # The whole answer is looked at again if what follows the tag is not right.
+        ("(c) <final_answer>", "", True),
+        ("(c) <final_answer> as above", "", True),
+        ("(b) <final_answer>(c)", "c", True),
+        ("(c) <final_answer>(b)", "b", False),
+        # The tag is looked for as it is written; the letter is found all the same.
+        ("<FINAL_ANSWER>(c)", "c", True),
+        ("<final_answer>(c)</final_answer> Have fun!", "c", True),
+        ("", "", False),
+        ("I cannot tell.", "", False),
+        ("(e)", "", False),
+        ("abcd", "", False),
+        ("c'est la vie", "c", True),
+        ("<final_answer>**(c)**", "c", True),
+        ("(c", "c", True),
+    ],
+)
+def test_letters(text: str, letters: str, right: bool) -> None:
+    assert chosen_letters(text) == frozenset(letters)
+    assert is_correct(text, "c") is right
+    assert is_correct(text, "(c)") is right

@@ -1,0 +1,311 @@
+"""Records, what they were made with, scores by category, and the summary of a run."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime
+from pathlib import Path
+
+import pytest
+from compare_cases import ORDER, POOLED, benchmark_config, ingest, locomo_summary, question
+from hypothesis import given
+from hypothesis import strategies as st
+
+from deltamem.errors import DeltaMemError
+from deltamem.llm import Usage as ClientUsage
+from eval.records import (
+    RUN_CONFIG_FILE,
+    AnswerRecord,
+    Cost,
+    IngestRecord,
+    PassageRecord,
+    PointRecord,
+    QuestionRecord,
+    Verdict,
+    check_run_config,
+    write_run_config,
+)
+from eval.summary import (
+    answer_value,
+    category_scores,
+    cost_line,
+    counts_by_category,
+    recall_value,
+    reciprocal_rank_value,
+    verdict_value,
+    write_summary,
+)
+from eval.systems.base import Ingested, Passage, Usage
+
+COUNTS = st.integers(0, 10**6)
+COSTS = st.builds(Cost, calls=COUNTS, cached=COUNTS, prompt_tokens=COUNTS, completion_tokens=COUNTS, searches=COUNTS)
+
+
+@given(COSTS, COSTS)
+def test_costs_add_field_by_field(one: Cost, two: Cost) -> None:
+    total = one + two
+    assert total == two + one
+    assert total.model_dump() == {name: getattr(one, name) + getattr(two, name) for name in Cost.model_fields}
+    assert one + Cost() == one
+
+
+def test_ingest_record_of_what_a_system_did() -> None:
+    usage = Usage(calls=2, cached=1, prompt_tokens=30, completion_tokens=4, searches=3)
+    ingested = Ingested(memories=("a",), operations={"ADD": 1}, usage=usage, readable=False)
+    record = IngestRecord.of("store", "Ana", "S1", 4, ingested, 1.23456, late=True)
+    assert (record.key, record.outcome, record.late) == ("store/S1", "unreadable", True)
+    assert record.cost == Cost(calls=2, cached=1, prompt_tokens=30, completion_tokens=4, searches=3, seconds=1.2346)
+    assert IngestRecord.model_validate_json(record.model_dump_json(exclude_defaults=True)) == record
+
+
+def test_passages_have_the_same_id_only_if_they_are_the_same() -> None:
+    passage = Passage("text", datetime(2023, 5, 8), ("D1:1",), 0.9)
+    same = Passage("text", datetime(2023, 5, 8), ("D1:1",), 0.1)
+    others = [
+        Passage("text.", passage.time, passage.sources),
+        Passage("text", None, passage.sources),
+        Passage("text", passage.time, ("D1:2",)),
+    ]
+    ids = {PassageRecord.of(one, "store").id for one in (passage, same)}
+    assert len(ids) == 1, "how similar it was to one question does not matter"
+    assert len(ids | {PassageRecord.of(one, "store").id for one in others}) == 4
+    assert PassageRecord.of(passage, "another").id not in ids
+
+
+def test_a_question_is_complete_unless_something_failed() -> None:
+    fields = {"key": "a/1", "group": "a", "category": "c", "question": "q"}
+    right = AnswerRecord(text="x", verdicts={"lenient": Verdict(label="correct")})
+    assert QuestionRecord(**fields).complete
+    assert QuestionRecord(**fields, answers=(right,)).complete
+    assert not QuestionRecord(**fields, error="no memory").complete
+    assert not QuestionRecord(**fields, answers=(right, AnswerRecord(text=None, error="nothing"))).complete
+    prose = right.model_copy(update={"verdicts": right.verdicts | {"strict": Verdict(label=None, error="prose")}})
+    assert not QuestionRecord(**fields, answers=(prose,)).complete
+
+
+def test_the_same_settings_go_on_and_others_are_refused(tmp_path: Path) -> None:
+    folder = tmp_path / "runs" / "one"
+    check_run_config(folder, {"k": 10})
+    write_run_config(folder, {"k": 20, "models": ("a", "b"), "nested": {"x": None}})
+    same = {"nested": {"x": None}, "models": ["a", "b"], "k": 20}
+    check_run_config(folder, same)
+    for name, value in {"k": 10, "models": ["a"], "nested": {"x": 0}, "new": 1}.items():
+        with pytest.raises(DeltaMemError, match=f"made with {name} = "):
+            check_run_config(folder, same | {name: value})
+    with pytest.raises(DeltaMemError, match="made with k = 20, not None"):
+        check_run_config(folder, {name: value for name, value in same.items() if name != "k"})
+    (folder / RUN_CONFIG_FILE).write_text("{", encoding="utf-8")
+    with pytest.raises(DeltaMemError, match=r"making\.json: not valid JSON"):
+        check_run_config(folder, {})
+
+
+def test_the_benchmark_and_the_system_are_named_before_what_follows_from_them(tmp_path: Path) -> None:
+    write_run_config(tmp_path, {"answer": 1, "benchmark": "LoCoMo", "system": "a"})
+    with pytest.raises(DeltaMemError, match="made with benchmark = 'LoCoMo', not 'HaluMem'"):
+        check_run_config(tmp_path, {"answer": 2, "benchmark": "HaluMem", "system": "b"})
+    with pytest.raises(DeltaMemError, match="made with system = 'a', not 'b'"):
+        check_run_config(tmp_path, {"answer": 2, "benchmark": "LoCoMo", "system": "b"})
+
+
+def test_no_value_is_never_a_zero() -> None:
+    records = [
+        question("a/1", "temporal", lenient="correct"),
+        question("a/2", "temporal", lenient=None),
+        question("b/1", "temporal", text=None),
+        question("b/2", "temporal", lenient="wrong"),
+        question("b/3", "temporal", lenient="correct"),
+        question("c/1", "multi-hop", text=None),
+    ]
+    scores = category_scores(records, verdict_value("lenient"), resamples=50)
+    assert scores["temporal"] is not None and scores["all"] == scores["temporal"]
+    assert (scores["temporal"]["estimate"], scores["temporal"]["count"]) == (pytest.approx(2 / 3), 3)
+    assert scores["multi-hop"] is None
+
+
+def test_order_and_pooling() -> None:
+    records = [question("a/1", "adversarial", f1=1.0), question("a/2", "other"), question("b/1", "temporal", f1=0.25)]
+    records.append(question("b/2", "single-hop", f1=0.75))
+    scores = category_scores(records, answer_value("set_f1"), pooled=POOLED, order=ORDER, resamples=50)
+    assert list(scores) == ["single-hop", "temporal", "adversarial", "other", "all"]
+    assert scores["adversarial"] is None, "it has no lexical score"
+    assert scores["all"] is not None and (scores["all"]["estimate"], scores["all"]["count"]) == (0.5, 2)
+    assert counts_by_category(records, ORDER) == {"single-hop": 1, "temporal": 1, "adversarial": 1, "other": 1}
+
+
+def test_one_group_has_wilsons_interval_for_verdicts_and_a_bootstrap_of_questions_for_scores() -> None:
+    records = [
+        question(f"a/{number}", "temporal", lenient="correct" if number < 8 else "wrong", f1=number / 10)
+        for number in range(10)
+    ]
+    score = category_scores(records, verdict_value("lenient"))["all"]
+    assert score is not None
+    assert (score["low"], score["high"]) == pytest.approx((0.4902, 0.9433), abs=1e-4)  # Wilson, 8 of 10
+    score = category_scores(records, answer_value("set_f1"))["all"]
+    assert score is not None and score["low"] < score["estimate"] < score["high"]
+
+
+def test_runs_are_averaged_over_those_with_a_value() -> None:
+    answers = (
+        AnswerRecord(text="x", scores={"correct": 1.0}, verdicts={"j": Verdict(label="Correct")}),
+        AnswerRecord(text="y", scores={"correct": 0.0}, verdicts={"j": Verdict(label="omission")}),
+        AnswerRecord(text=None, error="nothing"),
+    )
+    record = QuestionRecord(key="a/1", group="a", category="c", question="q", answers=answers)
+    assert answer_value("correct")(record) == verdict_value("j")(record) == 0.5
+    assert verdict_value("another")(record) is None
+
+
+def test_ranks() -> None:
+    record = question("a/1", "temporal").model_copy(update={"ranks": (3, None, 7, 12), "evidence": ("a", "b", "c", "d")})
+    assert (recall_value(5)(record), recall_value(10)(record)) == (0.25, 0.5)
+    assert reciprocal_rank_value(record) == pytest.approx(1 / 3)
+    for nothing in (record.model_copy(update={"ranks": ()}), record.model_copy(update={"error": "no memory"})):
+        assert recall_value(5)(nothing) is None
+        assert reciprocal_rank_value(nothing) is None
+
+
+ROWS = st.tuples(st.sampled_from("abc"), st.sampled_from(ORDER), st.sampled_from(["correct", "wrong", None]))
+
+
+@given(st.lists(ROWS, min_size=1))
+def test_all_is_the_mean_of_what_has_a_verdict(rows: list[tuple[str, str, str | None]]) -> None:
+    answer = {label: AnswerRecord(text="x", verdicts={"j": Verdict(label=label)}) for label in ("correct", "wrong", None)}
+    records = [
+        QuestionRecord(key=str(number), group=group, category=category, question="q", answers=(answer[label],))
+        for number, (group, category, label) in enumerate(rows)
+    ]
+    scores = category_scores(records, verdict_value("j"), resamples=20)
+    labels = [label for _, _, label in rows if label is not None]
+    if not labels:
+        assert set(scores.values()) == {None}
+        return
+    overall = scores.pop("all")
+    assert overall is not None
+    assert overall["estimate"] == pytest.approx(labels.count("correct") / len(labels))
+    assert overall["low"] <= overall["estimate"] + 1e-9 and overall["estimate"] <= overall["high"] + 1e-9
+    assert overall["count"] == sum(score["count"] for score in scores.values() if score is not None)
+
+
+def test_golden_numbers(tmp_path: Path) -> None:
+    questions = [
+        question("a/1", "temporal"),
+        question("a/2", "temporal", lenient=None),
+        question("b/1", "single-hop", text=None),
+        question("b/2", "adversarial", f1=1.0),
+    ]
+    sessions = [
+        ingest("a", 0),
+        ingest("a", 1, memories=()),
+        ingest("b", 0, outcome="unreadable", memories=()),
+        ingest("b", 1, outcome="failed"),
+    ]
+    config = benchmark_config(tmp_path, **{"answer.model": "m", "base_url": "http://localhost:1/v1"})
+    usage = {"answer": ClientUsage(requests=3)}
+    summary = locomo_summary(config, questions, sessions, usage=usage, problems=["line 7: not JSON"])
+
+    assert " ".join(summary) == (
+        "benchmark version system mode questions scores cost this_run latency context_tokens memories queries_per_memory "
+        "sessions failures probes protocol data system_facts making seconds"
+    )
+    assert summary["mode"] == "judged"
+    assert summary["questions"] == {
+        "total": 4,
+        "asked": 4,
+        "answered": 3,
+        "failed": 2,
+        "by_category": {"single-hop": 1, "temporal": 2, "adversarial": 1},
+    }
+    assert summary["version"] == "LoCoMo: 4 questions; sha256 abababababab"
+    cost = summary["cost"]
+    assert cost["ingest"] == {
+        "calls": 6,
+        "cached": 0,
+        "prompt_tokens": 900,
+        "completion_tokens": 90,
+        "searches": 3,
+        "seconds": 6.0,
+        "sessions_lost": 0,
+    }
+    assert (cost["answer"]["calls"], cost["answer"]["prompt_tokens"]) == (5, 200)
+    assert (cost["judge"]["calls"], cost["judge"]["completion_tokens"]) == (4, 20)
+    assert cost["search"] == {"searches": 4, "seconds": 0.04}
+    assert summary["latency"]["answer"] == {"p50": 1.0, "p95": 1.0, "count": 3}, "a failed answer has no latency"
+    assert summary["latency"]["judge"]["count"] == 3
+    assert summary["context_tokens"] == {"mean": 1000.0, "p50": 1000.0, "p95": 1000.0}
+    assert summary["memories"]["written"] == 2
+    assert summary["memories"]["per_store"] == {"mean": 1.0, "min": 0, "max": 2}
+    assert summary["queries_per_memory"] == 1.5
+    assert summary["sessions"] == {"total": 4, "applied": 2, "unreadable": 1, "failed": 1, "late": 0}
+    assert summary["failures"] == {
+        "count": 4,
+        "by_stage": {"data": 1, "ingest": 1, "answer": 1, "judge": 1},
+        "first": [
+            "data: line 7: not JSON",
+            "ingest: b/S1: broke",
+            "answer: b/1: the answerer returned nothing",
+            "judge: a/2, lenient: the judge wrote prose",
+        ],
+    }
+    assert summary["scores"]["lenient"]["temporal"]["count"] == 1
+    assert summary["scores"]["lenient"]["single-hop"] is None
+    assert summary["this_run"]["answer"]["requests"] == 3
+    assert summary["making"]["models"] == {"embedder": "all-MiniLM-L6-v2", "manager": None, "answer": "m", "judge": "m"}
+    assert summary["making"]["config"]["answer"]["model"] == "m"
+    assert len(summary["making"]["config_sha256"]) == 64
+    assert "1 of 4 sessions brought no readable answer" in cost_line(summary)
+    assert json.loads(write_summary(tmp_path, summary).read_text(encoding="utf-8")) == summary
+
+
+def test_nothing_at_all(tmp_path: Path) -> None:
+    summary, other = (locomo_summary(benchmark_config(tmp_path / name), [], []) for name in ("one", "two"))
+    assert summary["making"]["config_sha256"] == other["making"]["config_sha256"], "whatever the folder"
+    assert summary["mode"] == "offline"
+    assert (summary["making"]["models"]["answer"], summary["making"]["models"]["judge"]) == ("extractive", None)
+    assert [summary[name] for name in ("context_tokens", "memories", "queries_per_memory")] == [None] * 3
+    assert set(summary["latency"].values()) == {None}
+    assert summary["failures"] == {"count": 0, "by_stage": {}, "first": []}
+    assert "no readable answer" not in cost_line(summary)
+
+
+def test_answers_of_the_cache_say_nothing_of_latency(tmp_path: Path) -> None:
+    fast = AnswerRecord(text="x", cost=Cost(calls=1, cached=1, seconds=0.001))
+    slow = AnswerRecord(text="x", cost=Cost(calls=1, seconds=3.0))
+    copied = AnswerRecord(text="x", cost=Cost(seconds=0.5))
+    record = question("a/1", "temporal").model_copy(update={"answers": (fast, slow, copied)})
+    latency = locomo_summary(benchmark_config(tmp_path), [record], [])["latency"]["answer"]
+    assert latency == {"p50": 1.75, "p95": pytest.approx(2.875), "count": 2}
+
+
+def test_a_session_whose_cost_is_lost_is_counted_and_spoils_no_mean(tmp_path: Path) -> None:
+    noted = ingest("a", 0)
+    lost = ingest("a", 1).model_copy(update={"cost": Cost(), "cost_lost": True})
+    summary = locomo_summary(benchmark_config(tmp_path), [], [noted, lost])
+    assert summary["cost"]["ingest"]["sessions_lost"] == 1
+    assert summary["latency"]["ingest"] == {"p50": 2.0, "p95": 2.0, "count": 1}
+    assert summary["memories"]["written"] == 4
+    assert summary["queries_per_memory"] == 0.5, "one search for the two memories of the session that was noted"
+    assert locomo_summary(benchmark_config(tmp_path), [], [lost])["queries_per_memory"] is None
+
+
+def test_only_the_first_failures_of_a_stage_are_quoted_and_all_are_counted(tmp_path: Path) -> None:
+    questions = [question(f"a/{number}", "temporal").model_copy(update={"error": "gone"}) for number in range(9)]
+    fields = {"user": "u", "session": 0, "text": "x"}
+    points = [
+        PointRecord(key="p7", kind="update", verdict=Verdict(label=None, error="prose"), **fields),
+        PointRecord(key="p8", kind="update", error="gone", **fields),
+        PointRecord(key="p9", kind="integrity", verdict=Verdict(label="2"), **fields),
+    ]
+    failures = locomo_summary(benchmark_config(tmp_path), questions, [], points=points)["failures"]
+    assert failures["by_stage"] == {"search": 10, "judge": 1}
+    assert failures["count"] == 11
+    assert failures["first"] == [*(f"search: a/{number}: gone" for number in range(5)), "judge: p7, update: prose"]
+
+
+def test_what_a_benchmark_adds_becomes_json_and_what_is_no_number_is_refused(tmp_path: Path) -> None:
+    more = {"cumulative": [(1, 2)], "usage": ClientUsage()}
+    summary = locomo_summary(benchmark_config(tmp_path), [], [], more=more)
+    assert summary["cumulative"] == [[1, 2]]
+    assert summary["usage"]["requests"] == 0
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        write_summary(tmp_path, summary | {"scores": {"x": float("nan")}})
+    assert not (tmp_path / "summary.json").exists()
