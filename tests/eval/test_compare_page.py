@@ -64,21 +64,23 @@ def test_tables_charts_and_warnings_are_on_the_page(tmp_path: Path) -> None:
         assert " ".join(sentence.split()) in page.text
 
 
-def verdicts(*labels: str | None) -> QuestionRecord:
-    answers = tuple(
-        AnswerRecord(text="x", verdicts={"j": Verdict(label=label, error=None if label else "prose")}) for label in labels
-    )
-    return QuestionRecord(key="a/1", group="a", category="c", question="q", answers=answers)
-
-
-def test_outcomes() -> None:
-    assert outcome(verdicts("correct", "Correct")) == "right"
-    assert outcome(verdicts("wrong", "fooled")) == "wrong"
-    assert outcome(verdicts("correct", "wrong")) == "disagreement"
-    assert outcome(verdicts("correct", None)) == "failed"
-    assert outcome(verdicts()) == "not judged"
+@pytest.mark.parametrize(
+    ("labels", "expected"),
+    [
+        (["correct", "Correct"], "right"),
+        (["wrong", "fooled"], "wrong"),
+        (["correct", "wrong"], "disagreement"),
+        (["correct", None], "failed"),
+        ([], "not judged"),
+    ],
+)
+def test_outcomes(labels: list[str | None], expected: str) -> None:
+    verdicts = [Verdict(label=label, error=None if label else "prose") for label in labels]
+    answers = tuple(AnswerRecord(text="x", verdicts={"j": verdict}) for verdict in verdicts)
+    record = QuestionRecord(key="a/1", group="a", category="c", question="q", answers=answers)
+    assert outcome(record) == expected
     choice = AnswerRecord(text="(a)", scores={"correct": 0.0})
-    assert outcome(verdicts().model_copy(update={"answers": (choice,)})) == "wrong"
+    assert outcome(record.model_copy(update={"answers": (choice,)})) == "wrong"
 
 
 @pytest.mark.parametrize(
@@ -127,11 +129,13 @@ def test_long_passages_are_cut_and_it_is_said(tmp_path: Path, monkeypatch: pytes
     assert len(data["items"][0]["found"]) == 3, "a passage that is not in the file is left out"
 
 
-def test_a_run_that_took_no_time_is_drawn_without_a_warning(tmp_path: Path, recwarn: pytest.WarningsRecorder) -> None:
+def test_odd_runs_are_drawn_and_a_page_that_cannot_be_written_is_told(tmp_path: Path, recwarn) -> None:
     unanswered = question("a/1", "temporal").model_copy(update={"search_seconds": 0.0, "answers": ()})
     run = write_run(tmp_path / "run", [unanswered])
     write_report([run], tmp_path / "report.html")
-    assert [str(warning.message) for warning in recwarn] == []
+    assert [str(warning.message) for warning in recwarn] == [], "it took no time"
+    with pytest.raises(DeltaMemError, match="cannot be written"):
+        write_report([run], tmp_path / "nowhere" / "report.html")
 
 
 def test_the_name_of_a_folder_that_is_no_text_does_not_break_the_page(tmp_path: Path) -> None:
@@ -141,9 +145,3 @@ def test_the_name_of_a_folder_that_is_no_text_does_not_break_the_page(tmp_path: 
     except OSError:
         pytest.skip("this file system takes only UTF-8 names")
     assert "run?" in write_report([run], tmp_path / "report.html").read_text(encoding="utf-8")
-
-
-def test_a_page_that_cannot_be_written(tmp_path: Path) -> None:
-    run = write_run(tmp_path / "run", [question("a/1", "temporal")])
-    with pytest.raises(DeltaMemError, match="cannot be written"):
-        write_report([run], tmp_path / "nowhere" / "report.html")

@@ -64,34 +64,25 @@ def test_calls_and_tokens_are_counted_as_the_server_counts_them() -> None:
         assert meter.embeddings == 0
 
 
-def test_a_kept_answer_costs_no_request_and_counts_its_tokens(cache: ResponseCache) -> None:
-    first, second = Meter(), Meter()
-    with serve(answering("one", "two")) as server:
-        with client(server.url, first, cache) as openai_client:
-            assert ask(openai_client) == "one"
-        with client(server.url, second, cache) as openai_client:
-            assert ask(openai_client) == "one"
-        assert second.take() == Usage(calls=1, cached=1, prompt_tokens=11, completion_tokens=5)
-        assert first.take().cached == 0 and len(server.requests) == 1
-
-
-@pytest.mark.parametrize("change", [{"content": "Hallo."}, {"temperature": 1}, {"scope": "b"}, {"fields": {"seed": 2}}])
-def test_another_request_or_scope_is_asked_again(cache: ResponseCache, change: dict[str, Any]) -> None:
-    options = {"scope": change.pop("scope", "a"), "fields": change.pop("fields", {"seed": 1})}
-    meter = Meter()
-    with serve(answering("one", "two")) as server:
-        with client(server.url, meter, cache, fields={"seed": 1}) as openai_client:
-            ask(openai_client)
-        with client(server.url, meter, cache, **options) as openai_client:
-            assert ask(openai_client, **change) == "two"
-    assert meter.take() == Usage(calls=2, prompt_tokens=22, completion_tokens=10)
-
-
-def test_fields_go_into_chat_requests_unless_the_library_sends_its_own() -> None:
-    with serve(answering("one")) as server, client(server.url, Meter(), None, fields={"seed": 7}) as openai_client:
-        ask(openai_client)
-        ask(openai_client, seed=3)
-        assert [request["seed"] for request in server.requests] == [7, 3]
+def test_a_kept_answer_costs_no_request_and_another_request_or_scope_is_asked_again(cache: ResponseCache) -> None:
+    asked: list[tuple[dict[str, Any], dict[str, Any], bool]] = [
+        ({}, {}, False),
+        ({}, {}, True),
+        ({"content": "Hallo."}, {}, False),
+        ({"temperature": 1}, {}, False),
+        ({"seed": 3}, {}, False),
+        ({}, {"scope": "b"}, False),
+        ({}, {"fields": {"seed": 2}}, False),
+    ]
+    with serve(answering("one")) as server:
+        for request, options, kept in asked:
+            meter = Meter()
+            with client(server.url, meter, cache, **{"fields": {"seed": 1}} | options) as openai_client:
+                assert [model.id for model in openai_client.models.list()] == ["tiny"], "other requests pass through"
+                assert ask(openai_client, **request) == "one"
+            assert meter.take() == Usage(calls=1, cached=int(kept), prompt_tokens=11, completion_tokens=5)
+        # What a library sends itself is not replaced.
+        assert [body["seed"] for body in server.requests] == [1, 1, 1, 3, 1, 2]
         assert server.requests[0]["messages"] == HELLO and server.requests[0]["_key"] == "Bearer none"
 
 
@@ -155,20 +146,6 @@ def test_embeddings_are_kept_and_counted_apart(cache: ResponseCache) -> None:
         assert (meter.embeddings, meter.take(), len(server.requests)) == (2, Usage(), 1)
 
 
-def test_other_requests_pass_through(cache: ResponseCache) -> None:
-    meter = Meter()
-    with serve(answering("one")) as server, client(server.url, meter, cache, fields={"seed": 1}) as openai_client:
-        assert [model.id for model in openai_client.models.list()] == ["tiny"]
-        assert meter.take() == Usage()
-
-
-def test_a_server_that_is_not_there_is_the_clients_connection_error() -> None:
-    meter = Meter()
-    with client(unused_url(), meter, None) as openai_client, pytest.raises(openai.APIConnectionError):
-        ask(openai_client)
-    assert meter.take() == Usage()
-
-
 def test_requests_that_differ_in_what_is_drawn_anew_are_the_same(cache: ResponseCache) -> None:
     """A library names memories by random ids and the answer points to one of them."""
     meter = Meter()
@@ -224,17 +201,11 @@ async def test_the_asynchronous_transport_does_the_same(cache: ResponseCache) ->
             assert again.choices[0].message.content == "fine"
             assert meter.take() == Usage(calls=1, cached=1, prompt_tokens=11, completion_tokens=5)
             assert len(server.requests) == 9 and {request["seed"] for request in server.requests} == {4}
-            assert [model.id async for model in await asked.models.list()] == ["tiny"]
-
-
-async def test_both_transports_share_their_answers(cache: ResponseCache) -> None:
-    with serve(answering("one", "two")) as server:
-        with client(server.url, Meter(), cache) as openai_client:
-            await asyncio.to_thread(ask, openai_client)
-        http: Any = httpx.AsyncClient(transport=AsyncMeteredTransport(Meter(), HttpCache(cache, "a")))
-        async with openai.AsyncOpenAI(base_url=server.url, api_key="none", http_client=http) as asked:
-            made = await asked.chat.completions.create(model="tiny", messages=HELLO)
-        assert made.choices[0].message.content == "one"
+        with client(server.url, meter, cache, fields={"seed": 4}) as openai_client:
+            assert await asyncio.to_thread(ask, openai_client, "Hello, a.") == "fine" and meter.take().cached == 1
+    with client(unused_url(), meter, None) as openai_client, pytest.raises(openai.APIConnectionError):
+        await asyncio.to_thread(ask, openai_client)
+    assert meter.take() == Usage()
 
 
 @given(texts=st.lists(st.text(st.characters(codec="utf-8"), max_size=30), min_size=1, max_size=4), ids=st.integers(0, 3))

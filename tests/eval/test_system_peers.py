@@ -7,7 +7,8 @@ import importlib.util
 import json
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
@@ -83,20 +84,33 @@ def calls(*made: tuple[str, dict[str, Any]], **options: Any) -> Reply:
     return completion(None, finish="tool_calls", tokens=5, prompt_tokens=11, tool_calls=tool_calls, **options)
 
 
+LIKES_TEA = extracted("Ana likes tea.")
+Open = Callable[..., AbstractAsyncContextManager[Any]]
+
+
 class TestMem0:
     """The package mem0ai."""
 
-    @pytest.fixture(autouse=True)
-    def needed(self) -> None:
+    @pytest.fixture
+    def mem0(self, tmp_path: Path) -> Open:
+        """Opens a store of a system behind an URL."""
         needs("mem0")
 
-    async def test_it_is_told_messages_in_groups_and_the_date(self, tmp_path: Path) -> None:
+        def opened(url: str, key: StoreKey = WHOLE, embedder: WordEmbedder | None = None, **options: Any) -> Any:
+            folder = tmp_path / options.pop("folder", "m")
+            cached = options.pop("cache", None)
+            return Mem0System(folder, embedder or WordEmbedder(), manager(url), cached, seed=3).open(key)
+
+        return opened
+
+    async def test_it_is_told_messages_in_groups_and_the_date(self, mem0: Open) -> None:
         asked = talk(1, MAY, ("system", "You are kind."), ("user", "I like tea."), ("assistant", "Good."))
-        with serve(replies(extracted("Ana likes tea."), extracted("Bo is kind.", "Ana likes tea."))) as server:
-            system = Mem0System(tmp_path / "m", WordEmbedder(), manager(server.url), None, seed=3)
-            async with system.open(PAIRS) as memory:
+        with serve(replies(LIKES_TEA, extracted("Bo is kind.", "Ana likes tea."))) as server:
+            async with mem0(server.url, PAIRS) as memory:
                 ingested = await memory.ingest(asked)
                 found = await memory.search("tea", 1)
+            async with mem0(server.url, PAIRS) as memory:
+                assert await memory.ingest(asked) == replace(ingested, usage=Usage()), "what it did is told again"
             first, second = server.requests
         assert ingested.memories == ("Ana likes tea.", "Bo is kind.") and ingested.operations == {"ADD": 2}
         assert ingested.usage == Usage(calls=2, prompt_tokens=22, completion_tokens=10, searches=2)
@@ -109,99 +123,79 @@ class TestMem0:
         assert "## New Messages\nassistant: Bo: Good.\n\n" in shown[1] and "Ana likes tea." in shown[1]
         assert all("were sent on 8 May 2023, 13:56" in text for text in shown)
 
-    async def test_it_embeds_with_our_embedder_queries_as_queries(self, tmp_path: Path) -> None:
+    async def test_it_embeds_with_our_embedder_queries_as_queries(self, mem0: Open) -> None:
         embedder = Recording()
-        with serve(replies(extracted("Ana likes tea."))) as server:
-            async with Mem0System(tmp_path, embedder, manager(server.url), None, seed=0).open(WHOLE) as memory:
+        with serve(replies(LIKES_TEA)) as server:
+            async with mem0(server.url, embedder=embedder) as memory:
                 await memory.ingest(COFFEE)
                 await memory.search("What is liked?", 3)
         assert ("document", "Ana likes tea.") in embedder.seen and ("query", "What is liked?") in embedder.seen
         assert ("query", "user: Ana: Now I like coffee.\n") in embedder.seen  # its own search for what is known already
 
     @pytest.mark.parametrize("answer", ["I will remember that!", '{"memory": ["tea"]}', "null", None])
-    async def test_an_answer_that_it_cannot_read_is_told(self, tmp_path: Path, answer: str | None) -> None:
+    async def test_an_answer_that_it_cannot_read_is_told(self, mem0: Open, answer: str | None) -> None:
         with serve(replies(completion(answer), extracted("Ana owns a dog."))) as server:
-            system = Mem0System(tmp_path, WordEmbedder(), manager(server.url), None, seed=0)
-            async with system.open(PAIRS) as memory:
+            async with mem0(server.url, PAIRS) as memory:
                 half = await memory.ingest(TEA)
-                assert (half.readable, half.violations, half.memories) == (
-                    True,
-                    {"unreadable_answer": 1},
-                    ("Ana owns a dog.",),
-                )
+        assert (half.readable, half.violations) == (True, {"unreadable_answer": 1})
+        assert half.memories == ("Ana owns a dog.",)
         with serve(replies(completion(answer))) as server:
-            system = Mem0System(tmp_path / "b", WordEmbedder(), manager(server.url), None, seed=0)
-            async with system.open(PAIRS) as memory:
+            async with mem0(server.url, PAIRS, folder="b") as memory:
                 none = await memory.ingest(TEA)
                 assert (none.readable, none.violations, none.usage.calls) == (False, {"unreadable_answer": 2}, 2)
                 assert "s1" in memory.known and await memory.search("dog", 5) == []
 
     @pytest.mark.parametrize("answer", ['```json\n{"memory": []}\n```', 'So: {"memory": null}'])
-    async def test_nothing_new_is_no_violation(self, tmp_path: Path, answer: str) -> None:
+    async def test_nothing_new_is_no_violation(self, mem0: Open, answer: str) -> None:
         with serve(replies(completion(answer))) as server:
-            async with Mem0System(tmp_path, WordEmbedder(), manager(server.url), None, seed=0).open(WHOLE) as memory:
+            async with mem0(server.url) as memory:
                 ingested = await memory.ingest(TEA)
         assert (ingested.readable, ingested.violations, ingested.memories) == (True, {}, ())
 
     async def test_a_session_that_ended_halfway_empties_the_store_when_it_is_opened_again(
-        self, tmp_path: Path, cache: ResponseCache, monkeypatch: pytest.MonkeyPatch
+        self, mem0: Open, cache: ResponseCache, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        script = replies(
-            extracted("Ana drinks coffee."), extracted("Ana likes tea."), failure(400, "no room"), extracted("Ok.")
-        )
+        script = replies(extracted("Ana drinks coffee."), LIKES_TEA, failure(400, "no room"), extracted("Ok."))
         with serve(script) as server:
-
-            def opened() -> Any:
-                return Mem0System(tmp_path / "m", WordEmbedder(), manager(server.url), cache, seed=0).open(PAIRS)
-
-            async with opened() as memory:
+            async with mem0(server.url, PAIRS, cache=cache) as memory:
                 await memory.ingest(COFFEE)
                 with pytest.raises(DeltaMemError, match=r"refused the request to model 'tiny': .*no room"):
                     await memory.ingest(TEA)
                 assert memory.known == {"s2"} and len(await memory.search("Ana", 5)) == 2
             monkeypatch.setattr("mem0.configs.prompts._resolve_dates", lambda *dates: ("2031-01-02", "2031-01-02"))
-            async with opened() as memory:
+            async with mem0(server.url, PAIRS, cache=cache) as memory:
                 assert set(memory.known) == set() and await memory.search("Ana", 5) == []
                 again = await memory.ingest(COFFEE)
                 assert again.memories == ("Ana drinks coffee.",) and (again.usage.calls, again.usage.cached) == (1, 1)
                 rest = await memory.ingest(TEA)
                 assert rest.memories == ("Ana likes tea.", "Ok.") and (rest.usage.calls, rest.usage.cached) == (2, 1)
-            async with opened() as memory:
+            async with mem0(server.url, PAIRS, cache=cache) as memory:
                 assert memory.known == {"s1", "s2"} and len(await memory.search("Ana", 5)) == 2
             assert len(server.requests) == 4
 
-    async def test_a_known_session_tells_again_what_it_did(self, tmp_path: Path) -> None:
-        with serve(replies(extracted("Ana likes tea."))) as server:
-            system = Mem0System(tmp_path, WordEmbedder(), manager(server.url), None, seed=0)
-            async with system.open(WHOLE) as memory:
-                first = await memory.ingest(TEA)
-            async with system.open(WHOLE) as memory:
-                again = await memory.ingest(TEA)
-            assert again == replace(first, usage=Usage()) and again.memories == ("Ana likes tea.",)
+    async def test_a_journal_cut_off_while_a_session_was_noted_counts_as_halfway(self, mem0: Open, tmp_path: Path) -> None:
+        with serve(replies(LIKES_TEA)) as server:
+            async with mem0(server.url) as memory:
+                await memory.ingest(TEA)
+            journal = tmp_path / "m" / WHOLE.id / "sessions.jsonl"
+            journal.write_bytes(journal.read_bytes()[:-5])
+            async with mem0(server.url) as memory:
+                assert set(memory.known) == set() and await memory.search("tea", 5) == []
 
-    async def test_a_failing_embedder_is_no_silent_loss(self, tmp_path: Path) -> None:
+    async def test_a_failing_embedder_is_no_silent_loss(self, mem0: Open) -> None:
         class Failing(WordEmbedder):
             def documents(self, texts: Sequence[str]) -> Vectors:
                 if texts[0] != "dimension":
                     raise DeltaMemError("the embedder is ill")
                 return super().documents(texts)
 
-        with serve(replies(extracted("Ana likes tea."))) as server:
-            async with Mem0System(tmp_path, Failing(), manager(server.url), None, seed=0).open(WHOLE) as memory:
+        with serve(replies(LIKES_TEA)) as server:
+            async with mem0(server.url, embedder=Failing()) as memory:
                 with pytest.raises(DeltaMemError, match="the embedder is ill"):
                     await memory.ingest(TEA)
 
-    async def test_a_journal_cut_off_while_a_session_was_noted_counts_as_halfway(self, tmp_path: Path) -> None:
-        with serve(replies(extracted("Ana likes tea."))) as server:
-            system = Mem0System(tmp_path, WordEmbedder(), manager(server.url), None, seed=0)
-            async with system.open(WHOLE) as memory:
-                await memory.ingest(TEA)
-            journal = tmp_path / WHOLE.id / "sessions.jsonl"
-            journal.write_bytes(journal.read_bytes()[:-5])
-            async with system.open(WHOLE) as memory:
-                assert set(memory.known) == set() and await memory.search("tea", 5) == []
-
     async def test_stores_work_at_the_same_time_and_each_by_itself_in_turn(self, tmp_path: Path) -> None:
+        needs("mem0")
         with serve(replies(extracted("Ana likes tea.", delay=0.15))) as server:
             system = Mem0System(tmp_path, WordEmbedder(), manager(server.url), None, seed=0)
             async with system.open(PAIRS) as memory, system.open(StoreKey("other", "Bo")) as other:
@@ -210,16 +204,12 @@ class TestMem0:
                 await asyncio.gather(memory.ingest(talk(3, MAY, ("user", "Hm."))), other.ingest(TEA))
                 assert server.peak == 2 and len(server.requests) == 5
 
-    async def test_an_endpoint_that_never_answered_ends_the_run_and_a_later_failure_does_not(self, tmp_path: Path) -> None:
-        dead = Mem0System(tmp_path / "dead", WordEmbedder(), manager(unused_url()), None, seed=0)
-        async with dead.open(WHOLE) as memory:
+    async def test_an_endpoint_that_never_answered_ends_the_run_and_a_later_failure_does_not(self, mem0: Open) -> None:
+        async with mem0(unused_url(), folder="dead") as memory:
             with pytest.raises(SystemUnavailableError, match="cannot be reached for model 'tiny'"):
                 await memory.ingest(TEA)
-        with serve(
-            replies(extracted("Ana likes tea."), failure(401, "who?"), failure(400, "maximum context length"))
-        ) as server:
-            system = Mem0System(tmp_path / "live", WordEmbedder(), manager(server.url), None, seed=0)
-            async with system.open(WHOLE) as memory:
+        with serve(replies(LIKES_TEA, failure(401, "who?"), failure(400, "maximum context length"))) as server:
+            async with mem0(server.url) as memory:
                 await memory.ingest(TEA)
                 with pytest.raises(DeltaMemError, match=r"refused .* who") as later:
                     await memory.ingest(COFFEE)
@@ -227,22 +217,29 @@ class TestMem0:
                     await memory.ingest(COFFEE)
         assert not isinstance(later.value, SystemUnavailableError)
 
-    async def test_it_leaves_the_home_and_the_network_alone(self, tmp_path: Path) -> None:
-        with serve(replies(extracted("Ana likes tea."))) as server:
-            async with Mem0System(tmp_path, WordEmbedder(), manager(server.url), None, seed=0).open(WHOLE) as memory:
+    async def test_it_leaves_the_home_and_the_network_alone(self, mem0: Open, tmp_path: Path) -> None:
+        with serve(replies(LIKES_TEA)) as server:
+            async with mem0(server.url) as memory:
                 await memory.ingest(TEA)
         from mem0.memory import main, telemetry
 
         assert main.MEM0_TELEMETRY is telemetry.MEM0_TELEMETRY is False
-        assert os.environ["MEM0_DIR"] == str(tmp_path / ".mem0") and Path(main.mem0_dir) != Path.home() / ".mem0"
+        assert os.environ["MEM0_DIR"] == str(tmp_path / "m" / ".mem0") and Path(main.mem0_dir) != Path.home() / ".mem0"
 
 
 class TestLangMem:
     """The package langmem."""
 
-    @pytest.fixture(autouse=True)
-    def needed(self) -> None:
+    @pytest.fixture
+    def langmem(self) -> Open:
+        """Opens a store of a system behind an URL."""
         needs("langmem")
+
+        def opened(url: str, key: StoreKey = WHOLE, **options: Any) -> Any:
+            embedder = options.get("embedder") or WordEmbedder()
+            return LangMemSystem(embedder, manager(url), options.get("cache"), seed=3).open(key)
+
+        return opened
 
     @staticmethod
     def script(body: dict[str, Any]) -> Reply:
@@ -254,63 +251,54 @@ class TestLangMem:
         arguments = {"json_doc_id": known[0], "planned_edits": "It changed.", "patches": [patch]}
         return calls(("PatchDoc", arguments), ("Memory", {"content": "Ana owns a cat."}))
 
-    async def test_it_adds_and_changes_and_a_second_run_costs_nothing(self, cache: ResponseCache) -> None:
+    async def test_it_adds_and_changes_and_a_second_run_costs_nothing(self, langmem: Open, cache: ResponseCache) -> None:
         embedder = Recording()
         with serve(self.script) as server:
             for cached in (0, 1):
-                system = LangMemSystem(embedder, manager(server.url), cache, seed=3)
-                async with system.open(WHOLE) as memory:
+                async with langmem(server.url, embedder=embedder, cache=cache) as memory:
                     first, second = await memory.ingest(COFFEE), await memory.ingest(TEA)
                     found = await memory.search("Ana likes coffee.", 5)
                 assert first.memories == ("Ana likes tea.",) and first.operations == {"ADD": 1}
                 assert second.memories == ("Ana likes coffee.", "Ana owns a cat.")
                 assert second.operations == {"UPDATE": 1, "ADD": 1}
                 assert second.usage == Usage(1, cached, prompt_tokens=11, completion_tokens=5, searches=1)
-                assert [(passage.text, passage.time) for passage in found] == [
-                    ("Ana likes coffee.", MAY),
-                    ("Ana owns a cat.", MAY),
-                ]
+                assert [(passage.text, passage.time) for passage in found] == [(text, MAY) for text in second.memories]
             asked = server.requests
         assert len(asked) == 2 and asked[0]["seed"] == 3 and asked[0]["temperature"] == 0
         assert "took place on 10 June 2023, 09:00." in asked[0]["messages"][1]["content"]
         assert "Ana: Now I like coffee." in asked[0]["messages"][1]["content"]
         assert ("document", "Ana owns a cat.") in embedder.seen and ("query", "Ana likes coffee.") in embedder.seen
 
-    async def test_a_call_that_does_not_fit_is_sent_back_and_counted(self) -> None:
+    async def test_a_call_that_does_not_fit_is_sent_back_and_counted(self, langmem: Open) -> None:
         script = replies(calls(("Memory", {"contents": 3})), calls(("Memory", {"content": "Ana likes tea."})))
         with serve(script) as server:
-            async with LangMemSystem(WordEmbedder(), manager(server.url), None, seed=0).open(WHOLE) as memory:
+            async with langmem(server.url) as memory:
                 ingested = await memory.ingest(TEA)
         assert ingested.usage.calls == len(server.requests) >= 2
 
-    async def test_nothing_to_remember(self) -> None:
+    async def test_nothing_to_remember(self, langmem: Open) -> None:
         with serve(replies(completion("Nothing new."))) as server:
-            async with LangMemSystem(WordEmbedder(), manager(server.url), None, seed=0).open(PAIRS) as memory:
+            async with langmem(server.url, PAIRS) as memory:
                 ingested = await memory.ingest(TEA)
         assert (ingested.memories, ingested.usage.calls, ingested.usage.searches) == ((), 2, 2)
 
-    @pytest.mark.parametrize(
-        "script",
-        [
-            replies(failure(400, "no tools here")),
-            replies(calls(("Memory", {"content": "Ana likes tea."})), failure(400, "no tools here")),
-        ],
-    )
-    async def test_a_failure_of_the_model_ends_the_session_at_once(self, script: Script) -> None:
+    @pytest.mark.parametrize("before", [[], [calls(("Memory", {"content": "Ana likes tea."}))]])
+    async def test_a_failure_of_the_model_ends_the_session_at_once(self, langmem: Open, before: list[Reply]) -> None:
+        script: Script = replies(*before, failure(400, "no tools here"))
         with serve(script) as server:
-            async with LangMemSystem(WordEmbedder(), manager(server.url), None, seed=0).open(PAIRS) as memory:
+            async with langmem(server.url, PAIRS) as memory:
                 with pytest.raises(DeltaMemError, match="no tools here"):
                     await memory.ingest(TEA)
                 assert set(memory.known) == set() and len(server.requests) <= 2
 
-    async def test_an_endpoint_that_is_not_there_ends_the_run(self) -> None:
-        async with LangMemSystem(WordEmbedder(), manager(unused_url()), None, seed=0).open(WHOLE) as memory:
+    async def test_an_endpoint_that_is_not_there_ends_the_run(self, langmem: Open) -> None:
+        async with langmem(unused_url()) as memory:
             with pytest.raises(SystemUnavailableError, match="cannot be reached"):
                 await memory.ingest(TEA)
 
-    async def test_it_can_be_cancelled_from_outside(self) -> None:
+    async def test_it_can_be_cancelled_from_outside(self, langmem: Open) -> None:
         with serve(replies(calls(("Memory", {"content": "x"}), delay=5))) as server:
-            async with LangMemSystem(WordEmbedder(), manager(server.url), None, seed=0).open(WHOLE) as memory:
+            async with langmem(server.url) as memory:
                 with pytest.raises(TimeoutError):
                     await asyncio.wait_for(memory.ingest(TEA), 0.3)
                 assert set(memory.known) == set()

@@ -1,0 +1,332 @@
+"""Loading finished runs, what makes them hard to compare, published rows, and the tables that put them beside each other."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from compare_cases import ORDER, ingest, question, write_run
+from pydantic import ValidationError
+
+from deltamem.errors import DeltaMemError
+from deltamem.runs import RecordFile
+from eval.compare.runs import (
+    FinishedRun,
+    PublishedTable,
+    differences,
+    family,
+    load_runs,
+    published_rows,
+    published_tables,
+    warnings_of,
+)
+from eval.compare.tables import (
+    LAYOUTS,
+    LOCOMO_COUNTS,
+    Row,
+    Table,
+    command_for,
+    cost_table,
+    judge_table,
+    paired_differences,
+    paper_tables,
+    probe_table,
+    score_table,
+)
+from eval.personamem.data import COUNTS_32K
+from eval.records import Cost, QuestionRecord
+
+DATA = {"sha256": "ab" * 32, "questions": 1}
+ASKED = [question("a/1", "temporal")]
+ROUNDING = 0.011
+
+
+def with_config(folder: Path, **values: object) -> Path:
+    """Put values into the configuration that the summary of a run tells."""
+    summary = json.loads((folder / "summary.json").read_text())
+    summary["making"]["config"] |= values
+    (folder / "summary.json").write_text(json.dumps(summary))
+    return folder
+
+
+def test_families_and_names(tmp_path: Path) -> None:
+    names = ("LoCoMo", "HaluMem-Medium (part)", "PersonaMem 32k", "Other")
+    assert [family(name) for name in names] == ["locomo", "halumem", "personamem", "other"]
+    paths = [write_run(tmp_path / parent / "run", ASKED) for parent in ("x", "y")]
+    assert [run.name for run in load_runs([*paths, paths[0]])] == ["x/run", "y/run"]
+
+
+def test_a_bad_folder_is_one_sentence(tmp_path: Path) -> None:
+    def refused(*folders: Path) -> str:
+        with pytest.raises(DeltaMemError) as refusal:
+            load_runs(folders)
+        return str(refusal.value)
+
+    folder = write_run(tmp_path / "ours", [question("conv-0/1", "temporal"), question("conv-1/2", "temporal")])
+    assert "no such folder" in refused(tmp_path / "nowhere")
+    assert "holds no summary.json" in refused(folder, tmp_path)
+    questions, summary = folder / "questions.jsonl", folder / "summary.json"
+    questions.write_text(questions.read_text().replace("\n", "\n{}\n", 1))
+    assert "questions.jsonl, line 2: " in refused(folder)
+    questions.unlink()
+    assert "holds no questions.jsonl" in refused(folder)
+    content = json.loads(summary.read_text())
+    del content["cost"]
+    for text, said in ((json.dumps(content), "cost: "), ("", ""), ("[]", ""), ('{"benchmark": ', "")):
+        summary.write_text(text)
+        assert f"summary.json: not the summary of a benchmark run: {said}" in refused(folder)
+
+
+AUDIT = {"applied": True, "sha256": "ef" * 32}
+
+
+@pytest.mark.parametrize(
+    ("config", "changes", "expected"),
+    [
+        ({"answer.model": "other"}, {}, "answer model differs: one: answerer; two: other"),
+        ({"judge.model": "other"}, {}, "judge model differs"),
+        ({"embedder.name": "other"}, {}, "embedder differs"),
+        ({"answer.context_tokens": 100}, {}, "protocol context_tokens differs: one: 40000; two: 100"),
+        ({"limit": 3}, {}, "limit differs: one: null; two: 3"),
+        ({"judge.max_tokens": 9}, {}, "judge.max_tokens differs: one: 512; two: 9"),
+        ({}, {"protocol": {"k": 10}}, "protocol k differs: one: 20; two: 10"),
+        ({}, {"data": DATA | {"sha256": "ef" * 32}}, "data sha256 differs: one: abababababab; two: efefefefefef"),
+        ({}, {"data": DATA | {"audit": AUDIT}}, "audit sha256 differs: one: null; two: efef"),
+        ({}, {"prompt_hashes": {"judge_lenient": "ef" * 32}}, "prompt judge_lenient differs"),
+    ],
+)
+def test_differences_of_conditions(tmp_path: Path, config: dict[str, Any], changes: dict[str, Any], expected: str) -> None:
+    one = write_run(tmp_path / "one", ASKED, config={"judge.model": "grader"})
+    two = write_run(tmp_path / "two", ASKED, config={"judge.model": "grader", **config}, **changes)
+    assert any(note.startswith(expected) for note in differences(load_runs([one, two])))
+
+
+def test_what_may_differ_and_other_categories_may_not(tmp_path: Path) -> None:
+    """The system with its own prompts and stores, an answerer that is named or implied, an audit that is not applied."""
+    hashes = {"judge_lenient": "cd" * 32}
+    one = write_run(tmp_path / "1", ASKED, prompt_hashes=hashes | {"session": "00" * 32}, protocol={"k_each_store": 20})
+    two = write_run(tmp_path / "2", ASKED, prompt_hashes=hashes, config={"system": "mem0"}, protocol={"k_each_store": 40})
+    assert differences(load_runs([one, two])) == []
+    one, two = write_run(tmp_path / "3", ASKED), write_run(tmp_path / "4", ASKED, config={"answer.kind": "llm"})
+    three = write_run(tmp_path / "5", ASKED, data=DATA | {"audit": AUDIT | {"applied": False}})
+    assert differences(load_runs([one, two, three])) == differences(load_runs([one])) == []
+    pair = [with_config(one, categories=[1, 2]), with_config(two, categories=[2])]
+    assert differences(load_runs(pair)) == ["categories differs: 3: [1, 2]; 4: [2]"]
+
+
+def test_warnings_of_an_incomplete_and_of_a_resumed_run(tmp_path: Path) -> None:
+    sessions = [ingest("a", 0, outcome="unreadable"), ingest("a", 1, outcome="failed")]
+    broken = [question("a/1", "temporal", lenient=None)]
+    (run,) = load_runs([write_run(tmp_path / "b", broken, sessions=sessions, data=DATA | {"questions": 1986})])
+    warnings = "\n".join(warnings_of(run))
+    for expected in ("1 of 1,986 questions", "2 failures (1 ingest, 1 judge)", "1 sessions could not be understood"):
+        assert expected in warnings
+    asked = [question("a/1", "temporal", passages=("p", "q")), question("a/2", "temporal", passages=("p",))]
+    asked[0] = asked[0].model_copy(update={"shown": 1})
+    lost = ingest("a", 0).model_copy(update={"cost": Cost(), "cost_lost": True})
+    folder = write_run(tmp_path / "run", asked, sessions=[lost, ingest("a", 1)])
+    (run,) = load_runs([folder])
+    cut, unknown = warnings_of(run)
+    assert cut.startswith("run: at 1 of 2 questions") and unknown.startswith("run: what 1 sessions cost is not known")
+    with RecordFile(folder / "questions.jsonl", QuestionRecord, lambda record: record.key) as file:
+        file.add(question("a/3", "temporal"))
+    (run,) = load_runs([folder])
+    assert any("holds 3 questions, the scores are of 2" in warning for warning in warnings_of(run))
+
+
+def test_every_published_table_belongs_to_a_layout() -> None:
+    columns = {layout.id: {column.key for column in layout.columns} for layouts in LAYOUTS.values() for layout in layouts}
+    for table in published_tables():
+        assert set(table.columns) <= columns[table.table], table.source
+        assert len(set(table.columns)) == len(table.columns)
+        assert all(value is None or 0 <= value <= 100 for values in table.rows.values() for value in values)
+    for rows, doubts in (({"x": [1.0]}, {}), ({"x": [1.0, 2.0]}, {"y": "?"})):
+        with pytest.raises(ValidationError):
+            PublishedTable(table="locomo", source="s", columns=["a/b", "a/c"], rows=rows, doubts=doubts)
+
+
+@pytest.mark.parametrize(
+    ("table", "counts"),
+    [("locomo", {name: count for name, count in LOCOMO_COUNTS.items() if name != "all"}), ("personamem", COUNTS_32K)],
+)
+def test_overall_is_the_mean_of_the_categories_unless_the_row_is_in_doubt(table: str, counts: dict[str, int]) -> None:
+    checked, wrong = 0, set()
+    for row in published_rows(table):
+        for measure in {key.partition("/")[2] for key in row.values}:
+            values = {group: row.values.get(f"{group}/{measure}") for group in counts}
+            if None in values.values():
+                continue
+            checked += 1
+            mean = sum(value * counts[group] for group, value in values.items() if value is not None) / sum(counts.values())
+            if abs(mean - row.values[f"all/{measure}"]) > ROUNDING:
+                wrong.add(row.system)
+                assert row.doubt, f"{row.system}: {measure} {mean:.2f}, printed {row.values[f'all/{measure}']}"
+    assert checked >= 11
+    assert wrong == ({"Memory-R1-7B"} if table == "locomo" else {"Memobase"})
+
+
+def test_published_figures_of_halumem_add_up_and_both_papers_agree() -> None:
+    deltamem = {row.system: row.values for row in published_rows("halumem") if "DeltaMem" in row.source}
+    for row in (*published_rows("halumem"), *published_rows("operations")):
+        for group in ("update", "qa"):
+            parts = [row.values.get(f"{group}/{outcome}") for outcome in ("correct", "hallucination", "omission")]
+            if None not in parts:  # updates may also be judged "other"
+                assert 99.9 <= sum(part for part in parts if part is not None) <= 100.02, row.system
+    for row in published_rows("operations"):
+        if "extraction/recall" in row.values:
+            recall, precision = row.values["extraction/recall"], row.values["extraction/target_precision"]
+            assert row.values["extraction/f1"] == pytest.approx(2 * recall * precision / (recall + precision), abs=0.02)
+        for key, value in deltamem.get(row.system, {}).items():
+            assert row.values[key] == value, (row.system, key)
+
+
+PROBE = {"estimate": 0.1, "low": 0.05, "high": 0.2, "count": 30, "groups": 30}
+PROBES_COST = Cost(calls=7, prompt_tokens=70, completion_tokens=7, seconds=0.7).model_dump()
+
+
+def questions(right: set[int]) -> list[QuestionRecord]:
+    """Twenty questions; the lenient judge accepts those in `right`, the strict one those of them that are even."""
+    return [
+        question(
+            f"conv-{number % 4}/{number}",
+            ORDER[number % 5],
+            lenient="correct" if number in right else "wrong",
+            strict="correct" if number in right and number % 2 == 0 else "wrong",
+        )
+        for number in range(20)
+    ]
+
+
+def texts(table: Table, row: Row) -> Mapping[str, str]:
+    """What a row shows, by column."""
+    return {column.key: "" if cell is None else cell.text for column, cell in zip(table.columns, row.cells, strict=True)}
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> list[FinishedRun]:
+    ours = write_run(
+        tmp_path / "ours",
+        questions(set(range(20))),
+        sessions=[ingest("conv-0", number) for number in range(3)],
+        config={"system": "deltamem"},
+        probes=[{"judge": "lenient", "false_accept": PROBE, "false_reject": None, "cost": PROBES_COST}],
+        more={"ceiling": {"temporal": 0.95, "all": 0.9357}},
+    )
+    naive = write_run(tmp_path / "naive", questions({0, 1, 2, 3, 5, 6, 7, 8}), sessions=[ingest("conv-0", 0, memories=None)])
+    return load_runs([ours, naive])
+
+
+def test_table_1_has_our_rows_then_what_was_not_run_then_published_rows(runs: list[FinishedRun]) -> None:
+    table, abstention, queries = paper_tables(runs)
+    kinds = [row.kind for row in table.rows]
+    assert kinds == sorted(kinds, key=["ours", "missing", "published"].index), "published rows are never among ours"
+    lenient, strict, ceiling = [row for row in table.rows if row.label == "ours"]
+    assert (texts(table, lenient)["all/judge"], texts(table, lenient)["all/f1"]) == ("100.00", "50.00")
+    assert texts(table, strict)["all/f1"] == "25.00", "locomo_f1 of the cases is half of set_f1"
+    assert "strict" in strict.detail and "locomo_f1" in strict.detail
+    assert texts(table, strict)["single-hop/judge"] == "50.00"  # of 0, 5, 10, 15
+    assert texts(table, ceiling)["all/judge"] == "93.57"
+    assert "n=16" in str(lenient.cells[-1]), "the count is told where it is not that of the benchmark"
+    (missing,) = [row for row in table.rows if row.kind == "missing"]
+    assert missing.label == "full_context" and "python -m eval.locomo system=full_context" in missing.detail
+    published = next(row for row in table.rows if row.label == "DeltaMem-8B-RL")
+    assert texts(table, published)["temporal/judge"] == "73.83" and "Table 1" in published.source
+    assert texts(abstention, abstention.rows[0])["adversarial/abstention"] == "50.00"
+    by_memory = {row.label: texts(queries, row)["all/queries_per_memory"] for row in queries.rows if row.kind == "ours"}
+    assert by_memory == {"ours": "0.50", "naive": ""}, "it writes no memories"
+
+
+def test_the_command_for_a_baseline_names_the_conditions_that_are_not_the_usual_ones(tmp_path: Path) -> None:
+    config = {"system": "oracle", "limit": 2, "judge.model": "grader"}
+    (run,) = load_runs([write_run(tmp_path / "oracle", questions({1}), config=config)])
+    for table in paper_tables([run]):
+        assert [row.label for row in table.rows if row.kind == "missing"] == ["full_context", "naive_rag"]
+    common = "python -m eval.locomo system=naive_rag out=runs/locomo_naive_rag base_url=http://localhost:1/v1 "
+    assert command_for("naive_rag", run) == f"{common}answer.model=answerer judge.model=grader limit=2"
+    config = {"answer.context_tokens": 100, "with_time": False, "embedder.name": "e5"}
+    folder = with_config(write_run(tmp_path / "run", ASKED, config=config), k=20, cutoffs=[5, 10, 20], categories=[1, 4])
+    (run,) = load_runs([folder])
+    unusual = "k=20 embedder.name=e5 with_time=false answer.context_tokens=100 categories=[1,4]"
+    assert command_for("naive_rag", run).endswith(f" {unusual}")
+
+
+def test_judges_stand_side_by_side_and_all_scores_are_there(runs: list[FinishedRun]) -> None:
+    table = judge_table(runs)
+    headings = [(column.title, column.heading) for column in table.columns]
+    assert headings == [(name, judge) for name in ("ours", "naive") for judge in ("lenient", "strict")]
+    assert [cell and cell.text for cell in table.rows[-1].cells] == ["100.00", "50.00", "50.00", "25.00"]
+    table = score_table(runs)
+    assert {(row.label, row.detail) for row in table.rows} >= {("recall@5", "naive"), ("abstention", "ours")}
+    assert [column.title for column in table.columns][:2] == ["single-hop 4", "multi-hop 4"]
+
+
+def test_cost_and_probes(runs: list[FinishedRun]) -> None:
+    rows = {row.label: [cell and cell.text for cell in row.cells] for row in cost_table(runs).rows}
+    assert rows["ingest: tokens read"] == ["900", "300"]
+    assert rows["memories written"] == ["6", None]
+    assert rows["answer: seconds, p50 / p95"] == ["1 / 1", "1 / 1"]
+    assert rows["context tokens by answer, estimated"] == ["1,000", "1,000"]
+    assert rows["wall seconds of the last invocation, ingest"] == ["3.0", "3.0"]
+    assert (rows["probes: calls"], rows["probes: tokens read"]) == (["7", None], ["70", None])
+    accept, reject = probe_table(runs).rows
+    assert [cell and cell.text for cell in accept.cells] == ["10.0", None]
+    assert reject.cells == (None, None)
+
+
+def test_paired_difference_by_hand(runs: list[FinishedRun]) -> None:
+    found = {one.metric: one for one in paired_differences(runs)}
+    lenient = found["lenient"]
+    assert (lenient.first, lenient.second) == ("ours", "naive")
+    assert lenient.interval.estimate == pytest.approx(0.5)
+    assert lenient.interval.count == 16, "category 5 is not part of it"
+    assert lenient.significant
+    assert found["abstention"].interval.count == 4
+    for name in ("set_f1", "recall@5"):
+        assert (found[name].interval.estimate, found[name].interval.count, found[name].significant) == (0, 16, False)
+
+
+def test_what_is_left_out_of_a_difference(tmp_path: Path) -> None:
+    """A failed verdict in either run; runs on other data, or of another question with the same key."""
+    first = [question("a/1", "temporal", lenient="correct"), question("b/1", "temporal", lenient="correct")]
+    second = [question("a/1", "temporal", lenient=None), question("b/1", "temporal", lenient="wrong")]
+    loaded = load_runs([write_run(tmp_path / "first", first), write_run(tmp_path / "second", second)])
+    lenient = next(one for one in paired_differences(loaded) if one.metric == "lenient")
+    assert (lenient.interval.count, lenient.interval.estimate) == (1, 1.0)
+    assert not lenient.significant, "one group has no interval"
+    one = write_run(tmp_path / "one", ASKED)
+    two = write_run(tmp_path / "two", ASKED, data=DATA | {"sha256": "ef" * 32})
+    three = write_run(tmp_path / "three", [question("a/1", "temporal", asked="Another question?")])
+    assert paired_differences(load_runs([one, two])) == paired_differences(load_runs([one, three])) == []
+
+
+def test_halumem_and_personamem_rows(tmp_path: Path) -> None:
+    def interval(estimate: float) -> dict[str, float]:
+        return {"estimate": estimate, "low": 0.0, "high": 1.0, "count": 5, "groups": 2}
+
+    estimates = {
+        "memory_extraction_f1": 0.25,
+        "recall(all)": 0.1,
+        "recall(valid)": 0.2,
+        "correct_update_memory_ratio(all)": 0.3,
+        "correct_qa_ratio(all)": 0.4,
+        "strict_correct_qa_ratio(all)": 0.15,
+    }
+    scores = {name: {"all": interval(estimate)} for name, estimate in estimates.items()}
+    asked = [question("a/1", "Basic Fact Recall")]
+    (halumem,) = load_runs([write_run(tmp_path / "h", asked, benchmark="HaluMem-Medium", scores=scores)])
+    table, operations = paper_tables([halumem])
+    first, strict = [texts(table, row) for row in table.rows if row.kind == "ours"]
+    assert [first[key] for key in ("extraction/f1", "update/correct", "qa/correct")] == ["25.00", "30.00", "40.00"]
+    assert strict["qa/correct"] == "15.00"
+    every, valid, _ = [texts(operations, row) for row in operations.rows if row.kind == "ours"]
+    assert (every["extraction/recall"], valid["extraction/recall"]) == ("10.00", "20.00")
+    assert any(row.label == "MemOS" for row in operations.rows)
+
+    scores = {"accuracy": {"suggest_new_ideas": interval(0.5), "all": interval(0.5)}}
+    (personamem,) = load_runs([write_run(tmp_path / "p", asked, benchmark="PersonaMem 32k", scores=scores)])
+    (table,) = paper_tables([personamem])
+    assert texts(table, table.rows[0])["suggest_new_ideas/accuracy"] == "50.00"
+    assert [column.title for column in table.columns][-1] == "Overall 589"
