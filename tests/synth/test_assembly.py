@@ -4,42 +4,30 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from datetime import date, datetime, timedelta
+from datetime import timedelta
 from itertools import pairwise
-from pathlib import Path
 
 import pytest
-import yaml
+from handmade import PROFILE, START, edit, event, person, slot
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from offline_people import shape
 
 from deltamem.memory import Event
 from deltamem.text import normalised
 from synth.assembly import SAME_FACT, Relatedness, assemble, labelled_sessions, replay
-from synth.config import Shape
 from synth.records import (
-    Career,
     Change,
     Dialogue,
-    Domain,
-    DynamicPart,
     EventGroup,
-    EventSlot,
     Evolution,
     Exchange,
     Fact,
-    Family,
-    FixedPart,
-    Health,
     LifeEvent,
-    LifeGoal,
     Method,
     Origin,
     Person,
-    Persona,
     PlannedFact,
-    Preferences,
-    Profile,
     StateDelta,
     Track,
     TrackedFact,
@@ -47,76 +35,20 @@ from synth.records import (
 from synth.tasks import Filling
 from synth.validators.session import judge_chain
 
-SHAPES = Path(__file__).parents[2] / "configs" / "shape"
-SHAPE = {
-    name: Shape.model_validate(yaml.safe_load((SHAPES / f"{name}.yaml").read_text("utf-8"))) for name in ("paper", "tiny")
-}
-NAME = "Ana Ruiz"
-START = datetime(2026, 1, 5, 20)
+NAME = PROFILE.name
 THINGS = (
-    "piano",
-    "garden",
-    "novel",
-    "bridge",
-    "marathon",
-    "budget",
-    "clinic",
-    "pottery",
-    "bakery",
-    "violin",
-    "museum",
-    "canoe",
+    *("piano", "garden", "novel", "bridge", "marathon", "budget"),
+    *("clinic", "pottery", "bakery", "violin", "museum", "canoe"),
 )
-
-
-def profile(*texts: str) -> Profile:
-    """A person with these initial facts, each of the preference track."""
-    empty = {"parents": "", "partner": "", "children": ""}
-    goal = {"kind": "Achievement", "statement": "Sail round the world.", "motivation": "The sea.", "target": "One lap."}
-    career = Career(status="employed", industry="", employer="", job="nurse", monthly_income=1, savings=1, description="")
-    health = Health(physical="good", physical_conditions="", mental="good", mental_conditions="", reason="")
-    return Profile(
-        persona=Persona(person_id="p000001", seed="A nurse who sails.", source="generated", split="train"),
-        fixed=FixedPart(
-            name=NAME,
-            gender="female",
-            birth_date=date(1990, 5, 4),
-            location="Porto",
-            degree="",
-            major="",
-            mbti="INFP",
-            traits=("calm",),
-            family=Family(**empty),
-            life_goal=LifeGoal(**goal),
-        ),
-        dynamic=DynamicPart(career=career, health=health, relationships=()),
-        preferences=Preferences(groups=()),
-        start=START,
-        initial=tuple(TrackedFact(text=text, keywords=keywords(text), track=Track.PREFERENCE, subject="") for text in texts),
-    )
 
 
 def keywords(text: str) -> tuple[str, ...]:
     return tuple(text.rstrip(".").split()[-2:])
 
 
-def event(index: int, *changes: StateDelta, narrative: str = "Something happened.") -> LifeEvent:
-    return LifeEvent(
-        index=index,
-        date=START.date() + timedelta(days=10 * (index + 1)),
-        domain=Domain.LEISURE,
-        valence="neutral",
-        agency="co_created",
-        title=f"Day {index}",
-        narrative=narrative,
-        participants=(),
-        grounding=(),
-        result="",
-        emotion="",
-        follow_ups=(),
-        serves_life_goal=False,
-        changes=changes,
-    )
+def happening(index: int, *changes: StateDelta, narrative: str = "Something happened.") -> LifeEvent:
+    day = START.date() + timedelta(days=10 * (index + 1))
+    return event(index, day, title=f"Day {index}", narrative=narrative, changes=changes)
 
 
 def delta(text: str, previous: str = "") -> StateDelta:
@@ -127,19 +59,6 @@ def delta(text: str, previous: str = "") -> StateDelta:
         previous_text=previous,
         text=text,
         keywords=keywords(text),
-    )
-
-
-def slot(index: int, reused: int = 0) -> EventSlot:
-    day = START.date() + timedelta(days=10 * (index + 1))
-    return EventSlot(
-        index=index,
-        not_before=day,
-        not_after=day,
-        domain=Domain.LEISURE,
-        life_goal=False,
-        changes=(),
-        reused=reused,
     )
 
 
@@ -154,12 +73,13 @@ def thread(*texts: str) -> Evolution:
 class Life:
     """The parts of a life, put together."""
 
-    def __init__(self, initial, events, fillings, *, groups=(), evolutions=(), reused=0, shape="paper", **options):
-        self.profile = profile(*initial)
-        self.slots = tuple(slot(place, reused) for place in range(len(events)))
+    def __init__(self, initial, events, fillings, *, groups=(), evolutions=(), reused=0, sizes="paper", **options):
+        known = [TrackedFact(text=text, keywords=keywords(text), track=Track.PREFERENCE, subject="") for text in initial]
+        self.profile = edit(PROFILE, {"initial": known})
+        self.slots = tuple(slot(happened, reused=reused) for happened in events)
         self.events, self.fillings = tuple(events), list(fillings)
         self.groups, self.evolutions = tuple(groups), tuple(evolutions)
-        self.shape, self.options = SHAPE[shape], {"seed": 1, **options}
+        self.shape, self.options = shape(sizes), {"seed": 1, **options}
 
     def assembled(self, **options):
         parts = (self.profile, self.slots, self.events, self.groups, self.evolutions, self.fillings, self.shape)
@@ -171,22 +91,12 @@ class Life:
 
     def person(self, silent=()) -> Person:
         """The person, whose dialogues say every fact word for word; the sessions `silent` have none."""
-        return Person(
-            persona=self.profile.persona,
-            profile=self.profile,
-            slots=self.slots,
-            events=self.events,
-            groups=self.groups,
-            evolutions=self.evolutions,
-            sessions=tuple(
-                session.model_copy(update={"dialogue": None if session.index in silent else said(session.facts)})
-                for session in self.sessions
-            ),
-            rejections=(),
-            checked={},
-            violations={},
-            usage={},
+        sessions = tuple(
+            session.model_copy(update={"dialogue": None if session.index in silent else said(session.facts)})
+            for session in self.sessions
         )
+        parts = {"groups": self.groups, "evolutions": self.evolutions, "sessions": sessions}
+        return person(self.profile, slots=self.slots, events=self.events, **parts)
 
 
 def said(facts) -> Dialogue:
@@ -220,7 +130,7 @@ def lives(draw) -> Life:
         held = [text for text in held if text not in changed] + [change.text for change in deltas]
         known += [change.text for change in deltas]
         narrative = f"About the {rng.choice(THINGS)} and the {rng.choice(THINGS)}."
-        events.append(event(index, *rng.sample(deltas, len(deltas)), narrative=narrative))
+        events.append(happening(index, *rng.sample(deltas, len(deltas)), narrative=narrative))
     places = rng.sample(range(count), count)
     groups = []
     while len(places) >= 2 and rng.random() < 0.7:
@@ -234,10 +144,8 @@ def lives(draw) -> Life:
         texts = [rng.choice(known) if known and rng.random() < 0.3 else fresh() for _ in range(rng.randint(0, 4))]
         known += texts
         fillings.append(None if rng.random() < 0.2 else filling(*texts))
-    reused, shape = rng.randint(0, 3), rng.choice(["paper", "tiny"])
-    return Life(
-        initial, events, fillings, groups=groups, evolutions=evolutions, reused=reused, shape=shape, seed=rng.random()
-    )
+    options = {"reused": rng.randint(0, 3), "sizes": rng.choice(["paper", "tiny"]), "seed": rng.random()}
+    return Life(initial, events, fillings, groups=groups, evolutions=evolutions, **options)
 
 
 @settings(max_examples=150, deadline=None)
@@ -245,12 +153,12 @@ def lives(draw) -> Life:
 def test_every_state_follows_from_the_one_before_and_the_rules_hold(life, data):
     silent = data.draw(st.sets(st.integers(0, len(life.events) - 1)))
     silent |= {session.index for session in life.sessions if not session.facts}
-    person = life.person(silent)
-    states = list(replay(person))
-    assert [session for session, *_ in states] == list(person.sessions)
+    whole = life.person(silent)
+    states = list(replay(whole))
+    assert [session for session, *_ in states] == list(whole.sessions)
     for (_, _, _, after), (_, before, _, _) in pairwise(states):
         assert after == before
-    labelled = list(labelled_sessions(person))
+    labelled = list(labelled_sessions(whole))
     assert [item.session_index for item in labelled] == [place for place in range(len(states)) if place not in silent]
     assert judge_chain(labelled).violations == ()
     by_index = {session.index: (before, operations, after) for session, before, operations, after in states}
@@ -285,7 +193,7 @@ def test_what_is_repeated_holds_and_is_neither_updated_nor_new(life):
         wanted = min(life.slots[session.index].reused, len(before) - len(updated))
         if life.fillings[session.index] is None:
             assert not nones
-        elif life.shape is SHAPE["tiny"]:
+        elif life.shape == shape("tiny"):
             assert len(nones) == wanted
         else:
             assert len(nones) <= wanted
@@ -333,7 +241,7 @@ def test_the_same_parts_give_the_same_sessions(life):
 
 
 def test_another_seed_draws_other_times():
-    life = Life([], [event(place, delta(f"{NAME} owns boat {place}.")) for place in range(8)], [filling()] * 8)
+    life = Life([], [happening(place, delta(f"{NAME} owns boat {place}.")) for place in range(8)], [filling()] * 8)
     assert [item.time for item in life.sessions] != [item.time for item in life.assembled(seed=2).sessions]
 
 
@@ -349,19 +257,19 @@ BAKERY = f"{NAME} buys rye bread at the bakery."
     [PIANO, f"  {PIANO.upper()} ", f"{NAME} played the piano on Sunday.", f"On Sundays the piano plays {NAME}."],
 )
 def test_filling_that_says_what_is_known_in_about_the_same_words_is_dropped(text):
-    life = Life([PIANO], [event(0)], [filling(text, GARDEN)])
+    life = Life([PIANO], [happening(0)], [filling(text, GARDEN)])
     assert life.assembled().dropped == 1
     assert [fact.text for fact in life.sessions[0].facts] == [GARDEN]
 
 
 def test_filling_that_denies_what_is_known_is_kept():
-    life = Life([PIANO], [event(0)], [filling(f"{NAME} never plays the piano on Sundays.")])
+    life = Life([PIANO], [happening(0)], [filling(f"{NAME} never plays the piano on Sundays.")])
     assert life.assembled().dropped == 0
 
 
 def test_filling_must_not_repeat_what_holds_no_more_comes_later_or_was_filled_in_before():
     organ = f"{NAME} plays the organ on Sundays."
-    events = [event(0, delta(organ, PIANO)), event(1), event(2, delta(GARDEN))]
+    events = [happening(0, delta(organ, PIANO)), happening(1), happening(2, delta(GARDEN))]
     life = Life([PIANO], events, [filling(BAKERY), filling(PIANO, GARDEN, BAKERY), filling()])
     assembled = life.assembled()
     assert assembled.dropped == 3
@@ -372,7 +280,11 @@ def test_filling_must_not_repeat_what_holds_no_more_comes_later_or_was_filled_in
 def test_a_thread_is_not_repeated_by_filling():
     groups = [EventGroup(events=(0, 1), thread="music")]
     life = Life(
-        [], [event(0), event(1)], [filling(GARDEN), filling(PIANO)], groups=groups, evolutions=[thread(GARDEN, PIANO)]
+        [],
+        [happening(0), happening(1)],
+        [filling(GARDEN), filling(PIANO)],
+        groups=groups,
+        evolutions=[thread(GARDEN, PIANO)],
     )
     assert life.assembled().dropped == 2
     assert [fact.event for session in life.sessions for fact in session.facts] == [Event.ADD, Event.UPDATE]
@@ -394,14 +306,14 @@ class Alike:
 
 @pytest.mark.parametrize(("score", "dropped"), [(SAME_FACT, 1), (SAME_FACT - 0.001, 0)])
 def test_filling_that_means_what_is_known_is_dropped(score, dropped):
-    life = Life([PIANO], [event(0)], [filling(GARDEN, BAKERY)], similarity=Alike((PIANO, BAKERY), score=score))
+    life = Life([PIANO], [happening(0)], [filling(GARDEN, BAKERY)], similarity=Alike((PIANO, BAKERY), score=score))
     assert life.assembled().dropped == dropped
     assert [fact.text for fact in life.sessions[0].facts] == [GARDEN, BAKERY][: 2 - dropped]
 
 
 def test_of_filling_facts_that_mean_the_same_the_first_is_kept():
     chain = Alike((PIANO, GARDEN), (GARDEN, BAKERY), score=0.99)
-    life = Life([], [event(0), event(1)], [filling(PIANO, GARDEN, BAKERY), filling(GARDEN)], similarity=chain)
+    life = Life([], [happening(0), happening(1)], [filling(PIANO, GARDEN, BAKERY), filling(GARDEN)], similarity=chain)
     # The garden repeats the piano and is not there; so the bakery repeats nothing.
     assert [[fact.text for fact in session.facts] for session in life.sessions] == [[PIANO, BAKERY], []]
     assert life.assembled().dropped == 2
@@ -422,13 +334,15 @@ def test_the_name_relates_nothing():
 
 @pytest.mark.parametrize("seed", range(5))
 def test_the_paper_shape_repeats_what_has_to_do_with_the_event(seed):
-    happened = event(0, narrative="A new bakery has opened.")
+    happened = happening(0, narrative="A new bakery has opened.")
     life = Life([PIANO, GARDEN, BAKERY], [happened], [filling()], reused=2, seed=seed)
     assert [(fact.text, fact.event) for fact in life.sessions[0].facts] == [(BAKERY, Event.NONE)]
 
 
 def test_the_tiny_shape_repeats_anything():
-    lives = [Life([PIANO, GARDEN, BAKERY], [event(0)], [filling()], reused=1, shape="tiny", seed=seed) for seed in range(30)]
+    lives = [
+        Life([PIANO, GARDEN, BAKERY], [happening(0)], [filling()], reused=1, sizes="tiny", seed=seed) for seed in range(30)
+    ]
     found = {fact.text for life in lives for fact in life.sessions[0].facts}
     assert found == {PIANO, GARDEN, BAKERY}
 
@@ -438,7 +352,7 @@ def test_no_kind_of_operation_has_a_place_of_its_own():
     places: dict[str, Counter[int]] = {kind: Counter() for kind in ("DELTA", "REUSE", "FILLING")}
     rng = random.Random(3)
     for _ in range(400):
-        happened = event(0, delta(f"{NAME} plays the organ.", PIANO), narrative="About bread.")
+        happened = happening(0, delta(f"{NAME} plays the organ.", PIANO), narrative="About bread.")
         life = Life([PIANO, BAKERY], [happened], [filling(*texts)], reused=1, seed=rng.randrange(10**9))
         for place, fact in enumerate(life.sessions[0].facts):
             places[fact.origin.name][place] += 1
@@ -453,7 +367,7 @@ def test_no_kind_of_operation_has_a_place_of_its_own():
 
 def test_a_memory_keeps_its_id_through_a_rejected_session():
     organ, harp = f"{NAME} plays the organ on Sundays.", f"{NAME} plays the harp on Sundays."
-    events = [event(0, delta(organ, PIANO)), event(1, delta(harp, organ))]
+    events = [happening(0, delta(organ, PIANO)), happening(1, delta(harp, organ))]
     life = Life([GARDEN, PIANO], events, [None, filling()])
     (labelled,) = labelled_sessions(life.person(silent={0}))
     assert labelled.session_index == 1
@@ -464,7 +378,7 @@ def test_a_memory_keeps_its_id_through_a_rejected_session():
 
 
 def test_initial_memories_carry_the_start_and_turns_alternate():
-    life = Life([GARDEN], [event(0, delta(PIANO))], [filling(BAKERY)])
+    life = Life([GARDEN], [happening(0, delta(PIANO))], [filling(BAKERY)])
     (labelled,) = labelled_sessions(life.person())
     assert [(memory.id, memory.text, memory.time) for memory in labelled.prior_state.memories] == [("m1", GARDEN, START)]
     assert [turn.role for turn in labelled.session.dialogue] == ["user", "assistant"] * 2
@@ -473,6 +387,6 @@ def test_initial_memories_carry_the_start_and_turns_alternate():
 
 
 def test_a_person_without_a_profile_has_no_sessions():
-    life = Life([], [event(0, delta(PIANO))], [filling()])
+    life = Life([], [happening(0, delta(PIANO))], [filling()])
     rejected = life.person().model_copy(update={"profile": None, "sessions": ()})
     assert list(replay(rejected)) == list(labelled_sessions(rejected)) == []

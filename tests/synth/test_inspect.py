@@ -32,23 +32,15 @@ def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def put(path: Path, *people) -> None:
-    with JsonLinesStore(path) as store:
-        for someone in people:
-            store.put(someone.persona.person_id, {"fingerprint": "x", "person": someone.model_dump(mode="json")})
-
-
 def test_a_life_is_shown_with_profile_operations_and_changes(out):
     text = words(shown(out, "p000000"))
     assert text.startswith("Ana Ruiz Somebody with number 0 p000000, train, seed: generated born 1990-05-01")
-    assert "m1 Ana Ruiz works as a baker in Town0. m2 Ana Ruiz drinks green tea." in text
     assert "linked sessions 1, 3: the new kitchen" in text
     assert "2. 2026-02-09 20:00 Event 1 work, positive, life goal, 3 memories after it" in text
     assert (
         "~ m1 Ana Ruiz works as a baker in Town0. Ana Ruiz works as a chef in Town0. delta, turn 2: chef, Town0 "
         "= m2 Ana Ruiz drinks green tea. reuse, turn 3: green tea" in text
     )
-    assert "+ m4 Ana Ruiz adopted a cat. filling, turn 3: adopted, cat" in text
     assert text.index("Event 0") < text.index("Event 1") < text.index("Event 2") < text.index("memories that changed")
     assert "assistant" not in text
 
@@ -56,7 +48,6 @@ def test_a_life_is_shown_with_profile_operations_and_changes(out):
 def test_one_session_is_shown_with_its_dialogue_and_where_each_fact_is_said(out):
     text = words(shown(out, "p000000", 2))
     assert "Event 1" in text and "Event 0" not in text and "memories that changed" not in text
-    assert "1 user Hello, Ana Ruiz here, assistant I see." in text
     assert "2 user [~m1] You should know that Ana Ruiz works as a chef in Town0." in text
     assert "3 user [=m2] You should know that Ana Ruiz drinks green tea." in text
 
@@ -74,13 +65,15 @@ def test_without_a_name_a_person_is_shown_of_whom_nothing_was_rejected(out, tmp_
     assert shown(tmp_path) == shown(tmp_path, "p000003")
 
 
+def value(someone) -> dict:
+    return {"fingerprint": "x", "person": someone.model_dump(mode="json")}
+
+
 def test_finished_people_can_be_seen_while_others_are_written(tmp_path, out):
     path = tmp_path / "work" / "people.jsonl"
-    someone, other = some_people()[0], some_people()[2]
     with JsonLinesStore(path) as store:
-        store.put("p000002", {"fingerprint": "old", "person": person(4).model_dump(mode="json")})
-        store.put("p000000", {"fingerprint": "x", "person": someone.model_dump(mode="json")})
-        store.put("p000002", {"fingerprint": "x", "person": other.model_dump(mode="json")})
+        for someone in (person(2), person(0), person(2, lost=(1,))):
+            store.put(someone.persona.person_id, value(someone))
         with path.open("ab") as file:
             file.write(b'{"key": "p000005", "value": {"fing')  # killed in the middle of a line
         for person_id in ("p000000", "p000002"):
@@ -91,17 +84,13 @@ def test_finished_people_can_be_seen_while_others_are_written(tmp_path, out):
 
 
 def test_people_of_all_shards_are_found(tmp_path, out):
-    put(tmp_path / "shards" / "0-of-2" / "work" / "people.jsonl", person(0), person(2, lost=(1,)))
-    put(tmp_path / "shards" / "1-of-2" / "work" / "people.jsonl", rejected_person(1), person(3, "heldout"))
+    zero, one, two, three = some_people()
+    for shard, people in (("0-of-2", (zero, two)), ("1-of-2", (one, three))):
+        with JsonLinesStore(tmp_path / "shards" / shard / "work" / "people.jsonl") as store:
+            for someone in people:
+                store.put(someone.persona.person_id, value(someone))
     for number in range(4):
         assert shown(tmp_path, f"p{number:06d}") == shown(out, f"p{number:06d}")
-
-
-def test_nothing_written_yet_is_said(tmp_path):
-    with pytest.raises(DeltaMemError, match="there are no people yet"):
-        shown(tmp_path)
-    with pytest.raises(DeltaMemError, match="no person 'p000000'; there are none yet"):
-        shown(tmp_path, "p000000")
 
 
 def test_an_unknown_person_or_session_is_one_sentence_that_names_the_range(out):
@@ -112,6 +101,13 @@ def test_an_unknown_person_or_session_is_one_sentence_that_names_the_range(out):
             shown(out, "p000000", session)
     with pytest.raises(DeltaMemError, match=r"^p000001: no session 1; there are none$"):
         shown(out, "p000001", 1)
+
+
+def test_nothing_written_yet_is_said(tmp_path):
+    with pytest.raises(DeltaMemError, match="there are no people yet"):
+        shown(tmp_path)
+    with pytest.raises(DeltaMemError, match="no person 'p000000'; there are none yet"):
+        shown(tmp_path, "p000000")
 
 
 def test_no_text_can_steer_the_terminal_or_is_taken_for_markup(tmp_path):

@@ -3,15 +3,15 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterator
-from datetime import date
 from typing import Any
 
 import pytest
+from handmade import EVENTS, edit
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from synth.llm.writer import FORMAT_RULES, FormatError, answer_schema, parse_answer, without_reasoning
-from synth.records import EventGroup, Evolution, LifeEvent, PlannedFact
+from synth.records import EventGroup, LifeEvent, PlannedFact
 from synth.tasks import Events, Filling, Links, Unit
 
 LINKS = Links(
@@ -21,22 +21,7 @@ LINKS = Links(
     )
 )
 GOOD = LINKS.model_dump_json()
-EVENT: dict[str, Any] = {
-    "index": 2,
-    "date": "2026-05-03",
-    "domain": "leisure",
-    "valence": "positive",
-    "agency": "user_initiated",
-    "title": "A pond",
-    "narrative": "Mira Tamm digs a pond.",
-    "participants": [{"name": "Jo Lind", "relationship": "neighbour"}],
-    "grounding": [],
-    "result": "",
-    "emotion": "",
-    "follow_ups": [],
-    "serves_life_goal": False,
-    "changes": [],
-}
+EVENT: dict[str, Any] = edit(EVENTS[1], {"changes": ()}).model_dump(mode="json")
 
 
 def parts(schema: Any) -> Iterator[dict[str, Any]]:
@@ -62,17 +47,13 @@ def test_every_string_list_and_number_of_a_schema_is_bounded(unit: Unit) -> None
 
 
 @pytest.mark.parametrize("unit", Unit)
-def test_every_field_of_a_schema_is_demanded_and_no_other_is_allowed(unit: Unit) -> None:
-    objects = [part for part in parts(answer_schema(unit)) if part.get("type") == "object"]
+def test_every_field_of_a_schema_is_demanded_no_other_is_allowed_and_nothing_else_is_said(unit: Unit) -> None:
+    found = list(parts(answer_schema(unit)))
+    objects = [part for part in found if part.get("type") == "object"]
     assert objects
     for part in objects:
         assert part["required"] == list(part["properties"]) and part["additionalProperties"] is False
-
-
-@pytest.mark.parametrize("unit", Unit)
-def test_a_schema_holds_nothing_but_constraints(unit: Unit) -> None:
-    notes = {"title", "description", "default", "format"}
-    assert not [part for part in parts(answer_schema(unit)) if notes & part.keys()]
+    assert not [part for part in found if {"title", "description", "default", "format"} & part.keys()]
 
 
 def test_the_previous_text_of_a_change_comes_before_the_new_one() -> None:
@@ -139,7 +120,6 @@ def test_unknown_fields_are_dropped_wherever_they_are() -> None:
     people = [{**EVENT["participants"][0], "age": 40}]
     text = json.dumps({"events": [{**EVENT, "participants": people, "mood": {"x": 1}}], "user_summary": {}})
     assert parse_answer(text, Events) == Events(events=(LifeEvent(**EVENT),))
-    assert parse_answer(text, Events).events[0].date == date(2026, 5, 3)
 
 
 def wrong(text: str, answer: type[Any]) -> tuple[tuple[str, ...], list[tuple[str, str]]]:
@@ -240,8 +220,3 @@ def test_thinking_is_taken_off_and_nothing_else() -> None:
     assert without_reasoning('{"thread": "</think> <|message|> assistantfinal"}') == (
         '{"thread": "</think> <|message|> assistantfinal"}'
     )
-
-
-def test_an_evolution_is_read_with_its_method() -> None:
-    text = 'Final: {"method": "self_belief", "memories": [{"text": "A b.", "keywords": ["b"], "id": 0}]}'
-    assert parse_answer(text, Evolution).method == "self_belief"

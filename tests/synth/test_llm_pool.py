@@ -3,8 +3,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Coroutine
-from contextlib import suppress
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,15 @@ def short_rests(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("synth.llm.pool._FIRST_REST", 0.05)
 
 
+@asynccontextmanager
+async def pooled(*urls: str, **changes: Any) -> AsyncIterator[EndpointPool]:
+    pool = EndpointPool(llm_settings(*urls, **changes))
+    try:
+        yield pool
+    finally:
+        await pool.close()
+
+
 def ask(pool: EndpointPool, text: str = "hello", priority: tuple[int, int] = (0, 0)) -> Coroutine[Any, Any, Answer]:
     messages = [{"role": "user", "content": text}]
     return pool.chat(messages, priority=priority, seed=1, name="x", schema=SCHEMA)
@@ -42,88 +51,76 @@ def said(requests: list[dict[str, Any]]) -> list[str]:
 
 async def test_who_is_furthest_goes_first_and_then_who_came_first() -> None:
     with serve(lambda _: completion("hi", delay=0.02)) as server:
-        pool = EndpointPool(llm_settings(server.url, slots=1))
-        first = asyncio.create_task(ask(pool, "first", (9, 0)))
-        await asyncio.sleep(0.01)
-        order = [("p2", (2, 0)), ("p1 early", (1, -3)), ("p1 late", (1, -7)), ("p1 late too", (1, -7)), ("p0", (0, 0))]
-        await asyncio.gather(first, *(ask(pool, text, priority) for text, priority in order))
-        await pool.close()
+        async with pooled(server.url, slots=1) as pool:
+            first = asyncio.create_task(ask(pool, "first", (9, 0)))
+            await asyncio.sleep(0.01)
+            order = [("p2", (2, 0)), ("p1 early", (1, -3)), ("p1 late", (1, -7)), ("p1 late too", (1, -7)), ("p0", (0, 0))]
+            await asyncio.gather(first, *(ask(pool, text, priority) for text, priority in order))
     assert said(server.requests) == ["first", "p0", "p1 late", "p1 late too", "p1 early", "p2"]
 
 
 async def test_requests_go_where_most_slots_are_free() -> None:
     with serve(lambda _: completion("a", delay=0.5)) as one, serve(lambda _: completion("b", delay=0.5)) as two:
-        pool = EndpointPool(llm_settings(one.url, two.url, slots=3))
-        asked = [asyncio.create_task(ask(pool)) for _ in range(8)]
-        while len(one.requests) + len(two.requests) < 6:
-            await asyncio.sleep(0.01)
-        assert (pool.in_flight, pool.waiting) == (6, 2)
-        assert (len(one.requests), len(two.requests)) == (3, 3)
-        answers = await asyncio.gather(*asked)
-        await pool.close()
+        async with pooled(one.url, two.url, slots=3) as pool:
+            asked = [asyncio.create_task(ask(pool)) for _ in range(8)]
+            while len(one.requests) + len(two.requests) < 6:
+                await asyncio.sleep(0.01)
+            assert (pool.in_flight, pool.waiting) == (6, 2)
+            assert (len(one.requests), len(two.requests)) == (3, 3)
+            answers = await asyncio.gather(*asked)
     assert (one.peak, two.peak) == (3, 3) and (pool.in_flight, pool.waiting) == (0, 0)
     assert pool.completion_tokens == sum(answer.completion_tokens for answer in answers) == 56
 
 
 async def test_the_same_endpoint_named_twice_counts_once() -> None:
     with serve(lambda _: completion("a", delay=0.05)) as server:
-        pool = EndpointPool(llm_settings(server.url, server.url, slots=2))
-        await asyncio.gather(*(ask(pool) for _ in range(6)))
-        await pool.close()
+        async with pooled(server.url, server.url, slots=2) as pool:
+            await asyncio.gather(*(ask(pool) for _ in range(6)))
     assert server.peak == 2
 
 
 async def test_cancelled_requests_give_their_slots_back() -> None:
     draw = random.Random(5)
     with serve(lambda _: completion("a", delay=0.005)) as server:
-        pool = EndpointPool(llm_settings(server.url, slots=4))
-        asked = [asyncio.create_task(ask(pool, priority=(draw.randrange(5), 0))) for _ in range(80)]
-        for _ in range(60):
-            await asyncio.sleep(0)
-            draw.choice(asked).cancel()
-            if draw.random() < 0.3:
-                await asyncio.sleep(0.003)
-        await asyncio.gather(*asked, return_exceptions=True)
-        assert (pool.in_flight, pool.waiting) == (0, 0)
-        await asyncio.wait_for(asyncio.gather(*(ask(pool) for _ in range(8))), 5)
-        await pool.close()
+        async with pooled(server.url, slots=4) as pool:
+            asked = [asyncio.create_task(ask(pool, priority=(draw.randrange(5), 0))) for _ in range(80)]
+            for _ in range(60):
+                await asyncio.sleep(0)
+                draw.choice(asked).cancel()
+                if draw.random() < 0.3:
+                    await asyncio.sleep(0.003)
+            await asyncio.gather(*asked, return_exceptions=True)
+            assert (pool.in_flight, pool.waiting) == (0, 0)
+            await asyncio.wait_for(asyncio.gather(*(ask(pool) for _ in range(8))), 5)
 
 
 async def test_a_request_cancelled_just_when_it_got_its_slot_gives_it_back() -> None:
     with serve(lambda _: completion("a")) as server:
-        pool = EndpointPool(llm_settings(server.url, slots=1))
-        first = asyncio.create_task(ask(pool, "first"))
-        second = asyncio.create_task(ask(pool, "second"))
-        first.add_done_callback(lambda _: second.cancel())
-        await first
-        with suppress(asyncio.CancelledError):
-            await second
-        assert pool.in_flight == 0
-        await asyncio.wait_for(ask(pool, "third"), 5)
-        await pool.close()
+        async with pooled(server.url, slots=1) as pool:
+            first = asyncio.create_task(ask(pool, "first"))
+            second = asyncio.create_task(ask(pool, "second"))
+            first.add_done_callback(lambda _: second.cancel())
+            await first
+            with suppress(asyncio.CancelledError):
+                await second
+            assert pool.in_flight == 0
+            await asyncio.wait_for(ask(pool, "third"), 5)
 
 
 # --- failures --------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "bad",
-    [
-        failure(500),
-        failure(503),
-        failure(429),
-        completion("late", delay=9),
-        Reply(reset=True),
-        completion("half", cut=True),
-        Reply(b"<html>"),
-    ],
-    ids=["500", "503", "429", "late", "reset", "cut", "html"],
-)
+BAD = {
+    **{"500": failure(500), "503": failure(503), "429": failure(429), "late": completion("late", delay=9)},
+    **{"reset": Reply(reset=True), "cut": completion("half", cut=True), "html": Reply(b"<html>")},
+}
+
+
+@pytest.mark.parametrize("bad", BAD.values(), ids=BAD.keys())
 async def test_what_may_pass_is_survived_after_the_clients_own_retries(bad: Reply) -> None:
     with serve(replies(bad, bad, completion("hi"))) as server:
-        pool = EndpointPool(llm_settings(server.url, timeout=0.8))
-        assert (await ask(pool)).text == "hi"
-        await pool.close()
+        async with pooled(server.url, timeout=0.8) as pool:
+            assert (await ask(pool)).text == "hi"
     assert len(server.requests) == 3 and pool.retries == 2
 
 
@@ -147,9 +144,8 @@ async def test_no_request_is_lost_to_a_server_that_fails_now_and_then(tmp_path: 
 
 async def test_a_dead_endpoint_costs_time_but_no_request() -> None:
     with serve(lambda _: completion("hi", delay=0.01)) as server:
-        pool = EndpointPool(llm_settings(unused_url(), server.url, slots=4))
-        answers = await asyncio.gather(*(ask(pool) for _ in range(60)))
-        await pool.close()
+        async with pooled(unused_url(), server.url, slots=4) as pool:
+            answers = await asyncio.gather(*(ask(pool) for _ in range(60)))
     assert [answer.text for answer in answers] == ["hi"] * 60
     assert len(server.requests) == 60
     assert 4 <= pool.retries < 30  # its four slots once; while it rests, nobody; afterwards one at a time
@@ -159,26 +155,24 @@ async def test_an_endpoint_that_recovers_is_used_again() -> None:
     up = asyncio.Event()
     one_script = lambda _: completion("a", delay=0.02) if up.is_set() else failure(503)  # noqa: E731
     with serve(one_script) as one, serve(lambda _: completion("b", delay=0.02)) as two:
-        pool = EndpointPool(llm_settings(one.url, two.url, slots=2))
-        answers = await asyncio.gather(*(ask(pool) for _ in range(8)))
-        assert {answer.text for answer in answers} == {"b"}
-        up.set()
-        async with asyncio.timeout(20):
-            while {answer.text for answer in answers} != {"a", "b"}:
-                answers = await asyncio.gather(*(ask(pool) for _ in range(4)))
-        await pool.close()
+        async with pooled(one.url, two.url, slots=2) as pool:
+            answers = await asyncio.gather(*(ask(pool) for _ in range(8)))
+            assert {answer.text for answer in answers} == {"b"}
+            up.set()
+            async with asyncio.timeout(20):
+                while {answer.text for answer in answers} != {"a", "b"}:
+                    answers = await asyncio.gather(*(ask(pool) for _ in range(4)))
 
 
 async def test_when_nobody_answers_all_who_wait_are_told_once_patience_is_used_up() -> None:
     url = unused_url()
-    pool = EndpointPool(llm_settings(url, slots=2, patience=0.3))
-    loop = asyncio.get_running_loop()
-    began = loop.time()
-    errors = await asyncio.gather(*(ask(pool) for _ in range(30)), return_exceptions=True)
-    assert all(isinstance(error, LLMError) and f"endpoint {url} cannot be reached" in str(error) for error in errors)
-    assert 0.3 <= loop.time() - began < 3
-    assert (pool.in_flight, pool.waiting) == (0, 0)
-    await pool.close()
+    async with pooled(url, slots=2, patience=0.3) as pool:
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        errors = await asyncio.gather(*(ask(pool) for _ in range(30)), return_exceptions=True)
+        assert all(isinstance(error, LLMError) and f"endpoint {url} cannot be reached" in str(error) for error in errors)
+        assert 0.3 <= loop.time() - began < 3
+        assert (pool.in_flight, pool.waiting) == (0, 0)
 
 
 async def test_a_request_that_always_fails_does_not_put_the_endpoint_out_of_use() -> None:
@@ -186,13 +180,12 @@ async def test_a_request_that_always_fails_does_not_put_the_endpoint_out_of_use(
         return failure(500) if said([body]) == ["poison"] else completion("hi", delay=0.02)
 
     with serve(script) as server:
-        pool = EndpointPool(llm_settings(server.url, slots=4, patience=0.5))
-        poison = asyncio.create_task(ask(pool, "poison"))
-        answers = await asyncio.gather(*(ask(pool) for _ in range(60)))
-        assert [answer.text for answer in answers] == ["hi"] * 60
-        with pytest.raises(LLMError, match="failed on the request"):
-            await poison
-        await pool.close()
+        async with pooled(server.url, slots=4, patience=0.5) as pool:
+            poison = asyncio.create_task(ask(pool, "poison"))
+            answers = await asyncio.gather(*(ask(pool) for _ in range(60)))
+            assert [answer.text for answer in answers] == ["hi"] * 60
+            with pytest.raises(LLMError, match="failed on the request"):
+                await poison
 
 
 @pytest.mark.parametrize(
@@ -200,11 +193,10 @@ async def test_a_request_that_always_fails_does_not_put_the_endpoint_out_of_use(
 )
 async def test_what_cannot_pass_is_told_at_once(reply: Reply, error: type[LLMError]) -> None:
     with serve(lambda _: reply) as server:
-        pool = EndpointPool(llm_settings(server.url))
-        with pytest.raises(error):
-            await ask(pool)
-        assert len(server.requests) == 1 and pool.in_flight == 0
-        await pool.close()
+        async with pooled(server.url) as pool:
+            with pytest.raises(error):
+                await ask(pool)
+            assert len(server.requests) == 1 and pool.in_flight == 0
 
 
 # --- structured output -----------------------------------------------------------------------------------------------------
@@ -223,26 +215,24 @@ def server_knowing(*known: str) -> Any:
 @pytest.mark.parametrize("known", ["json_schema", "json_object", "none"])
 async def test_auto_steps_down_to_what_a_server_knows_and_remembers_it(known: str, caplog: pytest.LogCaptureFixture) -> None:
     with serve(server_knowing(known)) as server, serve(server_knowing("json_schema")) as other:
-        pool = EndpointPool(llm_settings(server.url, other.url, slots=4))
-        with caplog.at_level(logging.WARNING, "synth.llm.pool"):
-            await asyncio.gather(*(ask(pool) for _ in range(16)))
-        before = len(server.requests)
-        await asyncio.gather(*(ask(pool) for _ in range(4)))
-        assert pool.structured == {server.url: known, other.url: "json_schema"}
-        refused = ["json_schema", "json_object", "none"].index(known)
-        assert len(server.requests) - before <= 4
-        assert sum("response format" in record.message for record in caplog.records) == refused
-        assert (pool.retries > 0) == (refused > 0)
-        await pool.close()
+        async with pooled(server.url, other.url, slots=4) as pool:
+            with caplog.at_level(logging.WARNING, "synth.llm.pool"):
+                await asyncio.gather(*(ask(pool) for _ in range(16)))
+            before = len(server.requests)
+            await asyncio.gather(*(ask(pool) for _ in range(4)))
+            assert pool.structured == {server.url: known, other.url: "json_schema"}
+            refused = ["json_schema", "json_object", "none"].index(known)
+            assert len(server.requests) - before <= 4
+            assert sum("response format" in record.message for record in caplog.records) == refused
+            assert (pool.retries > 0) == (refused > 0)
 
 
 async def test_a_configured_response_format_is_insisted_on() -> None:
     with serve(server_knowing("none")) as server:
-        pool = EndpointPool(llm_settings(server.url, structured="json_schema"))
-        with pytest.raises(LLMError, match="json_schema is not supported"):
-            await ask(pool)
-        assert len(server.requests) == 1
-        await pool.close()
+        async with pooled(server.url, structured="json_schema") as pool:
+            with pytest.raises(LLMError, match="json_schema is not supported"):
+                await ask(pool)
+            assert len(server.requests) == 1
 
 
 # --- before the start ------------------------------------------------------------------------------------------------------
@@ -251,21 +241,19 @@ async def test_a_configured_response_format_is_insisted_on() -> None:
 async def test_check_passes_when_one_endpoint_serves_the_model(caplog: pytest.LogCaptureFixture) -> None:
     url = unused_url()
     with serve(lambda _: completion("hi")) as server, caplog.at_level(logging.WARNING, "synth.llm.pool"):
-        pool = EndpointPool(llm_settings(url, server.url))
-        await pool.check()
-        assert [url in record.message for record in caplog.records] == [True]
-        assert (await ask(pool)).text == "hi"
-        await pool.close()
+        async with pooled(url, server.url) as pool:
+            await pool.check()
+            assert [url in record.message for record in caplog.records] == [True]
+            assert (await ask(pool)).text == "hi"
     assert pool.retries == 0
 
 
 async def test_check_says_what_is_wrong_with_each_endpoint() -> None:
     url = unused_url()
     with serve(lambda _: completion("hi"), models=[{"id": "big"}, {"id": "small"}]) as server:
-        pool = EndpointPool(llm_settings(url, server.url))
-        with pytest.raises(DeltaMemError) as caught:
-            await pool.check()
-        await pool.close()
+        async with pooled(url, server.url) as pool:
+            with pytest.raises(DeltaMemError) as caught:
+                await pool.check()
     message = str(caught.value)
     assert message.startswith("no endpoint can be used: ") and f"endpoint {url} cannot be reached" in message
     assert f"endpoint {server.url} serves big, small, not 'tiny'" in message

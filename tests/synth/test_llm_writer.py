@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import asyncio
 import json
 import random
 import re
@@ -11,12 +10,11 @@ from typing import Any
 
 import pytest
 from llm_cases import FIXED, GOOD, OTHER_NAME, PLACE, TASK, llm_settings
-from omegaconf import OmegaConf
+from offline_people import shape
 from scripted_server import Reply, Script, Served, completion, failure, replies, serve, too_long
 
 from deltamem.errors import ContextLengthError
 from deltamem.runs import JsonLinesStore
-from synth.config import Shape
 from synth.llm import writer as llm_prompts
 from synth.llm.pool import EndpointPool
 from synth.llm.writer import FORMAT_RULES, LLMWriter, answer_schema, opening, prompt_hashes, read_task, repair, system_prompt
@@ -28,8 +26,6 @@ from synth.tasks import TASKS, FixedTask, Unit
 from synth.validators import UNIT_RULES
 from synth.validators.base import Case, Violation, rule
 from synth.writer import UnitId, UnitResult
-
-ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
@@ -70,28 +66,18 @@ async def test_a_good_answer_is_taken_at_once(store: JsonLinesStore) -> None:
     assert len(requests) == 1
 
 
-async def test_a_request_says_all_that_is_configured(store: JsonLinesStore) -> None:
-    _, (request,) = await answered(
-        lambda _: completion(GOOD), store, temperature=0.7, top_p=0.9, reasoning_effort="medium", extra_body={"top_k": 9}
-    )
-    assert (request["temperature"], request["top_p"], request["reasoning_effort"], request["top_k"]) == (
-        0.7,
-        0.9,
-        "medium",
-        9,
-    )
+async def test_a_request_says_what_is_configured_and_nothing_else(store: JsonLinesStore) -> None:
+    sampling = {"temperature": 0.7, "top_p": 0.9, "reasoning_effort": "medium"}
+    _, (request,) = await answered(lambda _: completion(GOOD), store, extra_body={"top_k": 9}, **sampling)
+    assert sampling.items() <= request.items() and request["top_k"] == 9
     assert request["response_format"] == {
         "type": "json_schema",
         "json_schema": {"name": "fixed", "schema": answer_schema(Unit.FIXED), "strict": True},
     }
     assert "max_tokens" not in request
     assert 0 <= request["seed"] < 2**31
-
-
-async def test_what_is_not_configured_is_not_said(store: JsonLinesStore) -> None:
-    _, (request,) = await answered(
-        lambda _: completion(GOOD), store, reasoning_effort=None, structured="none", max_tokens=700
-    )
+    silent = {"reasoning_effort": None, "structured": "none", "max_tokens": 700}
+    _, (request,) = await answered(lambda _: completion(GOOD), store, **silent)
     assert request["max_tokens"] == 700 and not {"reasoning_effort", "response_format"} & request.keys()
 
 
@@ -110,21 +96,19 @@ async def test_an_untidy_answer_is_as_good(text: str, store: JsonLinesStore) -> 
     assert written.answer == FIXED and broken(written) == [[]] and len(requests) == 1
 
 
-async def test_a_broken_rule_is_named_to_the_model_which_then_mends_it(store: JsonLinesStore) -> None:
-    written, (first, second) = await answered(replies(completion(OTHER_NAME), completion(GOOD)), store)
+async def test_a_broken_rule_is_named_to_the_model_which_sees_its_last_answer_only(store: JsonLinesStore) -> None:
+    other = OTHER_NAME.replace("Mira Tam", "Myra Tamm")
+    written, (first, second, third) = await answered(
+        replies(completion(OTHER_NAME), completion(other), completion(GOOD)), store
+    )
     assert written.answer == FIXED
-    assert broken(written) == [["fixed.identity"], []]
-    assert second["messages"][:2] == first["messages"]
-    assert second["messages"][2] == {"role": "assistant", "content": OTHER_NAME}
-    assert "- fixed.identity: name must stay 'Mira Tamm', but is 'Mira Tam'" in second["messages"][3]["content"]
-    assert first["seed"] != second["seed"]
-
-
-async def test_only_the_last_answer_is_sent_back(store: JsonLinesStore) -> None:
-    second_wrong = OTHER_NAME.replace("Mira Tam", "Myra Tamm")
-    _, requests = await answered(replies(completion(OTHER_NAME), completion(second_wrong), completion(GOOD)), store)
-    assert [message["content"] for message in requests[2]["messages"][2:3]] == [second_wrong]
-    assert len(requests[2]["messages"]) == 4
+    assert broken(written) == [["fixed.identity"], ["fixed.identity"], []]
+    for request, before, wrong in ((second, OTHER_NAME, "Mira Tam"), (third, other, "Myra Tamm")):
+        assert request["messages"][:2] == first["messages"]
+        answer, complaint = request["messages"][2:]
+        assert answer == {"role": "assistant", "content": before}
+        assert f"- fixed.identity: name must stay 'Mira Tamm', but is '{wrong}'" in complaint["content"]
+    assert len({request["seed"] for request in (first, second, third)}) == 3
 
 
 async def test_an_answer_that_stays_wrong_is_rejected(store: JsonLinesStore) -> None:
@@ -158,14 +142,11 @@ async def test_of_a_cut_off_answer_only_the_beginning_is_sent_back(store: JsonLi
     assert requests[1]["messages"][2]["content"] == ("la " * 50_000)[:2_000]
 
 
-async def test_a_repair_that_does_not_fit_the_window_is_a_rejection(store: JsonLinesStore) -> None:
+async def test_what_does_not_fit_the_window_is_a_rejection_of_a_repair_and_an_error_of_a_task(store: JsonLinesStore) -> None:
     written, requests = await answered(replies(completion(OTHER_NAME), too_long()), store)
     assert written.answer is None and broken(written) == [["fixed.identity"]] and len(requests) == 2
-
-
-async def test_a_task_that_does_not_fit_the_window_is_an_error(store: JsonLinesStore) -> None:
     with pytest.raises(ContextLengthError):
-        await answered(lambda _: too_long(), store)
+        await answered(lambda _: too_long(), store, seed=2)
 
 
 async def test_what_was_answered_is_not_asked_again(tmp_path: Path) -> None:
@@ -234,13 +215,11 @@ async def test_the_making_is_plain_and_names_what_answers_depend_on(store: JsonL
 
     found = making()
     assert json.loads(json.dumps(found)) == found
-    assert (found["writer"], found["model"], found["seed"], found["repairs"]) == ("llm", "tiny", 5, 2)
-    assert found["sampling"] == {"temperature": 1.0, "max_tokens": None, "top_p": 1.0, "reasoning_effort": "high"}
     assert found["prompts"].keys() == {*(unit.value for unit in Unit), "repair"}
     assert found["schemas"].keys() == {unit.value for unit in Unit}
-    assert all(re.fullmatch("[0-9a-f]{64}", value) for value in (*found["prompts"].values(), *found["schemas"].values()))
     assert making(slots=3, patience=1.0, timeout=7.0, max_retries=9) == found
-    assert making(repairs=3) != found and making(structured="none") != found
+    for change in ({"repairs": 3}, {"structured": "none"}, {"temperature": 0.5}, {"model": "other"}):
+        assert making(**change) != found
 
 
 class Dissimilar:
@@ -270,34 +249,14 @@ async def test_rules_are_given_the_similarity_and_do_not_hold_up_the_event_loop(
     assert threads and threading.main_thread() not in threads
 
 
-async def test_many_at_once_get_their_own_answers(store: JsonLinesStore) -> None:
-    def script(body: dict[str, Any]) -> Reply:
-        task: Any = read_task(body["messages"])
-        return completion(task.draft.model_dump_json(), delay=0.01)
-
-    with serve(script) as server:
-        settings = llm_settings(server.url, slots=8)
-        pool = EndpointPool(settings)
-        writer = LLMWriter(settings, pool, store, seed=1)
-        parts = [FIXED.model_copy(update={"name": f"Mira {number}"}) for number in range(40)]
-        tasks = [FixedTask(persona="A botanist.", draft=part) for part in parts]
-        written = await asyncio.gather(
-            *(writer.write(task, UnitId(number, 0, f"{number}")) for number, task in enumerate(tasks))
-        )
-        await pool.close()
-    assert [each.answer for each in written] == parts
-    assert server.peak <= 8
-
-
 async def test_a_whole_life_is_written_through_the_wire_and_not_asked_for_twice(store: JsonLinesStore) -> None:
-    shape = Shape.model_validate(OmegaConf.to_container(OmegaConf.load(ROOT / "configs" / "shape" / "paper.yaml")))
     persona = Persona(person_id="p000001", seed="A botanist who collects seeds.", source="generated", split="train")
 
     def script(body: dict[str, Any]) -> Reply:
         return completion(answer(read_task(body["messages"]), random.Random(body["seed"])).model_dump_json())
 
     async def person() -> Person:
-        return await write_person(1, persona, writer, shape, RealNames(1), sessions=25, seed=1)
+        return await write_person(1, persona, writer, shape("paper"), RealNames(1), sessions=25, seed=1)
 
     with serve(script) as server:
         settings = llm_settings(server.url)

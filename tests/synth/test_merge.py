@@ -1,7 +1,6 @@
 """Shards put together: the bytes of an unsharded run, or one sentence about what is missing."""
 
 import json
-import re
 
 import pytest
 from synth_runs import files, settings, slow
@@ -16,6 +15,11 @@ pytestmark = pytest.mark.usefixtures("undrawn")
 
 def run(out, shard, *overrides):
     assert generate(settings(out, f"shard={shard}", *overrides)) == 0
+
+
+def both(out):
+    run(out, "0/2")
+    run(out, "1/2")
 
 
 def forget(out, shard, person_id):
@@ -43,21 +47,51 @@ def test_more_than_nine_shards_are_put_in_order(tmp_path):
     assert people == [f"p{number:06d}" for number in range(23)]
 
 
-def test_a_missing_shard_is_named(tmp_path):
-    run(tmp_path, "0/4")
-    run(tmp_path, "2/4")
-    with pytest.raises(DeltaMemError, match=re.escape("2 of 4 shards are missing (1/4, 3/4)")):
-        merge(tmp_path)
-    assert not files(tmp_path)
+def two_of_three(out):
+    run(out, "0/2")
+    run(out, "1/3")
 
 
-def test_a_missing_person_is_named(tmp_path):
-    run(tmp_path, "0/2")
-    run(tmp_path, "1/2")
-    forget(tmp_path, "1-of-2", "p000003")
-    with pytest.raises(DeltaMemError, match=re.escape("1 of 6 people are not finished (p000003)")):
+def copied_person(out):
+    both(out)
+    path = out / "shards" / "1-of-2" / "work" / "run.json"
+    described = json.loads(path.read_text("utf-8"))
+    described["people"]["p000004"] = "copied"
+    path.write_text(json.dumps(described), "utf-8")
+
+
+def person_of_another_recipe(out):
+    both(out)
+    with JsonLinesStore(out / "shards" / "0-of-2" / "work" / "people.jsonl") as store:
+        store.put("p000002", {**store.get("p000002"), "fingerprint": "another"})
+
+
+def beside_an_unsharded_run(out):
+    run(out, "0/2")
+    generate(settings(out))
+    (out / "dataset.json").unlink()
+
+
+@pytest.mark.parametrize(
+    ("prepare", "message"),
+    [
+        (lambda out: [run(out, "0/4"), run(out, "2/4")], r"2 of 4 shards are missing \(1/4, 3/4\)"),
+        (lambda out: [both(out), forget(out, "1-of-2", "p000003")], r"1 of 6 people are not finished \(p000003\)"),
+        (person_of_another_recipe, "p000002"),
+        (two_of_three, r"one of 3 shards and .* one of 2"),
+        (copied_person, r"^p000004 is in .*0-of-2/work and in .*1-of-2/work"),
+        (beside_an_unsharded_run, "remove one of them"),
+        *(
+            (lambda out, override=override: [run(out, "0/2"), run(out, "1/2", override)], rf"made differently.*\b{key}\b")
+            for override, key in (("seed=4", "seed"), ("people=7", "people"), ("heldout_share=0.3", "heldout_share"))
+        ),
+    ],
+)
+def test_parts_that_do_not_make_a_whole_are_refused(tmp_path, prepare, message):
+    prepare(tmp_path)
+    with pytest.raises(DeltaMemError, match=message):
         merge(tmp_path)
-    assert not files(tmp_path)
+    assert not (tmp_path / "dataset.json").exists()
 
 
 def test_a_partial_data_set_says_what_is_missing(tmp_path):
@@ -70,44 +104,6 @@ def test_a_partial_data_set_says_what_is_missing(tmp_path):
     assert json.loads((tmp_path / "dataset.json").read_text("utf-8"))["making"]["partial"] == partial
     people = {item.session.person_id for item in read_sessions(tmp_path / "sessions.jsonl")}
     assert people == {"p000000", "p000002", "p000003"}
-
-
-def test_a_person_of_another_recipe_does_not_count_as_finished(tmp_path):
-    run(tmp_path, "0/2")
-    run(tmp_path, "1/2")
-    with JsonLinesStore(tmp_path / "shards" / "0-of-2" / "work" / "people.jsonl") as store:
-        store.put("p000002", {**store.get("p000002"), "fingerprint": "another"})
-    with pytest.raises(DeltaMemError, match="p000002"):
-        merge(tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("override", "told"), [("seed=4", "seed"), ("people=7", "people"), ("heldout_share=0.3", "heldout_share")]
-)
-def test_shards_of_different_runs_are_refused(tmp_path, override, told):
-    run(tmp_path, "0/2")
-    run(tmp_path, "1/2", override)
-    with pytest.raises(DeltaMemError, match="were made differently") as error:
-        merge(tmp_path)
-    assert told in str(error.value)
-
-
-def test_shards_of_different_numbers_are_refused(tmp_path):
-    run(tmp_path, "0/2")
-    run(tmp_path, "1/3")
-    with pytest.raises(DeltaMemError, match=r"one of 3 shards and .* one of 2"):
-        merge(tmp_path)
-
-
-def test_a_person_in_two_shards_is_refused(tmp_path):
-    run(tmp_path, "0/2")
-    run(tmp_path, "1/2")
-    path = tmp_path / "shards" / "1-of-2" / "work" / "run.json"
-    described = json.loads(path.read_text("utf-8"))
-    described["people"]["p000004"] = "copied"
-    path.write_text(json.dumps(described), "utf-8")
-    with pytest.raises(DeltaMemError, match=r"^p000004 is in .*0-of-2/work and in .*1-of-2/work"):
-        merge(tmp_path)
 
 
 def test_a_shard_that_is_still_in_work_is_told(tmp_path):
@@ -150,10 +146,3 @@ def test_a_folder_without_a_run_is_told(tmp_path, folder, command):
     assert done.returncode == 2
     [line] = done.stderr.splitlines()
     assert line.startswith(f"error: {tmp_path}")
-
-
-def test_shards_beside_an_unsharded_run_are_refused(tmp_path):
-    run(tmp_path, "0/2")
-    assert generate(settings(tmp_path)) == 0
-    with pytest.raises(DeltaMemError, match="remove one of them"):
-        merge(tmp_path)

@@ -8,10 +8,12 @@ import json
 import os
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
+from handmade import edit
 from offline_people import people as offline_people
 from output_cases import EPISODE, MAKING, contents, person, rejected_person, some_people, write
 
@@ -24,7 +26,7 @@ from synth.assembly import labelled_sessions
 from synth.output.dataset import write_dataset
 from synth.output.files import FILES, read_people
 from synth.output.report import render
-from synth.records import Exchange, Person
+from synth.records import Person
 
 pytestmark = pytest.mark.usefixtures("undrawn")
 
@@ -36,73 +38,61 @@ def lines(path: Path) -> list[dict]:
 
 
 def saying(someone: Person, words: str) -> Person:
-    """The person, whose first session is replaced by one in which the user says every fact with the same words."""
-    first = someone.sessions[0]
-    assert first.dialogue is not None
-    turns = tuple(Exchange(user=words, assistant=turn.assistant) for turn in first.dialogue.turns)
-    dialogue = first.dialogue.model_copy(update={"turns": turns})
-    changed = first.model_copy(update={"dialogue": dialogue})
-    return someone.model_copy(update={"sessions": (changed, *someone.sessions[1:])})
+    """The person, who in the first session says every fact with the same words."""
+    turns = len(someone.sessions[0].dialogue.turns)
+    return edit(someone, {f"sessions.0.dialogue.turns.{turn}.user": words for turn in range(turns)})
 
 
-def test_all_files_are_there_and_the_manifest_names_their_bytes(tmp_path):
-    manifest = write(tmp_path / "new" / "folder")
-    folder = tmp_path / "new" / "folder"
-    assert set(contents(folder)) == set(FILES)
-    assert json.loads((folder / "dataset.json").read_text("utf-8")) == manifest
+@pytest.fixture(scope="module")
+def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A data set that tests only read."""
+    folder = tmp_path_factory.mktemp("data") / "new" / "folder"
+    write(folder)
+    return folder
+
+
+def manifest_of(out: Path) -> dict:
+    return json.loads((out / "dataset.json").read_text("utf-8"))
+
+
+def test_all_files_are_there_and_the_manifest_names_their_bytes(out):
+    manifest = manifest_of(out)
+    assert set(contents(out)) == set(FILES)
     assert manifest["synthetic"] is True and manifest["seed"] == 7 and manifest["making"] == MAKING
     assert set(manifest["sha256"]) == HASHED
     for name, digest in manifest["sha256"].items():
-        assert hashlib.sha256((folder / name).read_bytes()).hexdigest() == digest
+        assert hashlib.sha256((out / name).read_bytes()).hexdigest() == digest
 
 
-def test_people_are_written_whole_and_in_their_order(tmp_path):
-    write(tmp_path)
-    assert list(read_people(tmp_path / "people.jsonl")) == some_people()
-
-
-def test_sessions_are_those_that_were_not_rejected(tmp_path):
-    write(tmp_path)
+def test_people_are_written_whole_and_sessions_are_those_that_were_not_rejected(out):
+    assert list(read_people(out / "people.jsonl")) == some_people()
     expected = [item for someone in some_people() for item in labelled_sessions(someone)]
-    assert list(read_sessions(tmp_path / "sessions.jsonl")) == expected
-    assert [item.key for item in expected] == [
-        *(f"p000000/{index}" for index in range(3)),
-        *("p000002/0", "p000002/2"),
-        *(f"p000003/{index}" for index in range(3)),
-    ]
+    assert list(read_sessions(out / "sessions.jsonl")) == expected
+    found = [f"p00000{number}/{index}" for number, indices in ((0, "012"), (2, "02"), (3, "012")) for index in indices]
+    assert [item.key for item in expected] == found
 
 
-def test_rejections_name_unit_session_rules_and_reasons(tmp_path):
-    write(tmp_path)
-    whole, session = lines(tmp_path / "rejected.jsonl")
+def test_rejections_name_unit_session_rules_and_reasons(out):
+    whole, session = lines(out / "rejected.jsonl")
     assert (whole["person_id"], whole["session_index"], whole["unit"]) == ("p000001", None, "fixed")
     assert whole["rules"] == ["fixed.identity"] and whole["reasons"] == ["name must stay 'A', but is 'B'"]
     assert (session["person_id"], session["session_index"], session["unit"]) == ("p000002", 1, "dialogue")
 
 
 @pytest.mark.parametrize("split", ["train", "heldout"])
-def test_parquet_rows_are_the_sessions_of_their_split(tmp_path, split):
-    write(tmp_path)
-    expected = list(read_sessions(tmp_path / "sessions.jsonl", split=split))
-    rows = pq.read_table(tmp_path / f"{split}.parquet").to_pylist()
+def test_parquet_rows_are_the_sessions_of_their_split(out, split):
+    expected = list(read_sessions(out / "sessions.jsonl", split=split))
+    rows = pq.read_table(out / f"{split}.parquet").to_pylist()
     assert [from_json_line(row["extra_info"]["session"]) for row in rows] == expected
     assert [row["prompt"] for row in rows] == [opening_messages(item.session, EPISODE) for item in expected]
     assert [row["extra_info"]["index"] for row in rows] == list(range(len(expected)))
 
 
-def test_parquet_is_what_an_export_of_the_sessions_gives(tmp_path):
-    write(tmp_path)
-    done = export(
-        tmp_path / "sessions.jsonl",
-        tmp_path / "again",
-        EPISODE,
-        train_sessions=None,
-        heldout_sessions=None,
-        skip_people=0,
-        seed=1,
-    )
+def test_parquet_is_what_an_export_of_the_sessions_gives(out, tmp_path):
+    everything = {"train_sessions": None, "heldout_sessions": None, "skip_people": 0, "seed": 1}
+    done = export(out / "sessions.jsonl", tmp_path, EPISODE, **everything)
     for path in (done.train, done.heldout):
-        assert path.read_bytes() == (tmp_path / path.name).read_bytes()
+        assert path.read_bytes() == (out / path.name).read_bytes()
 
 
 def test_one_split_alone_has_no_parquet(tmp_path):
@@ -176,32 +166,29 @@ def test_people_are_taken_one_at_a_time(tmp_path):
 # --- what must never be written --------------------------------------------------------------------------------------------
 
 
-def test_a_session_that_breaks_a_rule_is_a_defect_that_is_named(tmp_path):
-    with pytest.raises(
-        DeltaMemError, match=r"^p000000: session 0: .*the user never says 'worried' \(rule session\.keywords_said"
-    ):
-        write(tmp_path, [saying(person(0), "Nothing new."), person(3, "heldout")])
-    assert contents(tmp_path) == {}
+BOTH = "Ana Ruiz and Dara Voss are worried about the new kitchen in Town0, or was it Town3?"
+HELDOUT = person(3, "heldout")
+TWICE = HELDOUT.model_copy(update={"persona": HELDOUT.persona.model_copy(update={"split": "train"})})
 
 
-def test_a_session_text_in_both_splits_is_refused(tmp_path):
-    both = "Ana Ruiz and Dara Voss are worried about the new kitchen in Town0, or was it Town3?"
-    train, heldout = saying(person(0), both), saying(person(3, "heldout"), both)
-    with pytest.raises(
-        DeltaMemError, match=r"^p000003: the text of session p000003/0 is in both splits \(rule split\.session_texts"
-    ):
-        write(tmp_path, [train, heldout])
-    assert contents(tmp_path) == {}
-    write(tmp_path, [train, saying(person(3, "heldout"), both + " It was Town3.")])
-
-
-def test_a_person_in_both_splits_is_refused(tmp_path):
-    twice = person(3, "heldout")
-    train = twice.model_copy(update={"persona": twice.persona.model_copy(update={"split": "train"})})
-    with pytest.raises(
-        DeltaMemError, match=r"person p000003 is in both splits \(rule split\.people, and \d+ more violations\)"
-    ):
-        write(tmp_path, [train, twice])
+@pytest.mark.parametrize(
+    ("people", "message"),
+    [
+        (
+            [saying(person(0), "Nothing new."), HELDOUT],
+            r"^p000000: session 0: .*the user never says 'worried' \(rule session\.keywords_said",
+        ),
+        (
+            [saying(person(0), BOTH), saying(HELDOUT, BOTH)],
+            r"^p000003: the text of session p000003/0 is in both splits \(rule split\.session_texts",
+        ),
+        ([TWICE, HELDOUT], r"person p000003 is in both splits \(rule split\.people, and \d+ more violations\)"),
+    ],
+    ids=["a broken rule", "a text in both splits", "a person in both splits"],
+)
+def test_a_defect_is_named_and_nothing_is_written(tmp_path, people, message):
+    with pytest.raises(DeltaMemError, match=message):
+        write(tmp_path, people)
     assert contents(tmp_path) == {}
 
 
@@ -223,35 +210,36 @@ def test_the_split_of_written_people_is_by_person_and_no_text_crosses_it(tmp_pat
 # --- statistics ------------------------------------------------------------------------------------------------------------
 
 
-def test_counts_are_those_of_the_files(tmp_path):
-    counts = write(tmp_path)["counts"]
+def test_counts_are_those_of_the_files(out):
+    counts = manifest_of(out)["counts"]
     for split, people in (("train", 2), ("heldout", 1)):
-        sessions = list(read_sessions(tmp_path / "sessions.jsonl", split=split))
-        assert counts[f"{split}/people"] == people
-        assert counts[f"{split}/sessions"] == len(sessions)
-        for event in Event:
-            found = sum(operation.event is event for item in sessions for operation in item.operations)
-            assert counts[f"{split}/{event}"] == found
+        sessions = list(read_sessions(out / "sessions.jsonl", split=split))
+        kinds = Counter(operation.event for item in sessions for operation in item.operations)
+        found = {"people": people, "sessions": len(sessions), **{event: kinds[event] for event in Event}}
+        assert {name: counts[f"{split}/{name}"] for name in found} == found
     assert (counts["rejected/people"], counts["rejected/sessions"]) == (1, 1)
 
 
-def test_statistics_by_session_are_those_of_the_file(tmp_path):
-    places = write(tmp_path)["statistics"]["by_session"]
-    sessions = list(read_sessions(tmp_path / "sessions.jsonl"))
+def test_statistics_by_session_are_those_of_the_file(out):
+    places = manifest_of(out)["statistics"]["by_session"]
+    sessions = list(read_sessions(out / "sessions.jsonl"))
     assert [place["index"] for place in places] == [0, 1, 2]
     for place in places:
         own = [item for item in sessions if item.session_index == place["index"]]
         sizes = [len(item.next_state) for item in own]
-        assert place["sessions"] == len(own)
-        assert place["turns"] == round(sum(len(item.session.dialogue) / 2 for item in own) / len(own), 3)
-        assert place["memories"] == {"mean": round(sum(sizes) / len(own), 3), "min": min(sizes), "max": max(sizes)}
-        kinds = [operation.event for item in own for operation in item.operations]
-        assert place["operations"] == {event.value: kinds.count(event) for event in Event}
+        kinds = Counter(operation.event for item in own for operation in item.operations)
+        assert place == {
+            "index": place["index"],
+            "sessions": len(own),
+            "turns": round(sum(len(item.session.dialogue) / 2 for item in own) / len(own), 3),
+            "memories": {"mean": round(sum(sizes) / len(own), 3), "min": min(sizes), "max": max(sizes)},
+            "operations": {event.value: kinds[event] for event in Event},
+        }
 
 
-def test_lengths_are_distributions_over_sessions(tmp_path):
-    lengths = write(tmp_path)["statistics"]["lengths"]
-    sessions = list(read_sessions(tmp_path / "sessions.jsonl"))
+def test_lengths_are_distributions_over_sessions(out):
+    lengths = manifest_of(out)["statistics"]["lengths"]
+    sessions = list(read_sessions(out / "sessions.jsonl"))
     words = [sum(len(turn.content.split()) for turn in item.session.dialogue) for item in sessions]
     assert (lengths["words"]["min"], lengths["words"]["max"]) == (min(words), max(words))
     assert lengths["words"]["mean"] == round(sum(words) / len(words), 3)
@@ -259,28 +247,23 @@ def test_lengths_are_distributions_over_sessions(tmp_path):
     assert all(sum(item["bins"].values()) == item["count"] == len(sessions) for item in lengths.values())
 
 
-def test_rules_rejections_and_usage_are_summed_over_people(tmp_path):
-    statistics = write(tmp_path)["statistics"]
-    assert statistics["rules"]["dialogue.user_first"] == {"checked": 10, "violated": 2, "rejected": 1}
-    assert statistics["rules"]["session.next_state_follows"] == {"checked": 8, "violated": 0, "rejected": 0}
-    assert statistics["rules"]["session.chain_continues"]["checked"] == 5
-    assert statistics["rules"]["split.session_texts"]["checked"] == 8
+def test_rules_rejections_and_usage_are_summed_over_people(out):
+    statistics = manifest_of(out)["statistics"]
+    rules = statistics["rules"]
+    assert rules["dialogue.user_first"] == {"checked": 10, "violated": 2, "rejected": 1}
+    assert rules["session.next_state_follows"] == {"checked": 8, "violated": 0, "rejected": 0}
+    assert (rules["session.chain_continues"]["checked"], rules["split.session_texts"]["checked"]) == (5, 8)
     assert statistics["rejected"] == {
         "dialogue": {"units": 1, "rules": {"dialogue.user_first": 1}},
         "fixed": {"units": 1, "rules": {"fixed.identity": 1}},
     }
     assert statistics["usage"]["dialogue"]["attempts"] == 10
-    assert statistics["usage"]["events"] == {
-        "units": 3,
-        "attempts": 3,
-        "rejected": 0,
-        "prompt_tokens": 300,
-        "completion_tokens": 150,
-    }
+    usage = {"units": 3, "attempts": 3, "rejected": 0, "prompt_tokens": 300, "completion_tokens": 150}
+    assert statistics["usage"]["events"] == usage
 
 
-def test_origins_changes_and_keywords_are_counted(tmp_path):
-    statistics = write(tmp_path)["statistics"]
+def test_origins_changes_and_keywords_are_counted(out):
+    statistics = manifest_of(out)["statistics"]
     assert statistics["operations_by_origin"] == {
         "delta": {"UPDATE": 2},
         "evolution": {"ADD": 3, "UPDATE": 3},
@@ -295,10 +278,6 @@ def test_origins_changes_and_keywords_are_counted(tmp_path):
 
 
 def test_a_keyword_that_is_said_outside_its_turn_is_not_said_in_turn(tmp_path):
-    moved = person(0)
-    first = moved.sessions[0]
-    plan = tuple(entry.model_copy(update={"turn": 1}) for entry in first.dialogue.plan)
-    first = first.model_copy(update={"dialogue": first.dialogue.model_copy(update={"plan": plan})})
-    moved = moved.model_copy(update={"sessions": (first, *moved.sessions[1:])})
-    keywords = write(tmp_path, [moved, person(3, "heldout")])["statistics"]["keywords"]
+    moved = edit(person(0), {"sessions.0.dialogue.plan.0.turn": 1})
+    keywords = write(tmp_path, [moved, HELDOUT])["statistics"]["keywords"]
     assert keywords["ADD"] == {"keywords": 8, "said": 8, "said_in_turn": 6}

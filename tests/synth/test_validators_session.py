@@ -4,8 +4,7 @@ from dataclasses import replace
 from datetime import timedelta
 
 import pytest
-from memory_cases import ADD, NONE, PRIOR, TIME, UPDATE, following, labelled, with_session
-from rule_cases import NAME, OMAR, ROWING, START, broken
+from handmade import ADD, NAME, NONE, OMAR, PRIOR, ROWING, START, TIME, UPDATE, broken, following, labelled, with_session
 
 from deltamem.memory import Event, Memory, MemoryState, Operation, apply
 from deltamem.sessions import Turn
@@ -32,6 +31,7 @@ def with_prior(*memories):
 LATE = MemoryState(replace(memory, time=TIME + timedelta(hours=1)) for memory in CLEAN.next_state.memories)
 SAME = Operation(Event.UPDATE, ROWING.text, "m1", ROWING.keywords)
 
+HEARD = (Turn("user", "I paint it for the summer regatta."), Turn("assistant", "The hull?"))
 # The broken rule, a part of its message, the session.
 PLANTED = [
     ("ids", "no name", with_session(QUIET, person_name="")),
@@ -56,13 +56,7 @@ PLANTED = [
     ("has_keywords", "operation 2 (ADD)", labelled(UPDATE, replace(ADD, keywords=("hull", " ")))),
     ("keywords_occur", "operation 2 (ADD): keyword 'mast'", labelled(UPDATE, replace(ADD, keywords=("hull", "mast")))),
     ("keywords_said", "operation 1 (ADD): the user never says 'summer regatta'", labelled(ADD, said="I paint the hull.")),
-    (
-        "keywords_said",
-        "the user never says 'hull'",
-        with_session(
-            labelled(ADD), dialogue=(Turn("user", "I paint it for the summer regatta."), Turn("assistant", "The hull?"))
-        ),
-    ),
+    ("keywords_said", "never says 'hull'", with_session(labelled(ADD), dialogue=HEARD)),
     ("update_changes", "operation 1 (UPDATE)", labelled(SAME)),
     ("none_repeats", "m2", labelled(replace(NONE, text=f"{NAME} plays chess with Omar Haddad on Sundays."))),
     ("prior_older", "not older", with_prior(Memory("m4", f"{NAME} owns a cat.", TIME))),
@@ -81,17 +75,21 @@ def test_a_planted_violation_is_found_by_its_rule_alone(rule, part, session):
     assert any(part in violation.message for violation in verdict.violations)
 
 
-def test_two_updates_of_one_memory_are_two_violations():
-    verdict = judge_session(
-        as_is(*CLEAN.operations, replace(UPDATE, text=f"{NAME} likes rowing on the fjord at dusk only."))
-    )
-    assert broken(verdict) == {"session.operations_apply", "session.one_operation_a_memory"}
-    assert "conflicting_update" in verdict.violations[0].message
-
-
-def test_an_operation_without_text_cannot_be_applied():
-    verdict = judge_session(as_is(replace(ADD, text=" ", keywords=("hull",)), UPDATE, NONE))
-    assert "empty_text" in verdict.violations[0].message
+@pytest.mark.parametrize(
+    ("operations", "rules", "part"),
+    [
+        (
+            (*CLEAN.operations, replace(UPDATE, text=f"{NAME} likes rowing on the fjord at dusk only.")),
+            {"session.operations_apply", "session.one_operation_a_memory"},
+            "conflicting_update",
+        ),
+        ((replace(ADD, text=" ", keywords=("hull",)), UPDATE, NONE), None, "empty_text"),
+    ],
+)
+def test_operations_that_break_several_rules(operations, rules, part):
+    verdict = judge_session(as_is(*operations))
+    assert part in verdict.violations[0].message
+    assert rules in (None, broken(verdict))
 
 
 @pytest.mark.parametrize("said", ["PAINTING the Hulls, the regattas of summers", "paint the hull; summer regatta"])
@@ -125,38 +123,28 @@ def in_state(session, *memories):
     return replace(session, prior_state=prior, next_state=apply(prior, session.operations, session.session.time))
 
 
-def changed(memory_id, **values):
+def without(memory_id):
+    return [memory for memory in THIRD.prior_state.memories if memory.id != memory_id]
+
+
+def changed(memory_id="", **values):
     """The memories before the third session, one of them changed."""
     return [replace(memory, **values) if memory.id == memory_id else memory for memory in THIRD.prior_state.memories]
 
 
 ANNA = "Anna Lindqvist"
-BETWEEN = SECOND.session.time
-
 PLANTED_CHAINS = [
     ("chain_same_person", "'p9'", [FIRST, with_session(SECOND, person_id="p9")]),
     ("chain_same_person", ANNA, [with_session(QUIET, person_name=ANNA), following(QUIET, UPDATE)]),
     ("chain_same_person", "'heldout'", [FIRST, replace(SECOND, split="heldout")]),
     ("chain_in_order", "it follows session 1", [replace(FIRST, session_index=1), replace(SECOND, session_index=0)]),
     ("chain_in_order", "it follows session 0", [FIRST, replace(SECOND, session_index=0)]),
-    (
-        "chain_later",
-        "not later",
-        [with_session(QUIET, time=TIME + timedelta(days=1)), replace(QUIET, session_index=1)],
-    ),
+    ("chain_later", "not later", [with_session(QUIET, time=TIME + timedelta(days=1)), replace(QUIET, session_index=1)]),
     ("chain_continues", "the prior state", [FIRST, replace(labelled(), session_index=1, session=SECOND.session)]),
-    (
-        "chain_plausible",
-        "m3 of the session before is gone",
-        [FIRST, in_state(THIRD, *(memory for memory in THIRD.prior_state.memories if memory.id != "m3"))],
-    ),
-    ("chain_plausible", "m2 has the text", [FIRST, in_state(THIRD, *changed("m2", time=BETWEEN))]),
+    ("chain_plausible", "m3 of the session before is gone", [FIRST, in_state(THIRD, *without("m3"))]),
+    ("chain_plausible", "m2 has the text", [FIRST, in_state(THIRD, *changed("m2", time=SECOND.session.time))]),
     ("chain_plausible", "m1 has another text", [FIRST, in_state(THIRD, *changed("m1", time=START))]),
-    (
-        "chain_plausible",
-        "m7 is new",
-        [FIRST, in_state(THIRD, *THIRD.prior_state.memories, Memory("m7", f"{NAME} skates.", START))],
-    ),
+    ("chain_plausible", "m7 is new", [FIRST, in_state(THIRD, *changed(), Memory("m7", f"{NAME} skates.", START))]),
 ]
 
 
@@ -182,45 +170,32 @@ def test_every_rule_has_a_planted_violation():
 # --- between the splits ----------------------------------------------------------------------------------------------------
 
 
-def test_people_of_one_split_may_share_everything():
+def test_people_of_one_split_may_share_everything_and_those_of_both_nothing():
     check = SplitCheck()
-    assert check.person("p1", "a nurse", "train") == []
-    assert check.person("p2", "a nurse", "train") == []
-    assert check.session(CLEAN) == []
-    assert check.session(with_session(CLEAN, person_id="p2")) == []
+    assert check.person("p000001", "a nurse", "train") == check.person("p2", "a nurse", "train") == []
+    assert check.session(CLEAN) == check.session(with_session(CLEAN, person_id="p2")) == []
+    assert check.person("p3", "a baker", "heldout") == []
+    assert check.session(replace(with_session(labelled(ADD), person_id="p3"), split="heldout")) == []
 
 
-def test_people_of_both_splits_share_nothing():
+SPOKEN = (Turn("user", f"  {CLEAN.session.dialogue[0].content.upper()}"), Turn("assistant", "Something else."))
+HELDOUT = replace(CLEAN, split="heldout")
+
+
+@pytest.mark.parametrize(
+    ("rule", "named", "twice"),
+    [
+        ("seeds", "p2", lambda check: check.person("p2", " a  NURSE", "heldout")),
+        ("people", "p000001", lambda check: check.person("p000001", "a baker", "heldout")),
+        ("people", "p000001", lambda check: check.session(with_session(HELDOUT, dialogue=labelled(ADD).session.dialogue))),
+        # Whatever the assistant says.
+        ("session_texts", "p2/0", lambda check: check.session(with_session(HELDOUT, person_id="p2", dialogue=SPOKEN))),
+    ],
+)
+def test_what_is_in_both_splits_is_named(rule, named, twice):
     check = SplitCheck()
-    assert check.person("p000001", "a nurse", "train") == check.session(CLEAN) == []
-    assert check.person("p2", "a baker", "heldout") == []
-    assert check.session(replace(with_session(labelled(ADD), person_id="p2"), split="heldout")) == []
-
-
-def test_a_persona_seed_in_both_splits():
-    check = SplitCheck()
-    check.person("p1", "A nurse.", "train")
-    [violation] = check.person("p2", " a  NURSE", "heldout")
-    assert violation.rule == "split.seeds"
-    assert "p2" in violation.message
-
-
-def test_a_person_in_both_splits():
-    check = SplitCheck()
-    check.person("p1", "a nurse", "train")
-    [violation] = check.person("p1", "a baker", "heldout")
-    assert violation.rule == "split.people"
-    check = SplitCheck()
+    check.person("p000001", "A nurse.", "train")
     check.session(CLEAN)
-    [violation] = check.session(replace(labelled(ADD), split="heldout"))
-    assert violation.rule == "split.people"
-
-
-def test_a_session_text_in_both_splits_whatever_the_assistant_says():
-    check = SplitCheck()
-    check.session(CLEAN)
-    user, _ = CLEAN.session.dialogue
-    spoken = (Turn("user", f"  {user.content.upper()}"), Turn("assistant", "Something else."))
-    [violation] = check.session(replace(with_session(CLEAN, person_id="p2", dialogue=spoken), split="heldout"))
-    assert violation.rule == "split.session_texts"
-    assert "p2/0" in violation.message
+    [violation] = twice(check)
+    assert violation.rule == f"split.{rule}"
+    assert named in violation.message

@@ -1,0 +1,415 @@
+"""Every rule of a unit, and of a whole life, is broken on purpose at least once, and must be the only one to say so."""
+
+from datetime import date, datetime
+
+import numpy as np
+import pytest
+from handmade import (
+    CASES,
+    COFFEE,
+    COFFEE_LESS,
+    DYNAMIC,
+    EVENTS,
+    FILLING,
+    GROUPS,
+    INES,
+    JUN,
+    LIFE,
+    NAME,
+    OMAR,
+    PREFERENCES,
+    ROWING,
+    THREAD,
+    VILLAGE,
+    broken,
+    edit,
+    fact,
+    shares_shape,
+    small_shape,
+    span,
+)
+
+from synth.records import Change, Participant, PlannedChange, Preference, Track
+from synth.validators import RULES, UNIT_RULES, judge_answer, judge_life
+from synth.validators.base import EmbedderSimilarity
+from synth.validators.events import LIFE as LIFE_RULES
+
+PEOPLE, TASTES = DYNAMIC.relationships, PREFERENCES.groups
+AGAIN, GOLF, DARTS = (Preference(item=item, reason="It is cold.") for item in ("Lemonade.", "golf", "darts"))
+NEIGHBOUR = {"name": "Li Wei", "kind": "neighbour", "description": "They share a wall."}
+NEW_FRIEND = Participant(name="Ines Duarte", relationship="neighbour")
+LEO = Participant(name="Leo Brandt", relationship="coach")
+UPDATE = PlannedChange(track=Track.PREFERENCE, change=Change.ADJUST)
+SHORTER = fact("enjoys company in the old boat there.", "company", "old boat", "there")
+NAMES_WITH_INES = (NAME, "Omar Haddad", "Ines Duarte")
+AT_NOON = {
+    "previous_text": COFFEE_LESS.text,
+    "text": f"{NAME} likes strong black coffee at noon.",
+    "keywords": ("strong", "black coffee", "noon"),
+    "subject": "beverages",
+}
+
+
+def told(index, text, *keywords):
+    """Edits of what the event of the answer changes: 0 is Ines (new), 1 coffee (less), 2 swimming (more), 3 rowing."""
+    return {f"events.{index}.changes.0.text": f"{NAME} {text}", f"events.{index}.changes.0.keywords": keywords}
+
+
+def noon(event):
+    """Edits of an event, which changes the coffee that an earlier event changed."""
+    return {f"events.{event}.changes.0.{field}": value for field, value in AT_NOON.items()}
+
+
+# The broken rule, what is changed in the task, what is changed in the answer.
+PLANTED = [
+    ("fixed.identity", {}, {"name": "Maya Lindquist"}),
+    ("fixed.identity", {}, {"gender": "male"}),
+    ("fixed.identity", {}, {"birth_date": date(1988, 6, 3)}),
+    ("fixed.background_told", {}, {"location": " "}),
+    ("fixed.background_told", {}, {"degree": ""}),
+    ("fixed.background_told", {}, {"family.partner": ""}),
+    ("fixed.life_goal_told", {}, {"life_goal.target": ""}),
+    ("fixed.life_goal_told", {}, {"life_goal.statement": ""}),
+    ("fixed.traits_distinct", {}, {"traits": ("patient", "Patient.")}),
+    ("fixed.traits_distinct", {}, {"traits": ("patient", "")}),
+    ("dynamic.relationship_count", {"draft.relationships": PEOPLE[:1]}, {"relationships": PEOPLE[:1]}),
+    ("dynamic.relationship_names", {}, {"relationships.0.name": "Omar Hadad"}),
+    ("dynamic.relationship_names", {}, {"relationships": (*PEOPLE, PEOPLE[0])}),
+    ("dynamic.relationship_others", {"draft.relationships.0.name": NAME}, {"relationships.0.name": NAME}),
+    ("dynamic.relationship_told", {}, {"relationships.1.kind": ""}),
+    ("dynamic.relationship_told", {}, {"relationships.1.description": ""}),
+    ("dynamic.situation_told", {}, {"career.description": ""}),
+    ("dynamic.situation_told", {}, {"health.reason": ""}),
+    ("dynamic.employment", {}, {"career.status": "Unemployed"}),
+    ("dynamic.employment", {}, {"career.status": "unemployed", "career.employer": ""}),
+    ("dynamic.employment", {}, {"career.employer": ""}),
+    ("dynamic.employment", {}, {"career.status": "Entrepreneur", "career.job": ""}),
+    ("preferences.categories", {}, {"groups": TASTES[::-1]}),
+    ("preferences.categories", {}, {"groups": TASTES[:1]}),
+    ("preferences.categories", {}, {"groups.0.category": "drinks"}),
+    ("preferences.item_count", {}, {"groups.0.likes": ()}),
+    ("preferences.item_count", {}, {"groups.1.dislikes": (GOLF, DARTS)}),
+    ("preferences.items_distinct", {}, {"groups.1.likes.1.item": "Rowing!"}),
+    ("preferences.items_distinct", {}, {"groups.0.likes": (AGAIN,)}),
+    ("preferences.items_distinct", {}, {"groups.1.dislikes": (AGAIN,)}),
+    ("preferences.items_told", {}, {"groups.0.likes.0.reason": ""}),
+    ("preferences.items_told", {}, {"groups.0.likes.0.item": ""}),
+    ("initial.fact_count", {"counts.total": span(8, 9)}, {}),
+    ("initial.track_counts", {"counts.health": span(2, 3)}, {}),
+    ("initial.track_counts", {}, {"facts.1.track": None}),
+    ("initial.facts_distinct", {}, {"facts.5": edit(COFFEE, {"text": COFFEE.text.upper().replace(NAME.upper(), NAME)})}),
+    ("initial.subjects", {}, {"facts.6.subject": "Bergen"}),
+    ("initial.subjects", {}, {"facts.0.subject": "sports"}),
+    ("initial.subjects", {}, {"facts.4.subject": "drinks"}),
+    ("initial.subjects", {"dynamic.relationships": PEOPLE[1:]}, {}),
+    ("initial.subjects_occur", {}, {"facts.2.text": f"{NAME} plays chess with Omar on Sundays.",
+                                    "facts.2.keywords": ("chess", "Omar", "Sundays")}),
+    ("initial.people_remembered", {"dynamic.relationships": (*PEOPLE, NEIGHBOUR)}, {}),
+    ("initial.begins_with_name", {}, {"facts.6.text": f"{NAME}en grew up in a village near Bergen."}),
+    ("initial.fact_words", {"limits.words": span(10, 32)}, {}),
+    ("initial.keyword_count", {}, {"facts.6.keywords": ("grew up", "village", "near", "Bergen")}),
+    ("initial.keyword_words", {}, {"facts.6.keywords": ("grew up in a village", "village", "Bergen")}),
+    ("events.one_per_slot", {}, {"events": EVENTS[1:4]}),
+    ("events.one_per_slot", {}, {"events": ()}),
+    ("events.one_per_slot", {}, {"events.0.index": 7}),
+    ("events.date_in_slot", {}, {"events.0.date": date(2026, 3, 5)}),
+    ("events.dates_increase", {"slots.1.not_before": date(2026, 2, 1)}, {"events.1.date": date(2026, 3, 1)}),
+    ("events.dates_increase", {"slots.0.not_before": date(2026, 1, 1)}, {"events.0.date": date(2026, 2, 1)}),
+    ("events.domain", {}, {"events.2.domain": "work"}),
+    ("events.life_goal", {}, {"events.0.serves_life_goal": False}),
+    ("events.life_goal_told", {}, {"events.0.narrative": "A neighbour saw her in the yard, offered help and joined her."}),
+    ("events.life_goal_told", {}, {"events.2.serves_life_goal": True}),
+    ("events.planned_changes", {}, {"events.1.changes": ()}),
+    ("events.planned_changes", {"slots.2.changes": ()}, {}),
+    ("events.planned_changes", {}, {"events.1.changes.0.change": Change.SHIFT}),
+    ("events.planned_changes", {"slots.3.changes": (UPDATE, UPDATE)}, {}),
+    ("events.planned_changes", {"slots.3.changes": (PlannedChange(track=None, change=Change.SHIFT),)}, {}),
+    ("events.narrative_words", {}, {"events.3.narrative": "The rent of the shed rose."}),
+    ("events.narrative_words", {}, {"events.3.narrative": "The rent of the shed rose. " * 9}),
+    ("events.outcome_told", {}, {"events.3.title": ""}),
+    ("events.outcome_told", {}, {"events.3.result": ""}),
+    ("events.outcome_told", {}, {"events.3.emotion": ""}),
+    ("events.grounding", {}, {"events.3.grounding": ()}),
+    ("events.grounding", {}, {"events.3.grounding": (" ",)}),
+    ("events.events_distinct", {}, {"events.3.title": "a new chair"}),
+    ("events.events_distinct", {}, {"events.3.title": "Lane four."}),
+    ("events.events_distinct", {}, {"events.3.narrative": EVENTS[0].narrative}),
+    ("events.told_anew", {}, {"events.3.narrative": f"As ever {JUN.text[:-1]}, but the rent of the shed rose."}),
+    ("events.told_anew", {}, {"events.3.grounding": (VILLAGE.text.upper(),)}),
+    ("events.participants", {}, {"events.2.participants": (Participant(name=NAME, relationship="herself"),)}),
+    ("events.participants", {}, {"events.0.participants": (NEW_FRIEND, NEW_FRIEND)}),
+    ("events.participants", {}, {"events.2.participants.0.relationship": ""}),
+    ("events.newcomers_introduced", {}, {"events.2.participants": (LEO,)}),
+    ("events.newcomers_introduced", {}, {"events.0.participants": (NEW_FRIEND, LEO)}),
+    ("events.newcomers_introduced", {"names": (NAME, "Jun Park")}, {}),
+    ("events.newcomers_introduced", {}, {"events.0.participants": (NEW_FRIEND, LEO),
+                                         **told(0, "rows with Ines Duarte and Leo Brandt.", "Leo Brandt", "rows", "with")}),
+    ("events.new_without_previous", {}, {"events.0.changes.0.previous_text": JUN.text}),
+    ("events.previous_text_exact", {}, {"events.3.changes.0.previous_text": ROWING.text.rstrip(".")}),
+    ("events.previous_text_exact", {}, {"events.3.changes.0.previous_text": ""}),
+    # It was changed before, by another event.
+    ("events.previous_text_exact", {}, {"events.3.changes.0.previous_text": COFFEE.text}),
+    ("events.one_update_per_event", {"slots.3.changes": (UPDATE, UPDATE)}, {"events.3.changes": (
+        EVENTS[4].changes[0], edit(EVENTS[4].changes[0], {"text": f"{NAME} likes rowing on the dark fjord at dusk."}))}),
+    ("events.updates_per_fact", {"facts.4.updates": 1}, {}),
+    ("events.updates_per_fact", {}, noon(3)),
+    ("events.same_track", {"facts.4.track": None}, {}),
+    ("events.same_track", {"facts.0.track": Track.CAREER}, {}),
+    ("events.changes_something", {}, told(3, "likes rowing on the fjord at dawn!", "rowing", "fjord", "dawn")),
+    ("events.changes_something", {"facts.5.text": EVENTS[4].changes[0].text}, {}),
+    ("events.keyword_kept", {"facts.3.keywords": ("coffee", "oat biscuits", "likes")}, {}),
+    ("events.information_kept", {}, told(3, "went from rowing to a hall since the storms.", "rowing", "hall", "storms")),
+    ("events.information_kept", {}, told(2, "swims with a coach who films each lane.", "swims", "coach", "lane")),
+    ("events.expansion_longer", {}, told(2, "swims twice a week against pain.", "swims", "twice a week", "pain")),
+    ("events.deletion_partial", {}, told(1, "likes strong black coffee, oat biscuits and milk in the morning.",
+                                         "black coffee", "milk", "morning")),
+    ("events.deletion_partial", {"facts.3.keywords": ("what she", "a", "b")},
+     told(1, "may never again have what she had.", "what she", "never", "had")),
+    ("events.subjects", {}, {"events.0.changes.0.subject": ""}),
+    ("events.subjects", {"facts.0.subject": "swimming"}, {"events.2.changes.0.subject": "swimming"}),
+    ("events.subjects", {"facts.4.subject": ""}, {"events.3.changes.0.subject": ""}),
+    ("events.same_subject", {}, {"events.3.changes.0.subject": "beverages"}),
+    ("events.subjects_occur", {"names": NAMES_WITH_INES}, told(0, "rows with her neighbour.", "rows", "with", "neighbour")),
+    ("events.new_relationship", {"names": NAMES_WITH_INES}, {"events.0.participants": ()}),
+    ("events.new_relationship", {}, {**told(0, "rows with her new neighbour Ines.", "rows", "neighbour", "Ines"),
+                                     "events.0.participants.0.name": "Ines", "events.0.changes.0.subject": "Ines"}),
+    ("links.group_count", {"groups": span(3, 4)}, {}),
+    ("links.group_count", {}, {"groups": ()}),
+    ("links.group_size", {"events_per_group": span(2, 2)}, {}),
+    ("links.group_size", {}, {"groups.0.events": (0,)}),
+    ("links.events_exist", {}, {"groups.0.events": (0, 9)}),
+    ("links.events_in_order", {}, {"groups.0.events": (2, 0)}),
+    ("links.events_in_order", {}, {"groups.0.events": (0, 0)}),
+    ("links.groups_disjoint", {}, {"groups.0.events": (0, 1)}),
+    ("links.groups_disjoint", {}, {"groups": (*GROUPS, GROUPS[0])}),
+    ("links.thread_named", {}, {"groups.1.thread": " "}),
+    ("evolution.one_per_event", {}, {"memories": THREAD.memories[:2]}),
+    ("evolution.memory_changes", {}, {"memories.1": THREAD.memories[0]}),
+    ("evolution.memory_changes", {}, {"memories.2": THREAD.memories[0]}),
+    ("evolution.keyword_kept", {}, {"memories.1.keywords": ("company", "enjoys", "others")}),
+    ("evolution.subsumes", {}, {"memories.1": SHORTER}),
+    ("evolution.anchor_kept", {}, {
+        "memories.1": fact("enjoys the company of others in the old boat, no longer feeling alone.",
+                           "company", "old boat", "alone"),
+        "memories.2": fact("enjoys company now and is no longer alone in the boat.", "company", "no longer", "alone")}),
+    ("evolution.not_known", {"known": (OMAR.text, THREAD.memories[1].text.upper())}, {}),
+    ("evolution.no_invented_names", {},
+     {"memories.0.text": f"{NAME} feels shy about rowing with Carla and others in the old boat."}),
+    ("filling.fact_count", {"count": span(4, 6)}, {}),
+    ("filling.fact_count", {}, {"facts": FILLING.facts[:2]}),
+    ("filling.not_existing", {"existing": (f"{NAME.upper()} mends the planks of an old boat in her yard!",)}, {}),
+    ("filling.not_existing", {"existing": (f"In the yard, {NAME} mended planks of her old boat.",)}, {}),
+    ("filling.facts_differ", {}, {"facts.1": FILLING.facts[0]}),
+    ("filling.facts_differ", {},
+     {"facts.1": fact("is in the yard, mending an old boat and its planks.", "yard", "old boat", "planks")}),
+    ("filling.keywords_not_nested", {}, {"facts.0.keywords": ("planks", "old boat", "boat")}),
+    ("filling.goal_and_summary", {}, {"goal": ""}),
+    ("filling.goal_and_summary", {}, {"summary": " "}),
+    ("filling.no_invented_full_names", {},
+     {"facts.0": fact("mends the planks of an old boat with Carla Mendez.", "planks", "old boat", "mends")}),
+]  # fmt: skip
+# What each rule of wording forbids, as a change of a good sentence or of its three keywords, and where such a sentence is.
+WORDINGS = [
+    ("begins_with_name", "text", lambda text: text.replace(NAME, "She")),
+    ("third_person", "text", lambda text: text.replace(".", " of our own.")),
+    ("third_person", "text", lambda text: text.replace(".", ", as I've said.")),
+    ("one_sentence", "text", lambda text: text.rstrip(".")),
+    ("one_sentence", "text", lambda text: text.replace(".", " there. She does.")),
+    ("one_sentence", "text", lambda text: text.replace(f"{NAME} ", f"{NAME}\n")),
+    ("lasting_time", "text", lambda text: text.replace(".", " since yesterday.")),
+    ("lasting_time", "text", lambda text: text.replace(".", " until next Friday.")),
+    ("fact_words", "text", lambda text: text.replace(".", " and so on" * 8 + ".")),
+    ("keyword_count", "keywords", lambda words: words[:2]),
+    ("keyword_words", "keywords", lambda words: (*words[:2], "")),
+    ("keywords_occur", "keywords", lambda words: (*words[:2], "zebra")),
+    ("keywords_distinct", "keywords", lambda words: (*words[:2], words[1].upper())),
+    ("keywords_tell", "keywords", lambda words: (*words[:2], NAME)),
+    ("keywords_tell", "keywords", lambda words: (*words[:2], "Maya")),
+]
+SENTENCES = {
+    "initial": ("facts.6", VILLAGE),
+    "events": ("events.3.changes.0", EVENTS[4].changes[0]),
+    "evolution": ("memories.0", THREAD.memories[0]),
+    "filling": ("facts.0", FILLING.facts[0]),
+}
+PLANTED += [
+    (f"{unit}.{rule}", {}, {f"{place}.{field}": spoil(getattr(sentence, field))})
+    for unit, (place, sentence) in SENTENCES.items()
+    for rule, field, spoil in WORDINGS
+]
+
+
+@pytest.mark.parametrize("unit", CASES)
+def test_a_good_answer_breaks_no_rule(unit):
+    verdict = judge_answer(*CASES[unit])
+    assert verdict.violations == () and verdict.checked
+
+
+@pytest.mark.parametrize(("rule", "in_task", "in_answer"), PLANTED)
+def test_a_planted_violation_is_found_by_its_rule_alone(rule, in_task, in_answer):
+    task, answer = CASES[rule.partition(".")[0]]
+    assert broken(judge_answer(edit(task, in_task), edit(answer, in_answer))) == {rule}
+
+
+def test_every_rule_is_planted():
+    units = [rule.name for unit, rules in UNIT_RULES.items() if unit != "dialogue" for rule in rules]
+    assert {rule for rule, _, _ in PLANTED} == set(units)
+    assert {rule for rule, _, _ in PLANTED_LIVES} == {rule.name for rule in LIFE_RULES}
+
+
+def test_rule_names_are_unique_and_rules_say_what_they_demand():
+    assert len({rule.name for rule in RULES}) == len(RULES)
+    assert all(rule.description.endswith(".") for rule in RULES)
+
+
+MET_AGAIN = edit(INES, {
+    "change": "adjust", "previous_text": INES.text, "keywords": ("neighbour", "Ines Duarte", "friend"),
+    "text": f"{NAME} rows with her neighbour and friend Ines Duarte on Thursdays."})  # fmt: skip
+MEET_AGAIN = PlannedChange(track=Track.RELATIONSHIP, change=Change.ADJUST)
+WORDED = [
+    "saw My Neighbor Totoro in a village near Bergen and grew up.",
+    "grew up with type I diabetes in a village near Bergen.",
+    "grew up near Dr. Lee in St. Olav, a village by Bergen.",
+    'grew up in a village near Bergen and says "we are my family."',
+    "grew up in a village near Bergen!",
+    "grew up in a village near Bergen and loves The Day After Tomorrow.",
+]
+# The unit, what is changed in the task, what is changed in the answer.
+ALLOWED = [
+    *(("initial", {}, {"facts.6.text": f"{NAME} {text}"}) for text in WORDED),
+    ("initial", {}, {"facts.6.text": f"{NAME}'s parents grew up in a village near Bergen."}),
+    # Where there is no room for everybody, nobody is missed.
+    ("initial", {"counts.relationship": span(0, 1), "counts.career": span(1, 2)},
+     {"facts.2.track": "career", "facts.2.subject": ""}),
+    *(("dynamic", {}, {"career.status": status, "career.employer": "", "career.job": ""})
+      for status in ("unemployed", "student", "on parental leave")),
+    # A fact that an earlier event left may be changed where the limit allows.
+    *(("events", {"limits.updates_per_fact": limit}, noon(3)) for limit in (2, None)),
+    # A new fact may be changed by a later event.
+    ("events", {"slots.3.changes": (MEET_AGAIN,)}, {"events.3.changes": (MET_AGAIN,)}),
+    # A plan without tracks leaves them to the writer.
+    ("events", {f"slots.{index}.changes.0.track": None for index in range(4)}, {}),
+    # A deletion may name what it takes away.
+    ("events", {}, told(1, "likes strong black coffee in the morning, without the oat biscuits.",
+                        "black coffee", "morning", "without")),
+    ("events", {"limits.subjects": False}, {f"events.{index}.changes.0.subject": "" for index in range(4)}),
+    # A place of a known name is not invented, nor are names of the profile and of other memories.
+    ("filling", {}, {"facts.0.text": f"{NAME} mends the planks of an old boat in a yard near Bergen Havn."}),
+    ("evolution", {}, {"memories.2": fact("was shy about rowing in the old boat near Bergen, and now enjoys the company of "
+                                          "Omar Haddad.", "rowing", "old boat", "shy")}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("unit", "in_task", "in_answer"), ALLOWED)
+def test_what_is_allowed(unit, in_task, in_answer):
+    task, answer = CASES[unit]
+    assert judge_answer(edit(task, in_task), edit(answer, in_answer)).violations == ()
+
+
+def test_a_new_fact_is_not_changed_by_its_own_event():
+    task, answer = CASES["events"]
+    planned = (PlannedChange(track=Track.RELATIONSHIP, change=Change.NEW), MEET_AGAIN)
+    at_once = judge_answer(edit(task, {"slots.0.changes": planned}), edit(answer, {"events.0.changes": (INES, MET_AGAIN)}))
+    assert broken(at_once) == {"events.previous_text_exact"}
+
+
+@pytest.mark.parametrize(
+    ("unit", "in_answer", "message"),
+    [
+        (
+            "initial",
+            {"facts.6.keywords": ("grew up", "town", "Bergen")},
+            f"fact 7: keyword 'town' must occur word for word in '{NAME} grew up in a village near Bergen.'",
+        ),
+        (
+            "evolution",
+            {"memories.1": SHORTER},
+            "memory 2 must include what memory 1 says, at least 50% of its content words, but keeps 33% "
+            "(left out: feels, shy, rowing, others)",
+        ),
+        ("links", {"groups.0.events": (0, 1)}, "event 1 is in group 1 and in group 2; it may be in one only"),
+    ],
+)
+def test_messages_say_which_item_what_was_found_and_what_was_expected(unit, in_answer, message):
+    task, answer = CASES[unit]
+    [violation] = judge_answer(task, edit(answer, in_answer)).violations
+    assert violation.message == message
+
+
+# --- a whole life ----------------------------------------------------------------------------------------------------------
+
+PLANTED_LIVES = [
+    ("life.one_per_slot", small_shape, {"events.4.index": 5}),
+    ("life.dates_increase", small_shape, {"events.2.date": date(2026, 3, 1)}),
+    ("life.dates_after_start", small_shape, {"events.0.date": date(2026, 1, 5)}),
+    ("life.dates_after_start", small_shape, {"profile.start": datetime(2025, 12, 1), "events.0.date": date(2026, 1, 1)}),
+    ("life.span", small_shape, {"events.4.date": date(2026, 8, 4)}),
+    ("life.span", small_shape, {"events.0.date": date(2026, 2, 28), "events.4.date": date(2026, 4, 28)}),
+    ("life.track_quotas", small_shape, {"events.3.changes.0.track": Track.RELATIONSHIP}),
+    ("life.operator_balance", small_shape, {"events.0.changes.0.change": Change.EXPAND}),
+    ("life.domain_quotas", small_shape, {"events.0.domain": "admin"}),
+    ("life.life_goal_quota", small_shape, {"events.1.serves_life_goal": False}),
+    ("life.facts_per_session", shares_shape, {"events.2.changes": ()}),
+    ("life.facts_per_session", shares_shape, {"slots.2.reused": 1}),
+    ("life.previous_text_exact", small_shape, {"events.4.changes.0.previous_text": COFFEE.text}),
+    ("life.previous_text_exact", small_shape, {"events.4.changes.0.previous_text": ""}),
+    ("life.previous_text_exact", small_shape, {"events.1.changes.0.previous_text": JUN.text}),
+    ("life.updates_per_fact", small_shape, noon(4)),
+    ("life.newcomers_introduced", small_shape, {"events.4.participants": (LEO,)}),
+    ("life.newcomers_introduced", small_shape, {"events.0.participants": EVENTS[1].participants}),
+]
+
+
+@pytest.mark.parametrize("sizes", [small_shape, shares_shape])
+def test_a_good_life_breaks_no_rule(sizes):
+    assert judge_life(LIFE, sizes()).violations == ()
+
+
+@pytest.mark.parametrize(("rule", "sizes", "changes"), PLANTED_LIVES)
+def test_a_violation_planted_in_a_life_is_found_by_its_rule_alone(rule, sizes, changes):
+    assert broken(judge_life(edit(LIFE, changes), sizes())) == {rule}
+
+
+def test_a_fact_may_be_changed_as_often_as_one_likes_without_a_limit():
+    assert judge_life(edit(LIFE, noon(4)), edit(shares_shape(), {"events.updates_per_fact": None})).violations == ()
+
+
+def test_quotas_and_span_grow_with_the_number_of_events():
+    """The same five events would be far too few, and too short a life, for the paper's 25."""
+    many = LIFE.model_copy(update={"events": EVENTS * 5, "slots": LIFE.slots * 5})
+    assert {"life.track_quotas", "life.domain_quotas", "life.span"} <= broken(judge_life(many, small_shape()))
+
+
+# --- similarity of texts ---------------------------------------------------------------------------------------------------
+
+
+class Letters:
+    """Counts of letters as vectors, on purpose not of unit length."""
+
+    def __init__(self):
+        self.calls = []
+
+    def documents(self, texts):
+        self.calls.append(list(texts))
+        return np.asarray([[text.count(letter) for letter in "abcdefghij"] for text in texts], dtype=np.float32)
+
+
+def test_a_row_a_text_with_the_cosine_to_each_other_text_from_one_call():
+    embedder = Letters()
+    rows = EmbedderSimilarity(embedder).between(["aa", "ab", "xyz"], ["a", "b", "bbbb"])
+    half = 0.5**0.5
+    assert rows == [pytest.approx([1, 0, 0]), pytest.approx([half, half, half]), [0, 0, 0]]
+    assert all(type(value) is float for row in rows for value in row)
+    assert embedder.calls == [["aa", "ab", "xyz", "a", "b", "bbbb"]]
+
+
+def test_rounding_never_leaves_the_range():
+    values = EmbedderSimilarity(Letters()).between(["abc" * 7, "abcdefghij"], ["abc", "abcdefghij"])
+    assert all(-1 <= value <= 1 for row in values for value in row)
+
+
+@pytest.mark.parametrize(("texts", "others", "rows"), [([], ["a"], []), (["a", "b"], [], [[], []]), ([], [], [])])
+def test_nothing_is_embedded_for_no_comparison(texts, others, rows):
+    embedder = Letters()
+    assert EmbedderSimilarity(embedder).between(texts, others) == rows
+    assert embedder.calls == []
