@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
-import openai
 
 from deltamem.errors import EmbedderUnavailableError, reason_of
 
@@ -272,6 +271,9 @@ class EndpointEmbedder:
         self._model = model
         self._query_prefix = query_prefix
         self._batch_size = batch_size
+        import openai  # half a second that banks and episodes, which need the types above, do without
+
+        self._failures = (openai.OpenAIError, TypeError, AttributeError, ValueError)
         self._client = openai.OpenAI(
             base_url=base_url, api_key=os.environ.get(api_key_env) or "none", timeout=timeout, max_retries=max_retries
         )
@@ -299,7 +301,7 @@ class EndpointEmbedder:
             # The protocol allows any order; the index says which text a vector belongs to.
             found = sorted(answer.data, key=lambda item: item.index)
             vectors = np.array([item.embedding for item in found], dtype=np.float32)
-        except (openai.OpenAIError, TypeError, AttributeError, ValueError) as error:
+        except self._failures as error:
             raise EmbedderUnavailableError(f"embedder {self.name} gave no vectors: {error}") from error
         if vectors.ndim != 2 or len(vectors) != len(texts):
             raise EmbedderUnavailableError(f"embedder {self.name} gave {len(found)} vectors for {len(texts)} texts")

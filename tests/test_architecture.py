@@ -1,12 +1,15 @@
-"""docs/architecture.md: everything that the three walks name exists."""
+"""docs/architecture.md: everything that the three walks name exists; and which packages a module may load."""
 
 import pkgutil
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-PAGE = (Path(__file__).resolve().parents[1] / "docs" / "architecture.md").read_text(encoding="utf-8")
+ROOT = Path(__file__).resolve().parents[1]
+PAGE = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
 WALKS = {part.partition("\n")[0]: part for part in PAGE.split("\n## ")[1:]}
 NAME = re.compile(r"`((?:deltamem|rewards|synth|eval)\.[\w.]+)`")
 
@@ -25,3 +28,21 @@ def test_each_walk_is_short() -> None:
     assert [title.partition(":")[0] for title in WALKS] == ["Training", "Serving", "Evaluation"]
     for title, walk in WALKS.items():
         assert 5 <= len(set(NAME.findall(walk))) <= 12, title
+
+
+@pytest.mark.parametrize(
+    ("module", "heavy"),
+    [
+        ("deltamem", {"pydantic", "numpy"}),
+        ("deltamem.bank.base", {"openai", "chromadb", "torch"}),
+        ("deltamem.bank.chroma", {"openai", "torch"}),
+        ("rewards.scorer", {"openai", "torch", "rich"}),
+        ("train", {"torch", "transformers", "verl", "ray", "openai"}),
+        ("synth.__main__", {"torch", "transformers", "chromadb"}),
+        ("eval.locomo.__main__", {"torch", "transformers", "chromadb"}),
+    ],
+)
+def test_a_command_loads_only_what_it_needs(module: str, heavy: set[str]) -> None:
+    script = f"import sys, {module}; print(sorted({heavy!r} & sys.modules.keys()))"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=ROOT, check=True)
+    assert done.stdout.strip() == "[]"

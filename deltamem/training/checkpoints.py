@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig
-from verl.trainer.ppo.checkpoint_callback import CheckpointCallback
 
 from deltamem.errors import DeltaMemError
 from deltamem.runs import atomic_writer
@@ -143,23 +142,6 @@ def _found(folder: Path) -> list[Path]:
     """All checkpoint folders, the newest first."""
     found = [path for path in folder.glob("global_step_*") if path.name.removeprefix("global_step_").isdigit()]
     return sorted(found, key=step_of, reverse=True)
-
-
-class ManifestCallback(CheckpointCallback):  # type: ignore[misc]
-    """Declares a checkpoint whole, and only then removes old ones."""
-
-    def on_save(
-        self, trainer: Any, global_step: int, checkpoint_dir: str, async_save: bool = False, **_context: Any
-    ) -> None:
-        """List the files of a checkpoint that all ranks have written.
-
-        Raises:
-            DeltaMemError: If a file is missing.
-        """
-        checkpoint = Path(checkpoint_dir)
-        contents = self.config.actor_rollout_ref.actor.checkpoint.save_contents
-        write_manifest(checkpoint, list(contents), trainer.replay_buffer.figures)
-        remove_old(checkpoint.parent, keep=self.config.deltamem.keep_checkpoints)
 
 
 _TRAINED_BYTES = 12

@@ -18,12 +18,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from omegaconf import DictConfig, OmegaConf, open_dict
 
-from deltamem.episode import MAX_QUERIES, EpisodeConfig, format_memories, opening_messages
+from deltamem.episode import MAX_QUERIES, SEARCH_TOOL, EpisodeConfig, format_memories, opening_messages
 from deltamem.errors import DeltaMemError
+from deltamem.memory import Operation
 from deltamem.runs import atomic_writer, partial_file
 from deltamem.sessions import LabelledSession, Split, from_json_line, read_sessions
 from deltamem.training.config import LimitSettings
-from deltamem.training.tiny import write_call, write_outputs
 
 AGENT_NAME = "deltamem"
 """Name under which the agent loop is registered with verl."""
@@ -406,3 +406,25 @@ def with_limits(config: DictConfig, limits: Limits) -> DictConfig:
 def template_kwargs(config: DictConfig) -> dict[str, Any]:
     """``data.apply_chat_template_kwargs`` as a plain dictionary."""
     return dict(OmegaConf.to_container(config.data.apply_chat_template_kwargs))  # type: ignore[arg-type]
+
+
+SEARCH_THOUGHT = "What is known?"
+ANSWER_THOUGHT = "What changed?"
+
+
+def write_call(queries: Sequence[str]) -> str:
+    """The assistant text of a search."""
+    call = {"name": SEARCH_TOOL, "arguments": {"query_list": list(queries)}}
+    return f"<think>{SEARCH_THOUGHT}</think><tool_call>{json.dumps(call, ensure_ascii=False)}</tool_call>"
+
+
+def write_outputs(operations: Sequence[Operation]) -> str:
+    """The assistant text of a final answer."""
+    listed = []
+    for operation in operations:
+        entry = {"text": operation.text, "event": operation.event.value}
+        if operation.target_memory_id is not None:
+            entry["target_memory_id"] = operation.target_memory_id
+        listed.append(entry)
+    answer = json.dumps({"operations": listed}, ensure_ascii=False)
+    return f"<think>{ANSWER_THOUGHT}</think><outputs>{answer}</outputs>"

@@ -15,7 +15,6 @@ from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 
 from deltamem.errors import DeltaMemError
-from deltamem.local_policy import save_episode_config
 from deltamem.runs import Stage, atomic_writer, file_sha256
 from deltamem.sessions import LabelledSession, read_sessions
 from deltamem.training import data
@@ -204,6 +203,7 @@ def _warm_start(settings: TrainSettings, console: Console) -> None:
     import torch
     from transformers import AutoTokenizer, Qwen3ForCausalLM
 
+    from deltamem.local_policy import save_episode_config
     from deltamem.training.warm_start import WarmStartConfig, WarmStartStep, warm_start
 
     options = _options(WarmStartConfig, settings.warm_start or {}, "warm_start")

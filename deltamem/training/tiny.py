@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import random
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -14,30 +13,10 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 from transformers.models.qwen3.modeling_qwen3 import Qwen3Attention
 
-from deltamem.episode import SEARCH_TOOL, EpisodeConfig, MemoryField, Message, format_memories, opening_messages
+from deltamem.episode import EpisodeConfig, MemoryField, Message, format_memories, opening_messages
 from deltamem.memory import Event, Operation
 from deltamem.sessions import LabelledSession
-
-SEARCH_THOUGHT = "What is known?"
-ANSWER_THOUGHT = "What changed?"
-
-
-def write_call(queries: Sequence[str]) -> str:
-    """The assistant text of a search."""
-    call = {"name": SEARCH_TOOL, "arguments": {"query_list": list(queries)}}
-    return f"<think>{SEARCH_THOUGHT}</think><tool_call>{json.dumps(call, ensure_ascii=False)}</tool_call>"
-
-
-def write_outputs(operations: Sequence[Operation]) -> str:
-    """The assistant text of a final answer."""
-    listed = []
-    for operation in operations:
-        entry = {"text": operation.text, "event": operation.event.value}
-        if operation.target_memory_id is not None:
-            entry["target_memory_id"] = operation.target_memory_id
-        listed.append(entry)
-    answer = json.dumps({"operations": listed}, ensure_ascii=False)
-    return f"<think>{ANSWER_THOUGHT}</think><outputs>{answer}</outputs>"
+from deltamem.training.data import ANSWER_THOUGHT, SEARCH_THOUGHT, write_call, write_outputs
 
 
 def query_for(operation: Operation, person: str) -> str:

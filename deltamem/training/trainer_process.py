@@ -11,16 +11,36 @@ import sys
 import traceback
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import ray
 from omegaconf import OmegaConf
 from verl.trainer.main_ppo import TaskRunnerV1, run_ppo
+from verl.trainer.ppo.checkpoint_callback import CheckpointCallback
 from verl.trainer.ppo.utils import need_critic, need_reference_policy
 from verl.utils.config import validate_config
 from verl.utils.device import auto_set_device
 
 from deltamem.errors import DeltaMemError
+from deltamem.training.checkpoints import remove_old, write_manifest
 from deltamem.training.interruption import NOT_FINISHED, StoppedError, end_with_parent
+
+
+class ManifestCallback(CheckpointCallback):  # type: ignore[misc]
+    """Declares a checkpoint whole, and only then removes old ones."""
+
+    def on_save(
+        self, trainer: Any, global_step: int, checkpoint_dir: str, async_save: bool = False, **_context: Any
+    ) -> None:
+        """List the files of a checkpoint that all ranks have written.
+
+        Raises:
+            DeltaMemError: If a file is missing.
+        """
+        checkpoint = Path(checkpoint_dir)
+        contents = self.config.actor_rollout_ref.actor.checkpoint.save_contents
+        write_manifest(checkpoint, list(contents), trainer.replay_buffer.figures)
+        remove_old(checkpoint.parent, keep=self.config.deltamem.keep_checkpoints)
 
 
 def main(path: Path) -> int:
