@@ -11,14 +11,18 @@ import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from pathlib import Path
 from typing import Any, Literal, NamedTuple, Protocol, TypeAlias, TypedDict
 
 import numpy as np
 import numpy.typing as npt
+from pydantic import TypeAdapter, ValidationError
 
+from deltamem.config import first_error
 from deltamem.errors import DeltaMemError
 from deltamem.memory import Event, Memory, Operation, OperationProblem, check
 from deltamem.prompts import load_prompt
+from deltamem.runs import atomic_writer
 from deltamem.sessions import (
     CONTROL_MARK,
     TIME_FORMAT,
@@ -269,6 +273,32 @@ class EpisodeConfig:
     def prompt_hashes(self) -> dict[str, str]:
         """sha256 of each prompt file in use, by name."""
         return {name: load_prompt(name).sha256 for name in (self.system_prompt, self.session_prompt)}
+
+
+EPISODE_FILE = "episode.json"
+"""The configuration that a checkpoint was trained with, in its folder."""
+_ADAPTER = TypeAdapter(EpisodeConfig)
+
+
+def save_episode_config(folder: Path, config: EpisodeConfig) -> None:
+    """Write ``episode.json`` into a checkpoint folder."""
+    with atomic_writer(folder / EPISODE_FILE) as file:
+        file.write(_ADAPTER.dump_json(config, indent=2).decode("utf-8") + "\n")
+
+
+def load_episode_config(folder: Path) -> EpisodeConfig:
+    """Read ``episode.json`` of a checkpoint folder; without one, the default configuration.
+
+    Raises:
+        DeltaMemError: If the file cannot be read; names the key.
+    """
+    path = folder / EPISODE_FILE
+    if not path.is_file():
+        return EpisodeConfig()
+    try:
+        return _ADAPTER.validate_json(path.read_bytes(), extra="forbid")
+    except ValidationError as error:
+        raise DeltaMemError(f"{path}: {first_error(error, 'the file')}") from error
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""A small Qwen3 checkpoint on this machine's CPU as a policy: chat template, batched sampling, episode settings."""
+"""A small Qwen3 checkpoint on this machine's CPU as a policy: chat template, batched sampling."""
 
 from __future__ import annotations
 
@@ -8,51 +8,20 @@ from collections.abc import Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import torch
 import torch.nn.functional as F
-from pydantic import TypeAdapter, ValidationError
 from torch import Tensor
-from transformers import Qwen3ForCausalLM
+from transformers import AutoConfig, AutoTokenizer, PreTrainedTokenizerBase, Qwen3ForCausalLM
+from transformers.utils import logging as transformers_logging
 
 from deltamem.chat_template import turn_format
-from deltamem.config import first_error
-from deltamem.episode import EpisodeConfig, Message
+from deltamem.episode import Message
 from deltamem.errors import DeltaMemError
 from deltamem.policy import Completion
-from deltamem.runs import atomic_writer
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase, Qwen3ForCausalLM
-
-
-EPISODE_FILE = "episode.json"
-_ADAPTER = TypeAdapter(EpisodeConfig)
-
-
-def save_episode_config(folder: Path, config: EpisodeConfig) -> None:
-    """Write ``episode.json`` into a checkpoint folder."""
-    with atomic_writer(folder / EPISODE_FILE) as file:
-        file.write(_ADAPTER.dump_json(config, indent=2).decode("utf-8") + "\n")
-
-
-def load_episode_config(folder: Path) -> EpisodeConfig:
-    """Read ``episode.json`` of a checkpoint folder; without one, the default configuration.
-
-    Raises:
-        DeltaMemError: If the file cannot be read; names the key.
-    """
-    path = folder / EPISODE_FILE
-    if not path.is_file():
-        return EpisodeConfig()
-    try:
-        return _ADAPTER.validate_json(path.read_bytes(), extra="forbid")
-    except ValidationError as error:
-        raise DeltaMemError(f"{path}: {first_error(error, 'the file')}") from error
-
 
 _PREFILL_ROWS = 32
 """Rows of one prefill pass; prompts are sorted by length, so short passes waste little on padding."""
@@ -368,8 +337,6 @@ class CheckpointPolicy:
         Raises:
             DeltaMemError: If the folder holds no such model, or its chat template does not fit.
         """
-        import torch
-
         torch.set_num_threads(threads or len(os.sched_getaffinity(0)))
         self._tokenizer, model = _load(folder)
         self.name = str(folder)
@@ -439,10 +406,6 @@ def _load(folder: Path) -> tuple[PreTrainedTokenizerBase, Qwen3ForCausalLM]:
     Raises:
         DeltaMemError: If the folder holds no whole Qwen3 model with a chat template.
     """
-    import torch
-    from transformers import AutoConfig, AutoTokenizer, Qwen3ForCausalLM
-    from transformers.utils import logging as transformers_logging
-
     if not (folder / "config.json").is_file():
         raise DeltaMemError(f"{folder}: no checkpoint there (config.json is missing)")
     transformers_logging.disable_progress_bar()

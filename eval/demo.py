@@ -20,8 +20,9 @@ from rich.table import Table
 
 from deltamem.config import StrictModel, run_hydra, validated
 from deltamem.embedding import CachedEmbedder, load_embedder
+from deltamem.episode import load_episode_config
 from deltamem.errors import DeltaMemError
-from deltamem.local_policy import CheckpointPolicy, load_episode_config
+from deltamem.local_policy import CheckpointPolicy
 from deltamem.runs import Stage, atomic_writer, file_sha256, git_commit, run_stages, versions
 from deltamem.sessions import read_sessions
 from eval.data import LOCOMO, find, missing

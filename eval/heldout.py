@@ -21,7 +21,7 @@ from rich.table import Table
 
 from deltamem.config import StrictModel, run_hydra, validated
 from deltamem.embedding import CachedEmbedder, Embedder, load_embedder
-from deltamem.episode import EpisodeConfig, Violation, session_fields, trajectory_fields
+from deltamem.episode import EpisodeConfig, Violation, load_episode_config, session_fields, trajectory_fields
 from deltamem.errors import DeltaMemError
 from deltamem.policy import EndpointPolicy, Policy, Rollout, run_episodes
 from deltamem.runs import atomic_writer, file_sha256, git_commit, versions
@@ -79,8 +79,6 @@ class HeldoutSettings(StrictModel):
         """
         base = EpisodeConfig()
         if self.checkpoint is not None:
-            from deltamem.local_policy import load_episode_config  # needs torch, which a client of an endpoint need not have
-
             base = load_episode_config(self.checkpoint)
         config = self.episode.over(base)
         config.check()  # before the model is loaded

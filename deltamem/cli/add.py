@@ -180,8 +180,7 @@ async def _add(options: Options, sessions: Sequence[Session]) -> Summary:
 
 
 def _episode(checkpoint: Path | None) -> EpisodeConfig:
-    from deltamem.episode import EpisodeConfig
-    from deltamem.local_policy import EPISODE_FILE, load_episode_config
+    from deltamem.episode import EPISODE_FILE, EpisodeConfig, load_episode_config
 
     if checkpoint is None:
         return EpisodeConfig()

@@ -20,9 +20,8 @@ from omegaconf import DictConfig, OmegaConf
 from torch import Tensor
 
 from deltamem.config import run_plain
-from deltamem.episode import EpisodeConfig
+from deltamem.episode import EpisodeConfig, save_episode_config
 from deltamem.errors import DeltaMemError
-from deltamem.local_policy import save_episode_config
 from deltamem.prompts import load_prompt
 from deltamem.runs import config_hash, file_sha256, git_commit, versions
 from deltamem.training.checkpoints import is_whole, latest_complete, step_of

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 
+from deltamem.episode import save_episode_config
 from deltamem.errors import DeltaMemError
 from deltamem.runs import Stage, atomic_writer, file_sha256
 from deltamem.sessions import LabelledSession, read_sessions

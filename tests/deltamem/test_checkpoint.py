@@ -6,9 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from deltamem.episode import EpisodeConfig
+from deltamem.episode import EPISODE_FILE, EpisodeConfig, load_episode_config, save_episode_config
 from deltamem.errors import DeltaMemError
-from deltamem.local_policy import EPISODE_FILE, load_episode_config, save_episode_config
 
 configs = st.builds(
     EpisodeConfig,

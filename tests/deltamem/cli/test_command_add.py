@@ -10,8 +10,7 @@ from episode_texts import add, outputs, search, update
 from rule_model import answer
 from scripted_server import Reply, Served, completion, failure, replies, serve
 
-from deltamem.episode import EpisodeConfig
-from deltamem.local_policy import save_episode_config
+from deltamem.episode import EpisodeConfig, save_episode_config
 from deltamem.prompts import load_prompt
 
 

@@ -18,8 +18,8 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from training_cases import write_sessions
 from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
+from deltamem.episode import load_episode_config
 from deltamem.errors import DeltaMemError
-from deltamem.local_policy import load_episode_config
 from deltamem.runs import file_sha256
 from deltamem.training import data as dataset
 from deltamem.training.checkpoints import write_manifest
