@@ -204,7 +204,6 @@ def _warm_start(settings: TrainSettings, console: Console) -> None:
     import torch
     from transformers import AutoTokenizer, Qwen3ForCausalLM
 
-    from deltamem.local_policy import save_episode_config
     from deltamem.training.warm_start import WarmStartConfig, WarmStartStep, warm_start
 
     options = _options(WarmStartConfig, settings.warm_start or {}, "warm_start")
