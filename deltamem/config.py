@@ -132,6 +132,8 @@ def validated(config: DictConfig, model: type[Config]) -> Config:
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
 
+    if not OmegaConf.is_missing(config, "out") and config.get("out") == "":  # a path of no name is the current folder
+        raise DeltaMemError("config key 'out' is empty; give the folder to write to")
     try:
         return model.model_validate(OmegaConf.to_container(config, resolve=True, throw_on_missing=True))
     except ValidationError as error:

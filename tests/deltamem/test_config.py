@@ -12,6 +12,7 @@ CONFIG = """
 defaults: [_self_, override hydra/hydra_logging: none, override hydra/job_logging: none]
 act: nothing
 needed: ???
+out: runs
 hydra: {output_subdir: null, run: {dir: .}}
 """
 COMMAND = """
@@ -25,6 +26,7 @@ class Options(BaseModel):
     model_config = ConfigDict(extra="forbid")
     act: str
     needed: int
+    out: Path
 
 def main(config):
     match config.act:
@@ -75,7 +77,8 @@ def run(folder: Path, *arguments: str, **environment: str) -> subprocess.Complet
         (["act=validate", "needed=3"], 0, ""),
         (["act=validate"], 2, "error: config key 'needed' has no value; give one with needed=...\n"),
         (["act=validate", "needed=x"], 2, "error: config key 'needed': Input should be a valid integer"),
-        (["act=validate", "needed=3", "+more=1"], 2, "error: unknown config key 'more'; there are: act, needed\n"),
+        (["act=validate", "needed=3", "out="], 2, "error: config key 'out' is empty; give the folder to write to\n"),
+        (["act=validate", "needed=3", "+more=1"], 2, "error: unknown config key 'more'; there are: act, needed, out\n"),
         (["other=1"], 2, "error: unknown config key 'other'; --cfg job shows the keys that there are\n"),
         (["+group=absent"], 0, ""),
         (["--config-name", "absent"], 2, "error: Cannot find primary config 'absent'"),
