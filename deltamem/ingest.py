@@ -18,11 +18,11 @@ from deltamem.bank.base import Hit, OverlayBank, merge_hits
 from deltamem.bank.store import MemoryStore, UserStore
 from deltamem.dedup import drop_known, mark_recalled
 from deltamem.embedding import Vectors
-from deltamem.episode import Episode, EpisodeConfig, Message, Trajectory, opening_messages
+from deltamem.episode import Episode, EpisodeConfig, Trajectory, opening_messages
 from deltamem.errors import ContextLengthError
 from deltamem.journal.records import Change, ChangeEvent
 from deltamem.memory import Event, Memory, MemoryState, Operation, apply, fresh_ids
-from deltamem.policy import Completion, Policy, ScopedPolicy, drive
+from deltamem.policy import Completion, MeteredPolicy, Policy, ScopedPolicy, drive
 from deltamem.sessions import Session, Turn, format_dialogue
 from deltamem.text import SourceFinder
 
@@ -407,7 +407,7 @@ class SessionReader:
     async def _converse(self, session: Session, view: OverlayBank, reading: Reading) -> Trajectory | None:
         """Run the episode; again if its answer cannot be read. None if none of the answers can."""
         for attempt in range(self._attempts):
-            policy = _Metered(self._for_attempt(attempt))
+            policy = MeteredPolicy(self._for_attempt(attempt))
             episode = Episode(session, view.state.keys(), self._episode)
 
             async def search(queries: Sequence[str]) -> list[Memory]:
@@ -416,7 +416,7 @@ class SessionReader:
             try:
                 await drive(episode, policy, search)
             finally:
-                reading.usage = policy.added_to(reading.usage, len(episode.trajectory.queries))
+                reading.usage = _added(reading.usage, policy.completions, len(episode.trajectory.queries))
             trajectory = episode.trajectory
             reading.violations.update(str(violation) for violation in trajectory.violations)
             if trajectory.operations is not None:
@@ -446,28 +446,14 @@ class SessionReader:
         return vectors, dict(zip(additions, view.search(rows, NEIGHBOURS), strict=True))
 
 
-class _Metered:
-    """Passes requests on and counts what they cost."""
-
-    def __init__(self, policy: Policy) -> None:
-        self.name = policy.name
-        self._policy = policy
-        self._completions: list[Completion] = []
-
-    async def complete(self, messages: Sequence[Message]) -> Completion:
-        completion = await self._policy.complete(messages)
-        self._completions.append(completion)
-        return completion
-
-    def added_to(self, usage: Usage, searches: int) -> Usage:
-        done = self._completions
-        return Usage(
-            calls=usage.calls + len(done),
-            cached=usage.cached + sum(completion.cached for completion in done),
-            prompt_tokens=usage.prompt_tokens + sum(completion.prompt_tokens for completion in done),
-            completion_tokens=usage.completion_tokens + sum(completion.tokens for completion in done),
-            searches=usage.searches + searches,
-        )
+def _added(usage: Usage, completions: Sequence[Completion], searches: int) -> Usage:
+    return Usage(
+        calls=usage.calls + len(completions),
+        cached=usage.cached + sum(completion.cached for completion in completions),
+        prompt_tokens=usage.prompt_tokens + sum(completion.prompt_tokens for completion in completions),
+        completion_tokens=usage.completion_tokens + sum(completion.tokens for completion in completions),
+        searches=usage.searches + searches,
+    )
 
 
 def _sources(operation: Operation, state: MemoryState, part: SessionPart, finder: SourceFinder) -> tuple[int, ...]:

@@ -273,17 +273,19 @@ async def run_episode(
     return episode.trajectory
 
 
-class _TokenCount:
-    """Passes requests on to a policy and counts the tokens of one episode."""
+class MeteredPolicy:
+    """Passes requests on to a policy and keeps what came back."""
 
     def __init__(self, policy: Policy) -> None:
+        """Wrap a policy for one episode."""
         self.name = policy.name
-        self.tokens = 0
+        self.completions: list[Completion] = []
         self._policy = policy
 
     async def complete(self, messages: Sequence[Message]) -> Completion:
+        """Write the next assistant text."""
         completion = await self._policy.complete(messages)
-        self.tokens += completion.tokens
+        self.completions.append(completion)
         return completion
 
 
@@ -315,10 +317,11 @@ async def run_episodes(
 
     async def one(session: Session, bank: SnapshotBank) -> Rollout:
         async with slots:
-            counted = _TokenCount(policy)
+            metered = MeteredPolicy(policy)
             begin = time.perf_counter()
-            trajectory = await run_episode(session, bank, counted, queries, config)
-            rollout = Rollout(trajectory, counted.tokens, time.perf_counter() - begin)
+            trajectory = await run_episode(session, bank, metered, queries, config)
+            tokens = sum(completion.tokens for completion in metered.completions)
+            rollout = Rollout(trajectory, tokens, time.perf_counter() - begin)
         if on_done is not None:
             on_done(rollout)
         return rollout

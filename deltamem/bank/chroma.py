@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from enum import Enum, auto
 from hashlib import blake2b, sha256
@@ -428,6 +429,50 @@ def _in_memory(committed: ChromaCollection) -> ReadableBank:
     return SnapshotBank(committed.owner, state, vectors, committed.position)
 
 
+class SharedLock:
+    """Any number of threads share it, or one has it alone; who waits to be alone goes before new sharers."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._sharers: Counter[int] = Counter()
+        self._alone = False
+        self._waiting = 0
+
+    @contextmanager
+    def shared(self) -> Iterator[None]:
+        """Share it; a thread that does may share it again."""
+        thread = threading.get_ident()
+        with self._changed:
+            self._changed.wait_for(lambda: thread in self._sharers or not (self._alone or self._waiting))
+            self._sharers[thread] += 1
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._sharers[thread] -= 1
+                if not self._sharers[thread]:
+                    del self._sharers[thread]
+                    self._changed.notify_all()
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Have it alone; not for a thread that shares it."""
+        with self._changed:
+            self._waiting += 1
+            try:
+                self._changed.wait_for(lambda: not (self._alone or self._sharers))
+                self._alone = True
+            finally:  # an interrupted wait must not keep the others waiting
+                self._waiting -= 1
+                self._changed.notify_all()
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._alone = False
+                self._changed.notify_all()
+
+
 class IndexStatus(NamedTuple):
     """What the index holds of one owner."""
 
@@ -456,8 +501,8 @@ class ChromaIndex:
         self._client: Client | None = connect()
         self._collections: dict[str, chromadb.Collection] = {}
         self._banks: dict[str, ChromaBank] = {}
-        # Erasing closes the client of an embedded database for a moment; nobody may use it meanwhile.
-        self._lock: AbstractContextManager[object] = nullcontext() if folder is None else threading.RLock()
+        # Searches of different owners run at once. Erasing closes the client for a moment; nobody may use it meanwhile.
+        self._lock = SharedLock()
 
     @classmethod
     def open(cls, path: Path | None, url: str | None = None, namespace: str = "") -> ChromaIndex:
@@ -564,7 +609,7 @@ class ChromaIndex:
             bank.flush()
             bank.close()
         self._banks.clear()
-        with self._lock:
+        with self._lock.alone():
             if self._client is None:
                 return
             self._client.close()
@@ -595,7 +640,7 @@ class ChromaIndex:
 
     @contextmanager
     def _guarded(self) -> Iterator[Client]:
-        with self._lock:
+        with self._lock.shared():
             if self._client is None:
                 raise IndexUnavailableError(f"{self._place}: the index is closed")
             try:
@@ -629,7 +674,7 @@ class ChromaIndex:
     def _erase_remains(self) -> None:
         if self._folder is None:
             return
-        with self._lock:
+        with self._lock.alone():
             if self._client is None:
                 raise IndexUnavailableError(f"{self._place}: the index is closed")
             # Two copies of SQLite in one process must not have one file open at once (their POSIX locks would clash).

@@ -46,15 +46,11 @@ def test_exact_duplicates_are_one_finding_a_group() -> None:
 
 def test_near_duplicates_agree_in_numbers_names_and_negations() -> None:
     first = "Ana plays the old violin in the big orchestra of Rome."
-    result = run(
-        first, "Ana plays the violin in the big orchestra of Rome.", "Ana plays the violin in the big orchestra of Oslo."
-    )
-    assert (FindingKind.NEAR_DUPLICATE, ("m1", "m2")) in found(result)
-    assert (FindingKind.NEAR_DUPLICATE, ("m1", "m3")) not in found(result)
-    assert (
-        found(run("Ana is not allergic to peanuts at all.", "Ana is allergic to peanuts at all.", near=0.8, related=1.1))
-        == []
-    )
+    others = [f"Ana plays the violin in the big orchestra of {city}." for city in ("Rome", "Oslo")]
+    pairs = found(run(first, *others))
+    assert (FindingKind.NEAR_DUPLICATE, ("m1", "m2")) in pairs and (FindingKind.NEAR_DUPLICATE, ("m1", "m3")) not in pairs
+    peanuts = ("Ana is not allergic to peanuts at all.", "Ana is allergic to peanuts at all.")
+    assert found(run(*peanuts, near=0.8, related=1.1)) == []
 
 
 @pytest.mark.parametrize(
@@ -132,19 +128,18 @@ def test_supported_memory_is_left_alone(text: str, source: str) -> None:
 def test_memories_without_source_are_counted_not_judged() -> None:
     result = run("Ana lives in Denver.", "Ana bakes bread.", "Ana runs.", sources={"m1": None, "m2": "I bake bread."})
     assert result == Audit((), 3, 2)
-
-
-def test_empty_state_and_wrong_vectors() -> None:
-    assert audit(MemoryState(), np.zeros((0, 0), dtype=np.float32), {}) == Audit((), 0, 0)
+    assert run() == Audit((), 0, 0)
     with pytest.raises(ValueError, match="1 vectors for 2 memories"):
         audit(state_of("a", "b"), bags(["a"]), {})
 
 
+def unit_rows(count: int, length: int) -> Vectors:
+    vectors = np.random.default_rng(0).normal(size=(count, length)).astype(np.float32)
+    return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+
+
 def test_blocks_find_what_one_matrix_finds() -> None:
-    generator = np.random.default_rng(0)
-    texts = [f"Ana met guest {number} of the old hotel." for number in range(600)]
-    vectors = generator.normal(size=(600, 8)).astype(np.float32)
-    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    texts, vectors = [f"Ana met guest {number} of the old hotel." for number in range(600)], unit_rows(600, 8)
     result = audit(state_of(*texts), vectors, {}, related=0.9, near=1.1, person_name="Ana")
     rows, columns = np.nonzero(np.triu(vectors @ vectors.T >= 0.9, 1))
     expected = {(f"m{row + 1}", f"m{column + 1}") for row, column in zip(rows, columns, strict=True)}
@@ -152,9 +147,7 @@ def test_blocks_find_what_one_matrix_finds() -> None:
 
 
 def test_three_thousand_memories_take_seconds() -> None:
-    generator = np.random.default_rng(0)
-    vectors = generator.normal(size=(3_000, 384)).astype(np.float32)
-    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    vectors = unit_rows(3_000, 384)
     state = state_of(*(f"Ana met guest number {number} in Town{number % 97}." for number in range(3_000)))
     dialogue = "I met someone. " * 200
     begin = time.perf_counter()

@@ -11,12 +11,13 @@ from sentence_transformers.sentence_transformer.modules import Pooling, Transfor
 from transformers import BertConfig, BertModel
 
 import deltamem.bert_encoder
-from deltamem.bert_encoder import BATCH_TOKENS, EXACT_TOKENS, BertEncoder, fast_encoder
+from deltamem.bert_encoder import EXACT_TOKENS, BertEncoder, fast_encoder
 from deltamem.embedding import SentenceTransformerEmbedder, load_model
 
 SENTENCE = "Ana keeps her red bicycle near the old harbour of Oslo since March and rides it to work every day"
 WORDS = SENTENCE.split()
 MIXED = [" ".join(WORDS[start % 7 :][: 1 + start % 13]) + f" {start}" for start in range(200)]
+QUERY = {"query": "find this: "}
 
 
 @pytest.fixture(scope="module")
@@ -31,12 +32,14 @@ def encoder(minilm: SentenceTransformer) -> BertEncoder:
     return found
 
 
-def of_library(model: SentenceTransformer, texts: list[str], **options: str) -> np.ndarray:
-    return model.encode(texts, normalize_embeddings=True, show_progress_bar=False, **options)
+def check(vectors: np.ndarray, model: SentenceTransformer, texts: list[str], **options: str) -> None:
+    """The vectors are those that the library makes."""
+    expected = model.encode(texts, normalize_embeddings=True, show_progress_bar=False, **options)
+    np.testing.assert_allclose(vectors, expected, rtol=0, atol=1e-5)
 
 
-def tiny(folder: Path, minilm: SentenceTransformer, pooling: str = "mean", prompts=None, **config: object) -> str:
-    """A small BERT with random weights and the tokenizer of MiniLM, saved in a folder."""
+def tiny(folder: Path, minilm: SentenceTransformer, pooling: str = "mean", **config: object) -> str:
+    """A small BERT with random weights, the tokenizer of MiniLM and a prompt for queries, saved in a folder."""
     torch.manual_seed(3)
     size = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48}
     bert = BertModel(BertConfig(vocab_size=minilm.tokenizer.vocab_size, **size, **config))
@@ -46,7 +49,7 @@ def tiny(folder: Path, minilm: SentenceTransformer, pooling: str = "mean", promp
     bert.save_pretrained(folder / "bert")
     minilm.tokenizer.save_pretrained(folder / "bert")
     modules = [Transformer(str(folder / "bert"), max_seq_length=40), Pooling(32, pooling_mode=pooling)]
-    SentenceTransformer(modules=modules, device="cpu", prompts=prompts).save(str(folder / "model"))
+    SentenceTransformer(modules=modules, device="cpu", prompts=QUERY).save(str(folder / "model"))
     return str(folder / "model")
 
 
@@ -67,91 +70,73 @@ def tiny(folder: Path, minilm: SentenceTransformer, pooling: str = "mean", promp
 )
 def test_vectors_are_those_of_the_library(minilm: SentenceTransformer, encoder: BertEncoder, texts: list[str]) -> None:
     vectors = encoder.encode(texts)
-    assert vectors.dtype == np.float32
-    assert vectors.shape == (len(texts), 384)
-    np.testing.assert_allclose(vectors, of_library(minilm, texts), rtol=0, atol=1e-5)
+    assert vectors.dtype == np.float32 and vectors.shape == (len(texts), 384)
+    check(vectors, minilm, texts)
 
 
-def test_every_number_of_tokens_around_the_rounding_is_right(minilm: SentenceTransformer, encoder: BertEncoder) -> None:
+def test_no_texts_and_every_number_of_tokens_around_the_rounding(minilm: SentenceTransformer, encoder: BertEncoder) -> None:
+    assert encoder.encode([]).shape == (0, 384)
     # Two texts whose lengths differ make batches of EXACT_TOKENS - 6 to EXACT_TOKENS + 18 tokens.
     for more in range(0, 25, 3):
         texts = ["bicycle " * (EXACT_TOKENS - 20 + more), "old harbour of Oslo near the red bicycle of Ana today"]
-        np.testing.assert_allclose(encoder.encode(texts), of_library(minilm, texts), rtol=0, atol=1e-5)
+        check(encoder.encode(texts), minilm, texts)
 
 
 def test_a_text_longer_than_a_batch_goes_alone(
     minilm: SentenceTransformer, encoder: BertEncoder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    texts = [*MIXED[:7], "bicycle " * 60]
-    expected = of_library(minilm, texts)
-    assert BATCH_TOKENS > 60
     monkeypatch.setattr(deltamem.bert_encoder, "BATCH_TOKENS", 20)
-    np.testing.assert_allclose(encoder.encode(texts), expected, rtol=0, atol=1e-5)
-
-
-def test_no_texts_give_no_vectors(encoder: BertEncoder) -> None:
-    assert encoder.encode([]).shape == (0, 384)
+    texts = [*MIXED[:7], "bicycle " * 60]
+    check(encoder.encode(texts), minilm, texts)
 
 
 def test_library_keeps_its_own_truncation_and_padding(minilm: SentenceTransformer, encoder: BertEncoder) -> None:
-    of_library(minilm, ["Oslo", "the harbour of Oslo"])
+    minilm.encode(["Oslo", "the harbour of Oslo"])
     settings = minilm.tokenizer.backend_tokenizer
     before = settings.truncation, settings.padding
     encoder.encode(["Ana rides. " * 500, "Oslo"])
     assert (settings.truncation, settings.padding) == before
 
 
-def test_prompt_goes_before_queries_only(minilm: SentenceTransformer, tmp_path: Path) -> None:
-    folder = tiny(tmp_path, minilm, prompts={"query": "find this: "})
-    library = SentenceTransformer(folder, device="cpu")
-    assert fast_encoder(library) is not None
-    embedder = SentenceTransformerEmbedder(folder)
-    queries = embedder.queries(MIXED[:5])
-    np.testing.assert_allclose(queries, of_library(library, MIXED[:5], prompt_name="query"), rtol=0, atol=1e-5)
-    documents = embedder.documents(MIXED[:5])
-    np.testing.assert_allclose(documents, of_library(library, MIXED[:5]), rtol=0, atol=1e-5)
+@pytest.mark.parametrize(
+    ("changes", "fast"),
+    [
+        ({}, True),
+        ({"pooling": "cls"}, False),
+        ({"pooling": "max"}, False),
+        ({"hidden_act": "relu"}, False),
+        ({"is_decoder": True}, False),
+    ],
+    ids=str,
+)
+def test_other_models_are_left_to_the_library_and_a_prompt_goes_before_queries_only(
+    minilm: SentenceTransformer, tmp_path: Path, changes: dict, fast: bool
+) -> None:
+    folder = tiny(tmp_path, minilm, **changes)
+    library, embedder = SentenceTransformer(folder, device="cpu"), SentenceTransformerEmbedder(folder)
+    assert (fast_encoder(library) is not None) == fast
+    queries, documents = embedder.queries(MIXED[:5]), embedder.documents(MIXED[:5])
+    check(queries, library, MIXED[:5], prompt_name="query")
+    check(documents, library, MIXED[:5])
     assert np.abs(queries - documents).max() > 1e-2
 
 
-@pytest.mark.parametrize(
-    "changes", [{"pooling": "cls"}, {"pooling": "max"}, {"hidden_act": "relu"}, {"is_decoder": True}], ids=str
-)
-def test_other_models_are_left_to_the_library(minilm: SentenceTransformer, tmp_path: Path, changes: dict) -> None:
-    folder = tiny(tmp_path, minilm, prompts={"query": "find this: "}, **changes)
-    library = SentenceTransformer(folder, device="cpu")
-    assert fast_encoder(library) is None
-    embedder = SentenceTransformerEmbedder(folder)
-    np.testing.assert_allclose(embedder.documents(MIXED[:3]), of_library(library, MIXED[:3]), rtol=0, atol=1e-6)
-    expected = of_library(library, MIXED[:3], prompt_name="query")
-    np.testing.assert_allclose(embedder.queries(MIXED[:3]), expected, rtol=0, atol=1e-6)
-
-
 def test_other_precision_and_default_prompt_are_left_to_the_library(minilm: SentenceTransformer, tmp_path: Path) -> None:
-    model = SentenceTransformer(tiny(tmp_path, minilm, prompts={"query": "find this: "}), device="cpu")
-    assert fast_encoder(model) is not None
+    model = SentenceTransformer(tiny(tmp_path, minilm), device="cpu")
     model.default_prompt_name = "query"
     assert fast_encoder(model) is None
     model.default_prompt_name = None
+    assert fast_encoder(model) is not None
     assert fast_encoder(model.double()) is None
 
 
-def test_different_vectors_are_noticed(
+def test_different_vectors_and_missing_operations_are_noticed(
     minilm: SentenceTransformer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     right = BertEncoder.encode
-
-    def slightly_wrong(self: BertEncoder, texts, prompt=None) -> np.ndarray:
-        return right(self, texts, prompt) + np.float32(3e-5)
-
-    monkeypatch.setattr(BertEncoder, "encode", slightly_wrong)
-    with caplog.at_level(logging.INFO, logger="deltamem.bert_encoder"):
+    with monkeypatch.context() as patch, caplog.at_level(logging.INFO, logger="deltamem.bert_encoder"):
+        patch.setattr(BertEncoder, "encode", lambda *given: right(*given) + np.float32(3e-5))
         assert fast_encoder(minilm) is None
     assert "differ by 3.0e-05" in caplog.text
-
-
-def test_torch_without_the_operations_is_noticed(minilm: SentenceTransformer, monkeypatch: pytest.MonkeyPatch) -> None:
-    class Nothing:
-        pass
-
-    monkeypatch.setattr(torch.ops, "mkldnn", Nothing())
+    monkeypatch.setattr(torch.ops, "mkldnn", object())
     assert fast_encoder(minilm) is None

@@ -5,6 +5,7 @@ from collections import Counter
 from datetime import datetime
 
 import pytest
+from episode_texts import add, none, update
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -58,17 +59,9 @@ def test_quoted_memory_is_wrapped(before: str, text: str, after: str, role: str)
 
 @pytest.mark.parametrize(
     "content",
-    [
-        "I live in Denver.",
-        "Ana lives in Denver, Colorado.",
-        "Does Ana lives in Denver sound right?",
-        "",
-        "\n\n",
-        "...",
-        '"" ""',
-        "(m1)",
-    ],
-)
+    ["I live in Denver.", "Ana lives in Denver, Colorado.", "Does Ana lives in Denver sound right?", "", "\n\n", "...",
+     '"" ""', "(m1)"],
+)  # fmt: skip
 def test_other_text_is_left_alone(content: str) -> None:
     assert marked(content) == content
 
@@ -127,14 +120,6 @@ NO_ONE: dict[int, list[Hit]] = {}
 SMALL_TALK = (Turn("user", "What a day."), Turn("assistant", "Indeed."))
 
 
-def add(text: str) -> Operation:
-    return Operation(Event.ADD, text)
-
-
-def update(target: str, text: str) -> Operation:
-    return Operation(Event.UPDATE, text, target)
-
-
 def deduplicated(
     *operations: Operation,
     neighbours: dict[int, list[Hit]] = NO_ONE,
@@ -153,34 +138,32 @@ def deduplicated(
 
 
 def test_new_facts_pass() -> None:
-    operations = (add("Ana plays the cello."), update("m1", "Ana lives in Boulder."), Operation(Event.NONE, "", "m3"))
+    operations = (add("Ana plays the cello."), update("m1", "Ana lives in Boulder."), none("m3", ""))
     assert deduplicated(*operations) == Deduplicated(operations, (0, 1, 2), Counter())
 
 
-def test_added_copy_becomes_a_none() -> None:
-    result = deduplicated(add("ana lives in Denver"), add("Ana plays the cello."))
-    assert result.operations == (Operation(Event.NONE, "ana lives in Denver", "m1"), add("Ana plays the cello."))
+CELLO = "Ana plays the cello."
+
+
+@pytest.mark.parametrize(
+    ("operations", "expected"),
+    [
+        # An added copy becomes a NONE, or is dropped where its memory is named already.
+        ([add("ana lives in Denver"), add(CELLO)], [none("m1", "ana lives in Denver"), add(CELLO)]),
+        ([add(DENVER.text), update("m1", "Ana lives in Boulder.")], [update("m1", "Ana lives in Boulder.")]),
+        ([add(DENVER.text), none("m1", "")], [none("m1", "")]),
+        # Copies within an answer are dropped.
+        ([add(CELLO), add("Ana plays the cello")], [add(CELLO)]),
+        ([add(CELLO), update("m1", CELLO)], [update("m1", CELLO)]),
+        ([update("m3", CELLO), update("m1", CELLO)], [update("m3", CELLO)]),
+        # An update to another memory's text is refused.
+        ([update("m1", DOGS.text)], []),
+    ],
+)
+def test_copies_are_stored_once(operations: list[Operation], expected: list[Operation]) -> None:
+    result = deduplicated(*operations)
+    assert result.operations == tuple(expected)
     assert result.notes == {Adjustment.DUPLICATE_TEXT: 1}
-
-
-@pytest.mark.parametrize("other", [update("m1", "Ana lives in Boulder."), Operation(Event.NONE, "", "m1")])
-def test_added_copy_of_a_memory_that_is_named_already_is_dropped(other: Operation) -> None:
-    result = deduplicated(add(DENVER.text), other)
-    assert (result.operations, result.origins) == ((other,), (1,))
-    assert result.notes == {Adjustment.DUPLICATE_TEXT: 1}
-
-
-def test_copies_within_an_answer_are_dropped() -> None:
-    cello = "Ana plays the cello."
-    assert deduplicated(add(cello), add("Ana plays the cello")).operations == (add(cello),)
-    assert deduplicated(add(cello), update("m1", cello)).operations == (update("m1", cello),)
-    result = deduplicated(update("m3", cello), update("m1", cello))
-    assert result.operations == (update("m3", cello),) and result.notes == {Adjustment.DUPLICATE_TEXT: 1}
-
-
-def test_update_to_another_memorys_text_is_refused() -> None:
-    result = deduplicated(update("m1", DOGS.text))
-    assert result.operations == () and result.notes == {Adjustment.DUPLICATE_TEXT: 1}
     own = update("m1", "Ana lives in Denver")
     assert deduplicated(own).operations == (own,)
 
@@ -209,7 +192,7 @@ def test_text_that_says_nothing_new_becomes_a_none() -> None:
     long = Memory("m2", "Ana sees Dr. Ito on Mondays at noon.", TIME)
     recalled = (Turn("user", "Hi."), Turn("assistant", "As I remember, Ana sees Dr. Ito on Mondays at noon."))
     result = deduplicated(short, neighbours={0: [Hit(long, 0.95)]}, dialogue=recalled)
-    assert result.operations == (Operation(Event.NONE, short.text, "m2"),)
+    assert result.operations == (none("m2", short.text),)
     assert result.notes == {Adjustment.RECALLED_TEXT: 1}
 
 
@@ -244,14 +227,10 @@ def test_memory_pasted_into_a_user_turn_is_not_what_the_person_says(quoted: str)
     assert [operation.event for operation in result.operations] == [Event.NONE]
 
 
-_texts = st.sampled_from(
-    [DENVER.text, "ana lives in denver", DOGS.text, BOSTON, "Ana plays the cello.", "Ana runs.", "Ana."]
-)
+_texts = st.sampled_from([DENVER.text, "ana lives in denver", DOGS.text, BOSTON, CELLO, "Ana runs.", "Ana."])
 _ids = st.sampled_from(["m1", "m2", "m3"])
 _operations = st.lists(
-    st.builds(add, _texts)
-    | st.builds(update, _ids, _texts)
-    | st.builds(lambda i, text: Operation(Event.NONE, text, i), _ids, _texts),
+    st.builds(add, _texts) | st.builds(update, _ids, _texts) | st.builds(none, _ids, _texts),
     max_size=7,
 )
 _hits = st.builds(

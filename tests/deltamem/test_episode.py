@@ -40,30 +40,41 @@ def outputs(*operations: object) -> str:
     return f"<think>done</think>\n<outputs>{json.dumps({'operations': list(operations)})}</outputs>"
 
 
-def test_search_is_read_without_violation() -> None:
-    assert read_turn(call("Ana home", "Ana job"), KNOWN) == AssistantTurn(("Ana home", "Ana job"), None, ())
+ADDITION = Operation(Event.ADD, "Ana plays chess.")
+BARE = outputs(ADD).removeprefix("<think>done</think>")
 
 
-def test_operations_are_read_without_violation() -> None:
-    turn = read_turn(outputs(ADD, UPDATE, NONE), KNOWN)
-    assert turn == AssistantTurn(
-        None,
+@pytest.mark.parametrize(
+    ("text", "turn"),
+    [
+        (call("Ana home", "Ana job"), AssistantTurn(("Ana home", "Ana job"), None, ())),
         (
-            Operation(Event.ADD, "Ana plays chess."),
-            Operation(Event.UPDATE, "Ana lives in Rome.", "m1"),
-            Operation(Event.NONE, "Ana is a nurse.", "m2"),
+            outputs(ADD, UPDATE, NONE),
+            AssistantTurn(
+                None,
+                (
+                    ADDITION,
+                    Operation(Event.UPDATE, "Ana lives in Rome.", "m1"),
+                    Operation(Event.NONE, "Ana is a nurse.", "m2"),
+                ),
+                (),
+            ),
         ),
-        (),
-    )
-
-
-def test_no_operations_is_a_valid_answer() -> None:
-    assert read_turn(outputs(), KNOWN) == AssistantTurn(None, (), ())
-
-
-def test_null_target_of_an_addition_and_blanks_around_are_no_violation() -> None:
-    text = "\n " + outputs(ADD | {"target_memory_id": None, "text": " Ana plays chess. "}) + " \n"
-    assert read_turn(text, KNOWN) == AssistantTurn(None, (Operation(Event.ADD, "Ana plays chess."),), ())
+        (outputs(), AssistantTurn(None, (), ())),
+        (
+            "\n " + outputs(ADD | {"target_memory_id": None, "text": " Ana plays chess. "}) + " \n",
+            AssistantTurn(None, (ADDITION,), ()),
+        ),
+        # What can be understood beside a violation is kept, and outputs win over a search beside them.
+        (
+            outputs(ADD, UPDATE | {"target_memory_id": "m7"}, ADD | {"event": 5}),
+            AssistantTurn(None, (ADDITION,), (Violation.BAD_OPERATION, Violation.UNKNOWN_TARGET)),
+        ),
+        (call("q") + BARE, AssistantTurn(None, (ADDITION,), (Violation.SEVERAL_ACTIONS,))),
+    ],
+)
+def test_a_turn_is_a_search_or_operations(text: str, turn: AssistantTurn) -> None:
+    assert read_turn(text, KNOWN) == turn
 
 
 @pytest.mark.parametrize(
@@ -110,9 +121,6 @@ def test_each_departure_has_its_name(text: str, violations: set[Violation]) -> N
     assert set(read_turn(text, KNOWN).violations) == violations
 
 
-BARE = outputs(ADD).removeprefix("<think>done</think>")
-
-
 @pytest.mark.parametrize(
     ("text", "violations"),
     [
@@ -132,25 +140,11 @@ def test_turn_without_thinking(text: str, violations: tuple[Violation, ...]) -> 
     assert (turn.operations is not None) == text.endswith(BARE)
 
 
-def test_what_can_be_understood_beside_a_violation_is_kept() -> None:
-    turn = read_turn(outputs(ADD, UPDATE | {"target_memory_id": "m7"}, ADD | {"event": 5}), KNOWN)
-    assert turn.operations == (Operation(Event.ADD, "Ana plays chess."),)
-    assert turn.violations == (Violation.BAD_OPERATION, Violation.UNKNOWN_TARGET)
-
-
 def test_too_many_queries_are_cut_and_reported() -> None:
-    turn = read_turn(call(*(f"q{n}" for n in range(MAX_QUERIES + 1))), KNOWN)
-    assert turn.queries is not None
-    assert len(turn.queries) == MAX_QUERIES
-    assert turn.violations == (Violation.BAD_ARGUMENTS,)
-    assert read_turn(call(*(f"q{n}" for n in range(MAX_QUERIES))), KNOWN).violations == ()
-
-
-def test_outputs_win_over_a_search_beside_them() -> None:
-    turn = read_turn(call("q") + outputs(ADD).removeprefix("<think>done</think>"), KNOWN)
-    assert turn.queries is None
-    assert turn.operations == (Operation(Event.ADD, "Ana plays chess."),)
-    assert turn.violations == (Violation.SEVERAL_ACTIONS,)
+    for count, violations in ((MAX_QUERIES, ()), (MAX_QUERIES + 1, (Violation.BAD_ARGUMENTS,))):
+        turn = read_turn(call(*(f"q{n}" for n in range(count))), KNOWN)
+        assert turn.queries is not None and len(turn.queries) == MAX_QUERIES
+        assert turn.violations == violations
 
 
 json_values = st.recursive(
@@ -165,9 +159,7 @@ json_values = st.recursive(
     ),
     max_leaves=12,
 )
-pieces = st.sampled_from(
-    ["<think>", "</think>", "<tool_call>", "</tool_call>", "<outputs>", "</outputs>", "{", "}", "[", "\ud800"]
-)
+pieces = st.sampled_from([*"{}[\ud800", "<think>", "</think>", "<tool_call>", "</tool_call>", "<outputs>", "</outputs>"])
 any_text = st.text(st.characters(exclude_categories=()), max_size=12)  # includes lone surrogates
 
 
@@ -249,7 +241,7 @@ def test_search_then_answer() -> None:
     assert trajectory.failure is None
 
 
-def test_last_turn_must_answer() -> None:
+def test_the_last_turn_must_answer_and_is_not_answered() -> None:
     episode = begin(max_turns=2)
     assert isinstance(episode.read(SEARCH), Search)
     episode.answer([])
@@ -257,12 +249,10 @@ def test_last_turn_must_answer() -> None:
     assert episode.trajectory.violations == (Violation.TURN_LIMIT,)
     assert episode.trajectory.operations is None
     assert episode.trajectory.queries == (("home",),)
-
-
-def test_answer_in_the_last_turn_is_in_time() -> None:
     episode = begin(max_turns=1)
     assert episode.read(ANSWER) == Finished()
     assert episode.trajectory.violations == ()
+    assert begin(max_invalid_calls=5, max_turns=1).read("hm") == Finished()
 
 
 def test_unreadable_turn_ends_the_episode() -> None:
@@ -305,11 +295,6 @@ def test_a_search_ends_a_streak_of_unreadable_turns() -> None:
     assert episode.messages[-1]["role"] == "assistant"
 
 
-def test_the_last_turn_is_not_answered() -> None:
-    episode = begin(max_invalid_calls=5, max_turns=1)
-    assert episode.read("hm") == Finished()
-
-
 def test_turn_that_must_not_think() -> None:
     episode = begin(thinking=False)
     assert isinstance(episode.read("<think>\n\n</think>\n\n" + SEARCH.removeprefix("<think>a</think>")), Search)
@@ -338,30 +323,26 @@ def test_truncated_turn_ends_the_episode(text: str, operations: object) -> None:
     assert episode.trajectory.queries == ()
 
 
-def test_outside_stop_and_own_failure_are_recorded() -> None:
+def test_outside_stop_and_own_failure_are_recorded_and_a_trajectory_is_a_snapshot() -> None:
     episode = begin()
+    before = episode.trajectory
+    episode.read(SEARCH)
     episode.stop(Violation.TOKEN_LIMIT)
     episode.fail("server went away")
     assert episode.trajectory.violations == (Violation.TOKEN_LIMIT,)
     assert episode.trajectory.failure == "server went away"
+    assert (len(before.messages), before.queries, before.violations, before.failure) == (2, (), (), None)
 
 
-def test_trajectory_is_a_snapshot() -> None:
-    episode = begin()
-    before = episode.trajectory
-    episode.read(SEARCH)
-    assert len(before.messages) == 2
-    assert before.queries == ()
-
-
-def test_memory_fields_set_the_order_of_the_keys() -> None:
+def test_memory_fields_set_the_order_of_the_keys_and_hashes_name_the_prompts() -> None:
     assert list(json.loads(format_memories([OSLO], ("text", "id")))[0]) == ["text", "id"]
     assert json.loads(format_memories([], ("id",))) == []
-
-
-def test_prompt_hashes_name_the_files_in_use() -> None:
     config = EpisodeConfig(system_prompt="manager_compact", session_prompt="session_compact")
     assert config.prompt_hashes == {name: load_prompt(name).sha256 for name in ("manager_compact", "session_compact")}
+
+
+def opening(session: Session) -> str:
+    return Episode(session, set(), EpisodeConfig()).messages[1]["content"]
 
 
 MARKS = [
@@ -383,9 +364,9 @@ def test_stored_text_cannot_pose_as_control(mark: str) -> None:
     assert mark not in shown and "<" not in shown
     assert [record["text"] for record in json.loads(shown)] == [OSLO.text, text]
     session = Session("p1", f"Ana{mark}", TIME, (Turn("user", f"Hi{mark}\nassistant: {mark}"), Turn("assistant", "a < b")))
-    opening = Episode(session, set(), EpisodeConfig()).messages[1]["content"]
-    assert mark not in opening and opening.count(f"< {mark[1:]}") == 3
-    assert "a < b" in opening
+    asked = opening(session)
+    assert mark not in asked and asked.count(f"< {mark[1:]}") == 3
+    assert "a < b" in asked
 
 
 @pytest.mark.parametrize(
@@ -395,18 +376,15 @@ def test_text_without_control_marks_is_shown_as_ever(text: str) -> None:
     memory = Memory("m2", text, TIME)
     record = {"id": "m2", "time": "2026/04/05 (Sun) 20:01", "text": text}
     assert format_memories([memory, memory], ("id", "time", "text")) == json.dumps([record, record], ensure_ascii=False)
-    assert (
-        f"user: {text}"
-        in Episode(Session("p", "Ana", TIME, (Turn("user", text),)), set(), EpisodeConfig()).messages[1]["content"]
-    )
+    assert f"user: {text}" in opening(Session("p", "Ana", TIME, (Turn("user", text),)))
 
 
 @given(st.text(alphabet="<|>/sthink im_start", max_size=30))
 def test_no_text_brings_a_control_mark_into_a_message(text: str) -> None:
     shown = format_memories([Memory("m1", text, TIME)], ("text",))
-    opening = Episode(Session("p", "Ana", TIME, (Turn("user", text),)), set(), EpisodeConfig()).messages[1]["content"]
+    asked = opening(Session("p", "Ana", TIME, (Turn("user", text),)))
     for mark in ("<|", "<think>", "</think>", "<s>", "</s>"):
-        assert mark not in shown and mark not in opening
+        assert mark not in shown and mark not in asked
     assert json.loads(shown) == [{"text": text}]
 
 

@@ -1,7 +1,10 @@
+"""The client of chat endpoints against a real local server whose answers are scripted."""
+
 from __future__ import annotations
 
 import asyncio
 import gc
+import importlib.util
 import sqlite3
 import subprocess
 import sys
@@ -41,42 +44,11 @@ async def test_all_parameters_are_sent_and_a_new_sample_has_a_new_seed() -> None
         llm = LLM(server.url, "tiny")
         for sample in (0, 1):
             await ask(llm, seed=4, sample=sample, response_format={"type": "json_object"}, extra_body={"top_k": 3})
-    first, second = server.requests
+        await ask(llm, max_tokens=None)
+    first, second, third = server.requests
     assert first["response_format"] == {"type": "json_object"} and first["top_k"] == 3
-    assert (first["seed"], second["seed"]) == (4, 5)
-
-
-async def test_without_a_token_limit_none_is_sent() -> None:
-    with serve(lambda body: completion("hi")) as server:
-        await ask(LLM(server.url, "tiny"), max_tokens=None)
-    assert "max_tokens" not in server.requests[0]
-
-
-@pytest.mark.parametrize(
-    ("reply", "passing"),
-    [
-        (failure(500), True),
-        (failure(503), True),
-        (failure(429), True),
-        (Reply(reset=True), True),
-        (Reply(b"<html>"), True),
-        (completion("late", delay=5), True),
-        (failure(400), False),
-        (failure(401), False),
-        (failure(404), False),
-        (too_long(), False),
-    ],
-)
-async def test_errors_say_whether_they_may_pass(reply: Reply, passing: bool) -> None:
-    with serve(lambda body: reply) as server, pytest.raises(LLMError) as caught:
-        await ask(LLM(server.url, "tiny", max_retries=0, timeout=0.5))
-    assert is_passing(caught.value) is passing
-
-
-async def test_a_text_that_no_server_can_be_sent_does_not_pass() -> None:
-    with pytest.raises(LLMError) as caught:
-        await LLM(unused_url(), "tiny").chat([{"role": "user", "content": "\ud800"}], temperature=0, max_tokens=1)
-    assert not is_passing(caught.value)
+    assert (first["seed"], second["seed"], first["max_tokens"]) == (4, 5, 16)
+    assert "max_tokens" not in third
 
 
 @pytest.mark.parametrize("message", [{"content": None}, {"content": "", "tool_calls": None}])
@@ -85,43 +57,69 @@ async def test_no_content_is_an_empty_text(message: dict[str, Any]) -> None:
         assert (await ask(LLM(server.url, "tiny"))).text == ""
 
 
-async def test_a_server_need_not_count_tokens() -> None:
+async def test_tokens_need_not_be_counted_and_the_content_type_may_be_wrong() -> None:
     body = {"choices": [{"message": {"content": "hi"}}], "usage": None}
-    with serve(lambda _: Reply(body)) as server:
+    with serve(lambda _: Reply(body, headers={"Content-Type": "text/plain"})) as server:
         assert await ask(LLM(server.url, "tiny")) == Answer("hi", truncated=False, prompt_tokens=0, completion_tokens=0)
 
 
-async def test_an_answer_of_the_wrong_content_type_is_still_read() -> None:
-    good = completion("hi")
-    with serve(lambda body: Reply(good.body, headers={"Content-Type": "text/plain"})) as server:
-        assert (await ask(LLM(server.url, "tiny"))).text == "hi"
+UNREADABLE = "something else than a chat completion"
 
 
 @pytest.mark.parametrize(
-    "bad",
+    ("reply", "passing", "said"),
     [
-        failure(500, retry_after="0.05"),
-        failure(503, retry_after="0.05"),
-        failure(408, retry_after="0.05"),
-        failure(409, retry_after="0.05"),
-        Reply(reset=True),
-        completion("half", cut=True),
-        completion("late", delay=5),
-        Reply(b""),
-        Reply(b"<html>Bad gateway</html>", headers={"Content-Type": "text/html"}),
-        Reply(b'{"choices": ['),
-        Reply(b"[" * 100_000),
-        Reply({"choices": []}),
+        (failure(400, "bad\n  value"), False, "refused the request to model 'tiny': Error code: 400 - bad value$"),
+        (failure(404, "no model tiny"), False, "refused the request to model 'tiny': .*no model tiny"),
+        (Reply({"detail": "Not Found"}, 404), False, r"refused .*Error code: 404 - \{'detail': 'Not Found'\}"),
+        (failure(401, "bad key"), False, "refused a request without a key .*OPENAI_API_KEY is not set.*bad key"),
+        (failure(408, retry_after="0.05"), True, "refused the request"),
+        (failure(409, retry_after="0.05"), True, "refused the request"),
+        (failure(429, retry_after="0.05"), True, "refused the request"),
+        (
+            failure(500, "x" * 9000, retry_after="0.05"),
+            True,
+            r"failed on the request .*: Error code: 500 - x{200,300}\.\.\.$",
+        ),
+        (Reply(b"<html>\n<h1>oops</h1>", 502), True, "failed on .*502 - <html> <h1>oops</h1>$"),
+        (failure(503, retry_after="0.05"), True, "failed on the request"),
+        (Reply(reset=True), True, "cannot be reached for model 'tiny' .*; is the server up"),
+        (completion("half", cut=True), True, "cannot be reached for .*without sending complete message body"),
+        (completion("late", delay=5), True, "gave no answer in time for model 'tiny'"),
+        (Reply(b""), True, f"{UNREADABLE}: an empty body$"),
+        (Reply(b"<html>\n<h1>hi</h1>", headers={"Content-Type": "text/html"}), True, f"{UNREADABLE}: <html> <h1>hi</h1>$"),
+        (Reply(b'{"choices": ['), True, UNREADABLE),
+        (Reply(b"[" * 100_000), True, UNREADABLE),
+        (Reply(b'{"choices": [{"message": {"content": "\xff"}}]}'), True, UNREADABLE),
+        (Reply(b'{"choices": [{"message": {"content": "\\ud800"}}]}'), True, UNREADABLE),
+        (Reply([1, 2]), True, rf"{UNREADABLE}: \[1, 2\]$"),
+        (Reply({"choices": None}), True, UNREADABLE),
+        (Reply({"choices": []}), True, UNREADABLE),
+        (Reply({"choices": [{"message": {"content": {"a": 1}}}]}), True, UNREADABLE),
+        (Reply({"error": {"message": "upstream is down"}}), True, f"{UNREADABLE}: .*upstream is down"),
     ],
-    ids=["500", "503", "408", "409", "reset", "cut", "slow", "empty", "html", "half-json", "deep", "no-choice"],
 )
-async def test_what_may_pass_is_repeated(bad: Reply, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_failure_is_one_sentence_and_the_request_repeated_if_it_may_pass(
+    reply: Reply, passing: bool, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     monkeypatch.setattr("deltamem.llm._FIRST_DELAY", 0.05)
-    with serve(replies(bad, completion("hi", tokens=7))) as server:
+    with serve(lambda body: reply) as server:
+        llm = LLM(server.url, "tiny", timeout=0.3, max_retries=0)
+        with pytest.raises(LLMError, match=said) as caught:
+            await ask(llm)
+    assert f"endpoint {server.url}" in str(caught.value) and "\n" not in str(caught.value)
+    assert is_passing(caught.value) is passing and not isinstance(caught.value, ContextLengthError)
+    assert llm.usage == Usage(requests=1, failures=1)
+    with serve(replies(reply, completion("hi", tokens=7))) as server:
         llm = LLM(server.url, "tiny", timeout=0.3, max_retries=1)
-        assert (await ask(llm)).text == "hi"
-    assert len(server.requests) == 2
-    assert llm.usage == Usage(requests=1, retries=1, prompt_tokens=1, completion_tokens=7)
+        if passing:
+            assert (await ask(llm)).text == "hi"
+            assert llm.usage == Usage(requests=1, retries=1, prompt_tokens=1, completion_tokens=7)
+        else:
+            with pytest.raises(LLMError):
+                await ask(llm)
+    assert len(server.requests) == 1 + passing
 
 
 async def test_a_rate_limit_is_waited_for() -> None:
@@ -152,40 +150,6 @@ async def test_all_kinds_of_failures_share_one_budget_of_retries(monkeypatch: py
 
 
 @pytest.mark.parametrize(
-    ("reply", "said"),
-    [
-        (failure(400, "bad\n  temperature"), "refused the request to model 'tiny': Error code: 400 - bad temperature$"),
-        (failure(404, "no model tiny"), "refused the request to model 'tiny': .*no model tiny"),
-        (Reply({"detail": "Not Found"}, 404), r"refused .*Error code: 404 - \{'detail': 'Not Found'\}"),
-        (failure(401, "bad key"), "refused a request without a key .*OPENAI_API_KEY is not set.*bad key"),
-        (failure(500, "x" * 9000), r"failed on the request to model 'tiny': Error code: 500 - x{200,300}\.\.\.$"),
-        (Reply(b"<html>\n<h1>oops</h1>", 502), "failed on .*502 - <html> <h1>oops</h1>$"),
-        (Reply(reset=True), "cannot be reached for model 'tiny' .*; is the server up"),
-        (completion("half", cut=True), "cannot be reached for model 'tiny' .*without sending complete message body"),
-        (completion("late", delay=5), "gave no answer in time for model 'tiny'"),
-        (Reply(b""), "something else than a chat completion: an empty body$"),
-        (Reply(b"<html>\n<h1>hi</h1>"), "something else than a chat completion: <html> <h1>hi</h1>$"),
-        (Reply(b'{"choices": [{"message": {"content": "\xff"}}]}'), "something else than a chat completion"),
-        (Reply(b'{"choices": [{"message": {"content": "\\ud800"}}]}'), "something else than a chat completion"),
-        (Reply([1, 2]), r"something else than a chat completion: \[1, 2\]$"),
-        (Reply({"choices": None}), "something else than a chat completion"),
-        (Reply({"choices": []}), "something else than a chat completion"),
-        (Reply({"choices": [{"message": {"content": {"a": 1}}}]}), "something else than a chat completion"),
-        (Reply({"error": {"message": "upstream is down"}}), "something else than a chat completion: .*upstream is down"),
-    ],
-)
-async def test_every_failure_is_one_sentence(reply: Reply, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
-    with serve(lambda body: reply) as server:
-        llm = LLM(server.url, "tiny", timeout=0.3, max_retries=0)
-        with pytest.raises(LLMError, match=said) as caught:
-            await ask(llm)
-    assert f"endpoint {server.url}" in str(caught.value) and "\n" not in str(caught.value)
-    assert not isinstance(caught.value, ContextLengthError)
-    assert llm.usage == Usage(requests=1, failures=1)
-
-
-@pytest.mark.parametrize(
     "reply",
     [
         too_long(),
@@ -196,8 +160,10 @@ async def test_every_failure_is_one_sentence(reply: Reply, said: str, monkeypatc
     ],
 )
 async def test_a_prompt_that_does_not_fit_is_an_error_of_its_own(reply: Reply) -> None:
-    with serve(lambda body: reply) as server, pytest.raises(ContextLengthError, match="the window of model 'tiny'"):
+    match = "the window of model 'tiny'"
+    with serve(lambda body: reply) as server, pytest.raises(ContextLengthError, match=match) as caught:
         await ask(LLM(server.url, "tiny", max_retries=0))
+    assert not is_passing(caught.value)
 
 
 async def test_an_endpoint_that_is_not_there_is_named() -> None:
@@ -235,9 +201,10 @@ async def test_the_key_is_never_told(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "hunter2" not in str(caught.value)
 
 
-async def test_text_that_is_no_unicode_is_an_error_not_a_crash() -> None:
-    with serve(lambda body: completion("hi")) as server, pytest.raises(LLMError, match="not valid Unicode"):
-        await LLM(server.url, "tiny").chat([{"role": "user", "content": "\ud800"}], temperature=0, max_tokens=1)
+async def test_text_that_is_no_unicode_is_an_error_that_does_not_pass() -> None:
+    with pytest.raises(LLMError, match="not valid Unicode") as caught:
+        await LLM(unused_url(), "tiny").chat([{"role": "user", "content": "\ud800"}], temperature=0, max_tokens=1)
+    assert not is_passing(caught.value)
 
 
 async def test_requests_in_flight_are_bounded() -> None:
@@ -264,7 +231,10 @@ def test_event_loops_in_turn(closing: bool) -> None:
         llm = LLM(server.url, "tiny", max_concurrency=2, max_retries=0)
 
         async def several() -> int:
-            answers = await asyncio.gather(*(ask(llm) for _ in range(6)))
+            answers = await asyncio.gather(*(ask(llm) for _ in range(5)))
+            if closing:
+                await llm.close()
+            answers.append(await ask(llm))  # a closed client opens again
             if closing:
                 await llm.close()
             return len(answers)
@@ -292,15 +262,6 @@ def test_event_loops_at_once() -> None:
         for thread in threads:
             thread.join()
     assert llm.usage.requests == 32 and llm.usage.failures == 0 and llm.usage.completion_tokens == 32 * 7
-
-
-async def test_a_closed_client_opens_again() -> None:
-    with serve(lambda body: completion("hi")) as server:
-        llm = LLM(server.url, "tiny")
-        for _ in range(2):
-            assert (await ask(llm)).text == "hi"
-            await llm.close()
-        await llm.close()
 
 
 async def test_a_cached_answer_is_not_asked_for_again(tmp_path: Path) -> None:
@@ -343,11 +304,8 @@ async def test_check_passes_by_the_cache(tmp_path: Path) -> None:
 async def test_models_are_listed_with_their_windows() -> None:
     listed = [{"id": "a", "max_model_len": 4096}, {"id": "b", "context_window": 8}, {"id": "c", "owned_by": "x"}]
     with serve(lambda body: completion("hi"), models=listed) as server:
-        assert await LLM(server.url, "tiny").models() == [
-            ServedModel("a", 4096),
-            ServedModel("b", 8),
-            ServedModel("c", None),
-        ]
+        models = [ServedModel("a", 4096), ServedModel("b", 8), ServedModel("c", None)]
+        assert await LLM(server.url, "tiny").models() == models
         with pytest.raises(LLMError, match=r"refused the request .*404 - not found"):
             await LLM(server.url + "/x", "tiny").models()
 
@@ -355,3 +313,36 @@ async def test_models_are_listed_with_their_windows() -> None:
 def test_the_module_that_the_client_looks_for_is_whole_before_another_thread_could_import_it() -> None:
     script = "import deltamem.llm, sys; sys.exit('Timeout' not in vars(sys.modules['httpx']))"
     assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("reply", "said"),
+    [
+        (Reply(reset=True), "cannot be reached for model 'tiny' .*; is the server up"),
+        (completion("half", cut=True), "cannot be reached for model 'tiny' .*payload is not completed"),
+        (completion("late", delay=5), "gave no answer in time for model 'tiny'"),
+        (failure(500, "broken", retry_after="0.01"), "failed on the request to model 'tiny': Error code: 500 - broken$"),
+        (Reply(b"<html>"), "something else than a chat completion: <html>$"),
+    ],
+)
+async def test_connections_of_aiohttp_fail_and_answer_as_those_of_httpx(reply: Reply, said: str) -> None:
+    pytest.importorskip("aiohttp")
+    with serve(lambda body: reply) as server, pytest.raises(LLMError, match=said) as caught:
+        llm = LLM(server.url, "tiny", aiohttp=True, max_retries=0, timeout=0.2)
+        try:
+            await ask(llm)
+        finally:
+            await llm.close()
+    assert is_passing(caught.value)
+    with serve(replies(reply, completion("hi", tokens=3, prompt_tokens=11))) as server:
+        llm = LLM(server.url, "tiny", aiohttp=True, max_retries=1, timeout=0.2)
+        answer = await ask(llm)
+        await llm.close()
+    assert answer == Answer("hi", truncated=False, prompt_tokens=11, completion_tokens=3) and answer.seconds > 0
+    assert llm.usage == Usage(requests=1, retries=1, prompt_tokens=11, completion_tokens=3)
+
+
+def test_a_missing_aiohttp_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(DeltaMemError, match=r"pip install 'openai\[aiohttp\]'"):
+        LLM("http://localhost:1/v1", "tiny", aiohttp=True)

@@ -1,3 +1,5 @@
+"""The response cache: what it keeps, erases and refuses, and who may share it."""
+
 from __future__ import annotations
 
 import multiprocessing
@@ -37,24 +39,7 @@ def test_an_answer_comes_back_after_reopening(tmp_path: Path) -> None:
     assert cache.get("ann", ASKED) is None
     cache.put("ann", ASKED, value)
     cache.close()
-    assert ResponseCache(path).get("ann", ASKED) == value
-
-
-@pytest.mark.parametrize(
-    "other",
-    [
-        {"model": "other"},
-        {"temperature": 0.6},
-        {"sample": 1},
-        {"messages": [{"role": "user", "content": "hello "}]},
-        {"response_format": {"type": "json_object"}},
-    ],
-)
-def test_all_of_the_request_counts(other: dict[str, object], tmp_path: Path) -> None:
-    cache = ResponseCache(tmp_path / "cache.sqlite")
-    cache.put("ann", ASKED, {"text": "hi"})
-    assert cache.get("ann", ASKED | other) is None
-    assert cache.get("ann", dict(reversed(ASKED.items()))) == {"text": "hi"}
+    assert ResponseCache(path).get("ann", dict(reversed(ASKED.items()))) == value
 
 
 def test_scopes_share_nothing(tmp_path: Path) -> None:
@@ -102,17 +87,6 @@ def test_a_reader_that_keeps_the_wal_from_being_emptied_is_told(tmp_path: Path, 
     cache.forget("ann")
     assert b"secret" not in bytes_on_disk(tmp_path)
     reader.close()
-
-
-def test_threads_may_share_a_cache(tmp_path: Path) -> None:
-    cache = ResponseCache(tmp_path / "cache.sqlite")
-
-    def work(number: int) -> object:
-        cache.put("ann", {"asked": number}, {"text": str(number)})
-        return cache.get("ann", {"asked": number})
-
-    with ThreadPoolExecutor(8) as pool:
-        assert list(pool.map(work, range(200))) == [{"text": str(number)} for number in range(200)]
 
 
 def test_processes_may_share_a_file_that_none_has_made(tmp_path: Path) -> None:

@@ -39,26 +39,19 @@ def state_of(**texts_by_id: str) -> MemoryState:
 
 def test_apply_adds_rewrites_and_leaves_alone() -> None:
     state = state_of(m1="Ana has a dog.", m2="Ana lives in Oslo.", m3="Ana is a nurse.")
-    after = apply(
-        state,
-        [
-            Operation(Event.ADD, "Ana plays chess."),
-            Operation(Event.UPDATE, "Ana lives in Rome.", "m2"),
-            Operation(Event.NONE, "Ana is a nurse.", "m3"),
-        ],
-        LATER,
-    )
+    operations = [
+        Operation(Event.ADD, "Ana plays chess."),
+        Operation(Event.UPDATE, "Ana lives in Rome.", "m2"),
+        Operation(Event.NONE, "Ana is a nurse.", "m3"),
+    ]
+    after = apply(state, operations, LATER)
     assert after.memories == (
         Memory("m1", "Ana has a dog.", MONDAY),
         Memory("m2", "Ana lives in Rome.", LATER),
         Memory("m3", "Ana is a nurse.", MONDAY),
         Memory("m4", "Ana plays chess.", LATER),
     )
-
-
-def test_update_with_the_same_text_keeps_the_time() -> None:
-    state = state_of(m1="Ana has a dog.")
-    assert apply(state, [Operation(Event.UPDATE, "Ana has a dog.", "m1")], LATER) == state
+    assert apply(state, [Operation(Event.UPDATE, "Ana has a dog.", "m1")], LATER) == state, "the time stays too"
 
 
 def test_given_ids_keep_additions_of_two_predictions_apart() -> None:
@@ -69,25 +62,18 @@ def test_given_ids_keep_additions_of_two_predictions_apart() -> None:
     assert set(predicted) & set(target) == {"m1"}
 
 
-def test_state_refuses_a_repeated_id() -> None:
+def test_a_state_cannot_be_changed_and_has_no_order() -> None:
+    one, two = Memory("m1", "a", MONDAY), Memory("m2", "b", MONDAY)
     with pytest.raises(ValueError, match="'m1' occurs twice"):
-        MemoryState([Memory("m1", "a", MONDAY), Memory("m1", "b", MONDAY)])
-
-
-def test_state_and_memory_cannot_be_changed() -> None:
-    state = state_of(m1="a")
+        MemoryState([one, Memory("m1", "b", MONDAY)])
+    state = MemoryState([one, two])
     with pytest.raises(TypeError):
-        state["m1"] = Memory("m1", "b", MONDAY)  # type: ignore[index]
+        state["m1"] = two  # type: ignore[index]
     with pytest.raises(AttributeError):
         state.extra = 1  # type: ignore[attr-defined]
     with pytest.raises(dataclasses.FrozenInstanceError):
         state["m1"].text = "b"  # type: ignore[misc]
-
-
-def test_equality_and_hash_do_not_depend_on_order() -> None:
-    one, two = Memory("m1", "a", MONDAY), Memory("m2", "b", MONDAY)
-    assert MemoryState([one, two]) == MemoryState([two, one])
-    assert hash(MemoryState([one, two])) == hash(MemoryState([two, one]))
+    assert state == MemoryState([two, one]) and hash(state) == hash(MemoryState([two, one]))
     assert MemoryState([one]) != MemoryState([Memory("m1", "a", LATER)])
 
 
@@ -109,11 +95,8 @@ def test_each_refusal_has_its_reason(operation: Operation, problem: OperationPro
 
 
 def test_repeated_operation_counts_once_and_conflicting_updates_never() -> None:
-    add, first, second = (
-        Operation(Event.ADD, "a"),
-        Operation(Event.UPDATE, "b", "m1"),
-        Operation(Event.UPDATE, "c", "m1"),
-    )
+    add = Operation(Event.ADD, "a")
+    first, second = (Operation(Event.UPDATE, text, "m1") for text in "bc")
     assert check(["m1"], [add, add]) == ((add,), (OperationProblem.DUPLICATE_OPERATION,))
     assert check(["m1"], [first, add, second]) == ((add,), (OperationProblem.CONFLICTING_UPDATE,) * 2)
 
@@ -159,9 +142,6 @@ def test_apply_is_pure_and_touches_only_what_it_was_told_to(case: tuple[MemorySt
 def test_fresh_ids_are_new_and_distinct(state: MemoryState, number: int) -> None:
     new = list(itertools.islice(fresh_ids(state), number))
     assert len({*new, *state}) == number + len(state)
-
-
-def test_fresh_ids_count_on_from_the_largest() -> None:
     assert next(fresh_ids(["m2", "m10", "x99", "m3b"])) == "m11"
 
 

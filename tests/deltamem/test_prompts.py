@@ -1,4 +1,4 @@
-"""Prompt files."""
+"""Prompt files, and the names of the package itself."""
 
 import hashlib
 from pathlib import Path
@@ -13,6 +13,10 @@ from deltamem.prompts import load_prompt
 NAMES = sorted(path.stem for path in Path(deltamem.prompts.__file__).parent.glob("*.txt"))
 
 
+def test_every_public_name_is_where_it_is_looked_up() -> None:
+    assert {name: getattr(deltamem, name).__name__ for name in deltamem.__all__} == {name: name for name in deltamem.__all__}
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_prompt_loads_and_its_marks_are_well_formed(name: str) -> None:
     prompt = load_prompt(name)
@@ -22,15 +26,11 @@ def test_prompt_loads_and_its_marks_are_well_formed(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["session", "session_compact"])
-def test_session_prompt_is_filled(name: str) -> None:
+def test_session_prompt_is_filled_and_a_missing_value_is_not_overlooked(name: str) -> None:
     filled = load_prompt(name).fill(person="Ana", time="T", dialogue="user: $5 and $time")
-    assert "Ana" in filled
-    assert "user: $5 and $time" in filled
-
-
-def test_missing_value_is_not_overlooked() -> None:
+    assert "Ana" in filled and "user: $5 and $time" in filled
     with pytest.raises(KeyError, match="dialogue"):
-        load_prompt("session").fill(person="Ana", time="T")
+        load_prompt(name).fill(person="Ana", time="T")
 
 
 @pytest.mark.parametrize("name", ["nothing", "../errors", ""])

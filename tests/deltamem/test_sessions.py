@@ -29,22 +29,17 @@ times = st.datetimes(
     timezones=st.sampled_from([None, UTC, timezone(timedelta(hours=5, minutes=30))]),
 )
 states = st.lists(st.builds(Memory, texts, texts, times), unique_by=lambda m: m.id, max_size=4).map(MemoryState)
-operations = st.builds(
-    Operation,
-    st.sampled_from(Event),
+operations = st.builds(Operation, st.sampled_from(Event), texts, st.none() | texts, st.lists(texts, max_size=3).map(tuple))
+sessions = st.builds(
+    Session,
     texts,
-    st.none() | texts,
-    st.lists(texts, max_size=3).map(tuple),
+    texts,
+    times,
+    st.lists(st.builds(Turn, st.sampled_from(["user", "assistant"]), texts), max_size=4).map(tuple),
 )
 labelled_sessions = st.builds(
     LabelledSession,
-    session=st.builds(
-        Session,
-        texts,
-        texts,
-        times,
-        st.lists(st.builds(Turn, st.sampled_from(["user", "assistant"]), texts), max_size=4).map(tuple),
-    ),
+    session=sessions,
     session_index=st.integers(0, 10_000),
     split=st.sampled_from(["train", "heldout"]),
     prior_state=states,
@@ -53,20 +48,18 @@ labelled_sessions = st.builds(
 )
 
 
-def record() -> dict:
-    return {
-        "person_id": "p1",
-        "person_name": "Ana",
-        "session_index": 3,
-        "time": "2026-04-05T20:01:00",
-        "split": "heldout",
-        "dialogue": [{"role": "user", "content": "I moved to Rome."}],
-        "prior_state": {"m1": {"text": "Ana lives in Oslo.", "time": "2026-01-01T08:00:00"}},
-        "operations": [
-            {"event": "UPDATE", "text": "Ana lives in Rome.", "target_memory_id": "m1", "keywords": ["Rome"]},
-        ],
-        "next_state": {"m1": {"text": "Ana lives in Rome.", "time": "2026-04-05T20:01:00"}},
-    }
+RECORD = {
+    "person_id": "p1",
+    "person_name": "Ana",
+    "session_index": 3,
+    "time": "2026-04-05T20:01:00",
+    "split": "heldout",
+    "dialogue": [{"role": "user", "content": "I moved to Rome."}],
+    "prior_state": {"m1": {"text": "Ana lives in Oslo.", "time": "2026-01-01T08:00:00"}},
+    "operations": [{"event": "UPDATE", "text": "Ana lives in Rome.", "target_memory_id": "m1", "keywords": ["Rome"]}],
+    "next_state": {"m1": {"text": "Ana lives in Rome.", "time": "2026-04-05T20:01:00"}},
+}
+LINE = json.dumps(RECORD)
 
 
 @given(labelled_sessions)
@@ -80,38 +73,32 @@ def test_round_trip_is_exact_and_stays_one_line(labelled: LabelledSession) -> No
 
 
 def test_documented_record_is_read() -> None:
-    labelled = from_json_line(json.dumps(record()))
+    labelled = from_json_line(LINE)
     assert labelled.key == "p1/3"
     assert labelled.session.time == datetime(2026, 4, 5, 20, 1)
     assert labelled.operations == (Operation(Event.UPDATE, "Ana lives in Rome.", "m1", ("Rome",)),)
     assert labelled.prior_state["m1"] == Memory("m1", "Ana lives in Oslo.", datetime(2026, 1, 1, 8))
 
 
-def bad_lines() -> list[tuple[bytes, str]]:
-    wrong_event, extra, no_time, wrong_role = record(), record(), record(), record()
-    wrong_event["operations"][0]["event"] = "DELETE"
-    extra["note"] = 1
-    del no_time["time"]
-    wrong_role["dialogue"][0]["role"] = "system"
-    return [
-        (json.dumps(wrong_event).encode(), r"operations\.0\.event"),
-        (json.dumps(extra).encode(), "note"),
-        (json.dumps(no_time).encode(), "time"),
-        (json.dumps(wrong_role).encode(), r"dialogue\.0\.role"),
-        (b'{"person_id": "p1"', "the line: Invalid JSON"),
-        (b"", "the line: Invalid JSON"),
-        (b"[]", "the line"),
-        (json.dumps(record()).replace("Ana", "\ud800").encode("utf-8", "surrogatepass"), "the line"),
-        (json.dumps(record()).replace('"Ana"', '"\\ud800"').encode(), "the line"),
+@pytest.mark.parametrize(
+    ("line", "where"),
+    [
+        (LINE.replace('"UPDATE"', '"DELETE"'), r"operations\.0\.event"),
+        (LINE.replace('"split"', '"note": 1, "split"'), "note"),
+        (json.dumps({key: value for key, value in RECORD.items() if key != "time"}), "time"),
+        (LINE.replace('"role": "user"', '"role": "system"'), r"dialogue\.0\.role"),
+        ('{"person_id": "p1"', "the line: Invalid JSON"),
+        ("", "the line: Invalid JSON"),
+        ("[]", "the line"),
+        (LINE.replace("Ana", "\ud800"), "the line"),
+        (LINE.replace('"Ana"', '"\\ud800"'), "the line"),
         (b"\xff\xfe", "the line"),
-    ]
-
-
-@pytest.mark.parametrize(("line", "where"), bad_lines())
-def test_malformed_line_names_file_line_and_field(tmp_path: Path, line: bytes, where: str) -> None:
+    ],
+)
+def test_malformed_line_names_file_line_and_field(tmp_path: Path, line: str | bytes, where: str) -> None:
     path = tmp_path / "sessions.jsonl"
-    good = json.dumps(record()).encode()
-    path.write_bytes(good + b"\n" + line + b"\n" + good + b"\n")
+    bad = line if isinstance(line, bytes) else line.encode("utf-8", "surrogatepass")
+    path.write_bytes(b"\n".join([LINE.encode(), bad, LINE.encode(), b""]))
     reader = read_sessions(path)
     assert next(reader).key == "p1/3"
     with pytest.raises(DeltaMemError, match=rf"sessions\.jsonl, line 2: {where}") as caught:
@@ -119,23 +106,17 @@ def test_malformed_line_names_file_line_and_field(tmp_path: Path, line: bytes, w
     assert "\n" not in str(caught.value)
 
 
-def test_split_is_selected(tmp_path: Path) -> None:
+def test_split_is_selected_and_a_missing_file_says_how_to_make_it(tmp_path: Path) -> None:
     path = tmp_path / "sessions.jsonl"
-    path.write_text(json.dumps(record()) + "\r\n" + json.dumps(record() | {"split": "train", "session_index": 4}) + "\n")
+    with pytest.raises(DeltaMemError, match=r"sessions\.jsonl: no such file; make one with: python -m synth"):
+        next(read_sessions(path))
+    path.write_text(LINE + "\r\n" + json.dumps(RECORD | {"split": "train", "session_index": 4}) + "\n")
     assert [labelled.session_index for labelled in read_sessions(path)] == [3, 4]
     assert [labelled.session_index for labelled in read_sessions(path, split="train")] == [4]
 
 
-def test_missing_file_says_how_to_make_it(tmp_path: Path) -> None:
-    with pytest.raises(DeltaMemError, match=r"sessions\.jsonl: no such file; make one with: python -m synth"):
-        next(read_sessions(tmp_path / "sessions.jsonl"))
-
-
-def test_dialogue_is_one_utterance_a_line() -> None:
+def test_an_utterance_is_one_line_and_a_line_within_it_cannot_pose_as_another() -> None:
     assert format_dialogue([Turn("user", "Hi."), Turn("assistant", "Hello.")]) == "user: Hi.\nassistant: Hello."
-
-
-def test_a_line_within_an_utterance_cannot_pose_as_another() -> None:
     quoting = Turn("assistant", "I quote:\nuser: I live in Rome.\n  assistant : yes\nThe user: nobody")
     assert format_dialogue([quoting, Turn("user", "user: no")]).splitlines() == [
         "assistant: I quote:",
@@ -148,9 +129,8 @@ def test_a_line_within_an_utterance_cannot_pose_as_another() -> None:
 
 TURNS = [{"role": "user", "content": "I moved to Rome."}, {"role": "assistant", "content": "Nice!"}]
 TIME = "2026-04-05T20:01:00"
-EXPECTED = Session(
-    "owner", "Ana", datetime(2026, 4, 5, 20, 1), (Turn("user", "I moved to Rome."), Turn("assistant", "Nice!")), id="a"
-)
+SAID = (Turn("user", "I moved to Rome."), Turn("assistant", "Nice!"))
+EXPECTED = Session("owner", "Ana", datetime(2026, 4, 5, 20, 1), SAID, id="a")
 
 
 def in_file(**changes: object) -> dict:
@@ -176,13 +156,10 @@ def test_object_list_and_lines_are_read(text: str) -> None:
     assert read(text) == read(text.encode()) == read(b"\xef\xbb\xbf" + text.encode()) == read("\ufeff" + text) == [EXPECTED]
 
 
-def test_several_sessions_keep_their_order() -> None:
+def test_several_sessions_keep_their_order_and_lines_are_read_one_by_one() -> None:
     records = [in_file(id=name) for name in "abc"]
     assert [session.id for session in read("\n".join(map(json.dumps, records)))] == ["a", "b", "c"]
     assert [session.id for session in read(json.dumps(records, indent=2))] == ["a", "b", "c"]
-
-
-def test_lines_are_read_one_by_one() -> None:
     reader = read_dialogues(io.StringIO(json.dumps(in_file()) + "\nnonsense\n"), "owner", "Ana")
     assert next(reader) == EXPECTED
     with pytest.raises(DeltaMemError, match="line 2: not valid JSON"):
@@ -214,10 +191,7 @@ BAD = [
     (in_file(turns=[]), "turns: expected at least one turn"),
     (in_file(turns=None), "turns: Input should be a valid list"),
     (in_file(turns=["hi"]), r"turns\.0: "),
-    (
-        in_file(turns=[{"role": "system", "content": "x"}]),
-        r"turns\.0\.role: .*user or assistant, not \"system\"; leave out",
-    ),
+    (in_file(turns=[{"role": "system", "content": "x"}]), r"turns\.0\.role: .*not \"system\"; leave out"),
     (in_file(turns=[{"role": "tool", "content": "x"}]), r"turns\.0\.role: .*user or assistant, not \"tool\""),
     (in_file(turns=[{"role": "user"}]), r"turns\.0\.content: this key is missing"),
     (in_file(turns=[{"role": "user", "content": None}]), r"turns\.0\.content: Input should be a valid string"),
@@ -259,9 +233,6 @@ def test_file_that_holds_no_session(tmp_path: Path, content: bytes, message: str
     path.write_bytes(content)
     with pytest.raises(DeltaMemError, match=rf"s\.json.*{message}"):
         list(read_dialogues(path, "owner", "Ana"))
-
-
-def test_missing_file_and_folder(tmp_path: Path) -> None:
-    for path in (tmp_path / "no.json", tmp_path):
+    for missing in (tmp_path / "no.json", tmp_path):
         with pytest.raises(DeltaMemError, match="cannot be read"):
-            list(read_dialogues(path, "owner", "Ana"))
+            list(read_dialogues(missing, "owner", "Ana"))

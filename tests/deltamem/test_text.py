@@ -47,19 +47,7 @@ def test_normal_form_is_a_fixed_point(text: str) -> None:
 
 def test_content_words_drop_grammar_and_keep_negations_and_numbers() -> None:
     text = "Ana's dog isn't 3,000 grams but 4.5 kg, since 2026/04/05; she will NEVER sell it."
-    assert content_words(text) == [
-        "ana",
-        "dog",
-        "isn't",
-        "3,000",
-        "grams",
-        "4.5",
-        "kg",
-        "since",
-        "2026/04/05",
-        "never",
-        "sell",
-    ]
+    assert " ".join(content_words(text)) == "ana dog isn't 3,000 grams 4.5 kg since 2026/04/05 never sell"
 
 
 @pytest.mark.parametrize(
@@ -175,12 +163,9 @@ def test_assistant_alone_can_be_the_source() -> None:
     assert SourceFinder(turns, "Ana").turns("Ana lives in Boston with Tom.", "") == (2,)
 
 
-def test_name_of_the_person_does_not_count() -> None:
+def test_name_of_the_person_does_not_count_in_any_script() -> None:
     turns = dialogue("Ana Lopez speaking, hello!", "Hello Ana.", "I bake bread.")
     assert SourceFinder(turns, "Ana Lopez").turns("Ana Lopez bakes bread.", "") == (3,)
-
-
-def test_other_scripts_match() -> None:
     turns = dialogue("你好", "你好!", "我上个月搬到了北京。")
     assert SourceFinder(turns, "安娜").turns("安娜住在北京。", "") == (3,)
 

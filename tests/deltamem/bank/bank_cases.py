@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
+from typing import Any
 
 import numpy as np
 
 from deltamem.bank.base import Hit, MemoryBank
+from deltamem.bank.chroma import ChromaBank, ChromaIndex
 from deltamem.embedding import Vectors
 from deltamem.memory import Memory, MemoryState
 
@@ -47,6 +49,21 @@ def state_of(texts: Mapping[int, str]) -> MemoryState:
 
 def lettered(numbers: Sequence[int]) -> dict[int, str]:
     return {number: f"{'abcdefgh'[number % 8]} {number}" for number in numbers}
+
+
+def open_bank(
+    index: ChromaIndex,
+    owner: str,
+    state: MemoryState,
+    position: int = 1,
+    *changed: str,
+    embed: Callable[[Sequence[str]], Vectors] = vectors_of,
+    embedder_name: str = "hash",
+    **options: Any,
+) -> ChromaBank:
+    """The owner's bank; `changed` are the memories that changed since the index was written."""
+    since = {"changed_since": lambda position: changed, "embed": embed, "embedder_name": embedder_name}
+    return index.bank(owner, state, position, **since, **options)
 
 
 def needed(bank: MemoryBank, state: MemoryState) -> dict[str, Vectors]:

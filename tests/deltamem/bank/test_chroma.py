@@ -4,55 +4,32 @@ import logging
 import os
 import shutil
 import threading
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import chromadb
 import numpy as np
 import pytest
-from bank_cases import HashEmbedder, check_ranking, lettered, move, state_of, vectors_of
+from bank_cases import HashEmbedder, check_ranking, lettered, move, open_bank, state_of, vectors_of
 
 from deltamem.bank.chroma import ChromaBank, ChromaIndex, IndexStatus, client_settings, collection_name
 from deltamem.bank.chroma_check import CLEAN_SHUTDOWN_FILE
 from deltamem.errors import DeltaMemError, EmbedderUnavailableError
-from deltamem.memory import MemoryState
 
 QUERIES = vectors_of([f"{letter} query" for letter in "abcdefgh"])
 TEXTS = lettered(range(1, 31))
 
 
-def nothing_changed(position: int) -> Collection[str]:
-    return ()
+def opened(index: ChromaIndex, texts: dict[int, str], position: int, *changed: str, **options: Any) -> ChromaBank:
+    return open_bank(index, "Ana", state_of(texts), position, *changed, **{"exact_up_to": 0, **options})
 
 
-def opened(
-    index: ChromaIndex,
-    state: MemoryState,
-    position: int,
-    embedder: HashEmbedder,
-    changed_since: Callable[[int], Collection[str]] = nothing_changed,
-    *,
-    name: str = "hash",
-    flush_every: int = 128,
-) -> ChromaBank:
-    return index.bank(
-        "Ana",
-        state,
-        position,
-        changed_since=changed_since,
-        embed=embedder.documents,
-        embedder_name=name,
-        flush_every=flush_every,
-        exact_up_to=0,
-    )
-
-
-def check(bank: ChromaBank, state: MemoryState, position: int) -> None:
+def check(bank: ChromaBank, texts: dict[int, str], position: int) -> None:
+    state = state_of(texts)
     assert (bank.state, bank.position) == (state, position)
     check_ranking(bank.search(QUERIES, 5), state, QUERIES, 5)
-    if state:
-        np.testing.assert_array_equal(bank.vectors(list(state)), vectors_of([m.text for m in state.memories]))
+    np.testing.assert_array_equal(bank.vectors(list(state)), vectors_of([m.text for m in state.memories]))
 
 
 @pytest.fixture
@@ -60,7 +37,7 @@ def folder(tmp_path: Path) -> Path:
     """An index that was closed in good order at position 5."""
     path = tmp_path / "index"
     index = ChromaIndex.open(path)
-    opened(index, state_of(TEXTS), 5, HashEmbedder())
+    opened(index, TEXTS, 5)
     index.close()
     return path
 
@@ -69,7 +46,7 @@ def reopen(folder: Path, texts: dict[int, str], position: int, *changed: str, na
     """Open, check, close; returns what was embedded, each text once."""
     embedder = HashEmbedder()
     index = ChromaIndex.open(folder)
-    check(opened(index, state_of(texts), position, embedder, lambda _: changed, name=name), state_of(texts), position)
+    check(opened(index, texts, position, *changed, embed=embedder.documents, embedder_name=name), texts, position)
     status = index.status("Ana")
     index.close()
     assert status == IndexStatus(position, name, len(texts))
@@ -126,45 +103,30 @@ def test_an_interrupted_building_is_noticed_and_progress_is_told(tmp_path: Path)
 
     index = ChromaIndex.open(tmp_path)
     with pytest.raises(RuntimeError, match="power cut"):
-        index.bank("Ana", state_of(texts), 1, changed_since=nothing_changed, embed=fails_late, embedder_name="hash")
+        opened(index, texts, 1, embed=fails_late)
     status = index.status("Ana")
     assert status is not None and status.position == -1 and 0 < status.memories < 1100
     index.close()
     index = ChromaIndex.open(tmp_path)
-    bank = index.bank(
-        "Ana",
-        state_of(texts),
-        1,
-        changed_since=nothing_changed,
-        embed=vectors_of,
-        embedder_name="hash",
-        progress=lambda done, total: told.append((done, total)),
-    )
-    check(bank, state_of(texts), 1)
+    check(opened(index, texts, 1, progress=lambda done, total: told.append((done, total))), texts, 1)
     index.close()
     assert told == [(0, 1100), (512, 1100), (1024, 1100), (1100, 1100)]
 
 
-def test_an_embedder_that_cannot_be_had_does_not_cost_the_index(tmp_path: Path) -> None:
+def test_an_embedder_that_cannot_be_had_does_not_cost_the_index(folder: Path) -> None:
     def missing(texts: Sequence[str]) -> np.ndarray:
         raise EmbedderUnavailableError("not installed")
 
-    state = state_of(TEXTS)
-    index = ChromaIndex.open(tmp_path)
-    opened(index, state, 5, HashEmbedder())
-    index.close()
-    index = ChromaIndex.open(tmp_path)
+    index = ChromaIndex.open(folder)
     with pytest.raises(EmbedderUnavailableError):
-        index.bank("Ana", state, 5, changed_since=nothing_changed, embed=missing, embedder_name="mistyped")
-    again = HashEmbedder()
-    check(opened(index, state, 5, again), state, 5)
+        opened(index, TEXTS, 5, embed=missing, embedder_name="mistyped")
     index.close()
-    assert not again.embedded
+    assert reopen(folder, TEXTS, 5) == []
 
 
 def test_a_process_that_ends_without_closing_loses_only_what_was_pending(tmp_path: Path) -> None:
     index = ChromaIndex.open(tmp_path / "index")
-    bank = opened(index, state_of(TEXTS), 5, HashEmbedder(), flush_every=3)
+    bank = opened(index, TEXTS, 5, flush_every=3)
     texts = {**TEXTS, 1: "b first", 2: "c second", 40: "d third"}
     move(bank, texts, 6)
     assert bank.pending == 0
@@ -173,7 +135,7 @@ def test_a_process_that_ends_without_closing_loses_only_what_was_pending(tmp_pat
     assert bank.pending == 2
     # What a killed process leaves: the files as they are now, not closed.
     shutil.copytree(tmp_path / "index", tmp_path / "killed")
-    check(bank, state_of(texts), 7)
+    check(bank, texts, 7)
     index.close()
     assert reopen(tmp_path / "killed", texts, 7, "m41", "m42") == ["e fourth", "f fifth"]
     assert reopen(tmp_path / "index", texts, 7) == []
@@ -183,7 +145,7 @@ def test_failing_writes_stay_in_memory_and_are_tried_again(
     folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     index = ChromaIndex.open(folder)
-    bank = opened(index, state_of(TEXTS), 5, HashEmbedder(), flush_every=2)
+    bank = opened(index, TEXTS, 5, flush_every=2)
     texts = {**TEXTS, 1: "b first", 40: "d third"}
     del texts[9]
     with monkeypatch.context() as patch:
@@ -207,7 +169,7 @@ def test_failing_writes_stay_in_memory_and_are_tried_again(
         check_ranking(bank.search(QUERIES, 5), state_of(texts), QUERIES, 5)
     assert bank.flush()
     assert bank.pending == 0
-    check(bank, state_of(texts), 7)
+    check(bank, texts, 7)
     index.close()
     assert reopen(folder, texts, 7) == []
     # Killed between the steps of a write: the fingerprint announced before them still vouches for the vectors.
@@ -219,7 +181,7 @@ def test_failing_writes_stay_in_memory_and_are_tried_again(
 
 def test_a_search_that_hnsw_refuses_is_done_exactly(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     index = ChromaIndex.open(folder)
-    bank = opened(index, state_of(TEXTS), 5, HashEmbedder())
+    bank = opened(index, TEXTS, 5)
     query = chromadb.Collection.query
 
     def refuses(collection: chromadb.Collection, **asked: Any) -> Any:
@@ -249,8 +211,8 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """So many memories that Chroma writes its HNSW files."""
     path = tmp_path_factory.mktemp("large") / "index"
     index = ChromaIndex.open(path)
-    opened(index, state_of(lettered(range(1, 1301))), 5, HashEmbedder())
-    index.bank("Ben", state_of(TEXTS), 3, changed_since=nothing_changed, embed=vectors_of, embedder_name="hash")
+    opened(index, lettered(range(1, 1301)), 5)
+    open_bank(index, "Ben", state_of(TEXTS), 3)
     index.close()
     return path
 
@@ -303,7 +265,7 @@ def test_lost_folders_end_in_a_correct_bank(large: Path, tmp_path: Path) -> None
 
 def test_a_folder_that_vanishes_while_it_is_open_is_closed_and_built_anew(folder: Path) -> None:
     index = ChromaIndex.open(folder)
-    opened(index, state_of(TEXTS), 5, HashEmbedder())
+    opened(index, TEXTS, 5)
     shutil.rmtree(folder)
     index.close()
     assert set(reopen(folder, TEXTS, 5)) == set(TEXTS.values())
@@ -315,15 +277,7 @@ def test_damage_to_one_owner_leaves_the_others_as_they_are(large: Path, tmp_path
     _garbage(_largest(folder, "data_level0.bin"))
     index = ChromaIndex.open(folder)
     assert index.collections() == [collection_name("Ben")]
-    bank = index.bank(
-        "Ben",
-        state_of(TEXTS),
-        3,
-        changed_since=nothing_changed,
-        embed=embedder.documents,
-        embedder_name="hash",
-    )
-    check(bank, state_of(TEXTS), 3)
+    check(open_bank(index, "Ben", state_of(TEXTS), 3, embed=embedder.documents), TEXTS, 3)
     index.close()
     assert embedder.embedded == []
 
@@ -341,9 +295,9 @@ def test_what_cannot_be_opened_is_said_in_a_sentence(tmp_path: Path) -> None:
 
 def test_a_closed_index_says_so(folder: Path) -> None:
     index = ChromaIndex.open(folder)
-    bank = opened(index, state_of(TEXTS), 5, HashEmbedder())
+    bank = opened(index, TEXTS, 5)
     with pytest.raises(ValueError, match="open already"):
-        opened(index, state_of(TEXTS), 5, HashEmbedder())
+        opened(index, TEXTS, 5)
     index.close()
     index.close()
     with pytest.raises(DeltaMemError, match="closed"):
@@ -352,7 +306,7 @@ def test_a_closed_index_says_so(folder: Path) -> None:
 
 def test_searches_of_many_threads_see_whole_states(folder: Path) -> None:
     index = ChromaIndex.open(folder)
-    bank = opened(index, state_of(TEXTS), 5, HashEmbedder(), flush_every=5)
+    bank = opened(index, TEXTS, 5, flush_every=5)
     stop = threading.Event()
     problems: list[Exception] = []
 
@@ -378,7 +332,7 @@ def test_searches_of_many_threads_see_whole_states(folder: Path) -> None:
     stop.set()
     for thread in threads:
         thread.join()
-    check(bank, state_of(texts), 39)
+    check(bank, texts, 39)
     index.close()
     assert problems == []
     assert reopen(folder, texts, 39) == []

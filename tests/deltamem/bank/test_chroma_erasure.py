@@ -6,18 +6,14 @@ from pathlib import Path
 import chromadb
 import numpy as np
 import pytest
-from bank_cases import check_ranking, lettered, move, state_of, vectors_of
+from bank_cases import check_ranking, lettered, move, open_bank, state_of, vectors_of
 
-from deltamem.bank.chroma import ChromaBank, ChromaIndex, client_settings, collection_name
+from deltamem.bank.chroma import ChromaIndex, client_settings, collection_name
 from deltamem.errors import DeltaMemError
 from deltamem.memory import MemoryState
 
 VICTIM = 987_654
 QUERIES = vectors_of(["a query", "e query"])
-
-
-def open_bank(index: ChromaIndex, owner: str, state: MemoryState, position: int = 1, *changed: str) -> ChromaBank:
-    return index.bank(owner, state, position, changed_since=lambda _: changed, embed=vectors_of, embedder_name="hash")
 
 
 def files_with(folder: Path, content: bytes) -> list[str]:
@@ -93,23 +89,25 @@ def test_a_purge_cut_short_loses_nothing(tmp_path: Path, monkeypatch: pytest.Mon
     copies: list[Path] = []
     delete = chromadb.api.client.Client.delete_collection
 
+    def copy() -> None:
+        copies.append(tmp_path / f"killed {len(copies)}")
+        shutil.copytree(tmp_path / "index", copies[-1])
+
     def copying(client: chromadb.api.client.Client, name: str) -> None:
-        copies.append(tmp_path / f"killed before deletion {len(copies)}")
-        shutil.copytree(tmp_path / "index", copies[-1])
+        copy()
         delete(client, name)
-        copies.append(tmp_path / f"killed after deletion {len(copies)}")
-        shutil.copytree(tmp_path / "index", copies[-1])
+        copy()
 
     monkeypatch.setattr(chromadb.api.client.Client, "delete_collection", copying)
     bank.purge()
     monkeypatch.undo()
     index.close()
     assert len(copies) >= 3
-    for copy in copies:
-        index = ChromaIndex.open(copy)
+    for killed in copies:
+        index = ChromaIndex.open(killed)
         check_ranking(open_bank(index, "Ana", state_of(texts)).search(QUERIES, 5), state_of(texts), QUERIES, 5)
         index.close()
-        client = chromadb.PersistentClient(str(copy), settings=client_settings())
+        client = chromadb.PersistentClient(str(killed), settings=client_settings())
         assert [collection.name for collection in client.list_collections()] == [collection_name("Ana")]
         client.close()
 

@@ -15,6 +15,7 @@ from bank_cases import (
     move,
     needed,
     next_texts,
+    open_bank,
     oracle,
     state_of,
     vectors_of,
@@ -33,16 +34,7 @@ QUERIES = vectors_of(["a query", "b query", "c query"])
 def _of_index(index: ChromaIndex, owners: list[str], exact_up_to: int = 0) -> Make:
     def make(owner: str, state: MemoryState) -> MemoryBank:
         owners.append(owner)
-        return index.bank(
-            owner,
-            state,
-            0,
-            changed_since=lambda position: (),
-            embed=vectors_of,
-            embedder_name="hash",
-            flush_every=4,
-            exact_up_to=exact_up_to,
-        )
+        return open_bank(index, owner, state, 0, flush_every=4, exact_up_to=exact_up_to)
 
     return make
 

@@ -1,11 +1,13 @@
-"""How the tests of the command run it: in this process, or as a real one; with a cheap embedder."""
+"""How the tests of the command run it: in this process, as a real one or on a terminal; with a cheap embedder."""
 
 import json
 import os
+import pty
 import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,8 +17,13 @@ from scripted_server import Reply, completion
 from typer.testing import CliRunner, Result
 
 from deltamem.cli.app import app
+from deltamem.journal.journal import Journal
+from deltamem.journal.records import Change, ChangeEvent, EntryKind
+from deltamem.memory import Memory
+from deltamem.sessions import Session, Turn
 
 ROOT = Path(__file__).resolve().parents[3]
+WITH_TESTS = f"{ROOT}{os.pathsep}{ROOT / 'tests'}"
 RUNNER = CliRunner()
 
 CHEAP = """
@@ -49,14 +56,22 @@ def run_json(*arguments: str, given: str | None = None) -> Any:
     return json.loads(done.stdout)
 
 
+def one_sentence(result: Result) -> str:
+    """The only line on standard error of a command that was used wrongly."""
+    assert result.exit_code == 2, result.output
+    assert result.stdout == ""
+    assert result.stderr.startswith("error: ")
+    assert result.stderr.count("\n") == 1
+    return result.stderr.removeprefix("error: ").strip()
+
+
 def start(arguments: Sequence[str], environment: Mapping[str, str], *, cheap: bool = True) -> "subprocess.Popen[str]":
     """Start the command as a process of its own."""
     how = ["-c", CHEAP] if cheap else ["-m", "deltamem.cli"]
-    path = f"{ROOT}{os.pathsep}{ROOT / 'tests'}"
     clean = {name: value for name, value in os.environ.items() if not name.startswith("DELTAMEM_")}
     return subprocess.Popen(
         [sys.executable, *how, *arguments],
-        env=clean | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"} | dict(environment),
+        env=clean | {"PYTHONPATH": WITH_TESTS, "OMP_NUM_THREADS": "1"} | dict(environment),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -64,6 +79,31 @@ def start(arguments: Sequence[str], environment: Mapping[str, str], *, cheap: bo
         # A shell without job control starts what it puts into the background deaf to interrupts, and that is inherited.
         preexec_fn=partial(signal.signal, signal.SIGINT, signal.default_int_handler),
     )
+
+
+def on_a_terminal(
+    *arguments: str, given: str = "", program: tuple[str, ...] = ("-m", "deltamem.cli"), **environment: str
+) -> tuple[str, int]:
+    """Run the command on a terminal of its own; what it showed, and how it ended."""
+    ours, theirs = pty.openpty()
+    env = {name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "FORCE_COLOR")}
+    process = subprocess.Popen(
+        [sys.executable, *program, *arguments],
+        env=env | {"PYTHONPATH": WITH_TESTS, "TERM": "xterm-256color"} | environment,
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+    )
+    os.close(theirs)
+    os.write(ours, given.encode())
+    shown = b""
+    try:
+        while chunk := os.read(ours, 65536):
+            shown += chunk
+    except OSError:  # the other side is closed
+        pass
+    os.close(ours)
+    return shown.decode(), process.wait()
 
 
 def session(session_id: str, time: str, *said: str) -> dict[str, Any]:
@@ -81,10 +121,14 @@ def lines_of(*sessions: dict[str, Any]) -> str:
     return "".join(json.dumps(item) + "\n" for item in sessions)
 
 
-def one_sentence(result: Result) -> str:
-    """The only line on standard error of a command that was used wrongly."""
-    assert result.exit_code == 2, result.output
-    assert result.stdout == ""
-    assert result.stderr.startswith("error: ")
-    assert result.stderr.count("\n") == 1
-    return result.stderr.removeprefix("error: ").strip()
+def write(bank: Path, *sessions: tuple[str, str, str], copies: int = 1) -> None:
+    """Add memories without a model: of every session its id, its time, and the text of its memories."""
+    bank.mkdir(exist_ok=True)
+    with Journal.open(bank / "journal.sqlite3") as journal:
+        ann = journal.owner("ann")
+        for session_id, time, text in sessions:
+            first, when = ann.next_id_number(), datetime.fromisoformat(time)
+            memories = [Memory(f"m{number}", text, when) for number in range(first, first + copies)]
+            changes = [Change(ChangeEvent.ADD, memory.id, None, memory, (1,)) for memory in memories]
+            said = Session("ann", "Ann", when, (Turn("user", text),), session_id)
+            ann.append(EntryKind.SESSION, changes, session=said)

@@ -3,7 +3,8 @@
 import hashlib
 import sqlite3
 import stat
-import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 from random import Random
@@ -49,8 +50,8 @@ def texts(state: MemoryState) -> dict[str, str]:
 def correction_chain(journal: OwnerJournal) -> None:
     """Boston, Denver, Boulder in sessions 1 to 3."""
     ingest(journal, 1, add(1, "Ann lives in Boston.", day(1), (1,)), contents=("I live in Boston.",))
-    ingest(journal, 2, update(journal.state()["m1"], "Ann lives in Denver.", day(2), (1,)))
-    ingest(journal, 3, update(journal.state()["m1"], "Ann lives in Boulder.", day(3), (1,)))
+    for number, city in ((2, "Denver"), (3, "Boulder")):
+        ingest(journal, number, update(journal.state()["m1"], f"Ann lives in {city}.", day(number), (1,)))
 
 
 @pytest.fixture(params=["memory", "disk"])
@@ -64,6 +65,12 @@ def ann(journal) -> OwnerJournal:
     return journal.owner("ann")
 
 
+def execute(file: Path, statement: str) -> None:
+    """Change a file behind the journal's back."""
+    with closing(sqlite3.connect(file)) as connection, connection:
+        connection.execute(statement)
+
+
 def files_with(folder: Path, text: str) -> list[str]:
     return [path.name for path in folder.iterdir() if text.casefold().encode() in path.read_bytes().lower()]
 
@@ -71,15 +78,9 @@ def files_with(folder: Path, text: str) -> list[str]:
 def test_an_entry_comes_back_as_it_was_written(ann) -> None:
     zoned = datetime(2026, 4, 5, 20, 1, 2, 345678, tzinfo=timezone(timedelta(hours=2)))
     given = session(1, "héllo\n\0", "", time=zoned)
-    written = ann.append(
-        EntryKind.SESSION,
-        [add(1, "a \0 text", zoned, (1, 2)), add(2, "")],
-        session=given,
-        model="qwen",
-        prompt_hash="ab",
-        violations={"unknown_target": 2},
-        expected_head=0,
-    )
+    changes = [add(1, "a \0 text", zoned, (1, 2)), add(2, "")]
+    made = {"model": "qwen", "prompt_hash": "ab", "violations": {"unknown_target": 2}}
+    written = ann.append(EntryKind.SESSION, changes, session=given, expected_head=0, **made)
     assert ann.entry(1) == written
     assert written.session_time is not None and ann.entry(1).session_time.isoformat() == zoned.isoformat()
     assert written.recorded_at.tzinfo is UTC
@@ -112,8 +113,8 @@ def test_the_database_itself_refuses_a_session_twice(tmp_path) -> None:
     with Journal.open(tmp_path / "j") as journal:
         ingest(journal.owner("ann"), 1)
         ingest(journal.owner("ann"), 2)
-    with sqlite3.connect(tmp_path / "j") as connection, pytest.raises(sqlite3.IntegrityError):
-        connection.execute("UPDATE entries SET session_id = 's1' WHERE position = 2")
+    with pytest.raises(sqlite3.IntegrityError):
+        execute(tmp_path / "j", "UPDATE entries SET session_id = 's1' WHERE position = 2")
 
 
 def test_a_stale_writer_is_refused(ann) -> None:
@@ -182,11 +183,8 @@ def test_history_keeps_the_correction_chain(ann) -> None:
     correction_chain(ann)
     ingest(ann, 4, add(2, "Ann swims."))
     history = ann.history("m1")
-    assert [(entry.session_id, change.after.text) for entry, change in history] == [
-        ("s1", "Ann lives in Boston."),
-        ("s2", "Ann lives in Denver."),
-        ("s3", "Ann lives in Boulder."),
-    ]
+    chain = [(entry.session_id, change.after.text.split()[-1]) for entry, change in history]
+    assert chain == [("s1", "Boston."), ("s2", "Denver."), ("s3", "Boulder.")]
     assert ann.text_owner("ann lives  in\nDENVER.") == "m1"
     assert ann.text_owner("Ann lives in Boulder.") is None
 
@@ -229,10 +227,10 @@ def test_the_same_sessions_after_a_rollback_give_the_same_state(ann) -> None:
     assert ann.state() == first and list(ann.state()) == list(first)
 
 
-@pytest.mark.parametrize("to", [-1, 1])
-def test_rollback_outside_the_journal_is_refused(ann, to) -> None:
-    with pytest.raises(DeltaMemError, match=f"position {to} does not exist"):
-        ann.rollback(to)
+def test_rollback_outside_the_journal_is_refused(ann) -> None:
+    for to in (-1, 1):
+        with pytest.raises(DeltaMemError, match=f"position {to} does not exist"):
+            ann.rollback(to)
     assert ann.head == 0
 
 
@@ -289,23 +287,21 @@ def test_forgetting_empties_every_trace(ann) -> None:
     assert ann.state() == MemoryState() and ann.verify() == []
 
 
-@pytest.mark.parametrize("memory_id", ["m1", "m9", "nonsense", ""])
-def test_nothing_to_forget(ann, memory_id) -> None:
+def test_nothing_to_forget(ann) -> None:
     ingest(ann, 1, add(1, "one"))
     ann.forget("m1")
-    with pytest.raises(DeltaMemError, match="no such memory to forget"):
-        ann.forget(memory_id)
+    for memory_id in ("m1", "m9", "nonsense", ""):
+        with pytest.raises(DeltaMemError, match="no such memory to forget"):
+            ann.forget(memory_id)
     assert ann.head == 2
 
 
 def fill(owner: OwnerJournal, count: int) -> None:
     """Enough rows that pages split, with the canary in memory m50."""
     for number in range(1, count + 1):
-        secret = number == 50
-        text = f"{owner.name} likes {CANARY if secret else 'tea'} number {number}. " + "x" * (number % 37) * 5
-        ingest(
-            owner, number, add(number, text, turns=(1,)), contents=(f"I like {CANARY if secret else 'tea'}.", "y" * number)
-        )
+        liked = CANARY if number == 50 else "tea"
+        text = f"{owner.name} likes {liked} number {number}. " + "x" * (number % 37) * 5
+        ingest(owner, number, add(number, text, turns=(1,)), contents=(f"I like {liked}.", "y" * number))
     ingest(owner, 999, update(owner.state()["m50"], f"no {CANARY}", day(50), (1,)), contents=(f"not {CANARY}",))
 
 
@@ -366,10 +362,10 @@ def test_no_copy_of_an_erased_name_stays_in_free_space(tmp_path) -> None:
             assert files_with(tmp_path, name[:16]) == []
 
 
-@pytest.mark.parametrize("name", ["", "\ud800"])
-def test_impossible_owners_are_refused(journal, name) -> None:
-    with pytest.raises(DeltaMemError, match="owner's name"):
-        journal.owner(name)
+def test_impossible_owners_are_refused(journal) -> None:
+    for name in ("", "\ud800"):
+        with pytest.raises(DeltaMemError, match="owner's name"):
+            journal.owner(name)
 
 
 def test_owners_do_not_see_each_other(journal) -> None:
@@ -411,15 +407,9 @@ def test_read_only_never_writes(tmp_path) -> None:
 
 def test_foreign_and_newer_files_are_refused_and_left_alone(tmp_path) -> None:
     Journal.open(tmp_path / "newer").close()
-    for name, script in {
-        "foreign": "CREATE TABLE songs (title)",
-        "other": "PRAGMA application_id = 7",
-        "newer": f"PRAGMA user_version = {database.SCHEMA_VERSION + 1}",
-    }.items():
-        connection = sqlite3.connect(tmp_path / name)
-        connection.execute(script)
-        connection.commit()
-        connection.close()
+    execute(tmp_path / "foreign", "CREATE TABLE songs (title)")
+    execute(tmp_path / "other", "PRAGMA application_id = 7")
+    execute(tmp_path / "newer", f"PRAGMA user_version = {database.SCHEMA_VERSION + 1}")
     (tmp_path / "text").write_text("no database at all, " * 100)
     (tmp_path / "folder").mkdir()
     for name, sentence in {
@@ -464,10 +454,7 @@ def test_a_damaged_file_is_noticed(tmp_path) -> None:
             "UPDATE changes SET after_text = 'forged' WHERE position = 1",
             "entry 2: UPDATE of m1 expects another memory before",
         ),
-        (
-            "UPDATE changes SET after_text = 'forged' WHERE position = 4",
-            "the rollback did not restore the state after entry 1",
-        ),
+        ("UPDATE changes SET after_text = 'forged' WHERE position = 4", "did not restore the state after entry 1"),
         ("UPDATE entries SET undone = 0 WHERE position = 3", "entry 3 is marked as effective"),
         ("UPDATE entries SET undone = 1 WHERE position = 1", "entry 1 is marked as undone"),
         ("DELETE FROM entries WHERE position = 2", "entry 3 follows entry 1"),
@@ -480,39 +467,28 @@ def test_verify_notices_tampering(tmp_path, tampering, problem) -> None:
         correction_chain(journal.owner("ann"))
         journal.owner("ann").rollback(1)
         assert journal.owner("ann").verify() == []
-    connection = sqlite3.connect(tmp_path / "j")
-    connection.execute(tampering)
-    connection.commit()
-    connection.close()
+    execute(tmp_path / "j", tampering)
     with Journal.open(tmp_path / "j") as journal:
         assert any(problem in found for found in journal.owner("ann").verify())
 
 
 def test_threads_share_a_journal(journal) -> None:
     """Every thread writes to an owner of its own and to a common one, whose sessions each thread tries."""
-    errors: list[BaseException] = []
     refused = []
 
     def work(thread: int) -> None:
         own, common = journal.owner(f"owner {thread}"), journal.owner("common")
-        try:
-            for number in range(1, 16):
-                ingest(own, number, add(number, f"{thread} {number}"))
-                assert texts(own.state()) == {f"m{n}": f"{thread} {n}" for n in range(1, number + 1)}
-                try:
-                    ingest(common, number)
-                except SessionKnownError:
-                    refused.append(number)
-                list(common.entries())
-        except BaseException as error:
-            errors.append(error)
+        for number in range(1, 16):
+            ingest(own, number, add(number, f"{thread} {number}"))
+            assert texts(own.state()) == {f"m{n}": f"{thread} {n}" for n in range(1, number + 1)}
+            try:
+                ingest(common, number)
+            except SessionKnownError:
+                refused.append(number)
+            list(common.entries())
 
-    threads = [threading.Thread(target=work, args=(number,)) for number in range(6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert errors == []
+    with ThreadPoolExecutor(6) as threads:
+        list(threads.map(work, range(6)))
     assert (journal.owner("common").head, len(refused)) == (15, 5 * 15)
     assert all(journal.owner(name).verify() == [] for name in journal.owners()) and len(journal.owners()) == 7
 

@@ -31,11 +31,8 @@ def fill(ann: OwnerJournal) -> None:
 
     ingest(1, add(1, "Ann swims. é\u2028\r\n"), add(2, "Ann hides a secret."))
     one = ann.state()["m1"]
-    ingest(
-        2,
-        Change(ChangeEvent.UPDATE, "m1", one, Memory("m1", "Ann ran.", datetime(2026, 5, 1))),
-        add(3, "x", ZONED.astimezone(UTC)),
-    )
+    ran = Change(ChangeEvent.UPDATE, "m1", one, Memory("m1", "Ann ran.", datetime(2026, 5, 1)))
+    ingest(2, ran, add(3, "x", ZONED.astimezone(UTC)))
     ann.rollback(1)
     ingest(2, Change(ChangeEvent.NONE, "m1", one, one), add(3, "Ann has a cat."))
     ann.append(EntryKind.IMPORT, [add(10, "Ann plays chess.")])
@@ -55,12 +52,16 @@ def empty():
         yield journal.owner("ann")
 
 
+def exported(journal: OwnerJournal) -> str:
+    stream = io.StringIO()
+    export_owner(journal, stream)
+    return stream.getvalue()
+
+
 @pytest.fixture
 def lines(ann) -> list[str]:
-    stream = io.StringIO()
-    export_owner(ann, stream)
     # Not splitlines(): texts may hold other line separators.
-    return [f"{line}\n" for line in stream.getvalue().split("\n")[:-1]]
+    return [f"{line}\n" for line in exported(ann).split("\n")[:-1]]
 
 
 def refused(journal: OwnerJournal, text: str) -> str:
@@ -84,13 +85,10 @@ def test_an_import_gives_the_same_journal(ann, empty, tmp_path) -> None:
     assert repr(empty.state()) == repr(ann.state())
     assert list(empty.dialogues()) == list(ann.dialogues())
     assert (empty.next_id_number(), empty.session_position("s2"), empty.verify()) == (11, 4, [])
-    assert repr([change.after for _, change in empty.history("m3")]) == repr(
-        [change.after for _, change in ann.history("m3")]
-    )
-    again = io.StringIO()
-    export_owner(empty, again)
-    assert again.getvalue() == path.read_text(encoding="utf-8")
-    assert "secret" not in again.getvalue()
+    after = [[change.after for _, change in journal.history("m3")] for journal in (empty, ann)]
+    assert repr(after[0]) == repr(after[1])
+    assert exported(empty) == path.read_text(encoding="utf-8")
+    assert "secret" not in exported(empty)
 
 
 def test_the_file_is_what_the_documentation_says(lines) -> None:
@@ -176,9 +174,7 @@ def test_bytes_that_are_no_text_are_refused(empty, lines, tmp_path) -> None:
 def test_mutated_files_are_refused_or_understood(data) -> None:
     with Journal.open(None) as journal:
         fill(journal.owner("ann"))
-        stream = io.StringIO()
-        export_owner(journal.owner("ann"), stream)
-    text = list(stream.getvalue())
+        text = list(exported(journal.owner("ann")))
     for _ in range(data.draw(st.integers(1, 4))):
         at = data.draw(st.integers(0, len(text) - 1))
         text[at : at + data.draw(st.integers(0, 3))] = data.draw(st.text(max_size=3))
