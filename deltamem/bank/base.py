@@ -191,17 +191,13 @@ class SnapshotBank:
         return [[Hit(memories[row], float(values[row])) for row in best_rows(values, k)] for values in similarity]
 
     def vectors(self, memory_ids: Sequence[str]) -> Vectors:
-        """The unit vectors of some memories, shape ``(len(memory_ids), dim)``."""
+        """The unit vectors of some memories, see `ReadableBank.vectors`."""
         view = self._view
         row = {memory_id: index for index, memory_id in enumerate(view.state)}
         return view.vectors[[row[memory_id] for memory_id in memory_ids]]
 
     def update(self, state: MemoryState, vectors: Mapping[str, Vectors], position: int) -> None:
-        """Replace the state, see `MemoryBank.update`.
-
-        Raises:
-            ValueError: If a vector is missing or has the wrong shape; the bank is unchanged.
-        """
+        """Replace the state, see `MemoryBank.update`."""
         old = self._view
         fresh = fresh_vectors(old.state, state, vectors, old.vectors.shape[1] if old.memories else 0)
         row = {memory_id: index for index, memory_id in enumerate(old.state)}
@@ -296,11 +292,7 @@ class OverlayBank:
         return rankings
 
     def vectors(self, memory_ids: Sequence[str]) -> Vectors:
-        """The unit vectors of some memories, shape ``(len(memory_ids), dim)``.
-
-        Raises:
-            KeyError: If a memory is not in the bank.
-        """
+        """The unit vectors of some memories, see `ReadableBank.vectors`."""
         state, own = self._changes.state, self._changes.vectors
         for memory_id in memory_ids:
             if memory_id not in state:
@@ -311,11 +303,7 @@ class OverlayBank:
         return np.stack(found) if found else self._base.vectors([])
 
     def update(self, state: MemoryState, vectors: Mapping[str, Vectors], position: int) -> None:
-        """Replace the state, see `MemoryBank.update`.
-
-        Raises:
-            ValueError: If a vector is missing or has the wrong shape; the bank is unchanged.
-        """
+        """Replace the state, see `MemoryBank.update`."""
         old = self._changes
         fresh = fresh_vectors(old.state, state, vectors, old.matrix.shape[1])
         own = {memory_id: vector for memory_id, vector in old.vectors.items() if memory_id in state} | fresh

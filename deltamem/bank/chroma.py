@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from enum import Enum, auto
 from hashlib import blake2b, sha256
 from pathlib import Path
 from typing import Any, NamedTuple, cast
@@ -87,7 +86,10 @@ def write_vectors(collection: chromadb.Collection, ids: Sequence[str], vectors: 
 
 
 class ChromaCollection:
-    """The part of a bank that Chroma holds. Not safe for writing and searching at once; see `ChromaBank`."""
+    """The part of a bank that Chroma holds; its methods raise `IndexUnavailableError` if Chroma fails.
+
+    Not safe for writing and searching at once; see `ChromaBank`.
+    """
 
     def __init__(self, use: Use, owner: str, name: str, embedder_name: str) -> None:
         """Describe an owner's collection that is empty and incomplete; `catch_up` and `build` bring it up to date."""
@@ -100,20 +102,12 @@ class ChromaCollection:
         self._uncertain = 0  # rows that a failed write may or may not have changed
 
     def inspect(self) -> tuple[Mapping[str, Any], int]:
-        """The collection's metadata as they are in the database, and how many vectors it holds.
-
-        Raises:
-            IndexUnavailableError: If Chroma fails.
-        """
+        """The collection's metadata as they are in the database, and how many vectors it holds."""
         with self._use(self.name) as collection:
             return dict(collection.metadata or {}), collection.count()
 
     def held_ids(self) -> frozenset[str]:
-        """The ids of the vectors that the collection holds; takes a second for 100,000.
-
-        Raises:
-            IndexUnavailableError: If Chroma fails.
-        """
+        """The ids of the vectors that the collection holds; takes a second for 100,000."""
         with self._use(self.name) as collection:
             return frozenset(collection.get(include=[])["ids"])
 
@@ -121,9 +115,6 @@ class ChromaCollection:
         """Find the `k` most similar memories for each query, see `MemoryBank.search`; approximate.
 
         After a failed `write` rows that it was to change may be missing or changed; `ChromaBank` does not look at those.
-
-        Raises:
-            IndexUnavailableError: If Chroma fails.
         """
         wanted = min(len(self.state), k + _SPARE)
         if not wanted or not len(query_vectors):
@@ -144,22 +135,14 @@ class ChromaCollection:
         return rankings
 
     def vectors(self, memory_ids: Sequence[str]) -> Vectors:
-        """The unit vectors of some memories, shape ``(len(memory_ids), dim)``.
-
-        Raises:
-            KeyError: If a memory is not in the bank.
-        """
+        """The unit vectors of some memories, see `ReadableBank.vectors`."""
         with self._use(self.name) as collection:
             ids, vectors = read_vectors(collection, list(dict.fromkeys(memory_ids)))
         row = {memory_id: index for index, memory_id in enumerate(ids)}
         return vectors[[row[memory_id] for memory_id in memory_ids]]
 
     def fill(self, ids: Sequence[str], vectors: Vectors) -> None:
-        """Add vectors, shape ``(len(ids), dim)``, to a collection that is being built; `write` completes it.
-
-        Raises:
-            IndexUnavailableError: If Chroma fails.
-        """
+        """Add vectors, shape ``(len(ids), dim)``, to a collection that is being built; `write` completes it."""
         with self._use(self.name) as collection:
             write_vectors(collection, ids, vectors)
 
@@ -222,53 +205,34 @@ class Target:
     progress: Progress | None
 
 
-class Step(Enum):
-    """What became of catching up."""
-
-    KEPT = auto()
-    """In step."""
-    REMOVED = auto()
-    """In step, after vectors were removed from the collection."""
-    LOST = auto()
-    """The collection cannot be used."""
-
-
-def catch_up(committed: ChromaCollection, target: Target) -> Step:
-    """Bring an existing collection in step if it can be.
-
-    Raises:
-        IndexUnavailableError: If Chroma fails.
-    """
+def catch_up(committed: ChromaCollection, target: Target) -> frozenset[str] | None:
+    """Bring an existing collection in step; the ids whose vectors were removed from it, or None if it cannot be used."""
     metadata, count = committed.inspect()
     stored = metadata.get(POSITION)
     if not isinstance(stored, int) or not 0 <= stored <= target.position:
-        return Step.LOST
+        return None
     if metadata.get(EMBEDDER) != target.embedder_name:
-        return Step.LOST
+        return None
     if stored == target.position:
         if count != len(target.state) or metadata.get(TEXTS) != texts_digest(target.state):
-            return Step.LOST
+            return None
         committed.state, committed.position = target.state, stored
-        return Step.KEPT
+        return frozenset()
     held = committed.held_ids()
     changed = frozenset(target.changed_since(stored))
     removed = held - target.state.keys()
     if not target.state.keys() - changed <= held or not removed <= changed:
-        return Step.LOST
+        return None
     committed.position = stored
     vectors: dict[str, Vectors] = {}
     for ids, rows in _embedded(target, [memory_id for memory_id in target.state if memory_id in changed]):
         vectors.update(zip(ids, rows, strict=True))
     committed.write(target.state, target.position, vectors, removed)
-    return Step.REMOVED if removed else Step.KEPT
+    return removed
 
 
 def build(committed: ChromaCollection, target: Target) -> None:
-    """Fill an empty collection; until the end it counts as incomplete.
-
-    Raises:
-        IndexUnavailableError: If Chroma fails.
-    """
+    """Fill an empty collection; until the end it counts as incomplete."""
     for ids, rows in _embedded(target, list(target.state)):
         committed.fill(ids, rows)
     committed.write(target.state, target.position, {}, ())
@@ -348,22 +312,13 @@ class ChromaBank:
             return self._overlay.search(query_vectors, k)
 
     def vectors(self, memory_ids: Sequence[str]) -> Vectors:
-        """The unit vectors of some memories, shape ``(len(memory_ids), dim)``.
-
-        Raises:
-            KeyError: If a memory is not in the bank.
-            IndexUnavailableError: If Chroma fails.
-        """
+        """The unit vectors of some memories, see `ReadableBank.vectors`; an `IndexUnavailableError` if Chroma fails."""
         with self._lock:
             self._check_open()
             return self._overlay.vectors(memory_ids)
 
     def update(self, state: MemoryState, vectors: Mapping[str, Vectors], position: int) -> None:
-        """Replace the state, see `MemoryBank.update`. A failure of Chroma is logged, not raised.
-
-        Raises:
-            ValueError: If a vector is missing or has the wrong shape; the bank is unchanged.
-        """
+        """Replace the state, see `MemoryBank.update`. A failure of Chroma is logged, not raised."""
         with self._lock:
             self._check_open()
             self._overlay.update(state, vectors, position)
@@ -555,11 +510,11 @@ class ChromaIndex:
         target = Target(state, position, changed_since, embed, embedder_name, progress)
         committed = ChromaCollection(self.use, owner, self._name(owner), embedder_name)
         try:
-            step = catch_up(committed, target) if committed.name in self.collections() else Step.LOST
+            removed = catch_up(committed, target) if committed.name in self.collections() else None
         except IndexUnavailableError as error:
             logger.warning("%s: a collection cannot be read and is rebuilt: %s", self._place, error)
-            step = Step.LOST
-        if step is Step.LOST:
+            removed = None
+        if removed is None:
             committed = ChromaCollection(self.use, owner, self._name(owner), embedder_name)
             for memory in state.memories[:1]:
                 embed([memory.text])  # a missing embedder must not cost the existing index
@@ -567,7 +522,7 @@ class ChromaIndex:
             with self._guarded() as client:
                 create_collection(client, committed.name, embedder_name)
             build(committed, target)
-        elif step is Step.REMOVED:
+        elif removed:
             # They may have been forgotten, and the process ended before their vectors were erased.
             self._rewrite(committed)
         bank = self._banks[owner] = ChromaBank(committed, self._rewrite, flush_every, exact_up_to)

@@ -112,16 +112,8 @@ class UserStore:
     ) -> Entry:
         """Record a session and move the bank on; when this returns the session is durable.
 
-        Args:
-            session: The session; its dialogue is stored if `keep_dialogue`.
-            changes: What the session does.
-            state: The state after it.
-            vectors: The vectors of new and changed texts, by id.
-            started_from: The position whose state the session was read against.
-            model: Who decided.
-            prompt_hash: Hash of the prompts in use.
-            violations: What was refused or corrected, by name.
-            keep_dialogue: Whether to store the turns, which `blame` quotes and `audit` checks.
+        The arguments are those of `OwnerJournal.append`; the bank moves to `state`, with the `vectors` of new and changed
+        texts by id. `started_from` is the position whose state the session was read against.
 
         Raises:
             SessionKnownError: If the session id has been applied before.

@@ -4,7 +4,10 @@ import logging
 import os
 import shutil
 import threading
+import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +16,14 @@ import numpy as np
 import pytest
 from bank_cases import HashEmbedder, check_ranking, lettered, move, open_bank, state_of, vectors_of
 
-from deltamem.bank.chroma import ChromaBank, ChromaIndex, IndexStatus, client_settings, collection_name
+from deltamem.bank.chroma import (
+    ChromaBank,
+    ChromaIndex,
+    IndexStatus,
+    SharedLock,
+    client_settings,
+    collection_name,
+)
 from deltamem.bank.chroma_check import CLEAN_SHUTDOWN_FILE
 from deltamem.errors import DeltaMemError, EmbedderUnavailableError
 
@@ -336,3 +346,40 @@ def test_searches_of_many_threads_see_whole_states(folder: Path) -> None:
     index.close()
     assert problems == []
     assert reopen(folder, texts, 39) == []
+
+
+def test_searches_of_two_owners_run_at_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    index = ChromaIndex.open(folder)
+    banks = [open_bank(index, owner, state_of(TEXTS), 5, exact_up_to=0) for owner in ("Ana", "Ben")]
+    query, both = chromadb.Collection.query, threading.Barrier(2, timeout=30)
+
+    def meets_the_other(collection: chromadb.Collection, **asked: Any) -> Any:
+        both.wait()  # breaks if one search waits for the other to end
+        return query(collection, **asked)
+
+    monkeypatch.setattr(chromadb.Collection, "query", meets_the_other)
+    with ThreadPoolExecutor(2) as threads:
+        for found in threads.map(lambda bank: bank.search(QUERIES, 5), banks):
+            check_ranking(found, state_of(TEXTS), QUERIES, 5)
+    index.close()
+    assert not both.broken
+
+
+def test_who_waits_to_be_alone_goes_before_new_sharers() -> None:
+    lock, order = SharedLock(), []
+
+    def enter(how: Callable[[], AbstractContextManager[None]], name: str) -> None:
+        with how():
+            order.append(name)
+
+    with ThreadPoolExecutor(2) as threads:
+        with lock.shared():
+            alone = threads.submit(enter, lock.alone, "alone")
+            while not lock._waiting:
+                time.sleep(0.001)
+            late = threads.submit(enter, lock.shared, "late")
+            time.sleep(0.05)
+            enter(lock.shared, "again")  # who shares it already need not wait
+        for entered in (alone, late):
+            entered.result(30)
+    assert order == ["again", "alone", "late"]
