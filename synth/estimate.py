@@ -21,8 +21,7 @@ from deltamem.errors import DeltaMemError
 from synth.config import EstimateSettings, Shape, SynthSettings
 from synth.planning import scaled
 from synth.progress import duration
-from synth.tasks import AnswerT, Task, Unit
-from synth.writer import UnitId, UnitResult, Writer
+from synth.tasks import AnswerT, Task, Unit, UnitId, UnitResult, Writer
 
 PAPER_GPU_HOURS = 500
 """What the paper reports for its data set (appendix C.1)."""

@@ -44,15 +44,20 @@ from synth.tasks import (
     InitialTask,
     KnownFact,
     LinksTask,
+    Observer,
     PastEvent,
     PreferencesTask,
     Task,
     Unit,
+    UnitId,
+    UnitResult,
+    Verdict,
+    Violation,
+    Writer,
 )
 from synth.validators import judge_life
-from synth.validators.base import Similarity, Verdict, Violation
+from synth.validators.base import Similarity
 from synth.validators.session import judge_session
-from synth.writer import Observer, UnitId, UnitResult, Writer
 
 
 class Account:
@@ -65,13 +70,7 @@ class Account:
         self._rejected: list[tuple[int, int, Rejection]] = []
 
     def take(self, unit: Unit, written: UnitResult[Any], place: int | None = None) -> None:
-        """Count a unit, and name it among the rejections if it has no answer.
-
-        Args:
-            unit: Its kind.
-            written: What became of it.
-            place: Which one of the person's; None where there is only one.
-        """
+        """Count a unit, and name it among the rejections if it has no answer; see `reject` for `place`."""
         for verdict in written.verdicts:
             self.judged(verdict)
         self._usage[unit].update(
@@ -90,32 +89,27 @@ class Account:
         self._violations.update({violation.rule for violation in verdict.violations})
 
     def reject(self, unit: Unit, violations: Sequence[Violation], place: int | None = None) -> None:
-        """Name something that is given up, with the rules that it breaks."""
+        """Name something that is given up, with the rules that it breaks.
+
+        Args:
+            unit: Its kind.
+            violations: What is wrong with it.
+            place: Which one of the person's; None where there is only one.
+        """
         rules = tuple(dict.fromkeys(violation.rule for violation in violations))
         reasons = tuple(violation.message for violation in violations)
         where = "" if place is None else str(place)
         order = (tuple(Unit).index(unit), -1 if place is None else place)
         self._rejected.append((*order, Rejection(unit=unit, where=where, rules=rules, reasons=reasons)))
 
-    @property
-    def checked(self) -> dict[str, int]:
-        """How many answers each rule has judged."""
-        return dict(sorted(self._checked.items()))
-
-    @property
-    def violations(self) -> dict[str, int]:
-        """How many answers have broken each rule."""
-        return dict(sorted(self._violations.items()))
-
-    @property
-    def usage(self) -> dict[str, UnitUsage]:
-        """What the units of each kind took, in the order of a person's life."""
-        return {unit.value: UnitUsage(**self._usage[unit]) for unit in Unit if unit in self._usage}
-
-    @property
-    def rejections(self) -> tuple[Rejection, ...]:
-        """What was given up, in the order of a person's life."""
-        return tuple(rejection for *_, rejection in sorted(self._rejected, key=lambda item: item[:2]))
+    def record(self) -> dict[str, Any]:
+        """The account as fields of a `Person`: rules by name, units and rejections in the order of a person's life."""
+        return {
+            "rejections": tuple(rejection for *_, rejection in sorted(self._rejected, key=lambda item: item[:2])),
+            "checked": dict(sorted(self._checked.items())),
+            "violations": dict(sorted(self._violations.items())),
+            "usage": {unit.value: UnitUsage(**self._usage[unit]) for unit in Unit if unit in self._usage},
+        }
 
 
 _PARALLEL = (Unit.EVOLUTION, Unit.FILLING, Unit.DIALOGUE)
@@ -124,15 +118,7 @@ _STEPS = 1_000
 
 
 class Author:
-    """Asks a writer for the units of one person, and keeps account.
-
-    Attributes:
-        number: Of the person; the lower, the earlier its units are asked for.
-        persona: The person's seed.
-        shape: All sizes.
-        seed: What the program draws from, with the person's id.
-        account: What became of the units so far.
-    """
+    """Asks a writer for the units of one person, and keeps account of what became of them."""
 
     def __init__(
         self,
@@ -144,16 +130,7 @@ class Author:
         seed: int,
         observer: Observer | None = None,
     ) -> None:
-        """Start an empty account.
-
-        Args:
-            number: See the attributes, like the others.
-            persona: See there.
-            writer: Answers the units.
-            shape: See there.
-            seed: See there.
-            observer: Told of each unit when it is done.
-        """
+        """Start an empty account; see `write_person`."""
         self.number = number
         self.persona = persona
         self.shape = shape
@@ -167,18 +144,7 @@ class Author:
         return random.Random(f"{self.seed}/{self.persona.person_id}/{what}")
 
     async def ask(self, task: Task[AnswerT], place: int | None = None) -> AnswerT | None:
-        """Have a unit written.
-
-        Args:
-            task: What the writer is told.
-            place: Which one of its kind; None where the person has only one.
-
-        Returns:
-            None if it is rejected; it then stands among the account's rejections.
-
-        Raises:
-            DeltaMemError: If no answer can be got at all.
-        """
+        """Have a unit written, at a place if there are several of its kind; None if it is rejected."""
         unit, index = task.unit, place or 0
         # Of units that run at the same time, those of earlier sessions come first.
         step = _STEPS * tuple(Unit).index(unit) + (_STEPS - 1 - index if unit in _PARALLEL else index)
@@ -189,13 +155,7 @@ class Author:
         return written.answer
 
     async def ask_all(self, tasks: Iterable[tuple[int, Task[AnswerT]]]) -> dict[int, AnswerT | None]:
-        """Have several units written at the same time.
-
-        Args:
-            tasks: Each with its place.
-
-        Returns:
-            The answers by place, in the order of the tasks.
+        """Have several units written at the same time; the answers come by place, in the order of the tasks.
 
         Raises:
             DeltaMemError: If no answer can be got for one of them; the others are cancelled.
@@ -214,12 +174,7 @@ MOST_EXISTING = 60
 
 
 def known_facts(profile: Profile, events: Iterable[LifeEvent]) -> tuple[KnownFact, ...]:
-    """All facts that hold after some events, and how often these have changed each.
-
-    Args:
-        profile: Stage 1.
-        events: The first events of the life, free of violations.
-    """
+    """All facts that hold after some events, which break no rule, and how often these have changed each."""
     facts = [_known(fact, 0) for fact in profile.initial]
     for event in events:
         for delta in event.changes:
@@ -254,14 +209,8 @@ def briefs(events: Sequence[LifeEvent], most: int | None = None) -> tuple[PastEv
 def existing(event: LifeEvent, changes: Sequence[Due], held: Sequence[str], related: Relatedness) -> tuple[str, ...]:
     """What is remembered already when the filling of an event is written.
 
-    Args:
-        event: The event.
-        changes: What it changes for certain.
-        held: The facts that held just before it, in their order.
-        related: Chooses among them.
-
     Returns:
-        The new texts, then what held before; if these are more than `MOST_EXISTING`, those closest to the event.
+        The texts of its changes, then what held before it; of more than `MOST_EXISTING`, those closest to the event.
     """
     new = [change.text for change in changes]
     room = MOST_EXISTING - len(new)
@@ -278,11 +227,8 @@ def mentionable(
 ) -> tuple[PastEvent, ...]:
     """The earlier events that a dialogue may mention.
 
-    Args:
-        session: The session of the dialogue.
-        events: The whole life.
-        told: In which session each text was first remembered.
-        most: How many: the latest ones, and as many others from which updated and repeated memories come.
+    They are the latest `most`, and as many others from which updated and repeated memories come, by the session in which
+    each text was first remembered (`told`).
     """
     latest = range(max(0, session.index - most), session.index)
     sources = {
@@ -299,18 +245,7 @@ _FIRST_HOUR, _LAST_HOUR = 8, 22
 
 
 async def write_profile(author: Author, names: NameSource) -> Profile | None:
-    """Have the drafts of the program enriched part after part.
-
-    Args:
-        author: Asks for the units.
-        names: Where the names of the person and their acquaintances come from.
-
-    Returns:
-        None if a part is rejected.
-
-    Raises:
-        DeltaMemError: If no answer can be got for a unit.
-    """
+    """Have the drafts of the program enriched part after part; None if one is rejected."""
     persona, shape = author.persona, author.shape
     limits = shape.profile
     rng = author.rng("start")
@@ -390,29 +325,8 @@ async def write_person(
         DeltaMemError: If the writer gets no answer at all for a unit; the person's other units are cancelled.
     """
     author = Author(number, persona, writer, shape, seed=seed, observer=observer)
-    person = Person(
-        persona=persona,
-        profile=None,
-        slots=(),
-        events=(),
-        groups=(),
-        evolutions=(),
-        sessions=(),
-        rejections=(),
-        checked={},
-        violations={},
-        usage={},
-    )
-    person = await _stages(author, person, names, sessions, similarity)
-    account = author.account
-    return person.model_copy(
-        update={
-            "rejections": account.rejections,
-            "checked": account.checked,
-            "violations": account.violations,
-            "usage": account.usage,
-        }
-    )
+    person = await _stages(author, Person(persona=persona), names, sessions, similarity)
+    return person.model_copy(update=author.account.record())
 
 
 async def _stages(author: Author, person: Person, names: NameSource, count: int, similarity: Similarity | None) -> Person:

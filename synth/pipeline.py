@@ -27,9 +27,8 @@ from synth.person import write_person
 from synth.personas import draw_personas
 from synth.progress import Progress, Totals
 from synth.records import Person, Persona
-from synth.tasks import Unit
+from synth.tasks import Unit, UnitResult, Writer
 from synth.validators.base import EmbedderSimilarity
-from synth.writer import UnitResult, Writer
 
 if TYPE_CHECKING:
     from synth.llm.pool import EndpointPool

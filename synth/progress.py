@@ -14,8 +14,7 @@ from rich.live import Live
 from rich.table import Table
 
 from synth.records import Person
-from synth.tasks import Unit
-from synth.writer import UnitResult
+from synth.tasks import Unit, UnitResult
 
 if TYPE_CHECKING:
     from synth.llm.pool import EndpointPool

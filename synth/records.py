@@ -444,14 +444,14 @@ class Person(Record):
     """
 
     persona: Persona
-    profile: Profile | None
-    slots: tuple[EventSlot, ...]
-    events: tuple[LifeEvent, ...]
-    groups: tuple[EventGroup, ...]
-    evolutions: tuple[Evolution, ...]
-    sessions: tuple[SynthSession, ...]
+    profile: Profile | None = None
+    slots: tuple[EventSlot, ...] = ()
+    events: tuple[LifeEvent, ...] = ()
+    groups: tuple[EventGroup, ...] = ()
+    evolutions: tuple[Evolution, ...] = ()
+    sessions: tuple[SynthSession, ...] = ()
     dropped: int = 0
-    rejections: tuple[Rejection, ...]
-    checked: dict[str, int]
-    violations: dict[str, int]
-    usage: dict[str, UnitUsage]
+    rejections: tuple[Rejection, ...] = ()
+    checked: dict[str, int] = Field(default={})
+    violations: dict[str, int] = Field(default={})
+    usage: dict[str, UnitUsage] = Field(default={})

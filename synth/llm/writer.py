@@ -20,10 +20,9 @@ from deltamem.prompts import Prompt, load_prompt
 from synth.config import LLMSettings
 from synth.llm.pool import EndpointPool
 from synth.records import Record
-from synth.tasks import TASKS, AnswerT, Task, Unit
+from synth.tasks import TASKS, AnswerT, Task, Unit, UnitId, UnitResult, Verdict, Violation
 from synth.validators import UNIT_RULES, judge_answer
-from synth.validators.base import Similarity, Verdict, Violation
-from synth.writer import UnitId, UnitResult
+from synth.validators.base import Similarity
 
 ANSWERS: dict[Unit, type[Record]] = {task.unit: task.answer for task in TASKS}
 
@@ -344,11 +343,11 @@ class LLMWriter:
 
     @property
     def making(self) -> Mapping[str, Any]:
-        """See `synth.writer.Writer`."""
+        """See `synth.tasks.Writer`."""
         return self._making
 
     async def write(self, task: Task[AnswerT], place: UnitId) -> UnitResult[AnswerT]:
-        """Ask until the answer keeps the rules or the repairs are used up; see `synth.writer.Writer`."""
+        """Ask until the answer keeps the rules or the repairs are used up; see `synth.tasks.Writer`."""
         first = opening(task)
         messages = first
         verdicts: list[Verdict] = []

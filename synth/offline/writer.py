@@ -9,10 +9,9 @@ from typing import Any, cast
 from synth.config import FactLimits
 from synth.offline import paper, tiny
 from synth.records import Record
-from synth.tasks import AnswerT, DialogueTask, EventsTask, InitialTask, Task, Unit
+from synth.tasks import AnswerT, DialogueTask, EventsTask, InitialTask, Task, Unit, UnitId, UnitResult
 from synth.validators import judge_answer
 from synth.validators.base import Similarity
-from synth.writer import UnitId, UnitResult
 
 
 def answer(task: Task[AnswerT], rng: random.Random) -> AnswerT:
@@ -27,7 +26,7 @@ def answer(task: Task[AnswerT], rng: random.Random) -> AnswerT:
 
 
 class OfflineWriter:
-    """Writes without a model and without a network; a `synth.writer.Writer`."""
+    """Writes without a model and without a network; a `synth.tasks.Writer`."""
 
     def __init__(self, seed: int, similarity: Similarity | None = None) -> None:
         """Take what answers depend on.

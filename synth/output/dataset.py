@@ -35,8 +35,7 @@ from synth.output.files import (
 )
 from synth.output.report import render, shown_person
 from synth.records import Person
-from synth.tasks import Unit
-from synth.validators.base import Violation
+from synth.tasks import Unit, Violation
 from synth.validators.session import SplitCheck, judge_chain
 
 _LICENCE_IDS = {"generated": "apache-2.0", "file": "unknown", "personahub": "cc-by-nc-sa-4.0"}

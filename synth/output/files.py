@@ -16,9 +16,9 @@ from deltamem.errors import DeltaMemError
 from deltamem.sessions import LabelledSession
 from synth.pipeline import PEOPLE_STORE, SHARDS_FOLDER, WORK_FOLDER
 from synth.records import Dialogue, Person, SynthSession, UnitUsage
-from synth.tasks import Unit
+from synth.tasks import Unit, Verdict
 from synth.validators import RULES
-from synth.validators.base import Verdict, folded
+from synth.validators.base import folded
 
 PEOPLE_FILE = "people.jsonl"
 SESSIONS_FILE = "sessions.jsonl"
@@ -337,16 +337,7 @@ def rule_rows(manifest: Manifest) -> list[RuleRow]:
     for name in dict.fromkeys([*descriptions, *found]):
         counts = found.get(name, {"checked": 0, "violated": 0, "rejected": 0})
         sent_back = max(0, counts["violated"] - counts["rejected"])
-        rows.append(
-            RuleRow(
-                name,
-                descriptions.get(name) or _REASONS.get(name, ""),
-                counts["checked"],
-                counts["violated"],
-                sent_back,
-                counts["rejected"],
-            )
-        )
+        rows.append(RuleRow(name, descriptions.get(name) or _REASONS.get(name, ""), sent_back=sent_back, **counts))
     return rows
 
 

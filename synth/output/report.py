@@ -6,17 +6,15 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-from markupsafe import Markup
 from matplotlib.axes import Axes
 from matplotlib.dates import AutoDateLocator, ConciseDateFormatter, date2num
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 from deltamem.errors import DeltaMemError
-from deltamem.html import BLUE, GREEN, ORANGE, VIOLET, inline_svg, legend_below, page_templates
+from deltamem.html import BLUE, GREEN, ORANGE, VIOLET, Chart, inline_svg, legend_below, render_page, write_page
 from deltamem.memory import Event
-from deltamem.runs import atomic_writer
 from synth.assembly import replay
 from synth.output.files import PEOPLE_FILE, REPORT_FILE, read_manifest, read_people, rule_rows, usage_total
 from synth.records import Dialogue, LifeEvent, Person, Rejection, SessionFact, SynthSession
@@ -34,15 +32,7 @@ class KeywordView:
 
 @dataclass(frozen=True, slots=True)
 class FactView:
-    """A fact of a session.
-
-    Attributes:
-        fact: The record.
-        memory_id: Of the memory that is added, rewritten or repeated.
-        turn: Where the user says it, from 1; 0 if that is not known.
-        previous_turn: Where the user mentions what held before; 0 if nowhere.
-        keywords: The fact's.
-    """
+    """A fact of a session with its memory, and the turns, from 1, where it and what held before are said; 0 for nowhere."""
 
     fact: SessionFact
     memory_id: str
@@ -53,15 +43,7 @@ class FactView:
 
 @dataclass(frozen=True, slots=True)
 class SessionView:
-    """A session with its event.
-
-    Attributes:
-        session: The record.
-        event: What it is about.
-        facts: What the user has to say, in the order of the operations.
-        memories: How many memories there are after it.
-        rejections: What of it was given up.
-    """
+    """A session with its event, its facts in the order of the operations, and how many memories there are after it."""
 
     session: SynthSession
     event: LifeEvent
@@ -125,7 +107,8 @@ def life(person: Person) -> Life:
     sessions = []
     for session, before, operations, after in replay(person):
         added = iter([memory_id for memory_id in after if memory_id not in before])
-        turns = {entry.fact_id: entry for entry in session.dialogue.plan} if session.dialogue else {}
+        plan = session.dialogue.plan if session.dialogue else ()
+        turns = {entry.fact_id: (entry.turn, entry.previous_turn) for entry in plan}
         facts = []
         for fact, operation in zip(session.facts, operations, strict=True):
             memory_id = operation.target_memory_id or next(added)
@@ -136,16 +119,8 @@ def life(person: Person) -> Life:
                 memories[memory_id].versions.append(version)
             else:
                 memories[memory_id].repeated.append(session.index)
-            entry = turns.get(fact.id)
-            facts.append(
-                FactView(
-                    fact,
-                    memory_id,
-                    entry.turn if entry else 0,
-                    entry.previous_turn if entry else 0,
-                    _keywords(fact, session.dialogue),
-                )
-            )
+            said = turns.get(fact.id, (0, 0))
+            facts.append(FactView(fact, memory_id, *said, _keywords(fact, session.dialogue)))
         rejections = [item for item in person.rejections if _of_session(item) and item.where == str(session.index)]
         sessions.append(SessionView(session, events[session.index], facts, len(after), rejections))
     return Life(person, sessions, list(memories.values()))
@@ -168,13 +143,6 @@ def _keywords(fact: SessionFact, dialogue: Dialogue | None) -> list[KeywordView]
 Statistics = Mapping[str, Any]
 
 _KINDS = {Event.ADD: GREEN, Event.UPDATE: ORANGE, Event.NONE: BLUE}
-
-
-class Chart(NamedTuple):
-    """A chart and its title."""
-
-    title: str
-    svg: Markup
 
 
 def operation_charts(statistics: Statistics) -> list[Chart]:
@@ -356,8 +324,7 @@ def write_report(out: Path, person_id: str | None = None) -> Path:
         path, person = out / REPORT_FILE, shown_person(read_people(out / PEOPLE_FILE))
     else:
         path, person = out / f"report-{person_id}.html", find_person(read_people(out / PEOPLE_FILE), person_id)
-    with atomic_writer(path) as file:
-        file.write(render(manifest, person))
+    write_page(path, render(manifest, person))
     return path
 
 
@@ -391,20 +358,17 @@ def render(manifest: Mapping[str, Any], person: Person | None) -> str:
     """Render the page as one HTML text without outside resources; everything that was read is escaped."""
     statistics = manifest["statistics"]
     seen = None if person is None else life(person)
-    return (
-        page_templates(Path(__file__).parent)
-        .get_template("report.html.j2")
-        .render(
-            manifest=manifest,
-            counts=manifest["counts"],
-            statistics=statistics,
-            operations=operation_charts(statistics),
-            sessions=session_charts(statistics),
-            keywords=keyword_charts(statistics),
-            tokens=token_chart(statistics),
-            rules=rule_rows(manifest),
-            total=usage_total(manifest),
-            life=seen,
-            timeline=[] if seen is None else timeline_chart(seen),
-        )
+    return render_page(
+        Path(__file__).with_name("report.html.j2"),
+        manifest=manifest,
+        counts=manifest["counts"],
+        statistics=statistics,
+        operations=operation_charts(statistics),
+        sessions=session_charts(statistics),
+        keywords=keyword_charts(statistics),
+        tokens=token_chart(statistics),
+        rules=rule_rows(manifest),
+        total=usage_total(manifest),
+        life=seen,
+        timeline=[] if seen is None else timeline_chart(seen),
     )

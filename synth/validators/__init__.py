@@ -4,26 +4,26 @@ from __future__ import annotations
 
 from synth.config import Shape
 from synth.records import Person, Record
-from synth.tasks import Task, Unit
+from synth.tasks import Task, Unit, Verdict, Violation
 from synth.validators import dialogue, events, memories, profile, session
-from synth.validators import events as life
-from synth.validators.base import Case, Rule, Similarity, Verdict, Violation, judge
+from synth.validators.base import Case, Rule, Similarity, judge
 
 __all__ = ["RULES", "UNIT_RULES", "Rule", "Similarity", "Verdict", "Violation", "judge_answer", "judge_life"]
 
 UNIT_RULES: dict[Unit, tuple[Rule, ...]] = {
-    Unit.FIXED: profile.FIXED,
-    Unit.DYNAMIC: profile.DYNAMIC,
-    Unit.PREFERENCES: profile.PREFERENCES,
-    Unit.INITIAL: profile.INITIAL,
-    Unit.EVENTS: events.EVENTS,
-    Unit.LINKS: memories.LINKS,
-    Unit.EVOLUTION: memories.EVOLUTION,
-    Unit.FILLING: memories.FILLING,
-    Unit.DIALOGUE: dialogue.DIALOGUE,
+    Unit.FIXED: profile.FIXED.rules,
+    Unit.DYNAMIC: profile.DYNAMIC.rules,
+    Unit.PREFERENCES: profile.PREFERENCES.rules,
+    Unit.INITIAL: profile.INITIAL.rules,
+    Unit.EVENTS: events.EVENTS.rules,
+    Unit.LINKS: memories.LINKS.rules,
+    Unit.EVOLUTION: memories.EVOLUTION.rules,
+    Unit.FILLING: memories.FILLING.rules,
+    Unit.DIALOGUE: dialogue.DIALOGUE.rules,
 }
 
-RULES: tuple[Rule, ...] = (*(rule for rules in UNIT_RULES.values() for rule in rules), *life.LIFE, *session.SESSION)
+_FINISHED = (*events.LIFE.rules, *session.SINGLE.rules, *session.CHAIN.rules)
+RULES: tuple[Rule, ...] = (*(rule for rules in UNIT_RULES.values() for rule in rules), *_FINISHED)
 """All rules."""
 
 
@@ -34,4 +34,4 @@ def judge_answer(task: Task[Record], answer: Record, similarity: Similarity | No
 
 def judge_life(person: Person, shape: Shape) -> Verdict:
     """Check the events of a whole life; only people whose events were not rejected have one."""
-    return judge(life.LIFE, Case(shape, person))
+    return judge(events.LIFE.rules, Case(shape, person))

@@ -1,4 +1,5 @@
 """What a rule is, and what rules share: similarity of texts, invented names, the wording of a memory sentence."""
+# ruff: noqa: D103 - decorators say in a sentence what each rule demands
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ from deltamem.embedding import Embedder
 from deltamem.text import Kind, content_stems, normalised, salient_items, stem, words
 from synth.config import FactLimits
 from synth.records import Fact, Record
-from synth.tasks import Unit
+from synth.tasks import Unit, Verdict, Violation
 
 TaskT = TypeVar("TaskT", covariant=True)
 SubjectT = TypeVar("SubjectT", covariant=True)
@@ -62,32 +63,53 @@ class Rule:
     needs_similarity: bool = False
 
 
-class Violation(NamedTuple):
-    """A broken rule and what exactly is wrong."""
+class RuleSet:
+    """The rules of one subject, in the order in which they are defined.
 
-    rule: str
-    message: str
-
-
-class Verdict(NamedTuple):
-    """What the rules say of one case: which were checked, and what is wrong."""
-
-    checked: tuple[str, ...]
-    violations: tuple[Violation, ...]
-
-
-def rule(
-    subject: Unit | str, description: str, *, name: str = "", needs_similarity: bool = False
-) -> Callable[[Check], Rule]:
-    """Make a rule of a check.
-
-    Args:
-        subject: What it judges: a unit, ``life`` or ``session``.
-        description: The rule in one sentence.
-        name: Its name after the subject; the function's by default.
-        needs_similarity: Whether it is left out without an embedding model.
+    Attributes:
+        rules: Those defined so far.
     """
-    return lambda check: Rule(f"{subject}.{name or check.__name__}", description, check, needs_similarity)
+
+    def __init__(self, subject: Unit | str) -> None:
+        """Begin without rules; `subject` is a unit, ``life`` or ``session``."""
+        self._subject = subject
+        self.rules: tuple[Rule, ...] = ()
+
+    def rule(self, description: str, *, name: str = "", needs_similarity: bool = False) -> Callable[[Check], Rule]:
+        """Make a rule of a check.
+
+        Args:
+            description: The rule in one sentence.
+            name: Its name after the subject; the function's by default.
+            needs_similarity: Whether it is left out without an embedding model.
+        """
+
+        def add(check: Check) -> Rule:
+            made = Rule(f"{self._subject}.{name or check.__name__}", description, check, needs_similarity)
+            self.rules += (made,)
+            return made
+
+        return add
+
+    def add_wording(
+        self,
+        facts: Callable[[Case[Any, Any]], Iterable[Worded]],
+        limits: Callable[[Any], FactLimits] = lambda task: task.limits,
+    ) -> None:
+        """Add the rules for the wording of memory sentences.
+
+        Args:
+            facts: Finds the facts of a case.
+            limits: Finds the sizes of facts in a task.
+        """
+        for description, find in _WORDING:
+
+            def check(case: Case[Any, Any], find: WordingCheck = find) -> Iterator[str]:
+                name, sizes = case.task.fixed.name, limits(case.task)
+                for worded in facts(case):
+                    yield from find(worded, name, sizes)
+
+            self.rule(description, name=find.__name__)(check)
 
 
 def judge(rules: Iterable[Rule], case: Case[Any, Any]) -> Verdict:
@@ -187,48 +209,33 @@ class Worded(NamedTuple):
     fact: Fact
 
 
-def fact_rules(
-    subject: Unit,
-    facts: Callable[[Case[Any, Any]], Iterable[Worded]],
-    name: Callable[[Any], str],
-    limits: Callable[[Any], FactLimits],
-) -> tuple[Rule, ...]:
-    """The wording rules of a unit.
+WordingCheck = Callable[[Worded, str, FactLimits], Iterable[str]]
+"""Is told a fact, the person's name and the sizes of facts."""
+_WORDING: list[tuple[str, WordingCheck]] = []
 
-    Args:
-        subject: The unit.
-        facts: Finds the facts of a case.
-        name: Finds the person's name in a task.
-        limits: Finds the sizes of facts in a task.
-    """
 
-    def each(find: Callable[[Worded, str, FactLimits], Iterable[str]]) -> Check:
-        def check(case: Case[Any, Any]) -> Iterator[str]:
-            person, sizes = name(case.task), limits(case.task)
-            for worded in facts(case):
-                yield from find(worded, person, sizes)
-
-        check.__name__ = find.__name__
+def _wording(description: str) -> Callable[[WordingCheck], WordingCheck]:
+    def add(check: WordingCheck) -> WordingCheck:
+        _WORDING.append((description, check))
         return check
 
-    return tuple(rule(subject, description)(each(find)) for description, find in _RULES)
+    return add
 
 
+@_wording("Each fact begins with the person's name.")
 def begins_with_name(worded: Worded, name: str, _: FactLimits) -> Iterator[str]:
-    """Whether the sentence begins with the person's name."""
     if not starts_with_name(worded.fact.text, name):
         yield f"{worded.label} must begin with the name {name!r}, but is {worded.fact.text!r}"
 
 
-def third_person(worded: Worded, _: str, __: FactLimits) -> Iterator[str]:
-    """Whether the sentence is told of the person, not by them."""
-    found = _FIRST_PERSON.search(_QUOTED.sub("", worded.fact.text))
-    if found:
+@_wording("Each fact is told in the third person.")
+def third_person(worded: Worded, *_: object) -> Iterator[str]:
+    if found := _FIRST_PERSON.search(_QUOTED.sub("", worded.fact.text)):
         yield f"{worded.label} must be told in the third person, but says {found[0]!r}: {worded.fact.text!r}"
 
 
-def one_sentence(worded: Worded, _: str, __: FactLimits) -> Iterator[str]:
-    """Whether the text is one sentence on one line."""
+@_wording("Each fact is one sentence with a full stop.")
+def one_sentence(worded: Worded, *_: object) -> Iterator[str]:
     text = worded.fact.text
     if not _SENTENCE_END.search(text):
         yield f"{worded.label} must be a sentence that ends with a full stop, but is {text!r}"
@@ -236,67 +243,52 @@ def one_sentence(worded: Worded, _: str, __: FactLimits) -> Iterator[str]:
         yield f"{worded.label} must be one single sentence, but is {text!r}"
 
 
-def lasting_time(worded: Worded, _: str, __: FactLimits) -> Iterator[str]:
-    """Whether the sentence can be understood on any other day."""
-    found = _RELATIVE_TIME.search(_QUOTED.sub("", worded.fact.text))
-    if found:
+@_wording("No fact has time words that depend on the day it is read.")
+def lasting_time(worded: Worded, *_: object) -> Iterator[str]:
+    if found := _RELATIVE_TIME.search(_QUOTED.sub("", worded.fact.text)):
         yield f"{worded.label} must give a date or leave the time out, but says {found[0]!r}: {worded.fact.text!r}"
 
 
+@_wording("Each fact keeps to the length asked for.")
 def fact_words(worded: Worded, _: str, limits: FactLimits) -> Iterator[str]:
-    """Whether the sentence is neither too short nor too long."""
     count = len(worded.fact.text.split())
     if count not in limits.words:
         yield f"{worded.label} must have {limits.words} words, but has {count}: {worded.fact.text!r}"
 
 
+@_wording("Each fact has the number of keywords asked for.")
 def keyword_count(worded: Worded, _: str, limits: FactLimits) -> Iterator[str]:
-    """Whether there are as many keywords as asked for."""
     if len(worded.fact.keywords) not in limits.keywords:
         yield f"{worded.label} must have {limits.keywords} keywords, but has {len(worded.fact.keywords)}"
 
 
+@_wording("Each keyword keeps to the length asked for.")
 def keyword_words(worded: Worded, _: str, limits: FactLimits) -> Iterator[str]:
-    """Whether each keyword is as short as asked for."""
     for keyword in worded.fact.keywords:
         count = len(keyword.split())
         if count not in limits.keyword_words:
             yield f"{worded.label}: keyword {keyword!r} must have {limits.keyword_words} words, but has {count}"
 
 
-def keywords_occur(worded: Worded, _: str, __: FactLimits) -> Iterator[str]:
-    """Whether each keyword occurs in the sentence."""
+@_wording("Each keyword occurs word for word in its fact.")
+def keywords_occur(worded: Worded, *_: object) -> Iterator[str]:
     for keyword in worded.fact.keywords:
         if keyword and not occurs(keyword, worded.fact.text):
             yield f"{worded.label}: keyword {keyword!r} must occur word for word in {worded.fact.text!r}"
 
 
-def keywords_distinct(worded: Worded, _: str, __: FactLimits) -> Iterator[str]:
-    """Whether no keyword is there twice."""
+@_wording("No fact has a keyword twice.")
+def keywords_distinct(worded: Worded, *_: object) -> Iterator[str]:
     for keyword in repeated(worded.fact.keywords):
         yield f"{worded.label}: keyword {keyword!r} must be given once only"
 
 
-def keywords_tell(worded: Worded, name: str, __: FactLimits) -> Iterator[str]:
-    """Whether keywords say more than the person's name, which every fact has."""
+@_wording("No keyword is only the person's name.")
+def keywords_tell(worded: Worded, name: str, _: FactLimits) -> Iterator[str]:
     known = set(folded(name).split())
     for keyword in worded.fact.keywords:
         if keyword and known.issuperset(folded(keyword).split()):
             yield f"{worded.label}: keyword {keyword!r} is only the person's name, which tells nothing of the fact"
-
-
-_RULES: tuple[tuple[str, Callable[[Worded, str, FactLimits], Iterable[str]]], ...] = (
-    ("Each fact begins with the person's name.", begins_with_name),
-    ("Each fact is told in the third person.", third_person),
-    ("Each fact is one sentence with a full stop.", one_sentence),
-    ("No fact has time words that depend on the day it is read.", lasting_time),
-    ("Each fact keeps to the length asked for.", fact_words),
-    ("Each fact has the number of keywords asked for.", keyword_count),
-    ("Each keyword keeps to the length asked for.", keyword_words),
-    ("Each keyword occurs word for word in its fact.", keywords_occur),
-    ("No fact has a keyword twice.", keywords_distinct),
-    ("No keyword is only the person's name.", keywords_tell),
-)
 
 
 def starts_with_name(text: str, name: str) -> bool:

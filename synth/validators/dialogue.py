@@ -14,7 +14,10 @@ from deltamem.sessions import CONTROL_MARK
 from deltamem.text import content_stems, content_words, is_pair, normalised, stem
 from synth.records import Dialogue, PlannedFact, SessionFact
 from synth.tasks import DialogueTask, Unit
-from synth.validators.base import Case, Rule, folded, invented_full_names, rule
+from synth.validators.base import Case, RuleSet, folded, invented_full_names
+
+DIALOGUE = RuleSet(Unit.DIALOGUE)
+"""Rules of a `DialogueTask`'s answer."""
 
 
 class Utterance:
@@ -147,20 +150,20 @@ def _spoken(case: _Case) -> Iterator[tuple[str, str]]:
         yield f"turn {number}, assistant", turn.assistant
 
 
-@rule(Unit.DIALOGUE, "The dialogue has as many turns as asked for.")
+@DIALOGUE.rule("The dialogue has as many turns as asked for.")
 def turn_count(case: _Case) -> Iterator[str]:
     if len(case.answer.turns) not in case.task.limits.turns:
         yield f"the dialogue must have {case.task.limits.turns} turns, but has {len(case.answer.turns)}"
 
 
-@rule(Unit.DIALOGUE, "Every turn has an utterance of both speakers.")
+@DIALOGUE.rule("Every turn has an utterance of both speakers.")
 def both_speak(case: _Case) -> Iterator[str]:
     for place, text in _spoken(case):
         if not text.strip():
             yield f"{place}: the utterance is empty"
 
 
-@rule(Unit.DIALOGUE, "The assistant's utterances keep to the length asked for.")
+@DIALOGUE.rule("The assistant's utterances keep to the length asked for.")
 def assistant_words(case: _Case) -> Iterator[str]:
     for number, turn in enumerate(case.answer.turns, start=1):
         count = len(turn.assistant.split())
@@ -168,7 +171,7 @@ def assistant_words(case: _Case) -> Iterator[str]:
             yield f"turn {number}: the assistant must say {case.task.limits.assistant_words} words, but says {count}"
 
 
-@rule(Unit.DIALOGUE, "The user recites no memory sentence.")
+@DIALOGUE.rule("The user recites no memory sentence.")
 def not_recited(case: _Case) -> Iterator[str]:
     if case.task.limits.verbatim:
         return
@@ -181,14 +184,14 @@ def not_recited(case: _Case) -> Iterator[str]:
                     yield f"turn {number}: the user recites {fact.id} word for word; they must say it in their own words"
 
 
-@rule(Unit.DIALOGUE, "No utterance has control marks.")
+@DIALOGUE.rule("No utterance has control marks.")
 def no_control_marks(case: _Case) -> Iterator[str]:
     for place, text in _spoken(case):
         if CONTROL_MARK.search(text):
             yield f"{place}: the utterance has a control mark such as <|...|> or <think>; leave it out"
 
 
-@rule(Unit.DIALOGUE, "No line of an utterance begins with the name of a speaker and a colon.")
+@DIALOGUE.rule("No line of an utterance begins with the name of a speaker and a colon.")
 def no_posing(case: _Case) -> Iterator[str]:
     names = "|".join(re.escape(name) for name in {case.task.fixed.name, case.task.fixed.name.split(" ")[0]} if name)
     posing = re.compile(rf"^[ \t*_>#]*(?:{_SPEAKERS}|{names})[ \t*_]*:", re.IGNORECASE | re.MULTILINE)
@@ -197,7 +200,7 @@ def no_posing(case: _Case) -> Iterator[str]:
             yield f"{place}: the utterance must not contain lines of other speakers, but has {found[0]!r}"
 
 
-@rule(Unit.DIALOGUE, "Utterances are plain speech, without ids of facts and without JSON.")
+@DIALOGUE.rule("Utterances are plain speech, without ids of facts and without JSON.")
 def plain_speech(case: _Case) -> Iterator[str]:
     ids = {fact.id for fact in case.task.facts}
     for place, text in _spoken(case):
@@ -206,7 +209,7 @@ def plain_speech(case: _Case) -> Iterator[str]:
             yield f"{place}: the utterance must be plain speech, but has {found[0]!r}"
 
 
-@rule(Unit.DIALOGUE, "Nobody says the same twice, short utterances without a fact aside.")
+@DIALOGUE.rule("Nobody says the same twice, short utterances without a fact aside.")
 def no_repetition(case: _Case) -> Iterator[str]:
     turns = {turn for planned in case.answer.plan for turn in (planned.turn, planned.previous_turn)}
     seen: dict[tuple[bool, str], int] = {}
@@ -217,18 +220,6 @@ def no_repetition(case: _Case) -> Iterator[str]:
             if first != number and (carries or len(text.split()) > SMALL_TALK_WORDS):
                 yield f"turn {number}: the {'user' if is_user else 'assistant'} repeats turn {first} word for word"
 
-
-SPEECH: tuple[Rule, ...] = (
-    turn_count,
-    both_speak,
-    assistant_words,
-    not_recited,
-    no_control_marks,
-    no_posing,
-    plain_speech,
-    no_repetition,
-)
-"""Rules of a `DialogueTask`'s answer that need no plan."""
 
 SIMILAR = 0.55
 """Least similarity of a fact to what the user says where its keywords are scattered over the user's utterances.
@@ -262,7 +253,7 @@ def _planned(case: _Case) -> Iterator[tuple[PlannedFact, SessionFact]]:
             yield planned, fact
 
 
-@rule(Unit.DIALOGUE, "The plan names every fact once and no other.")
+@DIALOGUE.rule("The plan names every fact once and no other.")
 def plan_complete(case: _Case) -> Iterator[str]:
     counts = Counter(planned.fact_id for planned in case.answer.plan)
     known = {fact.id for fact in case.task.facts}
@@ -274,7 +265,7 @@ def plan_complete(case: _Case) -> Iterator[str]:
             yield f"the plan names {fact_id}, which is no fact of this session"
 
 
-@rule(Unit.DIALOGUE, "The turns of the plan exist.")
+@DIALOGUE.rule("The turns of the plan exist.")
 def plan_turns_exist(case: _Case) -> Iterator[str]:
     for planned in case.answer.plan:
         if max(planned.turn, planned.previous_turn) > len(case.answer.turns):
@@ -282,7 +273,7 @@ def plan_turns_exist(case: _Case) -> Iterator[str]:
             yield f"the plan puts {planned.fact_id} into turn {latest}, but the last turn is {len(case.answer.turns)}"
 
 
-@rule(Unit.DIALOGUE, "Only facts that are updated have a turn for what held before, not later than their own.")
+@DIALOGUE.rule("Only facts that are updated have a turn for what held before, not later than their own.")
 def plan_previous_turns(case: _Case) -> Iterator[str]:
     for planned, fact in _planned(case):
         if fact.event is not Event.UPDATE and planned.previous_turn:
@@ -294,7 +285,7 @@ def plan_previous_turns(case: _Case) -> Iterator[str]:
             )
 
 
-@rule(Unit.DIALOGUE, "No turn has more planned facts than asked for.")
+@DIALOGUE.rule("No turn has more planned facts than asked for.")
 def facts_per_turn(case: _Case) -> Iterator[str]:
     limit = case.task.limits.facts_per_turn
     planned: dict[int, list[str]] = {}
@@ -305,7 +296,7 @@ def facts_per_turn(case: _Case) -> Iterator[str]:
             yield f"turn {number}: at most {limit} facts may be planned, but there are {len(ids)} ({', '.join(ids)})"
 
 
-@rule(Unit.DIALOGUE, "Facts are spread over the dialogue: no long run of turns is without any.")
+@DIALOGUE.rule("Facts are spread over the dialogue: no long run of turns is without any.")
 def spread(case: _Case) -> Iterator[str]:
     if not case.task.facts:
         return
@@ -319,7 +310,7 @@ def spread(case: _Case) -> Iterator[str]:
             )
 
 
-@rule(Unit.DIALOGUE, "No utterance of the user says more facts at once than asked for.")
+@DIALOGUE.rule("No utterance of the user says more facts at once than asked for.")
 def no_dumping(case: _Case) -> Iterator[str]:
     said, limit = _said(case), case.task.limits.facts_per_turn
     at_once: dict[int, list[str]] = {}
@@ -334,7 +325,7 @@ def no_dumping(case: _Case) -> Iterator[str]:
             )
 
 
-@rule(Unit.DIALOGUE, "The user says every keyword of a fact, in its planned turn or before.")
+@DIALOGUE.rule("The user says every keyword of a fact, in its planned turn or before.")
 def keywords_said(case: _Case) -> Iterator[str]:
     said = _said(case)
     for planned, fact in _planned(case):
@@ -345,7 +336,7 @@ def keywords_said(case: _Case) -> Iterator[str]:
                 yield f"{fact.id}: the user must say {keyword!r} in turn {planned.turn} or before, but does not{words}"
 
 
-@rule(Unit.DIALOGUE, "The user says something of a fact in its planned turn.")
+@DIALOGUE.rule("The user says something of a fact in its planned turn.")
 def said_where_planned(case: _Case) -> Iterator[str]:
     said = _said(case)
     for planned, fact in _planned(case):
@@ -358,7 +349,7 @@ def said_where_planned(case: _Case) -> Iterator[str]:
             )
 
 
-@rule(Unit.DIALOGUE, "The user mentions what held before an update, in its planned turn or before.")
+@DIALOGUE.rule("The user mentions what held before an update, in its planned turn or before.")
 def previous_said(case: _Case) -> Iterator[str]:
     said = _said(case)
     for planned, fact in _planned(case):
@@ -382,7 +373,7 @@ def previous_said(case: _Case) -> Iterator[str]:
             )
 
 
-@rule(Unit.DIALOGUE, "The assistant uses no keyword before the user has said it, unless it was known before the session.")
+@DIALOGUE.rule("The assistant uses no keyword before the user has said it, unless it was known before the session.")
 def user_first(case: _Case) -> Iterator[str]:
     said, name = _said(case), case.task.fixed.name
     known = [fact.previous_text for fact in case.task.facts if fact.previous_text]
@@ -400,7 +391,7 @@ def user_first(case: _Case) -> Iterator[str]:
                     break
 
 
-@rule(Unit.DIALOGUE, "The user says each fact in substance, not only its words.", needs_similarity=True)
+@DIALOGUE.rule("The user says each fact in substance, not only its words.", needs_similarity=True)
 def meaning_said(case: _Case) -> Iterator[str]:
     said, name = _said(case), case.task.fixed.name
     unsure = []
@@ -444,26 +435,8 @@ def _pieces(case: _Case) -> Iterator[tuple[int, str]]:
             yield window[-1][0], " ".join(text for _, text in window)
 
 
-@rule(Unit.DIALOGUE, "The user names nobody and nothing that the task does not know.")
+@DIALOGUE.rule("The user names nobody and nothing that the task does not know.")
 def no_invented_names(case: _Case) -> Iterator[str]:
     users = [turn.user for turn in case.answer.turns]
     for name in invented_full_names(users, case.task):
         yield f"the user names {name!r}, who or which is nowhere in the input; leave it out"
-
-
-DIALOGUE: tuple[Rule, ...] = (
-    *SPEECH,
-    plan_complete,
-    plan_turns_exist,
-    plan_previous_turns,
-    facts_per_turn,
-    spread,
-    no_dumping,
-    keywords_said,
-    said_where_planned,
-    previous_said,
-    user_first,
-    meaning_said,
-    no_invented_names,
-)
-"""Rules of a `DialogueTask`'s answer."""

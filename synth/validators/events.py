@@ -1,22 +1,25 @@
-"""Rules of stage 2: events against their plan, and the events of a whole life against the quotas of the shape."""
+"""Rules of stage 2: events against their plan, what they change, and a whole life against the quotas of the shape."""
 # ruff: noqa: D103 - the decorator says in a sentence what each rule demands
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from datetime import date
 from itertools import pairwise
 
-from deltamem.text import content_stems
+from deltamem.text import content_stems, normalised
 from synth.config import Quotas, Range, Shape, Shares
 from synth.planning import scaled, scaled_maximum, scaled_minimum, span_days
-from synth.records import Change, EventSlot, LifeEvent, Participant, Person, PlannedChange, Track
+from synth.records import Change, EventSlot, LifeEvent, Participant, Person, PlannedChange, StateDelta, Track, TrackedFact
 from synth.tasks import Events, EventsTask, PastEvent, Unit
-from synth.validators.base import Case, Rule, folded, occurs, repeated, rule
-from synth.validators.memories import DELTAS, Step, replay
+from synth.validators.base import Case, RuleSet, Worded, folded, occurs, repeated
 
+EVENTS, LIFE = RuleSet(Unit.EVENTS), RuleSet("life")
 EventsCase = Case[EventsTask, Events]
+LifeCase = Case[Shape, Person]
 
 
 def new_people(names: Iterable[str], events: Iterable[LifeEvent]) -> Iterator[tuple[LifeEvent, Participant]]:
@@ -46,7 +49,7 @@ def _planned(case: EventsCase) -> Iterator[tuple[EventSlot, LifeEvent]]:
 # --- the plan --------------------------------------------------------------------------------------------------------------
 
 
-@rule(Unit.EVENTS, "There is one event a slot, in order, with the slot's index.")
+@EVENTS.rule("There is one event a slot, in order, with the slot's index.")
 def one_per_slot(case: EventsCase) -> Iterator[str]:
     expected = [slot.index for slot in case.task.slots]
     found = [event.index for event in case.answer.events]
@@ -54,14 +57,14 @@ def one_per_slot(case: EventsCase) -> Iterator[str]:
         yield f"the events must have the indices {expected}, one each and in this order, but have {found}"
 
 
-@rule(Unit.EVENTS, "Each event takes place in its slot's time.")
+@EVENTS.rule("Each event takes place in its slot's time.")
 def date_in_slot(case: EventsCase) -> Iterator[str]:
     for slot, event in _planned(case):
         if not slot.not_before <= event.date <= slot.not_after:
             yield f"event {event.index} must be from {slot.not_before} to {slot.not_after}, but is on {event.date}"
 
 
-@rule(Unit.EVENTS, "Each event is later than the one before.")
+@EVENTS.rule("Each event is later than the one before.")
 def dates_increase(case: EventsCase) -> Iterator[str]:
     before = max((past.date for past in case.task.past), default=date.min)
     for event in case.answer.events:
@@ -70,21 +73,21 @@ def dates_increase(case: EventsCase) -> Iterator[str]:
         before = event.date
 
 
-@rule(Unit.EVENTS, "Each event is of its slot's domain.")
+@EVENTS.rule("Each event is of its slot's domain.")
 def domain(case: EventsCase) -> Iterator[str]:
     for slot, event in _planned(case):
         if event.domain is not slot.domain:
             yield f"event {event.index} must be of the domain {slot.domain}, but is of {event.domain}"
 
 
-@rule(Unit.EVENTS, "Events that are planned to serve the life goal do.")
+@EVENTS.rule("Events that are planned to serve the life goal do.")
 def life_goal(case: EventsCase) -> Iterator[str]:
     for slot, event in _planned(case):
         if slot.life_goal and not event.serves_life_goal:
             yield f"event {event.index} must serve the life goal and say so in serves_life_goal"
 
 
-@rule(Unit.EVENTS, "An event that serves the life goal takes up its words.")
+@EVENTS.rule("An event that serves the life goal takes up its words.")
 def life_goal_told(case: EventsCase) -> Iterator[str]:
     wanted = [event for event in case.answer.events if event.serves_life_goal]
     if not wanted:
@@ -97,7 +100,7 @@ def life_goal_told(case: EventsCase) -> Iterator[str]:
             yield f"event {event.index} must tell what it has to do with the life goal {goal.statement!r}"
 
 
-@rule(Unit.EVENTS, "Each event makes exactly the changes that are planned for it.")
+@EVENTS.rule("Each event makes exactly the changes that are planned for it.")
 def planned_changes(case: EventsCase) -> Iterator[str]:
     for slot, event in _planned(case):
         found = Counter((delta.track, delta.change) for delta in event.changes)
@@ -116,7 +119,7 @@ def _plan(changes: Iterable[PlannedChange]) -> str:
 # --- the telling -----------------------------------------------------------------------------------------------------------
 
 
-@rule(Unit.EVENTS, "Each narrative keeps to the length asked for.")
+@EVENTS.rule("Each narrative keeps to the length asked for.")
 def narrative_words(case: EventsCase) -> Iterator[str]:
     expected = case.task.limits.narrative_words
     for event in case.answer.events:
@@ -125,7 +128,7 @@ def narrative_words(case: EventsCase) -> Iterator[str]:
             yield f"the narrative of event {event.index} must have {expected} words, but has {found}"
 
 
-@rule(Unit.EVENTS, "An event with a narrative has a title, a result and an emotion.")
+@EVENTS.rule("An event with a narrative has a title, a result and an emotion.")
 def outcome_told(case: EventsCase) -> Iterator[str]:
     for event in case.answer.events:
         for field in ("title", "result", "emotion"):
@@ -133,7 +136,7 @@ def outcome_told(case: EventsCase) -> Iterator[str]:
                 yield f"event {event.index}: {field} must not be empty"
 
 
-@rule(Unit.EVENTS, "Each event is tied to the profile as often as asked for.")
+@EVENTS.rule("Each event is tied to the profile as often as asked for.")
 def grounding(case: EventsCase) -> Iterator[str]:
     expected = case.task.limits.grounding
     for event in case.answer.events:
@@ -142,7 +145,7 @@ def grounding(case: EventsCase) -> Iterator[str]:
             yield f"event {event.index} must have at least {expected} grounding texts, but has {found}"
 
 
-@rule(Unit.EVENTS, "No two events of a life have the same title or narrative.")
+@EVENTS.rule("No two events of a life have the same title or narrative.")
 def events_distinct(case: EventsCase) -> Iterator[str]:
     told: list[PastEvent | LifeEvent] = [*case.task.past, *case.answer.events]
     for title in repeated(event.title for event in told if event.title):
@@ -151,7 +154,7 @@ def events_distinct(case: EventsCase) -> Iterator[str]:
         yield f"the narrative {narrative[:60]!r}... is that of an earlier event"
 
 
-@rule(Unit.EVENTS, "Known facts are not copied into the telling of an event.")
+@EVENTS.rule("Known facts are not copied into the telling of an event.")
 def told_anew(case: EventsCase) -> Iterator[str]:
     known = [(fact.text, folded(fact.text).rstrip(".!?")) for fact in case.task.facts]
     for event in case.answer.events:
@@ -164,7 +167,7 @@ def told_anew(case: EventsCase) -> Iterator[str]:
 # --- participants ----------------------------------------------------------------------------------------------------------
 
 
-@rule(Unit.EVENTS, "Participants are other people, each named once an event, with their relationship to the person.")
+@EVENTS.rule("Participants are other people, each named once an event, with their relationship to the person.")
 def participants(case: EventsCase) -> Iterator[str]:
     for event in case.answer.events:
         for name in repeated((case.task.fixed.name, *(participant.name for participant in event.participants))):
@@ -174,7 +177,7 @@ def participants(case: EventsCase) -> Iterator[str]:
                 yield f"event {event.index}: the relationship of participant {participant.name!r} must not be empty"
 
 
-@rule(Unit.EVENTS, "Somebody who is named for the first time is introduced by a new relationship fact of the same event.")
+@EVENTS.rule("Somebody who is named for the first time is introduced by a new relationship fact of the same event.")
 def newcomers_introduced(case: EventsCase) -> Iterator[str]:
     for event, participant in new_people(case.task.names, case.answer.events):
         if not introduces(event, participant.name):
@@ -184,36 +187,236 @@ def newcomers_introduced(case: EventsCase) -> Iterator[str]:
             )
 
 
-EVENTS: tuple[Rule, ...] = (
-    one_per_slot,
-    date_in_slot,
-    dates_increase,
-    domain,
-    life_goal,
-    life_goal_told,
-    planned_changes,
-    narrative_words,
-    outcome_told,
-    grounding,
-    events_distinct,
-    told_anew,
-    participants,
-    newcomers_introduced,
-    *DELTAS,
+# --- what events change ----------------------------------------------------------------------------------------------------
+
+Held = TrackedFact | StateDelta
+"""A fact that holds: known from the start, or left by a delta."""
+
+# A deletion may name what it takes away: "without the Thursday class".
+_REMOVAL = re.compile(
+    r"\b(?:(?:drop|stop|quit|skip|remov|cancel|ceas|end|abandon|leav|giv|cut|exclud|former|previous)[a-z]*"
+    r"|left|gave|except|without|instead|once|used to|no|not|never|only|but)\b",
+    re.IGNORECASE,
 )
 
-LifeCase = Case[Shape, Person]
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A state delta at its place in the replay of a life.
+
+    Attributes:
+        label: How messages name it.
+        event: The event that it belongs to.
+        delta: The delta.
+        previous: The fact that held before the event with the delta's previous text; None if there is none.
+        updates: How often events have changed that fact, this time included.
+    """
+
+    label: str
+    event: LifeEvent
+    delta: StateDelta
+    previous: Held | None
+    updates: int
+
+
+def replay(facts: Iterable[tuple[TrackedFact, int]], events: Iterable[LifeEvent]) -> Iterator[Step]:
+    """Go through the deltas in order, each against the facts that held before its event.
+
+    Args:
+        facts: The facts that hold at first, and how often events have changed each.
+        events: The events, in order.
+    """
+    known: dict[str, tuple[Held, int]] = {fact.text: (fact, updates) for fact, updates in facts}
+    for event in events:
+        after = dict(known)
+        for number, delta in enumerate(event.changes, start=1):
+            previous, updates = known.get(delta.previous_text, (None, 0))
+            label = f"event {event.index}, change {number} ({delta.track} {delta.change})"
+            yield Step(label, event, delta, previous, updates + 1)
+            after.pop(delta.previous_text, None)
+            after[delta.text] = (delta, 0 if delta.change is Change.NEW else updates + 1)
+        known = after
+
+
+def _steps(case: EventsCase) -> Iterator[Step]:
+    return replay(((fact, fact.updates) for fact in case.task.facts), case.answer.events)
+
+
+def _delta_updates(case: EventsCase) -> Iterator[tuple[Step, Held]]:
+    """The deltas that change a fact which held."""
+    for step in _steps(case):
+        if step.delta.change is not Change.NEW and step.previous is not None:
+            yield step, step.previous
+
+
+@EVENTS.rule("A new fact has no previous text.")
+def new_without_previous(case: EventsCase) -> Iterator[str]:
+    for step in _steps(case):
+        if step.delta.change is Change.NEW and step.delta.previous_text:
+            yield f"{step.label}: previous_text must be empty for a new fact, but is {step.delta.previous_text!r}"
+
+
+@EVENTS.rule("The previous text of an update is, word for word, a fact that held before the event.")
+def previous_text_exact(case: EventsCase) -> Iterator[str]:
+    for step in _steps(case):
+        if step.delta.change is not Change.NEW and step.previous is None:
+            yield (
+                f"{step.label}: previous_text must be, word for word, a known fact as it holds before this event, but is"
+                f" {step.delta.previous_text!r}"
+            )
+
+
+@EVENTS.rule("No fact is changed twice in one event.")
+def one_update_per_event(case: EventsCase) -> Iterator[str]:
+    for event in case.answer.events:
+        previous = Counter(delta.previous_text for delta in event.changes if delta.previous_text)
+        for text, count in previous.items():
+            if count > 1:
+                yield f"event {event.index} must change the fact {text!r} once at most, but does {count} times"
+
+
+@EVENTS.rule("No fact is changed more often than allowed over the whole life.")
+def updates_per_fact(case: EventsCase) -> Iterator[str]:
+    limit = case.task.limits.updates_per_fact
+    if limit is not None:
+        for step, fact in _delta_updates(case):
+            if step.updates > limit:
+                yield (
+                    f"{step.label}: the fact {fact.text!r} has been changed {step.updates - 1} times already, and {limit} is"
+                    " the limit; change another fact"
+                )
+
+
+@EVENTS.rule("An update stays in the track of its fact; facts of no track are left alone.")
+def same_track(case: EventsCase) -> Iterator[str]:
+    for step, fact in _delta_updates(case):
+        if fact.track is None:
+            yield f"{step.label}: the fact {fact.text!r} belongs to no track and must not be changed"
+        elif fact.track is not step.delta.track:
+            yield f"{step.label}: the track must be the fact's, {fact.track}: {fact.text!r}"
+
+
+@EVENTS.rule("A change leads to a fact that was not known before.")
+def changes_something(case: EventsCase) -> Iterator[str]:
+    known = {normalised(fact.text) for fact in case.task.facts}
+    for step in _steps(case):
+        key = normalised(step.delta.text)
+        if key in known:
+            yield f"{step.label}: the text must say something that is not known yet, but is {step.delta.text!r}"
+        known.add(key)
+
+
+@EVENTS.rule("An update keeps a keyword of its fact.")
+def keyword_kept(case: EventsCase) -> Iterator[str]:
+    for step, fact in _delta_updates(case):
+        if not set(map(folded, fact.keywords)) & set(map(folded, step.delta.keywords)):
+            yield (
+                f"{step.label}: at least one keyword of the previous fact must be kept, one of {list(fact.keywords)}, but"
+                f" the keywords are {list(step.delta.keywords)}"
+            )
+
+
+@EVENTS.rule("An expansion or adjustment keeps the previous fact's information.")
+def information_kept(case: EventsCase) -> Iterator[str]:
+    share = case.task.limits.kept_stems
+    name = content_stems(case.task.fixed.name)
+    for step, fact in _delta_updates(case):
+        if step.delta.change in (Change.EXPAND, Change.ADJUST):
+            before = content_stems(fact.text) - name
+            kept = before & content_stems(step.delta.text)
+            if len(kept) < share * len(before):
+                yield (
+                    f"{step.label}: the text must keep the information of {fact.text!r}, at least {share:.0%} of its content"
+                    f" words, but keeps {len(kept)} of {len(before)}: {step.delta.text!r}"
+                )
+
+
+@EVENTS.rule("An expansion is longer than the fact it expands.")
+def expansion_longer(case: EventsCase) -> Iterator[str]:
+    for step, fact in _delta_updates(case):
+        if step.delta.change is Change.EXPAND and len(step.delta.text.split()) <= len(fact.text.split()):
+            yield f"{step.label}: the text must add to {fact.text!r} and so be longer, but is {step.delta.text!r}"
+
+
+@EVENTS.rule("A partial deletion keeps a part of its fact and takes another away.")
+def deletion_partial(case: EventsCase) -> Iterator[str]:
+    name = content_stems(case.task.fixed.name)
+    for step, fact in _delta_updates(case):
+        if step.delta.change is Change.PARTIAL_DELETION:
+            before, after = content_stems(fact.text) - name, content_stems(step.delta.text)
+            if not before & after:
+                yield f"{step.label}: the text must keep the remainder of {fact.text!r}, but is {step.delta.text!r}"
+            elif before <= after and not _REMOVAL.search(step.delta.text):
+                yield f"{step.label}: the text must take something away from {fact.text!r}, but is {step.delta.text!r}"
+
+
+# --- subjects --------------------------------------------------------------------------------------------------------------
+
+
+@EVENTS.rule("A relationship change names a person, a preference change a category, other changes nothing.")
+def subjects(case: EventsCase) -> Iterator[str]:
+    if not case.task.limits.subjects:
+        return
+    for step in _steps(case):
+        delta = step.delta
+        needed = delta.track in (Track.RELATIONSHIP, Track.PREFERENCE)
+        if needed and not delta.subject:
+            kind = "full name of the other person" if delta.track is Track.RELATIONSHIP else "category of the preference"
+            yield f"{step.label}: the subject must be the {kind}, but is empty"
+        elif not needed and delta.subject:
+            yield f"{step.label}: the subject must be empty in this track, but is {delta.subject!r}"
+
+
+@EVENTS.rule("An update is about the same person or category as its fact.")
+def same_subject(case: EventsCase) -> Iterator[str]:
+    if case.task.limits.subjects:
+        for step, fact in _delta_updates(case):
+            if fact.track is step.delta.track and step.delta.subject != fact.subject:
+                yield f"{step.label}: the subject must stay {fact.subject!r}, but is {step.delta.subject!r}"
+
+
+@EVENTS.rule("A relationship change says the other one's full name.")
+def subjects_occur(case: EventsCase) -> Iterator[str]:
+    if case.task.limits.subjects:
+        for step in _steps(case):
+            delta = step.delta
+            if delta.track is Track.RELATIONSHIP and not occurs(delta.subject, delta.text):
+                yield f"{step.label}: the text must say the full name {delta.subject!r}, but is {delta.text!r}"
+
+
+@EVENTS.rule("A new relationship is with somebody who takes part in the event, by full name.")
+def new_relationship(case: EventsCase) -> Iterator[str]:
+    if not case.task.limits.subjects:
+        return
+    for step in _steps(case):
+        delta = step.delta
+        if delta.track is Track.RELATIONSHIP and delta.change is Change.NEW and delta.subject:
+            names = [participant.name for participant in step.event.participants]
+            if delta.subject not in names:
+                yield f"{step.label}: the subject must be one of the event's participants {names}, but is {delta.subject!r}"
+            elif len(delta.subject.split()) < 2:
+                yield f"{step.label}: the subject must be a full name, but is {delta.subject!r}"
+
+
+def _delta_facts(case: EventsCase) -> Iterator[Worded]:
+    for step in _steps(case):
+        yield Worded(step.label, step.delta)
+
+
+EVENTS.add_wording(_delta_facts, limits="fact_limits")
+
+# --- a whole life ----------------------------------------------------------------------------------------------------------
 
 EARLIEST = date(2026, 1, 1)
 """Every event is later (paper, prompt appendix, "time model")."""
 
 
-def _steps(case: LifeCase) -> Iterator[Step]:
+def _life_steps(case: LifeCase) -> Iterator[Step]:
     profile = case.answer.profile
     return replay(((fact, 0) for fact in profile.initial) if profile else (), case.answer.events)
 
 
-@rule("life", "There is one event a slot, in order, with the slot's index.", name="one_per_slot")
+@LIFE.rule("There is one event a slot, in order, with the slot's index.", name="one_per_slot")
 def life_one_per_slot(case: LifeCase) -> Iterator[str]:
     expected = [slot.index for slot in case.answer.slots]
     found = [event.index for event in case.answer.events]
@@ -221,14 +424,14 @@ def life_one_per_slot(case: LifeCase) -> Iterator[str]:
         yield f"the events must have the indices {expected}, one each and in this order, but have {found}"
 
 
-@rule("life", "Each event is later than the one before.", name="dates_increase")
+@LIFE.rule("Each event is later than the one before.", name="dates_increase")
 def life_dates_increase(case: LifeCase) -> Iterator[str]:
     for before, event in pairwise(case.answer.events):
         if event.date <= before.date:
             yield f"event {event.index} must be later than {before.date}, as the event before, but is on {event.date}"
 
 
-@rule("life", "Events are later than the first of January 2026 and than the initial memories.")
+@LIFE.rule("Events are later than the first of January 2026 and than the initial memories.")
 def dates_after_start(case: LifeCase) -> Iterator[str]:
     profile = case.answer.profile
     start = max(EARLIEST, profile.start.date()) if profile else EARLIEST
@@ -237,7 +440,7 @@ def dates_after_start(case: LifeCase) -> Iterator[str]:
             yield f"event {event.index} must be later than {start}, but is on {event.date}"
 
 
-@rule("life", "The events span the years asked for, as far as their number goes.")
+@LIFE.rule("The events span the years asked for, as far as their number goes.")
 def span(case: LifeCase) -> Iterator[str]:
     events = case.answer.events
     expected, found = span_days(case.task.years, len(events)), (events[-1].date - events[0].date).days
@@ -245,7 +448,7 @@ def span(case: LifeCase) -> Iterator[str]:
         yield f"the {len(events)} events must span {expected} days, but span {found}"
 
 
-@rule("life", "Each track has as many changes as its quota.")
+@LIFE.rule("Each track has as many changes as its quota.")
 def track_quotas(case: LifeCase) -> Iterator[str]:
     plan, events = case.task.plan, case.answer.events
     if isinstance(plan, Quotas):
@@ -256,7 +459,7 @@ def track_quotas(case: LifeCase) -> Iterator[str]:
                 yield f"track {track} must have {expected} changes in {len(events)} events, but has {found[track]}"
 
 
-@rule("life", "No kind of change is much more frequent than another.")
+@LIFE.rule("No kind of change is much more frequent than another.")
 def operator_balance(case: LifeCase) -> Iterator[str]:
     plan, events = case.task.plan, case.answer.events
     if isinstance(plan, Quotas):
@@ -267,7 +470,7 @@ def operator_balance(case: LifeCase) -> Iterator[str]:
             yield f"the numbers of each kind of change may differ by {limit} at most, but are {counts}"
 
 
-@rule("life", "Each domain has at least as many events as its quota.")
+@LIFE.rule("Each domain has at least as many events as its quota.")
 def domain_quotas(case: LifeCase) -> Iterator[str]:
     plan, events = case.task.plan, case.answer.events
     if isinstance(plan, Quotas):
@@ -278,7 +481,7 @@ def domain_quotas(case: LifeCase) -> Iterator[str]:
                 yield f"domain {domain} must have at least {expected} of {len(events)} events, but has {found[domain]}"
 
 
-@rule("life", "Enough events serve the life goal.")
+@LIFE.rule("Enough events serve the life goal.")
 def life_goal_quota(case: LifeCase) -> Iterator[str]:
     plan, events = case.task.plan, case.answer.events
     if isinstance(plan, Quotas):
@@ -288,7 +491,7 @@ def life_goal_quota(case: LifeCase) -> Iterator[str]:
             yield f"at least {expected} of {len(events)} events must serve the life goal, but {found} do"
 
 
-@rule("life", "Where changes are drawn by chance, each session has as many facts as asked for.")
+@LIFE.rule("Where changes are drawn by chance, each session has as many facts as asked for.")
 def facts_per_session(case: LifeCase) -> Iterator[str]:
     plan = case.task.plan
     if isinstance(plan, Shares):
@@ -298,26 +501,27 @@ def facts_per_session(case: LifeCase) -> Iterator[str]:
                 yield f"event {event.index} must have {plan.facts} facts, changed or repeated, but has {found}"
 
 
-@rule("life", "Each update names, word for word, a fact that held before its event, over all calls.")
-def previous_text_exact(case: LifeCase) -> Iterator[str]:
-    for step in _steps(case):
+@LIFE.rule(
+    "Each update names, word for word, a fact that held before its event, over all calls.", name="previous_text_exact"
+)
+def life_previous_text_exact(case: LifeCase) -> Iterator[str]:
+    for step in _life_steps(case):
         if (step.delta.change is Change.NEW) != (step.delta.previous_text == ""):
             yield f"{step.label}: previous_text must be empty for a new fact only, but is {step.delta.previous_text!r}"
         elif step.delta.previous_text and step.previous is None:
             yield f"{step.label}: the previous text was no fact at that time: {step.delta.previous_text!r}"
 
 
-@rule("life", "No fact is changed more often than allowed over the whole life.")
-def updates_per_fact(case: LifeCase) -> Iterator[str]:
+@LIFE.rule("No fact is changed more often than allowed over the whole life.", name="updates_per_fact")
+def life_updates_per_fact(case: LifeCase) -> Iterator[str]:
     limit = case.task.events.updates_per_fact
     if limit is not None:
-        for step in _steps(case):
+        for step in _life_steps(case):
             if step.previous is not None and step.updates > limit:
                 yield f"{step.label}: change {step.updates} of one fact, but {limit} is the limit: {step.previous.text!r}"
 
 
-@rule(
-    "life",
+@LIFE.rule(
     "Somebody who is named for the first time is introduced by a new relationship fact of the same event.",
     name="newcomers_introduced",
 )
@@ -329,19 +533,3 @@ def life_newcomers_introduced(case: LifeCase) -> Iterator[str]:
     for event, participant in new_people(known, case.answer.events):
         if not introduces(event, participant.name):
             yield f"event {event.index}: participant {participant.name!r} is new, but no new relationship fact says so"
-
-
-LIFE: tuple[Rule, ...] = (
-    life_one_per_slot,
-    life_dates_increase,
-    dates_after_start,
-    span,
-    track_quotas,
-    operator_balance,
-    domain_quotas,
-    life_goal_quota,
-    facts_per_session,
-    previous_text_exact,
-    updates_per_fact,
-    life_newcomers_introduced,
-)

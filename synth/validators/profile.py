@@ -10,7 +10,10 @@ from collections.abc import Iterator, Mapping
 from deltamem.text import normalised
 from synth.records import DynamicPart, FixedPart, Preference, PreferenceGroup, Preferences, Track
 from synth.tasks import DynamicTask, FixedTask, InitialFacts, InitialTask, PreferencesTask, Unit
-from synth.validators.base import Case, Rule, Worded, fact_rules, occurs, repeated, rule
+from synth.validators.base import Case, RuleSet, Worded, occurs, repeated
+
+FIXED, DYNAMIC = RuleSet(Unit.FIXED), RuleSet(Unit.DYNAMIC)
+PREFERENCES, INITIAL = RuleSet(Unit.PREFERENCES), RuleSet(Unit.INITIAL)
 
 
 def _empty(fields: Mapping[str, str]) -> Iterator[str]:
@@ -22,7 +25,7 @@ def _empty(fields: Mapping[str, str]) -> Iterator[str]:
 # --- fixed part ------------------------------------------------------------------------------------------------------------
 
 
-@rule(Unit.FIXED, "Name, gender and birth date are the draft's.")
+@FIXED.rule("Name, gender and birth date are the draft's.")
 def identity(case: Case[FixedTask, FixedPart]) -> Iterator[str]:
     draft, answer = case.task.draft, case.answer
     for field in ("name", "gender", "birth_date"):
@@ -31,7 +34,7 @@ def identity(case: Case[FixedTask, FixedPart]) -> Iterator[str]:
             yield f"{field} must stay {expected!r}, but is {found!r}"
 
 
-@rule(Unit.FIXED, "Place, education and family are told.")
+@FIXED.rule("Place, education and family are told.")
 def background_told(case: Case[FixedTask, FixedPart]) -> Iterator[str]:
     answer = case.answer
     # The major stays open: somebody without a degree has none.
@@ -39,12 +42,12 @@ def background_told(case: Case[FixedTask, FixedPart]) -> Iterator[str]:
     yield from _empty({f"family.{field}": text for field, text in answer.family})
 
 
-@rule(Unit.FIXED, "The life goal has a kind, a statement, a motivation and a target.")
+@FIXED.rule("The life goal has a kind, a statement, a motivation and a target.")
 def life_goal_told(case: Case[FixedTask, FixedPart]) -> Iterator[str]:
     yield from _empty({f"life_goal.{field}": text for field, text in case.answer.life_goal})
 
 
-@rule(Unit.FIXED, "Traits are words, none of them twice.")
+@FIXED.rule("Traits are words, none of them twice.")
 def traits_distinct(case: Case[FixedTask, FixedPart]) -> Iterator[str]:
     yield from _empty({f"traits[{index}]": trait for index, trait in enumerate(case.answer.traits)})
     for trait in repeated(case.answer.traits):
@@ -54,14 +57,14 @@ def traits_distinct(case: Case[FixedTask, FixedPart]) -> Iterator[str]:
 # --- dynamic part ----------------------------------------------------------------------------------------------------------
 
 
-@rule(Unit.DYNAMIC, "The person knows as many people as asked for.")
+@DYNAMIC.rule("The person knows as many people as asked for.")
 def relationship_count(case: Case[DynamicTask, DynamicPart]) -> Iterator[str]:
     expected, found = case.task.limits.relationships, len(case.answer.relationships)
     if found not in expected:
         yield f"there must be {expected} relationships, but there are {found}"
 
 
-@rule(Unit.DYNAMIC, "The people are the draft's, each once.")
+@DYNAMIC.rule("The people are the draft's, each once.")
 def relationship_names(case: Case[DynamicTask, DynamicPart]) -> Iterator[str]:
     expected = sorted(relationship.name for relationship in case.task.draft.relationships)
     found = sorted(relationship.name for relationship in case.answer.relationships)
@@ -69,21 +72,21 @@ def relationship_names(case: Case[DynamicTask, DynamicPart]) -> Iterator[str]:
         yield f"the relationships must name {expected}, each once, but name {found}"
 
 
-@rule(Unit.DYNAMIC, "Nobody is a relationship of their own.")
+@DYNAMIC.rule("Nobody is a relationship of their own.")
 def relationship_others(case: Case[DynamicTask, DynamicPart]) -> Iterator[str]:
     for relationship in case.answer.relationships:
         if normalised(relationship.name) == normalised(case.task.fixed.name):
             yield f"the relationships must be other people, but {relationship.name!r} is the person"
 
 
-@rule(Unit.DYNAMIC, "Each relationship says what kind it is and describes the other one.")
+@DYNAMIC.rule("Each relationship says what kind it is and describes the other one.")
 def relationship_told(case: Case[DynamicTask, DynamicPart]) -> Iterator[str]:
     for relationship in case.answer.relationships:
         where = f"relationship {relationship.name!r}"
         yield from _empty({f"{where}: kind": relationship.kind, f"{where}: description": relationship.description})
 
 
-@rule(Unit.DYNAMIC, "Career and health are described.")
+@DYNAMIC.rule("Career and health are described.")
 def situation_told(case: Case[DynamicTask, DynamicPart]) -> Iterator[str]:
     career, health = case.answer.career, case.answer.health
     yield from _empty(
@@ -97,7 +100,7 @@ def situation_told(case: Case[DynamicTask, DynamicPart]) -> Iterator[str]:
     )
 
 
-@rule(Unit.DYNAMIC, "Who is unemployed has neither employer nor job; who is employed or an entrepreneur has both.")
+@DYNAMIC.rule("Who is unemployed has neither employer nor job; who is employed or an entrepreneur has both.")
 def employment(case: Case[DynamicTask, DynamicPart]) -> Iterator[str]:
     career = case.answer.career
     status = normalised(career.status)
@@ -111,14 +114,14 @@ def employment(case: Case[DynamicTask, DynamicPart]) -> Iterator[str]:
 # --- preferences -----------------------------------------------------------------------------------------------------------
 
 
-@rule(Unit.PREFERENCES, "The categories are the given ones, in their order.")
+@PREFERENCES.rule("The categories are the given ones, in their order.")
 def categories(case: Case[PreferencesTask, Preferences]) -> Iterator[str]:
     expected, found = list(case.task.categories), [group.category for group in case.answer.groups]
     if found != expected:
         yield f"the categories must be {expected}, but are {found}"
 
 
-@rule(Unit.PREFERENCES, "Each category has as many likes and dislikes together as asked for.")
+@PREFERENCES.rule("Each category has as many likes and dislikes together as asked for.")
 def item_count(case: Case[PreferencesTask, Preferences]) -> Iterator[str]:
     expected = case.task.limits.items
     for group in case.answer.groups:
@@ -127,7 +130,7 @@ def item_count(case: Case[PreferencesTask, Preferences]) -> Iterator[str]:
             yield f"category {group.category!r} must have {expected} likes and dislikes together, but has {found}"
 
 
-@rule(Unit.PREFERENCES, "Nothing is named twice, nor both liked and disliked.")
+@PREFERENCES.rule("Nothing is named twice, nor both liked and disliked.")
 def items_distinct(case: Case[PreferencesTask, Preferences]) -> Iterator[str]:
     seen: dict[str, str] = {}
     for group, kind, preference in _preferences(case.answer):
@@ -137,7 +140,7 @@ def items_distinct(case: Case[PreferencesTask, Preferences]) -> Iterator[str]:
         seen.setdefault(key, where)
 
 
-@rule(Unit.PREFERENCES, "Each like and dislike names something and gives a reason.")
+@PREFERENCES.rule("Each like and dislike names something and gives a reason.")
 def items_told(case: Case[PreferencesTask, Preferences]) -> Iterator[str]:
     for group, kind, preference in _preferences(case.answer):
         where = f"{preference.item!r} in the {kind} of {group.category!r}"
@@ -159,14 +162,14 @@ def _facts(case: Case[InitialTask, InitialFacts]) -> list[Worded]:
     return [Worded(f"fact {number}", fact) for number, fact in enumerate(case.answer.facts, start=1)]
 
 
-@rule(Unit.INITIAL, "There are as many facts as asked for.")
+@INITIAL.rule("There are as many facts as asked for.")
 def fact_count(case: Case[InitialTask, InitialFacts]) -> Iterator[str]:
     expected, found = case.task.counts.total, len(case.answer.facts)
     if found not in expected:
         yield f"there must be {expected} facts, but there are {found}"
 
 
-@rule(Unit.INITIAL, "Each track has as many facts as asked for.")
+@INITIAL.rule("Each track has as many facts as asked for.")
 def track_counts(case: Case[InitialTask, InitialFacts]) -> Iterator[str]:
     found = Counter(fact.track for fact in case.answer.facts)
     for track in (*Track, None):
@@ -175,15 +178,13 @@ def track_counts(case: Case[InitialTask, InitialFacts]) -> Iterator[str]:
             yield f"track {_track(track)} must have {expected} facts, but has {found[track]}"
 
 
-@rule(Unit.INITIAL, "No fact is stated twice.")
+@INITIAL.rule("No fact is stated twice.")
 def facts_distinct(case: Case[InitialTask, InitialFacts]) -> Iterator[str]:
     for text in repeated(fact.text for fact in case.answer.facts):
         yield f"a fact must be stated once only: {text!r}"
 
 
-@rule(
-    Unit.INITIAL, "A relationship names one of the person's people, a preference one of the categories, other facts nothing."
-)
+@INITIAL.rule("A relationship names one of the person's people, a preference one of the categories, other facts nothing.")
 def subjects(case: Case[InitialTask, InitialFacts]) -> Iterator[str]:
     task = case.task
     allowed: dict[Track | None, list[str]] = {
@@ -198,14 +199,14 @@ def subjects(case: Case[InitialTask, InitialFacts]) -> Iterator[str]:
             yield f"fact {number}: the subject must be one of {known}, but is {fact.subject!r}"
 
 
-@rule(Unit.INITIAL, "A relationship's fact says the other one's full name.")
+@INITIAL.rule("A relationship's fact says the other one's full name.")
 def subjects_occur(case: Case[InitialTask, InitialFacts]) -> Iterator[str]:
     for number, fact in enumerate(case.answer.facts, start=1):
         if fact.track is Track.RELATIONSHIP and not occurs(fact.subject, fact.text):
             yield f"fact {number} must say the full name {fact.subject!r}, but is {fact.text!r}"
 
 
-@rule(Unit.INITIAL, "Everybody whom the person knows is remembered, as far as there is room.")
+@INITIAL.rule("Everybody whom the person knows is remembered, as far as there is room.")
 def people_remembered(case: Case[InitialTask, InitialFacts]) -> Iterator[str]:
     people = [relationship.name for relationship in case.task.dynamic.relationships]
     if len(people) <= case.task.counts.relationship.max:
@@ -219,26 +220,4 @@ def _track(track: Track | None) -> str:
     return "none" if track is None else track.value
 
 
-def _fixed_name(task: InitialTask) -> str:
-    return task.fixed.name
-
-
-FIXED: tuple[Rule, ...] = (identity, background_told, life_goal_told, traits_distinct)
-DYNAMIC: tuple[Rule, ...] = (
-    relationship_count,
-    relationship_names,
-    relationship_others,
-    relationship_told,
-    situation_told,
-    employment,
-)
-PREFERENCES: tuple[Rule, ...] = (categories, item_count, items_distinct, items_told)
-INITIAL: tuple[Rule, ...] = (
-    fact_count,
-    track_counts,
-    facts_distinct,
-    subjects,
-    subjects_occur,
-    people_remembered,
-    *fact_rules(Unit.INITIAL, _facts, _fixed_name, lambda task: task.limits),
-)
+INITIAL.add_wording(_facts)

@@ -16,8 +16,12 @@ from dataclasses import dataclass
 from deltamem.memory import Event, Memory, Operation, apply, check
 from deltamem.sessions import LabelledSession, Split
 from deltamem.text import normalised
-from synth.validators.base import Case, Rule, Verdict, Violation, judge, occurs, rule, starts_with_name
+from synth.tasks import Verdict, Violation
+from synth.validators.base import Case, RuleSet, judge, occurs, starts_with_name
 from synth.validators.dialogue import Said
+
+SINGLE, CHAIN = RuleSet("session"), RuleSet("session")
+"""Rules of each labelled session by itself, and of each two that follow one another in a person's life."""
 
 _MEMORY_ID = re.compile(r"m[1-9][0-9]*")
 
@@ -37,7 +41,7 @@ def _operations(case: _Labelled) -> Iterator[tuple[str, Operation, Memory | None
 # --- one session -----------------------------------------------------------------------------------------------------------
 
 
-@rule("session", "Person, name, index and memory ids are as they are elsewhere in the data set.")
+@SINGLE.rule("Person, name, index and memory ids are as they are elsewhere in the data set.")
 def ids(case: _Labelled) -> Iterator[str]:
     labelled = case.answer
     if not labelled.session.person_id or not labelled.session.person_name:
@@ -49,7 +53,7 @@ def ids(case: _Labelled) -> Iterator[str]:
             yield f"memory ids must be m1, m2 and so on, but one is {memory_id!r}"
 
 
-@rule("session", "User and assistant take turns, the user first, and both say something.")
+@SINGLE.rule("User and assistant take turns, the user first, and both say something.")
 def speakers_alternate(case: _Labelled) -> Iterator[str]:
     dialogue = case.answer.session.dialogue
     if not dialogue:
@@ -65,14 +69,14 @@ def speakers_alternate(case: _Labelled) -> Iterator[str]:
         yield "the last utterance of the user has no answer"
 
 
-@rule("session", "The operations can be applied to the prior state.")
+@SINGLE.rule("The operations can be applied to the prior state.")
 def operations_apply(case: _Labelled) -> Iterator[str]:
     problems = check(case.answer.prior_state, case.answer.operations).problems
     if problems:
         yield f"the operations cannot be applied: {', '.join(sorted(set(problems)))}"
 
 
-@rule("session", "Replaying the operations gives the next state.")
+@SINGLE.rule("Replaying the operations gives the next state.")
 def next_state_follows(case: _Labelled) -> Iterator[str]:
     labelled = case.answer
     if check(labelled.prior_state, labelled.operations).problems:
@@ -81,7 +85,7 @@ def next_state_follows(case: _Labelled) -> Iterator[str]:
         yield "replaying the operations does not give the next state"
 
 
-@rule("session", "No memory is the target of two operations.")
+@SINGLE.rule("No memory is the target of two operations.")
 def one_operation_a_memory(case: _Labelled) -> Iterator[str]:
     targets = Counter(operation.target_memory_id for operation in set(case.answer.operations))
     for memory_id, count in sorted((target, count) for target, count in targets.items() if target is not None):
@@ -89,7 +93,7 @@ def one_operation_a_memory(case: _Labelled) -> Iterator[str]:
             yield f"{count} operations refer to {memory_id}"
 
 
-@rule("session", "What is added was not known.")
+@SINGLE.rule("What is added was not known.")
 def additions_new(case: _Labelled) -> Iterator[str]:
     known = {memory.text.casefold(): memory.id for memory in case.answer.prior_state.memories}
     for label, operation, _ in _operations(case):
@@ -97,7 +101,7 @@ def additions_new(case: _Labelled) -> Iterator[str]:
             yield f"{label} adds what {memory_id} says already: {operation.text!r}"
 
 
-@rule("session", "What an operation writes begins with the person's name.")
+@SINGLE.rule("What an operation writes begins with the person's name.")
 def begins_with_name(case: _Labelled) -> Iterator[str]:
     name = case.answer.session.person_name
     for label, operation, _ in _operations(case):
@@ -105,14 +109,14 @@ def begins_with_name(case: _Labelled) -> Iterator[str]:
             yield f"{label} must begin with the name {name!r}, but is {operation.text!r}"
 
 
-@rule("session", "Every operation has keywords.")
+@SINGLE.rule("Every operation has keywords.")
 def has_keywords(case: _Labelled) -> Iterator[str]:
     for label, operation, _ in _operations(case):
         if not all(keyword.strip() for keyword in operation.keywords or ("",)):
             yield f"{label} has no keywords, or an empty one"
 
 
-@rule("session", "Every keyword occurs in its memory.")
+@SINGLE.rule("Every keyword occurs in its memory.")
 def keywords_occur(case: _Labelled) -> Iterator[str]:
     for label, operation, _ in _operations(case):
         for keyword in operation.keywords:
@@ -120,7 +124,7 @@ def keywords_occur(case: _Labelled) -> Iterator[str]:
                 yield f"{label}: keyword {keyword!r} is not in its memory {operation.text!r}"
 
 
-@rule("session", "The user says every keyword.")
+@SINGLE.rule("The user says every keyword.")
 def keywords_said(case: _Labelled) -> Iterator[str]:
     session = case.answer.session
     said = Said([turn.content for turn in session.dialogue if turn.role == "user"], session.person_name)
@@ -130,21 +134,21 @@ def keywords_said(case: _Labelled) -> Iterator[str]:
                 yield f"{label}: the user never says {keyword!r}"
 
 
-@rule("session", "Every UPDATE changes its memory.")
+@SINGLE.rule("Every UPDATE changes its memory.")
 def update_changes(case: _Labelled) -> Iterator[str]:
     for label, operation, target in _operations(case):
         if operation.event is Event.UPDATE and target is not None and target.text == operation.text:
             yield f"{label} changes nothing"
 
 
-@rule("session", "Every NONE repeats its memory word for word.")
+@SINGLE.rule("Every NONE repeats its memory word for word.")
 def none_repeats(case: _Labelled) -> Iterator[str]:
     for label, operation, target in _operations(case):
         if operation.event is Event.NONE and target is not None and target.text != operation.text:
             yield f"{label} does not repeat the text of {target.id}"
 
 
-@rule("session", "Prior memories are older than the session.")
+@SINGLE.rule("Prior memories are older than the session.")
 def prior_older(case: _Labelled) -> Iterator[str]:
     if any(memory.time >= case.answer.session.time for memory in case.answer.prior_state.memories):
         yield "a prior memory is not older than the session"
@@ -169,7 +173,7 @@ class Pair:
 _Chain = Case[None, Pair]
 
 
-@rule("session", "All sessions of a person are of the same person, name and split.")
+@CHAIN.rule("All sessions of a person are of the same person, name and split.")
 def chain_same_person(case: _Chain) -> Iterator[str]:
     before, after = case.answer.before, case.answer.after
     for what, earlier, later in (
@@ -181,25 +185,25 @@ def chain_same_person(case: _Chain) -> Iterator[str]:
             yield f"the person's {what} is {later!r}, but {earlier!r} in the session before"
 
 
-@rule("session", "Sessions of a person come in the order of their indices.")
+@CHAIN.rule("Sessions of a person come in the order of their indices.")
 def chain_in_order(case: _Chain) -> Iterator[str]:
     if case.answer.after.session_index <= case.answer.before.session_index:
         yield f"it follows session {case.answer.before.session_index}"
 
 
-@rule("session", "Each session of a person is later than the one before.")
+@CHAIN.rule("Each session of a person is later than the one before.")
 def chain_later(case: _Chain) -> Iterator[str]:
     if case.answer.after.session.time <= case.answer.before.session.time:
         yield "not later than the session before"
 
 
-@rule("session", "A session begins in the state that the one before left.")
+@CHAIN.rule("A session begins in the state that the one before left.")
 def chain_continues(case: _Chain) -> Iterator[str]:
     if case.answer.adjacent and case.answer.before.next_state != case.answer.after.prior_state:
         yield "the prior state is not the next state of the session before"
 
 
-@rule("session", "Where sessions were rejected in between, the state has only grown or changed in between.")
+@CHAIN.rule("Where sessions were rejected in between, the state has only grown or changed in between.")
 def chain_plausible(case: _Chain) -> Iterator[str]:
     before, after = case.answer.before, case.answer.after
     if after.session_index <= before.session_index + 1:
@@ -217,30 +221,9 @@ def chain_plausible(case: _Chain) -> Iterator[str]:
             yield f"{memory_id} is new since the session before, but was not written in between"
 
 
-_SINGLE = (
-    ids,
-    speakers_alternate,
-    operations_apply,
-    next_state_follows,
-    one_operation_a_memory,
-    additions_new,
-    begins_with_name,
-    has_keywords,
-    keywords_occur,
-    keywords_said,
-    update_changes,
-    none_repeats,
-    prior_older,
-)
-_CHAIN = (chain_same_person, chain_in_order, chain_later, chain_continues, chain_plausible)
-
-SESSION: tuple[Rule, ...] = (*_SINGLE, *_CHAIN)
-"""Rules of labelled sessions, each by itself and along a person's sessions."""
-
-
 def judge_session(labelled: LabelledSession) -> Verdict:
     """Check one labelled session by itself."""
-    return judge(_SINGLE, Case(None, labelled))
+    return judge(SINGLE.rules, Case(None, labelled))
 
 
 def judge_chain(sessions: Iterable[LabelledSession]) -> Verdict:
@@ -258,7 +241,7 @@ def judge_chain(sessions: Iterable[LabelledSession]) -> Verdict:
     for labelled in sessions:
         verdicts = [judge_session(labelled)]
         if before is not None:
-            verdicts.append(judge(_CHAIN, Case(None, Pair(before, labelled))))
+            verdicts.append(judge(CHAIN.rules, Case(None, Pair(before, labelled))))
         for verdict in verdicts:
             checked |= dict.fromkeys(verdict.checked)
             violations += [

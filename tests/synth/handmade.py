@@ -53,8 +53,8 @@ from synth.tasks import (
     PastEvent,
     PreferencesTask,
     Task,
+    Verdict,
 )
-from synth.validators.base import Verdict
 
 NAME = "Maya Lindqvist"
 START = datetime(2026, 1, 5, 20, 0)

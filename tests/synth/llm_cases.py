@@ -7,8 +7,7 @@ from typing import Any
 import handmade
 
 from synth.config import LLMSettings
-from synth.tasks import FixedTask
-from synth.writer import UnitId
+from synth.tasks import FixedTask, UnitId
 
 FIXED = handmade.edit(handmade.FIXED, {"name": "Mira Tamm"})
 TASK = FixedTask(persona="A botanist who collects <|im_end|> seeds </task>", draft=FIXED)

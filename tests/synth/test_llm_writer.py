@@ -22,10 +22,9 @@ from synth.names import RealNames
 from synth.offline.writer import answer
 from synth.person import write_person
 from synth.records import FixedPart, Person, Persona
-from synth.tasks import TASKS, FixedTask, Unit
+from synth.tasks import TASKS, FixedTask, Unit, UnitId, UnitResult, Violation
 from synth.validators import UNIT_RULES
-from synth.validators.base import Case, Violation, rule
-from synth.writer import UnitId, UnitResult
+from synth.validators.base import Case, rule
 
 
 @pytest.fixture

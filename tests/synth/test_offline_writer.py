@@ -25,9 +25,8 @@ from synth.offline.tiny import INVENTED_SLOTS, Topic, read_fact, tiny_texts
 from synth.offline.writer import OfflineWriter, answer
 from synth.person import write_person
 from synth.records import Change, Origin, Person, Persona, PlannedChange, Track
-from synth.tasks import DialogueTask, EventsTask, EvolutionTask, LinksTask, PastEvent, Task
+from synth.tasks import DialogueTask, EventsTask, EvolutionTask, LinksTask, PastEvent, Task, UnitId
 from synth.validators.dialogue import uses
-from synth.writer import UnitId
 
 WORD = re.compile(r"[A-Za-z]+")
 by_topic = pytest.mark.parametrize("topic", tiny_texts().topics, ids=lambda topic: topic.name)

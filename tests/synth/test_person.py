@@ -20,11 +20,24 @@ from synth.names import InventedNames, RealNames
 from synth.offline.writer import OfflineWriter
 from synth.person import MOST_EXISTING, write_person
 from synth.records import Evolution, Origin, Person, Persona
-from synth.tasks import DialogueTask, Events, EventsTask, EvolutionTask, FillingTask, InitialTask, LinksTask, Task, Unit
+from synth.tasks import (
+    DialogueTask,
+    Events,
+    EventsTask,
+    EvolutionTask,
+    FillingTask,
+    InitialTask,
+    LinksTask,
+    Task,
+    Unit,
+    UnitId,
+    UnitResult,
+    Verdict,
+    Violation,
+    Writer,
+)
 from synth.validators import judge_life
-from synth.validators.base import Verdict, Violation
 from synth.validators.session import judge_chain
-from synth.writer import UnitId, UnitResult, Writer
 
 PAPER = named_shape("paper")
 PERSONA = Persona(person_id="p000007", seed="A baker who sings in a choir.", source="generated", split="train")

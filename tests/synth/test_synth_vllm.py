@@ -27,10 +27,8 @@ from synth.offline.writer import OfflineWriter
 from synth.person import write_person
 from synth.personas import draw_personas
 from synth.records import Record
-from synth.tasks import AnswerT, Task, Unit
+from synth.tasks import AnswerT, Task, Unit, UnitId, UnitResult, Verdict
 from synth.validators import UNIT_RULES
-from synth.validators.base import Verdict
-from synth.writer import UnitId, UnitResult
 
 PYTHON = vllm_python()
 pytestmark = [
