@@ -204,11 +204,11 @@ def generate(settings: SynthSettings) -> int:
                 settings.personas, people=settings.people, heldout_share=settings.heldout_share, seed=settings.seed
             )
             with JsonLinesStore(folder / PEOPLE_STORE) as store:
-                shift = _Generation(settings, folder, store)
+                generation = _Generation(settings, folder, store)
                 with _seldom_collecting(), asyncio.Runner(loop_factory=faster_loop()) as runner:
-                    runner.run(shift.work(personas, stop))
+                    runner.run(generation.work(personas, stop))
                 if stop.received is None:
-                    return shift.finish()
+                    return generation.finish()
         except (asyncio.CancelledError, _Stopped):
             pass
     number = stop.received or signal.SIGINT
@@ -258,7 +258,7 @@ def _signals() -> Iterator[_Stop]:
 
 
 @asynccontextmanager
-async def _studio(settings: SynthSettings, folder: Path) -> AsyncIterator[_Backend]:
+async def _backend(settings: SynthSettings, folder: Path) -> AsyncIterator[_Backend]:
     if settings.writer == "offline" or settings.llm is None:
         similarity = None if settings.embedder is None else EmbedderSimilarity(LazyEmbedder(settings.embedder))
         yield _Backend(OfflineWriter(settings.seed, similarity))
@@ -297,14 +297,14 @@ class _Generation:
         """Write the people who are not finished."""
         stop.task = asyncio.current_task()
         try:
-            async with _studio(self._settings, self._folder) as studio:
-                await self._write(personas, studio)
+            async with _backend(self._settings, self._folder) as backend:
+                await self._write(personas, backend)
         finally:
             stop.task = None
 
-    async def _write(self, personas: Sequence[Persona], studio: _Backend) -> None:
+    async def _write(self, personas: Sequence[Persona], backend: _Backend) -> None:
         settings = self._settings
-        self._run, work = plan(settings, personas, studio.writer.making)
+        self._run, work = plan(settings, personas, backend.writer.making)
         write_run(self._folder, self._run)
         (self._folder / ERRORS_FILE).unlink(missing_ok=True)
         todo = [item for item in work if not is_finished(self._store, item.persona.person_id, item.fingerprint)]
@@ -312,16 +312,16 @@ class _Generation:
             people=len(work),
             found=len(work) - len(todo),
             expected=expected_units(settings.shape, settings.sessions),
-            pool=studio.pool,
+            pool=backend.pool,
         )
         if not todo:
             return
-        if studio.pool is not None:
-            await studio.pool.check()
+        if backend.pool is not None:
+            await backend.pool.check()
         queue = iter(todo)
         at_once = min(settings.people_at_once or settings.slots, len(todo))
         async with self._progress.shown(settings.progress_seconds):
-            workers = [asyncio.create_task(self._worker(queue, studio)) for _ in range(at_once)]
+            workers = [asyncio.create_task(self._worker(queue, backend)) for _ in range(at_once)]
             try:
                 done, _ = await asyncio.wait(workers, return_when=asyncio.FIRST_EXCEPTION)
                 for worker in done:
@@ -333,19 +333,19 @@ class _Generation:
                     worker.cancel()
                 await asyncio.gather(*workers, return_exceptions=True)
 
-    async def _worker(self, queue: Iterator[Work], studio: _Backend) -> None:
+    async def _worker(self, queue: Iterator[Work], backend: _Backend) -> None:
         for item in queue:
             self._progress.begin()
             try:
                 person = await write_person(
                     item.number,
                     item.persona,
-                    studio.writer,
+                    backend.writer,
                     self._settings.shape,
                     self._names,
                     sessions=self._settings.sessions,
                     seed=self._settings.seed,
-                    similarity=studio.similarity,
+                    similarity=backend.similarity,
                     observer=self._observe,
                 )
             except EmbedderUnavailableError:

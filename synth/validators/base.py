@@ -91,23 +91,18 @@ class RuleSet:
 
         return add
 
-    def add_wording(
-        self,
-        facts: Callable[[Case[Any, Any]], Iterable[Worded]],
-        limits: Callable[[Any], FactLimits] = lambda task: task.limits,
-    ) -> None:
+    def add_wording(self, facts: Callable[[Case[Any, Any]], Iterable[Worded]], *, limits: str = "limits") -> None:
         """Add the rules for the wording of memory sentences.
 
         Args:
             facts: Finds the facts of a case.
-            limits: Finds the sizes of facts in a task.
+            limits: Field of the task with the sizes of facts.
         """
         for description, find in _WORDING:
 
             def check(case: Case[Any, Any], find: WordingCheck = find) -> Iterator[str]:
-                name, sizes = case.task.fixed.name, limits(case.task)
                 for worded in facts(case):
-                    yield from find(worded, name, sizes)
+                    yield from find(worded, case.task.fixed.name, getattr(case.task, limits))
 
             self.rule(description, name=find.__name__)(check)
 

@@ -121,13 +121,6 @@ def session_fact(number: int, kind: Event, said: Fact, previous: str = "", origi
     return SessionFact(id=f"f{number}", event=kind, **values)
 
 
-def person(profile: Profile | None, **parts: Any) -> Person:
-    """A person of whom nothing was written besides the given parts."""
-    nothing: dict[str, Any] = dict.fromkeys(("slots", "events", "groups", "evolutions", "sessions", "rejections"), ())
-    nothing |= {"persona": profile and profile.persona, "checked": {}, "violations": {}, "usage": {}}
-    return Person(profile=profile, **nothing | parts)
-
-
 @cache
 def small_shape() -> Shape:
     """The paper's shape with a small profile; quotas are scaled to the few events by the rules themselves."""
@@ -180,7 +173,7 @@ FACTS = (
 )
 PERSONA = Persona(person_id="p000001", seed="A ferry planner.", source="generated", split="train")
 PROFILE = Profile(persona=PERSONA, fixed=FIXED, dynamic=DYNAMIC, preferences=PREFERENCES, start=START, initial=INITIAL)
-LIFE = person(PROFILE, slots=tuple(slot(happened, days=1) for happened in EVENTS), events=EVENTS)
+LIFE = Person(persona=PERSONA, profile=PROFILE, slots=tuple(slot(happened, days=1) for happened in EVENTS), events=EVENTS)
 
 # --- each task with a good answer ------------------------------------------------------------------------------------------
 

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from handmade import DYNAMIC, FIXED, edit, event, session_fact, slot
-from handmade import person as with_parts
 
 from deltamem.episode import EpisodeConfig
 from deltamem.memory import Event
@@ -114,8 +113,9 @@ def person(number: int, split: Split = "train", *, text: str = "", lost: Sequenc
     )
     rejection = {"unit": "dialogue", "rules": ("dialogue.user_first",), "reasons": (f"f1 is not said {text}",)}
     calls = UnitUsage(units=3, attempts=3 + len(lost), rejected=len(lost), prompt_tokens=300, completion_tokens=200)
-    return with_parts(
-        profile,
+    return Person(
+        persona=profile.persona,
+        profile=profile,
         slots=tuple(slot(happened, reused=int(happened.index == 1)) for happened in events),
         events=events,
         groups=(EventGroup(events=(0, 2), thread="the new kitchen"),),
@@ -131,8 +131,7 @@ def person(number: int, split: Split = "train", *, text: str = "", lost: Sequenc
 def rejected_person(number: int, split: Split = "train") -> Person:
     """Somebody whose profile was never right."""
     rejection = Rejection(unit="fixed", where="", rules=("fixed.identity",), reasons=("name must stay 'A', but is 'B'",))
-    return with_parts(
-        None,
+    return Person(
         persona=_persona(number, split),
         rejections=(rejection,),
         checked={"fixed.identity": 3},

@@ -8,7 +8,7 @@ from datetime import timedelta
 from itertools import pairwise
 
 import pytest
-from handmade import PROFILE, START, edit, event, person, slot
+from handmade import PROFILE, START, edit, event, slot
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from offline_people import shape
@@ -96,7 +96,7 @@ class Life:
             for session in self.sessions
         )
         parts = {"groups": self.groups, "evolutions": self.evolutions, "sessions": sessions}
-        return person(self.profile, slots=self.slots, events=self.events, **parts)
+        return Person(persona=self.profile.persona, profile=self.profile, slots=self.slots, events=self.events, **parts)
 
 
 def said(facts) -> Dialogue:

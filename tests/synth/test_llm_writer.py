@@ -24,7 +24,7 @@ from synth.person import write_person
 from synth.records import FixedPart, Person, Persona
 from synth.tasks import TASKS, FixedTask, Unit, UnitId, UnitResult, Violation
 from synth.validators import UNIT_RULES
-from synth.validators.base import Case, rule
+from synth.validators.base import Case, RuleSet
 
 
 @pytest.fixture
@@ -231,7 +231,7 @@ async def test_rules_are_given_the_similarity_and_do_not_hold_up_the_event_loop(
 ) -> None:
     threads = set()
 
-    @rule(Unit.FIXED, "Traits resemble the seed.", needs_similarity=True)
+    @RuleSet(Unit.FIXED).rule("Traits resemble the seed.", needs_similarity=True)
     def traits_similar(case: Case[FixedTask, FixedPart]) -> Iterator[str]:
         threads.add(threading.current_thread())
         assert case.similarity is not None

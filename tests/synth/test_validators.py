@@ -254,7 +254,7 @@ def test_a_planted_violation_is_found_by_its_rule_alone(rule, in_task, in_answer
 def test_every_rule_is_planted():
     units = [rule.name for unit, rules in UNIT_RULES.items() if unit != "dialogue" for rule in rules]
     assert {rule for rule, _, _ in PLANTED} == set(units)
-    assert {rule for rule, _, _ in PLANTED_LIVES} == {rule.name for rule in LIFE_RULES}
+    assert {rule for rule, _, _ in PLANTED_LIVES} == {rule.name for rule in LIFE_RULES.rules}
 
 
 def test_rule_names_are_unique_and_rules_say_what_they_demand():

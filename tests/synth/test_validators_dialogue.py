@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 from deltamem.embedding import load_embedder
 from deltamem.memory import Event
 from synth.records import Dialogue, Exchange
-from synth.validators import judge_answer
+from synth.validators import UNIT_RULES, judge_answer
 from synth.validators.base import EmbedderSimilarity
-from synth.validators.dialogue import DIALOGUE as RULES
 from synth.validators.dialogue import SIMILAR, Said, uses
 
 TASK, _ = CASES["dialogue"]
@@ -105,7 +104,7 @@ def test_a_planted_violation_is_found_by_its_rule_alone(rule, in_task, in_answer
 
 def test_every_rule_has_a_planted_violation():
     planted = {rule for rule, _, _ in PLANTED} | {"dialogue.meaning_said"}  # its own tests follow
-    assert {rule.name for rule in RULES} == planted
+    assert {rule.name for rule in UNIT_RULES[TASK.unit]} == planted
 
 
 def test_a_fact_whose_keywords_are_scattered_is_compared_with_what_the_user_says():

@@ -8,7 +8,7 @@ from handmade import ADD, NAME, NONE, OMAR, PRIOR, ROWING, START, TIME, UPDATE, 
 
 from deltamem.memory import Event, Memory, MemoryState, Operation, apply
 from deltamem.sessions import Turn
-from synth.validators.session import SESSION, SplitCheck, judge_chain, judge_session
+from synth.validators.session import CHAIN, SINGLE, SplitCheck, judge_chain, judge_session
 
 CLEAN = labelled(ADD, UPDATE, NONE)
 QUIET = labelled()
@@ -108,7 +108,7 @@ THIRD = following(SECOND, CAT)
 def test_a_clean_chain_has_no_violations_and_names_its_rules_once():
     verdict = judge_chain(iter([FIRST, SECOND, THIRD]))
     assert verdict.violations == ()
-    assert sorted(verdict.checked) == sorted(rule.name for rule in SESSION)
+    assert sorted(verdict.checked) == sorted(rule.name for rule in (*SINGLE.rules, *CHAIN.rules))
 
 
 def test_rejected_sessions_may_be_missing():
@@ -164,7 +164,7 @@ def test_a_chain_names_the_session_of_a_violation():
 
 def test_every_rule_has_a_planted_violation():
     planted = {f"session.{rule}" for rule, _, _ in (*PLANTED, *PLANTED_CHAINS)}
-    assert {rule.name for rule in SESSION} == planted
+    assert {rule.name for rule in (*SINGLE.rules, *CHAIN.rules)} == planted
 
 
 # --- between the splits ----------------------------------------------------------------------------------------------------
