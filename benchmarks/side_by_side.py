@@ -34,9 +34,8 @@ from deltamem.errors import DeltaMemError
 from eval.config import BenchmarkConfig
 from eval.data import LOCOMO, require
 from eval.locomo.data import Conversation, Dialogue, Question, dialogues, load_locomo
-from eval.models import make_embedder, open_models
+from eval.models import make_embedder, make_system, open_models
 from eval.systems.base import Ingested, Memory, Usage
-from eval.systems.factory import open_system
 
 HERE = Path(__file__).parent
 SYSTEMS = ("deltamem", "mem0", "langmem")
@@ -90,7 +89,7 @@ async def measure(
         models = await stack.enter_async_context(open_models(config))
         embedder = make_embedder(config.embedder)  # a new one for each system: it remembers texts
         await asyncio.to_thread(embedder.queries, [])
-        system = await stack.enter_async_context(open_system(config, config.out / "memory", embedder, models))
+        system = make_system(config, config.out / "memory", embedder, models)
         stores = [await stack.enter_async_context(system.open(dialogue.key)) for dialogue in by_store]
         before, began = counts(str(config.base_url)), time.perf_counter()
         ingested_by_store = await asyncio.gather(

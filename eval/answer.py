@@ -129,12 +129,7 @@ class Judge(Protocol):
     name: str
 
     async def judge(self, fields: Mapping[str, str], scope: str) -> Verdict:
-        """Judge once; a failure is in the verdict (`Verdict.error`), never raised.
-
-        Args:
-            fields: What the judge's prompt asks for, for example ``question``, ``gold``, ``answer``.
-            scope: For whom verdicts are cached.
-        """
+        """Judge once; a failure is in the verdict (`Verdict.error`), never raised."""
         ...
 
 
@@ -176,13 +171,9 @@ class AnswerContext:
 def cut_to_budget(blocks: Sequence[ContextBlock], budget: int, *, with_time: bool) -> AnswerContext:
     """Take passages in turn from every block, best first, until the budget is full.
 
-    A passage is taken whole or not at all. From a block whose next passage does not fit nothing more is taken, so that
-    every block shows its best passages and no gap.
-
-    Args:
-        blocks: With their passages, best first.
-        budget: Estimated tokens (`deltamem.ingest.estimate_tokens`), titles and dates included.
-        with_time: Whether dates are shown.
+    The budget is in estimated tokens (`deltamem.ingest.estimate_tokens`) and counts titles and dates. A passage is taken
+    whole or not at all. From a block whose next passage does not fit nothing more is taken, so that every block shows its
+    best passages and no gap.
     """
     left = budget * BYTES_PER_TOKEN
     taken = [0] * len(blocks)
@@ -215,12 +206,7 @@ def _first(block: ContextBlock, count: int) -> ContextBlock:
 
 
 def render(block: ContextBlock, *, with_time: bool) -> str:
-    """Write out a block: its title, then each passage on a line of its own with its date before it.
-
-    Args:
-        block: The block; a passage of several lines keeps them.
-        with_time: Whether dates are shown.
-    """
+    """Write out a block: its title, then each passage on a line of its own with its date before it."""
     return _head(block) + "\n".join(_line(passage, with_time) for passage in block.passages)
 
 
@@ -333,13 +319,7 @@ class ExtractiveAnswerer:
     name = "extractive"
 
     def __init__(self, embedder: Embedder, *, with_time: bool, timed: asyncio.Semaphore) -> None:
-        """Name the embedder.
-
-        Args:
-            embedder: Measures similarity; one with a cache, because questions share passages.
-            with_time: Whether a question for a time is answered with the date of the best passage.
-            timed: See `eval.models.Models.timed`.
-        """
+        """Name the embedder, one with a cache, because questions share passages; `timed`: see `eval.models.Models.timed`."""
         self._embedder = embedder
         self._with_time = with_time
         self._timed = timed
@@ -404,15 +384,7 @@ class QAGrader:
     ) -> QuestionRecord:
         """Answer a question in all runs at once and judge the answers.
 
-        Answers and verdicts of an earlier attempt that did not fail are kept.
-
-        Args:
-            record: The question, with what was retrieved.
-            blocks: The passages, best first in each block.
-            options: Of a multiple-choice question.
-
-        Returns:
-            The record with its answers; failures are in it.
+        Answers and verdicts of an earlier attempt that did not fail are kept; failures are in the record.
         """
         shown = cut_to_budget(blocks, self.context_tokens, with_time=self.with_time)
         request = AnswerRequest(record.question, shown.blocks, options, scope=record.group)

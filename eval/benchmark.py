@@ -46,10 +46,6 @@ class Timeline:
     stores: tuple[Store, ...]
     steps: tuple[Step, ...]
 
-    def sessions(self, store: int) -> tuple[DialogueSession, ...]:
-        """All sessions of one of the stores."""
-        return tuple(session for step in self.steps for session in step.sessions[store])
-
 
 SearchState = Literal["latest", "session", "exact"]
 """What the stores must hold when a question is searched for.

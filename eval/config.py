@@ -16,28 +16,18 @@ from deltamem.manager import ManagerSettings
 from deltamem.policy import ToolRole
 
 
-class EndpointSettings(StrictModel):
-    """An OpenAI-compatible endpoint; see `deltamem.llm.LLM` and `deltamem.policy.EndpointPolicy`."""
+class _Endpoint(StrictModel):
+    """An OpenAI-compatible endpoint; see `deltamem.llm.LLM`."""
 
     base_url: str | None
     model: str | None
     api_key_env: str
     timeout: PositiveFloat
-    max_retries: int = Field(ge=0)
-    tool_role: ToolRole
+    max_retries: NonNegativeInt
 
-    def client(self, max_concurrency: int, cache: ResponseCache | None = None) -> LLM:
-        """The client of the endpoint; nothing is sent yet.
-
-        Args:
-            max_concurrency: Requests in flight at once.
-            cache: Where answers are kept and looked up.
-
-        Raises:
-            DeltaMemError: If URL or model are missing or wrong.
-        """
+    def _client(self, needs: str, max_concurrency: int, cache: ResponseCache | None, *, aiohttp: bool) -> LLM:
         if self.base_url is None or self.model is None:
-            raise DeltaMemError("an endpoint needs both endpoint.base_url=<url> and endpoint.model=<name>")
+            raise DeltaMemError(needs)
         return LLM(
             self.base_url,
             self.model,
@@ -46,7 +36,23 @@ class EndpointSettings(StrictModel):
             max_concurrency=max_concurrency,
             max_retries=self.max_retries,
             cache=cache,
+            aiohttp=aiohttp,
         )
+
+
+class EndpointSettings(_Endpoint):
+    """The endpoint of a policy; see `deltamem.policy.EndpointPolicy`."""
+
+    tool_role: ToolRole
+
+    def client(self, max_concurrency: int, cache: ResponseCache | None = None) -> LLM:
+        """The client of the endpoint; nothing is sent yet.
+
+        Raises:
+            DeltaMemError: If URL or model are missing or wrong.
+        """
+        needs = "an endpoint needs both endpoint.base_url=<url> and endpoint.model=<name>"
+        return self._client(needs, max_concurrency, cache, aiohttp=False)
 
 
 class EpisodeSettings(StrictModel):
@@ -76,40 +82,21 @@ class EmbedderSettings(StrictModel):
     batch_size: PositiveInt
 
 
-class ModelSettings(StrictModel):
-    """A model behind an OpenAI-compatible endpoint, in one of the three parts: manager, answerer, judge."""
+class ModelSettings(_Endpoint):
+    """A model in one of the three parts: manager, answerer, judge."""
 
-    base_url: str | None
-    model: str | None
-    api_key_env: str
-    timeout: PositiveFloat
-    max_retries: NonNegativeInt
     slots: PositiveInt
     temperature: Annotated[float, Field(ge=0)]
     max_tokens: PositiveInt | None
 
     def client(self, part: str, cache: ResponseCache | None) -> LLM:
-        """The client of the endpoint, which must be closed; nothing is sent yet.
-
-        Args:
-            part: Name of the configuration group, for the message.
-            cache: Where answers are kept and looked up.
+        """The client of the endpoint, which must be closed; nothing is sent yet. `part` is the configuration group.
 
         Raises:
             DeltaMemError: If URL or model are missing or wrong.
         """
-        if self.base_url is None or self.model is None:
-            raise DeltaMemError(f"{part} needs both base_url=<url> (or {part}.base_url=<url>) and {part}.model=<name>")
-        return LLM(
-            self.base_url,
-            self.model,
-            api_key_env=self.api_key_env,
-            timeout=self.timeout,
-            max_concurrency=self.slots,
-            max_retries=self.max_retries,
-            cache=cache,
-            aiohttp=True,
-        )
+        needs = f"{part} needs both base_url=<url> (or {part}.base_url=<url>) and {part}.model=<name>"
+        return self._client(needs, self.slots, cache, aiohttp=True)
 
     def run_config(self) -> dict[str, Any]:
         """What decides the answers: not where the model is or how long it may take."""
@@ -183,16 +170,22 @@ class BenchmarkConfig(StrictModel):
             DeltaMemError: If some do not.
         """
 
+    @staticmethod
+    def check_cutoffs(cutoffs: list[int], deepest: int, searched: str) -> None:
+        """Refuse recall that is asked for deeper than is searched.
+
+        Raises:
+            DeltaMemError: If it is.
+        """
+        if max(cutoffs) > deepest:
+            raise DeltaMemError(f"cutoffs has {max(cutoffs)}, but only {searched} are searched for")
+
     def reported(self) -> dict[str, Any]:
         """The settings as the summary has them: JSON values without paths of this machine."""
         return self.model_dump(mode="json", exclude={"data", "out", "cache"})
 
     def manager_settings(self) -> ManagerSettings:
-        """How DeltaMem reads sessions.
-
-        Raises:
-            DeltaMemError: If a prompt does not exist or does not fit.
-        """
+        """How DeltaMem reads sessions; fails if a prompt does not exist or does not fit."""
         episode = self.episode.over(EpisodeConfig())
         episode.check()  # before anything is loaded
         return ManagerSettings(episode=episode, window_tokens=self.manager.window, attempts=self.attempts)

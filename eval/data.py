@@ -37,15 +37,11 @@ class Dataset:
     """A benchmark file that the user fetches."""
 
     name: str
-    path: str
-    """Where the file lies inside a data folder."""
-    source: str
-    """Public project and file that it comes from."""
+    path: str  # Where the file lies inside a data folder
+    source: str  # Public project and file that it comes from
     licence: str
-    origin: str | HubFile | None = None
-    """A URL or a file of the hub; None if no command fetches it."""
-    sha256: str | None = None
-    """Of the file that published numbers are made with, in hex; None if it is not known."""
+    origin: str | HubFile | None = None  # A URL or a file of the hub; None if no command fetches it
+    sha256: str | None = None  # Of the file that published numbers are made with, in hex; None if it is not known
 
 
 _HALUMEM_LICENCE = "CC BY-NC-ND 4.0: research use, neither changed nor redistributed with this project"
@@ -124,10 +120,6 @@ FETCHABLE: dict[str, tuple[Dataset, ...]] = {
 def data_folders(environment: Mapping[str, str] = os.environ, root: Path = ROOT) -> list[Path]:
     """The folders that are looked through, first match first: ``$DELTAMEM_DATA``, ``data/``, ``../shared/data``.
 
-    Args:
-        environment: Environment variables.
-        root: The checkout.
-
     Raises:
         DeltaMemError: If ``$DELTAMEM_DATA`` is set to something that is not a folder.
     """
@@ -140,15 +132,7 @@ def data_folders(environment: Mapping[str, str] = os.environ, root: Path = ROOT)
 
 
 def find(dataset: Dataset, folders: list[Path] | None = None) -> Path | None:
-    """Look for a dataset.
-
-    Args:
-        dataset: What to look for.
-        folders: Where to look; None means `data_folders`.
-
-    Returns:
-        The file, or None if no folder holds it.
-    """
+    """The file of a dataset, or None if no folder (by default `data_folders`) holds it."""
     for folder in data_folders() if folders is None else folders:
         if (folder / dataset.path).is_file():
             return folder / dataset.path
@@ -185,12 +169,6 @@ def fetch(name: str, *, folder: Path, accept_licence: bool, console: Console) ->
 
     Source and licence are shown first. A file that is there is never overwritten. A new file takes its name when it is whole
     and, where the sum of its bytes is known, right; otherwise nothing remains of it.
-
-    Args:
-        name: One of `eval.data.FETCHABLE`.
-        folder: A data folder; see `eval.data.data_folders`.
-        accept_licence: Whether the user accepts the licence of the data.
-        console: Where progress is printed.
 
     Returns:
         The file; if there are several, the folder that holds them.

@@ -1,4 +1,4 @@
-"""The numbers: lexical scores, ranks, intervals, repeated trials, curves. Pure functions, no benchmark's data format."""
+"""The numbers: lexical scores from 0 to 1, ranks, intervals, repeated trials, curves; of no benchmark's data format."""
 
 from __future__ import annotations
 
@@ -17,20 +17,19 @@ import numpy as np
 from deltamem.errors import DeltaMemError
 
 RESAMPLES = 2000
+_LEVEL = 0.95
+_TAIL = (1 - _LEVEL) / 2
 
 
 @dataclass(frozen=True, slots=True)
 class Interval:
     """An estimate with its interval."""
 
-    estimate: float
-    """The ratio of sums over all values; the mean where no denominators were given."""
+    estimate: float  # The ratio of sums over all values; the mean where no denominators were given
     low: float
     high: float
-    count: int
-    """How many values there are."""
-    groups: int
-    """How many groups were resampled; the interval of a single group has no width and says nothing."""
+    count: int  # How many values there are
+    groups: int  # How many groups were resampled; the interval of a single group has no width and says nothing
 
     def as_dict(self) -> dict[str, float | int]:
         """The fields, for JSON."""
@@ -42,11 +41,10 @@ def bootstrap_interval(
     groups: Sequence[Hashable],
     *,
     denominators: Sequence[float] | None = None,
-    level: float = 0.95,
     resamples: int = RESAMPLES,
     seed: int = 0,
 ) -> Interval | None:
-    """Percentile bootstrap by group.
+    """95% percentile bootstrap by group.
 
     Whole groups are drawn with replacement, as many as there are, and the statistic ``sum(values) / sum(denominators)`` is
     taken over all values of the draw; the interval is the central part of those statistics.
@@ -55,7 +53,6 @@ def bootstrap_interval(
         values: One number for each observation.
         groups: The group of each observation.
         denominators: What each value is counted out of, for ratios such as hits out of relevant items; 1 each if None.
-        level: Share of the resampled statistics inside the interval.
         resamples: Number of draws. Draws whose denominators sum to zero are left out.
         seed: Seed of the draws; the same input and seed give the same interval.
 
@@ -79,21 +76,14 @@ def bootstrap_interval(
     drawn_sizes = sizes[draws].sum(axis=1)
     usable = drawn_sizes > 0
     statistics = sums[draws].sum(axis=1)[usable] / drawn_sizes[usable]
-    tail = (1 - level) / 2
-    low, high = np.quantile(statistics, [tail, 1 - tail])
+    low, high = np.quantile(statistics, [_TAIL, 1 - _TAIL])
     return Interval(float(np.sum(values)) / total, float(low), float(high), len(values), len(positions))
 
 
-def wilson_interval(successes: int, count: int, *, level: float = 0.95) -> Interval | None:
-    """Score interval of a share (Wilson 1927), for independent trials; it has width even at 0 and at 1.
+def wilson_interval(successes: int, count: int) -> Interval | None:
+    """95% score interval of a share (Wilson 1927), for independent trials; None if there were none.
 
-    Args:
-        successes: How many of the trials succeeded.
-        count: Number of trials.
-        level: Confidence level, between 0 and 1.
-
-    Returns:
-        The interval, or None if there were no trials.
+    It has width even at 0 and at 1.
 
     Raises:
         ValueError: If there are more successes than trials, or fewer than none.
@@ -102,7 +92,7 @@ def wilson_interval(successes: int, count: int, *, level: float = 0.95) -> Inter
         return None
     from scipy.stats import binomtest  # takes most of a second to import
 
-    bounds = binomtest(successes, count).proportion_ci(confidence_level=level, method="wilson")
+    bounds = binomtest(successes, count).proportion_ci(confidence_level=_LEVEL, method="wilson")
     return Interval(successes / count, float(bounds.low), float(bounds.high), count, count)
 
 
@@ -136,14 +126,6 @@ def locomo_f1(prediction: object, gold: object, category: int) -> float:
     * 3, open-domain: the same, with the gold answer cut at its first semicolon.
     * 5, adversarial: 1 if the prediction abstains, else 0; the gold answer plays no part. See `abstains`.
 
-    Args:
-        prediction: What was answered.
-        gold: The reference answer.
-        category: LoCoMo's id of the category, 1 to 5.
-
-    Returns:
-        A score from 0 to 1.
-
     Raises:
         ValueError: If there is no such category.
         DeltaMemError: If nltk is not installed.
@@ -173,9 +155,6 @@ def set_f1(prediction: object, gold: object) -> float:
 
     Words are lower-cased and cut at blanks and at ``. , ! ?``; other punctuation stays in the word. There are no stems, no
     articles are dropped, and no category is special.
-
-    Returns:
-        A score from 0 to 1.
     """
     return _set_f1(_blank_words(_text(prediction)), _blank_words(_text(gold)))
 
@@ -184,9 +163,6 @@ def token_set_f1(prediction: object, gold: object) -> float:
     """F1 over sets of Treebank tokens, as MemOS computes it (``calculate_f1_score``; PROTOCOLS.md 1.7, 3).
 
     Punctuation marks are tokens. See `treebank_words` for what "token" means here.
-
-    Returns:
-        A score from 0 to 1.
 
     Raises:
         DeltaMemError: If nltk is not installed.
@@ -200,9 +176,6 @@ def bleu1(prediction: object, gold: object) -> float:
     That is the share of the predicted tokens that are in the gold answer, each at most as often as there, times the brevity
     penalty ``exp(1 - gold tokens / predicted tokens)`` for predictions that are shorter. nltk's first smoothing method,
     which those programs name, changes nothing for single words: without any match the score is 0 before smoothing.
-
-    Returns:
-        A score from 0 to 1.
 
     Raises:
         DeltaMemError: If nltk is not installed.
@@ -310,12 +283,7 @@ class CumulativePoint:
     mean: float
     low: float
     high: float
-    users: int
-    """How many users have been asked something by then; the others are not in the mean."""
-
-    def as_dict(self) -> dict[str, float | int]:
-        """The fields, for JSON."""
-        return asdict(self)
+    users: int  # How many users have been asked something by then; the others are not in the mean
 
 
 def cumulative_accuracy(
@@ -378,28 +346,9 @@ def pass_at_k(n: int, c: int, k: int) -> float:
     Raises:
         ValueError: If the numbers do not fit together.
     """
-    _check_trials(n, c, k)
-    return 1 - comb(n - c, k) / comb(n, k)
-
-
-def pass_hat_k(n: int, c: int, k: int) -> float:
-    """Chance that all of k trials pass, Pass^k: ``C(c, k) / C(n, k)`` (PROTOCOLS.md 5.6; Yao et al. 2024).
-
-    Args:
-        n: Trials that were run.
-        c: Trials that passed.
-        k: Trials that are drawn, from 1 to n.
-
-    Raises:
-        ValueError: If the numbers do not fit together.
-    """
-    _check_trials(n, c, k)
-    return comb(c, k) / comb(n, k)
-
-
-def _check_trials(n: int, c: int, k: int) -> None:
     if not (0 <= c <= n and 1 <= k <= n):
         raise ValueError(f"{c} of {n} trials passed, {k} drawn; expected 0 <= c <= n and 1 <= k <= n")
+    return 1 - comb(n - c, k) / comb(n, k)
 
 
 def recall_at(ranks: Sequence[int | None], k: int) -> float:
@@ -420,9 +369,6 @@ def recall_at(ranks: Sequence[int | None], k: int) -> float:
 
 def reciprocal_rank(ranks: Sequence[int | None]) -> float:
     """One over the best rank of any piece of evidence; 0 if none was found.
-
-    Args:
-        ranks: As for `recall_at`.
 
     Raises:
         ValueError: If there is no evidence, or if a rank is below 1.

@@ -1,4 +1,4 @@
-"""From configuration to models, answerer and judges."""
+"""From configuration to what a run works with: the models, the system under test, the answerer and the judges."""
 
 from __future__ import annotations
 
@@ -7,15 +7,20 @@ import os
 from collections.abc import AsyncIterator, Collection, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 
 from deltamem.embedding import Embedder, LazyEmbedder
-from deltamem.errors import DeltaMemError
+from deltamem.errors import DeltaMemError, LLMError
 from deltamem.llm import LLM, ResponseCache
+from deltamem.policy import EndpointPolicy
 from deltamem.prompts import Prompt
 from eval.answer import Answerer, ExtractiveAnswerer, LLMAnswerer, load_prompt
 from eval.benchmark import JudgeSpec
-from eval.config import BenchmarkConfig, EmbedderSettings, ModelSettings
+from eval.config import BenchmarkConfig, EmbedderSettings, ManagerModel, ModelSettings
 from eval.judge import LLMJudge
+from eval.systems.base import System
+from eval.systems.baselines import Evidence, FullContext, NaiveRag, Oracle
+from eval.systems.deltamem import DeltaMemSystem
 
 PARTS = ("manager", "answer", "judge")
 """The parts of a run that a model may play, as the configuration groups name them."""
@@ -56,9 +61,7 @@ class Models:
 async def open_models(config: BenchmarkConfig) -> AsyncIterator[Models]:
     """Open the response cache and the clients that the configuration asks for; nothing is sent yet.
 
-    Args:
-        config: The run. A manager is opened if its model is named, an answerer's model if one answers, a judge's if
-            answers are judged.
+    A manager is opened if its model is named, an answerer's model if one answers, a judge's if answers are judged.
 
     Raises:
         DeltaMemError: If a URL or model is missing or wrong, or the cache cannot be used.
@@ -90,11 +93,7 @@ async def open_models(config: BenchmarkConfig) -> AsyncIterator[Models]:
 
 
 async def check_models(models: Models, parts: Collection[str] = PARTS) -> None:
-    """Ask each model for one token, all at once, so that a run fails early if one is unreachable.
-
-    Args:
-        models: Of the run.
-        parts: Those that will be needed.
+    """Ask each model of the `parts` that are needed for one token, so that a run fails early if one is unreachable.
 
     Raises:
         DeltaMemError: If one does not answer.
@@ -106,6 +105,107 @@ async def check_models(models: Models, parts: Collection[str] = PARTS) -> None:
     for reply in replies:
         if isinstance(reply, BaseException):
             raise reply
+
+
+SYSTEMS = ("deltamem", "full_context", "naive_rag", "mem0", "langmem", "oracle")
+"""All systems by name."""
+
+WITH_MODEL = ("deltamem", "mem0", "langmem")
+"""Those that need a language model (configuration group ``manager``) to keep their memories."""
+
+LEFT_OUT = {
+    "a_mem": "its authors publish no package, and a-mem 0.2.6 on PyPI is a third party's MCP server, which takes a failed "
+    "call of the model for an empty answer",
+}
+"""Systems that people ask for, and why they are not here."""
+
+_NEEDS_MODEL = "system={system} needs a model: both base_url=<url> (or manager.base_url=<url>) and manager.model=<name>"
+
+
+def check_system(name: str) -> None:
+    """Refuse an unknown name before anything expensive happens.
+
+    Raises:
+        DeltaMemError: If there is no such system; lists those that exist, or says why it was left out.
+    """
+    if name in LEFT_OUT:
+        raise DeltaMemError(f"system {name!r} is left out: {LEFT_OUT[name]}; there are: {', '.join(SYSTEMS)}")
+    if name not in SYSTEMS:
+        raise DeltaMemError(f"system {name!r} does not exist; there are: {', '.join(SYSTEMS)}")
+
+
+def make_system(
+    config: BenchmarkConfig, folder: Path, embedder: Embedder, models: Models, *, evidence: Evidence | None = None
+) -> System:
+    """The system that the configuration names; what it needs is opened with its stores.
+
+    Args:
+        config: The configuration.
+        folder: Where systems that keep their memories on disk put them.
+        embedder: Of the run (see `eval.models.make_embedder`).
+        models: The clients of the run; ``models.manager`` decides about the memories of ``deltamem``.
+        evidence: Gold evidence, for ``oracle``.
+
+    Raises:
+        DeltaMemError: If the system is unknown, or what it needs is missing.
+    """
+    check_system(config.system)
+    if config.system in WITH_MODEL and (config.manager.base_url is None or config.manager.model is None):
+        raise DeltaMemError(_NEEDS_MODEL.format(system=config.system))
+    match config.system:
+        case FullContext.name:
+            return FullContext()
+        case NaiveRag.name:
+            return NaiveRag(embedder, with_time=config.with_time)
+        case Oracle.name:
+            if evidence is None:
+                raise DeltaMemError("system=oracle needs gold evidence, and this benchmark names none")
+            return Oracle(evidence)
+        case DeltaMemSystem.name:
+            return _deltamem(config, folder, embedder, models)
+        case "mem0":
+            from eval.systems.mem0 import Mem0System  # optional packages, and seconds of imports
+
+            return Mem0System(folder, embedder, config.manager, models.cache, seed=config.seed)
+        case _:
+            from eval.systems.langmem import LangMemSystem
+
+            return LangMemSystem(embedder, config.manager, models.cache, seed=config.seed)
+
+
+def _deltamem(config: BenchmarkConfig, folder: Path, embedder: Embedder, models: Models) -> DeltaMemSystem:
+    manager = config.manager
+    settings = config.manager_settings()
+    if models.manager is None:
+        raise DeltaMemError(_NEEDS_MODEL.format(system=config.system))
+    policy = EndpointPolicy(
+        models.manager,
+        temperature=manager.temperature,
+        max_tokens=manager.max_tokens,
+        seed=config.seed,
+        tool_role=manager.tool_role,
+        thinking=settings.episode.thinking,
+    )
+    return DeltaMemSystem(policy, embedder, folder, settings=settings, connect=lambda: connect(policy, manager))
+
+
+async def connect(policy: EndpointPolicy, manager: ManagerModel) -> int | None:
+    """Fail early if the model is unreachable; returns its context window in tokens, as configured or as the endpoint says.
+
+    Raises:
+        DeltaMemError: If the model does not answer, or an answer would fill the whole window.
+    """
+    await policy.check()
+    window = manager.window
+    if window is None:
+        try:
+            served = await policy.llm.models()
+        except LLMError:  # some services do not list their models; sessions are then split when they are refused
+            return None
+        window = next((model.context_window for model in served if model.id == manager.model), None)
+    if window is not None and manager.max_tokens is not None and manager.max_tokens >= window:
+        raise DeltaMemError(f"manager.max_tokens={manager.max_tokens} leaves no room in a context window of {window} tokens")
+    return window
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,13 +224,7 @@ class Prompts:
 def load_prompts(
     config: BenchmarkConfig, answer_prompt: str, answer_fields: Collection[str], judges: Mapping[str, JudgeSpec]
 ) -> Prompts:
-    """Load what a run will need, before anything expensive happens.
-
-    Args:
-        config: The run.
-        answer_prompt: Name of the benchmark's own prompt of the answering model.
-        answer_fields: Of that prompt: ``context``, ``question``, and ``options`` for multiple choice.
-        judges: The judges of the benchmark by name.
+    """Load what a run will need, before anything expensive happens; the arguments are what the benchmark supplies.
 
     Raises:
         DeltaMemError: If a prompt does not exist or does not fit.
@@ -143,23 +237,12 @@ def load_prompts(
 
 
 def make_answerer(config: BenchmarkConfig, models: Models, embedder: Embedder, prompt: Prompt | None) -> Answerer | None:
-    """The answerer that the configuration asks for; None if nothing is answered.
-
-    Args:
-        config: The run.
-        models: From `open_models` of the same configuration.
-        embedder: Of the extractive answerer.
-        prompt: Of the answering model.
-
-    Raises:
-        DeltaMemError: If a model answers and none is named.
-    """
+    """The answerer that the configuration asks for, a model if there is a prompt for it; None if nothing is answered."""
     if config.answer.answerer == "none":
         return None
     if prompt is None:
         return ExtractiveAnswerer(embedder, with_time=config.with_time, timed=models.timed)
-    if models.answer is None:
-        raise DeltaMemError("the answerer needs a model; expected answer.model=<name>")
+    assert models.answer is not None  # as it has a prompt
     return LLMAnswerer(
         models.answer,
         prompt,
@@ -171,20 +254,8 @@ def make_answerer(config: BenchmarkConfig, models: Models, embedder: Embedder, p
 
 
 def make_judge(config: BenchmarkConfig, models: Models, name: str, spec: JudgeSpec, prompt: Prompt) -> LLMJudge:
-    """A judge on the judging model.
-
-    Args:
-        config: The run; it must be judged.
-        models: From `open_models` of the same configuration.
-        name: Of the judge.
-        spec: Its labels.
-        prompt: Of the judge.
-
-    Raises:
-        DeltaMemError: If no model judges.
-    """
-    if models.judge is None:
-        raise DeltaMemError(f"the {name} judge needs a model; expected judge.model=<name>")
+    """A judge on the judging model of a run that is judged."""
+    assert models.judge is not None  # as there are prompts for judges
     return LLMJudge(
         name,
         models.judge,

@@ -5,19 +5,21 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, TypeVar
 
-from pydantic import Field
+from pydantic import BaseModel, Field
 
 from deltamem.config import StrictModel
 from deltamem.errors import DeltaMemError
 from deltamem.runs import RecordFile, atomic_writer
 from eval.systems.base import Ingested, Passage, Usage
+
+Record = TypeVar("Record", bound=BaseModel)
 
 MemoryType = Literal["Persona Memory", "Event Memory", "Relationship Memory"]
 MemorySource = Literal["primary", "system", "secondary", "interference"]
@@ -30,10 +32,6 @@ _NAMED_FIRST = ("benchmark", "system")
 
 def check_run_config(folder: Path, config: Mapping[str, Any]) -> None:
     """Refuse a folder whose records were made with other settings.
-
-    Args:
-        folder: The output folder; it need not exist.
-        config: All that decides the records; JSON values.
 
     Raises:
         DeltaMemError: If other settings were noted; names the first that differs.
@@ -290,12 +288,14 @@ def open_files(folder: Path, *, points: bool = False) -> Iterator[RunFiles]:
         OSError: If a file cannot be read or written.
     """
     with ExitStack() as stack:
+
+        def opened(name: str, model: type[Record], key: Callable[[Record], str]) -> RecordFile[Record]:
+            return stack.enter_context(RecordFile(folder / f"{name}.jsonl", model, key))
+
         yield RunFiles(
-            stack.enter_context(RecordFile(folder / "sessions.jsonl", IngestRecord, lambda record: record.key)),
-            stack.enter_context(RecordFile(folder / "passages.jsonl", PassageRecord, lambda record: record.id)),
-            stack.enter_context(RecordFile(folder / "retrieved.jsonl", QuestionRecord, lambda record: record.key)),
-            stack.enter_context(RecordFile(folder / "questions.jsonl", QuestionRecord, lambda record: record.key)),
-            stack.enter_context(RecordFile(folder / "points.jsonl", PointRecord, lambda record: record.key))
-            if points
-            else None,
+            opened("sessions", IngestRecord, lambda record: record.key),
+            opened("passages", PassageRecord, lambda record: record.id),
+            opened("retrieved", QuestionRecord, lambda record: record.key),
+            opened("questions", QuestionRecord, lambda record: record.key),
+            opened("points", PointRecord, lambda record: record.key) if points else None,
         )

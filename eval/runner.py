@@ -23,9 +23,21 @@ from eval.benchmark import Benchmark, Config, PointChecks, Results, SearchState,
 from eval.compare.page import write_report
 from eval.judge import load_calibration, measure
 from eval.metrics import load_nltk
-from eval.models import Prompts, check_models, load_prompts, make_answerer, make_embedder, make_judge, open_models
+from eval.models import (
+    WITH_MODEL,
+    Prompts,
+    check_models,
+    check_system,
+    load_prompts,
+    make_answerer,
+    make_embedder,
+    make_judge,
+    make_system,
+    open_models,
+)
 from eval.records import (
     Cost,
+    Found,
     IngestRecord,
     PointRecord,
     QuestionRecord,
@@ -37,7 +49,6 @@ from eval.records import (
 )
 from eval.summary import build_summary, cost_line, failure_lines, probe_line, write_summary
 from eval.systems.base import DialogueSession, Memory, Passage, StoreKey, System, SystemUnavailableError
-from eval.systems.factory import WITH_MODEL, check_system, open_system
 
 MEMORY_FOLDER = "memory"
 REPORT_FILE = "report.html"
@@ -82,15 +93,9 @@ def _print(console: Console, lines: Iterable[str]) -> None:
 
 
 def evaluate(benchmark: type[Benchmark[Config]], config: Config, console: Console) -> dict[str, Any]:
-    """Run a benchmark; records and ``summary.json`` are in the output folder.
+    """Run a benchmark and return the summary, whose ``failures.count`` is not 0 if something failed.
 
-    Args:
-        benchmark: The benchmark.
-        config: Its validated configuration.
-        console: Where progress is shown.
-
-    Returns:
-        The summary. ``failures.count`` is not 0 if something failed.
+    Records and ``summary.json`` are in the output folder; progress is shown on the console.
 
     Raises:
         DeltaMemError: If something that is needed is missing or wrong, or the folder holds another run.
@@ -107,36 +112,21 @@ async def _evaluate(benchmark: Benchmark[Config], prompts: Prompts, console: Con
     started = time.perf_counter()
     config = benchmark.config
     specs = benchmark.judges(config)
-    run_config = {
-        "benchmark": benchmark.name,
-        **config.run_config(),
-        **benchmark.data_hashes(),
-        "prompts": prompts.hashes,
-    }
+    run_config = {"benchmark": benchmark.name, **config.run_config(), **benchmark.data_hashes(), "prompts": prompts.hashes}
     embedder = make_embedder(config.embedder)
     evidence = benchmark.evidence() if config.system == "oracle" else None
-    async with (
-        open_models(config) as models,
-        open_system(config, config.out / MEMORY_FOLDER, embedder, models, evidence=evidence) as system,
-    ):
+    async with open_models(config) as models:
+        system = make_system(config, config.out / MEMORY_FOLDER, embedder, models, evidence=evidence)
         answerer = make_answerer(config, models, embedder, prompts.answer)
         judges = {name: make_judge(config, models, name, specs[name], prompt) for name, prompt in prompts.judges.items()}
         check_run_config(config.out, run_config)
         timelines = benchmark.timelines(system)
         with open_files(config.out, points=benchmark.points is not None) as files:
-            grader = (
-                None
-                if answerer is None
-                else QAGrader(
-                    answerer,
-                    judges,
-                    runs=config.runs,
-                    context_tokens=config.answer.context_tokens,
-                    with_time=config.with_time,
-                    score=benchmark.score,
-                    judge_fields=benchmark.judge_fields,
-                )
-            )
+            grader = None
+            if answerer is not None:
+                budget, with_time = config.answer.context_tokens, config.with_time
+                score, judge_fields = benchmark.score, benchmark.judge_fields
+                grader = QAGrader(answerer, judges, config.runs, budget, with_time, score, judge_fields)
             progress = ProgressBars(console, timelines, points=benchmark.points is not None)
             run = Run(benchmark, system, timelines, files, grader, judges, progress, models.timed)
             await check_models(models, run.models_needed())
@@ -172,13 +162,8 @@ class ProgressBars:
 
     def __init__(self, console: Console, timelines: Sequence[Timeline], *, points: bool) -> None:
         """Make the bars; they appear when `bars` is entered."""
-        columns = (
-            TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TimeRemainingColumn(),
-            TextColumn("{task.fields[note]}"),
-        )
+        name, note = TextColumn("{task.description}"), TextColumn("{task.fields[note]}")
+        columns = (name, BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), note)
         self.bars = Progress(*columns, console=console, transient=True)
         steps = [step for timeline in timelines for step in timeline.steps]
         totals = {
@@ -225,13 +210,7 @@ class Searched(NamedTuple):
 
 
 async def search_stores(memories: Sequence[Memory], query: str, k: int, slots: asyncio.Semaphore) -> Searched:
-    """Search all stores at the same time.
-
-    Args:
-        memories: The stores.
-        query: What is searched for.
-        k: Passages from each store.
-        slots: Held while the search is timed, see `eval.models.Models.timed`.
+    """Search all stores at the same time, holding `slots` while it is timed; see `eval.models.Models.timed`.
 
     Raises:
         SystemUnavailableError: If the system cannot search at all.
@@ -267,22 +246,12 @@ async def ingest_sessions(
     log: RecordFile[IngestRecord],
     on_record: Callable[[IngestRecord], None] = lambda record: None,
 ) -> AsyncGenerator[IngestRecord]:
-    """Ingest sessions in order and yield after each, so that the memory can be searched as it is then.
+    """Ingest sessions in order and yield the record of each, so that the memory can be searched as it is then.
 
     A failed session is recorded and the next one goes on without it; the same command tries it again. An unreadable
     session is not tried again. A system that keeps nothing on disk ingests all sessions again, which is not recorded
     twice. A session that is in the store but was not recorded (the process was killed in between) costs nothing now; what
     it cost is lost.
-
-    Args:
-        memory: The store.
-        key: Its key.
-        sessions: In order.
-        log: Where each session is recorded.
-        on_record: Called for each session, those of earlier runs included.
-
-    Yields:
-        The record of each session.
 
     Raises:
         SystemUnavailableError: If the system cannot ingest anything.
@@ -328,7 +297,11 @@ async def _ingest(
 
 
 class Run:
-    """Does what is not done yet."""
+    """Does what is not done yet.
+
+    Without a `grader` questions are only searched for; `judges` are those of points by kind, none if nothing is judged.
+    Each search holds `searches` while it is timed.
+    """
 
     def __init__(
         self,
@@ -341,18 +314,7 @@ class Run:
         progress: ProgressBars,
         searches: asyncio.Semaphore,
     ) -> None:
-        """Prepare a run; nothing is done yet.
-
-        Args:
-            benchmark: The benchmark.
-            system: The system under test.
-            timelines: Of the benchmark, for the system.
-            files: The records.
-            grader: Answers questions; None if they are only searched for.
-            judges: Of points, by `PointRecord.kind`; empty if nothing is judged.
-            progress: Shows what is done, in earlier runs too.
-            searches: Held by each search while it is timed.
-        """
+        """Prepare a run; nothing is done yet."""
         self._benchmark = benchmark
         self._system = system
         self._timelines = timelines
@@ -393,17 +355,12 @@ class Run:
 
     def results(self) -> Results:
         """All records that belong to the timelines."""
-        sessions = {
-            (store.key.id, session.id)
-            for timeline in self._timelines
-            for number, store in enumerate(timeline.stores)
-            for session in timeline.sessions(number)
-        }
+        sessions = {key for timeline in self._timelines for key in _session_keys(timeline)}
         questions = map(self._files.questions.get, self._benchmark.question_keys(self._timelines))
         return Results(
             system=self._system,
             questions=[record for record in questions if record is not None],
-            sessions=[record for record in self._files.sessions if (record.store, record.session) in sessions],
+            sessions=[record for record in self._files.sessions if record.key in sessions],
             points=self._points_of_timelines(),
             passages=self._files.passages,
         )
@@ -520,10 +477,8 @@ class Run:
     async def _search_step(self, timeline: Timeline, step: Step, memories: Sequence[Memory], notes: tuple[str, ...]) -> None:
         async with asyncio.TaskGroup() as searches:
             for record in self._to_search(step):
-                if isinstance(record, PointRecord):
-                    searches.create_task(self._search_point(record, timeline, memories, notes))
-                else:
-                    searches.create_task(self._search_question(record, timeline, memories, notes))
+                search = self._search_point if isinstance(record, PointRecord) else self._search_question
+                searches.create_task(search(record, timeline, memories, notes))  # type: ignore[arg-type]
 
     async def _search_question(
         self, record: QuestionRecord, timeline: Timeline, memories: Sequence[Memory], notes: tuple[str, ...]
@@ -534,9 +489,8 @@ class Run:
         if error is not None:
             self._files.questions.add(record.model_copy(update={"error": error}))
             return
-        kept = [self._files.keep(passages, store.key.id) for store, passages in zip(timeline.stores, found, strict=True)]
         ranks = self._benchmark.ranks(record, merged(found)) if self._system.ranked else ()
-        update = {"retrieved": tuple(chain.from_iterable(kept)), "ranks": ranks, "search_seconds": seconds}
+        update = {"retrieved": self._keep(timeline, found), "ranks": ranks, "search_seconds": seconds}
         self._files.retrieved.add(record.model_copy(update=update))
 
     async def _search_point(
@@ -548,9 +502,12 @@ class Run:
         if error is not None:
             points.add(checks.failed(record, error))
             return
-        kept = [self._files.keep(passages, store.key.id) for store, passages in zip(timeline.stores, found, strict=True)]
-        update = {"searched": True, "retrieved": tuple(chain.from_iterable(kept)), "search_seconds": seconds}
+        update = {"searched": True, "retrieved": self._keep(timeline, found), "search_seconds": seconds}
         points.add(checks.found(record.model_copy(update=update), merged(found), ranked=self._system.ranked))
+
+    def _keep(self, timeline: Timeline, found: Sequence[Sequence[Passage]]) -> tuple[Found, ...]:
+        kept = (self._files.keep(passages, store.key.id) for store, passages in zip(timeline.stores, found, strict=True))
+        return tuple(chain.from_iterable(kept))
 
     def _finish_step(
         self,
@@ -562,12 +519,8 @@ class Run:
     ) -> None:
         """Answer and judge what a step asks for, or record why that cannot be.
 
-        Args:
-            timeline: Of the step.
-            step: The step.
-            ingested: What became of its sessions; None if some are missing.
-            later: Takes what waits for models.
-            failure: Why the memory could not be searched.
+        `ingested` is what became of its sessions, None if some are missing; `later` takes what waits for models; `failure`
+        is why the memory could not be searched.
         """
         for question in step.questions:
             earlier = self._files.questions.get(question.key)
@@ -679,11 +632,7 @@ class Run:
 
     def _missing(self, timeline: Timeline) -> set[str]:
         """Keys of the sessions that have to be ingested."""
-        keys = {
-            f"{store.key.id}/{session.id}"
-            for number, store in enumerate(timeline.stores)
-            for session in timeline.sessions(number)
-        }
+        keys = _session_keys(timeline)
         return {key for key in keys if (record := self._files.sessions.get(key)) is None or record.outcome == "failed"}
 
     def _point_records(self, step: Step, ingested: Sequence[IngestRecord] | None) -> list[PointRecord]:
@@ -696,6 +645,16 @@ class Run:
     def _checks(self) -> tuple[PointChecks, RecordFile[PointRecord]]:
         assert self._benchmark.points is not None and self._files.points is not None  # else no step has points
         return self._benchmark.points, self._files.points
+
+
+def _session_keys(timeline: Timeline) -> set[str]:
+    """Keys of the records of all its sessions."""
+    return {
+        f"{store.key.id}/{session.id}"
+        for step in timeline.steps
+        for store, sessions in zip(timeline.stores, step.sessions, strict=True)
+        for session in sessions
+    }
 
 
 async def _take(feed: AsyncIterator[IngestRecord], count: int, state: SearchState) -> list[IngestRecord]:

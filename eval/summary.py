@@ -17,7 +17,7 @@ from deltamem.runs import atomic_writer, config_hash, git_commit, versions
 from eval.benchmark import Report
 from eval.config import BenchmarkConfig
 from eval.metrics import RESAMPLES, Interval, bootstrap_interval, recall_at, reciprocal_rank, wilson_interval
-from eval.records import AnswerRecord, Cost, IngestRecord, PointRecord, QuestionRecord
+from eval.records import Cost, IngestRecord, PointRecord, QuestionRecord
 
 Value = Callable[[QuestionRecord], float | None]
 
@@ -79,14 +79,7 @@ def category_scores(
 
     The interval is a bootstrap of groups (conversations, users, personas). Where all questions are of one group it is
     Wilson's for values that are 0 or 1, and a bootstrap of questions for others: it then says nothing of other groups.
-
-    Args:
-        questions: The records.
-        value: What a question is worth, None to leave it out.
-        resamples: Bootstrap draws.
-        seed: Seed of the draws.
-        pooled: Categories that count for ``all``; None means every one.
-        order: Categories in the order of the benchmark; others follow as they occur.
+    Categories that are not `pooled` do not count for ``all``; `order` is that of the benchmark, others follow.
 
     Returns:
         `eval.metrics.Interval` as a dictionary by category and for ``all``; None where no question has a value.
@@ -160,19 +153,7 @@ def build_summary(
     prompt_hashes: Mapping[str, str],
     seconds: Mapping[str, float],
 ) -> dict[str, Any]:
-    """Put the summary of a run together.
-
-    Args:
-        config: The validated configuration.
-        report: What the benchmark says.
-        questions: All records, of earlier runs too.
-        sessions: Likewise.
-        points: Likewise.
-        system_facts: Of `eval.systems.base.System.facts`.
-        usage: `deltamem.llm.Usage` by part (``manager``, ``answer``, ``judge``): what this invocation asked for.
-        probes: False accepts and false rejects of each judge.
-        prompt_hashes: sha256 of every prompt by its name.
-        seconds: Wall time of the stages of this invocation.
+    """Put the summary of a run together; all records count, those of earlier runs too, `usage` is of this one.
 
     Returns:
         JSON values; no `None` stands for a zero and no zero for a failure. ``cost.ingest.sessions_lost`` counts the sessions
@@ -324,19 +305,14 @@ def _failures(
     broken["ingest"] = [f"{record.key}: {record.reason}" for record in sessions if record.outcome == "failed"]
     broken["search"] = [f"{record.key}: {record.error}" for record in questions if record.error is not None]
     broken["search"] += [f"{record.key}: {record.error}" for record in points if record.error is not None]
-    broken["answer"] = [
-        f"{record.key}{_run(record.answers, run)}: {answer.error}"
-        for record in questions
-        for run, answer in enumerate(record.answers)
-        if answer.error is not None
-    ]
-    broken["judge"] = [
-        f"{record.key}{_run(record.answers, run)}, {judge}: {verdict.error}"
-        for record in questions
-        for run, answer in enumerate(record.answers)
-        for judge, verdict in answer.verdicts.items()
-        if verdict.error is not None
-    ]
+    broken |= {"answer": [], "judge": []}
+    for record in questions:
+        for run, answer in enumerate(record.answers):
+            name = f"{record.key}, run {run + 1}" if len(record.answers) > 1 else record.key
+            if answer.error is not None:
+                broken["answer"].append(f"{name}: {answer.error}")
+            failed = {judge: verdict.error for judge, verdict in answer.verdicts.items() if verdict.error is not None}
+            broken["judge"] += [f"{name}, {judge}: {error}" for judge, error in failed.items()]
     broken["judge"] += [
         f"{record.key}, {record.kind}: {record.verdict.error}"
         for record in points
@@ -347,10 +323,6 @@ def _failures(
         "by_stage": {stage: len(reasons) for stage, reasons in broken.items() if reasons},
         "first": [f"{stage}: {reason}" for stage, reasons in broken.items() for reason in reasons[:_SHOWN_FAILURES]],
     }
-
-
-def _run(answers: Sequence[AnswerRecord], run: int) -> str:
-    return f", run {run + 1}" if len(answers) > 1 else ""
 
 
 def _models(config: BenchmarkConfig) -> dict[str, str | None]:

@@ -28,13 +28,6 @@ _SPREAD = 0.6
 def write_report(runs: Sequence[Path], out: Path) -> Path:
     """Write ``report.html`` for finished runs.
 
-    Args:
-        runs: Output folders, of any benchmarks.
-        out: The page; its folder must exist.
-
-    Returns:
-        Where the page is.
-
     Raises:
         DeltaMemError: If a folder is not that of a finished run, or the page cannot be written.
     """
@@ -73,12 +66,7 @@ def _facts(run: FinishedRun) -> dict[str, Any]:
 
 
 def charts(prefix: str, runs: Sequence[FinishedRun]) -> list[Chart]:
-    """All charts of one benchmark that there are numbers for.
-
-    Args:
-        prefix: Makes the ids on the page unique.
-        runs: Of one benchmark.
-    """
+    """All charts of one benchmark that there are numbers for."""
     drawn = [
         Chart(f"{metric} by category, with 95% intervals", _by_category(f"{prefix}-{number}", runs, metric))
         for number, metric in enumerate(_metrics_by_category(runs))

@@ -90,10 +90,9 @@ class Summary(_SummaryPart):
     data: dict[str, Any]
     making: Provenance
     seconds: dict[str, float]
+    # LoCoMo alone: share of gold answers that an audit found right, by category
     ceiling: dict[str, float] | None = None
-    """LoCoMo alone: share of gold answers that an audit found right, by category."""
-    cumulative: list[dict[str, float]] | None = None
-    """HaluMem alone: accuracy of all questions up to a session."""
+    cumulative: list[dict[str, float]] | None = None  # HaluMem alone: accuracy of all questions up to a session
 
     def score(self, metric: str, group: str) -> Interval | None:
         """A score of a category or of ``all``; None if the run has none."""
@@ -108,16 +107,12 @@ class Summary(_SummaryPart):
 class FinishedRun:
     """The output folder of a benchmark."""
 
-    name: str
-    """Short, unique among the runs that are compared."""
+    name: str  # Short, unique among the runs that are compared
     folder: Path
     summary: Summary
-    questions: list[QuestionRecord]
-    """In the order of the run."""
-    passages: dict[str, PassageRecord]
-    """What was found for the questions, by id."""
-    points: list[PointRecord]
-    """Memory points and extracted memories; HaluMem alone."""
+    questions: list[QuestionRecord]  # In the order of the run
+    passages: dict[str, PassageRecord]  # What was found for the questions, by id
+    points: list[PointRecord]  # Memory points and extracted memories; HaluMem alone
 
     @property
     def family(self) -> str:
@@ -141,9 +136,6 @@ def family(benchmark: str) -> str:
 
 def load_runs(folders: Sequence[Path]) -> list[FinishedRun]:
     """Read runs.
-
-    Args:
-        folders: Output folders of benchmarks; one that is named twice is read once.
 
     Raises:
         DeltaMemError: If a folder is not that of a finished run; names the file, and what is wrong with it.
@@ -200,19 +192,14 @@ def by_family(runs: Sequence[FinishedRun]) -> dict[str, list[FinishedRun]]:
 class PublishedTable(StrictModel):
     """Rows of one source."""
 
-    table: str
-    """The layout that they belong to, see `eval.compare.tables.LAYOUTS`."""
+    table: str  # The layout that they belong to, see `eval.compare.tables.LAYOUTS`
     source: str
-    note: str = ""
-    """Conditions that differ from ours."""
-    columns: list[str]
-    """``<group>/<measure>`` of each value."""
+    note: str = ""  # Conditions that differ from ours
+    columns: list[str]  # `<group>/<measure>` of each value
+    # Values by name of the system, in percent, or counts; None where nothing is given
     rows: dict[str, list[float | None]]
-    """Values by name of the system, in percent, or counts; None where nothing is given."""
-    doubts: dict[str, str] = Field(default_factory=dict)
-    """What does not add up, by row."""
-    page_only: bool = False
-    """Whether the terminal leaves them out."""
+    doubts: dict[str, str] = Field(default_factory=dict)  # What does not add up, by row
+    page_only: bool = False  # Whether the terminal leaves them out
 
     @model_validator(mode="after")
     def _fits(self) -> PublishedTable:
@@ -285,11 +272,7 @@ _OF_THE_SYSTEM = ("stores_per_conversation", "k_each_store", "point_found_by")
 def differences(runs: Sequence[FinishedRun]) -> list[str]:
     """Where runs of one benchmark differ in something that decides their scores, other than the memory system.
 
-    Args:
-        runs: Of one benchmark.
-
-    Returns:
-        One sentence for each condition: data, models, prompts, embedder, protocol (top-k, context budget), settings.
+    One sentence for each condition: data, models, prompts, embedder, protocol (top-k, context budget), settings.
     """
     names = list(dict.fromkeys(name for run in runs for name, _ in _conditions(run)))
     conditions = [dict(_conditions(run)) for run in runs]

@@ -26,8 +26,7 @@ class Difference:
     metric: str
     first: str
     second: str
-    interval: Interval
-    """Over the questions for which both have a value."""
+    interval: Interval  # Over the questions for which both have a value
 
     @property
     def significant(self) -> bool:
@@ -38,14 +37,8 @@ class Difference:
 def paired_differences(runs: Sequence[FinishedRun], *, resamples: int = 2000, seed: int = 0) -> list[Difference]:
     """Compare every two runs of a benchmark on every score that both have.
 
-    Args:
-        runs: Of one benchmark. Two runs of other data, or that gave a key to other questions, are not compared.
-        resamples: Bootstrap draws of groups; the same in all comparisons.
-        seed: Seed of the draws.
-
-    Returns:
-        By pair and score. Questions that count for no ``all`` in the summary (LoCoMo's category 5) count here only for the
-        scores that they alone have.
+    Two runs on other data are not compared, nor questions that are not the same under their key. Questions that count for no
+    ``all`` in the summary (LoCoMo's category 5) count here only for the scores that they alone have.
     """
     found = []
     for first, second in combinations(runs, 2):
@@ -106,16 +99,11 @@ class Cell:
 class Column:
     """One column of a table with a heading of two lines."""
 
-    group: str
-    """What is measured: a category, an operation, or ``all``."""
-    measure: str
-    """Which score."""
-    title: str
-    """Upper line of the heading, the same for neighbours of one group."""
-    heading: str = ""
-    """Lower line; empty where there is one column of the group."""
-    count: int | None = None
-    """Questions of the group in the whole benchmark; None where that is not questions."""
+    group: str  # What is measured: a category, an operation, or `all`
+    measure: str  # Which score
+    title: str  # Upper line of the heading, the same for neighbours of one group
+    heading: str = ""  # Lower line; empty where there is one column of the group
+    count: int | None = None  # Questions of the group in the whole benchmark; None where that is not questions
 
     @property
     def key(self) -> str:
@@ -127,17 +115,13 @@ class Column:
 class Row:
     """A row with one cell for each column; None is empty."""
 
+    # `ours` was measured by a run that is shown; `missing` was not run; `published` is what others reported
     kind: Literal["ours", "missing", "published"]
-    """``ours`` was measured by a run that is shown; ``missing`` was not run; ``published`` is what others reported."""
-    label: str
-    """The run or the system."""
-    detail: str
-    """More about it: variant, doubts, or the command that makes the run."""
+    label: str  # The run or the system
+    detail: str  # More about it: variant, doubts, or the command that makes the run
     cells: tuple[Cell | None, ...]
-    source: str = ""
-    """Where a published row was printed, and under which conditions."""
-    page_only: bool = False
-    """Whether the terminal leaves the row out."""
+    source: str = ""  # Where a published row was printed, and under which conditions
+    page_only: bool = False  # Whether the terminal leaves the row out
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,12 +131,9 @@ class Table:
     title: str
     columns: tuple[Column, ...]
     rows: list[Row] = field(default_factory=list)
-    by_measure: bool = False
-    """See `Layout`."""
-    note: str = ""
-    """Below the table."""
-    compact: bool = False
-    """Whether the terminal leaves out what stands under the numbers."""
+    by_measure: bool = False  # See `Layout`
+    note: str = ""  # Below the table
+    compact: bool = False  # Whether the terminal leaves out what stands under the numbers
 
     def groups(self) -> list[tuple[str, int]]:
         """The upper line of the heading: title and number of columns below it."""
@@ -163,28 +144,23 @@ class Table:
 class Variant:
     """One way to fill a row of a run, where there are several scores for what a paper has one."""
 
-    label: str
-    """Says which; empty if there is only one."""
+    label: str  # Says which; empty if there is only one
+    # Name of the metric by measure, or by group and measure; measures that are not there stay empty
     metrics: Mapping[str, str]
-    """Name of the metric by measure, or by group and measure; measures that are not there stay empty."""
-    category: str | None = None
-    """Category of the metric; None means the group of the column."""
+    category: str | None = None  # Category of the metric; None means the group of the column
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
     """A table of a paper."""
 
-    id: str
-    """Names it in ``published.yaml``."""
+    id: str  # Names it in `published.yaml`
     title: str
     columns: tuple[Column, ...]
-    variants: tuple[Variant, ...]
-    """Rows of each run."""
+    variants: tuple[Variant, ...]  # Rows of each run
+    # Whether the terminal shows one table for each measure, because there are too many columns
     by_measure: bool = False
-    """Whether the terminal shows one table for each measure, because there are too many columns."""
-    note: str = ""
-    """What the reader must know."""
+    note: str = ""  # What the reader must know
 
 
 LOCOMO_COUNTS = {"single-hop": 841, "multi-hop": 282, "open-domain": 96, "temporal": 321, "all": 1540}
@@ -322,12 +298,9 @@ class Comparison:
 
     title: str
     runs: list[FinishedRun]
-    differences: list[str]
-    """Where their conditions differ."""
-    warnings: list[str]
-    """What they lack."""
-    papers: list[Table]
-    """In the layouts of the papers."""
+    differences: list[str]  # Where their conditions differ
+    warnings: list[str]  # What they lack
+    papers: list[Table]  # In the layouts of the papers
     tables: list[Table]
 
 

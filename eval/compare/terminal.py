@@ -18,12 +18,7 @@ _WIDE = 8
 
 
 def print_comparison(runs: Sequence[FinishedRun], console: Console) -> None:
-    """Print runs, benchmark by benchmark: warnings, the papers' tables, all scores, differences, cost, judges.
-
-    Args:
-        runs: Finished runs, of any benchmarks.
-        console: Where to.
-    """
+    """Print runs, benchmark by benchmark: warnings, the papers' tables, all scores, differences, cost, judges."""
     for section in compare(runs).values():
         console.rule(Text(section.title))
         for run in section.runs:

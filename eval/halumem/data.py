@@ -35,15 +35,8 @@ class HalumemConfig(BenchmarkConfig):
     judges: Annotated[list[JudgeName], Field(min_length=1)]
 
     def check(self) -> None:
-        """Refuse values that do not fit each other.
-
-        Raises:
-            DeltaMemError: If recall is asked for deeper than is searched.
-        """
-        if max(self.cutoffs) > self.question_k:
-            raise DeltaMemError(
-                f"cutoffs has {max(self.cutoffs)}, but only question_k={self.question_k} passages are searched for"
-            )
+        """Refuse values that do not fit each other."""
+        self.check_cutoffs(self.cutoffs, self.question_k, f"question_k={self.question_k} passages")
 
     def run_config(self) -> dict[str, Any]:
         """What decides the records, apart from data and prompts."""
@@ -87,9 +80,7 @@ class _Raw(BaseModel):
     model_config = ConfigDict(strict=True)  # other keys are ignored: the versions differ in them
 
 
-class RawPoint(_Raw):
-    """A memory point."""
-
+class _RawPoint(_Raw):
     memory_content: str = Field(min_length=1)
     memory_type: Annotated[MemoryType, BeforeValidator(_memory_type)]
     memory_source: MemorySource
@@ -98,46 +89,35 @@ class RawPoint(_Raw):
     importance: NonNegativeFloat
 
 
-class RawTurn(_Raw):
-    """One message."""
-
+class _RawTurn(_Raw):
     role: Literal["user", "assistant"]
     content: str
     timestamp: Date | None = None
 
 
-class RawEvidence(_Raw):
-    """A memory point that a question rests on; its text is enough."""
-
+class _RawEvidence(_Raw):
     memory_content: str
 
 
-class RawQuestion(_Raw):
-    """A question."""
-
+class _RawQuestion(_Raw):
     question: str = Field(min_length=1)
     answer: str
-    evidence: list[RawEvidence]
+    evidence: list[_RawEvidence]
     question_type: Literal[QUESTION_TYPES]  # type: ignore[valid-type]
-    difficulty: str = ""
 
 
-class RawSession(_Raw):
-    """A session; without questions it lacks their key."""
-
+class _RawSession(_Raw):
     start_time: Date
-    dialogue: list[RawTurn] = Field(min_length=1)
-    memory_points: list[RawPoint] = []
-    questions: list[RawQuestion] = []
+    dialogue: list[_RawTurn] = Field(min_length=1)
+    memory_points: list[_RawPoint] = []
+    questions: list[_RawQuestion] = []
     is_generated_qa_session: bool = False
 
 
-class RawUser(_Raw):
-    """A line."""
-
+class _RawUser(_Raw):
     uuid: str
     persona_info: str
-    sessions: list[RawSession] = Field(min_length=1)
+    sessions: list[_RawSession] = Field(min_length=1)
 
 
 _NAME = re.compile(r"Name:\s*(.*?); Gender:")
@@ -172,7 +152,6 @@ class Question:
     text: str  # The question
     answer: str  # The reference answer
     evidence: tuple[str, ...]  # Texts of the memory points that hold the answer; none for questions that cannot be answered
-    difficulty: str  # `easy`, `medium` or `hard`
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,13 +230,7 @@ _COMPLETE = {
 
 
 def load_halumem(path: Path) -> Halumem:
-    """Read the benchmark, one user a line.
-
-    Args:
-        path: ``HaluMem-Medium.jsonl``, ``HaluMem-Long.jsonl``, or some lines of them.
-
-    Returns:
-        The users, and what is wrong with the lines that are left out.
+    """Read a file of the benchmark, or some lines of one: the users, and what is wrong with the lines that are left out.
 
     Raises:
         DeltaMemError: If the file cannot be read or holds no usable user.
@@ -272,7 +245,7 @@ def load_halumem(path: Path) -> Halumem:
                 if not line.strip():
                     continue
                 try:
-                    user = _user(RawUser.model_validate_json(line))
+                    user = _user(_RawUser.model_validate_json(line))
                     if user.id in users:
                         raise DeltaMemError(f"the user {user.id} occurs twice")
                     users[user.id] = user
@@ -288,7 +261,7 @@ def load_halumem(path: Path) -> Halumem:
     return Halumem(tuple(users.values()), tuple(problems), digest.hexdigest())
 
 
-def _user(raw: RawUser) -> User:
+def _user(raw: _RawUser) -> User:
     if not _FOLDER.fullmatch(raw.uuid):
         raise DeltaMemError(f"uuid {raw.uuid!r} is not made of letters, digits, '.', '_' and '-'")
     name = _NAME.search(raw.persona_info)
@@ -297,7 +270,7 @@ def _user(raw: RawUser) -> User:
     return User(raw.uuid, name[1].strip(), tuple(_sessions(raw)))
 
 
-def _sessions(raw: RawUser) -> Iterable[HalumemSession]:
+def _sessions(raw: _RawUser) -> Iterable[HalumemSession]:
     for number, session in enumerate(raw.sessions):
         id = f"S{number + 1}"
         key = f"{raw.uuid}/{id}"
@@ -324,7 +297,6 @@ def _sessions(raw: RawUser) -> Iterable[HalumemSession]:
                 text=question.question,
                 answer=question.answer,
                 evidence=tuple(evidence.memory_content for evidence in question.evidence),
-                difficulty=question.difficulty,
             )
             for position, question in enumerate(session.questions, start=1)
         )
@@ -351,15 +323,7 @@ class PointFinder:
                 self._homes[point.text].append((session, point))
 
     def _turns(self, text: str, session: int) -> tuple[str, ...]:
-        """The turns that a memory point comes from.
-
-        Args:
-            text: The point, as it stands in the sessions.
-            session: Number of the session after which it is asked for; later ones do not count.
-
-        Returns:
-            Ids of turns in order; empty if no session holds the point, or no turn its words.
-        """
+        """Ids of the turns that a memory point of the first sessions comes from; none if no session or no turn says it."""
         found: list[str] = []
         for home, point in self._homes.get(text, ()):
             if home.number <= session:
@@ -369,13 +333,7 @@ class PointFinder:
         return tuple(found)
 
     def rank(self, text: str, turns: Sequence[str], passages: Sequence[Passage]) -> int | None:
-        """Rank from 1 of the first passage that holds a point; None if none does.
-
-        Args:
-            text: The point.
-            turns: What it is linked to.
-            passages: Best first.
-        """
+        """Rank from 1 of the first passage that holds a point; None if none does."""
         sought = content_stems(text) - self._name
         for rank, passage in enumerate(passages, start=1):
             if passage.sources:
@@ -401,11 +359,7 @@ class PointFinder:
 def gold_passages(user: User) -> dict[str, list[Passage]]:
     """The memory points that questions rest on, and the new texts of updated points, as passages by what is searched for.
 
-    Args:
-        user: The user.
-
-    Returns:
-        By text of the question or of the updated point; a question that is asked twice has the evidence of both.
+    A question that is asked twice has the evidence of both.
     """
     finder = PointFinder(user)
     found: dict[str, dict[str, Passage]] = defaultdict(dict)

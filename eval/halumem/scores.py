@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -246,18 +246,8 @@ def run_scores(
 ) -> Scores:
     """All scores of a run, by metric and category.
 
-    Args:
-        questions: Those that are asked.
-        points: Memory points and extracted memories.
-        judges: Names of the judges of answers.
-        cutoffs: The k of recall@k for questions.
-        update_k: The k of recall for updated points.
-        ranked: Whether the system orders by relevance; else there is no recall.
-        resamples: Bootstrap draws of users.
-        seed: Seed of the draws.
-
-    Returns:
-        Only metrics that something has a value of. Questions without evidence that is linked to turns have no recall.
+    Only metrics that something has a value of: no recall where the system does not order by relevance (`ranked`), none of
+    questions whose evidence is not linked to turns. `cutoffs` are the k of questions, `update_k` that of updated points.
     """
     judged = [(record.user, record.memory_type or "", judgement) for record, judgement in point_judgements(points)]
     draws = {"resamples": resamples, "seed": seed}
@@ -295,7 +285,7 @@ def curve(questions: Sequence[QuestionRecord], judge: str) -> list[dict[str, flo
     for record in questions:
         if record.session is not None and (worth := value(record)) is not None:
             by_user.setdefault(record.group, []).append((record.session, worth))
-    return [point.as_dict() for point in cumulative_accuracy(list(by_user.values()), sessions=CURVE_SESSIONS)]
+    return [asdict(point) for point in cumulative_accuracy(list(by_user.values()), sessions=CURVE_SESSIONS)]
 
 
 def _metric_scores(

@@ -37,13 +37,8 @@ class LocomoConfig(BenchmarkConfig):
     judges: Annotated[list[JudgeName], Field(min_length=1)]
 
     def check(self) -> None:
-        """Refuse values that do not fit each other.
-
-        Raises:
-            DeltaMemError: If recall is asked for deeper than is searched.
-        """
-        if max(self.cutoffs) > self.k:
-            raise DeltaMemError(f"cutoffs has {max(self.cutoffs)}, but only k={self.k} passages of a store are searched for")
+        """Refuse values that do not fit each other."""
+        self.check_cutoffs(self.cutoffs, self.k, f"k={self.k} passages of a store")
 
     def run_config(self) -> dict[str, Any]:
         """What decides the records, apart from data and prompts."""
@@ -146,12 +141,6 @@ _EVIDENCE_ID = re.compile(r"D:?(\d+):(\d+)")
 def load_locomo(path: Path) -> list[Conversation]:
     """Read the benchmark.
 
-    Args:
-        path: ``locomo10.json``.
-
-    Returns:
-        The conversations in file order.
-
     Raises:
         DeltaMemError: If the file cannot be read or has another shape; names the file and the place.
     """
@@ -179,12 +168,7 @@ def load_locomo(path: Path) -> list[Conversation]:
 
 
 def version_name(conversations: Sequence[Conversation], sha256: str) -> str:
-    """Name the version of the benchmark, by its bytes.
-
-    Args:
-        conversations: What the file holds.
-        sha256: Of the file.
-    """
+    """Name the version of the benchmark, by its bytes."""
     count = sum(len(conversation.questions) for conversation in conversations)
     if sha256 == LOCOMO.sha256:
         return f"LoCoMo-{len(conversations)} ({count:,} questions)"
@@ -280,49 +264,29 @@ def dialogues(conversation: Conversation, *, per_speaker: bool, captions: Captio
 
     With two stores the owner of each is its user and the other speaker its assistant. In a single store both speakers are
     users, because neither is there to help the other.
-
-    Args:
-        conversation: The conversation.
-        per_speaker: Whether there are two stores.
-        captions: Which captions of pictures are part of the text.
     """
     if not per_speaker:
         title = " and ".join(conversation.speakers)
         key = StoreKey(conversation.id, title, BATCH_TURNS)
         return (Dialogue(key, title, _sessions(conversation, None, captions)),)
-    return tuple(
-        Dialogue(
-            StoreKey(f"{conversation.id}.{speaker}", speaker, BATCH_TURNS),
-            speaker,
-            _sessions(conversation, speaker, captions),
-        )
-        for speaker in conversation.speakers
-    )
+    keys = {speaker: StoreKey(f"{conversation.id}.{speaker}", speaker, BATCH_TURNS) for speaker in conversation.speakers}
+    return tuple(Dialogue(key, speaker, _sessions(conversation, speaker, captions)) for speaker, key in keys.items())
 
 
 def _sessions(conversation: Conversation, owner: str | None, captions: Captions) -> tuple[DialogueSession, ...]:
     return tuple(
-        DialogueSession(f"session_{session.number}", session.time, _turns(session, owner, captions))
+        DialogueSession(
+            f"session_{session.number}", session.time, tuple(_turn(turn, owner, captions) for turn in session.turns)
+        )
         for session in conversation.sessions
         if session.turns
     )
 
 
-def _turns(session: DatedSession, owner: str | None, captions: Captions) -> tuple[DialogueTurn, ...]:
-    return tuple(
-        DialogueTurn(
-            id=turn.id,
-            role="user" if owner in (None, turn.speaker) else "assistant",
-            speaker=turn.speaker,
-            text=_turn_text(turn, captions),
-        )
-        for turn in session.turns
-    )
-
-
-def _turn_text(turn: Turn, captions: Captions) -> str:
+def _turn(turn: Turn, owner: str | None, captions: Captions) -> DialogueTurn:
     shown = captions == "all" or (captions == "with_url" and turn.has_url)
-    return f"{turn.text} [image: {turn.caption}]".lstrip() if shown and turn.caption else turn.text
+    text = f"{turn.text} [image: {turn.caption}]".lstrip() if shown and turn.caption else turn.text
+    return DialogueTurn(turn.id, "user" if owner in (None, turn.speaker) else "assistant", turn.speaker, text)
 
 
 ANSWER_IS_RIGHT = "WRONG_CITATION"

@@ -74,17 +74,9 @@ def run_scores(
 ) -> dict[str, dict[str, Any]]:
     """All scores of a run, by metric and category; category 5 never counts for ``all``.
 
-    Args:
-        records: The questions.
-        cutoffs: The k of recall@k.
-        traced: Whether the system tells which turns its passages come from; else there is no recall.
-        judges: Names of the judges, without that of category 5.
-        resamples: Bootstrap draws of conversations.
-        seed: Seed of the draws.
-
-    Returns:
-        Only metrics that some question has a value of. Questions without usable evidence have no recall, failed answers no
-        scores and failed judges no verdict; they are counted elsewhere.
+    Only metrics that some question has a value of. Questions without usable evidence have no recall, failed answers no
+    scores and failed judges no verdict; they are counted elsewhere. Without `traced`, that is if the system does not tell
+    which turns its passages come from, there is no recall at all.
     """
     values: dict[str, Value] = {judge: verdict_value(judge) for judge in (*judges, ABSTENTION_JUDGE)}
     values |= {name: answer_value(name) for name in (*LEXICAL, ABSTENTION)}

@@ -48,13 +48,8 @@ class PersonaMemConfig(BenchmarkConfig):
         return self.answer.runs if self.answer.answerer == "llm" else 1
 
     def check(self) -> None:
-        """Refuse values that do not fit each other.
-
-        Raises:
-            DeltaMemError: If recall is asked for deeper than is searched, or the folder of the data is a file.
-        """
-        if max(self.cutoffs) > self.k:
-            raise DeltaMemError(f"cutoffs has {max(self.cutoffs)}, but only k={self.k} passages are searched for")
+        """Refuse values that do not fit each other, and a folder of the data that is none."""
+        self.check_cutoffs(self.cutoffs, self.k, f"k={self.k} passages")
         if self.data is not None and not self.data.is_dir():
             raise DeltaMemError(
                 f"data={self.data} is not a folder; expected one with {Path(PERSONAMEM_QUESTIONS.path).name} and "
@@ -103,15 +98,7 @@ def session_starts(messages: Sequence[Message]) -> list[int]:
 
 
 def referenced_block(messages: Sequence[Message], question: Question) -> Block | None:
-    """The block that a question refers to.
-
-    Args:
-        messages: The whole context.
-        question: Its end index is within the context.
-
-    Returns:
-        The block, cut off where the prefix ends; None if the distance points to none.
-    """
+    """The block that a question refers to, cut off where the prefix ends; None if the distance points to none."""
     starts = session_starts(messages)
     asked_in = []
     if question.end >= len(messages) - 1:
@@ -168,11 +155,7 @@ TOTALS = {2_727: "128k", 2_674: "1M"}
 
 
 def size_of(types: Iterable[str]) -> str | None:
-    """Which release questions come from: ``32k``, ``128k`` or ``1M``; None if the counts are of none of them.
-
-    Args:
-        types: The type of every question.
-    """
+    """Which release questions come from: ``32k``, ``128k`` or ``1M``; None if the counts are of none of them."""
     counts = Counter(types)
     return "32k" if counts == COUNTS_32K else TOTALS.get(counts.total())
 
@@ -272,10 +255,7 @@ class ContextFile:
 
 
 def load_questions(path: Path) -> QuestionFile:
-    """Read the questions.
-
-    Args:
-        path: ``questions_32k.csv`` or one of its siblings.
+    """Read ``questions_32k.csv`` or one of its siblings.
 
     Raises:
         DeltaMemError: If the file cannot be read, is no CSV file, lacks columns or has no rows.
@@ -308,10 +288,7 @@ def load_questions(path: Path) -> QuestionFile:
 
 
 def load_contexts(path: Path) -> ContextFile:
-    """Read the contexts.
-
-    Args:
-        path: ``shared_contexts_32k.jsonl`` or one of its siblings: an object with a single key on each line.
+    """Read ``shared_contexts_32k.jsonl`` or one of its siblings: an object with a single key on each line.
 
     Raises:
         DeltaMemError: If the file cannot be read, or no line of it is a context.
@@ -453,11 +430,7 @@ class History:
     samples: tuple[Sample, ...]  # In the order of the questions file
 
     def steps(self, keys: Collection[str]) -> list[tuple[tuple[DialogueSession, ...], tuple[Sample, ...]]]:
-        """What is ingested before questions, and the questions that see that and all before, and nothing else.
-
-        Args:
-            keys: Of the questions that are asked; what comes after the last of them is left out.
-        """
+        """What is ingested before questions, and the questions that see that and all before, and nothing else."""
         asked = sorted((sample for sample in self.samples if sample.key in keys), key=lambda sample: sample.question.end)
         steps: list[tuple[tuple[DialogueSession, ...], tuple[Sample, ...]]] = []
         start = 0
@@ -498,15 +471,9 @@ def history(
     *,
     keep_system: bool,
 ) -> History:
-    """Cut one context at all of its questions.
+    """Cut one context at all of its questions, whose end indices are within it.
 
     All questions decide the cuts, whichever of them are asked, so that a store fits every run.
-
-    Args:
-        store: Id of the store.
-        messages: The whole context.
-        questions: Key of the record and question, at least one; their end indices are within the context.
-        keep_system: Whether persona texts are fed.
     """
     starts = session_starts(messages)
     ends = {question.end for _, question in questions}
@@ -538,13 +505,7 @@ def history(
 def histories(
     questions: Sequence[Question], contexts: Mapping[str, Sequence[Message]], *, keep_system: bool
 ) -> list[History]:
-    """The history of each context, in the order in which questions name them.
-
-    Args:
-        questions: Those that have a history, see `without_history`.
-        contexts: By id.
-        keep_system: Whether persona texts are fed.
-    """
+    """The history of each context, in the order in which questions name them."""
     stores = store_ids({question.context for question in questions})
     by_context: dict[str, list[tuple[str, Question]]] = {}
     for question in questions:

@@ -37,12 +37,6 @@ def chosen_letters(text: str) -> frozenset[str]:
     """The letters that an answer settles on: those after the last ``<final_answer>``, or in all of it without that tag.
 
     Letters in parentheses count; only if there are none do letters that stand alone. The article "a" is such a letter.
-
-    Args:
-        text: The whole answer.
-
-    Returns:
-        Letters from a to d; empty if the answer names none.
     """
     settled = text.strip()
     if _OPENING in settled:
@@ -51,12 +45,7 @@ def chosen_letters(text: str) -> frozenset[str]:
 
 
 def is_correct(text: str, gold: str) -> bool:
-    """Whether an answer names the right option and no other, where it settles or in all of it.
-
-    Args:
-        text: The whole answer.
-        gold: The right letter, ``c`` or ``(c)``.
-    """
+    """Whether an answer names the right option, ``c`` or ``(c)``, and no other, where it settles or in all of it."""
     right = {gold.lower().strip("() ")}
     return chosen_letters(text) == right or _letters(text) == right
 
@@ -136,19 +125,9 @@ def run_scores(
 ) -> dict[str, dict[str, Any]]:
     """All scores by metric and type, with intervals by bootstrap of the personas.
 
-    Args:
-        questions: The records.
-        samples: The questions that have a history, by key.
-        passages: What was found.
-        runs: Answers to each question.
-        cutoffs: The k of recall.
-        resamples: Bootstrap draws.
-        seed: Of the draws.
-
-    Returns:
-        ``accuracy`` (mean over the runs), ``accuracy_run_n``, ``pass@n`` for several runs; ``recall@k`` and
-        ``precision@k`` of the referenced block, ``mrr``, and the same for turns drawn at random (``random_...``), unless the
-        system tells of no passage where it comes from.
+    ``accuracy`` (mean over the runs), ``accuracy_run_n``, ``pass@n`` for several runs; ``recall@k`` and ``precision@k`` of
+    the referenced block, ``mrr``, and the same for turns drawn at random (``random_...``), unless the system tells of no
+    passage where it comes from.
     """
     values: dict[str, Value] = {"accuracy": answer_value(CORRECT)}
     if runs > 1:
@@ -170,13 +149,8 @@ def run_scores(
 def spread_over_runs(questions: Sequence[QuestionRecord], runs: int) -> dict[str, dict[str, Any]]:
     """The protocol's figures: accuracy of each run over all questions that it answered, their mean and standard deviation.
 
-    Args:
-        questions: The records.
-        runs: Answers to each question.
-
-    Returns:
-        By type and for ``all``: ``per_run``, ``mean`` and ``std`` (of the population of runs); types in which some run
-        answered nothing are left out.
+    By type and for ``all``: ``per_run``, ``mean`` and ``std`` (of the population of runs); types in which some run answered
+    nothing are left out.
     """
     spread = {}
     for name in [*in_order(record.category for record in questions), ALL]:

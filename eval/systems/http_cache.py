@@ -22,8 +22,8 @@ from deltamem.llm import ResponseCache, explain
 from eval.config import ManagerModel
 from eval.systems.base import DialogueTurn, SystemUnavailableError, Usage
 
-CHAT, EMBEDDINGS = "/chat/completions", "/embeddings"
-"""How the paths of metered requests end."""
+CHAT = "/chat/completions"
+"""How the path of a metered request ends. Systems are given our embedder, so nothing else is asked of the endpoint."""
 
 
 class HttpCache:
@@ -45,7 +45,7 @@ class HttpCache:
             volatile: What a library puts into requests and what differs from run to run, for example random ids or today's
                 date; without groups. Requests that differ in nothing else are the same, and in a cached answer the old
                 values are replaced by the new ones.
-            fields: Put into the body of every chat request unless the library sends them itself, for example a seed.
+            fields: Put into the body of every request unless the library sends them itself, for example a seed.
         """
         self._cache = cache
         self._scope = scope
@@ -54,8 +54,7 @@ class HttpCache:
 
     def entry(self, request: httpx.Request) -> CacheEntry | None:
         """The cache entry of a request; None for requests that are not metered."""
-        path = request.url.path
-        if request.method != "POST" or not path.endswith((CHAT, EMBEDDINGS)):
+        if request.method != "POST" or not request.url.path.endswith(CHAT):
             return None
         try:
             body = json.loads(request.content)
@@ -63,8 +62,7 @@ class HttpCache:
             return None
         if not isinstance(body, dict):
             return None
-        if path.endswith(CHAT):
-            body = self._fields | body
+        body = self._fields | body
         values = _volatile_values(body, self._volatile)
         text = json.dumps(body, ensure_ascii=False, sort_keys=True)
         # Masked as text, not as JSON again: a value may stand next to an escape and look like a part of it.
@@ -82,10 +80,8 @@ class CacheEntry:
     cache: ResponseCache | None
     scope: str
     key: dict[str, str]
-    request: httpx.Request
-    """As it is sent."""
-    values: tuple[str, ...]
-    """The volatile texts of the request, in the order in which they first occur."""
+    request: httpx.Request  # As it is sent
+    values: tuple[str, ...]  # The volatile texts of the request, in the order in which they first occur
 
     def find(self) -> bytes | None:
         """The body of the cached answer, with the volatile texts of this request."""
@@ -137,15 +133,9 @@ class Meter:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._usage = Usage()
-        self._embeddings = 0
-
-    @property
-    def embeddings(self) -> int:
-        """Calls of an embedding endpoint so far; systems that are given our embedder make none."""
-        return self._embeddings
 
     def take(self) -> Usage:
-        """Chat calls and their tokens since the last time."""
+        """Calls and their tokens since the last time."""
         with self._lock:
             usage, self._usage = self._usage, Usage()
         return usage
@@ -153,39 +143,32 @@ class Meter:
     def count(self, answer: _Answer, *, cached: bool) -> None:
         """Count an answer."""
         with self._lock:
-            if answer.embedding:
-                self._embeddings += 1
-            else:
-                self._usage += Usage(1, int(cached), answer.prompt_tokens, answer.completion_tokens)
+            self._usage += Usage(1, int(cached), answer.prompt_tokens, answer.completion_tokens)
 
 
 @dataclass(frozen=True, slots=True)
 class _Answer:
     """An answer that counts; tokens are as the server counts them."""
 
-    embedding: bool
     prompt_tokens: int
     completion_tokens: int
-    complete: bool
-    """Whether it ended by itself; an answer that was cut off is not cached."""
+    complete: bool  # Whether it ended by itself; an answer that was cut off is not cached
 
     @classmethod
-    def read(cls, path: str, body: bytes) -> _Answer | None:
+    def read(cls, body: bytes) -> _Answer | None:
         """The answer in a body that came with status 200, or None if there is none."""
         try:
             reply = json.loads(body)
         except ValueError:
             return None
-        embedding = path.endswith(EMBEDDINGS)
-        parts = reply.get("data" if embedding else "choices") if isinstance(reply, dict) else None
-        if not isinstance(parts, list) or not parts or not all(isinstance(part, dict) for part in parts):
+        choices = reply.get("choices") if isinstance(reply, dict) else None
+        if not isinstance(choices, list) or not choices or not all(isinstance(choice, dict) for choice in choices):
             return None
         tokens = reply.get("usage") or {}
         return cls(
-            embedding=embedding,
             prompt_tokens=int(tokens.get("prompt_tokens") or 0),
             completion_tokens=int(tokens.get("completion_tokens") or 0),
-            complete=not any(part.get("finish_reason") == "length" for part in parts),
+            complete=not any(choice.get("finish_reason") == "length" for choice in choices),
         )
 
 
@@ -198,14 +181,14 @@ class _Metered:
 
     def _cached(self, entry: CacheEntry) -> httpx.Response | None:
         body = entry.find()
-        answer = None if body is None else _Answer.read(entry.request.url.path, body)
+        answer = None if body is None else _Answer.read(body)
         if body is None or answer is None:
             return None
         self._meter.count(answer, cached=True)
         return _response(body)
 
     def _received(self, entry: CacheEntry, body: bytes) -> httpx.Response:
-        answer = _Answer.read(entry.request.url.path, body)
+        answer = _Answer.read(body)
         if answer is not None:
             self._meter.count(answer, cached=False)
             if answer.complete:
@@ -214,27 +197,16 @@ class _Metered:
 
 
 class MeteredTransport(_Metered, httpx.BaseTransport):
-    """Under a synchronous client; threads may share it."""
+    """Under a synchronous client; threads may share it.
 
-    def __init__(
-        self,
-        meter: Meter,
-        cache: HttpCache,
-        *,
-        slots: AbstractContextManager[object] | None = None,
-        inner: httpx.BaseTransport | None = None,
-    ) -> None:
-        """Count into `meter`, look up in `cache`.
+    `slots` are held while a metered request is under way, so that transports together keep to a limit.
+    """
 
-        Args:
-            meter: What is counted.
-            cache: Where answers are kept.
-            slots: Held while a metered request is under way, so that transports together keep to a limit.
-            inner: What sends; None means the network.
-        """
+    def __init__(self, meter: Meter, cache: HttpCache, *, slots: AbstractContextManager[object] | None = None) -> None:
+        """Count into `meter`, look up in `cache`."""
         super().__init__(meter, cache)
         self._slots = slots or nullcontext()
-        self._inner = inner or httpx.HTTPTransport()
+        self._inner = httpx.HTTPTransport()
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
         """Answer from the cache, or send."""
@@ -261,18 +233,11 @@ class MeteredTransport(_Metered, httpx.BaseTransport):
 class AsyncMeteredTransport(_Metered, httpx.AsyncBaseTransport):
     """Under an asynchronous client; see `MeteredTransport`."""
 
-    def __init__(
-        self,
-        meter: Meter,
-        cache: HttpCache,
-        *,
-        slots: AbstractAsyncContextManager[object] | None = None,
-        inner: httpx.AsyncBaseTransport | None = None,
-    ) -> None:
+    def __init__(self, meter: Meter, cache: HttpCache, *, slots: AbstractAsyncContextManager[object] | None = None) -> None:
         """As `MeteredTransport`."""
         super().__init__(meter, cache)
         self._slots = slots or nullcontext()
-        self._inner = inner or httpx.AsyncHTTPTransport()
+        self._inner = httpx.AsyncHTTPTransport()
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         """Answer from the cache, or send."""
@@ -315,14 +280,11 @@ _HOPELESS = (
 class PeerEndpoint:
     """The model endpoint of a system that brings its own OpenAI client."""
 
-    base_url: str
-    """Up to and including ``/v1``."""
+    base_url: str  # Up to and including `/v1`
     model: str
-    api_key: str
-    """Never empty, because clients refuse to go without."""
+    api_key: str  # Never empty, because clients refuse to go without
     settings: ManagerModel
-    reached: bool = False
-    """Whether it has answered in this process."""
+    reached: bool = False  # Whether it has answered in this process
 
     @classmethod
     def of(cls, settings: ManagerModel) -> Self:

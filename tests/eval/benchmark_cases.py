@@ -219,12 +219,7 @@ def prepare(monkeypatch: pytest.MonkeyPatch, case: Case, system: Notebook | None
     monkeypatch.setattr(summary, "git_commit", lambda: None)  # asks git
     monkeypatch.setattr(summary, "versions", lambda packages: {})  # looks through all packages
     if system is not None:
-        monkeypatch.setattr(runner, "open_system", lambda *arguments, **named: _opened(system))
-
-
-@asynccontextmanager
-async def _opened(system: Notebook) -> AsyncIterator[Notebook]:
-    yield system
+        monkeypatch.setattr(runner, "make_system", lambda *arguments, **named: system)
 
 
 def served(server: Served, system: str = "full_context") -> list[str]:

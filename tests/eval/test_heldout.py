@@ -36,27 +36,31 @@ def run(sessions: list[LabelledSession], script: object) -> HeldoutResult:
 def test_the_oracle_earns_everything() -> None:
     result = run(people(3, 2), oracle)
     metrics = result.summary["metrics"]
-    for name in (
-        "reward",
-        "format",
-        "retrieval",
-        "transition",
-        "precision",
-        "recall",
-        "add_recall",
-        "update_matched_recall",
-    ):
+    whole = ("reward", "format", "retrieval", "transition", "precision", "recall", "add_recall", "update_matched_recall")
+    for name in whole:
         assert metrics[name]["estimate"] == metrics[name]["low"] == metrics[name]["high"] == 1.0, name
     assert result.failed == 0 and result.summary["people"] == 3 and result.summary["answered"] == 6
     assert metrics["add_for_update_rate"]["estimate"] == metrics["wrong_target_rate"]["estimate"] == 0.0
     assert metrics["none_recall"] is None, "there was no NONE to recall"
 
 
-def test_silence_earns_the_format_only() -> None:
+def test_silence_earns_the_format_only_and_nonsense_and_failures_are_told_by_kind() -> None:
     metrics = run(people(3, 2), silent).summary["metrics"]
     assert metrics["reward"]["estimate"] == pytest.approx(0.1)
     assert metrics["update_recall"]["estimate"] == 0.0
     assert metrics["update_precision"] is None, "no UPDATE was made"
+
+    result = run(people(2, 2), lambda item, turn: "nonsense" if item.session_index else outputs())
+    metrics = result.summary["metrics"]
+    assert metrics["violations_per_episode/no_action"]["estimate"] == metrics["unreadable_rate"]["estimate"] == 0.5
+    assert result.records[1]["violations"] == ["missing_think", "no_action"] and result.records[1]["operations"] is None
+
+    def failing(item: LabelledSession, turn: int) -> str:
+        raise TimeoutError
+
+    summary = run(people(2, 1), failing).summary
+    assert summary["failed"] == 2 and summary["metrics"]["reward"] is None
+    assert summary["metrics"]["failure_rate"]["estimate"] == 1.0
 
 
 def test_figures_of_a_small_case_worked_out_by_hand() -> None:
@@ -117,24 +121,6 @@ def test_figures_of_a_small_case_worked_out_by_hand() -> None:
     assert {name: metrics[name]["estimate"] for name in expected} == pytest.approx(expected)
 
 
-def test_violations_are_told_by_kind() -> None:
-    sessions = people(2, 2)
-    result = run(sessions, lambda item, turn: "nonsense" if item.session_index else outputs())
-    metrics = result.summary["metrics"]
-    assert metrics["violations_per_episode/no_action"]["estimate"] == 0.5
-    assert metrics["unreadable_rate"]["estimate"] == 0.5
-    assert result.records[1]["violations"] == ["missing_think", "no_action"] and result.records[1]["operations"] is None
-
-
-def test_all_failed_leaves_no_figures_but_a_summary() -> None:
-    def script(item: LabelledSession, turn: int) -> str:
-        raise TimeoutError
-
-    summary = run(people(2, 1), script).summary
-    assert summary["failed"] == 2 and summary["metrics"]["reward"] is None
-    assert summary["metrics"]["failure_rate"]["estimate"] == 1.0
-
-
 def test_texts_are_embedded_in_batches_not_one_session_at_a_time() -> None:
     sessions, embedder = people(5, 4), WordEmbedder()
     asyncio.run(evaluate(ScriptedPolicy(sessions, silent, CONFIG), sessions, CachedEmbedder(embedder), CONFIG, resamples=10))
@@ -158,12 +144,9 @@ def test_files_hold_records_and_making(tmp_path: Path) -> None:
     assert making["episode"]["k"] == 1 and set(making["prompt_hashes"]) == {"manager", "session"}
     assert making["versions"]["python"] and making["embedder"] == "words"
     assert summary["tokens"] == sum(record["tokens"] for record in records) > 0
-
-
-def test_a_folder_that_cannot_be_written_is_told(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(DeltaMemError, match="cannot be written"):
-        run(people(1, 1), silent).write(tmp_path / "file")
+        result.write(tmp_path / "file")
 
 
 def test_selection_is_spread_over_people_and_depends_on_nothing_but_the_seed() -> None:
@@ -174,11 +157,8 @@ def test_selection_is_spread_over_people_and_depends_on_nothing_but_the_seed() -
     assert chosen == select(list(reversed(sessions)), 12, seed=3)
     assert {item.key for item in chosen} != {item.key for item in select(sessions, 12, seed=4)}
     assert {item.key for item in chosen} <= {item.key for item in select(sessions, 20, seed=3)}
-
-
-def test_selection_takes_all_if_there_are_fewer() -> None:
-    sessions = people(2, 2) + people(3, 1)[2:]
-    assert [item.key for item in select(sessions, 99)] == ["person0/0", "person0/1", "person1/0", "person1/1", "person2/0"]
+    few = people(2, 2) + people(3, 1)[2:]
+    assert [item.key for item in select(few, 99)] == ["person0/0", "person0/1", "person1/0", "person1/1", "person2/0"]
     assert select([], 5) == []
 
 
@@ -243,12 +223,6 @@ def test_bad_input_is_one_line_and_exit_code_2(tmp_path: Path) -> None:
     assert done.stderr.count("\n") == 1 and "missing.jsonl: no such file" in done.stderr and done.stdout == ""
 
 
-def test_an_unreachable_endpoint_is_told(sessions_file: Path, tmp_path: Path) -> None:
-    with pytest.raises(DeltaMemError, match="cannot be reached"):
-        main(composed(*ENDPOINT, f"sessions={sessions_file}", f"out={tmp_path / 'out'}"))
-    assert not list((tmp_path / "out").iterdir())
-
-
 @pytest.mark.parametrize(
     ("overrides", "said"),
     [
@@ -263,13 +237,19 @@ def test_an_unreachable_endpoint_is_told(sessions_file: Path, tmp_path: Path) ->
         ([*ENDPOINT, "episode.system_prompt=poem"], "prompt 'poem' does not exist"),
         ([*ENDPOINT, "reward.format_weight=0.5"], "must not be negative and must add up to 1"),
         ([*ENDPOINT, "reward.tau=2"], "tau must be"),
+        ([*ENDPOINT, "split=train", "sessions=only.jsonl"], "no sessions of the split 'train'"),
+        ([*ENDPOINT, "out=sessions.jsonl/out"], "the output folder cannot be made"),
+        (ENDPOINT, "cannot be reached"),
     ],
 )
 def test_wrong_settings_are_told_before_anything_runs(
-    overrides: list[str], said: str, sessions_file: Path, tmp_path: Path
+    overrides: list[str], said: str, sessions_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "only.jsonl").write_text(to_json_line(people(1, 1)[0]) + "\n", encoding="utf-8")
     with pytest.raises(DeltaMemError, match=said):
-        main(composed(f"sessions={sessions_file}", f"out={tmp_path / 'out'}", *overrides))
+        main(composed("sessions=sessions.jsonl", "out=out", *overrides))
+    assert not (tmp_path / "out").exists() or not list((tmp_path / "out").iterdir())
 
 
 @pytest.mark.parametrize("thinking", [True, False])
@@ -283,18 +263,6 @@ def test_the_endpoint_is_told_whether_to_think(
         assert main(composed(*endpoint, *episode, f"sessions={sessions_file}", f"out={tmp_path / 'out'}")) == 0
     told = [request.get("chat_template_kwargs") for request in server.requests]
     assert told == [None if thinking else {"enable_thinking": False}] * 2
-
-
-def test_no_heldout_sessions_is_told(tmp_path: Path) -> None:
-    path = tmp_path / "sessions.jsonl"
-    path.write_text(to_json_line(people(1, 1, split="train")[0]) + "\n", encoding="utf-8")
-    with pytest.raises(DeltaMemError, match="no sessions of the split 'heldout'"):
-        main(composed(*ENDPOINT, f"sessions={path}", f"out={tmp_path / 'out'}"))
-
-
-def test_an_output_folder_that_cannot_be_made_is_told_before_anything_runs(sessions_file: Path) -> None:
-    with pytest.raises(DeltaMemError, match="the output folder cannot be made"):
-        main(composed(*ENDPOINT, f"sessions={sessions_file}", f"out={sessions_file}/out"))
 
 
 def settings(checkpoint: Path, *overrides: str) -> HeldoutSettings:
@@ -311,7 +279,7 @@ def test_the_episode_comes_from_the_checkpoint_and_keys_win(checkpoint: Path) ->
     assert config.memory_fields == ("text", "id") and config.session_prompt == "session"
 
 
-def test_a_prompt_that_does_not_fit_the_thinking_is_told(checkpoint: Path) -> None:
+def test_a_prompt_must_fit_the_thinking(checkpoint: Path) -> None:
     with pytest.raises(DeltaMemError, match="prompt 'manager' asks for a think block"):
         settings(checkpoint, "episode.thinking=false").episode_config()
     config = settings(checkpoint, "episode.thinking=false", "episode.system_prompt=manager_direct").episode_config()

@@ -8,7 +8,7 @@ from scripted_server import completion, serve, unused_url
 
 from deltamem.embedding import LazyEmbedder
 from deltamem.errors import DeltaMemError
-from eval.answer import ExtractiveAnswerer, LLMAnswerer, load_prompt
+from eval.answer import ExtractiveAnswerer, LLMAnswerer
 from eval.benchmark import JudgeSpec
 from eval.judge import QUESTION_FIELDS, QUESTION_LABELS
 from eval.models import check_models, load_prompts, make_answerer, make_judge, open_models
@@ -26,19 +26,12 @@ async def test_offline_there_is_no_model_and_no_file(tmp_path: Path) -> None:
         assert isinstance(answerer, ExtractiveAnswerer)
         nobody = config(tmp_path / "out", answer__kind="none")
         assert make_answerer(nobody, models, LazyEmbedder(), None) is None
-        with pytest.raises(DeltaMemError, match=r"the lenient judge needs a model; expected judge\.model"):
-            make_judge(offline, models, "lenient", LENIENT, load_prompt("judge_lenient", QUESTION_FIELDS))
     assert not (tmp_path / "out").exists()
 
 
 async def test_parts_with_the_same_model_share_a_client_with_the_most_slots(tmp_path: Path) -> None:
-    settings = {
-        "base_url": URL,
-        "manager__model": "other",
-        "answer__model": "tiny",
-        "judge__slots": 80,
-        "judge__base_url": URL + "/",
-    }
+    named = {"manager__model": "other", "answer__model": "tiny"}
+    settings = {"base_url": URL, "judge__base_url": URL + "/", "judge__slots": 80, **named}
     async with open_models(config(tmp_path / "out", **settings)) as models:
         assert models.answer is models.judge and models.manager is not models.answer
         assert list(models.usage()) == ["manager", "answer+judge"] and models.usage()["manager"]["requests"] == 0
@@ -67,9 +60,8 @@ async def test_what_is_missing_is_told(keys: dict[str, str], said: str, tmp_path
 
 async def test_answerer_and_judge_work_as_configured(tmp_path: Path) -> None:
     with serve(lambda body: completion(CORRECT)) as server:
-        chosen = config(
-            tmp_path / "out", base_url=server.url, answer__model="tiny", answer__max_tokens=9, judge__max_tokens=8, seed=3
-        )
+        limits = {"answer__max_tokens": 9, "judge__max_tokens": 8}
+        chosen = config(tmp_path / "out", base_url=server.url, answer__model="tiny", seed=3, **limits)
         async with open_models(chosen) as models:
             prompts = load_prompts(chosen, "answer_locomo", FIELDS_OF_ANSWER, {"lenient": LENIENT})
             assert list(prompts.hashes) == ["answer_locomo", "judge_lenient"]
@@ -79,10 +71,8 @@ async def test_answerer_and_judge_work_as_configured(tmp_path: Path) -> None:
             judge = make_judge(chosen, models, "lenient", LENIENT, prompts.judges["lenient"])
             assert (await judge.judge(FIELDS, "c1")).label == "correct"
             assert models.usage()["answer+judge"]["requests"] == 2
-        assert [(body["max_tokens"], body["seed"], body["temperature"]) for body in server.requests] == [
-            (9, 3, 0.0),
-            (8, 3, 0.0),
-        ]
+        sent = [(body["max_tokens"], body["seed"], body["temperature"]) for body in server.requests]
+        assert sent == [(9, 3, 0.0), (8, 3, 0.0)]
 
 
 def test_a_prompt_of_ones_own_is_taken_and_checked(tmp_path: Path) -> None:

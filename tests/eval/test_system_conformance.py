@@ -19,9 +19,8 @@ from system_cases import ANA, benchmark_config, dialogue, talk
 from system_scripts import manager_of
 
 from deltamem.errors import DeltaMemError
-from eval.models import open_models
+from eval.models import SYSTEMS, WITH_MODEL, check_system, make_system, open_models
 from eval.systems.base import Ingested, Memory, StoreKey, System, Usage
-from eval.systems.factory import SYSTEMS, WITH_MODEL, check_system, open_system
 
 QUESTION = "What is Ana's city?"
 OTHER = StoreKey("conv-2.Ana", "Ana", batch_turns=2)
@@ -70,11 +69,8 @@ def bench(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Bench]:
 
         @asynccontextmanager
         async def opened() -> AsyncIterator[System]:
-            async with (
-                open_models(config) as models,
-                open_system(config, tmp_path / "memory", WordEmbedder(), models, evidence=EVIDENCE) as system,
-            ):
-                yield system
+            async with open_models(config) as models:
+                yield make_system(config, tmp_path / "memory", WordEmbedder(), models, evidence=EVIDENCE)
 
         made = Bench(name, opened, server)
         yield made
@@ -228,14 +224,13 @@ def test_names() -> None:
 )
 async def test_what_a_system_lacks_is_said(tmp_path: Path, overrides: list[str], message: str) -> None:
     config = benchmark_config(tmp_path, *overrides)
-    with pytest.raises(DeltaMemError, match=message):
-        async with open_models(config) as models, open_system(config, tmp_path, WordEmbedder(), models):
-            pass
+    async with open_models(config) as models:
+        with pytest.raises(DeltaMemError, match=message):
+            make_system(config, tmp_path, WordEmbedder(), models)
 
 
 async def test_a_manager_that_was_not_opened_is_missing_too(tmp_path: Path) -> None:
     config = benchmark_config(tmp_path, "system=deltamem", "base_url=http://x/v1", "manager.model=tiny", "cache=null")
     async with open_models(config) as models:
         with pytest.raises(DeltaMemError, match="system=deltamem needs a model"):
-            async with open_system(config, tmp_path, WordEmbedder(), replace(models, manager=None)):
-                pass
+            make_system(config, tmp_path, WordEmbedder(), replace(models, manager=None))

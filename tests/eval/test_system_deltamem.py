@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from episode_texts import WordEmbedder
 from rule_model import RulePolicy, answer
-from scripted_server import Reply, Script, completion, failure, serve, unused_url
+from scripted_server import Reply, Script, completion, serve, unused_url
 from system_cases import ANA, benchmark_config, dialogue, talk
 
 from deltamem.bank.store import MemoryStore
@@ -24,12 +24,11 @@ from deltamem.manager import ManagerSettings
 from deltamem.policy import Completion
 from deltamem.runs import RecordFile
 from eval.config import BenchmarkConfig
-from eval.models import open_models
+from eval.models import make_system, open_models
 from eval.records import IngestRecord
 from eval.runner import ingest_sessions
 from eval.systems.base import DialogueSession, DialogueTurn, Memory, Passage, StoreKey, System, SystemUnavailableError
 from eval.systems.deltamem import PROFILE_MARK, TURNS_FILE, DeltaMemSystem
-from eval.systems.factory import open_system
 
 DENVER, CHEMISTRY = "Ana's city is Denver.", "Ana's job is teaching chemistry."
 
@@ -63,11 +62,8 @@ def configure(out: Path, url: str | None, *overrides: str) -> BenchmarkConfig:
 
 @asynccontextmanager
 async def opened(config: BenchmarkConfig) -> AsyncIterator[System]:
-    async with (
-        open_models(config) as models,
-        open_system(config, config.out / "memory", WordEmbedder(), models) as system,
-    ):
-        yield system
+    async with open_models(config) as models:
+        yield make_system(config, config.out / "memory", WordEmbedder(), models)
 
 
 async def take_in(memory: Memory, key: StoreKey, folder: Path) -> list[IngestRecord]:
@@ -204,19 +200,6 @@ async def test_an_interrupted_run_goes_on_where_it_was(tmp_path: Path) -> None:
     assert [(record.outcome, record.late) for record in records] == [("applied", False)] * 3
     # Everything is there: now no server is needed at all, and the figures stay.
     assert await run(configure(tmp_path, unused_url())) == records
-
-
-async def test_a_failing_session_is_noted_and_read_by_a_later_run(tmp_path: Path) -> None:
-    with serve(except_in_june(failure(400, "no room today"))) as server:
-        config = configure(tmp_path, server.url)
-        records = await run(config)
-    assert [record.outcome for record in records] == ["applied", "failed", "applied"]
-    assert "no room today" in (records[1].reason or "")
-    with serve(rules) as server:
-        again = await run(configure(tmp_path, server.url))
-        assert days(server.requests) == {"2023/06/10"}
-    assert [(record.outcome, record.late) for record in again] == [("applied", False), ("applied", True), ("applied", False)]
-    assert stored(config) == [DENVER, CHEMISTRY]
 
 
 async def test_nonsense_is_counted_and_not_asked_for_again(tmp_path: Path) -> None:

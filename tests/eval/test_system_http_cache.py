@@ -61,7 +61,6 @@ def test_calls_and_tokens_are_counted_as_the_server_counts_them() -> None:
         assert meter.take() == Usage()
         assert ask(openai_client) == "two"
         assert meter.take() == Usage(calls=1, prompt_tokens=11, completion_tokens=5)
-        assert meter.embeddings == 0
 
 
 def test_a_kept_answer_costs_no_request_and_another_request_or_scope_is_asked_again(cache: ResponseCache) -> None:
@@ -134,16 +133,6 @@ def test_answers_without_usage_count_no_tokens() -> None:
     with serve(replies(Reply(body | {"usage": None}))) as server, client(server.url, meter, None) as openai_client:
         assert ask(openai_client) == "hi"
         assert meter.take() == Usage(calls=1)
-
-
-def test_embeddings_are_kept_and_counted_apart(cache: ResponseCache) -> None:
-    meter = Meter()
-    vectors = {"object": "list", "data": [{"object": "embedding", "index": 0, "embedding": [0.5, 1.0]}], "model": "tiny"}
-    with serve(replies(Reply(vectors))) as server, client(server.url, meter, cache) as openai_client:
-        for _ in range(2):
-            found = openai_client.embeddings.create(model="tiny", input=["a"], encoding_format="float")
-            assert found.data[0].embedding == [0.5, 1.0]
-        assert (meter.embeddings, meter.take(), len(server.requests)) == (2, Usage(), 1)
 
 
 def test_requests_that_differ_in_what_is_drawn_anew_are_the_same(cache: ResponseCache) -> None:

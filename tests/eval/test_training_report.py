@@ -46,9 +46,6 @@ def test_it_shows_header_table_curves_and_trajectories(page: Page) -> None:
     for said in ("seed7", "0123abcd", "12.2", "due UPDATEs done as ADD", "reward, held out", "24 sessions of 6 people"):
         assert said in page.text, said
     assert "+0.417" in page.text, "the change of the reward"
-
-
-def test_charts_show_what_was_measured(page: Page) -> None:
     for legend in ("bad json", "ADD due", "checkpoint", "rollouts", "gpu reserved gb", "none precision"):
         assert f">{legend}<" in page.source, legend
     for legend in ("turn limit", "weight sync"):
@@ -87,30 +84,21 @@ def test_everything_is_escaped(page: Page) -> None:
 
 
 def test_keywords_found_and_missing_are_marked() -> None:
-    (item,) = people(1, 1)
-
     def script(item: LabelledSession, turn: int) -> str:
         due, _ = item.operations
         return outputs(due, add("Person0 plays trumpet every  EVENING0 evening"))
 
-    shown = view(run_policy(script, [item]).records[0], "")
-    due, new = shown.target
+    due, new = view(run_policy(script, people(1, 1)).records[0], "").target
     assert [(keyword.text, keyword.found) for keyword in new.keywords] == [("violin", False), ("evening", True)]
-    assert [(piece.text, piece.found) for piece in new.pieces] == [
-        ("Person0 plays ", None),
-        ("violin", False),
-        (" every ", None),
-        ("evening", True),
-        ("0", None),
-    ]
+    pieces = [("Person0 plays ", None), ("violin", False), (" every ", None), ("evening", True), ("0", None)]
+    assert [(piece.text, piece.found) for piece in new.pieces] == pieces
     assert due.pair is not None and due.pair["kind"] == "agreed_update" and all(keyword.found for keyword in due.keywords)
     assert due.old_text == "Person0 works as baker in Oslo0"
 
 
 def test_what_became_of_targets_without_a_pair() -> None:
-    item = labelled(
-        "ann", 0, {"m1": "Ann owns a dog", "m2": "Ann sings"}, [none("m1", "Ann owns a dog"), add("Ann is six", "six")]
-    )
+    known = {"m1": "Ann owns a dog", "m2": "Ann sings"}
+    item = labelled("ann", 0, known, [none("m1", "Ann owns a dog"), add("Ann is six", "six")])
 
     def script(item: LabelledSession, turn: int) -> str:
         return search("dog") if turn == 0 else outputs(none("m1", ""))
@@ -145,11 +133,8 @@ def test_a_spread_is_chosen() -> None:
     assert {0.40, 0.41} <= set(rewards), "those with due updates"
     middle = [reward for reward in rewards if 0.1 < reward < 0.9 and reward not in (0.40, 0.41)]
     assert len(middle) >= 3 and max(middle) - min(middle) > 0.4
-
-
-@pytest.mark.parametrize("available", [0, 1, 2, 5, 11])
-def test_fewer_than_asked_for_are_all_shown(available: int) -> None:
-    assert len(choose([record(0.5) for _ in range(available)], 12)) == available
+    for available in (0, 1, 2, 5, 11):
+        assert len(choose(records[:available], 12)) == available, "fewer than asked for are all shown"
 
 
 def test_the_table_tells_better_from_worse() -> None:
@@ -177,6 +162,8 @@ def test_an_empty_run_folder_makes_a_page_that_says_what_is_missing(tmp_path: Pa
         assert f"{name} is not in the run folder." in page.text
     assert "validation/ holds no trajectories." in page.text
     assert page.count("details", "trajectory") == 0
+    with pytest.raises(DeltaMemError, match="cannot be written"):
+        write_report(tmp_path, out=tmp_path / "no" / "folder.html")
 
 
 def test_damaged_and_odd_inputs_are_named_and_the_rest_is_shown(tmp_path: Path) -> None:
@@ -218,17 +205,9 @@ def test_the_command_prints_the_page_or_one_line(
     assert (tmp_path / "report.html").is_file() != bool(code)
 
 
-def test_a_page_that_cannot_be_written_is_told(tmp_path: Path) -> None:
-    with pytest.raises(DeltaMemError, match="cannot be written"):
-        write_report(tmp_path, out=tmp_path / "no" / "folder.html")
-
-
 def test_charts_follow_the_colours_of_the_page() -> None:
     curve = Curve("a & b", range(30), [x / 30 for x in range(30)], "#3b82f6")
     svg = line_chart("", "one", [curve], "y").svg
     assert "currentColor" in svg and "#010203" not in svg and "a &amp; b" in svg
     assert svg == line_chart("", "one", [curve], "y").svg
-
-
-def test_running_mean_is_narrower_at_the_ends() -> None:
-    assert running_mean([0, 3, 6, 9]) == [1.5, 3, 6, 7.5]
+    assert running_mean([0, 3, 6, 9]) == [1.5, 3, 6, 7.5], "narrower at the ends"
