@@ -71,18 +71,14 @@ REFUSALS: Mapping[Violation, str] = {
 
 @dataclass(frozen=True, slots=True)
 class AssistantTurn:
-    """What was understood of one assistant text.
-
-    Attributes:
-        queries: The search queries; None if the turn calls no tool that could be read.
-        operations: The applicable operations; None if the turn has no outputs that could be read.
-        violations: Everything that departs from the protocol, in order of discovery. Where neither queries nor operations
-            could be read, the last one says why; it is a key of `REFUSALS`.
-    """
+    """What was understood of one assistant text."""
 
     queries: tuple[str, ...] | None
+    """None if the turn calls no tool that could be read."""
     operations: tuple[Operation, ...] | None
+    """Those that can be applied; None if the turn has no outputs that could be read."""
     violations: tuple[Violation, ...]
+    """In order of discovery. Where nothing could be read, the last one, a key of `REFUSALS`, says why."""
 
 
 _OPENING = re.compile(r"<(tool_call|outputs)>")
@@ -236,25 +232,22 @@ class Message(TypedDict):
 
 @dataclass(frozen=True, slots=True)
 class EpisodeConfig:
-    """What shapes an episode besides the session.
-
-    Attributes:
-        system_prompt: Name of the prompt file for the system message.
-        session_prompt: Name of the prompt file that presents the session.
-        k: Memories that `search_memory` returns for each query (paper, table 5).
-        max_turns: Assistant turns; the last one must give the outputs.
-        memory_fields: Order of the keys in the tool's answer. The paper's figure 6 shows ``id, time, text``.
-        thinking: Whether every assistant turn begins with a think block; if not, text in such a block is a violation.
-        max_invalid_calls: Turns without a readable action that are answered by an error in a row; one more ends the episode.
-    """
+    """What shapes an episode besides the session."""
 
     system_prompt: str = "manager"
+    """Name of the prompt file for the system message."""
     session_prompt: str = "session"
+    """Name of the prompt file that presents the session."""
     k: int = 5
+    """Memories that `search_memory` returns for each query (paper, table 5)."""
     max_turns: int = 4
+    """Assistant turns; the last one must give the outputs."""
     memory_fields: tuple[MemoryField, ...] = ("id", "time", "text")
+    """Order of the keys in the tool's answer. The paper's figure 6 shows ``id, time, text``."""
     thinking: bool = True
+    """Whether every assistant turn begins with a think block; if not, text in such a block is a violation."""
     max_invalid_calls: int = 0
+    """Turns without a readable action that are answered by an error in a row; one more ends the episode."""
 
     def check(self) -> None:
         """Make sure that the prompts exist and do not ask for what would be a violation.
@@ -322,23 +315,19 @@ class Finished:
 
 @dataclass(frozen=True, slots=True)
 class Trajectory:
-    """A finished episode.
-
-    Attributes:
-        messages: The whole conversation with the model.
-        queries: The queries of each search.
-        retrieved_ids: The ids that each search returned.
-        operations: The applicable operations; None if the outputs are missing or could not be read.
-        violations: Every departure from the protocol.
-        failure: What broke in our own machinery, if anything; such an episode says nothing about the model.
-    """
+    """A finished episode."""
 
     messages: tuple[Message, ...]
+    """The whole conversation with the model."""
     queries: tuple[tuple[str, ...], ...] = ()
+    """Of each search."""
     retrieved_ids: tuple[tuple[str, ...], ...] = ()
+    """What each search returned."""
     operations: tuple[Operation, ...] | None = None
+    """Those that can be applied; None if the outputs are missing or could not be read."""
     violations: tuple[Violation, ...] = ()
     failure: str | None = None
+    """What broke in our own machinery, if anything; such an episode says nothing about the model."""
 
     @property
     def seen_ids(self) -> frozenset[str]:

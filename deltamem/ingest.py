@@ -213,38 +213,30 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class Transition:
-    """The step from one memory state to the next.
-
-    Attributes:
-        owner: Whose memory.
-        session_id: The session.
-        time: The session's time.
-        outcome: ``applied``; ``known`` if the session had been applied before, which changes nothing; ``unreadable`` if no
-            answer of the model could be read, in which case nothing is recorded and the session may be given again.
-        before: The state before the session.
-        after: The state after it; the same as `before` unless applied.
-        changes: What was recorded, in order.
-        position: The journal position of the session; None if it is not in the journal.
-        violations: Departures from the protocol and corrections, counted by name.
-        notes: What the caller should know, as sentences (a split session, other content under a known id).
-        parts: Into how many episodes the session was split.
-        usage: What it cost.
-        seconds: Wall time.
-    """
+    """The step from one memory state to the next."""
 
     owner: str
     session_id: str
     time: datetime
     outcome: Outcome
+    """``known``: applied before, which changes nothing. ``unreadable``: no answer of the model could be read; nothing is
+    recorded, and the session may be given again."""
     before: MemoryState
     after: MemoryState
+    """The same as `before` unless applied."""
     changes: tuple[Change, ...] = ()
+    """What was recorded, in order."""
     position: int | None = None
+    """The journal position of the session; None if it is not in the journal."""
     violations: Mapping[str, int] = field(default_factory=dict)
+    """Departures from the protocol and corrections, counted by name."""
     notes: tuple[str, ...] = ()
+    """What the caller should know, as sentences (a split session, other content under a known id)."""
     parts: int = 1
+    """Into how many episodes the session was split."""
     usage: Usage = Usage()
     seconds: float = 0.0
+    """Wall time."""
 
 
 class Step(NamedTuple):

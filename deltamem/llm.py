@@ -99,26 +99,21 @@ def _too_long(error: openai.APIStatusError) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a model wrote.
-
-    Attributes:
-        text: The message; empty if there is none.
-        truncated: Whether the model stopped at a token limit.
-        prompt_tokens: As the server counts them; 0 if it does not.
-        completion_tokens: Likewise.
-        cached: Whether the answer comes from the cache, so that the tokens were not spent now.
-        reasoning: Thinking that the server delivers in a field of its own.
-        seconds: From the first try, when a slot was free, till the answer; 0 if cached. Two answers may differ in it and
-            be equal.
-    """
+    """What a model wrote."""
 
     text: str
+    """The message; empty if there is none."""
     truncated: bool
+    """Whether the model stopped at a token limit."""
     prompt_tokens: int
+    """As the server counts them, here and below; 0 if it does not."""
     completion_tokens: int
     cached: bool = False
+    """Whether the answer comes from the cache, so that the tokens were not spent now."""
     reasoning: str = ""
+    """Thinking that the server delivers in a field of its own."""
     seconds: float = field(default=0.0, compare=False)
+    """From the first try, when a slot was free, till the answer; 0 if cached. Two answers may differ in it and be equal."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -306,23 +301,18 @@ _FIRST_DELAY, _LONGEST_DELAY = 0.5, 8.0
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What an `LLM` has done so far.
-
-    Attributes:
-        requests: Requests for which the endpoint was asked; repeats are not counted again.
-        retries: Repeats of requests.
-        cached: Answers taken from the cache.
-        prompt_tokens: Tokens read by the endpoint; cached answers cost none.
-        completion_tokens: Tokens written by the endpoint.
-        failures: Requests that ended in an `LLMError`.
-    """
+    """What an `LLM` has done so far. Cached answers cost no tokens."""
 
     requests: int = 0
+    """Requests for which the endpoint was asked; repeats are not counted again."""
     retries: int = 0
+    """Repeats of requests."""
     cached: int = 0
+    """Answers taken from the cache."""
     prompt_tokens: int = 0
     completion_tokens: int = 0
     failures: int = 0
+    """Requests that ended in an `LLMError`."""
 
 
 _Reply = TypeVar("_Reply", bound=Reply)

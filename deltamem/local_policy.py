@@ -30,17 +30,14 @@ _COMPACT_BELOW = 0.75
 
 
 class Generated(NamedTuple):
-    """One sampled continuation.
-
-    Attributes:
-        token_ids: The sampled tokens, the end-of-sequence token included.
-        log_probs: Natural log-probability of each token at the sampling temperature (at 1 for greedy rows).
-        stopped: Whether an end-of-sequence token was sampled (else the limit was reached).
-    """
+    """One sampled continuation."""
 
     token_ids: list[int]
+    """The end-of-sequence token included."""
     log_probs: list[float]
+    """Natural log-probability of each token at the sampling temperature (at 1 for greedy rows)."""
     stopped: bool
+    """Whether an end-of-sequence token was sampled (else the limit was reached)."""
 
 
 class _Layer(NamedTuple):

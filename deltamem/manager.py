@@ -35,22 +35,17 @@ _CONFLICTS = 20
 
 @dataclass(frozen=True, slots=True)
 class ManagerSettings:
-    """How a manager works.
-
-    Attributes:
-        person_name: How memories name the person; the owner's name if None.
-        episode: Prompts and limits of an episode.
-        window_tokens: Context window of the model. Longer sessions are split. None: they are split only when the server
-            says that they do not fit.
-        attempts: How often a session is read when the model's answer cannot be understood.
-        keep_dialogue: Whether the journal stores what was said; `blame` quotes it and the audit checks against it.
-    """
+    """How a manager works."""
 
     person_name: str | None = None
+    """How memories name the person; the owner's name if None."""
     episode: EpisodeConfig = field(default_factory=EpisodeConfig)
     window_tokens: int | None = None
+    """Context window of the model. Longer sessions are split; None: only when the server says that they do not fit."""
     attempts: int = 2
+    """How often a session is read when the model's answer cannot be understood."""
     keep_dialogue: bool = True
+    """Whether the journal stores what was said; `blame` quotes it and the audit checks against it."""
 
 
 class MemoryManager:

@@ -17,21 +17,18 @@ from deltamem.sessions import LabelledSession, Session
 
 
 class Completion(NamedTuple):
-    """One assistant text.
-
-    Attributes:
-        text: The text without the end-of-turn token.
-        truncated: Whether generation stopped at a token limit.
-        tokens: How many tokens were generated.
-        prompt_tokens: How many tokens were read; 0 where nobody counts them.
-        cached: Whether the text comes from a cache, so that no tokens were spent now.
-    """
+    """One assistant text."""
 
     text: str
+    """Without the end-of-turn token."""
     truncated: bool
+    """Whether generation stopped at a token limit."""
     tokens: int
+    """How many were generated."""
     prompt_tokens: int = 0
+    """How many were read; 0 where nobody counts them."""
     cached: bool = False
+    """Whether the text comes from a cache, so that no tokens were spent now."""
 
 
 class Policy(Protocol):
@@ -170,17 +167,14 @@ def _text(answer: Answer, *, thinking: bool) -> str:
 
 
 class Rollout(NamedTuple):
-    """A finished episode and what it took.
-
-    Attributes:
-        trajectory: The episode; its `failure` is set if our own machinery broke.
-        tokens: Tokens that the policy generated.
-        seconds: Wall time, including waiting for other episodes.
-    """
+    """A finished episode and what it took."""
 
     trajectory: Trajectory
+    """Its `failure` is set if our own machinery broke."""
     tokens: int
+    """That the policy generated."""
     seconds: float
+    """Wall time, including waiting for other episodes."""
 
 
 class QueryBatcher:

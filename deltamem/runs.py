@@ -303,19 +303,16 @@ def file_sha256(path: Path) -> str:
 
 @dataclass(frozen=True)
 class Stage:
-    """One step of a run.
-
-    Attributes:
-        name: Shown in the progress, and the name of the marker.
-        inputs: What the result depends on, as JSON values.
-        run: Does the work; must itself go on where an interrupted attempt stopped, or begin anew.
-        output: What must exist for the stage to count as done.
-    """
+    """One step of a run."""
 
     name: str
+    """Shown in the progress, and the name of the marker."""
     inputs: Mapping[str, Any]
+    """What the result depends on, as JSON values."""
     run: Callable[[], None]
+    """Does the work; must itself go on where an interrupted attempt stopped, or begin anew."""
     output: Path
+    """What must exist for the stage to count as done."""
 
 
 def run_stages(stages: Sequence[Stage], folder: Path, report: Callable[[str], None]) -> dict[str, float]:

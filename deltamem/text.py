@@ -76,16 +76,11 @@ class Kind(StrEnum):
 
 
 class Item(NamedTuple):
-    """Something that must agree between two versions of one fact.
-
-    Attributes:
-        kind: Number, date or name.
-        text: Its comparable form: ``3000``, ``2026-04-05`` (``04-05`` without a year, ``2026-04`` without a day),
-            ``new york``.
-    """
+    """Something that must agree between two versions of one fact."""
 
     kind: Kind
     text: str
+    """Its comparable form: ``3000``, ``2026-04-05`` (``04-05`` without a year, ``2026-04`` without a day), ``new york``."""
 
 
 def normalised(text: str) -> str:

@@ -58,23 +58,18 @@ class _CaseFile(StrictModel):
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A case, ready to be scored.
-
-    Attributes:
-        prior: The state before the session.
-        target: The target operations.
-        trajectory: What the manager did; its operations are None if they could not be read.
-        has_turns: Whether the raw assistant turns are known, without which there is no format score.
-        has_retrieval: Whether it is known what the searches returned.
-        refused: Why predicted operations were left out.
-    """
+    """A case, ready to be scored."""
 
     prior: MemoryState
     target: tuple[Operation, ...]
     trajectory: Trajectory
+    """What the manager did; its operations are None if they could not be read."""
     has_turns: bool
+    """Whether the raw assistant turns are known, without which there is no format score."""
     has_retrieval: bool
+    """Whether it is known what the searches returned."""
     refused: tuple[OperationProblem, ...]
+    """Why predicted operations were left out."""
 
 
 def read_case(path: Path, *, max_turns: int) -> Case:

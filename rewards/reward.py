@@ -34,37 +34,29 @@ class Origin(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One memory of a relative complement.
-
-    Attributes:
-        id: Id of the prior memory; None for an added one.
-        text: The sentence.
-        origin: How it got there.
-        keywords: Of a target entry, what a faithful memory must contain.
-    """
+    """One memory of a relative complement."""
 
     id: str | None
+    """Of the prior memory; None for an added one."""
     text: str
     origin: Origin
     keywords: tuple[str, ...] = ()
+    """Of a target entry, what a faithful memory must contain."""
 
 
 class StateDiff(NamedTuple):
-    """Two states, compared.
-
-    Attributes:
-        predicted: ``P minus T``.
-        target: ``T minus P``.
-        agreed: Memories that both states rewrote to the same text; they are in neither complement.
-        predicted_changed: Whether P differs from the prior state.
-        target_changed: Whether T differs from the prior state.
-    """
+    """Two states, compared."""
 
     predicted: tuple[Entry, ...]
+    """``P minus T``."""
     target: tuple[Entry, ...]
+    """``T minus P``."""
     agreed: tuple[Entry, ...]
+    """Memories that both states rewrote to the same text; they are in neither complement."""
     predicted_changed: bool
+    """Whether P differs from the prior state."""
     target_changed: bool
+    """Whether T does."""
 
 
 def state_diff(prior: MemoryState, predicted: Sequence[Operation], target: Sequence[Operation]) -> StateDiff:
@@ -147,46 +139,37 @@ class PairKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """A predicted entry and the target entry that it stands for.
-
-    Attributes:
-        predicted: The predicted entry.
-        target: The target entry.
-        similarity: Cosine of their embeddings, in [0, 1]; exactly 1 for equal texts.
-        score: Local lexical fidelity ``s`` (paper, equation 4), or the similarity.
-        kind: Why they are a pair.
-    """
+    """A predicted entry and the target entry that it stands for."""
 
     predicted: Entry
     target: Entry
     similarity: float
+    """Cosine of their embeddings, in [0, 1]; exactly 1 for equal texts."""
     score: float
+    """Local lexical fidelity ``s`` (paper, equation 4), or the similarity."""
     kind: PairKind
 
 
 @dataclass(frozen=True, slots=True)
 class TransitionScore:
-    """How close the predicted state is to the target state.
-
-    Attributes:
-        reward: Harmonic mean of precision and recall (paper, equation 7).
-        precision: Soft precision (paper, equation 6).
-        recall: Soft recall.
-        positive_distance: Predicted entries without a counterpart, ``|Dp| - sum s`` (paper, equation 5).
-        negative_distance: Target entries without a counterpart, ``|Dt| - sum s``.
-        pairs: The matched pairs and the agreed updates.
-        unmatched_predicted: The rest of ``Dp``.
-        unmatched_target: The rest of ``Dt``.
-    """
+    """How close the predicted state is to the target state."""
 
     reward: float
+    """Harmonic mean of precision and recall (paper, equation 7)."""
     precision: float
+    """Soft precision (paper, equation 6)."""
     recall: float
+    """Soft recall."""
     positive_distance: float
+    """Predicted entries without a counterpart, ``|Dp| - sum s`` (paper, equation 5)."""
     negative_distance: float
+    """Target entries without a counterpart, ``|Dt| - sum s``."""
     pairs: tuple[Pair, ...]
+    """The matched pairs and the agreed updates."""
     unmatched_predicted: tuple[Entry, ...]
+    """The rest of ``Dp``."""
     unmatched_target: tuple[Entry, ...]
+    """The rest of ``Dt``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

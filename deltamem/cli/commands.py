@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -29,11 +29,6 @@ if TYPE_CHECKING:
 def memory_record(memory: Memory) -> dict[str, Any]:
     """A memory."""
     return {"id": memory.id, "time": memory.time.isoformat(), "text": memory.text}
-
-
-def memory_records(memories: Iterable[Memory]) -> list[dict[str, Any]]:
-    """Several memories."""
-    return [memory_record(memory) for memory in memories]
 
 
 def change_record(change: Change) -> dict[str, Any]:
@@ -105,7 +100,7 @@ def show(
         note_if_empty(options, journal)
         state = journal.state(None if at is None else parse_point(at, journal))
     width = max(map(len, state), default=0)
-    record = {"owner": journal.name, "memories": memory_records(state.memories)}
+    record = {"owner": journal.name, "memories": [memory_record(memory) for memory in state.memories]}
     Output().result(record, (memory_line(memory, width) for memory in state.memories), as_json=options.as_json)
 
 
@@ -164,8 +159,8 @@ def diff(
         "owner": journal.name,
         "before": positions[0],
         "after": positions[1],
-        "added": memory_records(found.added),
-        "removed": memory_records(found.removed),
+        "added": [memory_record(memory) for memory in found.added],
+        "removed": [memory_record(memory) for memory in found.removed],
         "changed": [{"before": memory_record(old), "after": memory_record(new)} for old, new in found.changed],
     }
     lines: list[Line] = [((f"- {memory.id}  {memory.text}", "red"),) for memory in found.removed]
