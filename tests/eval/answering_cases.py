@@ -9,10 +9,9 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from omegaconf import OmegaConf
 from scripted_server import Script, Served, serve
+from system_cases import benchmark_config
 
-from deltamem.config import CONFIGS
 from deltamem.llm import LLM, ResponseCache
 from deltamem.prompts import Prompt
 from eval.answer import AnswerRequest, ContextBlock, LLMAnswerer, load_prompt
@@ -67,9 +66,5 @@ def contents(served: Served) -> list[str]:
 
 
 def config(out: Path, **keys: Any) -> BenchmarkConfig:
-    """The shared configuration with some keys changed, dotted ones as on the command line."""
-    chosen = OmegaConf.load(CONFIGS / "base" / "benchmark.yaml")
-    given = OmegaConf.from_dotlist([f"{key.replace('__', '.')}={value}" for key, value in keys.items()])
-    return BenchmarkConfig.model_validate(
-        OmegaConf.to_container(OmegaConf.merge(chosen, {"out": str(out)}, given), resolve=True)
-    )
+    """The shared configuration with some keys changed; two underscores stand for a dot."""
+    return benchmark_config(out, *(f"{key.replace('__', '.')}={value}" for key, value in keys.items()))

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import Any
 
 from omegaconf import OmegaConf
 
@@ -67,9 +66,5 @@ def dialogue() -> list[DialogueSession]:
 def benchmark_config(out: Path, *overrides: str) -> BenchmarkConfig:
     """The base configuration with overrides such as ``system=deltamem``."""
     base = OmegaConf.load(CONFIGS / "base" / "benchmark.yaml")
-    own = [f"out={out}", "manager.max_retries=0", *overrides]
-    return validated(_merged(base, own), BenchmarkConfig)
-
-
-def _merged(base: Any, overrides: list[str]) -> Any:
-    return OmegaConf.merge(base, OmegaConf.from_dotlist(overrides))
+    own = OmegaConf.from_dotlist([f"out={out}", "manager.max_retries=0", *overrides])
+    return validated(OmegaConf.merge(base, own), BenchmarkConfig)

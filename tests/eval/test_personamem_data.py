@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from personamem_cases import ANA, BO, BO_AGAIN, contexts, persona, rows, user, write_contexts, write_questions
 
 from deltamem.errors import DeltaMemError
-from eval.data import PERSONAMEM_EXCERPT, PERSONAMEM_QUESTIONS, find
+from eval.data import PERSONAMEM_QUESTIONS, find
 from eval.personamem.data import (
     COUNTS_32K,
     ContextFile,
@@ -179,17 +179,6 @@ def test_the_published_questions() -> None:
     assert len({question.context for question in questions}) == 37
     assert len({question.persona for question in questions}) == 20
     assert sum(question.text.startswith("User:") for question in questions) == 64
-
-
-def test_the_excerpt_of_the_contexts() -> None:
-    path = find(PERSONAMEM_EXCERPT)
-    if path is None:
-        pytest.skip("the excerpt of PersonaMem's contexts is not here")
-    file = load_contexts(path)
-    assert [len(messages) for messages in file.contexts.values()] == [4, 4]
-    assert file.problems == ()
-    first = next(iter(file.contexts.values()))
-    assert [message.role for message in first] == ["system", "user", "user", "assistant"] or first[0].role == "system"
 
 
 def question(end: int, *, row: int = 1, blocks_back: int = 1, tokens_back: int = 50, tokens: int = 100) -> Question:
