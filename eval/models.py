@@ -115,7 +115,7 @@ WITH_MODEL = ("deltamem", "mem0", "langmem")
 
 LEFT_OUT = {
     "a_mem": "its authors publish no package, and a-mem 0.2.6 on PyPI is a third party's MCP server, which takes a failed "
-    "call of the model for an empty answer",
+    "call of the model for an empty answer"
 }
 """Systems that people ask for, and why they are not here."""
 

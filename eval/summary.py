@@ -106,12 +106,7 @@ def metric_scores(questions: Sequence[QuestionRecord], values: Mapping[str, Valu
 
 
 def group_interval(
-    values: Sequence[float],
-    groups: Sequence[Any],
-    weights: Sequence[float] | None = None,
-    *,
-    resamples: int,
-    seed: int,
+    values: Sequence[float], groups: Sequence[Any], weights: Sequence[float] | None = None, *, resamples: int, seed: int
 ) -> Interval | None:
     """The 95% interval of a mean, or of a ratio of sums if there are `weights`; see `category_scores` for its kind."""
     if len(set(groups)) == 1:

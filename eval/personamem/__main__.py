@@ -23,10 +23,7 @@ from eval.systems.base import Passage, System
 if TYPE_CHECKING:
     from omegaconf import DictConfig
 
-_LOST = {
-    "context_missing": "their context is not in",
-    "end_out_of_range": "their end index is not within their context in",
-}
+_LOST = {"context_missing": "their context is not in", "end_out_of_range": "their end index is not within their context in"}
 
 
 class PersonaMem(Benchmark[PersonaMemConfig]):

@@ -465,11 +465,7 @@ def without_history(question: Question, contexts: ContextFile) -> Lost | None:
 
 
 def history(
-    store: str,
-    messages: Sequence[Message],
-    questions: Sequence[tuple[str, Question]],
-    *,
-    keep_system: bool,
+    store: str, messages: Sequence[Message], questions: Sequence[tuple[str, Question]], *, keep_system: bool
 ) -> History:
     """Cut one context at all of its questions, whose end indices are within it.
 

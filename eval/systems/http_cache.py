@@ -267,12 +267,7 @@ def _response(body: bytes) -> httpx.Response:
     return httpx.Response(httpx.codes.OK, headers={"Content-Type": "application/json"}, content=body)
 
 
-_HOPELESS = (
-    openai.APIConnectionError,
-    openai.AuthenticationError,
-    openai.PermissionDeniedError,
-    openai.NotFoundError,
-)
+_HOPELESS = (openai.APIConnectionError, openai.AuthenticationError, openai.PermissionDeniedError, openai.NotFoundError)
 """Failures that do not depend on the session."""
 
 

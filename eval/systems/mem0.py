@@ -68,12 +68,7 @@ class Mem0Store:
     """
 
     def __init__(
-        self,
-        folder: Path,
-        key: StoreKey,
-        thread: ThreadPoolExecutor,
-        make: Callable[[Meter], Any],
-        endpoint: PeerEndpoint,
+        self, folder: Path, key: StoreKey, thread: ThreadPoolExecutor, make: Callable[[Meter], Any], endpoint: PeerEndpoint
     ) -> None:
         """Describe the store; `load` opens it, in the thread."""
         self._folder = folder
@@ -190,9 +185,7 @@ class Mem0Store:
             raise self._endpoint.explain(error, "mem0's search") from error
         return [
             Passage(
-                result["memory"],
-                time=datetime.fromisoformat(result["metadata"]["timestamp"]),
-                similarity=result["score"],
+                result["memory"], time=datetime.fromisoformat(result["metadata"]["timestamp"]), similarity=result["score"]
             )
             for result in found
         ]

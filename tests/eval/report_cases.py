@@ -84,13 +84,7 @@ def make_run(folder: Path, sessions: list[LabelledSession] | None = None) -> Pat
             loss = 6 * math.exp(-step / 90) + 0.4
             file.write(json.dumps({"step": step, "loss": loss, "accuracy": 1 / (1 + loss), "seconds": step * 0.6}) + "\n")
     (folder / "summary.json").write_text(
-        json.dumps(
-            {
-                "git_commit": "0123abcd",
-                "seed": 7,
-                "seconds": {"warm_start": 300.0, "grpo": 420.0, "total": 732.0},
-            }
-        ),
+        json.dumps({"git_commit": "0123abcd", "seed": 7, "seconds": {"warm_start": 300.0, "grpo": 420.0, "total": 732.0}}),
         encoding="utf-8",
     )
     return folder

@@ -77,10 +77,7 @@ def test_records_of_a_run_become_judge_records() -> None:
     assert point_judgement(point.model_copy(update={"error": "broken"})) == accuracy(None, None)
     question = QuestionRecord(key="q", group="u", category="c", question="?")
     assert question_judgements(question, "qa") == [JudgeRecord("qa", None)]
-    answers = (
-        AnswerRecord(text="a", verdicts={"qa": Verdict(label="correct")}),
-        AnswerRecord(text=None, error="nothing"),
-    )
+    answers = (AnswerRecord(text="a", verdicts={"qa": Verdict(label="correct")}), AnswerRecord(text=None, error="nothing"))
     labels = [record.label for record in question_judgements(question.model_copy(update={"answers": answers}), "qa")]
     assert labels == ["correct", None]
 

@@ -92,11 +92,7 @@ async def test_what_is_remembered_told_and_paid(tmp_path: Path) -> None:
         calls = [body for body in server.requests if not is_check(body)]
         assert len(server.requests) == len(calls) + 1 and all(body["temperature"] == 0 for body in calls)
     assert stored(config) == [DENVER, CHEMISTRY]
-    assert [boston.memories, denver.memories, chemistry.memories] == [
-        ("Ana's city is Boston.",),
-        (DENVER,),
-        (CHEMISTRY,),
-    ]
+    assert [boston.memories, denver.memories, chemistry.memories] == [("Ana's city is Boston.",), (DENVER,), (CHEMISTRY,)]
     assert [record.operations for record in (boston, denver, chemistry)] == [{"ADD": 1}, {"UPDATE": 1}, {"ADD": 1}]
     # One search and one answer a session; the scripted server counts 1 + 7 tokens a request.
     assert sum(record.cost.calls for record in (boston, denver, chemistry)) == len(calls) == 6
@@ -111,11 +107,7 @@ async def test_each_speaker_is_the_user_of_an_own_memory(tmp_path: Path) -> None
     roles = {"user": "assistant", "assistant": "user"}
     bo = StoreKey("conv-1.Bo", "Bo")
     with serve(rules) as server:
-        async with (
-            opened(configure(tmp_path, server.url)) as system,
-            system.open(ANA) as anas,
-            system.open(bo) as bos,
-        ):
+        async with opened(configure(tmp_path, server.url)) as system, system.open(ANA) as anas, system.open(bo) as bos:
             for session in dialogue():
                 turns = (DialogueTurn(turn.id, roles[turn.role], turn.speaker, turn.text) for turn in session.turns)  # type: ignore[arg-type]
                 await asyncio.gather(
