@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
@@ -83,10 +83,8 @@ class SentenceTransformerEmbedder:
         return self._encode(list(texts), prompt) if texts else np.zeros((0, 0), dtype=np.float32)
 
 
-class _Encode(Protocol):
-    """Embeds texts, each with the prompt in front."""
-
-    def __call__(self, texts: list[str], prompt: str | None) -> Vectors: ...
+_Encode = Callable[[list[str], str | None], Vectors]
+"""Embeds texts, each with the prompt in front."""
 
 
 def _library_encode(model: SentenceTransformer, batch_size: int, texts: list[str], prompt: str | None) -> Vectors:
@@ -168,7 +166,7 @@ class CachedEmbedder:
         """Embed search queries; returns float32 of shape ``(len(texts), dim)``."""
         return self._lookup(texts, self._queries, self._embedder.queries)
 
-    def _lookup(self, texts: Sequence[str], cache: dict[str, Vectors], embed: _Embed) -> Vectors:
+    def _lookup(self, texts: Sequence[str], cache: dict[str, Vectors], embed: Callable[[Sequence[str]], Vectors]) -> Vectors:
         if not texts:
             return np.zeros((0, 0), dtype=np.float32)
         with self._lock:
@@ -181,10 +179,6 @@ class CachedEmbedder:
                 for text in list(cache)[: max(0, len(cache) - self._max_texts)]:
                     del cache[text]
         return np.stack([found[text] for text in texts])
-
-
-class _Embed(Protocol):
-    def __call__(self, texts: Sequence[str]) -> Vectors: ...
 
 
 class LazyEmbedder:

@@ -240,33 +240,6 @@ async def drive(episode: Episode, policy: Policy, search: Callable[[Sequence[str
             episode.answer(await search(step.queries))
 
 
-async def run_episode(
-    session: Session, bank: SnapshotBank, policy: Policy, queries: QueryBatcher, config: EpisodeConfig
-) -> Trajectory:
-    """Run one episode to its end.
-
-    Args:
-        session: The dialogue to read.
-        bank: The person's memories before the session.
-        policy: Writes the assistant texts.
-        queries: Embeds the search queries.
-        config: Prompts and limits.
-
-    Returns:
-        The trajectory. Whatever the policy or the search raises becomes its `failure`; what went before is kept.
-    """
-    episode = Episode(session, bank.state.keys(), config)
-
-    async def search(texts: Sequence[str]) -> list[Memory]:
-        return merge_hits(bank.search(await queries.embed(texts), config.k))
-
-    try:
-        await drive(episode, policy, search)
-    except Exception as error:  # one broken episode must not lose the others
-        episode.fail(f"{type(error).__name__}: {error}")
-    return episode.trajectory
-
-
 class MeteredPolicy:
     """Passes requests on to a policy and keeps what came back."""
 
@@ -294,6 +267,8 @@ async def run_episodes(
 ) -> list[Rollout]:
     """Run one episode over each session, each against its own prior state.
 
+    Whatever the policy or a search raises becomes the `failure` of its trajectory; what went before is kept.
+
     Args:
         labelled: The sessions.
         policy: Writes the assistant texts; called concurrently.
@@ -313,9 +288,17 @@ async def run_episodes(
         async with slots:
             metered = MeteredPolicy(policy)
             begin = time.perf_counter()
-            trajectory = await run_episode(session, bank, metered, queries, config)
+            episode = Episode(session, bank.state.keys(), config)
+
+            async def search(texts: Sequence[str]) -> list[Memory]:
+                return merge_hits(bank.search(await queries.embed(texts), config.k))
+
+            try:
+                await drive(episode, metered, search)
+            except Exception as error:  # one broken episode must not lose the others
+                episode.fail(f"{type(error).__name__}: {error}")
             tokens = sum(completion.tokens for completion in metered.completions)
-            rollout = Rollout(trajectory, tokens, time.perf_counter() - begin)
+            rollout = Rollout(episode.trajectory, tokens, time.perf_counter() - begin)
         if on_done is not None:
             on_done(rollout)
         return rollout
