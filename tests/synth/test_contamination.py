@@ -45,14 +45,11 @@ def test_a_planted_sentence_is_found_with_both_places(tmp_path: Path, reference:
     report = contamination(out, [reference])
     assert (report.sessions, report.sessions_hit, report.people_hit, report.hits) == (2, 1, 0, 1)
     (found,) = report.examples
-    assert found.text == COPIED.lower().rstrip(".")
-    assert found.words == 12
+    assert (found.text, found.words) == (COPIED.lower().rstrip("."), 12)
     assert found.here == "sessions.jsonl, line 2, dialogue[1].content"
     assert found.there == f"{reference}: [0].talk[1].text"
     text = render(report)
-    assert "sessions with an overlap: 1 of 2 (50.00%)" in text
-    assert found.here in text
-    assert found.there in text
+    assert "sessions with an overlap: 1 of 2 (50.00%)" in text and found.here in text and found.there in text
 
 
 def test_part_of_a_sentence_is_found_from_the_number_of_words_on(tmp_path: Path, reference: Path) -> None:
@@ -76,21 +73,14 @@ def test_a_short_sentence_counts_only_as_a_whole(tmp_path: Path) -> None:
 
 def test_what_everybody_says_does_not_count(tmp_path: Path) -> None:
     phrase = "Thank you so much, it was really great to see you again and I hope you\u2019re well"
-    (tmp_path / "r.txt").write_text(phrase)
-    (tmp_path / "s.txt").write_text(COPIED)
-    out = data_set(tmp_path / "out", session(phrase))
-    assert contamination(out, [tmp_path / "r.txt", tmp_path / "s.txt"]).hits == 0
+    (tmp_path / "r.txt").write_text(f"{phrase}\n{COPIED}")
+    assert contamination(data_set(tmp_path / "out", session(phrase)), [tmp_path / "r.txt"]).hits == 0
 
 
 def test_memories_and_people_are_searched_too(tmp_path: Path, reference: Path) -> None:
-    carried = {"m1": COPIED}
-    out = data_set(
-        tmp_path / "out",
-        session(OTHER, memories=carried),
-        session(OTHER, memories=carried),
-        session(OTHER, person="p000001"),
-        people=json.dumps({"events": [{"narrative": COPIED}]}) + "\n" + json.dumps({"events": []}) + "\n",
-    )
+    carried = session(OTHER, memories={"m1": COPIED})
+    people = json.dumps({"events": [{"narrative": COPIED}]}) + "\n" + json.dumps({"events": []}) + "\n"
+    out = data_set(tmp_path / "out", carried, carried, session(OTHER, person="p000001"), people=people)
     report = contamination(out, [reference])
     assert (report.sessions_hit, report.people, report.people_hit, report.hits) == (2, 2, 1, 3)
     assert {found.here for found in report.examples} == {
@@ -102,8 +92,7 @@ def test_memories_and_people_are_searched_too(tmp_path: Path, reference: Path) -
 
 def test_the_longest_overlaps_are_shown_first_and_no_more_than_ten(tmp_path: Path) -> None:
     (tmp_path / "r.txt").write_text(f"{COPIED}\n{OTHER}\n")
-    out = data_set(tmp_path / "out", *[session(COPIED)] * 12, session(OTHER))
-    report = contamination(out, [tmp_path / "r.txt"])
+    report = contamination(data_set(tmp_path / "out", *[session(COPIED)] * 12, session(OTHER)), [tmp_path / "r.txt"])
     assert [found.words for found in report.examples] == [13] + [12] * 9
     assert report.sessions_hit == 13
 

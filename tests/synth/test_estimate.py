@@ -1,48 +1,28 @@
 """The estimate: counts that real people have, sizes of real prompts, and arithmetic that can be checked by hand."""
 
-import asyncio
 import re
 from collections import Counter
 
 import pytest
+from handmade import edit
+from offline_people import people as offline_people
 from synth_runs import settings, synth
 
 from synth.estimate import Sample, Size, estimate, expected_units, measure
 from synth.llm.writer import system_prompt
-from synth.names import InventedNames
-from synth.offline.writer import OfflineWriter
-from synth.person import write_person
-from synth.personas import draw_personas
 from synth.tasks import Unit
 
 SAMPLE = Sample({unit: Size(1_000, 200) for unit in Unit}, person_bytes=10_000, answer_bytes=800)
-
-
-def units_of_people(config):
-    counts = Counter()
-    personas = draw_personas(config.personas, people=config.people, heldout_share=0.1, seed=config.seed)
-    for number, persona in enumerate(personas):
-        person = asyncio.run(
-            write_person(
-                number,
-                persona,
-                OfflineWriter(config.seed),
-                config.shape,
-                InventedNames(config.seed),
-                sessions=config.sessions,
-                seed=config.seed,
-            )
-        )
-        counts.update({unit: usage.units for unit, usage in person.usage.items()})
-    return counts
 
 
 @pytest.mark.parametrize(
     ("shape", "sessions", "people", "tolerance"), [("tiny", 3, 60, 0.05), ("paper", 25, 6, 0.35), ("paper", 12, 6, 0.6)]
 )
 def test_the_expected_units_are_those_of_people(tmp_path, shape, sessions, people, tolerance):
-    config = settings(tmp_path, f"shape={shape}", f"sessions={sessions}", f"people={people}", "seed=11")
-    counts = units_of_people(config)
+    config = settings(tmp_path, f"shape={shape}")
+    written = offline_people(people, sessions, seed=11, sizes=shape)
+    counts = Counter({unit: sum(person.usage[unit].units for person in written if unit in person.usage) for unit in Unit})
+    counts = +counts
     expected = expected_units(config.shape, sessions)
     assert set(expected) == {Unit(unit) for unit in counts}
     for unit, count in expected.items():
@@ -62,25 +42,16 @@ def test_prompts_are_measured_as_they_would_be_sent(tmp_path):
     assert set(sample.units) >= set(expected_units(config.shape, 3)) - {Unit.LINKS, Unit.EVOLUTION}
     for unit, size in sample.units.items():
         assert size.prompt > len(system_prompt(unit)) and size.answer > 0
-    coarse = measure(
-        config.model_copy(update={"estimate": config.estimate.model_copy(update={"characters_per_token": 4.0})})
-    )
+    coarse = measure(edit(config, {"estimate.characters_per_token": 4.0}))
     assert coarse.units[Unit.DIALOGUE].prompt == pytest.approx(sample.units[Unit.DIALOGUE].prompt / 4)
     assert coarse.person_bytes == sample.person_bytes > 2 * sample.answer_bytes
 
 
 OVERRIDES = (
-    "writer=llm",
-    "people=10",
-    "estimate.repair_rate=0",
-    "estimate.answer_scale=1",
-    "llm.reasoning_effort=high",
-    "estimate.reasoning_tokens.high=800",
-    "estimate.decode_tokens_per_second=100",
-    "estimate.prefill_tokens_per_second=1000",
+    *("writer=llm", "people=10", "llm.reasoning_effort=high", "llm.slots=1", "estimate.gpus=1"),
+    *("estimate.repair_rate=0", "estimate.answer_scale=1", "estimate.reasoning_tokens.high=800"),
+    *("estimate.decode_tokens_per_second=100", "estimate.prefill_tokens_per_second=1000"),
     "estimate.slot_tokens_per_second=10",
-    "estimate.gpus=1",
-    "llm.slots=1",
 )
 
 
@@ -104,13 +75,7 @@ def test_repairs_cost_another_answer_and_a_longer_prompt(tmp_path):
     assert repaired.total.prompt_tokens == pytest.approx(plain.total.prompt_tokens * (1 + 0.5 * 1.5))
 
 
-@pytest.mark.parametrize(
-    ("override", "bound"),
-    [
-        ("llm.slots=1000", "GPUs"),
-        ("people=1", "slots"),
-    ],
-)
+@pytest.mark.parametrize(("override", "bound"), [("llm.slots=1000", "GPUs"), ("people=1", "slots")])
 def test_what_the_time_is_bound_by(tmp_path, override, bound):
     assert estimate(settings(tmp_path, *OVERRIDES, override), SAMPLE).bound == bound
 

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from deltamem.errors import DeltaMemError
 from eval.data import data_folders
-from synth.config import LICENCES, PersonaSettings
+from synth.config import PersonaSettings
 from synth.personas import draw_personas, generate, parts, write_generated
 
 MANY = 100_000
@@ -36,29 +36,22 @@ def test_both_splits_have_people_and_the_held_out_ones_are_spread_evenly(people:
     heldout = [number for number, persona in enumerate(drawn) if persona.split == "heldout"]
     assert 1 <= len(heldout) < people
     assert abs(len(heldout) - people * share) <= 1.5
+    assert {persona.source for persona in drawn} == {"generated"}
     for end in range(1, people):
         assert abs(sum(number < end for number in heldout) - end * share) <= 1.5
-
-
-def test_a_tenth_of_three_hundred_people_are_held_out() -> None:
-    drawn = draw_personas(PersonaSettings(), people=300, heldout_share=0.1, seed=1)
-    assert sum(persona.split == "heldout" for persona in drawn) == 30
-    assert {persona.source for persona in drawn} == {"generated"}
 
 
 # --- generated -------------------------------------------------------------------------------------------------------------
 
 
-def test_a_hundred_thousand_generated_seeds_are_all_different() -> None:
+def test_a_hundred_thousand_generated_seeds_are_all_different_and_no_more_than_there_are() -> None:
     assert len(set(generate(MANY, 1))) == MANY
-    assert parts().total > 50_000_000
-
-
-def test_different_numbers_are_different_seeds() -> None:
     total = parts().total
+    assert total > 50_000_000 and parts().sentence(total - 1) != parts().sentence(0)
     with pytest.raises(IndexError):
         parts().sentence(total)
-    assert parts().sentence(total - 1) != parts().sentence(0)
+    with pytest.raises(DeltaMemError, match=f"only {total} different ones"):
+        generate(total + 1, 1)
 
 
 def test_more_people_are_appended_and_the_seed_decides_the_order() -> None:
@@ -74,11 +67,6 @@ def test_generated_seeds_are_sentences_with_the_right_article() -> None:
         assert len(text) < 250
         assert " a optician" not in text.lower()
     assert "An optician" in " ".join(generate(2_000, 3))
-
-
-def test_more_seeds_than_there_are_is_refused() -> None:
-    with pytest.raises(DeltaMemError, match=f"only {parts().total} different ones"):
-        generate(parts().total + 1, 1)
 
 
 def test_generated_seeds_are_written_and_read_again(tmp_path: Path) -> None:
@@ -150,9 +138,7 @@ def test_real_persona_seeds_are_read() -> None:
     path = next((path for folder in data_folders() if (path := folder / "personas/persona_seeds_300.jsonl").is_file()), None)
     if path is None:
         pytest.skip("no persona seeds in a data folder")
-    drawn = draw_personas(file(path), people=300, heldout_share=0.1, seed=1)
-    assert len({persona.seed for persona in drawn}) == 300
-    assert sum(persona.split == "heldout" for persona in drawn) == 30
+    assert len(set(seeds(file(path), 300))) == 300
 
 
 # --- PersonaHub ------------------------------------------------------------------------------------------------------------
@@ -193,14 +179,7 @@ def test_without_network_or_file_the_command_that_fetches_personahub_is_named() 
         seeds(PersonaSettings(source="personahub", path="absent.jsonl"), 2)
 
 
-# --- settings and licences -------------------------------------------------------------------------------------------------
-
-
-def test_every_source_says_its_terms() -> None:
-    assert set(LICENCES) == {"generated", "file", "personahub"}
-    assert "CC BY-NC-SA 4.0" in LICENCES["personahub"]
-    assert "inherit" in LICENCES["personahub"]
-    assert "Apache-2.0" in LICENCES["generated"]
+# --- settings --------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -53,7 +53,7 @@ def stored(out):
         return {key: store.get(key) for key in store.keys()}  # noqa: SIM118
 
 
-def test_everybody_is_kept_and_the_files_are_written(tmp_path, capsys):
+def test_everybody_is_kept_and_the_files_are_written_and_nobody_is_written_again(tmp_path, capsys, asked):
     assert generate(settings(tmp_path)) == 0
     people = stored(tmp_path)
     assert list(people) == [f"p{number:06d}" for number in range(6)]
@@ -67,10 +67,6 @@ def test_everybody_is_kept_and_the_files_are_written(tmp_path, capsys):
     assert re.search(r"^sessions +12 written$", told.out, re.MULTILINE)
     assert told.out.endswith(f"written to {tmp_path}\n")
     assert told.err == ""
-
-
-def test_the_same_command_again_writes_nobody_again(tmp_path, asked):
-    generate(settings(tmp_path))
     before = files(tmp_path)
     asked.clear()
     assert generate(settings(tmp_path)) == 0
@@ -94,15 +90,11 @@ def test_more_people_are_added_to_those_who_are_there(tmp_path, asked):
     assert files(tmp_path / "new") == files(tmp_path)
 
 
-def test_settings_of_the_machine_change_nothing(tmp_path, asked):
-    generate(settings(tmp_path))
-    asked.clear()
-    generate(settings(tmp_path, "people_at_once=3", "progress_seconds=1", "estimate.gpus=3", "llm.slots=7"))
-    assert asked == []
-
-
-def test_how_many_people_are_in_work_at_once_changes_no_byte(tmp_path):
+def test_settings_of_the_machine_change_nothing_and_write_nobody_again(tmp_path, asked):
     generate(settings(tmp_path / "one"))
+    asked.clear()
+    generate(settings(tmp_path / "one", "people_at_once=3", "progress_seconds=1", "estimate.gpus=3", "llm.slots=7"))
+    assert asked == []
     generate(settings(tmp_path / "many", "people_at_once=6"))
     assert files(tmp_path / "one") == files(tmp_path / "many")
 
@@ -218,17 +210,16 @@ def test_shards_share_the_people_evenly(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["shards"]
 
 
-def test_changed_code_changes_fingerprints_and_changed_commands_do_not(tmp_path):
+def test_changed_code_and_sentences_change_fingerprints_and_changed_commands_do_not(tmp_path):
+    root = synth_runs.ROOT / "synth"
     package = tmp_path / "synth"
-    shutil.copytree(synth_runs.ROOT / "synth", package, ignore=shutil.ignore_patterns("__pycache__"))
-    before = code_hash(package)
-    assert before == code_hash()
-    for name in ("__main__.py", "output/report.py", "progress.py"):
-        with (package / name).open("a") as file:
-            file.write("\n# changed\n")
-        assert code_hash(package) == before, name
-    for name in ("validators/dialogue.py", "planning.py", "tasks.py", "person.py"):
-        with (package / name).open("a") as file:
-            file.write("\n# changed\n")
-        assert code_hash(package) != before, name
+    shutil.copytree(root, package, ignore=shutil.ignore_patterns("__pycache__"))
+    assert code_hash(package) == code_hash()
+    # Fingerprints have the whole persona in them.
+    same = ("__main__.py", "output/report.py", "progress.py", "personas.yaml")
+    sentences = [str(path.relative_to(root)) for path in root.rglob("*.yaml") if path.name != "personas.yaml"]
+    for name in (*same, *sentences, "validators/dialogue.py", "planning.py", "tasks.py", "person.py"):
         before = code_hash(package)
+        with (package / name).open("a") as file:
+            file.write("\n# changed\n")
+        assert (code_hash(package) == before) == (name in same), name

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import tomllib
 from pathlib import Path
 
@@ -13,7 +12,6 @@ from deltamem.errors import DeltaMemError
 from synth.names import Names, names
 from synth.offline import templates, tiny
 from synth.personas import Parts, parts
-from synth.pipeline import code_hash
 from synth.pools import Pools, load, pools
 
 PACKAGE = Path(__file__).parents[2] / "synth"
@@ -98,22 +96,6 @@ def test_what_contradicts_itself_is_refused(name: str, old: str, new: str, messa
     (tmp_path / name).write_text(text.replace(old, new, 1), encoding="utf-8")
     with pytest.raises(DeltaMemError, match=message):
         load(tmp_path / name, SCHEMAS[name][0])
-
-
-def test_a_changed_sentence_changes_the_fingerprint_and_a_changed_persona_part_does_not(tmp_path: Path) -> None:
-    package = tmp_path / "synth"
-    shutil.copytree(PACKAGE, package, ignore=shutil.ignore_patterns("__pycache__"))
-    assert code_hash(package) == code_hash()
-    # Fingerprints have the whole persona in them.
-    with (package / "personas.yaml").open("a") as file:
-        file.write("# changed\n")
-    assert code_hash(package) == code_hash()
-    for path in FILES:
-        if path.name != "personas.yaml":
-            before = code_hash(package)
-            with (package / path.relative_to(PACKAGE)).open("a") as file:
-                file.write("# changed\n")
-            assert code_hash(package) != before, path
 
 
 def test_every_file_is_packaged() -> None:

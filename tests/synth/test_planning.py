@@ -1,0 +1,319 @@
+"""What the program draws before a writer is asked: drafts of profiles, and plans of events that keep every quota."""
+
+import random
+from collections import Counter
+from datetime import date, datetime, timedelta
+from itertools import pairwise
+
+import pytest
+from handmade import edit, span
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from offline_people import shape
+
+from deltamem.errors import DeltaMemError
+from synth.config import ProfileLimits
+from synth.planning import (
+    age,
+    draft_categories,
+    draft_dynamic,
+    draft_fixed,
+    plan_events,
+    scaled,
+    scaled_maximum,
+    scaled_minimum,
+    span_days,
+)
+from synth.pools import pools
+from synth.records import Change, Domain, Track, TrackedFact
+
+START = datetime(2026, 1, 20, 9)
+COUNTS = (1, 2, 3, 5, 25, 60)
+PAPER, TINY = shape("paper"), shape("tiny")
+
+
+# --- plans of events -------------------------------------------------------------------------------------------------------
+
+
+def facts(numbers):
+    """So many facts of each track."""
+    return [
+        TrackedFact(text=f"{track} {number}", keywords=(), track=track, subject="")
+        for track, count in numbers.items()
+        for number in range(count)
+    ]
+
+
+FEWEST = facts({track: PAPER.initial.of(track).min for track in (*Track, None)})
+
+
+def plan(sizes, seed, count, initial, start=START):
+    slots = list(plan_events(random.Random(seed), sizes, start, count, initial))
+    assert [slot.index for slot in slots] == list(range(count))
+    return slots
+
+
+def assert_windows(sizes, slots, start):
+    """Whatever days are chosen."""
+    assert slots[0].not_before > max(start.date(), date(2026, 1, 1))
+    assert all(slot.not_before <= slot.not_after for slot in slots)
+    for before, after in pairwise(slots):
+        assert after.not_before > before.not_after
+        assert (after.not_before - before.not_after).days >= sizes.days_between.min
+        assert (after.not_after - before.not_before).days <= sizes.days_between.max
+    years = span_days(sizes.years, len(slots))
+    if len(slots) > 1:
+        assert (slots[-1].not_before - slots[0].not_after).days >= years.min
+        assert (slots[-1].not_after - slots[0].not_before).days <= years.max
+
+
+def assert_updatable(slots, initial):
+    """Each update finds a fact of its track that holds before the event and was not updated yet."""
+    fresh = Counter(fact.track for fact in initial)
+    for slot in slots:
+        for change in slot.changes:
+            if change.change is not Change.NEW:
+                fresh[change.track] -= 1
+                assert fresh[change.track] >= 0
+        fresh.update(change.track for change in slot.changes if change.change is Change.NEW)
+
+
+@given(seed=st.integers(0, 10**6), count=st.sampled_from(COUNTS), days=st.integers(0, 89))
+@settings(max_examples=300)
+def test_a_plan_by_quota_keeps_every_quota(seed, count, days):
+    quotas, start = PAPER.plan, datetime(2026, 1, 1, 9) + timedelta(days=days)
+    slots = plan(PAPER, seed, count, FEWEST, start)
+    assert_windows(PAPER, slots, start)
+    assert_updatable(slots, FEWEST)
+    changes = [change for slot in slots for change in slot.changes]
+    tracks = Counter(change.track for change in changes)
+    assert all(tracks[track] in scaled(numbers, count) for track, numbers in quotas.changes.items())
+    operators = Counter(change.change for change in changes)
+    numbers = [operators[change] for change in Change]
+    assert max(numbers) - min(numbers) <= scaled_maximum(quotas.balance, count)
+    domains = Counter(slot.domain for slot in slots)
+    assert all(domains[domain] >= scaled_minimum(minimum, count) for domain, minimum in quotas.domains.items())
+    assert sum(slot.life_goal for slot in slots) >= scaled_minimum(quotas.life_goal_events, count)
+    assert all(len({change.track for change in slot.changes}) == len(slot.changes) <= 2 for slot in slots)
+    assert slots[0].reused == 0
+    assert all(slot.reused in quotas.reused for slot in slots)
+
+
+def test_the_papers_own_length_has_the_papers_numbers():
+    quotas = PAPER.plan
+    assert all(scaled(numbers, 25) == numbers for numbers in quotas.changes.values())
+    assert (scaled_maximum(quotas.balance, 25), scaled_minimum(quotas.life_goal_events, 25)) == (2, 2)
+    assert span_days(PAPER.years, 25) == span(365, 3 * 366)
+    assert span_days(PAPER.years, 1) == span(0, 0)
+    assert scaled(span(6, 7), 5) == span(1, 2)
+
+
+def test_plans_differ_from_person_to_person_and_changes_fit_their_domain():
+    plans = [plan(PAPER, seed, 25, FEWEST) for seed in range(300)]
+    assert plan(PAPER, 5, 25, FEWEST) == plans[5]
+    assert len({tuple(sorted(Counter(c.track for slot in slots for c in slot.changes).items())) for slots in plans}) == 16
+    lengths = [(slots[-1].not_before - slots[0].not_before).days for slots in plans]
+    assert min(lengths) < 450 and max(lengths) > 1_000
+    assert {slot.reused for slots in plans for slot in slots} == {0, 1, 2}
+    assert {slot.domain for slots in plans for slot in slots} == set(Domain)
+    where = Counter(
+        (change.track, change.change, slot.domain) for slots in plans for slot in slots for change in slot.changes
+    )
+    assert len({found[:2] for found in where}) == 20
+    met = {domain for track, change, domain in where if (track, change) == (Track.RELATIONSHIP, Change.NEW)}
+    assert met == {Domain.SOCIAL, Domain.WORK, Domain.LEISURE}
+    health = Counter(dict.fromkeys(Domain, 0))
+    for (track, _, domain), count in where.items():
+        health[domain] += count * (track is Track.HEALTH)
+    assert health[Domain.HEALTH] > 0.6 * health.total()
+
+
+@given(seed=st.integers(0, 10**6), initial=st.integers(0, 2), limit=st.sampled_from([1, 2, None]))
+@settings(max_examples=200)
+def test_few_initial_facts_leave_every_update_a_fact_or_there_is_no_plan(seed, initial, limit):
+    known = facts(dict.fromkeys(Track, initial))
+    try:
+        slots = plan(edit(PAPER, {"events.updates_per_fact": limit}), seed, 25, known)
+    except DeltaMemError as error:
+        assert "no plan of changes for 25 events fits" in str(error)
+        assert (initial, limit) in {(0, 1), (1, 1), (0, 2)}
+        return
+    held, updates = Counter(fact.track for fact in known), Counter()
+    for slot in slots:
+        for change in slot.changes:
+            if change.change is not Change.NEW:
+                updates[change.track] += 1
+                assert held[change.track] > 0
+                assert limit is None or updates[change.track] <= held[change.track] * limit
+        held.update(change.track for change in slot.changes if change.change is Change.NEW)
+
+
+@pytest.mark.parametrize(
+    ("changes", "count", "message"),
+    [
+        ({}, 200, "no plan of changes for 200 events fits"),
+        ({"days_between": span(1, 5)}, 25, "25 events that are 1 to 5 days apart cannot span 365 to 1098 days"),
+        ({"plan.domains": {Domain.WORK: 20, Domain.SOCIAL: 6}}, 25, "the domains of 25 events add up to 26"),
+    ],
+)
+def test_sizes_that_no_plan_fits_are_refused_in_one_sentence(changes, count, message):
+    with pytest.raises(DeltaMemError, match=message):
+        plan(edit(PAPER, changes), 1, count, FEWEST)
+
+
+@given(seed=st.integers(0, 10**6), count=st.sampled_from(COUNTS), known=st.integers(0, 4), untracked=st.integers(0, 2))
+@settings(max_examples=300)
+def test_a_plan_by_chance_uses_only_what_is_known(seed, count, known, untracked):
+    slots = plan(TINY, seed, count, facts({Track.CAREER: known, None: untracked}))
+    assert_windows(TINY, slots, START)
+    held, tracked = known + untracked, known
+    for slot in slots:
+        kinds = Counter(change.change for change in slot.changes)
+        assert set(kinds) <= {Change.NEW, Change.ADJUST}
+        assert all(change.track is None for change in slot.changes)
+        assert len(slot.changes) + slot.reused in TINY.plan.facts
+        assert kinds[Change.ADJUST] <= tracked
+        assert kinds[Change.ADJUST] + slot.reused <= held
+        assert slot.not_before == slot.not_after
+        held, tracked = held + kinds[Change.NEW], tracked + kinds[Change.NEW]
+
+
+def test_chances_are_those_of_the_shape_and_every_gap_is_as_likely():
+    plans = [plan(TINY, seed, 25, facts({Track.CAREER: 4})) for seed in range(200)]
+    kinds = Counter(change.change for slots in plans for slot in slots[3:] for change in slot.changes)
+    repeated = sum(slot.reused for slots in plans for slot in slots[3:])
+    total = kinds.total() + repeated
+    assert abs(kinds[Change.ADJUST] / total - 0.4) < 0.02
+    assert abs(repeated / total - 0.1) < 0.01
+    gaps = Counter((b.not_before - a.not_before).days for slots in plans for a, b in pairwise(slots))
+    assert set(gaps) == set(range(3, 40))
+    assert max(gaps.values()) < 2 * min(gaps.values())
+
+
+def test_a_fact_that_may_be_changed_once_is_not_planned_to_be_changed_twice_by_chance():
+    for seed in range(50):
+        assert_updatable(plan(edit(TINY, {"events.updates_per_fact": 1}), seed, 25, facts({None: 4})), ())
+
+
+# --- drafts of profiles ----------------------------------------------------------------------------------------------------
+
+TODAY = date(2026, 2, 1)
+NAMES = ("Kofi Mensah", "Yuki Tanaka", "Lucia Vega", "Omar Haddad")
+
+
+def drafts(count):
+    for seed in range(count):
+        rng = random.Random(seed)
+        fixed = draft_fixed(rng, "Petra Horvat", "female", TODAY)
+        yield fixed, draft_dynamic(rng, fixed, NAMES, TODAY)
+
+
+DRAFTS = list(drafts(3_000))
+POOLS = pools()
+JOBS = {(industry.name, job.title): job for industry in POOLS.industries for job in industry.jobs}
+MAJORS = {major: industry.name for industry in POOLS.industries for major in industry.majors}
+
+
+def test_the_fixed_part_fits_the_age_and_the_personality_type():
+    for fixed, _ in DRAFTS:
+        assert date(1980, 1, 1) <= fixed.birth_date <= date(2006, 12, 31)
+        assert (fixed.name, fixed.gender) == ("Petra Horvat", "female")
+        years = age(fixed.birth_date, TODAY)
+        assert years >= POOLS.youngest[POOLS.degrees.index(fixed.degree)]
+        assert (fixed.major in MAJORS) == (fixed.degree != POOLS.degrees[0])
+        assert len(set(fixed.traits)) == len(fixed.traits) in (3, 4)
+        assert all(any(trait in POOLS.traits[letter] for letter in fixed.mbti) for trait in fixed.traits)
+        assert any(letter.isdigit() for letter in fixed.life_goal.target)
+        parents = [int(word.strip(".;,")) for word in fixed.family.parents.split() if word.strip(".;,").isdigit()]
+        children = [int(word.strip(".,")) for word in fixed.family.children.split() if word.strip(".,").isdigit()]
+        assert all(20 <= parent - years <= 40 for parent in parents)
+        assert all(years - child >= 21 for child in children)
+        assert len(set(children)) == len(children)
+    fixed_parts = [fixed for fixed, _ in DRAFTS]
+    assert len({fixed.birth_date.year for fixed in fixed_parts}) == 27
+    assert {fixed.degree for fixed in fixed_parts} == set(POOLS.degrees)
+    assert len({fixed.mbti for fixed in fixed_parts}) == 16
+    assert {fixed.life_goal.kind for fixed in fixed_parts} == {goal.kind for goal in POOLS.goals}
+    assert len(POOLS.goals) == 7
+
+
+def test_age_counts_full_years():
+    assert age(date(2000, 2, 1), TODAY) == 26
+    assert age(date(2000, 2, 2), TODAY) == 25
+    assert age(date(2000, 2, 29), date(2026, 2, 28)) == 25
+
+
+def test_most_partners_and_children_are_those_of_older_people():
+    by_age = {True: Counter(), False: Counter()}
+    for fixed, _ in DRAFTS:
+        counts = by_age[age(fixed.birth_date, TODAY) >= 35]
+        counts["people"] += 1
+        counts["married"] += fixed.family.partner.startswith("Married")
+        counts["children"] += fixed.family.children != "No children."
+    for what in ("married", "children"):
+        old, young = (by_age[side][what] / by_age[side]["people"] for side in (True, False))
+        assert old > 1.5 * young > 0
+
+
+def test_three_quarters_are_employed_and_jobs_fit_the_degree_and_are_paid_within_their_range():
+    shares = Counter(dynamic.career.status for _, dynamic in DRAFTS)
+    for status, share in (("employed", 0.75), ("unemployed", 0.15), ("entrepreneur", 0.10)):
+        assert abs(shares[status] / len(DRAFTS) - share) < 0.03
+    for fixed, dynamic in DRAFTS:
+        career = dynamic.career
+        assert len(str(career.savings).rstrip("0")) <= 3
+        if career.status == "unemployed":
+            assert (career.employer, career.job, career.monthly_income) == ("", "", 0)
+            continue
+        job = JOBS[career.industry, career.job]
+        assert job.level <= POOLS.degrees.index(fixed.degree)
+        assert job.level <= 1 or MAJORS[fixed.major] == career.industry
+        assert 0.9 * job.least <= career.monthly_income <= 1.1 * job.most
+        assert career.employer in career.description
+    assert len({dynamic.career.savings for _, dynamic in DRAFTS}) > 800
+
+
+def test_conditions_go_with_health_that_is_not_good():
+    for _, dynamic in DRAFTS:
+        health = dynamic.health
+        found = ((health.physical, health.physical_conditions), (health.mental, health.mental_conditions))
+        for status, conditions in found:
+            assert not (status == "good" and conditions)
+            assert conditions or status != "poor"
+            assert conditions in health.reason
+    assert {dynamic.health.physical for _, dynamic in DRAFTS} == {"good", "fair", "poor"}
+
+
+def test_there_is_a_relationship_for_each_name_and_no_colleague_without_work():
+    kinds = set()
+    for _, dynamic in DRAFTS:
+        assert tuple(other.name for other in dynamic.relationships) == NAMES
+        assert all(other.description.startswith(other.name) for other in dynamic.relationships)
+        kinds |= {(dynamic.career.status, other.kind) for other in dynamic.relationships}
+    assert ("unemployed", "colleague") not in kinds
+    assert len({kind for _, kind in kinds}) == 5
+
+
+def test_a_degree_in_words_of_the_writer_gets_a_job_all_the_same():
+    fixed = edit(DRAFTS[0][0], {"degree": "two years at a conservatory", "major": "oboe"})
+    dynamic = draft_dynamic(random.Random(1), fixed, (), TODAY)
+    assert dynamic.career.status == "unemployed" or JOBS[dynamic.career.industry, dynamic.career.job].level == 0
+    assert dynamic.relationships == ()
+
+
+@pytest.mark.parametrize("name", ["paper", "tiny"])
+def test_categories_are_as_many_as_the_limits_say(name):
+    limits = shape(name).profile
+    drawn = [draft_categories(random.Random(seed), limits) for seed in range(200)]
+    assert all(set(found) <= set(POOLS.categories) and len(set(found)) == len(found) for found in drawn)
+    assert {len(found) for found in drawn} == set(range(limits.categories.min, limits.categories.max + 1))
+
+
+def test_more_categories_than_there_are_is_refused():
+    limits = ProfileLimits(relationships=span(0, 0), categories=span(1, 11), items=span(1, 2))
+    with pytest.raises(DeltaMemError, match="there are 10 kinds, not 11"):
+        draft_categories(random.Random(1), limits)
+
+
+def test_the_same_draws_give_the_same_draft():
+    assert list(drafts(20)) == DRAFTS[:20]
