@@ -33,13 +33,7 @@ class Range(StrictModel):
 
 
 class FactLimits(StrictModel):
-    """Of one memory sentence.
-
-    Attributes:
-        words: Words of the sentence.
-        keywords: How many keywords.
-        keyword_words: Words of a keyword.
-    """
+    """Of one memory sentence: its words, how many keywords it has, and the words of a keyword."""
 
     words: Range
     keywords: Range
@@ -47,13 +41,7 @@ class FactLimits(StrictModel):
 
 
 class ProfileLimits(StrictModel):
-    """Of the profile.
-
-    Attributes:
-        relationships: People that the person knows at the start.
-        categories: Categories of preferences.
-        items: Likes and dislikes of a category, together.
-    """
+    """Of the profile: people known at the start, categories of preferences, and likes and dislikes together in a category."""
 
     relationships: Range
     categories: Range

@@ -372,15 +372,9 @@ class Dialogue(Record):
 
 
 class SynthSession(Record):
-    """Stages 3 and 4 of one event.
+    """Stages 3 and 4 of one event, its facts in the order of the operations.
 
-    Attributes:
-        index: The event's.
-        time: When the session takes place, on the event's date.
-        goal: What the user wants from the conversation.
-        summary: What is said.
-        facts: The operations' facts, in the order of the operations.
-        dialogue: None if the session was rejected; its facts change the memory state all the same.
+    A rejected session has no dialogue; its facts change the memory state all the same.
     """
 
     index: int
@@ -408,15 +402,7 @@ class Rejection(Record):
 
 
 class UnitUsage(Record):
-    """What the units of one kind took.
-
-    Attributes:
-        units: Units.
-        attempts: Answers, the first and the repairs.
-        rejected: Units that stayed wrong.
-        prompt_tokens: As the server counts them.
-        completion_tokens: Likewise.
-    """
+    """What the units of one kind took: answers are the first and the repairs, tokens as the server counts them."""
 
     units: int = 0
     attempts: int = 0

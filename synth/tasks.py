@@ -64,7 +64,7 @@ AnswerT = TypeVar("AnswerT", bound=Record)
 
 
 class Task(Record, Generic[AnswerT]):
-    """What a writer is told.
+    """What a writer is told; ``prompts/<unit>.md`` explains every field.
 
     Attributes:
         unit: The kind; names the prompt file and the rules.
@@ -131,11 +131,7 @@ class DynamicTask(Task[DynamicPart]):
 
 
 class PreferencesTask(Task[Preferences]):
-    """Find likes and dislikes in the given categories.
-
-    Attributes:
-        categories: The categories, each once, in this order.
-    """
+    """Find likes and dislikes in the given categories."""
 
     unit: ClassVar = Unit.PREFERENCES
     answer: ClassVar = Preferences
@@ -181,19 +177,7 @@ class PastEvent(Record):
 
 
 class EventsTask(Task[Events]):
-    """Write the events of the given slots, in order.
-
-    Attributes:
-        fixed: Stable traits; events do not change them.
-        dynamic: Situation before the first event.
-        preferences: Tastes before the first event.
-        facts: All facts that hold before the first slot.
-        past: Earlier events of this life.
-        names: Full names of everybody known so far, the person included.
-        slots: The plan.
-        limits: Sizes and counts.
-        fact_limits: Sizes of facts.
-    """
+    """Write the events of the given slots, in order."""
 
     unit: ClassVar = Unit.EVENTS
     answer: ClassVar = Events
@@ -222,15 +206,7 @@ class LinksTask(Task[Links]):
 
 
 class EvolutionTask(Task[Evolution]):
-    """Let one memory anchor evolve over the events of a group.
-
-    Attributes:
-        fixed: Who the person is.
-        thread: What links the events.
-        events: The events of the group, in order.
-        known: Texts that are remembered elsewhere and must not be repeated.
-        limits: Sizes of facts.
-    """
+    """Let one memory anchor evolve over the events of a group."""
 
     unit: ClassVar = Unit.EVOLUTION
     answer: ClassVar = Evolution
@@ -243,16 +219,7 @@ class EvolutionTask(Task[Evolution]):
 
 
 class FillingTask(Task[Filling]):
-    """State the further facts of an event that its deltas and memory threads leave out.
-
-    Attributes:
-        fixed: Who the person is.
-        past: Earlier events.
-        event: The current one.
-        existing: What is remembered of this event already, and the facts that held before it.
-        count: How many further facts.
-        limits: Sizes of facts.
-    """
+    """State the further facts of an event that its deltas and memory threads leave out."""
 
     unit: ClassVar = Unit.FILLING
     answer: ClassVar = Filling
@@ -266,18 +233,7 @@ class FillingTask(Task[Filling]):
 
 
 class DialogueTask(Task[Dialogue]):
-    """Write the session in which the user tells an assistant about an event.
-
-    Attributes:
-        fixed: Who the user is.
-        today: Date of the session; relative time words refer to it.
-        goal: What the user wants from the conversation.
-        summary: What is said.
-        past: Earlier events that may be mentioned.
-        event: What happened.
-        facts: What the user has to say.
-        limits: Sizes.
-    """
+    """Write the session in which the user tells an assistant about an event."""
 
     unit: ClassVar = Unit.DIALOGUE
     answer: ClassVar = Dialogue

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import cache
 from pathlib import Path
 
 import yaml
@@ -19,6 +20,7 @@ from synth.records import Person
 SHAPES = Path(__file__).parents[1] / "configs" / "shape"
 
 
+@cache
 def shape(name: str) -> Shape:
     """A shape of ``configs/shape``."""
     return Shape.model_validate(yaml.safe_load((SHAPES / f"{name}.yaml").read_text(encoding="utf-8")))

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from itertools import islice
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import json_repair
 from pydantic import ValidationError
@@ -17,6 +17,7 @@ from pydantic import ValidationError
 from deltamem.errors import ContextLengthError
 from deltamem.llm import Answer
 from deltamem.prompts import Prompt, load_prompt
+from deltamem.runs import JsonLinesStore
 from synth.config import LLMSettings
 from synth.llm.pool import EndpointPool
 from synth.records import Record
@@ -290,18 +291,6 @@ _LONGEST_CUT_OFF = 2_000
 """Characters that are kept and sent back of an answer that was cut off; mostly the model repeats itself there."""
 
 
-class AnswerStore(Protocol):
-    """Where answers are kept (`deltamem.runs.JsonLinesStore`)."""
-
-    def get(self, key: str) -> dict[str, Any] | None:
-        """What was put under a key."""
-        ...
-
-    def put(self, key: str, value: dict[str, Any]) -> None:
-        """Keep a JSON object."""
-        ...
-
-
 class LLMWriter:
     """A language model behind endpoints."""
 
@@ -309,7 +298,7 @@ class LLMWriter:
         self,
         settings: LLMSettings,
         pool: EndpointPool,
-        store: AnswerStore,
+        store: JsonLinesStore,
         *,
         seed: int,
         similarity: Similarity | None = None,

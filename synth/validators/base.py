@@ -204,6 +204,11 @@ class Worded(NamedTuple):
     fact: Fact
 
 
+def numbered(label: str, facts: Iterable[Fact]) -> Iterator[Worded]:
+    """Facts with their number, from 1, in their labels."""
+    return (Worded(f"{label} {number}", fact) for number, fact in enumerate(facts, start=1))
+
+
 WordingCheck = Callable[[Worded, str, FactLimits], Iterable[str]]
 """Is told a fact, the person's name and the sizes of facts."""
 _WORDING: list[tuple[str, WordingCheck]] = []

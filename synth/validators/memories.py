@@ -10,7 +10,7 @@ from itertools import pairwise
 from deltamem.text import content_stems, content_words, normalised, stem
 from synth.records import Evolution, Fact
 from synth.tasks import EvolutionTask, Filling, FillingTask, Links, LinksTask, Unit
-from synth.validators.base import Case, RuleSet, Worded, folded, invented_full_names, invented_names
+from synth.validators.base import Case, RuleSet, Worded, folded, invented_full_names, invented_names, numbered
 
 LINKS, EVOLUTION, FILLING = RuleSet(Unit.LINKS), RuleSet(Unit.EVOLUTION), RuleSet(Unit.FILLING)
 
@@ -80,8 +80,7 @@ def thread_named(case: _Links) -> Iterator[str]:
 
 
 def _memories(case: _Evolution) -> Iterator[Worded]:
-    for number, memory in enumerate(case.answer.memories, start=1):
-        yield Worded(f"memory {number}", memory)
+    return numbered("memory", case.answer.memories)
 
 
 def _updates(case: _Evolution) -> Iterator[tuple[int, Fact, Fact]]:
@@ -167,8 +166,7 @@ def no_invented_names(case: _Evolution) -> Iterator[str]:
 
 
 def _facts(case: _Filling) -> Iterator[Worded]:
-    for number, fact in enumerate(case.answer.facts, start=1):
-        yield Worded(f"fact {number}", fact)
+    return numbered("fact", case.answer.facts)
 
 
 @FILLING.rule("There are as many further facts as asked for.")

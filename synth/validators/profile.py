@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from deltamem.text import normalised
 from synth.records import DynamicPart, FixedPart, Preference, PreferenceGroup, Preferences, Track
 from synth.tasks import DynamicTask, FixedTask, InitialFacts, InitialTask, PreferencesTask, Unit
-from synth.validators.base import Case, RuleSet, Worded, occurs, repeated
+from synth.validators.base import Case, RuleSet, numbered, occurs, repeated
 
 FIXED, DYNAMIC = RuleSet(Unit.FIXED), RuleSet(Unit.DYNAMIC)
 PREFERENCES, INITIAL = RuleSet(Unit.PREFERENCES), RuleSet(Unit.INITIAL)
@@ -158,10 +158,6 @@ def _preferences(answer: Preferences) -> Iterator[tuple[PreferenceGroup, str, Pr
 # --- initial memory state --------------------------------------------------------------------------------------------------
 
 
-def _facts(case: Case[InitialTask, InitialFacts]) -> list[Worded]:
-    return [Worded(f"fact {number}", fact) for number, fact in enumerate(case.answer.facts, start=1)]
-
-
 @INITIAL.rule("There are as many facts as asked for.")
 def fact_count(case: Case[InitialTask, InitialFacts]) -> Iterator[str]:
     expected, found = case.task.counts.total, len(case.answer.facts)
@@ -220,4 +216,4 @@ def _track(track: Track | None) -> str:
     return "none" if track is None else track.value
 
 
-INITIAL.add_wording(_facts)
+INITIAL.add_wording(lambda case: numbered("fact", case.answer.facts))

@@ -148,7 +148,7 @@ def lives(draw) -> Life:
     return Life(initial, events, fillings, groups=groups, evolutions=evolutions, **options)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(life=lives(), data=st.data())
 def test_every_state_follows_from_the_one_before_and_the_rules_hold(life, data):
     silent = data.draw(st.sets(st.integers(0, len(life.events) - 1)))
@@ -164,31 +164,27 @@ def test_every_state_follows_from_the_one_before_and_the_rules_hold(life, data):
     by_index = {session.index: (before, operations, after) for session, before, operations, after in states}
     for item in labelled:
         assert (item.prior_state, item.operations, item.next_state) == by_index[item.session_index]
+    times = [life.profile.start, *(session.time for session in life.sessions)]
+    assert all(earlier < later for earlier, later in pairwise(times))
+    for session, happened in zip(life.sessions, life.events, strict=True):
+        assert session.time.date() == happened.date
+        assert 8 <= session.time.hour <= 22
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(life=lives())
-def test_the_last_state_holds_what_deltas_threads_and_new_filling_left(life):
-    states = list(replay(life.person()))
-    initial = Counter(fact.text for fact in life.profile.initial)
+def test_the_last_state_holds_what_deltas_threads_and_new_filling_left_and_only_what_held_is_repeated(life):
+    held = Counter(fact.text for fact in life.profile.initial)
     for change in (change for happened in life.events for change in happened.changes):
-        initial.subtract([change.previous_text] if change.previous_text else [])
-        initial.update([change.text])
-    initial.update(evolution.memories[-1].text for evolution in life.evolutions)
-    filled = [fact.text for session in life.sessions for fact in session.facts if fact.origin is Origin.FILLING]
-    last = states[-1][3]
-    assert Counter(memory.text for memory in last.memories) == +initial + Counter(filled)
-    assert len({normalised(memory.text) for memory in last.memories}) == len(last)
-
-
-@settings(max_examples=150, deadline=None)
-@given(life=lives())
-def test_what_is_repeated_holds_and_is_neither_updated_nor_new(life):
-    for session, before, operations, _ in replay(life.person()):
-        texts = {memory.id: memory.text for memory in before.memories}
+        held.subtract([change.previous_text] if change.previous_text else [])
+        held.update([change.text])
+    held.update(evolution.memories[-1].text for evolution in life.evolutions)
+    held.update(fact.text for session in life.sessions for fact in session.facts if fact.origin is Origin.FILLING)
+    states = list(replay(life.person()))
+    for session, before, operations, _ in states:
         nones = [operation for operation in operations if operation.event is Event.NONE]
         updated = {operation.target_memory_id for operation in operations if operation.event is Event.UPDATE}
-        assert all(operation.text == texts[operation.target_memory_id] for operation in nones)
+        assert all(operation.text == before[operation.target_memory_id].text for operation in nones)
         assert len({operation.target_memory_id for operation in nones} - updated) == len(nones)
         wanted = min(life.slots[session.index].reused, len(before) - len(updated))
         if life.fillings[session.index] is None:
@@ -197,47 +193,33 @@ def test_what_is_repeated_holds_and_is_neither_updated_nor_new(life):
             assert len(nones) == wanted
         else:
             assert len(nones) <= wanted
+    after = states[-1][3]
+    assert Counter(memory.text for memory in after.memories) == +held
+    assert len({normalised(memory.text) for memory in after.memories}) == len(after)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(life=lives())
 def test_facts_are_numbered_and_their_parts_are_all_there(life):
     assembled = life.assembled()
-    offered = 0
+    assert assembled == life.assembled()
+    threads = {
+        place: memory.text
+        for group, evolution in zip(life.groups, life.evolutions, strict=True)
+        for place, memory in zip(group.events, evolution.memories, strict=True)
+    }
+    offered = filled_in = 0
     for session, filled in zip(assembled.sessions, life.fillings, strict=True):
         assert [fact.id for fact in session.facts] == [f"f{number}" for number in range(1, len(session.facts) + 1)]
         of = {origin: [fact.text for fact in session.facts if fact.origin is origin] for origin in Origin}
         assert Counter(of[Origin.DELTA]) == Counter(change.text for change in life.events[session.index].changes)
-        expected = [
-            memory.text
-            for group, evolution in zip(life.groups, life.evolutions, strict=True)
-            for place, memory in zip(group.events, evolution.memories, strict=True)
-            if place == session.index
-        ]
-        assert Counter(of[Origin.EVOLUTION]) == Counter(expected)
+        assert of[Origin.EVOLUTION] == [text for place, text in threads.items() if place == session.index]
         texts = [fact.text for fact in filled.facts] if filled else []
-        offered += len(texts)
+        offered, filled_in = offered + len(texts), filled_in + len(of[Origin.FILLING])
         # In the order of the story.
         assert of[Origin.FILLING] == [text for text in dict.fromkeys(texts) if text in of[Origin.FILLING]]
         assert (session.goal, session.summary) == (("Talk.", "A talk.") if filled else ("", ""))
-    filled_in = sum(fact.origin is Origin.FILLING for session in assembled.sessions for fact in session.facts)
     assert assembled.dropped == offered - filled_in
-
-
-@settings(max_examples=100, deadline=None)
-@given(life=lives())
-def test_sessions_take_place_on_the_day_of_their_event_and_one_after_the_other(life):
-    times = [life.profile.start, *(session.time for session in life.sessions)]
-    assert all(earlier < later for earlier, later in pairwise(times))
-    for session, happened in zip(life.sessions, life.events, strict=True):
-        assert session.time.date() == happened.date
-        assert 8 <= session.time.hour <= 22
-
-
-@settings(max_examples=50, deadline=None)
-@given(life=lives())
-def test_the_same_parts_give_the_same_sessions(life):
-    assert life.assembled() == life.assembled()
 
 
 def test_another_seed_draws_other_times():

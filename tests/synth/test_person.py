@@ -206,12 +206,10 @@ async def test_steps_grow_along_the_graph_and_earlier_sessions_come_first():
     await write(writer, sessions=12)
     order = tuple(Unit)
     steps: dict[Unit, list[int]] = {unit: [] for unit in order}
-    names = [place.name for _, place in writer.asked]
     for task, place in writer.asked:
-        assert place.person == 7
+        assert place.person == 7 and place.name.startswith("p000007/")
         steps[task.unit].append(place.step)
-    assert len(set(names)) == len(names)
-    assert all(name.startswith("p000007/") for name in names)
+    assert len({place.name for _, place in writer.asked}) == len(writer.asked)
     flat = [(min(steps[unit]), max(steps[unit])) for unit in order]
     assert all(earlier[1] < later[0] for earlier, later in pairwise(flat))
     for unit in (Unit.FILLING, Unit.DIALOGUE):
@@ -277,20 +275,14 @@ async def test_a_life_that_breaks_a_rule_as_a_whole_is_rejected():
     assert person.violations["life.dates_increase"] == person.checked["life.dates_increase"] == 1
 
 
-async def test_without_links_there_are_no_threads():
-    person = await write(Wrapper(reject=at(Unit.LINKS, 0)), sessions=10)
-    assert person.groups == person.evolutions == ()
-    assert rejected(person) == [("links", "")]
-    check_sound(person)
-
-
-async def test_a_group_whose_thread_is_rejected_is_left_out():
+async def test_rejected_links_and_threads_leave_out_their_groups_only():
     whole = await write()
     assert len(whole.groups) >= 2
-    person = await write(Wrapper(reject=at(Unit.EVOLUTION, 0)))
-    assert person.groups == whole.groups[1:]
-    assert rejected(person) == [("evolution", "0")]
-    check_sound(person)
+    for unit, where, kept in ((Unit.LINKS, "", ()), (Unit.EVOLUTION, "0", whole.groups[1:])):
+        person = await write(Wrapper(reject=at(unit, 0)))
+        assert person.groups == kept and len(person.evolutions) == len(kept)
+        assert rejected(person) == [(unit, where)]
+        check_sound(person)
 
 
 async def test_threads_that_repeat_each_other_are_not_both_kept():
@@ -321,14 +313,6 @@ async def test_rejected_sessions_change_the_state_all_the_same():
         )
         assert own == expected
         assert {fact.origin for fact in person.sessions[index].facts} <= kept | ({"reuse"} if index == 5 else set())
-
-
-async def test_when_everything_after_the_events_is_rejected_the_states_still_chain():
-    late = (Unit.FILLING, Unit.EVOLUTION)
-    person = await write(Wrapper(reject=lambda task, place: task.unit in late))
-    assert list(labelled_sessions(person)) == []
-    check_sound(person)
-    assert sum(fact.event is Event.UPDATE for session in person.sessions for fact in session.facts) > 0
 
 
 async def test_a_session_with_nothing_to_tell_is_rejected():
