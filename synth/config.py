@@ -41,7 +41,7 @@ class FactLimits(StrictModel):
 
 
 class ProfileLimits(StrictModel):
-    """Of the profile: people known at the start, categories of preferences, and likes and dislikes together in a category."""
+    """Of the profile: people known at the start, categories of preferences, likes and dislikes together of a category."""
 
     relationships: Range
     categories: Range

@@ -140,7 +140,7 @@ def measure(settings: SynthSettings) -> Sample:
     from deltamem.sessions import to_json_line
     from synth.assembly import labelled_sessions
     from synth.names import InventedNames
-    from synth.offline.writer import OfflineWriter
+    from synth.offline import OfflineWriter
     from synth.person import write_person
     from synth.records import Persona
 

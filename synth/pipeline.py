@@ -22,7 +22,7 @@ from deltamem.runs import JsonLinesStore, atomic_writer, config_hash, faster_loo
 from synth.config import Shard, SynthSettings
 from synth.estimate import expected_units
 from synth.names import InventedNames, NameSource, RealNames
-from synth.offline.writer import OfflineWriter
+from synth.offline import OfflineWriter
 from synth.person import write_person
 from synth.personas import draw_personas
 from synth.progress import Progress, Totals

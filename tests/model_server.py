@@ -40,7 +40,7 @@ Brain = Callable[[Sequence[Mapping[str, str]], random.Random], str]
 
 def synthesis_brain() -> Brain:
     from synth.llm.writer import read_task
-    from synth.offline.writer import answer
+    from synth.offline import answer
 
     return lambda messages, rng: answer(read_task(messages), rng).model_dump_json()
 

@@ -12,7 +12,7 @@ from deltamem.sessions import LabelledSession
 from synth.assembly import labelled_sessions
 from synth.config import PersonaSettings, Shape
 from synth.names import InventedNames
-from synth.offline.writer import OfflineWriter
+from synth.offline import OfflineWriter
 from synth.person import write_person
 from synth.personas import draw_personas
 from synth.records import Person

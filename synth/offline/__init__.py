@@ -1,5 +1,83 @@
 """The offline writer: people from templates and pools of words. No model, no network, deterministic."""
 
-from synth.offline.writer import OfflineWriter, answer
+from __future__ import annotations
 
-__all__ = ["OfflineWriter", "answer"]
+import random
+from collections.abc import Callable, Mapping
+from typing import Any, cast
+
+from synth.config import FactLimits
+from synth.offline import paper, tiny
+from synth.records import Record
+from synth.tasks import AnswerT, DialogueTask, EventsTask, InitialTask, Task, Unit, UnitId, UnitResult
+from synth.validators import judge_answer
+from synth.validators.base import Similarity
+
+
+def answer(task: Task[AnswerT], rng: random.Random) -> AnswerT:
+    """Answer a task; nothing but the task and the draws counts.
+
+    Tasks whose keywords are single words, and dialogues in which facts may be said word for word, are of the tiny shape.
+
+    Raises:
+        DeltaMemError: If the task asks for what templates cannot do, for example to change facts of other writers.
+    """
+    return cast(AnswerT, _ANSWERS[task.unit](task, rng))
+
+
+class OfflineWriter:
+    """Writes without a model and without a network; a `synth.tasks.Writer`."""
+
+    def __init__(self, seed: int, similarity: Similarity | None = None) -> None:
+        """Take what answers depend on.
+
+        Args:
+            seed: Everything is drawn from this and the place of the unit.
+            similarity: For the rules that need one.
+        """
+        self._seed = seed
+        self._similarity = similarity
+
+    @property
+    def making(self) -> Mapping[str, Any]:
+        """What answers depend on besides the task."""
+        return {"writer": "offline", "seed": self._seed}
+
+    async def write(self, task: Task[AnswerT], place: UnitId) -> UnitResult[AnswerT]:
+        """Answer a task, once, and judge the answer.
+
+        Raises:
+            DeltaMemError: As `answer` does.
+        """
+        written = answer(task, random.Random(f"{self._seed}/{place.name}"))
+        verdict = judge_answer(cast(Task[Record], task), written, self._similarity)
+        return UnitResult(None if verdict.violations else written, (verdict,))
+
+
+def _initial(task: InitialTask, rng: random.Random) -> Record:
+    return (tiny.write_initial if _is_tiny(task.limits) else paper.write_initial)(task, rng)
+
+
+def _events(task: EventsTask, rng: random.Random) -> Record:
+    return (tiny.write_events if _is_tiny(task.fact_limits) else paper.write_events)(task, rng)
+
+
+def _dialogue(task: DialogueTask, rng: random.Random) -> Record:
+    return (tiny.write_dialogue if task.limits.verbatim else paper.write_dialogue)(task, rng)
+
+
+def _is_tiny(limits: FactLimits) -> bool:
+    return limits.keyword_words.max == 1
+
+
+_ANSWERS: dict[Unit, Callable[[Any, random.Random], Record]] = {
+    Unit.FIXED: paper.write_fixed,
+    Unit.DYNAMIC: paper.write_dynamic,
+    Unit.PREFERENCES: paper.write_preferences,
+    Unit.INITIAL: _initial,
+    Unit.EVENTS: _events,
+    Unit.LINKS: paper.write_links,
+    Unit.EVOLUTION: paper.write_evolution,
+    Unit.FILLING: paper.write_filling,
+    Unit.DIALOGUE: _dialogue,
+}

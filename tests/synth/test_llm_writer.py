@@ -19,7 +19,7 @@ from synth.llm import writer as llm_prompts
 from synth.llm.pool import EndpointPool
 from synth.llm.writer import FORMAT_RULES, LLMWriter, answer_schema, opening, prompt_hashes, read_task, repair, system_prompt
 from synth.names import RealNames
-from synth.offline.writer import answer
+from synth.offline import answer
 from synth.person import write_person
 from synth.records import FixedPart, Person, Persona
 from synth.tasks import TASKS, FixedTask, Unit, UnitId, UnitResult, Violation

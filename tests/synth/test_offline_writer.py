@@ -19,10 +19,10 @@ from deltamem.text import content_stems
 from synth.assembly import labelled_sessions
 from synth.config import FactLimits, Shape
 from synth.names import InventedNames, RealNames
+from synth.offline import OfflineWriter, answer
 from synth.offline.paper import read_view, scene_of
 from synth.offline.templates import ANYTHING, INVENTED, Kind, Template, dialogue_texts, event_texts, facts, fill, words
 from synth.offline.tiny import INVENTED_SLOTS, Topic, read_fact, tiny_texts
-from synth.offline.writer import OfflineWriter, answer
 from synth.person import write_person
 from synth.records import Change, Origin, Person, Persona, PlannedChange, Track
 from synth.tasks import DialogueTask, EventsTask, EvolutionTask, LinksTask, PastEvent, Task, UnitId

@@ -17,7 +17,7 @@ from deltamem.errors import DeltaMemError
 from deltamem.memory import Event
 from synth.assembly import labelled_sessions, replay
 from synth.names import InventedNames, RealNames
-from synth.offline.writer import OfflineWriter
+from synth.offline import OfflineWriter
 from synth.person import MOST_EXISTING, write_person
 from synth.records import Evolution, Origin, Person, Persona
 from synth.tasks import (

@@ -23,7 +23,7 @@ from synth.config import PersonaSettings, Range
 from synth.llm.pool import EndpointPool
 from synth.llm.writer import FORMAT_RULES, SCHEMA, TRUNCATED, LLMWriter
 from synth.names import InventedNames
-from synth.offline.writer import OfflineWriter
+from synth.offline import OfflineWriter
 from synth.person import write_person
 from synth.personas import draw_personas
 from synth.records import Record
