@@ -96,10 +96,12 @@ def fact(text: str, *keywords: str) -> Fact:
 
 
 def event(index: int, day: date, **fields: Any) -> LifeEvent:
-    values = {"domain": "leisure", "valence": "positive", "agency": "user_initiated", "title": f"Event {index}"}
-    values |= {"narrative": "Something happened.", "result": "It worked out.", "emotion": "content"}
-    values |= {"grounding": ("fits her calm way",), "follow_ups": ("She plans the next step.",)}
-    values |= {"participants": (), "serves_life_goal": False, "changes": ()}
+    values = {
+        "domain": "leisure", "valence": "positive", "agency": "user_initiated", "title": f"Event {index}",
+        "narrative": "Something happened.", "result": "It worked out.", "emotion": "content", "participants": (),
+        "grounding": ("fits her calm way",), "follow_ups": ("She plans the next step.",),
+        "serves_life_goal": False, "changes": (),
+    }  # fmt: skip
     return LifeEvent(index=index, date=day, **values | fields)
 
 

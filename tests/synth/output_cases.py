@@ -39,14 +39,12 @@ from synth.records import (
 EPISODE = EpisodeConfig()
 NAMES = ("Ana Ruiz", "Ben Ode", "Cleo Park", "Dara Voss", "Eli Moon", "Fay Lind")
 MAKING: dict[str, Any] = {
-    **{"people": 4, "sessions": 3, "writer": "llm", "seed": 7, "personas": {"source": "personahub"}},
+    "people": 4, "sessions": 3, "writer": "llm", "seed": 7, "personas": {"source": "personahub"},
     "making": {
-        "writer": "llm",
-        "model": "gpt-oss-120b",
-        "sampling": {"temperature": 1.0, "top_p": 1.0},
+        "writer": "llm", "model": "gpt-oss-120b", "sampling": {"temperature": 1.0, "top_p": 1.0},
         "prompts": {"events": "0123456789abcdef"},
     },
-}
+}  # fmt: skip
 
 
 def _persona(number: int, split: Split) -> Persona:

@@ -37,9 +37,8 @@ from synth.validators.session import judge_chain
 
 NAME = PROFILE.name
 THINGS = (
-    *("piano", "garden", "novel", "bridge", "marathon", "budget"),
-    *("clinic", "pottery", "bakery", "violin", "museum", "canoe"),
-)
+    "piano", "garden", "novel", "bridge", "marathon", "budget", "clinic", "pottery", "bakery", "violin", "museum", "canoe",
+)  # fmt: skip
 
 
 def keywords(text: str) -> tuple[str, ...]:

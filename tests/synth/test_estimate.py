@@ -48,11 +48,10 @@ def test_prompts_are_measured_as_they_would_be_sent(tmp_path):
 
 
 OVERRIDES = (
-    *("writer=llm", "people=10", "llm.reasoning_effort=high", "llm.slots=1", "estimate.gpus=1"),
-    *("estimate.repair_rate=0", "estimate.answer_scale=1", "estimate.reasoning_tokens.high=800"),
-    *("estimate.decode_tokens_per_second=100", "estimate.prefill_tokens_per_second=1000"),
-    "estimate.slot_tokens_per_second=10",
-)
+    "writer=llm", "people=10", "llm.reasoning_effort=high", "llm.slots=1", "estimate.gpus=1", "estimate.repair_rate=0",
+    "estimate.answer_scale=1", "estimate.reasoning_tokens.high=800", "estimate.decode_tokens_per_second=100",
+    "estimate.prefill_tokens_per_second=1000", "estimate.slot_tokens_per_second=10",
+)  # fmt: skip
 
 
 def test_the_arithmetic(tmp_path):

@@ -111,9 +111,9 @@ async def test_a_request_cancelled_just_when_it_got_its_slot_gives_it_back() -> 
 
 
 BAD = {
-    **{"500": failure(500), "503": failure(503), "429": failure(429), "late": completion("late", delay=9)},
-    **{"reset": Reply(reset=True), "cut": completion("half", cut=True), "html": Reply(b"<html>")},
-}
+    "500": failure(500), "503": failure(503), "429": failure(429), "late": completion("late", delay=9),
+    "reset": Reply(reset=True), "cut": completion("half", cut=True), "html": Reply(b"<html>"),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("bad", BAD.values(), ids=BAD.keys())

@@ -36,11 +36,11 @@ NAME = "Mara Lind Bell"
 LIMITS = FactLimits(words=span(5, 32), keywords=span(3, 3), keyword_words=span(1, 4))
 # What callers give, as long as it gets.
 GIVEN = {
-    **{"job": "wind turbine technician", "firm": "Copperfield Medical Centre", "industry": "public service"},
-    **{"who": "Anna-Lena O'Hara", "role": "online friend", "date": "24 September 1990", "city": "Dunedin, New Zealand"},
-    **{"degree": "high school diploma", "major": "general studies", "goal": "philosophical inquiry"},
-    **{"trait": "open to new ideas", "trait2": "attentive to detail", "place": "Brelo Hall"},
-}
+    "job": "wind turbine technician", "firm": "Copperfield Medical Centre", "industry": "public service",
+    "who": "Anna-Lena O'Hara", "role": "online friend", "date": "24 September 1990", "city": "Dunedin, New Zealand",
+    "degree": "high school diploma", "major": "general studies", "goal": "philosophical inquiry",
+    "trait": "open to new ideas", "trait2": "attentive to detail", "place": "Brelo Hall",
+}  # fmt: skip
 SPLITS = st.sampled_from(["train", "heldout"])
 
 
