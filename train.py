@@ -18,7 +18,7 @@ from deltamem.runs import atomic_writer, git_commit, run_stages, versions
 from deltamem.training.config import TrainSettings, register_search_path
 from deltamem.training.interruption import NOT_FINISHED, listen, locked
 from deltamem.training.launch import RunStoppedError, TrainingFailedError
-from deltamem.training.pipeline import stages, synthesis
+from deltamem.training.pipeline import check_options, stages, synthesis
 from deltamem.training.preflight import preflight
 
 
@@ -40,6 +40,7 @@ def main(config: DictConfig) -> int:
     console = Console(highlight=False)
     if only_check:
         return preflight(config, settings, console)
+    check_options(settings)
     with locked(settings.out / "lock", patience=0.0):
         return _run(config, settings, console)
 

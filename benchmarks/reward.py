@@ -125,7 +125,7 @@ def scoring(rollouts: Sequence[Rollout], rounds: int) -> dict[str, float]:
         states = state_diff(rollout.labelled.prior_state, rollout.trajectory.operations or (), rollout.labelled.operations)
         if (len(states.predicted), len(states.target)) != (ENTRIES, ENTRIES):
             raise SystemExit(f"error: a trajectory has {len(states.predicted)} and {len(states.target)} entries")
-        pairs += len(scorer.detail(rollout.labelled, rollout.trajectory, embed)["transition"]["pairs"])
+        pairs += len(scorer(rollout.labelled, rollout.trajectory, embed)[1].transition.pairs)
     times = []
     for _ in range(rounds):
         clear_caches()

@@ -494,7 +494,7 @@ EmbedTexts: TypeAlias = Callable[[Sequence[str]], npt.NDArray[np.floating[Any]]]
 class Scorer(Protocol):
     """Scores a finished episode against its labelled session."""
 
-    def __call__(self, labelled: LabelledSession, trajectory: Trajectory, embed: EmbedTexts) -> dict[str, float]:
+    def __call__(self, labelled: LabelledSession, trajectory: Trajectory, embed: EmbedTexts) -> tuple[dict[str, float], Any]:
         """Score one episode.
 
         Args:
@@ -503,11 +503,8 @@ class Scorer(Protocol):
             embed: Embeds memory texts.
 
         Returns:
-            Flat figures; ``reward`` is what the policy is trained on, the others are metrics. The keys are the same for
-            every episode.
+            Flat figures, whose keys are the same for every episode: ``reward`` is what the policy is trained on, the others
+            are metrics. And for a reader a dataclass of plain JSON values: the score with its parts, the matched pairs and
+            what is left over.
         """
-        ...
-
-    def detail(self, labelled: LabelledSession, trajectory: Trajectory, embed: EmbedTexts) -> dict[str, Any]:
-        """Score one episode for a reader: plain JSON values with the parts, the matched pairs and what is left over."""
         ...

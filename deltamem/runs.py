@@ -309,7 +309,7 @@ class Stage:
     """Shown in the progress, and the name of the marker."""
     inputs: Mapping[str, Any]
     """What the result depends on, as JSON values."""
-    run: Callable[[], None]
+    run: Callable[[], object]
     """Does the work; must itself go on where an interrupted attempt stopped, or begin anew."""
     output: Path
     """What must exist for the stage to count as done."""

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 from deltamem.episode import EmbedTexts, Trajectory
 from deltamem.sessions import LabelledSession
 from rewards.diagnostics import count
-from rewards.reward import RewardOptions, score
+from rewards.reward import RewardOptions, TotalScore, score
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeltaMemScorer(RewardOptions):
     """Scores episodes with the total reward; implements `deltamem.episode.Scorer`. Takes the options as keywords."""
 
-    def __call__(self, labelled: LabelledSession, trajectory: Trajectory, embed: EmbedTexts) -> dict[str, float]:
+    def __call__(
+        self, labelled: LabelledSession, trajectory: Trajectory, embed: EmbedTexts
+    ) -> tuple[dict[str, float], TotalScore]:
         """Score one episode.
 
         Args:
@@ -25,7 +26,7 @@ class DeltaMemScorer(RewardOptions):
 
         Returns:
             ``reward, format, retrieval, transition, precision, recall, positive_distance, negative_distance`` and the
-            counts of `rewards.diagnostics` under ``count/<name>``.
+            counts of `rewards.diagnostics` under ``count/<name>``; and the score that they are taken from.
         """
         total = score(trajectory, labelled, embed, self)
         transition = total.transition
@@ -40,8 +41,4 @@ class DeltaMemScorer(RewardOptions):
             "negative_distance": transition.negative_distance,
         }
         counts = count(labelled, trajectory, transition)
-        return figures | {f"count/{name}": float(value) for name, value in counts.items()}
-
-    def detail(self, labelled: LabelledSession, trajectory: Trajectory, embed: EmbedTexts) -> dict[str, Any]:
-        """The `rewards.reward.TotalScore` of an episode as plain JSON values."""
-        return asdict(score(trajectory, labelled, embed, self))
+        return figures | {f"count/{name}": float(value) for name, value in counts.items()}, total

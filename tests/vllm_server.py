@@ -43,13 +43,7 @@ def vllm_python() -> Path | None:
 
 
 def write_tiny_model(folder: Path, *, window: int = WINDOW, vocabulary: int = 800) -> None:
-    """Write a randomly initialised Qwen3 checkpoint with a tokenizer that knows the wire format.
-
-    Args:
-        folder: Where to.
-        window: Tokens of the longest conversation.
-        vocabulary: Tokens that the tokenizer may learn, its fixed ones not counted.
-    """
+    """Write a random Qwen3 checkpoint that reads `window` tokens, with a tokenizer that knows the wire format."""
     # vLLM's attention for the CPU has no kernel for heads of fewer than 32 dimensions, so those stay at their default.
     sizes = TinyModelConfig(layers=2, mlp_size=128, vocabulary=vocabulary, context=window)
     build(folder, labelled(30, 3, seed=3), COMPACT, sizes, seed=0)
@@ -57,17 +51,10 @@ def write_tiny_model(folder: Path, *, window: int = WINDOW, vocabulary: int = 80
 
 @contextmanager
 def serve(python: Path, model: Path, log: Path, *, window: int = WINDOW, cache: int = 64) -> Iterator[str]:
-    """Serve a model on a free port of this machine; yields the base URL.
+    """Serve a model on a free port of this machine; yields the base URL. The server's output goes to `log`.
 
-    Args:
-        python: Interpreter of the environment that vLLM is installed in.
-        model: The checkpoint.
-        log: Where the server's output goes.
-        window: Tokens of the longest conversation.
-        cache: MiB for keys and values of all conversations at once; one of the tiny model takes half a KiB a token.
-
-    Raises:
-        RuntimeError: If the server does not come up; the message ends with its last lines.
+    `window` is the longest conversation in tokens; `cache` are the MiB for keys and values of all conversations at once, of
+    which one of the tiny model takes half a KiB a token. A server that does not come up is a `RuntimeError`.
     """
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -95,14 +82,10 @@ def serve(python: Path, model: Path, log: Path, *, window: int = WINDOW, cache: 
 
 def _await_health(server: subprocess.Popen[bytes], port: int, log: Path) -> None:
     deadline = time.monotonic() + _START_SECONDS
-    while time.monotonic() < deadline:
-        if server.poll() is not None:
-            break
-        try:
+    while time.monotonic() < deadline and server.poll() is None:
+        with suppress(httpx.TransportError):
             if httpx.get(f"http://127.0.0.1:{port}/health").is_success:
                 return
-        except httpx.TransportError:
-            pass
         time.sleep(0.2)
     lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
     raise RuntimeError("vLLM did not come up:\n" + "\n".join(lines[-30:]))

@@ -7,7 +7,7 @@ import hashlib
 import json
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import cache, lru_cache
 from typing import Any
 from uuid import uuid4
@@ -20,7 +20,6 @@ from verl.utils.profiler import simple_timer
 
 from deltamem.bank.base import SnapshotBank, merge_hits
 from deltamem.chat_template import ChatTokenizer, TurnFormat, turn_format
-from deltamem.embedding import Vectors
 from deltamem.episode import Episode, EpisodeConfig, Finished, Message, Scorer, Search, Trajectory, Violation
 from deltamem.sessions import LabelledSession, from_json_line
 from deltamem.training.embedding_service import EmbeddingClient, Lookup, connect
@@ -171,15 +170,16 @@ class DeltaMemAgentLoop(AgentLoopBase):  # type: ignore[misc]
             tokens=TokenSequence(log_probs=[] if sampling_params.get("logprobs") else None),
         )
         heldout = row.get("split") == "heldout"
-        most = self._shared.shown_sessions
-        keep = heldout and rollout.number == 0 and int(row.get("index", most)) < most
-        detail: dict[str, Any] | None = None
+        shown = self._shared.shown_sessions
+        generation: tuple[str, dict[str, Any]] | None = None
         try:
             labelled = from_json_line(row["session"])
             trajectory = await self._drive(labelled, rollout)
             with simple_timer("compute_score", rollout.metrics):
-                figures, detail = await self._score(labelled, trajectory, in_detail=keep)
+                figures, score = await self._score(labelled, trajectory)
             figures = {**figures, FAILURE: 0.0}
+            if heldout and rollout.number == 0 and int(row.get("index", shown)) < shown:
+                generation = row["session"], asdict(score)
         except Exception as error:
             logger.exception("episode failed: %s", rollout.key)
             rollout.tokens = rollout.tokens.without_response(self.tokenizer.eos_token_id)
@@ -213,7 +213,7 @@ class DeltaMemAgentLoop(AgentLoopBase):  # type: ignore[misc]
                         "search": metrics.get("tool_calls", 0.0),
                         "reward": metrics.get("compute_score", 0.0),
                     },
-                    generation=(row["session"], detail) if detail is not None else None,
+                    generation=generation,
                 ),
             },
         )
@@ -308,14 +308,10 @@ class DeltaMemAgentLoop(AgentLoopBase):  # type: ignore[misc]
             labelled.session.person_id, labelled.prior_state, Lookup(await self._shared.embeddings.documents(texts))(texts)
         )
 
-    async def _score(
-        self, labelled: LabelledSession, trajectory: Trajectory, *, in_detail: bool
-    ) -> tuple[dict[str, float], dict[str, Any] | None]:
+    async def _score(self, labelled: LabelledSession, trajectory: Trajectory) -> tuple[dict[str, float], Any]:
         # Operations only ever write their own texts, so these are all that either side's next state can hold.
         texts = {memory.text for memory in labelled.prior_state.memories}
         texts |= {operation.text for operation in (*labelled.operations, *(trajectory.operations or ()))}
-        vectors: Mapping[str, Vectors] = await self._shared.embeddings.documents(sorted(texts))
-        case = (labelled, trajectory, Lookup(vectors))
+        vectors = Lookup(await self._shared.embeddings.documents(sorted(texts)))
         # In a thread: the event loop belongs to all rollouts of the worker.
-        figures = await asyncio.to_thread(self._shared.scorer, *case)
-        return figures, await asyncio.to_thread(self._shared.scorer.detail, *case) if in_detail else None
+        return await asyncio.to_thread(self._shared.scorer, labelled, trajectory, vectors)

@@ -10,13 +10,13 @@ import io
 from collections.abc import Iterator, Mapping
 from importlib import resources
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from omegaconf import DictConfig, OmegaConf, open_dict
 from pydantic import Field
 
 from deltamem.config import StrictModel
-from deltamem.episode import EpisodeConfig, MemoryField
+from deltamem.episode import EpisodeConfig, MemoryField, Scorer
 from deltamem.errors import DeltaMemError
 
 
@@ -122,6 +122,20 @@ class TrainSettings(StrictModel):
     seeded_rollouts: bool
     shown_sessions: int = Field(ge=0)
     trackers: tuple[Literal["tensorboard", "wandb"], ...]
+
+    def scorer(self) -> Scorer:
+        """The reward.
+
+        Raises:
+            DeltaMemError: If it cannot be made as it is configured; says why.
+        """
+        from hydra.utils import instantiate
+
+        try:
+            return cast(Scorer, instantiate(self.reward))
+        except Exception as error:
+            cause = error.__cause__ or error
+            raise DeltaMemError(f"deltamem.reward: {' '.join(str(cause).split())}") from error
 
 
 _OWN = ("deltamem", "model_engine")

@@ -383,6 +383,14 @@ def read_limits(path: Path) -> Limits:
         raise DeltaMemError(f"{path}: not the lengths of a data set; remove the file to measure them again") from error
 
 
+TOKEN_BUDGETS = (
+    ("actor", "ppo_max_token_len_per_gpu"),
+    ("rollout", "log_prob_max_token_len_per_gpu"),
+    ("ref", "log_prob_max_token_len_per_gpu"),
+)
+"""Parts of ``actor_rollout_ref`` and their keys for the tokens that a GPU takes at once; each must hold one sequence."""
+
+
 def with_limits(config: DictConfig, limits: Limits) -> DictConfig:
     """A copy of a resolved configuration with these limits everywhere; budgets of tokens a GPU only grow."""
     config = config.copy()
@@ -394,12 +402,8 @@ def with_limits(config: DictConfig, limits: Limits) -> DictConfig:
         model.rollout.prompt_length = limits.prompt
         model.rollout.response_length = limits.response
         model.rollout.max_model_len = limits.total
-        for part, key in (
-            (model.actor, "ppo_max_token_len_per_gpu"),
-            (model.rollout, "log_prob_max_token_len_per_gpu"),
-            (model.ref, "log_prob_max_token_len_per_gpu"),
-        ):
-            part[key] = max(part[key], limits.total)
+        for part, key in TOKEN_BUDGETS:
+            model[part][key] = max(model[part][key], limits.total)
     return config
 
 

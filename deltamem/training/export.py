@@ -9,10 +9,10 @@ import argparse
 import json
 import shutil
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import pyarrow.parquet as pq
 import torch
@@ -28,31 +28,6 @@ from deltamem.training.checkpoints import is_whole, latest_complete, step_of
 from deltamem.training.config import EpisodeSettings
 from deltamem.training.metrics import read_metrics
 
-
-@dataclass(frozen=True)
-class RunInfo:
-    """What the model card says of a training run, read from its files."""
-
-    step: int  # of the exported checkpoint
-    steps: int | None  # of the whole run
-    base: str | None  # the starting model, a name on the Hub or of a folder; None if it was made in the run
-    base_is_folder: bool
-    licence: str | None  # as the base's own model card names it
-    experiment: str
-    config_sha256: str
-    settings: dict[str, Any]  # what differs between runs
-    episode: EpisodeConfig
-    prompts: dict[str, str]  # name -> sha256
-    data: dict[str, tuple[str | None, int | None]]  # file -> sha256 (None if it is gone) and rows
-    metrics: list[dict[str, Any]]  # lines of ``metrics.jsonl`` up to `step`
-    heldout_sessions: int | None
-    prompt_tokens: int  # the limit
-    response_tokens: int
-    lora_rank: int  # 0 if all weights were trained
-    commit: str | None  # of the code that exported
-    versions: dict[str, str]
-
-
 _SETTINGS = (
     "algorithm.adv_estimator",
     "actor_rollout_ref.actor.optim.lr",
@@ -67,60 +42,76 @@ _SETTINGS = (
     "deltamem.seed",
     "deltamem.embedder.name",
 )
+"""What differs between runs; the card lists it."""
+_CURVES = {"train/reward": "training reward", "heldout/reward": "held-out reward"}
+_Rows = Iterable[tuple[Any, ...]]
 
 
-def read_run_info(run: Path, step: int) -> RunInfo:
-    """Read the files of a run.
+def model_card(run: Path, config: DictConfig, step: int, folder: str) -> str:
+    """The text of ``README.md``.
 
-    Raises:
-        DeltaMemError: If the run's configuration is missing.
+    Args:
+        run: The run folder.
+        config: The run's configuration.
+        step: Of the exported checkpoint.
+        folder: Name of the policy's folder in the commands of the card.
     """
-    path = run / "grpo" / "config.yaml"
-    if not path.is_file():
-        raise DeltaMemError(f"{path}: no such file; expected the folder of a training run")
-    config = OmegaConf.load(path)
-    model = config.actor_rollout_ref.model
-    own = config.deltamem.model is not None
+    model, episode = config.actor_rollout_ref.model, _episode(config)
+    own = config.deltamem.model is not None  # made from scratch in the run
     base = Path(model.path)
-    episode = EpisodeSettings.model_validate(OmegaConf.to_container(config.deltamem.episode)).config()
-    plain: Any = OmegaConf.to_container(config)
-    files = {"train": run / "data" / "train.parquet", "heldout": run / "data" / "heldout.parquet"}
-    rows = {name: pq.read_metadata(file).num_rows if file.is_file() else None for name, file in files.items()}
+    local = base.is_dir()  # the name of a local folder says nothing to others
+    licence = None if own else _licence(base)
+    files = [run / "data" / f"{name}.parquet" for name in ("train", "heldout")]
+    train, heldout = (pq.read_metadata(file).num_rows if file.is_file() else None for file in files)
+    steps = OmegaConf.select(config, "trainer.total_training_steps")
+    if steps is None:
+        steps = "?" if train is None else train // config.data.train_batch_size * config.trainer.total_epochs
+    started = "none: made from scratch in the run" if own else f"a folder named {base.name}" if local else model.path
+    training: _Rows = [
+        ("base model", started),
+        ("licence of the base", licence or "unknown: its files do not name one; find out before you pass this on"),
+        ("trained weights", f"LoRA of rank {model.lora_rank}, added to the base" if model.get("lora_rank") else "all"),
+        ("steps", f"{step} of {steps}"),
+        ("thinking", "yes" if episode.thinking else "no"),
+    ]
     sessions = Path(config.deltamem.sessions)
-    data: dict[str, tuple[str | None, int | None]] = {sessions.name: (_hash(sessions), None)}
-    data |= {file.name: (_hash(file), rows[name]) for name, file in files.items()}
-    total = OmegaConf.select(config, "trainer.total_training_steps")
-    if total is None and rows["train"] is not None:
-        total = rows["train"] // config.data.train_batch_size * config.trainer.total_epochs
-    return RunInfo(
-        step=step,
-        steps=total,
-        base=None if own else base.name if base.is_dir() else str(model.path),
-        base_is_folder=base.is_dir(),
-        licence=None if own else _licence(base),
-        experiment=str(config.trainer.experiment_name),
-        config_sha256=config_hash(plain),
-        settings={name: _plain(config, name) for name in _SETTINGS},
-        episode=episode,
-        prompts={name: load_prompt(name).sha256 for name in (episode.system_prompt, episode.session_prompt)},
-        data=data,
-        metrics=[line for line in read_metrics(run / "metrics.jsonl") if line["step"] <= step],
-        heldout_sessions=rows["heldout"],
-        prompt_tokens=int(config.data.max_prompt_length),
-        response_tokens=int(config.data.max_response_length),
-        lora_rank=int(OmegaConf.select(config, "actor_rollout_ref.model.lora_rank") or 0),
-        commit=git_commit(),
-        versions=versions(),
-    )
+    counts = {sessions: None, files[0]: train, files[1]: heldout}
+    data: _Rows = [
+        (file.name, "" if rows is None else rows, file_sha256(file) if file.is_file() else "gone before the export")
+        for file, rows in counts.items()
+    ]
+    plain: Any = OmegaConf.to_container(config)
+    made: _Rows = [
+        ("git commit", git_commit() or "unknown"),
+        ("configuration, sha256", config_hash(plain)),
+        *((f"prompt {name}, sha256", load_prompt(name).sha256) for name in (episode.system_prompt, episode.session_prompt)),
+        *versions().items(),
+    ]
+    # JSON strings are YAML strings, whatever they contain.
+    front = [f"license: {json.dumps(licence or 'unknown')}"]
+    front += [] if own or local else [f"base_model: {json.dumps(str(model.path))}"]
+    front += ["library_name: transformers", "pipeline_tag: text-generation", "tags: [deltamem, memory, grpo, agent]"]
+    parts = [
+        "\n".join(["---", *front, "---"]),
+        f"# DeltaMem policy: {config.trainer.experiment_name}, step {step}",
+        "A memory manager: it reads a session between a person and an assistant, may search the person's memories, and "
+        "answers with ADD, UPDATE and NONE operations. Trained with GRPO by "
+        "[DeltaMem](https://arxiv.org/abs/2604.01560)'s open implementation.",
+        "## Use\n\n" + _use(config, episode, folder),
+        "## Training\n\n" + _table(["", ""], training),
+        "Settings of this run:\n\n" + _table(["key", "value"], _settings(config)),
+        "## Data\n\n" + _table(["file", "rows", "sha256"], data),
+        "## Results\n\n" + _results(run, step, heldout),
+        "## Not measured\n\nThe rewards above compare operations with the labelled ones of synthetic sessions. "
+        "Answers to questions over the memories, real conversations, other languages, safety and bias were not measured "
+        "by this run.",
+        "## Made with\n\n" + _table(["", ""], made),
+    ]
+    return "\n\n".join(parts) + "\n"
 
 
-def _plain(config: Any, key: str) -> Any:
-    value = OmegaConf.select(config, key)
-    return OmegaConf.to_container(value) if OmegaConf.is_config(value) else value
-
-
-def _hash(path: Path) -> str | None:
-    return file_sha256(path) if path.is_file() else None
+def _episode(config: DictConfig) -> EpisodeConfig:
+    return EpisodeSettings.model_validate(OmegaConf.to_container(config.deltamem.episode)).config()
 
 
 def _licence(base: Path) -> str | None:
@@ -135,92 +126,42 @@ def _licence(base: Path) -> str | None:
     return str(licence) if licence else None
 
 
-_CURVES = {"train/reward": "training reward", "heldout/reward": "held-out reward"}
-
-
-def model_card(info: RunInfo, folder: str) -> str:
-    """The whole text of ``README.md``; `folder` is the name of the policy's folder in its commands."""
-    parts = [
-        _front_matter(info),
-        f"# DeltaMem policy: {info.experiment}, step {info.step}",
-        "A memory manager: it reads a session between a person and an assistant, may search the person's memories, and "
-        "answers with ADD, UPDATE and NONE operations. Trained with GRPO by "
-        "[DeltaMem](https://arxiv.org/abs/2604.01560)'s open implementation.",
-        "## Use\n\n" + _use(info, folder),
-        "## Training\n\n" + _table(["", ""], _training(info)),
-        "Settings of this run:\n\n" + _table(["key", "value"], _settings(info.settings)),
-        "## Data\n\n" + _table(["file", "rows", "sha256"], _data(info)),
-        "## Results\n\n" + _results(info),
-        "## Not measured\n\nThe rewards above compare operations with the labelled ones of synthetic sessions. "
-        "Answers to questions over the memories, real conversations, other languages, safety and bias were not measured "
-        "by this run.",
-        "## Made with\n\n" + _table(["", ""], _made(info)),
-    ]
-    return "\n\n".join(parts) + "\n"
-
-
-def _front_matter(info: RunInfo) -> str:
-    # JSON strings are YAML strings, whatever they contain.
-    lines = [f"license: {json.dumps(info.licence or 'unknown')}"]
-    if info.base is not None and not info.base_is_folder:
-        lines += [f"base_model: {json.dumps(info.base)}"]
-    lines += ["library_name: transformers", "pipeline_tag: text-generation", "tags: [deltamem, memory, grpo, agent]"]
-    return "---\n" + "\n".join(lines) + "\n---"
-
-
-def _use(info: RunInfo, folder: str) -> str:
-    length = info.prompt_tokens + info.response_tokens
-    serve = f"vllm serve {folder} --served-model-name deltamem --max-model-len {length}"
-    if not info.episode.thinking:
+def _use(config: DictConfig, episode: EpisodeConfig, folder: str) -> str:
+    prompt, response = int(config.data.max_prompt_length), int(config.data.max_response_length)
+    serve = f"vllm serve {folder} --served-model-name deltamem --max-model-len {prompt + response}"
+    if not episode.thinking:
         serve += " --default-chat-template-kwargs '{\"enable_thinking\": false}'"
+    # The episode as settings of `eval.heldout`, which does not see the folder of a served model.
+    values: dict[str, Any] = asdict(episode)
+    fields = ",".join(values.pop("memory_fields"))
+    given = [f"episode.{key}={str(value).lower() if isinstance(value, bool) else value}" for key, value in values.items()]
     return (
         "Serve it without vLLM's parsers for reasoning and tool calls: DeltaMem reads the tags itself.\n\n"
         f"```bash\n{serve}\n"
         "deltamem add SESSION.json --owner NAME --base-url http://localhost:8000/v1 --model deltamem "
         f"--checkpoint {folder}\n"
         "python -m eval.heldout endpoint.base_url=http://localhost:8000/v1 endpoint.model=deltamem sessions=FILE out=DIR "
-        f"{_overrides(info)}\n```\n\n"
+        f"{' '.join(given)} 'episode.memory_fields=[{fields}]'\n```\n\n"
         f"`episode.json` holds the prompts and limits that it was trained with; `--checkpoint {folder}` applies them. "
-        f"Prompts had at most {info.prompt_tokens} tokens, responses with the answers of searches {info.response_tokens}."
+        f"Prompts had at most {prompt} tokens, responses with the answers of searches {response}."
     )
 
 
-def _overrides(info: RunInfo) -> str:
-    """The episode as settings of ``eval.heldout``, which does not see the folder of a served model."""
-    values: dict[str, Any] = asdict(info.episode)
-    fields = ",".join(values.pop("memory_fields"))
-    given = [f"episode.{key}={str(value).lower() if isinstance(value, bool) else value}" for key, value in values.items()]
-    return " ".join([*given, f"'episode.memory_fields=[{fields}]'"])
-
-
-def _training(info: RunInfo) -> Iterator[tuple[Any, ...]]:
-    base = info.base or "none: made from scratch in the run"
-    yield "base model", f"a folder named {base}" if info.base and info.base_is_folder else base
-    yield "licence of the base", info.licence or "unknown: its files do not name one; find out before you pass this on"
-    yield "trained weights", f"LoRA of rank {info.lora_rank}, added to the base" if info.lora_rank else "all"
-    yield "steps", f"{info.step} of {'?' if info.steps is None else info.steps}"
-    yield "thinking", "yes" if info.episode.thinking else "no"
-
-
-def _settings(values: Mapping[str, Any]) -> Iterator[tuple[Any, ...]]:
-    for key, value in values.items():
-        if isinstance(value, Mapping):
-            yield from ((f"{key}.{name}", f"`{item}`") for name, item in value.items())
+def _settings(config: DictConfig) -> _Rows:
+    for key in _SETTINGS:
+        value = OmegaConf.select(config, key)
+        if isinstance(value, DictConfig):
+            yield from ((f"{key}.{name}", f"`{value[name]}`") for name in map(str, value))
         else:
             yield key, f"`{value}`"
 
 
-def _data(info: RunInfo) -> Iterator[tuple[Any, ...]]:
-    for name, (sha256, rows) in info.data.items():
-        yield name, "" if rows is None else rows, sha256 or "gone before the export"
-
-
-def _results(info: RunInfo) -> str:
+def _results(run: Path, step: int, heldout_sessions: int | None) -> str:
+    metrics = [line for line in read_metrics(run / "metrics.jsonl") if line["step"] <= step]
     rows = []
     for name, title in _CURVES.items():
-        found = [(line["step"], line[name]) for line in info.metrics if name in line]
-        if found:
-            count = info.heldout_sessions if name == "heldout/reward" else ""
+        if found := [(line["step"], line[name]) for line in metrics if name in line]:
+            count = heldout_sessions if name == "heldout/reward" else ""
             (first, begin), (last, end) = found[0], found[-1]
             rows.append((title, f"{begin:.3f} (step {first})", f"{end:.3f} (step {last})", count))
     if not rows:
@@ -229,14 +170,7 @@ def _results(info: RunInfo) -> str:
     return f"{_table(['', 'first', 'last', 'sessions'], rows)}\n\n{note}"
 
 
-def _made(info: RunInfo) -> Iterator[tuple[Any, ...]]:
-    yield "git commit", info.commit or "unknown"
-    yield "configuration, sha256", info.config_sha256
-    yield from ((f"prompt {name}, sha256", digest) for name, digest in info.prompts.items())
-    yield from info.versions.items()
-
-
-def _table(head: Sequence[str], rows: Any) -> str:
+def _table(head: Sequence[str], rows: _Rows) -> str:
     lines = [head, ["---"] * len(head), *rows]
     return "\n".join("| " + " | ".join(str(cell).replace("|", "\\|") for cell in line) + " |" for line in lines)
 
@@ -344,13 +278,17 @@ def export_run(run: Path, target: Path, *, step: int | None = None, precision: P
         DeltaMemError: If the folder is no run, or has no such complete checkpoint.
     """
     checkpoint = find_checkpoint(run, step)
-    info = read_run_info(run, step_of(checkpoint))
+    path = run / "grpo" / "config.yaml"
+    if not path.is_file():
+        raise DeltaMemError(f"{path}: no such file; expected the folder of a training run")
+    config = cast(DictConfig, OmegaConf.load(path))
     partial = target.with_name(f".{target.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
     export_weights(checkpoint, partial, precision)
-    save_episode_config(partial, info.episode)
-    (partial / "README.md").write_text(model_card(info, target.name), encoding="utf-8")
+    save_episode_config(partial, _episode(config))
+    card = model_card(run, config, step_of(checkpoint), target.name)
+    (partial / "README.md").write_text(card, encoding="utf-8")
     shutil.rmtree(target, ignore_errors=True)
     partial.replace(target)
     return checkpoint

@@ -9,7 +9,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 from uuid import uuid4
 
 from rich.console import Console
@@ -25,18 +25,10 @@ Rates = Mapping[str, Sequence[str]]
 _HELDOUT = ("val-core/deltamem/", "val-aux/deltamem/")
 _MEAN = "/mean@"
 _SECONDS = "timing_s/"
-_PARTS = (
-    "gen",
-    "reward",
-    "old_log_prob",
-    "ref",
-    "values",
-    "adv",
-    "update_critic",
-    "update_actor",
-    "update_weights",
-    "save_checkpoint",
-)
+_PARTS = [
+    *("gen", "reward", "old_log_prob", "ref", "values", "adv"),
+    *("update_critic", "update_actor", "update_weights", "save_checkpoint"),
+]
 """The phases that verl's time of a step is made of."""
 
 _RENAMED = {
@@ -165,11 +157,7 @@ class Tail:
                 yield convert(entry["step"], entry["data"], self._rates)
 
 
-_NO_SIGNAL_STEPS = 10
-
-
-@dataclass(frozen=True, slots=True)
-class _Limit:
+class _Limit(NamedTuple):
     """A metric whose size should not exceed a limit for a number of steps."""
 
     metric: str
@@ -182,7 +170,7 @@ _LIMITS = (
     _Limit(
         "train/no_signal",
         0.8,
-        _NO_SIGNAL_STEPS,
+        10,
         "{value:.0%} of the groups are without signal, and not for the first step: the rollouts of a prompt all earn the "
         "same, and GRPO learns nothing; more rollouts a prompt or a higher temperature may help",
     ),
@@ -292,12 +280,6 @@ class GrpoProgress:
         self._console.print(f"warning: {sentence}", style="yellow", markup=False, soft_wrap=True)
 
 
-_START_SECONDS = 30.0
-"""How long to wait for wandb's server at the start."""
-_END_SECONDS = 60.0
-"""How long to wait at the end until wandb has sent everything; the rest stays in the run folder."""
-
-
 class Tracker(Protocol):
     """Somewhere else that the metrics of a run go."""
 
@@ -318,16 +300,13 @@ class TensorBoard:
         from torch.utils.tensorboard.writer import SummaryWriter
 
         self._writer = SummaryWriter(str(folder), purge_step=first_step)
+        self.close = self._writer.close
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
         """Take the metrics of a step."""
         for name, value in values.items():
             self._writer.add_scalar(name, value, step)
         self._writer.flush()
-
-    def close(self) -> None:
-        """Write what is left and end."""
-        self._writer.close()
 
 
 class Wandb:
@@ -340,36 +319,27 @@ class Wandb:
         """Open the run whose id is in ``wandb_id`` in the run folder, or a new one with this configuration."""
         import wandb
 
+        note = out / "wandb_id"
+        if not note.exists():
+            with atomic_writer(note) as file:
+                file.write(uuid4().hex[:12])
         self._run = wandb.init(
             project=os.environ.get("WANDB_PROJECT", "deltamem"),
             name=out.name,
-            id=_wandb_id(out / "wandb_id"),
+            id=note.read_text(encoding="utf-8").strip(),
             resume="allow",
             dir=str(out),
             config=dict(config),
+            # Seconds to wait for its server at the start, and at the end for it to take everything; the rest stays here.
             settings=wandb.Settings(
-                init_timeout=_START_SECONDS,
-                finish_timeout=_END_SECONDS,
-                finish_timeout_raises=True,
-                silent=True,
-                console="off",
+                init_timeout=30.0, finish_timeout=60.0, finish_timeout_raises=True, silent=True, console="off"
             ),
         )
+        self.close = self._run.finish
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
         """Take the metrics of a step."""
         self._run.log(dict(values), step=step)
-
-    def close(self) -> None:
-        """Write what is left and end."""
-        self._run.finish()
-
-
-def _wandb_id(path: Path) -> str:
-    if not path.exists():
-        with atomic_writer(path) as file:
-            file.write(uuid4().hex[:12])
-    return path.read_text(encoding="utf-8").strip()
 
 
 class Trackers:

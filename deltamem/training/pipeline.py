@@ -11,8 +11,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
+import torch
 from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
+from transformers import AutoTokenizer, Qwen3ForCausalLM
 
 from deltamem.episode import save_episode_config
 from deltamem.errors import DeltaMemError
@@ -20,14 +22,29 @@ from deltamem.runs import Stage, atomic_writer, file_sha256
 from deltamem.sessions import LabelledSession, read_sessions
 from deltamem.training import data
 from deltamem.training.config import TrainSettings
-from deltamem.training.embedding_store import META_FILE
+from deltamem.training.embedding_store import META_FILE, embed_data
+from deltamem.training.export import export_run
 from deltamem.training.launch import run_grpo
 from deltamem.training.metrics import check_trackers
+from deltamem.training.tiny import TinyModelConfig, build
+from deltamem.training.warm_start import WarmStartConfig, WarmStartStep, warm_start
 
 LENGTHS_FILE = "lengths.json"
 Options = TypeVar("Options")
 
 _REPORT_EVERY = 50
+
+
+def check_options(settings: TrainSettings) -> None:
+    """Refuse what a stage would refuse, before the stages ahead of it have spent their minutes.
+
+    Raises:
+        DeltaMemError: If a prompt, the reward, the model or the warm start cannot be had as configured.
+    """
+    settings.episode.config()
+    settings.scorer()
+    _model_options(settings)
+    _warm_start_options(settings)
 
 
 def synthesis(settings: TrainSettings) -> list[Stage]:
@@ -63,8 +80,7 @@ def stages(config: DictConfig, settings: TrainSettings, console: Console) -> lis
         console: Shows progress inside a stage.
 
     Raises:
-        DeltaMemError: If the sessions file or the package of a tracker is missing, or a stage is configured with unknown
-            keys.
+        DeltaMemError: If the sessions file or the package of a tracker is missing.
     """
     if not settings.sessions.is_file():
         raise DeltaMemError(
@@ -83,7 +99,7 @@ def stages(config: DictConfig, settings: TrainSettings, console: Console) -> lis
         Stage(
             "embeddings",
             {"embedder": settings.embedder.name, "store": str(settings.embedder.store)},
-            lambda: _embed_data(settings, console),
+            lambda: embed_data(_files(settings), settings.embedder, console),
             settings.embedder.store / META_FILE,
         ),
     ]
@@ -115,20 +131,13 @@ def stages(config: DictConfig, settings: TrainSettings, console: Console) -> lis
     grpo = {"config": inputs, "saves": saves}
     found.append(Stage("grpo", grpo, lambda: run_grpo(*fitted(config, settings), console), checkpoints))
     if saves:
-        found.append(Stage("export", {}, lambda: _export(settings), out / "policy"))
+        found.append(Stage("export", {}, lambda: export_run(out, out / "policy"), out / "policy"))
     return found
 
 
 def _export_data(config: DictConfig, settings: TrainSettings) -> None:
-    exported = data.export(
-        settings.sessions,
-        settings.out / "data",
-        settings.episode.config(),
-        train_sessions=settings.data.train_sessions,
-        heldout_sessions=settings.data.heldout_sessions,
-        skip_people=settings.data.skip_people,
-        seed=settings.seed,
-    )
+    chosen = {**settings.data.model_dump(), "seed": settings.seed}
+    exported = data.export(settings.sessions, settings.out / "data", settings.episode.config(), **chosen)
     batch = config.data.train_batch_size
     if exported.train_sessions < batch:
         raise DeltaMemError(
@@ -136,15 +145,12 @@ def _export_data(config: DictConfig, settings: TrainSettings) -> None:
         )
 
 
-def _embed_data(settings: TrainSettings, console: Console) -> None:
-    from deltamem.training.embedding_store import embed_data
-
-    embed_data([settings.out / "data" / f"{name}.parquet" for name in ("train", "heldout")], settings.embedder, console)
+def _files(settings: TrainSettings) -> list[Path]:
+    return [settings.out / "data" / f"{name}.parquet" for name in ("train", "heldout")]
 
 
 def _measure(config: DictConfig, settings: TrainSettings, console: Console) -> None:
-    files = [settings.out / "data" / f"{name}.parquet" for name in ("train", "heldout")]
-    found, limits = measured_limits(config, settings, files)
+    found, limits = measured_limits(config, settings, _files(settings))
     data.write_lengths(settings.out / LENGTHS_FILE, found, limits)
     console.print(
         f"lengths: prompts up to {found.prompt.max()} tokens; limits {limits.prompt} + {limits.response}, turn {limits.turn}"
@@ -190,23 +196,24 @@ def _options(kind: type[Options], values: Mapping[str, Any], key: str) -> Option
         raise DeltaMemError(f"config key 'deltamem.{key}': {error}") from error
 
 
-def _build_model(settings: TrainSettings) -> None:
-    from deltamem.training.tiny import TinyModelConfig, build
+def _model_options(settings: TrainSettings) -> TinyModelConfig:
+    return _options(TinyModelConfig, settings.model or {}, "model")
 
-    options = _options(TinyModelConfig, settings.model or {}, "model")
+
+def _warm_start_options(settings: TrainSettings) -> WarmStartConfig:
+    return _options(WarmStartConfig, settings.warm_start or {}, "warm_start")
+
+
+def _build_model(settings: TrainSettings) -> None:
     target = settings.out / "model"
     partial = _fresh(target)
-    build(partial, _early_sessions(settings), settings.episode.config(), options, seed=settings.seed)
+    episode, options = settings.episode.config(), _model_options(settings)
+    build(partial, _early_sessions(settings), episode, options, seed=settings.seed)
     partial.replace(target)
 
 
 def _warm_start(settings: TrainSettings, console: Console) -> None:
-    import torch
-    from transformers import AutoTokenizer, Qwen3ForCausalLM
-
-    from deltamem.training.warm_start import WarmStartConfig, WarmStartStep, warm_start
-
-    options = _options(WarmStartConfig, settings.warm_start or {}, "warm_start")
+    options = _warm_start_options(settings)
     if settings.cpu_threads is not None:
         torch.set_num_threads(settings.cpu_threads)
     # Products in bfloat16 where the CPU has them: about 1.7 times as fast.
@@ -245,9 +252,3 @@ def _fresh(target: Path) -> Path:
     shutil.rmtree(target, ignore_errors=True)
     partial.mkdir(parents=True)
     return partial
-
-
-def _export(settings: TrainSettings) -> None:
-    from deltamem.training.export import export_run
-
-    export_run(settings.out, settings.out / "policy")

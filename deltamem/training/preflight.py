@@ -12,6 +12,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -26,7 +27,7 @@ from rich.table import Table
 from rich.text import Text
 
 from deltamem.chat_template import TurnFormat, turn_format
-from deltamem.embedding import is_endpoint
+from deltamem.embedding import EndpointEmbedder, is_endpoint, load_embedder
 from deltamem.errors import DeltaMemError
 from deltamem.runs import file_sha256
 from deltamem.sessions import read_sessions
@@ -82,48 +83,35 @@ class Context:
             raise MadeByRunError(f"made by the run: python -m synth writes {path}")
         raise DeltaMemError(f"{path}: no such file; make one with: python -m synth out={path.parent}")
 
-    def need_model(self) -> str:
-        """Name or folder of the starting model; raises `MadeByRunError` if the run makes it."""
-        path = str(self.config.actor_rollout_ref.model.path)
-        if self.settings.model is not None and not Path(path).is_dir():
-            raise MadeByRunError(f"made by the run: {path}")
-        return path
+    def need_model(self) -> DictConfig:
+        """``actor_rollout_ref.model``; raises `MadeByRunError` if the run makes the starting model."""
+        model: DictConfig = self.config.actor_rollout_ref.model
+        if self.settings.model is not None and not Path(model.path).is_dir():
+            raise MadeByRunError(f"made by the run: {model.path}")
+        return model
 
     @cached_property
     def exported(self) -> data.Exported:
         """The rows as the run will write them, in the temporary folder."""
-        settings = self.settings.data
-        return data.export(
-            self.need_sessions(),
-            self.folder / "data",
-            self.settings.episode.config(),
-            train_sessions=settings.train_sessions,
-            heldout_sessions=settings.heldout_sessions,
-            skip_people=settings.skip_people,
-            seed=self.settings.seed,
-        )
+        settings = self.settings
+        chosen = {**settings.data.model_dump(), "seed": settings.seed}
+        return data.export(self.need_sessions(), self.folder / "data", settings.episode.config(), **chosen)
 
     @cached_property
     def tokenizer(self) -> Any:
         """The model's tokenizer."""
-        self.need_model()
-        return data.load_tokenizer(self.config.actor_rollout_ref.model)
+        return data.load_tokenizer(self.need_model())
 
     @cached_property
     def model_config(self) -> Any:
         """The model's Hugging Face configuration."""
-        self.need_model()
-        return data.load_model_config(self.config.actor_rollout_ref.model)
+        return data.load_model_config(self.need_model())
 
     @cached_property
     def lengths(self) -> Lengths:
         """Tokens of the exported rows."""
-        return data.measure(
-            [self.exported.train, self.exported.heldout],
-            self.tokenizer,
-            self.settings.episode.config(),
-            data.template_kwargs(self.config),
-        )
+        files, episode = [self.exported.train, self.exported.heldout], self.settings.episode.config()
+        return data.measure(files, self.tokenizer, episode, data.template_kwargs(self.config))
 
     @cached_property
     def limits(self) -> Limits:
@@ -183,15 +171,11 @@ def check_batches(context: Context) -> Finding:
         return fail(f"data.train_batch_size={batch} is not a multiple of ppo_mini_batch_size={mini}")
     if mini * n % (ranks // parallel):
         return fail(f"{mini} x {n} rollouts of an update do not divide among {ranks // parallel} data-parallel ranks")
-    budgets = (
-        ("actor.ppo_max_token_len_per_gpu", model.actor.ppo_max_token_len_per_gpu),
-        ("rollout.log_prob_max_token_len_per_gpu", model.rollout.log_prob_max_token_len_per_gpu),
-        ("ref.log_prob_max_token_len_per_gpu", model.ref.log_prob_max_token_len_per_gpu),
-    )
     longest = config.data.max_prompt_length + config.data.max_response_length
-    for name, budget in budgets:
+    for part, key in data.TOKEN_BUDGETS:
+        budget = model[part][key]
         if model.actor.use_dynamic_bsz and budget * parallel < longest:
-            return fail(f"actor_rollout_ref.{name}={budget} is less than one sequence of {longest} tokens")
+            return fail(f"actor_rollout_ref.{part}.{key}={budget} is less than one sequence of {longest} tokens")
     if (window := model.rollout.max_model_len) is not None and window < longest:
         return fail(f"actor_rollout_ref.rollout.max_model_len={window} is less than one sequence of {longest} tokens")
     text = f"{batch} sessions x {n} rollouts a step, {mini * n // (ranks // parallel)} rollouts a GPU and update"
@@ -202,16 +186,14 @@ def check_data(context: Context) -> Finding:
     """All lines of the sessions file, and the rows drawn from it."""
     path = context.need_sessions()
     people: dict[str, set[str]] = {"train": set(), "heldout": set()}
-    keys: set[str] = set()
-    sessions = 0
+    keys = Counter[str]()
     for labelled in read_sessions(path):
-        sessions += 1
         people[labelled.split].add(labelled.session.person_id)
-        keys.add(labelled.key)
+        keys[labelled.key] += 1
     if both := sorted(people["train"] & people["heldout"]):
         return fail(f"{path}: {len(both)} persons are trained on and held out, {both[0]} is the first")
-    if len(keys) < sessions:
-        return fail(f"{path}: {sessions - len(keys)} sessions are there twice")
+    if again := keys.total() - len(keys):
+        return fail(f"{path}: {again} sessions are there twice")
     exported = context.exported
     batch = context.config.data.train_batch_size
     steps = exported.train_sessions // batch * context.config.trainer.total_epochs
@@ -398,8 +380,7 @@ _MEMORIES = '[{"id": "m1", "time": "2026/04/05 (Sun) 20:01", "text": "Ann lives 
 
 def check_model(context: Context) -> Finding:
     """Configuration, weights and architecture."""
-    name = context.need_model()
-    config = context.model_config
+    name, config = str(context.need_model().path), context.model_config
     from transformers import AutoModelForCausalLM
 
     known = {kind.__name__ for kind in AutoModelForCausalLM._model_mapping.values()}
@@ -461,49 +442,31 @@ def check_tokenizer(context: Context) -> Finding:
 
 def check_template(context: Context) -> Finding:
     """Tools, thinking and append-only rendering."""
-    tokenizer = context.tokenizer
+    tokenizer, model_type = context.tokenizer, context.model_config.model_type
     if not tokenizer.chat_template:
         return fail("the tokenizer has no chat template; name one in actor_rollout_ref.model.custom_chat_template")
-    kwargs = data.template_kwargs(context.config)
     thinking = context.settings.episode.thinking
-    frame = frame_of(tokenizer, kwargs)
-    frame.check(thinking=thinking)
-    if not thinking and not frame.opening and _has_switch(tokenizer, kwargs):
-        return fail("deltamem.episode.thinking=false needs data.apply_chat_template_kwargs.enable_thinking=false")
-    if problem := template_problem(tokenizer, kwargs, context.model_config.model_type, frame, thinking=thinking):
-        return fail(problem)
-    return ok(f"carries tool answers, append-only, {'thinking' if thinking else 'without thinking'}")
-
-
-def _has_switch(tokenizer: Any, kwargs: Mapping[str, Any]) -> bool:
-    """Whether ``enable_thinking=false`` makes a difference to the template."""
-    off = {**kwargs, "enable_thinking": False}
-    return frame_of(tokenizer, off) != frame_of(tokenizer, kwargs)
-
-
-def frame_of(tokenizer: Any, kwargs: Mapping[str, Any]) -> TurnFormat:
-    """How the template frames an assistant's turn; whatever the template raises becomes a `DeltaMemError`."""
     try:
-        return turn_format(tokenizer, template_options=kwargs)
+        problem = _template_problem(tokenizer, data.template_kwargs(context.config), model_type, thinking=thinking)
     except DeltaMemError:
         raise
-    # Templates raise what they like, jinja's errors among it.
+    # Templates raise what they like, jinja's errors among it, and verl a ValueError if a tool's answer is no suffix.
     except Exception as error:
-        raise DeltaMemError(_cannot_render(error)) from error
+        problem = f"the chat template cannot render an episode: {' '.join(str(error).split())}"
+    return fail(problem) if problem else ok(f"carries tool answers, append-only, {'' if thinking else 'without '}thinking")
 
 
-def _cannot_render(error: Exception) -> str:
-    return f"the chat template cannot render an episode: {' '.join(str(error).split())}"
-
-
-def template_problem(
-    tokenizer: Any, kwargs: Mapping[str, Any], model_type: str, frame: TurnFormat, *, thinking: bool
-) -> str | None:
+def _template_problem(tokenizer: Any, kwargs: Mapping[str, Any], model_type: str, *, thinking: bool) -> str | None:
     """Why an episode of three turns cannot be built token by token as the agent loop does; None if it can.
 
     The episode is built twice: once as the agent loop does, from the model's own tokens and verl's continuous-token builder,
     and once by rendering all its messages. Both must be the same text.
     """
+    frame = turn_format(tokenizer, template_options=kwargs)
+    frame.check(thinking=thinking)
+    off = {**kwargs, "enable_thinking": False}
+    if not thinking and not frame.opening and turn_format(tokenizer, template_options=off) != frame:
+        return "deltamem.episode.thinking=false needs data.apply_chat_template_kwargs.enable_thinking=false"
     call, outputs = (text if thinking else text.partition("</think>\n\n")[2] for text in (_CALL, _OUTPUTS))
     messages: list[dict[str, Any]] = [
         {"role": "system", "content": "Manage memory."},
@@ -514,12 +477,8 @@ def template_problem(
         {"role": "tool", "content": _MEMORIES},
         {"role": "assistant", "content": outputs},
     ]
-    try:
-        ids = _continuous(tokenizer, kwargs, model_type, frame, messages)
-        whole = tokenizer.apply_chat_template(messages, tokenize=False, **kwargs)
-    # Also verl's ValueError, if a tool's answer is no suffix.
-    except Exception as error:
-        return _cannot_render(error)
+    ids = _continuous(tokenizer, kwargs, model_type, frame, messages)
+    whole = tokenizer.apply_chat_template(messages, tokenize=False, **kwargs)
     text = tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
     if text.count(_MEMORIES) != 2:
         return "the chat template leaves out what the tool answers"
@@ -527,13 +486,13 @@ def template_problem(
         # Every turn began after the template's own empty think block; in a rendered history it stands only in the last.
         empty = "<think>\n\n</think>\n\n"
         text, whole = text.replace(empty, ""), whole.replace(empty, "")
-    if not whole.startswith(text):
-        place = next((i for i, (a, b) in enumerate(zip(text, whole, strict=False)) if a != b), min(len(text), len(whole)))
-        return (
-            f"the chat template is not append-only: the agent loop has {text[place : place + 30]!r} where a rendered "
-            f"conversation has {whole[place : place + 30]!r}"
-        )
-    return None
+    if whole.startswith(text):
+        return None
+    place = next((place for place, (a, b) in enumerate(zip(text, whole, strict=False)) if a != b), len(whole))
+    return (
+        f"the chat template is not append-only: the agent loop has {text[place : place + 30]!r} where a rendered "
+        f"conversation has {whole[place : place + 30]!r}"
+    )
 
 
 def _continuous(
@@ -588,15 +547,11 @@ def check_embedder(context: Context) -> Finding:
     """Whether the model gives vectors, and its store belongs to it."""
     settings = context.settings.embedder
     if is_endpoint(settings.name):
-        from deltamem.embedding import EndpointEmbedder
-
         base_url, _, model = settings.name.partition("#")
         if not model:
             return fail(f"embedder {settings.name!r} names no model; write it as http://host:port/v1#model")
         vectors = EndpointEmbedder(base_url, model, timeout=_SECONDS, max_retries=0).documents([_PROBE])
     else:
-        from deltamem.embedding import load_embedder
-
         # On the CPU, whatever device the run uses: nothing touches a GPU here.
         vectors = load_embedder(settings.name, device="cpu", batch_size=1).documents([_PROBE])
     meta = read_meta(Path(settings.store), settings.name)
@@ -606,16 +561,8 @@ def check_embedder(context: Context) -> Finding:
 
 def check_reward(context: Context) -> Finding:
     """Whether the scorer can be made from its configuration."""
-    import hydra
-
-    settings = context.settings.reward
-    try:
-        hydra.utils.instantiate(settings)
-    except Exception as error:
-        cause = error.__cause__ or error
-        raise DeltaMemError(f"deltamem.reward: {' '.join(str(cause).split())}") from error
-    shown = ", ".join(f"{key}={value}" for key, value in settings.items() if key != "_target_")
-    return ok(shown)
+    context.settings.scorer()
+    return ok(", ".join(f"{key}={value}" for key, value in context.settings.reward.items() if key != "_target_"))
 
 
 def check_tracking(context: Context) -> Finding:

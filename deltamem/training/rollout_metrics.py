@@ -32,7 +32,7 @@ class RolloutInfo(TypedDict):
     queries: int
     retrieved: int  # memories that the searches returned
     seconds: dict[str, float]  # wall time by phase: ``generate``, ``search``, ``reward``
-    # A validation generation: ``session`` (its line of sessions.jsonl), `trajectory_fields` and ``score`` (`Scorer.detail`).
+    # A validation generation: ``session`` (its line of sessions.jsonl), `trajectory_fields` and ``score`` (of the `Scorer`).
     generation: dict[str, Any] | None
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -21,8 +22,7 @@ SMOOTHED_FROM = 20
 class Curve:
     """One line of a chart over the training step."""
 
-    label: str
-    """Its entry in the legend."""
+    label: str  # in the legend
     x: Sequence[float]
     y: Sequence[float]
     colour: str
@@ -34,15 +34,7 @@ class Curve:
 def line_chart(
     title: str, name: str, curves: Sequence[Curve], y_label: str, y_range: tuple[float, float | None] | None = None
 ) -> Chart:
-    """Draw curves.
-
-    Args:
-        title: Above the chart.
-        name: Unique on the page.
-        curves: What to draw.
-        y_label: Title of the vertical axis.
-        y_range: Its limits; chosen by the data where None.
-    """
+    """Draw curves; `name` must be unique on the page, and the data choose the limits where `y_range` is None."""
 
     def draw(axes: Axes) -> None:
         for curve in curves:
@@ -128,43 +120,25 @@ class _Plan(NamedTuple):
             yield line_chart(self.title, self.name, curves, self.y_label, _SHARE if self.share else _AMOUNT)
 
 
+_KINDS = {"add_recall": BLUE, "add_precision": TEAL, "update_recall": GREEN, "update_precision": ORANGE}
+_KINDS |= {"none_recall": VIOLET, "none_precision": GREY}
+_UPDATES = {"update_recall": GREEN, "wrong_target": RED, "add_for_update": ORANGE}
+_SEARCHES = {"queries_per_memory": BLUE, "retrieved_per_query": GREEN}
 _POLICY = (
     _Plan("total", "Total reward", "reward", {"reward": BLUE}),
     _Plan("parts", "Parts of the reward", "share", {"transition": VIOLET, "retrieval": ORANGE, "format": GREEN}),
     _Plan("match", "Soft precision and recall", "share", {"precision": ORANGE, "recall": BLUE}),
-    _Plan(
-        "updates",
-        "Updates: right target, wrong target, and ADD in their place",
-        "share",
-        {"update_recall": GREEN, "wrong_target": RED, "add_for_update": ORANGE},
-    ),
-    _Plan(
-        "kinds",
-        "Held out, by kind of operation",
-        "share",
-        {
-            "add_recall": BLUE,
-            "add_precision": TEAL,
-            "update_recall": GREEN,
-            "update_precision": ORANGE,
-            "none_recall": VIOLET,
-            "none_precision": GREY,
-        },
-        prefixes=(HELDOUT,),
-    ),
-    _Plan(
-        "searches",
-        "Searches",
-        "number",
-        {"queries_per_memory": BLUE, "retrieved_per_query": GREEN},
-        share=False,
-        prefixes=(TRAIN,),
-    ),
+    _Plan("updates", "Updates: right target, wrong target, and ADD in their place", "share", _UPDATES),
+    _Plan("kinds", "Held out, by kind of operation", "share", _KINDS, prefixes=(HELDOUT,)),
+    _Plan("searches", "Searches", "number", _SEARCHES, share=False, prefixes=(TRAIN,)),
     _Plan("signal", "Signal of the groups", "reward, share", {"group_std": BLUE, "no_signal": RED}, prefixes=(TRAIN,)),
     _Plan("cut", "Cut off and broken", "share of rollouts", {"truncated": ORANGE, "failure": RED}, prefixes=(TRAIN,)),
 )
+_ROLLOUT = {"generate": BLUE, "search": GREEN, "reward": ORANGE}
+_MEMORY = {"rss": BLUE, "pss": TEAL, "gpu_allocated": GREEN, "gpu_reserved": ORANGE}
+_machine = partial(_Plan, share=False, prefixes=())
 _MACHINE = (
-    _Plan(
+    _machine(
         "lengths",
         "Tokens of an episode",
         "tokens",
@@ -175,36 +149,16 @@ _MACHINE = (
             "train/model_tokens_max": RED,
             "train/tool_tokens": GREY,
         },
-        share=False,
-        prefixes=(),
     ),
-    _Plan(
+    _machine(
         "rollout-time",
         "Time of a rollout",
         "seconds, mean",
-        {
-            "seconds/rollout_generate_mean": BLUE,
-            "seconds/rollout_search_mean": GREEN,
-            "seconds/rollout_reward_mean": ORANGE,
-        },
-        share=False,
-        prefixes=(),
+        {f"seconds/rollout_{part}_mean": colour for part, colour in _ROLLOUT.items()},
     ),
-    _Plan("speed", "Speed", "tokens/s on each GPU", {"speed/tokens_per_second_per_gpu": BLUE}, share=False, prefixes=()),
-    _Plan("mfu", "Model FLOP/s utilisation of the update", "share", {"speed/mfu": VIOLET}, share=False, prefixes=()),
-    _Plan(
-        "memory",
-        "Memory",
-        "GB, most in use",
-        {
-            "memory/rss_gb": BLUE,
-            "memory/pss_gb": TEAL,
-            "memory/gpu_allocated_gb": GREEN,
-            "memory/gpu_reserved_gb": ORANGE,
-        },
-        share=False,
-        prefixes=(),
-    ),
+    _machine("speed", "Speed", "tokens/s on each GPU", {"speed/tokens_per_second_per_gpu": BLUE}),
+    _machine("mfu", "Model FLOP/s utilisation of the update", "share", {"speed/mfu": VIOLET}),
+    _machine("memory", "Memory", "GB, most in use", {f"memory/{part}_gb": colour for part, colour in _MEMORY.items()}),
 )
 _OPERATIONS = {
     "ADD": ("adds", "target_adds", BLUE),

@@ -64,16 +64,11 @@ def test_silence_earns_the_format_only_and_nonsense_and_failures_are_told_by_kin
 
 
 def test_figures_of_a_small_case_worked_out_by_hand() -> None:
+    pilot, dog = update("m1", "Ann works as pilot", "pilot"), none("m2", "Ann owns a dog")
+    rome, jazz = update("m1", "Ann lives in Rome", "Rome"), add("Ann likes jazz", "jazz")
     first, second, third, _ = sessions = [
-        labelled(
-            "ann",
-            0,
-            {"m1": "Ann works as baker", "m2": "Ann owns a dog"},
-            [update("m1", "Ann works as pilot", "pilot"), none("m2", "Ann owns a dog")],
-        ),
-        labelled(
-            "ann", 1, {"m1": "Ann lives in Oslo"}, [update("m1", "Ann lives in Rome", "Rome"), add("Ann likes jazz", "jazz")]
-        ),
+        labelled("ann", 0, {"m1": "Ann works as baker", "m2": "Ann owns a dog"}, [pilot, dog]),
+        labelled("ann", 1, {"m1": "Ann lives in Oslo"}, [rome, jazz]),
         labelled("bob", 0, {"m1": "Bob drives a tram"}, [add("Bob collects old stamps", "stamps")]),
         labelled("bob", 1, {}, [add("Bob sings", "sings")]),
     ]
@@ -271,9 +266,8 @@ def settings(checkpoint: Path, *overrides: str) -> HeldoutSettings:
 
 def test_the_episode_comes_from_the_checkpoint_and_keys_win(checkpoint: Path) -> None:
     assert settings(checkpoint).episode_config().k == 5
-    (checkpoint / "episode.json").write_text(
-        json.dumps({"system_prompt": "manager_compact", "k": 2, "memory_fields": ["text", "id"], "max_turns": 3})
-    )
+    fields = {"system_prompt": "manager_compact", "k": 2, "memory_fields": ["text", "id"], "max_turns": 3}
+    (checkpoint / "episode.json").write_text(json.dumps(fields))
     config = settings(checkpoint, "episode.k=4").episode_config()
     assert (config.system_prompt, config.k, config.max_turns) == ("manager_compact", 4, 3)
     assert config.memory_fields == ("text", "id") and config.session_prompt == "session"

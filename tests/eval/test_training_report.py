@@ -1,36 +1,102 @@
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 import runpy
 import sys
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import pytest
-from episode_texts import add, none, outputs, search, update
-from heldout_cases import labelled, oracle, people
+from episode_texts import WordEmbedder, add, none, outputs, search, update
+from heldout_cases import ScriptedPolicy, labelled, oracle, people, silent
 from page_cases import Page
-from report_cases import make_run, run_policy, write_validation
 
+from deltamem.episode import EpisodeConfig
 from deltamem.errors import DeltaMemError
 from deltamem.sessions import LabelledSession
+from eval.heldout import HeldoutResult, evaluate
 from eval.training_report.charts import Curve, line_chart, running_mean
-from eval.training_report.data import comparison, read_run
-from eval.training_report.page import write_report
+from eval.training_report.page import comparison, read_run, write_report
 from eval.training_report.trajectories import choose, histories, view
 
+CONFIG = EpisodeConfig(k=2)
 EVIL = "Eve owns <script>alert('memory')</script> & \"more\""
+RAW = "I remember: <script>alert('policy')</script>"
+
+
+def mixed(item: LabelledSession, turn: int) -> str:
+    """Right, nearly right and wrong in turn, so that every kind of trajectory occurs."""
+    due, new = item.operations
+    kind = (int(item.session.person_id.removeprefix("person")) + item.session_index) % 6
+    if kind == 0:
+        return oracle(item, turn)
+    if kind == 1:
+        return outputs(add(due.text), new)
+    if kind == 2:
+        return RAW
+    if turn == 0:
+        return search(due.text, "a <b>bold</b> query")
+    final = [[update("m2", due.text), new], [due, add(new.text.replace("violin", "piano"))], [due, none("m2", EVIL)]]
+    return outputs(*final[kind - 3])
+
+
+def run_policy(script: object, sessions: list[LabelledSession]) -> HeldoutResult:
+    policy = ScriptedPolicy(sessions, script, CONFIG)  # type: ignore[arg-type]
+    return asyncio.run(evaluate(policy, sessions, WordEmbedder(), CONFIG, resamples=200, provenance={"seed": 7}))
+
+
+def write_lines(path: Path, records: Iterable[Mapping[str, object]]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(json.dumps(record) + "\n" for record in records), encoding="utf-8")
+
+
+def write_validation(folder: Path, sessions: list[LabelledSession], steps: Iterable[int]) -> None:
+    """The same sessions at several steps: silent at first, then mixed."""
+    for step in steps:
+        records = run_policy(mixed if step else silent, sessions).records
+        write_lines(folder / "validation" / f"step_{step:06d}.jsonl", [record | {"rollout": 0} for record in records])
+
+
+def metrics_of(step: int) -> dict[str, float]:
+    """A line of ``metrics.jsonl``."""
+    level = 0.45 + step / 240
+    names = "reward format retrieval transition precision recall update_recall wrong_target add_for_update no_signal"
+    names += " group_std truncated failure queries_per_memory retrieved_per_query tool_tokens model_tokens_mean"
+    names += " count/violations/bad_json count/predicted_adds count/target_adds count/predicted_updates"
+    line = {"step": step} | {f"train/{name}": level for name in names.split()} | {"train/count/violations/turn_limit": 0.0}
+    line |= {"seconds/step": 6.0, "seconds/gen": 2.5, "seconds/update_actor": 3.0, "seconds/rollout_generate_mean": 1.5}
+    line |= {"speed/tokens_per_second_per_gpu": 800.0, "speed/mfu": 0.3}
+    line |= {"memory/rss_gb": 4.0, "memory/gpu_reserved_gb": 60.0}
+    if step % 20 == 0:
+        measured = ("reward", "transition", "update_recall", "add_recall", "none_precision")
+        line |= {"seconds/save_checkpoint": 1.0} | {f"heldout/{name}": level - 0.03 for name in measured}
+    return line
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """All that the report reads, with marks of HTML in a memory, in keys and in violations."""
+    folder = tmp_path_factory.mktemp("runs") / "seed7"
+    sessions = people(6, 4)
+    for phase, script in (("before", silent), ("after", mixed)):
+        result = run_policy(script, sessions)
+        for mode in ("sampled", "greedy"):
+            result.write(folder / "eval" / f"{phase}_{mode}")
+    write_lines(folder / "metrics.jsonl", map(metrics_of, range(61)))
+    write_lines(folder / "warm_start.jsonl", ({"step": step, "loss": 1.0, "accuracy": 0.5} for step in range(0, 500, 10)))
+    summary = {"git_commit": "0123abcd", "seed": 7, "seconds": {"warm_start": 300.0, "total": 732.0}}
+    (folder / "summary.json").write_text(json.dumps(summary), encoding="utf-8")
+    write_validation(folder, sessions[:2], (0, 20, 40, 60))
     evil = labelled("eve", 0, {"m1": EVIL}, [update("m1", EVIL.replace("owns", "sold"), "<script>"), none("m1", EVIL)])
-    folder = make_run(tmp_path_factory.mktemp("runs") / "seed7")
-    result = run_policy(oracle, [evil])
-    with (folder / "eval" / "after_sampled" / "trajectories.jsonl").open("a", encoding="utf-8") as file:
-        file.write(json.dumps(result.records[0] | {"key": "<i>eve</i>/0"}) + "\n")
-    with (folder / "validation" / "step_000040.jsonl").open("a", encoding="utf-8") as file:
-        file.write(json.dumps(result.records[0] | {"key": "<i>eve</i>/1", "violations": ["<u>"]}) + "\n")
+    (shown,) = run_policy(oracle, [evil]).records
+    for file, changes in (
+        ("eval/after_sampled/trajectories.jsonl", {"key": "<i>eve</i>/0"}),
+        ("validation/step_000040.jsonl", {"key": "<i>eve</i>/1", "violations": ["<u>"]}),
+    ):
+        with (folder / file).open("a", encoding="utf-8") as stream:
+            stream.write(json.dumps(shown | changes) + "\n")
     return folder
 
 
@@ -39,13 +105,12 @@ def page(run: Path) -> Page:
     return Page(write_report(run, trajectories=25).read_text(encoding="utf-8"))
 
 
-def test_it_shows_header_table_curves_and_trajectories(page: Page) -> None:
+def test_it_shows_header_table_charts_and_trajectories(page: Page) -> None:
     assert page.count("details", "trajectory") - page.count("details", "history") == 25
     assert page.count("svg") == page.count("figcaption") == 18
     assert not page.count("p", "missing")
-    for said in ("seed7", "0123abcd", "12.2", "due UPDATEs done as ADD", "reward, held out", "24 sessions of 6 people"):
+    for said in ("seed7", "0123abcd", "12.2", "due UPDATEs done as ADD", "24 sessions of 6 people"):
         assert said in page.text, said
-    assert "+0.417" in page.text, "the change of the reward"
     for legend in ("bad json", "ADD due", "checkpoint", "rollouts", "gpu reserved gb", "none precision"):
         assert f">{legend}<" in page.source, legend
     for legend in ("turn limit", "weight sync"):
@@ -54,14 +119,12 @@ def test_it_shows_header_table_curves_and_trajectories(page: Page) -> None:
 
 def test_the_same_sessions_are_shown_step_by_step(page: Page) -> None:
     assert page.count("details", "history") == 3
-    assert page.text.count("at step 0") == page.text.count("at step 60") == 2
     # The evil session was kept at step 40 only.
-    assert page.text.count("at step 40") == 3
-    assert page.count("p", "step") == 9
+    assert [page.text.count(f"at step {step}") for step in (0, 40, 60)] == [2, 3, 2]
 
 
 def test_of_many_validations_the_first_the_last_and_some_between_are_shown(tmp_path: Path) -> None:
-    write_validation(tmp_path, people(1, 1), tuple(range(0, 100, 10)))
+    write_validation(tmp_path, people(1, 1), range(0, 100, 10))
     (tmp_path / "validation" / "notes.jsonl").write_text("{}")
     (history,) = histories(read_run(tmp_path).validation, 5)
     assert [step for step, _ in history.steps] == [0, 20, 40, 70, 90]
@@ -80,25 +143,26 @@ def test_nothing_comes_from_outside(page: Page) -> None:
 def test_everything_is_escaped(page: Page) -> None:
     assert page.count("i") == page.count("u") == 0
     assert EVIL in page.text and "<i>eve</i>/0" in page.text and "<i>eve</i>/1" in page.text
-    assert "I remember: <script>alert('policy')</script>" in page.text
+    assert RAW in page.text
 
 
 def test_keywords_found_and_missing_are_marked() -> None:
-    def script(item: LabelledSession, turn: int) -> str:
-        due, _ = item.operations
-        return outputs(due, add("Person0 plays trumpet every  EVENING0 evening"))
-
-    due, new = view(run_policy(script, people(1, 1)).records[0], "").target
+    (item,) = people(1, 1)
+    due, _ = item.operations
+    written = outputs(due, add("Person0 plays trumpet every  EVENING0 evening"))
+    shown = view(run_policy(lambda item, turn: written, [item]).records[0], "")
+    due_shown, new = shown.target
+    marked = [(piece.text, piece.found) for piece in new.pieces]
+    assert marked == [("Person0 plays ", None), ("violin", False), (" every ", None), ("evening", True), ("0", None)]
     assert [(keyword.text, keyword.found) for keyword in new.keywords] == [("violin", False), ("evening", True)]
-    pieces = [("Person0 plays ", None), ("violin", False), (" every ", None), ("evening", True), ("0", None)]
-    assert [(piece.text, piece.found) for piece in new.pieces] == pieces
-    assert due.pair is not None and due.pair["kind"] == "agreed_update" and all(keyword.found for keyword in due.keywords)
-    assert due.old_text == "Person0 works as baker in Oslo0"
+    assert due_shown.pair is not None and due_shown.pair["kind"] == "agreed_update"
+    assert due_shown.old_text == "Person0 works as baker in Oslo0"
 
 
 def test_what_became_of_targets_without_a_pair() -> None:
-    known = {"m1": "Ann owns a dog", "m2": "Ann sings"}
-    item = labelled("ann", 0, known, [none("m1", "Ann owns a dog"), add("Ann is six", "six")])
+    item = labelled(
+        "ann", 0, {"m1": "Ann owns a dog", "m2": "Ann sings"}, [none("m1", "Ann owns a dog"), add("Ann is six", "six")]
+    )
 
     def script(item: LabelledSession, turn: int) -> str:
         return search("dog") if turn == 0 else outputs(none("m1", ""))
@@ -133,8 +197,11 @@ def test_a_spread_is_chosen() -> None:
     assert {0.40, 0.41} <= set(rewards), "those with due updates"
     middle = [reward for reward in rewards if 0.1 < reward < 0.9 and reward not in (0.40, 0.41)]
     assert len(middle) >= 3 and max(middle) - min(middle) > 0.4
-    for available in (0, 1, 2, 5, 11):
-        assert len(choose(records[:available], 12)) == available, "fewer than asked for are all shown"
+
+
+@pytest.mark.parametrize("available", [0, 5, 11])
+def test_fewer_than_asked_for_are_all_shown(available: int) -> None:
+    assert len(choose([record(0.5) for _ in range(available)], 12)) == available
 
 
 def test_the_table_tells_better_from_worse() -> None:
@@ -156,28 +223,22 @@ def test_the_table_tells_better_from_worse() -> None:
     }
 
 
-def test_an_empty_run_folder_makes_a_page_that_says_what_is_missing(tmp_path: Path) -> None:
+def test_what_is_missing_or_damaged_is_named_and_the_rest_is_shown(tmp_path: Path) -> None:
     page = Page(write_report(tmp_path).read_text(encoding="utf-8"))
     for name in ("metrics.jsonl", "warm_start.jsonl", "summary.json", "eval/after_sampled/trajectories.jsonl"):
         assert f"{name} is not in the run folder." in page.text
     assert "validation/ holds no trajectories." in page.text
-    assert page.count("details", "trajectory") == 0
-    with pytest.raises(DeltaMemError, match="cannot be written"):
-        write_report(tmp_path, out=tmp_path / "no" / "folder.html")
-
-
-def test_damaged_and_odd_inputs_are_named_and_the_rest_is_shown(tmp_path: Path) -> None:
-    (tmp_path / "metrics.jsonl").write_text(
-        '{"step": 0, "train/reward": 0.1}\n{"step": 1, "train/reward": NaN, "train/format": null}\n'
-        '{"step": 2, "train/reward": 0.2}\n{"step"'
-    )
-    (tmp_path / "warm_start.jsonl").write_text("")
-    (tmp_path / "summary.json").write_text("[]")
-    folder = tmp_path / "eval" / "after_sampled"
-    folder.mkdir(parents=True)
-    (folder / "trajectories.jsonl").write_text('{"key": "a"}\n')
-    (tmp_path / "validation").mkdir()
-    (tmp_path / "validation" / "step_000004.jsonl").write_text('{"key": "a"}\n[')
+    files = {
+        "metrics.jsonl": '{"step": 0, "train/reward": 0.1}\n{"step": 1, "train/reward": NaN, "train/format": null}\n'
+        '{"step": 2, "train/reward": 0.2}\n{"step"',
+        "warm_start.jsonl": "",
+        "summary.json": "[]",
+        "eval/after_sampled/trajectories.jsonl": '{"key": "a"}\n',
+        "validation/step_000004.jsonl": '{"key": "a"}\n[',
+    }
+    for name, content in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(content)
     page = Page(write_report(tmp_path, out=tmp_path / "page.html").read_text(encoding="utf-8"))
     assert page.count("svg") == 1
     for said in (
@@ -186,9 +247,10 @@ def test_damaged_and_odd_inputs_are_named_and_the_rest_is_shown(tmp_path: Path) 
         "summary.json is not a JSON object.",
         "after_sampled/trajectories.jsonl: 1 records of another format; skipped.",
         "validation/step_000004.jsonl: 1 records of another format; skipped.",
-        "validation/step_000004.jsonl, line 2: not a JSON object; skipped.",
     ):
         assert said in page.text, said
+    with pytest.raises(DeltaMemError, match="cannot be written"):
+        write_report(tmp_path, out=tmp_path / "no" / "folder.html")
 
 
 @pytest.mark.parametrize(("folder", "code"), [(".", 0), ("nothing", 2)])
@@ -210,4 +272,7 @@ def test_charts_follow_the_colours_of_the_page() -> None:
     svg = line_chart("", "one", [curve], "y").svg
     assert "currentColor" in svg and "#010203" not in svg and "a &amp; b" in svg
     assert svg == line_chart("", "one", [curve], "y").svg
-    assert running_mean([0, 3, 6, 9]) == [1.5, 3, 6, 7.5], "narrower at the ends"
+
+
+def test_running_mean_is_narrower_at_the_ends() -> None:
+    assert running_mean([0, 3, 6, 9]) == [1.5, 3, 6, 7.5]

@@ -1,6 +1,7 @@
 """Format, retrieval, total, diagnostics and the scorer, from whole trajectories."""
 
-from dataclasses import replace
+import json
+from dataclasses import asdict, replace
 
 import pytest
 from reward_cases import TIME, PlaneEmbedder, add, none, random_case, state, update
@@ -84,7 +85,7 @@ def test_a_failed_episode_scores_zero_everywhere_and_counts_only_as_failure():
     done = replace(played(SEARCH, ANSWER), failure="the engine died")
     total = score(done, labelled(), PlaneEmbedder())
     assert (total.reward, total.format, total.retrieval, total.transition.reward) == (0.0, 0.0, 0.0, 0.0)
-    figures = DeltaMemScorer()(labelled(), done, PlaneEmbedder())
+    figures, _ = DeltaMemScorer()(labelled(), done, PlaneEmbedder())
     assert {name for name, value in figures.items() if value} == {
         "positive_distance",
         "negative_distance",
@@ -202,13 +203,14 @@ def test_counts_always_have_the_same_keys_and_never_exceed_their_denominators():
 
 def test_the_scorer_returns_flat_floats_and_fits_the_protocol():
     scorer: Scorer = DeltaMemScorer(stale_weight=2.0, lexical_fidelity=False)
-    figures = scorer(labelled(), trajectory(add("Anna paints.")), PlaneEmbedder(fixed=ACROSS))
+    figures, total = scorer(labelled(), trajectory(add("Anna paints.")), PlaneEmbedder(fixed=ACROSS))
     names = ["reward", "format", "retrieval", "transition", "precision", "recall", "positive_distance"]
     assert list(figures)[:8] == [*names, "negative_distance"]
     assert all(type(value) is float for value in figures.values())
     assert figures["precision"] == pytest.approx(1 / 3)
     assert figures["reward"] == pytest.approx(0.1 + 0.8 * figures["transition"])
     assert figures["count/predicted_adds"] == 1.0
+    assert json.loads(json.dumps(asdict(total)))["reward"] == figures["reward"]
 
 
 def test_the_scorer_checks_its_settings_when_it_is_made():

@@ -36,23 +36,14 @@ def answer(*operations: dict[str, str]) -> str:
 
 @dataclass(frozen=True)
 class Chat:
-    """A way to talk to a model.
-
-    Attributes:
-        template: Its chat template.
-        options: What the template is given.
-        opening: What the template writes of the assistant's turn.
-        search: What the model writes to search.
-        final: What the model writes to answer.
-        results: What the template writes around the tool's answer.
-    """
+    """A way to talk to a model."""
 
     template: str
-    options: dict[str, Any]
-    opening: str
-    search: str
-    final: str
-    results: tuple[str, str] = ("<tool_response>\n", "\n</tool_response>")
+    options: dict[str, Any]  # of the template
+    opening: str  # what the template writes of the assistant's turn
+    search: str  # what the model writes to search
+    final: str  # what the model writes to answer
+    results: tuple[str, str] = ("<tool_response>\n", "\n</tool_response>")  # written around the tool's answer
 
     @property
     def tokenizer(self) -> PreTrainedTokenizerFast:
@@ -71,6 +62,10 @@ CHATS = {
     "qwen3_direct": Chat(QWEN3, {"enable_thinking": False}, "<think>\n\n</think>\n\n", CALL, ADDED),
     "opened": Chat(OPENED, {}, "<think>\n", THOUGHT[8:] + CALL, THOUGHT[8:] + ADDED),
 }
+
+
+ABORTED = [5, 6]
+"""Tokens after which the scripted server breaks a turn off."""
 
 
 class ScriptedServer:
@@ -98,8 +93,14 @@ class ScriptedServer:
         return TokenOutput(
             token_ids=ids,
             log_probs=[-0.5] * len(ids) if sampling_params.get("logprobs") else None,
+            stop_reason="aborted" if written is ABORTED else None,
             extra_fields={"global_steps": FIRST_WEIGHTS},
         )
+
+
+@dataclass(frozen=True)
+class Score:
+    reward: float = 0.25
 
 
 class RecordingScorer:
@@ -108,23 +109,16 @@ class RecordingScorer:
     def __init__(self) -> None:
         self.trajectory: Trajectory | None = None
         self.threads: set[str] = set()
-        self.details = 0
 
     def __call__(
         self, labelled: LabelledSession, trajectory: Trajectory, embed: Callable[[Sequence[str]], Any]
-    ) -> dict[str, float]:
+    ) -> tuple[dict[str, float], Score]:
         self.trajectory = trajectory
         self.threads.add(threading.current_thread().name)
         texts = [memory.text for memory in labelled.prior_state.memories]
         texts += [operation.text for operation in (*labelled.operations, *(trajectory.operations or ()))]
         assert embed(texts).shape == (len(texts), 8)
-        return {"reward": 0.25, "format": float(not trajectory.violations), "count/episodes": 1.0}
-
-    def detail(
-        self, labelled: LabelledSession, trajectory: Trajectory, embed: Callable[[Sequence[str]], Any]
-    ) -> dict[str, Any]:
-        self.details += 1
-        return {"reward": 0.25, "pairs": []}
+        return {"reward": 0.25, "format": float(not trajectory.violations), "count/episodes": 1.0}, Score()
 
 
 async def toy_vectors(texts: list[str]) -> Vectors:
@@ -142,26 +136,22 @@ def make_loop(
     prompt_length: int = 4096,
     response_length: int = 2048,
     max_model_len: int | None = None,
-    turn_tokens: int = 512,
-    max_turns: int = 3,
-    max_invalid_calls: int = 0,
-    seed: int | None = None,
-    shown_sessions: int = 0,
     model: str | None = None,
     tokenizer: PreTrainedTokenizerFast | None = None,
+    max_turns: int = 3,
+    max_invalid_calls: int = 0,
+    turn_tokens: int = 512,
+    **shared: int | None,
 ) -> tuple[DeltaMemAgentLoop, ScriptedServer, RecordingScorer]:
+    """A loop over what the script writes; `shared` are further fields of `Services`."""
     lengths = {"prompt_length": prompt_length, "response_length": response_length, "max_model_len": max_model_len}
-    config = OmegaConf.create(
-        {
-            "actor_rollout_ref": {"model": {"path": model}, "rollout": lengths},
-            "data": {"apply_chat_template_kwargs": chat.options},
-        }
-    )
+    actor = {"model": {"path": model}, "rollout": lengths}
+    config = OmegaConf.create({"actor_rollout_ref": actor, "data": {"apply_chat_template_kwargs": chat.options}})
     tokenizer = tokenizer or chat.tokenizer
     server, scorer = ScriptedServer(tokenizer, script), RecordingScorer()
     episode = EpisodeConfig(
-        system_prompt="manager_compact",
-        session_prompt="session_compact",
+        "manager_compact",
+        "session_compact",
         k=1,
         max_turns=max_turns,
         thinking=chat.thinking,
@@ -180,8 +170,7 @@ def make_loop(
             turn_tokens=turn_tokens,
             scorer=scorer,
             embeddings=EmbeddingClient(documents=TextVectors(toy_vectors), queries=TextVectors(toy_vectors)),
-            seed=seed,
-            shown_sessions=shown_sessions,
+            **shared,  # type: ignore[arg-type]
         ),
     )
     return loop, server, scorer

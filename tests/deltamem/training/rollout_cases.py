@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -35,25 +36,11 @@ def trajectory_of(operations: Sequence[Operation] | None) -> Trajectory:
     )
 
 
-def generation(item: LabelledSession, trajectory: Trajectory) -> dict[str, Any]:
-    """The episode as the agent loop keeps it."""
-    return {"session": to_json_line(item), **trajectory_fields(trajectory), "score": SCORER.detail(item, trajectory, embed)}
-
-
 def info(item: LabelledSession, **changes: Any) -> RolloutInfo:
     """An ordinary rollout."""
-    plain: dict[str, Any] = {
-        "key": item.key,
-        "heldout": item.split == "heldout",
-        "truncated": False,
-        "turns": 2,
-        "model_tokens": 100,
-        "tool_tokens": 30,
-        "queries": 2,
-        "retrieved": 1,
-        "seconds": {"generate": 1.0, "search": 0.25, "reward": 0.5},
-        "generation": None,
-    }
+    seconds = {"generate": 1.0, "search": 0.25, "reward": 0.5}
+    plain: dict[str, Any] = {"key": item.key, "heldout": item.split == "heldout", "truncated": False, "seconds": seconds}
+    plain |= {"turns": 2, "model_tokens": 100, "tool_tokens": 30, "queries": 2, "retrieved": 1, "generation": None}
     return RolloutInfo(**(plain | changes))  # type: ignore[typeddict-item]
 
 
@@ -65,13 +52,13 @@ def row(
     keep: bool = False,
     **changes: Any,
 ) -> RolloutRow:
-    """A rollout that ended with these operations; `keep` keeps the whole episode."""
+    """A rollout that ended with these operations; `keep` keeps the whole episode as the agent loop does."""
     trajectory = trajectory_of(operations)
+    figures, score = SCORER(item, trajectory, embed)
     if keep:
-        changes["generation"] = generation(item, trajectory)
-    figures = SCORER(item, trajectory, embed) | {"failure": 0.0}
+        changes["generation"] = {"session": to_json_line(item), **trajectory_fields(trajectory), "score": asdict(score)}
     reward = figures.pop("reward")
-    return RolloutRow(f"{group}_{number}_0", reward, figures, info(item, **changes), None)
+    return RolloutRow(f"{group}_{number}_0", reward, figures | {"failure": 0.0}, info(item, **changes), None)
 
 
 def failed(group: str, number: int, item: LabelledSession) -> RolloutRow:

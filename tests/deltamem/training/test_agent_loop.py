@@ -12,23 +12,20 @@ import pytest
 from chat_cases import QWEN3, qwen_tokenizer
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from loop_cases import CALL, CHATS, FIRST_WEIGHTS, Chat, answer, make_loop, run, toy_vectors
+from loop_cases import ABORTED, CALL, CHATS, FIRST_WEIGHTS, Chat, answer, make_loop, run
 from omegaconf import OmegaConf
 from preflight_cases import composed, resolved
 from training_cases import labelled_session
 from transformers import GenerationConfig
 from verl.experimental.agent_loop.agent_loop import AgentLoopOutput
 from verl.utils.tokenizer.continuous_token import QwenContinuousTokenBuilder
-from verl.workers.rollout.replica import TokenOutput
 
 from deltamem.config import validated
-from deltamem.embedding import Vectors
 from deltamem.episode import REFUSALS, EpisodeConfig, Violation, format_memories
 from deltamem.sessions import to_json_line
 from deltamem.training import agent_loop as module
 from deltamem.training.agent_loop import Services, services, turn_seed
 from deltamem.training.config import TrainSettings
-from deltamem.training.embedding_service import TextVectors
 from deltamem.training.launch import agent_loop_config
 from deltamem.training.rollout_metrics import ROLLOUT_INFO
 from rewards.scorer import DeltaMemScorer
@@ -151,14 +148,9 @@ async def test_window_of_the_server_is_kept() -> None:
     assert (await run(loop)).extra_fields["failure"] is None
 
 
-async def test_stray_special_tokens_are_seen_by_the_parser() -> None:
-    loop, _, scorer = make_loop(TINY, [answer() + "<|im_start|>"])
-    await run(loop)
-    assert scorer.trajectory is not None and Violation.TEXT_OUTSIDE_TAGS in scorer.trajectory.violations
-
-
-async def test_model_that_must_not_think_loses_the_format_when_it_does() -> None:
-    loop, _, scorer = make_loop(DIRECT, [f"<think>hm</think>{DIRECT.final}"])
+@pytest.mark.parametrize(("chat", "text"), [(TINY, answer() + "<|im_start|>"), (DIRECT, f"<think>hm</think>{DIRECT.final}")])
+async def test_stray_special_tokens_and_forbidden_thoughts_cost_the_format(chat: Chat, text: str) -> None:
+    loop, _, scorer = make_loop(chat, [text])
     await run(loop)
     assert scorer.trajectory is not None and Violation.TEXT_OUTSIDE_TAGS in scorer.trajectory.violations
 
@@ -183,7 +175,8 @@ async def test_unreadable_turn_is_answered_by_an_error(chat: Chat) -> None:
         (TINY, [TINY.search], {}, None, "IndexError"),
         (TINY, [TINY.search], {"prompt_length": 20}, None, "max_prompt_length=20"),
         (TINY, [TINY.search], {}, "{}", "DeltaMemError"),
-        (TINY, [[]], {}, None, "broke a turn off"),
+        (TINY, [[]], {}, None, "broke a turn off after 0 tokens"),
+        (TINY, [ABORTED], {}, None, "broke a turn off after 2 tokens (aborted)"),
         (Chat(QWEN3, {"enable_thinking": False}, "", "", ""), [CALL], {}, None, "empty think block"),
     ],
 )
@@ -206,16 +199,6 @@ async def test_failures_become_counted_trajectories_without_gradient(
     assert info["heldout"] and (info["turns"], info["model_tokens"], info["tool_tokens"]) == (0, 0, 0)
 
 
-async def test_turn_that_the_server_broke_off_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
-    loop, server, _ = make_loop(TINY, [])
-
-    async def abort(**_: object) -> TokenOutput:
-        return TokenOutput(token_ids=[5, 6], log_probs=[-1.0, -1.0], stop_reason="aborted")
-
-    monkeypatch.setattr(server, "generate", abort)
-    assert "after 2 tokens (aborted)" in (await run(loop)).extra_fields["failure"]
-
-
 @pytest.mark.parametrize("script", [[TINY.search, TINY.final], [TINY.search]])
 async def test_without_log_probs_there_are_none(script: list[str]) -> None:
     loop, _, _ = make_loop(TINY, script)
@@ -224,25 +207,14 @@ async def test_without_log_probs_there_are_none(script: list[str]) -> None:
     assert "rollout_log_probs" not in output.as_dict()
 
 
-async def test_scoring_leaves_the_event_loop_alone() -> None:
-    loop, _, scorer = make_loop(TINY, [TINY.final])
-    await run(loop)
-    assert scorer.threads and "MainThread" not in scorer.threads
-
-
 async def test_info_of_a_rollout() -> None:
     loop, _, scorer = make_loop(QWEN, [QWEN.search, QWEN.final], shown_sessions=2)
     line = to_json_line(labelled_session(0))
     output = await run(loop, split="heldout", index=1)
+    assert scorer.threads and "MainThread" not in scorer.threads, "scoring leaves the event loop alone"
     info = output.extra_fields[ROLLOUT_INFO]
-    assert {name: info[name] for name in ("key", "heldout", "truncated", "turns", "queries", "retrieved")} == {
-        "key": "p0/0",
-        "heldout": True,
-        "truncated": False,
-        "turns": 2,
-        "queries": 1,
-        "retrieved": 1,
-    }
+    expected = {"key": "p0/0", "heldout": True, "truncated": False, "turns": 2, "queries": 1, "retrieved": 1}
+    assert info.items() >= expected.items()
     assert info["model_tokens"] == len(written(output))
     assert info["model_tokens"] + info["tool_tokens"] == len(output.response_ids)
     assert info["seconds"].keys() == {"generate", "search", "reward"} and min(info["seconds"].values()) > 0
@@ -251,14 +223,14 @@ async def test_info_of_a_rollout() -> None:
     assert [turn["role"] for turn in kept["turns"]] == ["assistant", "tool", "assistant"]
     assert (kept["queries"], kept["retrieved_ids"]) == ([["home"]], [["m1"]])
     assert kept["operations"] == [{"event": "ADD", "text": "Person0 has a cat.", "target_memory_id": None}]
-    assert (kept["violations"], kept["score"], scorer.details) == ([], {"reward": 0.25, "pairs": []}, 1)
+    assert (kept["violations"], kept["score"]) == ([], {"reward": 0.25})
 
 
 @pytest.mark.parametrize(("split", "rollout", "index"), [("train", 0, 0), ("heldout", 1, 0), ("heldout", 0, 2)])
 async def test_only_few_episodes_are_shown(split: str, rollout: int, index: int) -> None:
-    loop, _, scorer = make_loop(TINY, [TINY.final], shown_sessions=2)
+    loop, _, _ = make_loop(TINY, [TINY.final], shown_sessions=2)
     output = await run(loop, split=split, rollout=rollout, index=index)
-    assert output.extra_fields[ROLLOUT_INFO]["generation"] is None and scorer.details == 0
+    assert output.extra_fields[ROLLOUT_INFO]["generation"] is None
 
 
 async def test_every_turn_has_a_seed_of_its_own_if_asked() -> None:
@@ -340,21 +312,6 @@ def test_any_rollout_ends_well(rollout: tuple[Chat, list[list[int]], dict[str, i
     asyncio.run(play())
 
 
-async def test_concurrent_rollouts_share_embedding_calls() -> None:
-    calls: list[list[str]] = []
-
-    async def embed(texts: list[str]) -> Vectors:
-        calls.append(texts)
-        await asyncio.sleep(0.01)
-        return await toy_vectors(texts)
-
-    vectors = TextVectors(embed)
-    found = await asyncio.gather(*(vectors.get(["a", f"b{number}"]) for number in range(20)))
-    assert all(set(entry) == {"a", f"b{number}"} for number, entry in enumerate(found))
-    assert len(calls) <= 2
-    assert sorted(text for call in calls for text in call) == sorted(["a", *(f"b{number}" for number in range(20))])
-
-
 def sent(monkeypatch: pytest.MonkeyPatch, **values: Any) -> tuple[TrainSettings, Services]:
     config = resolved(composed("+experiment=tiny")).deltamem
     for key, value in values.items():
@@ -370,10 +327,7 @@ def test_settings_reach_the_rollouts(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found.episode == settings.episode.config()
     assert (found.episode.thinking, found.episode.max_invalid_calls) == (False, 2)
     assert (found.turn_tokens, found.seed, found.shown_sessions) == (99, 5, 3)
-
-
-def test_without_seeded_rollouts_the_server_draws(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert sent(monkeypatch, seeded_rollouts=False)[1].seed is None
+    assert sent(monkeypatch, seeded_rollouts=False)[1].seed is None, "the server draws"
 
 
 async def test_the_reward_of_the_configuration_scores_and_explains(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from checkpoint_cases import CONTENTS, write_checkpoint, write_files
+import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
@@ -26,7 +26,30 @@ from deltamem.training.checkpoints import (
 )
 from deltamem.training.resources import ModelShape
 
+CONTENTS = ("model", "optimizer", "extra")
 SHAPE = ModelShape(layers=2, hidden=64, heads=2, kv_heads=1, head_dim=32, mlp=128, vocabulary=500, tied=True)
+
+
+def write_files(folder: Path, step: int, ranks: int = 1) -> Path:
+    """All files of a checkpoint but the manifest."""
+    checkpoint = folder / f"global_step_{step}"
+    (checkpoint / "actor" / "huggingface").mkdir(parents=True)
+    for kind in ("model", "optim", "extra_state"):
+        for rank in range(ranks):
+            path = checkpoint / "actor" / f"{kind}_world_size_{ranks}_rank_{rank}.pt"
+            torch.save({"a": torch.full((3,), float(step))}, path)
+    (checkpoint / "actor" / "fsdp_config.json").write_text(f'{{"FSDP_version": 2, "world_size": {ranks}}}')
+    (checkpoint / "actor" / "lora_train_meta.json").write_text('{"r": 4, "lora_alpha": 8}')
+    (checkpoint / "actor" / "huggingface" / "config.json").write_text("{}")
+    torch.save({}, checkpoint / "data.pt")
+    return checkpoint
+
+
+def write_checkpoint(folder: Path, step: int, ranks: int = 1) -> Path:
+    """A whole checkpoint."""
+    checkpoint = write_files(folder, step, ranks)
+    write_manifest(checkpoint, CONTENTS, {"deltamem/train/reward": 0.5})
+    return checkpoint
 
 
 class Usage(NamedTuple):
@@ -53,21 +76,17 @@ def test_no_space_is_one_sentence_before_the_start(tmp_path: Path, monkeypatch: 
     check_space(space(tmp_path))
 
 
-def test_what_is_there_needs_no_more_room(tmp_path: Path) -> None:
+def test_what_is_counted(tmp_path: Path) -> None:
+    assert [space(tmp_path, keep=keep).checkpoints for keep in (None, 1, 3)] == [2, 2, 4]
+    # Adapters are small; their base is counted where it is saved.
+    assert space(tmp_path, lora_rank=4, only_lora=True).checkpoint == 12 * SHAPE.adapters(4) < 12 * SHAPE.parameters
+    assert space(tmp_path, lora_rank=4).checkpoint == 12 * SHAPE.adapters(4) + 2 * SHAPE.parameters
+    assert space(tmp_path, lora_rank=4).policy == 4 * SHAPE.parameters
+    # What is there needs no more room.
     before = space(tmp_path).missing
     (tmp_path / "checkpoints").mkdir()
     (tmp_path / "checkpoints" / "model.pt").write_bytes(bytes(1000))
     assert space(tmp_path).missing == before - 1000
-
-
-def test_adapters_are_small_and_their_base_is_counted_where_it_is_saved(tmp_path: Path) -> None:
-    assert space(tmp_path, lora_rank=4, only_lora=True).checkpoint == 12 * SHAPE.adapters(4) < 12 * SHAPE.parameters
-    assert space(tmp_path, lora_rank=4).checkpoint == 12 * SHAPE.adapters(4) + 2 * SHAPE.parameters
-    assert space(tmp_path, lora_rank=4).policy == 4 * SHAPE.parameters
-
-
-def test_how_many_are_there_at_once(tmp_path: Path) -> None:
-    assert [space(tmp_path, keep=keep).checkpoints for keep in (None, 1, 3)] == [2, 2, 4]
 
 
 def files_of(checkpoint: Path) -> list[Path]:

@@ -7,7 +7,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -38,26 +38,35 @@ class Owner:
         self.calls: list[list[str]] = []
         self.open = asyncio.Event()
         self.open.set()
-        self.at_once = 0
-        self.most_at_once = 0
+        self.at_once = self.most_at_once = 0
 
     async def __call__(self, texts: list[str]) -> Vectors:
         self.calls.append(texts)
         self.at_once += 1
         self.most_at_once = max(self.most_at_once, self.at_once)
-        try:
-            await self.open.wait()
-        finally:
-            self.at_once -= 1
+        await self.open.wait()
+        self.at_once -= 1
         if any(text.startswith("?") for text in texts):
             raise ValueError("no vector for a question")
         return np.stack([vector_of(text, self.kind) for text in texts])
 
+    def held(self) -> Owner:
+        """Answers nobody until `open` is set."""
+        self.open.clear()
+        return self
 
-def assert_vectors(found: dict[str, Vectors], texts: set[str]) -> None:
-    assert found.keys() == texts
-    for text in texts:
-        np.testing.assert_array_equal(found[text], vector_of(text))
+
+def assert_vectors(found: Mapping[str, Vectors], texts: Iterable[str]) -> None:
+    assert found.keys() == set(texts)
+    for text, vector in found.items():
+        np.testing.assert_array_equal(vector, vector_of(text))
+
+
+async def ask(source: TextVectors, *requests: list[str]) -> list[asyncio.Task[dict[str, Vectors]]]:
+    """Requests that have reached the source."""
+    tasks = [asyncio.create_task(source.get(texts)) for texts in requests]
+    await asyncio.sleep(0.01)
+    return tasks
 
 
 async def test_what_is_asked_together_is_one_call_and_is_asked_once() -> None:
@@ -65,84 +74,67 @@ async def test_what_is_asked_together_is_one_call_and_is_asked_once() -> None:
     source = TextVectors(owner)
     answers = await asyncio.gather(*(source.get(["all", f"{number % 10}", "all"]) for number in range(40)))
     for number, found in enumerate(answers):
-        assert_vectors(found, {"all", f"{number % 10}"})
+        assert_vectors(found, ["all", f"{number % 10}"])
     assert [sorted(call) for call in owner.calls] == [sorted(["all", *map(str, range(10))])]
-    assert_vectors(await source.get(["all", "3"]), {"all", "3"})
+    assert_vectors(await source.get(["all", "3"]), ["all", "3"])
     assert (len(owner.calls), source.calls, source.texts) == (1, 1, 11)
 
 
 async def test_what_arrives_during_a_call_is_the_next_call() -> None:
-    owner = Owner()
+    owner = Owner().held()
     source = TextVectors(owner)
-    owner.open.clear()
-    first = asyncio.create_task(source.get(["a"]))
-    while not owner.calls:
-        await asyncio.sleep(0)
-    later = [asyncio.create_task(source.get(["a", f"{number}"])) for number in range(5)]
-    await asyncio.sleep(0.01)
+    first = await ask(source, ["a"])
+    later = await ask(source, *(["a", f"{number}"] for number in range(5)))
     assert owner.calls == [["a"]]
     owner.open.set()
-    assert_vectors(await first, {"a"})
-    for number, task in enumerate(later):
-        assert_vectors(await task, {"a", f"{number}"})
+    for found, texts in zip(await asyncio.gather(*first, *later), ["a", "a0", "a1", "a2", "a3", "a4"], strict=True):
+        assert_vectors(found, texts)
     assert owner.calls == [["a"], list("01234")] and owner.most_at_once == 1
 
 
 async def test_limits_of_a_call_and_of_calls_at_a_time() -> None:
-    owner = Owner()
-    source = TextVectors(owner, max_batch=3, max_calls=2)
-    owner.open.clear()
-    asked = [asyncio.create_task(source.get([f"{number}", f"{number + 10}"])) for number in range(10)]
-    await asyncio.sleep(0.01)
+    owner = Owner().held()
+    asked = await ask(TextVectors(owner, max_batch=3, max_calls=2), *([f"{n}", f"{n + 10}"] for n in range(10)))
     assert len(owner.calls) == 2
     owner.open.set()
-    for number, task in enumerate(asked):
-        assert_vectors(await task, {f"{number}", f"{number + 10}"})
+    for number, found in enumerate(await asyncio.gather(*asked)):
+        assert_vectors(found, [f"{number}", f"{number + 10}"])
     assert [len(call) for call in owner.calls] == [3] * 6 + [2]
     assert owner.most_at_once == 2
 
 
 async def test_memory_is_bounded_and_an_answer_does_not_depend_on_it() -> None:
     owner = Owner()
-    size = vector_of("0").nbytes
-    source = TextVectors(owner, max_bytes=4 * size + 1)
+    source = TextVectors(owner, max_bytes=4 * vector_of("0").nbytes + 1)
     texts = [str(number) for number in range(9)]
-    assert_vectors(await source.get(texts), set(texts))
-    assert list(source._known) == texts[-4:] and source._bytes == 4 * size and not source._coming
-    await source.get(["8", "5"])
-    assert len(owner.calls) == 1
-    await source.get(["8", "0"])
+    assert_vectors(await source.get(texts), texts)
+    await source.get(texts[-4:])
+    assert len(owner.calls) == 1, "the last four are remembered"
+    assert_vectors(await source.get(["8", "0"]), ["8", "0"])
     assert owner.calls[1:] == [["0"]]
 
 
 async def test_a_failing_call_reaches_those_who_wait_for_it_and_work_goes_on() -> None:
-    owner = Owner()
+    owner = Owner().held()
     source = TextVectors(owner)
-    owner.open.clear()
-    fine = asyncio.create_task(source.get(["a"]))
-    await asyncio.sleep(0.01)
-    broken = [asyncio.create_task(source.get(texts)) for texts in (["?"], ["b"], ["a", "b"])]
-    given_up = asyncio.create_task(source.get(["b", "c"]))
-    await asyncio.sleep(0.01)
+    (fine,) = await ask(source, ["a"])
+    *broken, given_up = await ask(source, ["?"], ["b"], ["a", "b"], ["b", "c"])
     given_up.cancel()
     owner.open.set()
-    assert_vectors(await fine, {"a"})
+    assert_vectors(await fine, "a")
     for task in broken:
         with pytest.raises(ValueError, match="no vector for a question"):
             await task
-    assert_vectors(await source.get(["a", "b", "c"]), {"a", "b", "c"})
+    assert_vectors(await source.get(["a", "b", "c"]), "abc")
 
 
 async def test_one_who_gives_up_does_not_take_the_vectors_from_the_others() -> None:
-    owner = Owner()
-    source = TextVectors(owner)
-    owner.open.clear()
-    leaving, staying = (asyncio.create_task(source.get(["a"])) for _ in range(2))
-    await asyncio.sleep(0.01)
+    owner = Owner().held()
+    leaving, staying = await ask(TextVectors(owner), ["a"], ["a"])
     leaving.cancel()
     await asyncio.sleep(0.01)
     owner.open.set()
-    assert_vectors(await staying, {"a"})
+    assert_vectors(await staying, "a")
 
 
 async def test_a_call_with_too_few_vectors_is_an_error() -> None:
@@ -154,29 +146,29 @@ async def test_a_call_with_too_few_vectors_is_an_error() -> None:
 
 
 async def test_the_client_asks_the_store_first(tmp_path: Path) -> None:
-    build_store(tmp_path, ["a", "b"], DigestEmbedder())
     documents, queries = Owner(), Owner("queries")
-    client = EmbeddingClient(
-        documents=TextVectors(documents), queries=TextVectors(queries), store=EmbeddingStore(tmp_path, "digest")
-    )
-    assert_vectors(dict(await client.documents(["a", "b", "a"])), {"a", "b"})
+
+    def client() -> EmbeddingClient:
+        store = EmbeddingStore(tmp_path, "digest")
+        return EmbeddingClient(documents=TextVectors(documents), queries=TextVectors(queries), store=store)
+
+    build_store(tmp_path, ["a", "b"], DigestEmbedder())
+    first = client()
+    assert_vectors(await first.documents(["a", "b", "a"]), "ab")
     assert not documents.calls
-    assert_vectors(dict(await client.documents(["c", "a", "d"])), {"a", "c", "d"})
+    assert_vectors(await first.documents(["c", "a", "d"]), "acd")
     assert documents.calls == [["c", "d"]]
     # A query is not a document, not even one of the same text.
-    found = await client.queries(["b", "a", "b"])
+    found = await first.queries(["b", "a", "b"])
     np.testing.assert_array_equal(found, np.stack([vector_of(text, "queries") for text in "bab"]))
     assert queries.calls == [["b", "a"]]
     build_store(tmp_path, ["b"], DigestEmbedder(), kind="queries")
-    opened = EmbeddingClient(
-        documents=TextVectors(documents), queries=TextVectors(queries), store=EmbeddingStore(tmp_path, "digest")
-    )
-    np.testing.assert_array_equal(await opened.queries(["b"]), vector_of("b", "queries")[None])
+    np.testing.assert_array_equal(await client().queries(["b"]), vector_of("b", "queries")[None])
     assert len(queries.calls) == 1
 
 
 async def test_the_owner_computes_in_a_thread_and_joins_what_arrives_meanwhile() -> None:
-    threads = set()
+    threads, prepared = set(), []
 
     def slow(texts: list[str]) -> None:
         threads.add(threading.current_thread().name)
@@ -184,59 +176,41 @@ async def test_the_owner_computes_in_a_thread_and_joins_what_arrives_meanwhile()
         if "?" in texts:
             raise ValueError("broken")
 
-    embedder, prepared = DigestEmbedder(slow), []
+    embedder = DigestEmbedder(slow)
     owner = BatchedEmbedder(embedder, initializer=lambda: prepared.append(threading.current_thread().name))
-    ticks = 0
-
-    async def clock() -> None:
-        nonlocal ticks
-        while True:
-            await asyncio.sleep(0.005)
-            ticks += 1
-
-    ticking = asyncio.create_task(clock())
-    first = asyncio.create_task(owner.documents.get(["a"]))
-    await asyncio.sleep(0.01)
-    rest = [asyncio.create_task(owner.documents.get(["a", str(number)])) for number in range(20)]
-    assert_vectors(await first, {"a"})
-    for number, task in enumerate(rest):
-        assert_vectors(await task, {"a", str(number)})
+    tasks = await ask(owner.documents, ["a"])
+    tasks += await ask(owner.documents, *(["a", str(number)] for number in range(20)))
+    for found, texts in zip(await asyncio.gather(*tasks), [["a"], *(["a", str(n)] for n in range(20))], strict=True):
+        assert_vectors(found, texts)
     with pytest.raises(ValueError, match="broken"):
         await owner.queries.get(["?"])
     np.testing.assert_array_equal((await owner.queries.get(["a"]))["a"], vector_of("a", "queries"))
-    ticking.cancel()
-    assert ticks > 5, "the event loop went on while the model computed"
     assert [len(call) for call in embedder.calls] == [1, 20, 1]
     assert threads == set(prepared) and len(prepared) == 1 and threading.current_thread().name not in threads
 
 
-class Gone:
-    """A handle whose actor has died."""
+class Handle:
+    """Of an actor that lives or has died."""
 
-    @property
-    def documents(self) -> Gone:
-        return self
+    def __init__(self, alive: bool) -> None:
+        self.alive = alive
+        self.documents = self
 
     async def remote(self, texts: list[str]) -> Vectors:
-        raise ActorDiedError
-
-
-class Alive(Gone):
-    async def remote(self, texts: list[str]) -> Vectors:
+        if not self.alive:
+            raise ActorDiedError
         vectors = np.stack([vector_of(text) for text in texts])
         vectors.flags.writeable = False
         return vectors
 
 
 async def test_an_owner_that_is_gone_is_found_anew() -> None:
-    handles = [Gone(), Alive()]
-    owner = OwnerHandle(lambda: handles.pop(0))
-    vectors = await owner.ask("documents", ["a", "b"])
+    handles = [Handle(alive=False), Handle(alive=True)]
+    vectors = await OwnerHandle(lambda: handles.pop(0)).ask("documents", ["a", "b"])
     np.testing.assert_array_equal(vectors, np.stack([vector_of("a"), vector_of("b")]))
-    assert vectors.flags.owndata and not handles
-    handles = [Gone(), Gone()]
+    assert vectors.flags.owndata, "it must not stay in ray's object store"
     with pytest.raises(ActorDiedError):
-        await OwnerHandle(lambda: handles.pop(0)).ask("documents", ["a"])
+        await OwnerHandle(lambda: Handle(alive=False)).ask("documents", ["a"])
 
 
 def test_lookup_keeps_order_and_repetitions() -> None:

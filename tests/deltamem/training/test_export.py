@@ -35,10 +35,11 @@ EPISODE: dict[str, Any] = {
     "thinking": True,
     "max_invalid_calls": 0,
 }
+CHECKPOINT = Path("grpo/checkpoints/global_step_2")
 IDS = torch.tensor([[5, 6, 7, 8, 9, 10]])
 
 
-def make_run(folder: Path, model: Path, state: dict[str, torch.Tensor], step: int = 2) -> Path:
+def make_run(folder: Path, model: Path, state: dict[str, torch.Tensor]) -> Path:
     """A run folder with one complete checkpoint of one rank."""
     sessions = write_sessions(folder / "sessions.jsonl", train=5, heldout=2)
     episode = EpisodeSettings.model_validate(EPISODE).config()
@@ -53,7 +54,7 @@ def make_run(folder: Path, model: Path, state: dict[str, torch.Tensor], step: in
     OmegaConf.save(OmegaConf.create(config), folder / "grpo" / "config.yaml")
     lines = [{"step": 0, "heldout/reward": 0.25}, {"step": 2, "train/reward": 0.5}, {"step": 3, "train/reward": 0.9}]
     (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    checkpoint = folder / "grpo" / "checkpoints" / f"global_step_{step}"
+    checkpoint = folder / CHECKPOINT
     actor = checkpoint / "actor"
     shutil.copytree(model, actor / "huggingface", ignore=shutil.ignore_patterns("*.safetensors"))
     GenerationConfig(do_sample=True, temperature=0.6, top_p=0.95, eos_token_id=2).save_pretrained(actor / "huggingface")
@@ -94,37 +95,31 @@ def test_a_policy_is_the_trained_actor_with_all_that_a_server_needs(tmp_path: Pa
 
 def test_the_card_tells_what_the_policy_is(tmp_path: Path, model_folder: Path) -> None:
     run = make_run(tmp_path, model_folder, trained(model_folder).state_dict())
-    export_run(run, tmp_path / "policy")
-    card = (tmp_path / "policy" / "README.md").read_text()
-    _, front, body = card.split("---\n", 2)
-    values = OmegaConf.create(front)
-    assert "base_model" not in values, "the name of a local folder says nothing to others"
-    assert f"| base model | a folder named {model_folder.name} |" in body and str(model_folder.parent) not in card
-    assert values.license == "unknown"
-    assert "deltamem" in values.tags
+    config = OmegaConf.load(run / "grpo" / "config.yaml")
+
+    def card(**changed: object) -> tuple[Any, str]:
+        """Front matter and text after these keys of the configuration have changed."""
+        for key, value in changed.items():
+            OmegaConf.update(config, key.replace("__", "."), value)
+        OmegaConf.save(config, run / "grpo" / "config.yaml")
+        export_run(run, tmp_path / "policy")
+        _, front, body = (tmp_path / "policy" / "README.md").read_text().split("---\n", 2)
+        return OmegaConf.create(front), body
+
+    front, body = card()
+    assert front.license == "unknown" and "base_model" not in front, "the name of a local folder says nothing to others"
+    assert f"a folder named {model_folder.name}" in body and str(model_folder.parent) not in body
     assert file_sha256(tmp_path / "sessions.jsonl") in body
     assert f"| train.parquet | 5 | {file_sha256(tmp_path / 'data' / 'train.parquet')} |" in body
     assert "| held-out reward | 0.250 (step 0) | 0.250 (step 0) | 2 |" in body
     assert "0.900" not in body, "a later step is not this policy's"
-    assert "vllm serve policy --served-model-name deltamem --max-model-len 768\n" in body
-    assert "| steps | 2 of 36 |" in body
-    for name in ("manager_compact", "session_compact"):
-        assert f"prompt {name}, sha256" in body
-    OmegaConf.update(config := OmegaConf.load(run / "grpo" / "config.yaml"), "deltamem.episode.thinking", False)
-    OmegaConf.save(config, run / "grpo" / "config.yaml")
-    (model_card := run / "base").mkdir()
-    (model_card / "README.md").write_text("---\nlicense: apache-2.0\ntags: [a]\n---\n# Base\n")
-    OmegaConf.update(config, "actor_rollout_ref.model.path", str(model_card))
-    OmegaConf.save(config, run / "grpo" / "config.yaml")
-    export_run(run, tmp_path / "policy")
-    card = (tmp_path / "policy" / "README.md").read_text()
-    assert """--default-chat-template-kwargs '{"enable_thinking": false}'""" in card
-    assert OmegaConf.create(card.split("---\n", 2)[1]).license == "apache-2.0"
-    OmegaConf.update(config, "actor_rollout_ref.model.path", "Qwen/Qwen3-8B")
-    OmegaConf.save(config, run / "grpo" / "config.yaml")
-    export_run(run, tmp_path / "policy")
-    card = (tmp_path / "policy" / "README.md").read_text()
-    assert OmegaConf.create(card.split("---\n", 2)[1]).base_model == "Qwen/Qwen3-8B"
+    assert "| steps | 2 of 36 |" in body and "--max-model-len 768\n" in body and "prompt manager_compact, sha256" in body
+    (base := run / "base").mkdir()
+    (base / "README.md").write_text("---\nlicense: apache-2.0\ntags: [a]\n---\n# Base\n")
+    front, body = card(deltamem__episode__thinking=False, actor_rollout_ref__model__path=str(base))
+    assert """--default-chat-template-kwargs '{"enable_thinking": false}'""" in body
+    assert front.license == "apache-2.0"
+    assert card(actor_rollout_ref__model__path="Qwen/Qwen3-8B")[0].base_model == "Qwen/Qwen3-8B"
 
 
 def test_lora_matrices_are_added_to_the_base(tmp_path: Path, model_folder: Path) -> None:
@@ -135,7 +130,7 @@ def test_lora_matrices_are_added_to_the_base(tmp_path: Path, model_folder: Path)
             if "lora_B" in name:
                 weight.normal_(std=0.1)
     run = make_run(tmp_path, model_folder, actor.state_dict())
-    meta = run / "grpo" / "checkpoints" / "global_step_2" / "actor" / "lora_train_meta.json"
+    meta = run / CHECKPOINT / "actor" / "lora_train_meta.json"
     meta.write_text('{"r": 4, "lora_alpha": 32, "task_type": "CAUSAL_LM"}')
     export_run(run, tmp_path / "policy")
     loaded = AutoModelForCausalLM.from_pretrained(tmp_path / "policy").eval()
@@ -152,28 +147,25 @@ def test_lora_matrices_are_added_to_the_base(tmp_path: Path, model_folder: Path)
     assert (tmp_path / "policy" / "model.safetensors").is_file(), "the export before stays"
 
 
-def write_shards(actor: Path, state: dict[str, torch.Tensor], ranks: int, *, copies: int = 1) -> None:
+def write_shards(actor: Path, state: dict[str, torch.Tensor], ranks: int, copies: int) -> None:
     """The model's file of every rank, sharded as FSDP2 does; with `copies` on a mesh of two dimensions."""
-    for rank in range(ranks * copies):
-        dist.init_process_group("fake", rank=rank, world_size=ranks * copies, store=FakeStore())
+    world = ranks * copies
+    shape, names = ((copies, ranks), ("ddp", "fsdp")) if copies > 1 else ((ranks,), ("fsdp",))
+    for rank in range(world):
+        dist.init_process_group("fake", rank=rank, world_size=world, store=FakeStore())
         try:
-            if copies > 1:
-                mesh = init_device_mesh("cpu", (copies, ranks), mesh_dim_names=("ddp", "fsdp"))
-            else:
-                mesh = init_device_mesh("cpu", (ranks,), mesh_dim_names=("fsdp",))
-            placements = [*[Replicate()] * (copies > 1), Shard(0)]
+            mesh = init_device_mesh("cpu", shape, mesh_dim_names=names)
             shard = {}
             for name, tensor in state.items():
-                parts = list(tensor.chunk(ranks)) + [tensor[:0]] * ranks
-                local = parts[rank % ranks].clone()
-                shard[name] = DTensor.from_local(
-                    local, mesh, placements, run_check=False, shape=tensor.shape, stride=tensor.stride()
-                )
-            torch.save(shard, actor / f"model_world_size_{ranks * copies}_rank_{rank}.pt")
+                local = [*tensor.chunk(ranks), *[tensor[:0]] * ranks][rank % ranks].clone()
+                placements = [*[Replicate()] * (copies > 1), Shard(0)]
+                whole = {"run_check": False, "shape": tensor.shape, "stride": tensor.stride()}
+                shard[name] = DTensor.from_local(local, mesh, placements, **whole)
+            torch.save(shard, actor / f"model_world_size_{world}_rank_{rank}.pt")
         finally:
             dist.destroy_process_group()
     (actor / "model_world_size_1_rank_0.pt").unlink()
-    (actor / "fsdp_config.json").write_text(f'{{"FSDP_version": 2, "world_size": {ranks * copies}}}')
+    (actor / "fsdp_config.json").write_text(f'{{"FSDP_version": 2, "world_size": {world}}}')
     write_manifest(actor.parent, ["model"], {})
 
 
@@ -181,7 +173,7 @@ def write_shards(actor: Path, state: dict[str, torch.Tensor], ranks: int, *, cop
 def test_shards_of_several_ranks_are_put_together(tmp_path: Path, model_folder: Path, ranks: int, copies: int) -> None:
     actor = trained(model_folder)
     run = make_run(tmp_path, model_folder, actor.state_dict())
-    write_shards(run / "grpo" / "checkpoints" / "global_step_2" / "actor", actor.state_dict(), ranks, copies=copies)
+    write_shards(run / CHECKPOINT / "actor", actor.state_dict(), ranks, copies)
     export_run(run, tmp_path / "policy")
     loaded = AutoModelForCausalLM.from_pretrained(tmp_path / "policy").eval()
     with torch.no_grad():
@@ -193,12 +185,13 @@ def test_a_checkpoint_is_exported_by_command(tmp_path: Path, model_folder: Path,
     assert main([str(run), "--step", "2", "--out", str(tmp_path / "new"), "--dtype", "bfloat16"]) == 0
     assert capsys.readouterr().out == f"{tmp_path / 'new'}: global_step_2\n"
     assert AutoModelForCausalLM.from_pretrained(tmp_path / "new").dtype == torch.bfloat16
-    with pytest.raises(DeltaMemError, match="is there already"):
-        main([str(run), "--step", "2", "--out", str(tmp_path / "new")])
-    with pytest.raises(DeltaMemError, match=r"there are those of steps \[2\]"):
-        main([str(run), "--step", "3", "--out", str(tmp_path / "other")])
-    with pytest.raises(DeltaMemError, match="no complete checkpoint to export"):
-        main([str(tmp_path / "data"), "--out", str(tmp_path / "other")])
+    for folder, options, said in (
+        (run, ["--step", "2", "--out", "new"], "is there already"),
+        (run, ["--step", "3", "--out", "other"], r"there are those of steps \[2\]"),
+        (run / "data", ["--out", "other"], "no complete checkpoint to export"),
+    ):
+        with pytest.raises(DeltaMemError, match=said):
+            main([str(folder), *options[:-1], str(tmp_path / options[-1])])
     (run / "grpo" / "config.yaml").unlink()
     with pytest.raises(DeltaMemError, match="expected the folder of a training run"):
         main([str(run), "--out", str(tmp_path / "other")])

@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import textwrap
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,7 +17,6 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
-from torch.utils.data import Dataset
 from torchdata.stateful_dataloader import StatefulDataLoader
 from verl.trainer.ppo.utils import create_rl_sampler
 
@@ -27,22 +25,11 @@ from deltamem.training.interruption import NOT_FINISHED, SaveAndStop, StoppedErr
 from deltamem.training.launch import summary
 
 
-class _Numbers(Dataset[int]):
-    def __init__(self, count: int) -> None:
-        self.count = count
-
-    def __len__(self) -> int:
-        return self.count
-
-    def __getitem__(self, index: int) -> int:
-        return index
-
-
 class _Loader:
     """Takes batches as verl's trainer does, from the loader that it builds."""
 
     def __init__(self, rows: int, batch: int, state: bytes | None = None) -> None:
-        data = _Numbers(rows)
+        data = list(range(rows))
         sampler = create_rl_sampler(OmegaConf.create({"shuffle": True, "seed": 5}), data)
         self._loader = StatefulDataLoader(data, batch_size=batch, num_workers=0, drop_last=True, sampler=sampler)
         self._batches: Iterator[Any] | None = None
@@ -50,13 +37,11 @@ class _Loader:
             self._loader.load_state_dict(torch.load(io.BytesIO(state), weights_only=False))
 
     def take(self) -> list[int]:
-        if self._batches is None:
+        self._batches = self._batches or iter(self._loader)
+        if (batch := next(self._batches, None)) is None:
             self._batches = iter(self._loader)
-        try:
-            return list(next(self._batches).tolist())
-        except StopIteration:
-            self._batches = iter(self._loader)
-            return list(next(self._batches).tolist())
+            batch = next(self._batches)
+        return list(batch.tolist())
 
     def saved(self) -> bytes:
         buffer = io.BytesIO()
@@ -127,26 +112,30 @@ def test_a_stopped_run_says_where_it_stands() -> None:
 
 
 _LAUNCHER = """
-    import subprocess, sys, time
-    from pathlib import Path
-    from deltamem.training.interruption import locked
-    with locked(Path(sys.argv[1]), patience=0.0) as lock:
-        child = subprocess.Popen(
-            [sys.executable, "-c", sys.argv[2]], stdin=subprocess.PIPE, pass_fds=(lock,), start_new_session=True
-        )
-        print(child.pid, flush=True)
-        time.sleep(60)
+import subprocess, sys, time
+from pathlib import Path
+from deltamem.training.interruption import locked
+with locked(Path(sys.argv[1]), patience=0.0) as lock:
+    command = [sys.executable, "-c", sys.argv[2]]
+    child = subprocess.Popen(command, stdin=subprocess.PIPE, pass_fds=(lock,), start_new_session=True)
+    print(child.pid, flush=True)
+    time.sleep(60)
 """
 _CHILD = "import deltamem.training.interruption as parent, time; parent.end_with_parent(); time.sleep(60)"
+
+
+def launch(path: Path, child: str) -> tuple[subprocess.Popen[str], int]:
+    """A launcher that holds the lock, and the id of its child."""
+    command = [sys.executable, "-c", _LAUNCHER, str(path), child]
+    launcher = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    assert launcher.stdout is not None
+    return launcher, int(launcher.stdout.readline())
 
 
 @pytest.mark.slow
 def test_a_trainer_ends_with_its_launcher_and_holds_the_lock_until_then(tmp_path: Path) -> None:
     path = tmp_path / "lock"
-    command = [sys.executable, "-c", textwrap.dedent(_LAUNCHER), str(path), "import time; time.sleep(3)"]
-    launcher = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-    assert launcher.stdout is not None
-    launcher.stdout.readline()
+    launcher, _ = launch(path, "import time; time.sleep(3)")
     launcher.kill()
     launcher.wait()
     with pytest.raises(DeltaMemError, match="another run is at work"), locked(path, patience=0.0):
@@ -154,10 +143,7 @@ def test_a_trainer_ends_with_its_launcher_and_holds_the_lock_until_then(tmp_path
     with locked(path, patience=30.0):  # the child has ended meanwhile
         pass
 
-    command[-1] = _CHILD
-    launcher = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-    assert launcher.stdout is not None
-    child = int(launcher.stdout.readline())
+    launcher, child = launch(path, _CHILD)
     time.sleep(0.5)
     assert Path(f"/proc/{child}").exists()
     launcher.kill()

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import pytest
-
 from deltamem.training.resources import CONTEXTS, ModelShape, Plan, host, layer_activations, rollout, update
 
 QWEN3_8B = ModelShape(layers=36, hidden=4096, heads=32, kv_heads=8, head_dim=128, mlp=12288, vocabulary=151936, tied=False)
@@ -27,37 +25,21 @@ PAPER = Plan(
 )
 
 
-@pytest.mark.parametrize(
-    ("shape", "parameters"),
-    # The counts of the published checkpoints.
-    [(QWEN3_8B, 8_190_735_360), (QWEN3_4B, 4_022_468_096), (QWEN3_06B, 596_049_920)],
-)
-def test_parameters(shape: ModelShape, parameters: int) -> None:
-    assert shape.parameters == parameters
-
-
-def test_parameters_of_a_real_model() -> None:
+def test_parameters_are_those_of_the_published_checkpoints_and_of_a_real_model() -> None:
     from transformers import Qwen3Config, Qwen3ForCausalLM
 
-    config = Qwen3Config(
-        vocab_size=300,
-        hidden_size=32,
-        intermediate_size=64,
-        num_hidden_layers=3,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        head_dim=16,
-        tie_word_embeddings=False,
-    )
+    published = {QWEN3_8B: 8_190_735_360, QWEN3_4B: 4_022_468_096, QWEN3_06B: 596_049_920}
+    assert {shape: shape.parameters for shape in published} == published
+    sizes = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 3, "head_dim": 16}
+    heads = {"num_attention_heads": 4, "num_key_value_heads": 2}
+    config = Qwen3Config(vocab_size=300, tie_word_embeddings=False, **sizes, **heads)
     assert ModelShape.of(config).parameters == Qwen3ForCausalLM(config).num_parameters()
 
 
 def test_update_of_8b_on_eight_gpus() -> None:
     found = update(QWEN3_8B, PAPER)
     # 8,190,735,360 float32 weights in eight parts.
-    assert found.weights == 4_095_367_680
-    assert found.gradients == 4_095_367_680
-    assert found.optimizer == 8_190_735_360
+    assert (found.weights, found.gradients, found.optimizer) == (4_095_367_680, 4_095_367_680, 8_190_735_360)
     # A layer has 192,946,432 parameters, embedding and head 622,329,856 each: (2 + 1) layers and (2 + 1) of those, 2 bytes.
     assert found.gathered == 2 * (3 * 192_946_432 + 3 * 622_329_856)
     # Inputs of 36 layers (4096 x 2 bytes); 2 x 24,576 x 151,936 x 2 bytes of logits.
@@ -81,23 +63,20 @@ def test_rollout_of_8b() -> None:
     assert found.working == working
     assert found.cache_tokens == (found.engine - 16_381_470_720 - working) // 147_456
     assert found.total < gpu
-    offloaded = rollout(QWEN3_8B, replace(PAPER, weights_stay=False, optimizer_stays=False), gpu)
-    assert offloaded.training == 0
+    assert rollout(QWEN3_8B, replace(PAPER, weights_stay=False, optimizer_stays=False), gpu).training == 0
 
 
 def test_lora_trains_little_but_keeps_the_weights() -> None:
-    plan = replace(PAPER, shards=1, lora_rank=32)
     # r x (inputs + outputs): 32 x (8192 + 5120 + 5120 + 8192 + 3 x 16384) x 36.
     assert QWEN3_8B.adapters(32) == 87_293_952
-    found = update(QWEN3_8B, plan)
+    found = update(QWEN3_8B, replace(PAPER, shards=1, lora_rank=32))
     assert found.weights == (8_190_735_360 + 87_293_952) * 4
-    assert found.gradients == 87_293_952 * 4
-    assert found.optimizer == 87_293_952 * 8
+    assert (found.gradients, found.optimizer) == (87_293_952 * 4, 87_293_952 * 8)
 
 
 def test_host_memory() -> None:
     # The reference in bfloat16 once a node, and the first rank loads float32 weights.
-    assert host(QWEN3_8B, PAPER, ranks=8, reference_bytes=2) == 8_190_735_360 * 2 + 8_190_735_360 * 4
+    assert host(QWEN3_8B, PAPER, ranks=8, reference_bytes=2) == 8_190_735_360 * (2 + 4)
     # Tied embeddings: every rank loads the model.
     assert host(QWEN3_4B, PAPER, ranks=8, reference_bytes=None) == 4_022_468_096 * 4 * 8
     offloaded = replace(PAPER, weights_stay=False)

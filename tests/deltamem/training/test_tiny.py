@@ -7,6 +7,7 @@ import random
 import re
 from dataclasses import replace
 from itertools import pairwise
+from unittest.mock import MagicMock
 
 import numpy as np
 import pytest
@@ -79,45 +80,33 @@ def test_every_trajectory_is_read_without_violations_and_says_only_what_is_right
 
 def test_the_complete_teacher_earns_the_full_reward():
     for number, labelled in enumerate(sessions()):
-        messages = teach(labelled, 0.0, number)
-        result = score(drive(labelled, messages, COMPACT), labelled, embed)
-        assert result.transition.reward == pytest.approx(1.0)
+        result = score(drive(labelled, teach(labelled, 0.0, number), COMPACT), labelled, embed)
         assert result.reward == pytest.approx(1.0)
 
 
-def test_dropping_costs_reward_but_leaves_at_least_one_fact():
-    counts = []
+def test_dropping_leaves_out_facts_at_random_but_never_all():
+    kept = due = 0
     for number, labelled in enumerate(sessions()):
-        for drop in (0.5, 1.0):
-            trajectory = drive(labelled, teach(labelled, drop, number), COMPACT)
-            written = trajectory.operations or ()
-            assert 1 <= len(written) <= len(labelled.operations)
-            assert len(trajectory.queries[0]) == len(written)
-            if drop == 1.0:
-                assert len(written) == 1
-            else:
-                counts.append((len(written), len(labelled.operations)))
-    kept = sum(written for written, _ in counts) / sum(due for _, due in counts)
-    assert 0.4 < kept < 0.7
+        half, one = (drive(labelled, teach(labelled, drop, number), COMPACT) for drop in (0.5, 1.0))
+        assert len(half.queries[0]) == len(half.operations) >= 1 and len(one.operations) == 1
+        kept += len(half.operations)
+        due += len(labelled.operations)
+    assert 0.4 < kept / due < 0.7
+    labelled = max(sessions(), key=lambda item: len(item.operations))
+    assert teach(labelled, 0.5, 3) == teach(labelled, 0.5, 3)
+    assert len({teach(labelled, 0.5, seed)[4]["content"] for seed in range(20)}) > 3
 
 
 def test_the_search_results_hold_k_memories_a_query_and_in_no_telling_order():
     first_is_needed = []
     for number, labelled in enumerate(sessions()):
-        messages = teach(labelled, 0.0, number)
-        found = [record["id"] for record in json.loads(messages[3]["content"])]
-        assert len(found) == len(set(found))
+        found = [record["id"] for record in json.loads(teach(labelled, 0.0, number)[3]["content"])]
         needed = [op.target_memory_id for op in labelled.operations if op.target_memory_id]
+        assert len(set(found)) == len(found)
         assert len(found) == min(len(labelled.prior_state), max(COMPACT.k * len(labelled.operations), len(needed)))
         if 0 < len(needed) < len(found):
             first_is_needed.append(found[0] in needed)
     assert 0 < sum(first_is_needed) < len(first_is_needed)
-
-
-def test_omissions_are_determined_by_the_generator():
-    labelled = max(sessions(), key=lambda item: len(item.operations))
-    assert teach(labelled, 0.5, 3) == teach(labelled, 0.5, 3)
-    assert len({teach(labelled, 0.5, seed)[4]["content"] for seed in range(20)}) > 3
 
 
 def test_queries_name_the_verb_and_the_anchor():
@@ -125,8 +114,7 @@ def test_queries_name_the_verb_and_the_anchor():
         for operation in labelled.operations:
             verb, anchor = query_for(operation, labelled.session.person_name).split()
             assert operation.text.startswith(f"{labelled.session.person_name} {verb} ")
-            assert operation.text.endswith(f" {anchor}.")
-            assert anchor in operation.keywords
+            assert operation.text.endswith(f" {anchor}.") and anchor in operation.keywords
 
 
 def test_a_session_with_nothing_to_remember_is_answered_at_once():
@@ -135,25 +123,18 @@ def test_a_session_with_nothing_to_remember_is_answered_at_once():
     assert [message["role"] for message in messages] == ["system", "user", "assistant"]
     run = Episode(labelled.session, labelled.prior_state, COMPACT)
     assert isinstance(run.read(messages[2]["content"]), Finished)
-    assert run.trajectory.operations == () and run.trajectory.violations == ()
-    assert score(run.trajectory, labelled, embed).reward == 1.0
+    assert run.trajectory.violations == () and score(run.trajectory, labelled, embed).reward == 1.0
 
 
-def test_quotes_and_other_letters_survive_the_wire():
-    name = 'Ana "Zoë"'
+def test_quotes_other_letters_and_an_empty_state_survive_the_wire():
     labelled = sessions()[0]
-    operation = replace(labelled.operations[0], event=Event.ADD, text=f"{name} likes ✓ at 東京.", target_memory_id=None)
-    strange = replace(labelled, operations=(operation,))
-    turn = read_turn(teach(strange, 0.0)[4]["content"], ())
-    assert turn.violations == ()
-    assert turn.operations is not None and turn.operations[0].text == operation.text
-
-
-def test_an_empty_state_gives_an_empty_search_result():
-    labelled = next(item for item in sessions() if any(op.event is Event.ADD for op in item.operations))
-    added = tuple(op for op in labelled.operations if op.event is Event.ADD)
-    fresh = replace(labelled, prior_state=type(labelled.prior_state)(list[Memory]()), operations=added)
-    assert teach(fresh, 0.0)[3]["content"] == "[]"
+    text = 'Ana "Zoë" likes ✓ at 東京.'
+    operation = replace(labelled.operations[0], event=Event.ADD, text=text, target_memory_id=None)
+    strange = replace(labelled, operations=(operation,), prior_state=type(labelled.prior_state)(list[Memory]()))
+    messages = teach(strange, 0.0)
+    assert messages[3]["content"] == "[]"
+    turn = read_turn(messages[4]["content"], ())
+    assert turn.violations == () and [written.text for written in turn.operations or ()] == [text]
 
 
 EPISODES = [
@@ -185,19 +166,7 @@ def test_the_default_size_is_a_million_parameters():
     assert count == pytest.approx(1.0e6, rel=0.03)
 
 
-@by_fields
-def test_a_conversation_survives_encoding_and_decoding(episode):
-    tokenizer = tokenizer_for(episode)
-    for number in range(0, len(sessions()), 5):
-        text = chat_text(trajectory(number, episode), tokenizer)
-        token_ids = tokenizer(text, add_special_tokens=False)["input_ids"]
-        assert max(token_ids) < len(tokenizer)
-        assert tokenizer.decode(token_ids, skip_special_tokens=False) == text
-
-
-@pytest.mark.parametrize(
-    "text", ["", " ", "Zoë ✓ 日本\n\t  x", 'a "quoted" {json}', "m1 m10 m99 m100 team1", "2026/04/05 (Sun) 20:01"]
-)
+@pytest.mark.parametrize("text", ["", " ", "Zoë ✓ 日本\n\t  x", 'a "quoted" {json}', "m1 m10 m99 m100 team1"])
 def test_any_text_survives_encoding_and_decoding(text):
     tokenizer = tokenizer_for()
     assert tokenizer.decode(tokenizer(text, add_special_tokens=False)["input_ids"]) == text
@@ -226,44 +195,23 @@ def test_the_wire_format_is_made_of_single_tokens(episode):
     assert all(piece.endswith(("[]}</outputs>", "[]</tool_response>")) for piece in unused), unused
 
 
-def test_the_tokens_of_one_whole_answer():
-    tokenizer = tokenizer_for()
-    answer = (
-        '<think>What changed?</think><outputs>{"operations": [{"text": "x.", "event": "UPDATE", "target_memory_id": "m12"}, '
-        '{"text": "y.", "event": "ADD"}]}</outputs>'
-    )
-    assert tokenizer.convert_ids_to_tokens(tokenizer(answer, add_special_tokens=False)["input_ids"]) == [
-        '<think>What changed?</think><outputs>{"operations": [{"text": "',
-        "x",
-        '.", "event": "UPDATE", "target_memory_id": "',
-        "m12",
-        '"}, {"text": "',
-        "y",
-        '.", "event": "ADD"}',
-        "]}</outputs>",
-    ]
-
-
-def test_memory_ids_are_single_tokens():
+def test_memory_ids_are_single_tokens_and_a_session_time_is_few():
     tokenizer = tokenizer_for()
     for number in range(1, 100):
         [token] = tokenizer(f"m{number}", add_special_tokens=False)["input_ids"]
         assert tokenizer.convert_ids_to_tokens(token) == f"m{number}"
-
-
-def test_a_session_time_is_few_tokens():
-    tokenizer = tokenizer_for()
     for labelled in sessions()[::10]:
         time = labelled.session.time.strftime("%Y/%m/%d (%a) %H:%M")
         assert len(tokenizer(time, add_special_tokens=False)["input_ids"]) <= 12
 
 
 @by_fields
-def test_the_chat_template_is_prefix_stable(episode):
+def test_a_conversation_survives_and_the_chat_template_is_prefix_stable(episode):
     tokenizer = tokenizer_for(episode)
     messages = trajectory(1, episode)
     whole = chat_text(messages, tokenizer)
     whole_ids = tokenizer(whole, add_special_tokens=False)["input_ids"]
+    assert max(whole_ids) < len(tokenizer) and tokenizer.decode(whole_ids, skip_special_tokens=False) == whole
     for count in range(1, len(messages) + 1):
         text = chat_text(messages[:count], tokenizer)
         assert whole.startswith(text)
@@ -290,22 +238,11 @@ def test_a_built_folder_can_be_loaded_and_is_the_same_for_the_same_seed(tmp_path
 
 def plain_model(seed: int) -> Qwen3ForCausalLM:
     torch.manual_seed(seed)
-    return Qwen3ForCausalLM(
-        Qwen3Config(
-            vocab_size=300,
-            hidden_size=128,
-            intermediate_size=192,
-            num_hidden_layers=2,
-            num_attention_heads=4,
-            num_key_value_heads=2,
-            head_dim=32,
-            tie_word_embeddings=True,
-            rope_parameters={"rope_type": "default", "rope_theta": 1e6},
-            bos_token_id=None,
-            eos_token_id=None,
-            pad_token_id=None,
-        )
-    )
+    sizes = {"vocab_size": 300, "hidden_size": 128, "intermediate_size": 192, "num_hidden_layers": 2, "head_dim": 32}
+    heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "tie_word_embeddings": True}
+    ends = dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id"))
+    rope = {"rope_type": "default", "rope_theta": 1e6}
+    return Qwen3ForCausalLM(Qwen3Config(rope_parameters=rope, **sizes, **heads, **ends))
 
 
 @torch.inference_mode()
@@ -317,25 +254,13 @@ def copying_accuracy(model: Qwen3ForCausalLM) -> float:
     return float((predicted == once[:, 1:]).float().mean())
 
 
-class _Vocabulary:
-    """As much of a tokenizer as copying needs."""
-
-    def __len__(self) -> int:
-        return 300
-
-    def convert_tokens_to_ids(self, token: str) -> int:
-        return 0
-
-    def get_vocab(self) -> dict[str, int]:
-        return {}
-
-
 def test_the_structured_start_learns_to_copy_far_sooner_than_a_plain_start():
     plain, structured = plain_model(0), plain_model(0)
     structured_start(structured, seed=0)
-    steps = WarmStartConfig(copy_steps=20, steps=0, batch_size=8)
+    vocabulary = MagicMock(get_vocab=dict, convert_tokens_to_ids=lambda token: 0)  # as much of a tokenizer as copying needs
+    vocabulary.__len__.return_value = 300
     for model in (plain, structured):
-        warm_start(model, _Vocabulary(), [], COMPACT, steps, seed=0)  # type: ignore[arg-type]
+        warm_start(model, vocabulary, [], COMPACT, WarmStartConfig(copy_steps=20, steps=0, batch_size=8), seed=0)
     before, after = copying_accuracy(plain), copying_accuracy(structured)
     assert after > 0.5 and after > before + 0.4, (before, after)
 

@@ -31,12 +31,17 @@ from deltamem.training.launch import agent_loop_config
 from deltamem.training.pipeline import fitted, measured_limits
 
 EPISODE = EpisodeConfig()
+EVERYTHING: dict[str, Any] = {"train_sessions": None, "heldout_sessions": None, "skip_people": 0, "seed": 1}
+
+
+def rows_of(path: Path) -> list[dict[str, Any]]:
+    return pq.read_table(path).to_pylist()
 
 
 def test_rows_carry_the_whole_session(tmp_path: Path) -> None:
     sessions = write_sessions(tmp_path / "sessions.jsonl", train=6, heldout=3)
-    done = export(sessions, tmp_path / "data", EPISODE, train_sessions=None, heldout_sessions=2, skip_people=2, seed=1)
-    train, heldout = pq.read_table(done.train).to_pylist(), pq.read_table(done.heldout).to_pylist()
+    done = export(sessions, tmp_path / "data", EPISODE, **EVERYTHING | {"heldout_sessions": 2, "skip_people": 2})
+    train, heldout = rows_of(done.train), rows_of(done.heldout)
     assert (done.train_sessions, done.heldout_sessions) == (len(train), len(heldout)) == (4, 2)
     read = [from_json_line(row["extra_info"]["session"]) for row in train]
     assert read == [labelled_session(number) for number in range(2, 6)]  # persons 0 and 1 belong to the warm start
@@ -46,34 +51,13 @@ def test_rows_carry_the_whole_session(tmp_path: Path) -> None:
     assert {from_json_line(row["extra_info"]["session"]).split for row in heldout} == {"heldout"}
 
 
-def test_same_seed_same_draw(tmp_path: Path) -> None:
-    sessions = write_sessions(tmp_path / "sessions.jsonl", train=9, heldout=9)
-
-    def keys(seed: int) -> list[str]:
-        done = export(sessions, tmp_path / "data", EPISODE, train_sessions=5, heldout_sessions=5, skip_people=0, seed=seed)
-        return [row["extra_info"]["key"] for row in pq.read_table(done.train).to_pylist()]
-
-    assert keys(1) == keys(1) != keys(2)
-
-
 def test_a_draw_takes_the_sessions_that_a_sample_of_the_list_takes(tmp_path: Path) -> None:
     sessions = write_sessions(tmp_path / "sessions.jsonl", train=9, heldout=3)
-    done = export(sessions, tmp_path / "data", EPISODE, train_sessions=5, heldout_sessions=None, skip_people=2, seed=4)
-    keys = [row["extra_info"]["key"] for row in pq.read_table(done.train).to_pylist()]
     rest = [item.key for item in read_sessions(sessions, split="train")][2:]
-    assert keys == random.Random(4).sample(rest, 5)
-
-
-def test_rows_come_in_groups_so_that_few_are_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(data, "ROWS_PER_GROUP", 4)
-    sessions = write_sessions(tmp_path / "sessions.jsonl", train=10, heldout=4)
-    done = export(sessions, tmp_path / "data", EPISODE, train_sessions=None, heldout_sessions=None, skip_people=0, seed=1)
-    for path, groups in ((done.train, [4, 4, 2]), (done.heldout, [4])):
-        found = pq.ParquetFile(path).metadata
-        assert [found.row_group(number).num_rows for number in range(found.num_row_groups)] == groups
-    lines = sessions.read_text("utf-8").splitlines()
-    rows = [*pq.read_table(done.train).to_pylist(), *pq.read_table(done.heldout).to_pylist()]
-    assert sorted(row["extra_info"]["session"] for row in rows) == sorted(lines)
+    for seed in (4, 5):
+        asked = {"train_sessions": 5, "skip_people": 2, "seed": seed}
+        done = export(sessions, tmp_path / "data", EPISODE, **EVERYTHING | asked)
+        assert [row["extra_info"]["key"] for row in rows_of(done.train)] == random.Random(seed).sample(rest, 5)
 
 
 def test_memory_does_not_grow_with_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -85,11 +69,15 @@ def test_memory_does_not_grow_with_the_file(tmp_path: Path, monkeypatch: pytest.
             turns = (*item.session.dialogue, Turn("user", f"{number} words " * 2_000))
             file.write(to_json_line(replace(item, session=replace(item.session, dialogue=turns))) + "\n")
     tracemalloc.start()
-    done = export(path, tmp_path / "data", EPISODE, train_sessions=None, heldout_sessions=None, skip_people=0, seed=1)
+    done = export(path, tmp_path / "data", EPISODE, **EVERYTHING)
     _, most = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert done.train_sessions == 270
     assert most < path.stat().st_size / 3
+    groups = pq.ParquetFile(done.train).metadata
+    assert [groups.row_group(number).num_rows for number in range(groups.num_row_groups)] == [8] * 33 + [6]
+    assert sorted(row["extra_info"]["session"] for file in (done.train, done.heldout) for row in rows_of(file)) == sorted(
+        path.read_text("utf-8").splitlines()
+    )
 
 
 def test_a_failing_write_leaves_nothing_of_its_file(tmp_path: Path) -> None:
@@ -100,29 +88,24 @@ def test_a_failing_write_leaves_nothing_of_its_file(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-def test_unreadable_row_is_named_and_nothing_is_left(tmp_path: Path) -> None:
-    sessions = write_sessions(tmp_path / "sessions.jsonl", train=3, heldout=2)
-    sessions.write_text(sessions.read_text() + '{"person_id": "x"}\n')
-    with pytest.raises(DeltaMemError, match=r"sessions\.jsonl, line 6: "):
-        export(sessions, tmp_path / "data", EPISODE, train_sessions=None, heldout_sessions=None, skip_people=0, seed=1)
-    assert not (tmp_path / "data").exists()
-
-
 @pytest.mark.parametrize(
-    ("wanted", "message"),
+    ("line", "wanted", "message"),
     [
-        (
-            {"train_sessions": 7, "heldout_sessions": 1, "skip_people": 0},
-            "training sessions: there are 3, expected at least 7",
-        ),
-        ({"train_sessions": None, "heldout_sessions": 9, "skip_people": 0}, "held-out sessions: there are 2"),
-        ({"train_sessions": None, "heldout_sessions": 1, "skip_people": 3}, "after the first 3 persons: there are 0"),
+        ('{"person_id": "x"}\n', {}, r"sessions\.jsonl, line 6: "),
+        ("", {"train_sessions": 7}, "training sessions: there are 3, expected at least 7"),
+        ("", {"heldout_sessions": 9}, "held-out sessions: there are 2"),
+        ("", {"skip_people": 3}, "after the first 3 persons: there are 0"),
     ],
 )
-def test_too_few_sessions(tmp_path: Path, wanted: dict[str, int | None], message: str) -> None:
+def test_bad_or_too_few_sessions_are_refused_and_nothing_is_left(
+    tmp_path: Path, line: str, wanted: dict[str, int], message: str
+) -> None:
     sessions = write_sessions(tmp_path / "sessions.jsonl", train=3, heldout=2)
+    with sessions.open("a") as file:
+        file.write(line)
     with pytest.raises(DeltaMemError, match=message):
-        export(sessions, tmp_path / "data", EPISODE, seed=1, **wanted)  # type: ignore[arg-type]
+        export(sessions, tmp_path / "data", EPISODE, **EVERYTHING | wanted)
+    assert not (tmp_path / "data").exists()
 
 
 COMPACT = EpisodeConfig("manager_compact", "session_compact", k=1)
@@ -130,7 +113,7 @@ COMPACT = EpisodeConfig("manager_compact", "session_compact", k=1)
 
 def exported(folder: Path, train: int = 5, heldout: int = 2) -> list[Path]:
     sessions = write_sessions(folder / "sessions.jsonl", train, heldout)
-    made = data.export(sessions, folder / "data", COMPACT, train_sessions=None, heldout_sessions=None, skip_people=0, seed=1)
+    made = data.export(sessions, folder / "data", COMPACT, **EVERYTHING)
     return [made.train, made.heldout]
 
 
@@ -216,17 +199,10 @@ def test_limits_hold_what_they_promise(prompts: list[int], turns: int, thinking:
 
 
 def test_fitted_limits_reach_verl_and_the_agent_loop(tmp_path: Path, model_folder: Path) -> None:
-    prepared = context(
-        tmp_path,
-        {
-            "deltamem.out": str(tmp_path),
-            "deltamem.limits.thinking_tokens": 8,
-            "deltamem.episode.max_turns": 2,
-            "actor_rollout_ref.model.path": str(model_folder),
-            "actor_rollout_ref.actor.ppo_max_token_len_per_gpu": 16,
-            "actor_rollout_ref.ref.log_prob_max_token_len_per_gpu": 99999,
-        },
-    )
+    episode = {"deltamem.limits.thinking_tokens": 8, "deltamem.episode.max_turns": 2}
+    budgets = {"actor.ppo_max_token_len_per_gpu": 16, "ref.log_prob_max_token_len_per_gpu": 99999}
+    model_keys = {f"actor_rollout_ref.{key}": value for key, value in (budgets | {"model.path": str(model_folder)}).items()}
+    prepared = context(tmp_path, {"deltamem.out": str(tmp_path)} | episode | model_keys)
     config, run = prepared.config, prepared.settings
     with pytest.raises(DeltaMemError, match=r"lengths\.json: not the lengths of a data set"):
         fitted(config, run)
