@@ -20,9 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from run_cases import Run, await_true
-from training_cases import labelled_session, make_model, make_tokenizer, write_sessions
+from training_cases import make_model, write_sessions
 
-from deltamem.sessions import to_json_line
 from deltamem.training.interruption import NOT_FINISHED
 
 WAYS = ("kill the launcher", "kill the trainer", "kill all", "SIGTERM", "SIGUSR1")
@@ -101,7 +100,7 @@ def main() -> int:
     out = given.out.absolute()
     out.mkdir(parents=True)
     sessions = write_sessions(out / "sessions.jsonl", train=19, heldout=4)
-    model = make_model(make_tokenizer([to_json_line(labelled_session(number)) for number in range(40)]), out / "model")
+    model = make_model(out / "model")
     one, two = (Run.at(out / name, sessions, model) for name in ("straight", "interrupted"))
     assert one.finish(given.steps, SIGNAL, FREQUENCY).returncode == 0
     rng = random.Random(given.seed)

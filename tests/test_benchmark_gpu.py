@@ -1,8 +1,9 @@
-"""The plans of ``benchmarks/gpu.py``: what cannot be run without a GPU must at least compose and fit together."""
+"""``benchmarks/gpu.py`` and ``pretrained.py``: what needs a GPU must at least compose and fit together."""
 
 from __future__ import annotations
 
 import os
+import random
 import sys
 from pathlib import Path
 
@@ -10,17 +11,19 @@ import offline_people
 import pytest
 from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig, OmegaConf
-from transformers import AutoTokenizer
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from deltamem.config import validated
 from deltamem.episode import EpisodeConfig
 from deltamem.training.config import TrainSettings, register_search_path
+from deltamem.training.tiny import TinyModelConfig, chat_text, target_trajectory, train_tokenizer
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "benchmarks"))
 
 import gpu  # noqa: E402
 import gpu_plan  # noqa: E402
+import pretrained  # noqa: E402
 import training_runs  # noqa: E402
 import training_step  # noqa: E402
 from gpu_plan import SHAPES, Run, Shape  # noqa: E402
@@ -78,16 +81,11 @@ def test_every_id_of_the_model_has_one_entry_in_the_tokenizer(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(
-    "arguments",
-    [
-        ["learn", "out", "--shape", "8b"],
-        ["speed", "out", "--shape", "8b", "--device", "cpu"],
-        ["speed", "out", "--shape", "tiny"],
-    ],
+    "arguments", ["learn out --shape 8b", "speed out --shape 8b --device cpu", "speed out --shape tiny"]
 )
-def test_what_makes_no_sense_is_refused(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_makes_no_sense_is_refused(arguments: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as told:
-        gpu.parse(arguments)
+        gpu.parse(arguments.split())
     assert told.value.code == 2 and "--shape" in capsys.readouterr().err
 
 
@@ -146,3 +144,46 @@ def test_a_slope_is_found_with_its_error() -> None:
 )
 def test_processes_are_told_apart(command: list[str], kind: str) -> None:
     assert training_step.kind(command) == kind
+
+
+@pytest.fixture(scope="module")
+def conversation() -> list[dict[str, str]]:
+    item = next(item for item in offline_people.labelled(4, 3) if item.operations)
+    return [dict(message) for message in target_trajectory(item, pretrained.EPISODE, random.Random(0), drop=0.0)]
+
+
+@pytest.fixture(scope="module")
+def tokenizer(conversation: list[dict[str, str]]) -> PreTrainedTokenizerFast:
+    words = [message["content"] for message in conversation]
+    found = train_tokenizer(words, TinyModelConfig(vocabulary=600), pretrained.EPISODE.memory_fields)
+    found.chat_template = pretrained.CHATML
+    return found
+
+
+def test_the_mask_is_what_the_assistant_writes(
+    tokenizer: PreTrainedTokenizerFast, conversation: list[dict[str, str]]
+) -> None:
+    token_ids, own = pretrained.tokens_and_mask(tokenizer, conversation)
+    written = tokenizer.decode([token for token, mine in zip(token_ids, own, strict=True) if mine])
+    assert written == "".join(f"{turn['content']}<|im_end|>" for turn in conversation if turn["role"] == "assistant")
+
+
+def test_the_line_end_behind_a_turn_belongs_to_the_next_message(
+    tokenizer: PreTrainedTokenizerFast, conversation: list[dict[str, str]]
+) -> None:
+    asked = next(place for place, turn in enumerate(conversation) if turn["role"] == "tool")
+    before, after = (chat_text(conversation[:end], tokenizer) for end in (asked, asked + 1))  # type: ignore[arg-type]
+    assert before.endswith("<|im_end|>") and after.startswith(f"{before}\n<|im_start|>tool\n")
+
+
+def test_the_plan_trains_the_supervised_model_on_one_gpu() -> None:
+    run = Run(Path("out"), "cuda", "tiny", None, ("data.train_batch_size=16",))
+    overrides = pretrained.plan(run, Path("out/supervised"), skip_people=10, lr=2e-5, max_steps=40, every=8)
+    config, settings = composed(overrides)
+    assert settings.episode.config() == pretrained.EPISODE and settings.model is None and settings.warm_start is None
+    assert config.actor_rollout_ref.model.path == "out/supervised" and config.trainer.test_freq == 8
+    assert config.actor_rollout_ref.actor.ppo_mini_batch_size == 16 and config.trainer.n_gpus_per_node == 1
+
+
+def test_the_clock_is_up_when_its_minutes_have_passed() -> None:
+    assert pretrained.Clock(0.0).up() and not pretrained.Clock(1.0).up()

@@ -107,7 +107,7 @@ def _table(folder: Path, kind: Kind, meta: Meta) -> _Table:
     count = meta.count(kind)
     if not count:
         return _Table(np.zeros((3, 0), dtype=np.uint64), np.zeros((0, meta.dim), dtype=np.float32))
-    index_file, vector_file = index_path(folder, kind, count), vectors_path(folder, kind)
+    index_file, vector_file = _index_path(folder, kind, count), _vectors_path(folder, kind)
     try:
         index = np.load(index_file, mmap_mode="r")
     except (ValueError, EOFError) as error:
@@ -132,29 +132,23 @@ def read_meta(folder: Path, model: str) -> Meta | None:
         return None
     except ValidationError as error:
         raise DeltaMemError(f"{path}: not the description of an embedding store; remove the folder") from error
-    check_model(folder, meta.model, model)
+    _check_model(folder, meta.model, model)
     return meta
 
 
-def check_model(folder: Path, found: str, expected: str) -> None:
-    """Refuse the vectors of another model.
-
-    Raises:
-        DeltaMemError: If the names differ.
-    """
+def _check_model(folder: Path, found: str, expected: str) -> None:
     if found != expected:
         raise DeltaMemError(
             f"{folder}: holds the vectors of {found!r}, expected those of {expected!r}; choose another embedder.store"
         )
 
 
-def vectors_path(folder: Path, kind: Kind) -> Path:
-    """The file of the vectors."""
+def _vectors_path(folder: Path, kind: Kind) -> Path:
     return folder / f"{kind}.vectors"
 
 
-def index_path(folder: Path, kind: Kind, count: int) -> Path:
-    """The file of the index over the first `count` rows."""
+def _index_path(folder: Path, kind: Kind, count: int) -> Path:
+    """The index over the first `count` rows."""
     return folder / f"{kind}.{count}.index.npy"
 
 
@@ -247,7 +241,7 @@ def build_store(
         meta = read_meta(folder, embedder.name) or Meta(model=embedder.name)
         for other in KINDS:
             for finished in _chunks(folder, other):
-                check_model(folder, finished.model, embedder.name)
+                _check_model(folder, finished.model, embedder.name)
         keys, dim = _recover(folder, kind, meta)
         wanted = _distinct(texts)
         stored = set(_pairs(keys))
@@ -317,7 +311,7 @@ def _recover(folder: Path, kind: Kind, meta: Meta) -> tuple[Index, int]:
     Raises:
         DeltaMemError: If rows that ``meta.json`` counts are not as they were written.
     """
-    keys_file, vectors_file, chunks_file = _keys_path(folder, kind), vectors_path(folder, kind), _chunks_path(folder, kind)
+    keys_file, vectors_file, chunks_file = _keys_path(folder, kind), _vectors_path(folder, kind), _chunks_path(folder, kind)
     for path in (keys_file, vectors_file, chunks_file):
         path.touch()
     kept: list[_Chunk] = []
@@ -355,7 +349,7 @@ def _append(folder: Path, kind: Kind, model: str, keys: Index, vectors: Vectors)
     checksum = zlib.crc32(vector_bytes, zlib.crc32(key_bytes))
     chunk = _Chunk(model=model, dim=vectors.shape[1], rows=len(vectors), crc32=checksum)
     for path, content in (
-        (vectors_path(folder, kind), vector_bytes),
+        (_vectors_path(folder, kind), vector_bytes),
         (_keys_path(folder, kind), key_bytes),
         (_chunks_path(folder, kind), _line(chunk)),
     ):
@@ -367,7 +361,7 @@ def _append(folder: Path, kind: Kind, model: str, keys: Index, vectors: Vectors)
 
 def _commit(folder: Path, kind: Kind, keys: Index, meta: Meta) -> None:
     """Write the index and then ``meta.json``, from where on the new rows count."""
-    path = index_path(folder, kind, len(keys))
+    path = _index_path(folder, kind, len(keys))
     with partial_file(path) as partial, partial.open("wb") as file:
         np.save(file, index_of(keys))
     with atomic_writer(folder / META_FILE) as text:

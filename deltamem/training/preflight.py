@@ -636,7 +636,7 @@ def preflight(config: DictConfig, settings: TrainSettings, console: Console) -> 
     for row in rows:
         table.add_row(row.check, Text(row.finding.state, style=_STYLES[row.finding.state]), Text(row.finding.found))
     console.print(table)
-    counts = {state: sum(row.finding.state is state for row in rows) for state in State}
+    counts = Counter(row.finding.state for row in rows)
     if counts[State.FAIL]:
         console.print(f"preflight: {counts[State.FAIL]} of {len(rows)} checks failed; the run would not work")
         return 2

@@ -138,10 +138,9 @@ def _orthogonal_subspaces(hidden: int, dim: int, seed: int) -> tuple[Tensor, Ten
 
 def _by_head(attention: Qwen3Attention, heads: int, kv_heads: int, dim: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Views of the projections, split by head."""
-    query = attention.q_proj.weight
-    key = attention.k_proj.weight
-    value = attention.v_proj.weight
-    output = attention.o_proj.weight
+    query, key, value, output = (
+        projection.weight for projection in (attention.q_proj, attention.k_proj, attention.v_proj, attention.o_proj)
+    )
     return (
         query.view(heads, dim, -1),
         key.view(kv_heads, dim, -1),
@@ -187,8 +186,7 @@ class TinyModelConfig:
 def scaffolds(fields: Sequence[MemoryField]) -> list[str]:
     """The fixed pieces of the wire format that get a token each, so that a trajectory stays short.
 
-    Args:
-        fields: Order of the keys in the tool's answer.
+    `fields` is the order of the keys in the tool's answer.
     """
     first, *rest = fields
     record_end = '."' if fields[-1] == "text" else '"'
@@ -278,12 +276,7 @@ def chat_text(messages: Sequence[Message], tokenizer: PreTrainedTokenizerFast) -
 
 
 def build(
-    folder: Path,
-    sessions: Sequence[LabelledSession],
-    episode: EpisodeConfig,
-    config: TinyModelConfig,
-    *,
-    seed: int,
+    folder: Path, sessions: Sequence[LabelledSession], episode: EpisodeConfig, config: TinyModelConfig, *, seed: int
 ) -> None:
     """Train the tokenizer on target trajectories (a few thousand suffice), make the model, and save both in a folder."""
     rng = random.Random(seed)

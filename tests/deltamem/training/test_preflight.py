@@ -14,13 +14,14 @@ import pytest
 from chat_cases import OPENED, QWEN3, qwen_tokenizer
 from preflight_cases import check, composed, context, finding, resolved
 from rich.console import Console
-from training_cases import CHAT_TEMPLATE, labelled_session, write_sessions
+from training_cases import labelled_session, write_sessions
 
 from deltamem.config import validated
 from deltamem.sessions import to_json_line
 from deltamem.training import preflight as machine
 from deltamem.training.config import TrainSettings, unknown_keys
 from deltamem.training.preflight import CHECKS, Context, Gpu, gpus, preflight, run_checks
+from deltamem.training.tiny import CHAT_TEMPLATE
 
 GPU = Gpu("A GPU", 24 << 30)
 ACTOR, MODEL, ROLLOUT = (f"actor_rollout_ref.{part}" for part in ("actor", "model", "rollout"))
@@ -35,6 +36,7 @@ SHORT = {
     "data.max_response_length": 256,
     "deltamem.turn_tokens": 64,
 }
+LAST = "(message.content if loop.last else message.content[-20:])"
 _Usage = namedtuple("_Usage", "total used free")
 
 
@@ -187,15 +189,10 @@ def broken(old: str, new: str) -> str:
         (QWEN3, True, False, "the episode asks for thinking"),
         (QWEN3, False, True, "needs data.apply_chat_template_kwargs.enable_thinking=false"),
         (None, True, True, "no chat template"),
-        (broken("m.content + '</tool_", "'</tool_"), True, True, "leaves out what the tool answers"),
-        (broken("{%- for m", "{{ messages|length }}{%- for m"), True, True, "cannot render an episode"),
-        (
-            broken("+ m.content + '<|im", "+ (m.content if loop.last else m.content[-20:]) + '<|im"),
-            True,
-            True,
-            "append-only",
-        ),
-        (broken("m.role == 'tool'", "m.rolle.x == 'tool'"), True, True, "cannot render an episode"),
+        (broken("message.content + '</tool_", "'</tool_"), True, True, "leaves out what the tool answers"),
+        (broken("{%- for message", "{{ messages|length }}{%- for message"), True, True, "cannot render an episode"),
+        (broken("+ message.content + '<|im", f"+ {LAST} + '<|im"), True, True, "append-only"),
+        (broken("message.role == 'tool'", "message.rolle.x == 'tool'"), True, True, "cannot render an episode"),
     ],
 )
 def test_chat_templates(

@@ -8,7 +8,13 @@ import sys
 from pathlib import Path
 
 import pytest
+from preflight_cases import composed, resolved
 from training_cases import write_sessions
+
+from deltamem.config import validated
+from deltamem.errors import DeltaMemError
+from deltamem.training.config import TrainSettings
+from deltamem.training.pipeline import check_options
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -28,9 +34,6 @@ def train(*arguments: str) -> subprocess.CompletedProcess[str]:
         (["deltamem.out=???"], "'deltamem.out' has no value"),
         # Without a file the run would make its data first, which takes minutes.
         (["deltamem.reward.tau=3"], "deltamem.reward: tau must be at least 0 and at most 1, not 3"),
-        (["deltamem.episode.system_prompt=poem"], "prompt 'poem' does not exist"),
-        (["+deltamem.model.layer=3"], "config key 'deltamem.model': "),
-        (["+deltamem.warm_start.stepz=3"], "config key 'deltamem.warm_start': "),
     ],
 )
 def test_bad_input_is_one_sentence_at_once(tmp_path: Path, arguments: list[str], sentence: str) -> None:
@@ -38,6 +41,21 @@ def test_bad_input_is_one_sentence_at_once(tmp_path: Path, arguments: list[str],
     assert (done.returncode, done.stdout) == (2, "")
     assert sentence in done.stderr and done.stderr.count("\n") == 1
     assert not (tmp_path / "run" / "synth").exists()
+
+
+@pytest.mark.parametrize(
+    ("override", "sentence"),
+    [
+        ("deltamem.reward.stale_weight=0.5", "deltamem.reward: stale_weight must be"),
+        ("deltamem.episode.system_prompt=poem", "prompt 'poem' does not exist"),
+        ("+deltamem.model.layer=3", "config key 'deltamem.model': "),
+        ("+deltamem.warm_start.stepz=3", "config key 'deltamem.warm_start': "),
+    ],
+)
+def test_what_a_stage_would_refuse_is_refused_before_any_runs(override: str, sentence: str) -> None:
+    config = resolved(composed("+experiment=tiny", override))
+    with pytest.raises(DeltaMemError, match=sentence):
+        check_options(validated(config.deltamem, TrainSettings))
 
 
 def test_too_few_sessions_for_one_batch(tmp_path: Path) -> None:

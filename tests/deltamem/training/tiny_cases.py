@@ -6,11 +6,12 @@ import random
 from functools import cache
 
 from offline_people import labelled
+from tokenizers import Tokenizer, models
 from transformers import PreTrainedTokenizerFast
 
 from deltamem.episode import EpisodeConfig
 from deltamem.sessions import LabelledSession
-from deltamem.training.tiny import TinyModelConfig, chat_text, target_trajectory, train_tokenizer
+from deltamem.training.tiny import CHAT_TEMPLATE, TinyModelConfig, chat_text, target_trajectory, train_tokenizer
 
 COMPACT = EpisodeConfig("manager_compact", "session_compact", memory_fields=("text", "time", "id"))
 """The episode of the tiny experiment."""
@@ -22,18 +23,9 @@ def sessions(people: int = 30, count: int = 4) -> tuple[LabelledSession, ...]:
     return tuple(labelled(people, count, seed=11))
 
 
-def chat_template_only() -> PreTrainedTokenizerFast:
-    """Renders conversations; knows no words."""
-    from tokenizers import Tokenizer, models
-
-    from deltamem.training.tiny import CHAT_TEMPLATE
-
-    return PreTrainedTokenizerFast(tokenizer_object=Tokenizer(models.BPE()), chat_template=CHAT_TEMPLATE)
-
-
 @cache
 def tokenizer_for(episode: EpisodeConfig = COMPACT) -> PreTrainedTokenizerFast:
     rng = random.Random(0)
-    template = chat_template_only()
+    template = PreTrainedTokenizerFast(tokenizer_object=Tokenizer(models.BPE()), chat_template=CHAT_TEMPLATE)
     corpus = [chat_text(target_trajectory(labelled, episode, rng, drop=0.0), template) for labelled in sessions()]
     return train_tokenizer(corpus, SMALL, episode.memory_fields)

@@ -1,8 +1,7 @@
-"""Labelled sessions, a tokenizer and a random model for the tests of training."""
+"""Labelled sessions and a random model for the tests of training."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
 
@@ -12,37 +11,24 @@ from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
 from deltamem.memory import Event, Memory, MemoryState, Operation, apply
 from deltamem.sessions import LabelledSession, Session, Split, Turn, to_json_line
+from deltamem.training.tiny import CHAT_TEMPLATE
 
 START = datetime(2026, 4, 5, 20, 1)
 CITIES = ("Lisbon", "Oslo", "Quito", "Hanoi", "Perth", "Turin", "Accra", "Osaka")
-CHAT_TEMPLATE = (
-    "{%- for m in messages -%}{%- if m.role == 'tool' -%}"
-    "{{ '<|im_start|>user\n<tool_response>' + m.content + '</tool_response><|im_end|>\n' }}"
-    "{%- else -%}{{ '<|im_start|>' + m.role + '\n' + m.content + '<|im_end|>\n' }}{%- endif -%}{%- endfor -%}"
-    "{%- if add_generation_prompt -%}{{ '<|im_start|>assistant\n' }}{%- endif -%}"
-)
 
 
 def labelled_session(number: int, split: Split = "train") -> LabelledSession:
     """A person who moves to another city and gets a pet: one UPDATE, one ADD."""
     name = f"Person{number}"
     old, new = CITIES[number % 8], CITIES[(number + 3) % 8]
-    prior = MemoryState(
-        [
-            Memory("m1", f"{name} lives in {old}.", START - timedelta(days=9)),
-            Memory("m2", f"{name} likes tea.", START - timedelta(days=9)),
-        ]
-    )
+    facts = {"m1": f"{name} lives in {old}.", "m2": f"{name} likes tea."}
+    prior = MemoryState([Memory(key, text, START - timedelta(days=9)) for key, text in facts.items()])
     operations = (
         Operation(Event.UPDATE, f"{name} lives in {new}.", "m1", (new,)),
         Operation(Event.ADD, f"{name} has a cat.", None, ("cat",)),
     )
-    session = Session(
-        f"p{number}",
-        name,
-        START,
-        (Turn("user", f"I have moved to {new} and got a cat."), Turn("assistant", "Nice!")),
-    )
+    turns = (Turn("user", f"I have moved to {new} and got a cat."), Turn("assistant", "Nice!"))
+    session = Session(f"p{number}", name, START, turns)
     return LabelledSession(session, 0, split, prior, operations, apply(prior, operations, START))
 
 
@@ -54,44 +40,31 @@ def write_sessions(path: Path, train: int, heldout: int) -> Path:
     return path
 
 
-def make_tokenizer(corpus: Sequence[str]) -> PreTrainedTokenizerFast:
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
+def make_model(folder: Path) -> Path:
+    """A random model of 0.1 million parameters, saved with a tokenizer of the sessions."""
+    bpe = Tokenizer(models.BPE())
+    bpe.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    bpe.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
         vocab_size=512,
         special_tokens=["<|endoftext|>", "<|im_start|>", "<|im_end|>"],
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
-    tokenizer.train_from_iterator(corpus, trainer)
-    return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer,
+    bpe.train_from_iterator([to_json_line(labelled_session(number)) for number in range(40)], trainer)
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=bpe,
         eos_token="<|im_end|>",
         pad_token="<|endoftext|>",
         additional_special_tokens=["<|im_start|>"],
         chat_template=CHAT_TEMPLATE,
         clean_up_tokenization_spaces=False,
     )
-
-
-def make_model(tokenizer: PreTrainedTokenizerFast, folder: Path) -> Path:
-    """A random model of 0.1 million parameters, saved with its tokenizer."""
+    sizes = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "head_dim": 32}
+    heads = {"num_attention_heads": 2, "num_key_value_heads": 1, "tie_word_embeddings": True}
+    ends = {"bos_token_id": None, "eos_token_id": tokenizer.eos_token_id, "pad_token_id": tokenizer.pad_token_id}
     torch.manual_seed(0)
-    config = Qwen3Config(
-        vocab_size=len(tokenizer),
-        hidden_size=64,
-        intermediate_size=128,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        num_key_value_heads=1,
-        head_dim=32,
-        max_position_embeddings=2048,
-        tie_word_embeddings=True,
-        bos_token_id=None,
-        eos_token_id=tokenizer.eos_token_id,
-        pad_token_id=tokenizer.pad_token_id,
-    )
+    config = Qwen3Config(vocab_size=len(tokenizer), max_position_embeddings=2048, **sizes, **heads, **ends)
     Qwen3ForCausalLM(config).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder
