@@ -1,75 +1,20 @@
-"""What an interruption may leave behind: half an epoch, a request to stop, a trainer without its launcher."""
+"""What an interruption may leave behind: a request to stop, a trainer without its launcher."""
 
 from __future__ import annotations
 
-import io
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from omegaconf import OmegaConf
-from torchdata.stateful_dataloader import StatefulDataLoader
-from verl.trainer.ppo.utils import create_rl_sampler
 
 from deltamem.errors import DeltaMemError
 from deltamem.training.interruption import NOT_FINISHED, SaveAndStop, StoppedError, locked, on_request
 from deltamem.training.launch import summary
-
-
-class _Loader:
-    """Takes batches as verl's trainer does, from the loader that it builds."""
-
-    def __init__(self, rows: int, batch: int, state: bytes | None = None) -> None:
-        data = list(range(rows))
-        sampler = create_rl_sampler(OmegaConf.create({"shuffle": True, "seed": 5}), data)
-        self._loader = StatefulDataLoader(data, batch_size=batch, num_workers=0, drop_last=True, sampler=sampler)
-        self._batches: Iterator[Any] | None = None
-        if state is not None:
-            self._loader.load_state_dict(torch.load(io.BytesIO(state), weights_only=False))
-
-    def take(self) -> list[int]:
-        self._batches = self._batches or iter(self._loader)
-        if (batch := next(self._batches, None)) is None:
-            self._batches = iter(self._loader)
-            batch = next(self._batches)
-        return list(batch.tolist())
-
-    def saved(self) -> bytes:
-        buffer = io.BytesIO()
-        torch.save(self._loader.state_dict(), buffer)
-        return buffer.getvalue()
-
-
-@settings(max_examples=25, deadline=None)
-@given(
-    batches=st.integers(1, 4),
-    batch=st.integers(1, 3),
-    rest=st.integers(0, 2),
-    stops=st.lists(st.booleans(), min_size=11, max_size=11),
-)
-def test_data_come_in_the_same_order_wherever_a_run_is_interrupted(
-    batches: int, batch: int, rest: int, stops: list[bool]
-) -> None:
-    rows = batches * batch + min(rest, batch - 1)
-    straight = _Loader(rows, batch)
-    expected = [straight.take() for _ in range(12)]
-    loader = _Loader(rows, batch)
-    seen = [loader.take()]
-    for stop in stops:
-        if stop:  # also at, before and after the end of an epoch
-            loader = _Loader(rows, batch, loader.saved())
-        seen.append(loader.take())
-    assert seen == expected
-    assert len({number for part in seen[:batches] for number in part}) == batches * batch
 
 
 def test_a_request_saves_the_step_in_which_it_comes_and_ends_before_the_next(tmp_path: Path) -> None:
