@@ -9,12 +9,10 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-import torch
 from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
-from transformers import AutoTokenizer, Qwen3ForCausalLM
 
 from deltamem.episode import save_episode_config
 from deltamem.errors import DeltaMemError
@@ -23,11 +21,12 @@ from deltamem.sessions import LabelledSession, read_sessions
 from deltamem.training import data
 from deltamem.training.config import TrainSettings
 from deltamem.training.embedding_store import META_FILE, embed_data
-from deltamem.training.export import export_run
 from deltamem.training.launch import run_grpo
 from deltamem.training.metrics import check_trackers
-from deltamem.training.tiny import TinyModelConfig, build
-from deltamem.training.warm_start import WarmStartConfig, WarmStartStep, warm_start
+
+if TYPE_CHECKING:
+    from deltamem.training.tiny import TinyModelConfig
+    from deltamem.training.warm_start import WarmStartConfig
 
 LENGTHS_FILE = "lengths.json"
 Options = TypeVar("Options")
@@ -43,8 +42,10 @@ def check_options(settings: TrainSettings) -> None:
     """
     settings.episode.config()
     settings.scorer()
-    _model_options(settings)
-    _warm_start_options(settings)
+    if settings.model is not None:
+        _model_options(settings)
+    if settings.warm_start is not None:
+        _warm_start_options(settings)
 
 
 def synthesis(settings: TrainSettings) -> list[Stage]:
@@ -131,7 +132,7 @@ def stages(config: DictConfig, settings: TrainSettings, console: Console) -> lis
     grpo = {"config": inputs, "saves": saves}
     found.append(Stage("grpo", grpo, lambda: run_grpo(*fitted(config, settings), console), checkpoints))
     if saves:
-        found.append(Stage("export", {}, lambda: export_run(out, out / "policy"), out / "policy"))
+        found.append(Stage("export", {}, lambda: _export(out), out / "policy"))
     return found
 
 
@@ -197,14 +198,20 @@ def _options(kind: type[Options], values: Mapping[str, Any], key: str) -> Option
 
 
 def _model_options(settings: TrainSettings) -> TinyModelConfig:
+    from deltamem.training.tiny import TinyModelConfig
+
     return _options(TinyModelConfig, settings.model or {}, "model")
 
 
 def _warm_start_options(settings: TrainSettings) -> WarmStartConfig:
+    from deltamem.training.warm_start import WarmStartConfig
+
     return _options(WarmStartConfig, settings.warm_start or {}, "warm_start")
 
 
 def _build_model(settings: TrainSettings) -> None:
+    from deltamem.training.tiny import build
+
     target = settings.out / "model"
     partial = _fresh(target)
     episode, options = settings.episode.config(), _model_options(settings)
@@ -213,6 +220,11 @@ def _build_model(settings: TrainSettings) -> None:
 
 
 def _warm_start(settings: TrainSettings, console: Console) -> None:
+    import torch
+    from transformers import AutoTokenizer, Qwen3ForCausalLM
+
+    from deltamem.training.warm_start import WarmStartStep, warm_start
+
     options = _warm_start_options(settings)
     if settings.cpu_threads is not None:
         torch.set_num_threads(settings.cpu_threads)
@@ -252,3 +264,9 @@ def _fresh(target: Path) -> Path:
     shutil.rmtree(target, ignore_errors=True)
     partial.mkdir(parents=True)
     return partial
+
+
+def _export(run: Path) -> None:
+    from deltamem.training.export import export_run
+
+    export_run(run, run / "policy")
