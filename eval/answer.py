@@ -242,8 +242,33 @@ _REDRAW = 1_000
 """Added to the number of the run for the second draw, so that it is no other run's first."""
 
 
+@dataclass(frozen=True, slots=True)
+class Sampler:
+    """A model and how its replies are sampled; a limit of tokens counts thinking, and sample n adds n to the seed."""
+
+    llm: LLM
+    temperature: float
+    max_tokens: int | None
+    seed: int | None
+
+    async def chat(self, messages: Sequence[Mapping[str, str]], scope: str, sample: int) -> Answer:
+        """One reply.
+
+        Raises:
+            DeltaMemError: If the endpoint fails.
+        """
+        return await self.llm.chat(
+            messages,
+            temperature=self.temperature,
+            max_tokens=self.max_tokens,
+            seed=self.seed,
+            scope=scope,
+            sample=sample,
+        )
+
+
 class LLMAnswerer:
-    """Sends one user message for each answer.
+    """Sends one user message for each answer; an answer that reaches the limit of tokens is kept as far as it goes.
 
     Attributes:
         name: ``llm``.
@@ -252,24 +277,10 @@ class LLMAnswerer:
 
     name = "llm"
 
-    def __init__(
-        self, llm: LLM, prompt: Prompt, *, temperature: float, max_tokens: int | None, seed: int | None, with_time: bool
-    ) -> None:
-        """Describe how questions are asked.
-
-        Args:
-            llm: The model.
-            prompt: See the class.
-            temperature: Of the sampling.
-            max_tokens: Limit of an answer, thinking included. An answer that reaches it is kept as far as it goes.
-            seed: Of the sampling; run n adds n to it.
-            with_time: Whether the passages are shown with their dates.
-        """
+    def __init__(self, sampler: Sampler, prompt: Prompt, *, with_time: bool) -> None:
+        """Describe how questions are asked, and whether the passages are shown with their dates."""
         self.prompt = prompt
-        self._llm = llm
-        self._temperature = temperature
-        self._max_tokens = max_tokens
-        self._seed = seed
+        self._sampler = sampler
         self._with_time = with_time
 
     async def answer(self, request: AnswerRequest, run: int) -> AnswerRecord:
@@ -280,14 +291,8 @@ class LLMAnswerer:
         truncated = False
         for draw in range(_DRAWS):
             try:
-                answer = await self._llm.chat(
-                    [{"role": "user", "content": content}],
-                    temperature=self._temperature,
-                    max_tokens=self._max_tokens,
-                    seed=self._seed,
-                    scope=request.scope,
-                    sample=run + draw * _REDRAW,
-                )
+                message = {"role": "user", "content": content}
+                answer = await self._sampler.chat([message], request.scope, run + draw * _REDRAW)
             except DeltaMemError as error:
                 return AnswerRecord(text=None, error=str(error), cost=cost)
             cost += cost_of(answer)
@@ -295,7 +300,7 @@ class LLMAnswerer:
             if text:
                 return AnswerRecord(text=text, cost=cost)
             truncated = answer.truncated
-        why = f" within {self._max_tokens} tokens" if truncated else ""
+        why = f" within {self._sampler.max_tokens} tokens" if truncated else ""
         return AnswerRecord(text=None, error=f"the answerer returned nothing{why}", cost=cost)
 
 

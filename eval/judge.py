@@ -12,9 +12,9 @@ from pydantic import Field
 
 from deltamem.config import StrictModel
 from deltamem.errors import DeltaMemError
-from deltamem.llm import LLM, Answer
+from deltamem.llm import Answer
 from deltamem.prompts import Prompt
-from eval.answer import Judge, cost_of, last_object, without_thinking
+from eval.answer import Judge, Sampler, cost_of, last_object, without_thinking
 from eval.metrics import Interval, wilson_interval
 from eval.records import Cost, Verdict
 
@@ -49,35 +49,26 @@ class LLMJudge:
     def __init__(
         self,
         name: str,
-        llm: LLM,
+        sampler: Sampler,
         prompt: Prompt,
         labels: Sequence[str],
         *,
         flags: Mapping[str, Sequence[str]] | None = None,
-        temperature: float,
-        max_tokens: int | None,
-        seed: int | None,
         attempts: int,
     ) -> None:
         """Describe the judge.
 
         Args:
             name: See the class.
-            llm: The model.
+            sampler: The model; the nth attempt is its sample n.
             prompt: Asks for the labels and flags; its fields are what `judge` is given.
             labels: What ``label`` may be; case does not matter, and a number counts as its digits.
             flags: Further keys of the object with what each may be.
-            temperature: Of the sampling.
-            max_tokens: Limit of a reply, thinking included.
-            seed: Of the sampling; the nth attempt adds n to it.
             attempts: Replies to ask for, at most.
         """
         self.name = name
         self.prompt = prompt
-        self._llm = llm
-        self._temperature = temperature
-        self._max_tokens = max_tokens
-        self._seed = seed
+        self._sampler = sampler
         self._attempts = attempts
         allowed = {"label": labels, **(flags or {})}
         self._allowed = {key.casefold(): (key, {value.casefold(): value for value in allowed[key]}) for key in allowed}
@@ -93,14 +84,7 @@ class LLMJudge:
         problem = ""
         for attempt in range(self._attempts):
             try:
-                answer = await self._llm.chat(
-                    messages,
-                    temperature=self._temperature,
-                    max_tokens=self._max_tokens,
-                    seed=self._seed,
-                    scope=scope,
-                    sample=attempt,
-                )
+                answer = await self._sampler.chat(messages, scope, attempt)
             except DeltaMemError as error:
                 return Verdict(label=None, error=str(error), cost=cost)
             cost += cost_of(answer)
@@ -130,7 +114,7 @@ class LLMJudge:
 
     def _problem(self, answer: Answer, text: str) -> str:
         said = repr(text if len(text) <= _LONGEST_QUOTED else text[:_LONGEST_QUOTED] + "...") if text else "nothing"
-        return f"{said} (stopped at {self._max_tokens} tokens)" if answer.truncated else said
+        return f"{said} (stopped at {self._sampler.max_tokens} tokens)" if answer.truncated else said
 
 
 _FILE = "judge_calibration.jsonl"

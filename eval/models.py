@@ -14,7 +14,7 @@ from deltamem.errors import DeltaMemError, LLMError
 from deltamem.llm import LLM, ResponseCache
 from deltamem.policy import EndpointPolicy
 from deltamem.prompts import Prompt
-from eval.answer import Answerer, ExtractiveAnswerer, LLMAnswerer, load_prompt
+from eval.answer import Answerer, ExtractiveAnswerer, LLMAnswerer, Sampler, load_prompt
 from eval.benchmark import JudgeSpec
 from eval.config import BenchmarkConfig, EmbedderSettings, ManagerModel, ModelSettings
 from eval.judge import LLMJudge
@@ -243,30 +243,18 @@ def make_answerer(config: BenchmarkConfig, models: Models, embedder: Embedder, p
     if prompt is None:
         return ExtractiveAnswerer(embedder, with_time=config.with_time, timed=models.timed)
     assert models.answer is not None  # as it has a prompt
-    return LLMAnswerer(
-        models.answer,
-        prompt,
-        temperature=config.answer.temperature,
-        max_tokens=config.answer.max_tokens,
-        seed=config.seed,
-        with_time=config.with_time,
-    )
+    return LLMAnswerer(_sampler(models.answer, config.answer, config), prompt, with_time=config.with_time)
 
 
 def make_judge(config: BenchmarkConfig, models: Models, name: str, spec: JudgeSpec, prompt: Prompt) -> LLMJudge:
     """A judge on the judging model of a run that is judged."""
     assert models.judge is not None  # as there are prompts for judges
-    return LLMJudge(
-        name,
-        models.judge,
-        prompt,
-        spec.labels,
-        flags=spec.flags,
-        temperature=config.judge.temperature,
-        max_tokens=config.judge.max_tokens,
-        seed=config.seed,
-        attempts=config.judge.attempts,
-    )
+    sampler = _sampler(models.judge, config.judge, config)
+    return LLMJudge(name, sampler, prompt, spec.labels, flags=spec.flags, attempts=config.judge.attempts)
+
+
+def _sampler(llm: LLM, settings: ModelSettings, config: BenchmarkConfig) -> Sampler:
+    return Sampler(llm, settings.temperature, settings.max_tokens, config.seed)
 
 
 def _widest(settings: Collection[ModelSettings]) -> ModelSettings:

@@ -14,7 +14,7 @@ from system_cases import benchmark_config
 
 from deltamem.llm import LLM, ResponseCache
 from deltamem.prompts import Prompt
-from eval.answer import AnswerRequest, ContextBlock, LLMAnswerer, load_prompt
+from eval.answer import AnswerRequest, ContextBlock, LLMAnswerer, Sampler, load_prompt
 from eval.config import BenchmarkConfig
 from eval.judge import QUESTION_FIELDS, QUESTION_LABELS, LLMJudge
 from eval.systems.base import Passage
@@ -38,15 +38,15 @@ def prompt(text: str) -> Prompt:
     return Prompt("own", text, "0" * 64)
 
 
-def answerer(llm: LLM, own: Prompt | None = None, **options: Any) -> LLMAnswerer:
+def answerer(llm: LLM, own: Prompt | None = None) -> LLMAnswerer:
     chosen = own or load_prompt("answer_locomo", ("context", "question"))
-    return LLMAnswerer(llm, chosen, **{"temperature": 0.0, "max_tokens": 32, "seed": 5, "with_time": True} | options)
+    return LLMAnswerer(Sampler(llm, 0.0, 32, 5), chosen, with_time=True)
 
 
 def judge(llm: LLM, name: str = "lenient", **options: Any) -> LLMJudge:
     own = load_prompt(f"judge_{name}", QUESTION_FIELDS)
-    defaults: dict[str, Any] = {"labels": QUESTION_LABELS, "temperature": 0.0, "max_tokens": 32, "seed": 5, "attempts": 3}
-    return LLMJudge(name, llm, own, **defaults | options)
+    chosen: dict[str, Any] = {"labels": QUESTION_LABELS, "attempts": 3} | options
+    return LLMJudge(name, Sampler(llm, 0.0, 32, 5), own, **chosen)
 
 
 @asynccontextmanager
