@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -15,7 +16,8 @@ from synth.names import InventedNames
 from synth.offline import OfflineWriter
 from synth.person import write_person
 from synth.personas import draw_personas
-from synth.records import Person
+from synth.records import Person, Record
+from synth.tasks import AnswerT, Task, Unit, UnitId, UnitResult
 
 SHAPES = Path(__file__).parents[1] / "configs" / "shape"
 
@@ -38,6 +40,23 @@ def people(count: int, sessions: int, *, seed: int = 1, heldout_share: float = 0
         ]
 
     return asyncio.run(write())
+
+
+class Recorder(OfflineWriter):
+    """Keeps the tasks with their answers and places."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(seed)
+        self.asked: list[tuple[Task[Any], Record | None, UnitId]] = []
+
+    async def write(self, task: Task[AnswerT], place: UnitId) -> UnitResult[AnswerT]:
+        written = await super().write(task, place)
+        self.asked.append((task, written.answer, place))
+        return written
+
+    def of(self, unit: Unit) -> tuple[Task[Any], UnitId]:
+        """The first task of a unit, and where it was asked."""
+        return next((task, place) for task, _, place in self.asked if task.unit is unit)
 
 
 def labelled(count: int, sessions: int, *, seed: int = 1, sizes: str = "tiny") -> list[LabelledSession]:

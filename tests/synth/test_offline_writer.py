@@ -10,7 +10,7 @@ import yaml
 from handmade import edit, span
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from offline_people import SHAPES, labelled, people, shape
+from offline_people import SHAPES, Recorder, labelled, people, shape
 
 from deltamem.errors import DeltaMemError
 from deltamem.memory import Event
@@ -25,7 +25,7 @@ from synth.offline.templates import ANYTHING, INVENTED, Kind, Template, dialogue
 from synth.offline.tiny import INVENTED_SLOTS, Topic, read_fact, tiny_texts
 from synth.person import write_person
 from synth.records import Change, Origin, Person, Persona, PlannedChange, Track
-from synth.tasks import DialogueTask, EventsTask, EvolutionTask, LinksTask, PastEvent, Task, UnitId
+from synth.tasks import LinksTask, PastEvent, Unit
 from synth.validators.dialogue import uses
 
 WORD = re.compile(r"[A-Za-z]+")
@@ -42,23 +42,6 @@ GIVEN = {
     "trait": "open to new ideas", "trait2": "attentive to detail", "place": "Brelo Hall",
 }  # fmt: skip
 SPLITS = st.sampled_from(["train", "heldout"])
-
-
-class Recorder(OfflineWriter):
-    """Keeps the tasks and answers."""
-
-    def __init__(self, seed: int) -> None:
-        super().__init__(seed)
-        self.asked: list[tuple[Task, object, UnitId]] = []
-
-    async def write(self, task, place):
-        written = await super().write(task, place)
-        self.asked.append((task, written.answer, place))
-        return written
-
-    def of(self, kind: type[Task]) -> tuple[Task, UnitId]:
-        """The first task of a kind, and where it was asked."""
-        return next((task, place) for task, _, place in self.asked if isinstance(task, kind))
 
 
 def write(number, sizes: Shape, writer, *, sessions: int, seed: int = 1, real: bool = False, split: Split = "train"):
@@ -113,14 +96,14 @@ def test_an_answer_depends_on_the_task_the_seed_and_the_place_only(recorded):
 
 
 def test_an_answer_that_breaks_a_rule_is_none_and_says_which(recorded):
-    task, place = recorded[0].of(DialogueTask)
+    task, place = recorded[0].of(Unit.DIALOGUE)
     written = asyncio.run(OfflineWriter(5).write(edit(task, {"limits.assistant_words": span(500, 600)}), place))
     assert written.answer is None
     assert {violation.rule for violation in written.verdicts[0].violations} == {"dialogue.assistant_words"}
 
 
 def test_changes_of_facts_that_no_template_made_are_refused(recorded):
-    task, _ = recorded[0].of(EventsTask)
+    task, _ = recorded[0].of(Unit.EVENTS)
     unknown = tuple(fact.model_copy(update={"text": f"{task.fixed.name} is fond of it."}) for fact in task.facts)
     planned = PlannedChange(track=Track.HEALTH, change=Change.SHIFT)
     slots = (task.slots[0].model_copy(update={"changes": (planned,)}),)
@@ -304,7 +287,7 @@ def test_memory_threads_are_read_back_and_fit_however_long_they_get(recorded):
             view = read_view(someone.profile.name, memory.text)
             assert view.method is evolution.method
             assert view.text(someone.profile.name) == memory.text
-    task, _ = writer.of(EvolutionTask)
+    task, _ = writer.of(Unit.EVOLUTION)
     long = task.model_copy(update={"events": tuple(PastEvent.of(event) for event in someone.events[:8])})
     for memory in answer(long, random.Random(1)).memories:
         assert len(memory.text.split()) in long.limits.words

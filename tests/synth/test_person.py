@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
@@ -44,33 +43,32 @@ PERSONA = Persona(person_id="p000007", seed="A baker who sings in a choir.", sou
 BROKEN = Violation("demo.rule", "the answer breaks the rule")
 
 
-@dataclass
-class Wrapper:
-    """A writer around the offline writer.
+Told = Callable[[Task[Any], UnitId], bool]
+
+
+class Wrapper(OfflineWriter):
+    """The offline writer, which rejects some units, fails at others, and keeps what it was asked.
 
     Attributes:
-        inner: Gives the answers.
-        reject: Says which units have no answer.
-        fail: Says for which units no answer can be got.
-        change: Makes another result of what the offline writer wrote for a unit.
-        delays: Where the length of a pause before each answer is drawn from.
         asked: Tasks and places, in the order of asking.
         ended: Units, in the order of their ends.
         cancelled: Units that were cancelled while they were waited for.
     """
 
-    inner: Writer = field(default_factory=lambda: OfflineWriter(1))
-    reject: Callable[[Task[Any], UnitId], bool] = lambda task, place: False
-    fail: Callable[[Task[Any], UnitId], bool] = lambda task, place: False
-    change: Callable[[Task[Any], UnitId, UnitResult[Any]], UnitResult[Any]] = lambda task, place, written: written
-    delays: random.Random | None = None
-    asked: list[tuple[Task[Any], UnitId]] = field(default_factory=list)
-    ended: list[UnitId] = field(default_factory=list)
-    cancelled: list[UnitId] = field(default_factory=list)
-
-    @property
-    def making(self) -> Mapping[str, Any]:
-        return self.inner.making
+    def __init__(
+        self,
+        *,
+        reject: Told = lambda task, place: False,
+        fail: Told = lambda task, place: False,
+        change: Callable[..., UnitResult[Any]] = lambda task, place, written: written,
+        delays: random.Random | None = None,
+    ) -> None:
+        """`change` makes another result of what was written; the length of a pause before each answer is one of `delays`."""
+        super().__init__(1)
+        self.reject, self.fail, self.change, self.delays = reject, fail, change, delays
+        self.asked: list[tuple[Task[Any], UnitId]] = []
+        self.ended: list[UnitId] = []
+        self.cancelled: list[UnitId] = []
 
     async def write(self, task, place):
         self.asked.append((task, place))
@@ -85,13 +83,13 @@ class Wrapper:
         self.ended.append(place)
         if self.reject(task, place):
             return UnitResult(None, (Verdict(("demo.rule",), (BROKEN,)),) * 3, 10, 5)
-        return self.change(task, place, await self.inner.write(task, place))
+        return self.change(task, place, await super().write(task, place))
 
     def tasks(self, kind):
         return [task for task, _ in self.asked if isinstance(task, kind)]
 
 
-def at(unit: Unit, *indices: int) -> Callable[[Task[Any], UnitId], bool]:
+def at(unit: Unit, *indices: int) -> Told:
     names = {f"{PERSONA.person_id}/{unit}/{index}" for index in indices}
     return lambda task, place: place.name in names
 

@@ -13,7 +13,7 @@ from typing import Any
 import httpx
 import pytest
 from llm_cases import llm_settings
-from offline_people import shape
+from offline_people import Recorder, shape
 from pydantic import ValidationError
 from synth_runs import files, synth
 from vllm_server import NAME, serve, vllm_python, write_tiny_model
@@ -23,11 +23,10 @@ from synth.config import PersonaSettings, Range
 from synth.llm.pool import EndpointPool
 from synth.llm.writer import FORMAT_RULES, SCHEMA, TRUNCATED, LLMWriter
 from synth.names import InventedNames
-from synth.offline import OfflineWriter
 from synth.person import write_person
 from synth.personas import draw_personas
 from synth.records import Record
-from synth.tasks import AnswerT, Task, Unit, UnitId, UnitResult, Verdict
+from synth.tasks import Unit, UnitId, UnitResult, Verdict
 from synth.validators import UNIT_RULES
 
 PYTHON = vllm_python()
@@ -43,18 +42,6 @@ MOST_TOKENS = 1_200
 NO_DAY = re.compile(r"0000-\d\d-\d\d|\d{4}-(02-(29|30|31)|(04|06|09|11)-31)")
 # Of 25 events; so that three of them are one group, which no random numbers name.
 ONE_GROUP = {"groups": Range(min=16, max=16), "events_per_group": Range(min=3, max=3)}
-
-
-class Recorder(OfflineWriter):
-    """Keeps the first task of each unit."""
-
-    def __init__(self) -> None:
-        super().__init__(1)
-        self.tasks: dict[Unit, Task[Any]] = {}
-
-    async def write(self, task: Task[AnswerT], place: UnitId) -> UnitResult[AnswerT]:
-        self.tasks.setdefault(task.unit, task)
-        return await super().write(task, place)
 
 
 @pytest.fixture(scope="module")
@@ -95,7 +82,7 @@ def lines(path: Path) -> list[dict[str, Any]]:
 
 
 async def test_vllm_takes_all_nine_schemas_and_the_rules_reject_what_it_writes(url, tmp_path, record_property):
-    recorder = Recorder()
+    recorder = Recorder(1)
     [persona] = draw_personas(PersonaSettings(), people=1, heldout_share=0.1, seed=1)
     sizes = shape("paper").model_copy(update=ONE_GROUP)
     await write_person(0, persona, recorder, sizes, InventedNames(1), sessions=SESSIONS, seed=1)
@@ -108,7 +95,7 @@ async def test_vllm_takes_all_nine_schemas_and_the_rules_reject_what_it_writes(u
     async def ask(unit: Unit) -> list[UnitResult[Any]]:
         writer = LLMWriter(settings, pool, stores[unit], seed=1)
         places = [UnitId(number, 0, f"p{number:06d}/{unit}/0") for number in range(PLACES)]
-        return await asyncio.gather(*(writer.write(recorder.tasks[unit], place) for place in places))
+        return await asyncio.gather(*(writer.write(recorder.of(unit)[0], place) for place in places))
 
     units = dict(zip(Unit, await asyncio.gather(*map(ask, Unit)), strict=True))
     assert pool.structured == {url: "json_schema"}, "a schema was refused"
@@ -119,7 +106,7 @@ async def test_vllm_takes_all_nine_schemas_and_the_rules_reject_what_it_writes(u
 
     found = Counter()
     for unit, written in units.items():
-        task = recorder.tasks[unit]
+        task = recorder.of(unit)[0]
         stored = list(map(stores[unit].get, stores[unit].keys()))
         stores[unit].close()
         verdicts = [verdict for item in written for verdict in item.verdicts]
