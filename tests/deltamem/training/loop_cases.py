@@ -110,6 +110,12 @@ class RecordingScorer:
         self.trajectory: Trajectory | None = None
         self.threads: set[str] = set()
 
+    @property
+    def seen(self) -> Trajectory:
+        """The trajectory that was scored."""
+        assert self.trajectory is not None
+        return self.trajectory
+
     def __call__(
         self, labelled: LabelledSession, trajectory: Trajectory, embed: Callable[[Sequence[str]], Any]
     ) -> tuple[dict[str, float], Score]:

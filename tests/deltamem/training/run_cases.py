@@ -22,6 +22,12 @@ from verl.trainer.ppo.utils import create_rl_sampler
 ROOT = Path(__file__).resolve().parents[3]
 _MARK = "DELTAMEM_RUN_UNDER_TEST"
 BATCH = 4
+SMALL = (
+    *("deltamem.synth=null", "deltamem.model=null", "deltamem.warm_start=null", "deltamem.turn_tokens=24"),
+    *("deltamem.data.heldout_sessions=4", "deltamem.data.skip_people=0", f"data.train_batch_size={BATCH}"),
+    *("data.max_prompt_length=1024", "data.max_response_length=64", "actor_rollout_ref.rollout.n=2"),
+    *("actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=4", "trainer.save_freq=1", "trainer.test_freq=2"),
+)
 TWO_RANKS = ("trainer.n_gpus_per_node=2", "ray_kwargs.ray_init.num_gpus=2", "deltamem.sort_by_length=false")
 
 
@@ -41,37 +47,16 @@ class Run:
 
     def start(self, steps: int, *overrides: str) -> subprocess.Popen[str]:
         """Start it in a process group of its own."""
-        command = [
-            str(self.python),
-            str(ROOT / "train.py"),
-            "+experiment=tiny",
-            f"deltamem.out={self.out}",
-            f"deltamem.sessions={self.sessions}",
-            "deltamem.synth=null",
-            "deltamem.model=null",
-            "deltamem.warm_start=null",
-            "deltamem.data.heldout_sessions=4",
-            "deltamem.data.skip_people=0",
-            "deltamem.turn_tokens=24",
-            f"actor_rollout_ref.model.path={self.model}",
-            "actor_rollout_ref.rollout.n=2",
-            "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=4",
-            f"data.train_batch_size={BATCH}",
-            "data.max_prompt_length=1024",
-            "data.max_response_length=64",
-            "trainer.save_freq=1",
-            "trainer.test_freq=2",
-            f"trainer.total_training_steps={steps}",
-            *overrides,
-        ]
-        env = os.environ | {"OMP_NUM_THREADS": "1", _MARK: self.mark}
+        folders = (f"deltamem.out={self.out}", f"deltamem.sessions={self.sessions}")
+        model = f"actor_rollout_ref.model.path={self.model}"
+        command = [str(self.python), str(ROOT / "train.py"), "+experiment=tiny", *folders, model, *SMALL]
         return subprocess.Popen(
-            command,
+            [*command, f"trainer.total_training_steps={steps}", *overrides],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
             cwd=ROOT,
-            env=env,
+            env=os.environ | {"OMP_NUM_THREADS": "1", _MARK: self.mark},
             start_new_session=True,
         )
 

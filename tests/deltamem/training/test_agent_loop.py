@@ -63,10 +63,10 @@ async def test_tokens_of_the_model_and_nothing_else_are_learnt_from(chat: Chat, 
         assert prompt == [*server.prompts[number], *server.answers[number], *rendered]
     assert output.prompt_ids + output.response_ids == server.prompts[-1] + server.answers[-1]
 
-    assert scorer.trajectory is not None and scorer.trajectory.violations == ()
-    assert scorer.trajectory.retrieved_ids == (("m1",),) * (turns - 1)
-    assert [operation.text for operation in scorer.trajectory.operations or ()] == ["Person0 has a cat."]
-    turns_read = [message["content"] for message in scorer.trajectory.messages if message["role"] == "assistant"]
+    assert scorer.seen.violations == ()
+    assert scorer.seen.retrieved_ids == (("m1",),) * (turns - 1)
+    assert [operation.text for operation in scorer.seen.operations or ()] == ["Person0 has a cat."]
+    turns_read = [message["content"] for message in scorer.seen.messages if message["role"] == "assistant"]
     assert turns_read == [*[chat.opening + chat.search] * (turns - 1), chat.opening + chat.final]
     assert output.reward_score == 0.25
     assert output.extra_fields["reward_extra_info"] == {"format": 1.0, "count/episodes": 1.0, "failure": 0.0}
@@ -84,7 +84,7 @@ async def test_tokens_are_never_made_of_text_again() -> None:
     output = await run(loop)
     assert server.prompts[1][len(server.prompts[0]) :][: len(ids)] == ids
     assert written(output)[: len(ids)] == ids
-    assert scorer.trajectory is not None and scorer.trajectory.violations == ()
+    assert scorer.seen.violations == ()
 
 
 @pytest.mark.parametrize("eos", ["<|im_end|>", "<|endoftext|>"])
@@ -101,7 +101,7 @@ async def test_a_turn_may_end_with_any_end_that_the_model_has(eos: str, tmp_path
     assert server.prompts[1][len(server.prompts[0]) :][: len(search) + 2] == [*search, end, newline]
     assert written(output) == [*search, *final]
     assert output.response_mask[len(search)] == 0 and (output.response_logprobs or [])[len(search)] == 0.0
-    assert scorer.trajectory is not None and scorer.trajectory.violations == ()
+    assert scorer.seen.violations == ()
 
 
 async def test_tool_answer_that_does_not_fit_ends_the_episode() -> None:
@@ -111,8 +111,8 @@ async def test_tool_answer_that_does_not_fit_ends_the_episode() -> None:
     assert len(server.answers) == 1
     assert output.response_ids == server.answers[0]
     assert output.response_mask == [1] * search_tokens
-    assert scorer.trajectory is not None and Violation.TOKEN_LIMIT in scorer.trajectory.violations
-    assert scorer.trajectory.operations is None
+    assert Violation.TOKEN_LIMIT in scorer.seen.violations
+    assert scorer.seen.operations is None
     assert output.extra_fields[ROLLOUT_INFO]["truncated"]
 
 
@@ -121,8 +121,7 @@ async def test_turn_cut_at_a_limit(limit: str) -> None:
     loop, server, scorer = make_loop(QWEN, [QWEN.search], **{limit: 10})
     output = await run(loop)
     assert output.response_ids == server.answers[0] and len(output.response_ids) == 10
-    assert scorer.trajectory is not None
-    assert {Violation.TOKEN_LIMIT, Violation.NO_ACTION} <= set(scorer.trajectory.violations)
+    assert {Violation.TOKEN_LIMIT, Violation.NO_ACTION} <= set(scorer.seen.violations)
 
 
 async def test_answer_that_fits_exactly_is_whole() -> None:
@@ -130,7 +129,7 @@ async def test_answer_that_fits_exactly_is_whole() -> None:
     loop, _, scorer = make_loop(QWEN, [QWEN.final], response_length=tokens)
     output = await run(loop)
     assert len(output.response_ids) == tokens
-    assert scorer.trajectory is not None and scorer.trajectory.violations == ()
+    assert scorer.seen.violations == ()
 
 
 async def test_window_of_the_server_is_kept() -> None:
@@ -140,7 +139,7 @@ async def test_window_of_the_server_is_kept() -> None:
     loop, server, scorer = make_loop(QWEN, [QWEN.search, QWEN.final], max_model_len=prompt + 20)
     output = await run(loop)
     assert server.sampling[0]["max_tokens"] == 20 == len(output.response_ids)
-    assert scorer.trajectory is not None and Violation.TOKEN_LIMIT in scorer.trajectory.violations
+    assert Violation.TOKEN_LIMIT in scorer.seen.violations
     # A prompt that fits exactly has no room for a response; one that fits max_prompt_length exactly has.
     loop, _, _ = make_loop(QWEN, [QWEN.final], max_model_len=prompt)
     assert f"max_model_len={prompt}" in (await run(loop)).extra_fields["failure"]
@@ -152,7 +151,7 @@ async def test_window_of_the_server_is_kept() -> None:
 async def test_stray_special_tokens_and_forbidden_thoughts_cost_the_format(chat: Chat, text: str) -> None:
     loop, _, scorer = make_loop(chat, [text])
     await run(loop)
-    assert scorer.trajectory is not None and Violation.TEXT_OUTSIDE_TAGS in scorer.trajectory.violations
+    assert Violation.TEXT_OUTSIDE_TAGS in scorer.seen.violations
 
 
 @every_chat
@@ -164,8 +163,8 @@ async def test_unreadable_turn_is_answered_by_an_error(chat: Chat) -> None:
     told = chat.tokenizer.decode(server.prompts[1][len(server.prompts[0]) + len(server.answers[0]) :])
     before, after = chat.results
     assert f'{before}{{"error": "{REFUSALS[Violation.UNKNOWN_TOOL]}"}}{after}' in told
-    assert scorer.trajectory is not None and scorer.trajectory.violations == (Violation.UNKNOWN_TOOL,)
-    assert scorer.trajectory.operations is not None and scorer.trajectory.retrieved_ids == (("m1",),)
+    assert scorer.seen.violations == (Violation.UNKNOWN_TOOL,)
+    assert scorer.seen.operations is not None and scorer.seen.retrieved_ids == (("m1",),)
     assert output.extra_fields[ROLLOUT_INFO]["turns"] == 3
 
 
