@@ -164,7 +164,7 @@ def learn(run: Run, options: argparse.Namespace) -> Figures:
         train(run.out, plan, watch=plateau, enough=plateau.reached)
     points = curve(run.out)
     (run.out / "curve.json").write_text(json.dumps(points, indent=2) + "\n", encoding="utf-8")
-    draw(points, run)
+    draw(points, run, f"{run.shape} from scratch")
     best = max(points, key=lambda point: point["heldout"])
     return {"overrides": plan, "stopped_rising": plateau.reached(), "best": best, "last": points[-1], "curve": points}
 
@@ -181,7 +181,7 @@ def curve(out: Path) -> list[dict[str, float]]:
     return points
 
 
-def draw(points: Sequence[Mapping[str, float]], run: Run) -> None:
+def draw(points: Sequence[Mapping[str, float]], run: Run, what: str) -> None:
     """Write ``curve.svg`` and ``curve.png``."""
     from matplotlib.figure import Figure
 
@@ -191,7 +191,7 @@ def draw(points: Sequence[Mapping[str, float]], run: Run) -> None:
     trained = [point for point in points if "train" in point]
     axes.plot([point["step"] for point in trained], [point["train"] for point in trained], alpha=0.6, label="training")
     axes.axhline(0.75, linewidth=0.8, linestyle=":", color="gray", label="plateau of the paper")
-    axes.set(xlabel="step of GRPO", ylabel="reward", title=f"{run.shape} from scratch, on {run.device}")
+    axes.set(xlabel="step of GRPO", ylabel="reward", title=f"{what}, on {run.device}")
     axes.legend()
     for ending in ("svg", "png"):
         figure.savefig(run.out / f"curve.{ending}", dpi=150)

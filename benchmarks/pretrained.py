@@ -4,8 +4,9 @@
     python benchmarks/pretrained.py OUT MODEL --minutes 20        # the same command continues from the last checkpoint
     python benchmarks/pretrained.py OUT MODEL --only-supervised   # stop before GRPO
 
-The data are tiny sessions of the offline writer, the rollouts are sampled by vLLM. ``OUT/result.json`` holds the machine,
-versions, overrides and the curve of the held-out reward; ``OUT/supervised.jsonl`` the loss of every supervised step.
+The data are tiny sessions of the offline writer, the rollouts are sampled by vLLM. GRPO ends when the time is over (its last
+step is saved) or when the held-out reward has not risen for ``--patience`` validations. ``OUT/result.json`` holds the
+machine, versions, overrides and the curve of the held-out reward; ``OUT/supervised.jsonl`` the loss of supervised steps.
 Arguments after ``--`` are overrides of ``train.py``.
 """
 
@@ -15,6 +16,7 @@ import argparse
 import json
 import random
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -24,7 +26,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from gpu import curve, draw
+from gpu import Plateau, curve, draw
 from gpu_plan import Run, on_one_gpu
 from torch import Tensor
 from training_runs import ROOT, made_on, train
@@ -125,6 +127,8 @@ def plan(run: Run, model: Path, *, skip_people: int, lr: float, max_steps: int, 
         "deltamem.poll_seconds=0.2",
         f"actor_rollout_ref.model.path={model}",
         "actor_rollout_ref.model.enable_gradient_checkpointing=false",
+        # Without flash-attn verl computes log-probs token by token otherwise: a step takes three times as long.
+        "actor_rollout_ref.model.use_fused_kernels=true",
         "actor_rollout_ref.actor.use_kl_loss=false",
         f"actor_rollout_ref.actor.optim.lr={lr}",
         "actor_rollout_ref.actor.optim.lr_warmup_steps=4",
@@ -143,19 +147,21 @@ def plan(run: Run, model: Path, *, skip_people: int, lr: float, max_steps: int, 
 
 
 class Clock:
-    """Ends a run after so many minutes; the last checkpoint remains."""
+    """Lets a run save its step and end after so many minutes."""
 
     def __init__(self, minutes: float) -> None:
         self._end = time.monotonic() + 60 * minutes
+        self._asked = False
 
     def up(self) -> bool:
         """Whether the time is over."""
         return time.monotonic() > self._end
 
     def __call__(self, process: subprocess.Popen[bytes]) -> None:
-        """End the run if it is time."""
-        if self.up():
-            process.terminate()
+        """Ask the run to end, once, if it is time."""
+        if self.up() and not self._asked:
+            self._asked = True
+            process.send_signal(signal.SIGUSR1)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -177,14 +183,21 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if options.only_supervised:
         return
     run = Run(out, options.device, "tiny", options.embedder, tuple(options.overrides))
-    made, begin, clock = made_on(), time.monotonic(), Clock(options.minutes)
+    made, begin = made_on(), time.monotonic()
+    clock, plateau = Clock(options.minutes), Plateau(out, options.patience, options.rise)
+
+    def watch(process: subprocess.Popen[bytes]) -> None:
+        clock(process)
+        plateau(process)
+
     overrides = plan(run, model, skip_people=len(early), lr=options.lr, max_steps=options.max_steps, every=options.every)
-    train(out, overrides, watch=clock, enough=clock.up)
+    train(out, overrides, watch=watch, enough=lambda: clock.up() or plateau.reached())
     points = curve(out)
     minutes = round((time.monotonic() - begin) / 60, 2)
-    record = {**made, "model": options.model.name, "minutes": minutes, "overrides": overrides, "curve": points}
+    record = {**made, "model": options.model.name, "minutes": minutes, "overrides": overrides}
+    record |= {"stopped_rising": plateau.reached(), "curve": points}
     (out / "result.json").write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
-    draw(points, run)
+    draw(points, run, f"{options.model.name}, supervised start")
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
@@ -205,6 +218,8 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--minutes", type=float, default=10.0, help="time for GRPO, its start included")
     parser.add_argument("--max-steps", type=int, default=2000, help="most steps of GRPO")
     parser.add_argument("--every", type=int, default=10, help="steps from one validation and checkpoint to the next")
+    parser.add_argument("--patience", type=int, default=6, help="validations without a rise that end the run")
+    parser.add_argument("--rise", type=float, default=0.005, help="what counts as a rise of the held-out reward")
     parser.add_argument("--only-supervised", action="store_true")
     return parser.parse_args(own, argparse.Namespace(overrides=overrides))
 

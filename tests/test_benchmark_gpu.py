@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 import random
+import signal
+import subprocess
 import sys
 from pathlib import Path
 
 import offline_people
 import pytest
+import torch
 from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig, OmegaConf
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
@@ -24,6 +27,7 @@ sys.path.insert(0, str(ROOT / "benchmarks"))
 import gpu  # noqa: E402
 import gpu_plan  # noqa: E402
 import pretrained  # noqa: E402
+import torch_varlen  # noqa: E402
 import training_runs  # noqa: E402
 import training_step  # noqa: E402
 from gpu_plan import SHAPES, Run, Shape  # noqa: E402
@@ -185,5 +189,29 @@ def test_the_plan_trains_the_supervised_model_on_one_gpu() -> None:
     assert config.actor_rollout_ref.actor.ppo_mini_batch_size == 16 and config.trainer.n_gpus_per_node == 1
 
 
-def test_the_clock_is_up_when_its_minutes_have_passed() -> None:
-    assert pretrained.Clock(0.0).up() and not pretrained.Clock(1.0).up()
+def test_a_run_is_asked_to_save_and_end_when_its_minutes_have_passed() -> None:
+    process = subprocess.Popen(["sleep", "60"])
+    pretrained.Clock(1.0)(process)
+    assert process.poll() is None
+    clock = pretrained.Clock(0.0)
+    clock(process)
+    assert clock.up() and process.wait() == -signal.SIGUSR1
+
+
+def test_log_probs_without_flash_attn_are_exact_in_float32() -> None:
+    logits, labels = torch.randn(70, 50).bfloat16(), torch.randint(50, (70,))
+    weights = torch.randn(70)
+    exact = logits.float().requires_grad_()
+    expected = torch.log_softmax(exact, -1).gather(-1, labels[:, None])[:, 0]
+    (expected * weights).sum().backward()
+    ours = logits.clone().requires_grad_()
+    found = torch_varlen.logprobs(ours, labels)
+    (found * weights).sum().backward()
+    assert found.dtype == torch.float32 and torch.allclose(found, expected, atol=1e-5)
+    assert ours.grad is not None and exact.grad is not None
+    assert torch.allclose(ours.grad.float(), exact.grad, atol=2e-2)
+
+
+def test_packed_sequences_are_told_by_their_positions() -> None:
+    ends, longest = torch_varlen.lengths(torch.tensor([[0, 1, 2, 0, 0, 1, 2, 3]]))
+    assert ends.tolist() == [0, 3, 4, 8] and longest == 4
