@@ -140,7 +140,10 @@ def validated(config: DictConfig, model: type[Config]) -> Config:
         first = error.errors()[0]
         key = ".".join(str(part) for part in first["loc"]) or "(whole configuration)"
         if first["type"] == "extra_forbidden":
-            raise DeltaMemError(f"unknown config key {key!r}; there are: {', '.join(model.model_fields)}") from error
+            known = (
+                f"there are: {', '.join(model.model_fields)}" if len(first["loc"]) == 1 else "--cfg job shows what there is"
+            )
+            raise DeltaMemError(f"unknown config key {key!r}; {known}") from error
         raise DeltaMemError(f"config key {key!r}: {first['msg']}, got {first['input']!r}") from error
     except OmegaConfBaseException as error:
         raise DeltaMemError(_sentence(error)) from error

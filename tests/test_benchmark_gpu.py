@@ -18,8 +18,8 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from deltamem.config import validated
 from deltamem.episode import EpisodeConfig
-from deltamem.training.config import TrainSettings, register_search_path
-from deltamem.training.tiny import TinyModelConfig, chat_text, target_trajectory, train_tokenizer
+from deltamem.training.config import TinyModelConfig, TrainSettings, register_search_path
+from deltamem.training.tiny import chat_text, target_trajectory, train_tokenizer
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "benchmarks"))
@@ -70,7 +70,7 @@ def test_a_model_from_scratch_is_learnt_on_the_gpu() -> None:
         gpu_plan.learning_plan(run, people=400, warm_steps=50, max_steps=90, every=10, attention="sdpa")
     )
     assert settings.model is not None and settings.warm_start is not None and settings.synth is not None
-    assert settings.warm_start["device"] == "cuda" and settings.model["layers"] == SHAPES["100m"].layers
+    assert settings.warm_start.device == "cuda" and settings.model.layers == SHAPES["100m"].layers
     assert settings.data.skip_people < settings.synth["people"] and config.trainer.test_freq == 7
     assert config.actor_rollout_ref.model.external_lib is None and config.actor_rollout_ref.rollout.name == "vllm"
 

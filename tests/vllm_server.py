@@ -19,7 +19,8 @@ import httpx
 from offline_people import labelled
 
 from deltamem.episode import EpisodeConfig
-from deltamem.training.tiny import TinyModelConfig, build
+from deltamem.training.config import TinyModelConfig
+from deltamem.training.tiny import build
 
 COMPACT = EpisodeConfig("manager_compact", "session_compact", memory_fields=("text", "time", "id"))
 WINDOW = 2048

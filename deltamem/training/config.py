@@ -98,6 +98,41 @@ class LimitSettings(StrictModel):
     multiple: int = Field(ge=1)
 
 
+class TinyModelConfig(StrictModel):
+    """Size of the model and its vocabulary. The defaults give 1.0 million parameters."""
+
+    hidden_size: int = 128
+    layers: int = 4
+    heads: int = 4
+    kv_heads: int = 2
+    head_dim: int = 32
+    mlp_size: int = 384
+    vocabulary: int = 1600
+    context: int = 2048
+    rope_theta: float = 1e6
+
+
+class WarmStartConfig(StrictModel):
+    """Hyperparameters of the warm start."""
+
+    copy_steps: int = 60  # steps of pure copying (random token sequences repeated) before any dialogue
+    steps: int = 400  # on target trajectories
+    batch_size: int = 32
+    matrix_lr: float = 0.02  # learning rate of Muon, for the matrices inside the layers
+    other_lr: float = 4e-3  # learning rate of AdamW, for embeddings and norms
+    # Last share of the steps over which the learning rate falls to zero. GRPO from a model whose learning rate had not
+    # decayed did not rise (shared/TINY.md).
+    decay_share: float = 0.3
+    context_weight: float = 0.1  # loss weight of tokens that the assistant does not write
+    decision_weight: float = 3.0  # loss weight of the tokens that decide on event and target id
+    # First share of the trajectory steps, in which the teacher leaves nothing out.
+    complete_share: float = 0.6
+    # Range from which the chance that the teacher leaves a fact out is drawn after that, once a trajectory: how careful it
+    # is differs from one to the next, and reinforcement learning can prefer the careful ones.
+    careless: tuple[float, float] = (0.2, 1.0)
+    device: str = "cpu"
+
+
 class TrainSettings(StrictModel):
     """Everything under ``deltamem:``; ``configs/train.yaml`` explains each key."""
 
@@ -115,8 +150,8 @@ class TrainSettings(StrictModel):
     max_failure_rate: float = Field(ge=0.0, le=1.0)
     rates: dict[str, tuple[str, str]]
     cpu_threads: int | None = Field(ge=1)
-    model: dict[str, Any] | None
-    warm_start: dict[str, Any] | None
+    model: TinyModelConfig | None
+    warm_start: WarmStartConfig | None
     poll_seconds: float = Field(gt=0.0)
     sort_by_length: bool
     seeded_rollouts: bool

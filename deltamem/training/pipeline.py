@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
@@ -19,17 +19,12 @@ from deltamem.errors import DeltaMemError
 from deltamem.runs import Stage, atomic_writer, file_sha256
 from deltamem.sessions import LabelledSession, read_sessions
 from deltamem.training import data
-from deltamem.training.config import TrainSettings
+from deltamem.training.config import TinyModelConfig, TrainSettings, WarmStartConfig
 from deltamem.training.embedding_store import META_FILE, embed_data
 from deltamem.training.launch import run_grpo
 from deltamem.training.metrics import check_trackers
 
-if TYPE_CHECKING:
-    from deltamem.training.tiny import TinyModelConfig
-    from deltamem.training.warm_start import WarmStartConfig
-
 LENGTHS_FILE = "lengths.json"
-Options = TypeVar("Options")
 
 _REPORT_EVERY = 50
 
@@ -38,14 +33,10 @@ def check_options(settings: TrainSettings) -> None:
     """Refuse what a stage would refuse, before the stages ahead of it have spent their minutes.
 
     Raises:
-        DeltaMemError: If a prompt, the reward, the model or the warm start cannot be had as configured.
+        DeltaMemError: If a prompt or the reward cannot be had as configured.
     """
     settings.episode.config()
     settings.scorer()
-    if settings.model is not None:
-        _model_options(settings)
-    if settings.warm_start is not None:
-        _warm_start_options(settings)
 
 
 def synthesis(settings: TrainSettings) -> list[Stage]:
@@ -104,14 +95,15 @@ def stages(config: DictConfig, settings: TrainSettings, console: Console) -> lis
             settings.embedder.store / META_FILE,
         ),
     ]
-    if settings.model is not None:
-        found.append(Stage("model", {**episode, "model": settings.model}, lambda: _build_model(settings), out / "model"))
-    if settings.warm_start is not None:
+    if (model := settings.model) is not None:
+        chosen = model.model_dump(mode="json", exclude_unset=True)
+        found.append(Stage("model", {**episode, "model": chosen}, lambda: _build_model(settings, model), out / "model"))
+    if (options := settings.warm_start) is not None:
         found.append(
             Stage(
                 "warm_start",
-                {**episode, "warm_start": settings.warm_start},
-                lambda: _warm_start(settings, console),
+                {**episode, "warm_start": options.model_dump(mode="json", exclude_unset=True)},
+                lambda: _warm_start(settings, options, console),
                 out / "warm_start" / "model",
             )
         )
@@ -190,42 +182,21 @@ def _early_sessions(settings: TrainSettings) -> list[LabelledSession]:
     return [item for item in everything if item.session.person_id in early]
 
 
-def _options(kind: type[Options], values: Mapping[str, Any], key: str) -> Options:
-    try:
-        return kind(**values)
-    except TypeError as error:
-        raise DeltaMemError(f"config key 'deltamem.{key}': {error}") from error
-
-
-def _model_options(settings: TrainSettings) -> TinyModelConfig:
-    from deltamem.training.tiny import TinyModelConfig
-
-    return _options(TinyModelConfig, settings.model or {}, "model")
-
-
-def _warm_start_options(settings: TrainSettings) -> WarmStartConfig:
-    from deltamem.training.warm_start import WarmStartConfig
-
-    return _options(WarmStartConfig, settings.warm_start or {}, "warm_start")
-
-
-def _build_model(settings: TrainSettings) -> None:
+def _build_model(settings: TrainSettings, model: TinyModelConfig) -> None:
     from deltamem.training.tiny import build
 
     target = settings.out / "model"
     partial = _fresh(target)
-    episode, options = settings.episode.config(), _model_options(settings)
-    build(partial, _early_sessions(settings), episode, options, seed=settings.seed)
+    build(partial, _early_sessions(settings), settings.episode.config(), model, seed=settings.seed)
     partial.replace(target)
 
 
-def _warm_start(settings: TrainSettings, console: Console) -> None:
+def _warm_start(settings: TrainSettings, options: WarmStartConfig, console: Console) -> None:
     import torch
     from transformers import AutoTokenizer, Qwen3ForCausalLM
 
     from deltamem.training.warm_start import WarmStartStep, warm_start
 
-    options = _warm_start_options(settings)
     if settings.cpu_threads is not None:
         torch.set_num_threads(settings.cpu_threads)
     # Products in bfloat16 where the CPU has them: about 1.7 times as fast.

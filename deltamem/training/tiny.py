@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -16,6 +15,7 @@ from transformers.models.qwen3.modeling_qwen3 import Qwen3Attention
 from deltamem.episode import EpisodeConfig, MemoryField, Message, format_memories, opening_messages
 from deltamem.memory import Event, Operation
 from deltamem.sessions import LabelledSession
+from deltamem.training.config import TinyModelConfig
 from deltamem.training.data import ANSWER_THOUGHT, SEARCH_THOUGHT, write_call, write_outputs
 
 
@@ -166,21 +166,6 @@ CHAT_TEMPLATE = (
 _PIECES = r"\d{4}/\d\d/\d\d \(\w{3}\) \d\d:\d\d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+"
 """Where BPE may not merge across; a session time is one piece, so that it becomes few tokens."""
 _MEMORY_IDS = tuple(f"m{number}" for number in range(1, 100))
-
-
-@dataclass(frozen=True, slots=True)
-class TinyModelConfig:
-    """Size of the model and its vocabulary. The defaults give 1.0 million parameters."""
-
-    hidden_size: int = 128
-    layers: int = 4
-    heads: int = 4
-    kv_heads: int = 2
-    head_dim: int = 32
-    mlp_size: int = 384
-    vocabulary: int = 1600
-    context: int = 2048
-    rope_theta: float = 1e6
 
 
 def scaffolds(fields: Sequence[MemoryField]) -> list[str]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import random
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import islice
 from typing import NamedTuple
 
@@ -16,29 +15,8 @@ from transformers import PreTrainedTokenizerFast, Qwen3ForCausalLM
 
 from deltamem.episode import EpisodeConfig
 from deltamem.sessions import LabelledSession
+from deltamem.training.config import WarmStartConfig
 from deltamem.training.tiny import TURN_END, TURN_START, chat_text, target_trajectory
-
-
-@dataclass(frozen=True, slots=True)
-class WarmStartConfig:
-    """Hyperparameters of the warm start."""
-
-    copy_steps: int = 60  # steps of pure copying (random token sequences repeated) before any dialogue
-    steps: int = 400  # on target trajectories
-    batch_size: int = 32
-    matrix_lr: float = 0.02  # learning rate of Muon, for the matrices inside the layers
-    other_lr: float = 4e-3  # learning rate of AdamW, for embeddings and norms
-    # Last share of the steps over which the learning rate falls to zero. GRPO from a model whose learning rate had not
-    # decayed did not rise (shared/TINY.md).
-    decay_share: float = 0.3
-    context_weight: float = 0.1  # loss weight of tokens that the assistant does not write
-    decision_weight: float = 3.0  # loss weight of the tokens that decide on event and target id
-    # First share of the trajectory steps, in which the teacher leaves nothing out.
-    complete_share: float = 0.6
-    # Range from which the chance that the teacher leaves a fact out is drawn after that, once a trajectory: how careful it
-    # is differs from one to the next, and reinforcement learning can prefer the careful ones.
-    careless: tuple[float, float] = (0.2, 1.0)
-    device: str = "cpu"
 
 
 class WarmStartStep(NamedTuple):

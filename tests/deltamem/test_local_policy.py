@@ -28,7 +28,8 @@ from deltamem.errors import DeltaMemError
 from deltamem.local_policy import BatchGenerator, CheckpointPolicy, Generated
 from deltamem.policy import Completion
 from deltamem.sessions import LabelledSession
-from deltamem.training.tiny import TinyModelConfig, build
+from deltamem.training.config import TinyModelConfig
+from deltamem.training.tiny import build
 
 VOCABULARY = 61
 EOS = 2

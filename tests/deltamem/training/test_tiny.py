@@ -19,17 +19,9 @@ from deltamem.embedding import Vectors
 from deltamem.episode import Episode, EpisodeConfig, Finished, Message, Search, Trajectory, read_turn
 from deltamem.memory import Event, Memory
 from deltamem.sessions import LabelledSession
-from deltamem.training.tiny import (
-    TinyModelConfig,
-    build,
-    chat_text,
-    new_model,
-    query_for,
-    scaffolds,
-    structured_start,
-    target_trajectory,
-)
-from deltamem.training.warm_start import WarmStartConfig, warm_start
+from deltamem.training.config import TinyModelConfig, WarmStartConfig
+from deltamem.training.tiny import build, chat_text, new_model, query_for, scaffolds, structured_start, target_trajectory
+from deltamem.training.warm_start import warm_start
 from rewards.reward import score
 
 FULL = EpisodeConfig()
@@ -277,4 +269,4 @@ def test_everything_of_the_structured_start_stays_trainable_and_finite():
 @pytest.mark.parametrize("change", [{"layers": 1}, {"heads": 2}, {"kv_heads": 1}, {"hidden_size": 32}])
 def test_a_model_too_small_for_the_structured_start_is_refused(change):
     with pytest.raises(ValueError, match="structured start needs"):
-        new_model(replace(SMALL, **change), tokenizer_for(), seed=0)
+        new_model(SMALL.model_copy(update=change), tokenizer_for(), seed=0)

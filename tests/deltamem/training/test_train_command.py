@@ -48,8 +48,8 @@ def test_bad_input_is_one_sentence_at_once(tmp_path: Path, arguments: list[str],
     [
         ("deltamem.reward.stale_weight=0.5", "deltamem.reward: stale_weight must be"),
         ("deltamem.episode.system_prompt=poem", "prompt 'poem' does not exist"),
-        ("+deltamem.model.layer=3", "config key 'deltamem.model': "),
-        ("+deltamem.warm_start.stepz=3", "config key 'deltamem.warm_start': "),
+        ("+deltamem.model.layer=3", "unknown config key 'model.layer'; --cfg job"),
+        ("deltamem.warm_start.steps=many", "config key 'warm_start.steps': "),
     ],
 )
 def test_what_a_stage_would_refuse_is_refused_before_any_runs(override: str, sentence: str) -> None:

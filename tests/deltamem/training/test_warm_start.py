@@ -9,8 +9,9 @@ import torch
 from tiny_cases import COMPACT, SMALL, sessions, tokenizer_for
 from transformers import Qwen3ForCausalLM
 
+from deltamem.training.config import WarmStartConfig
 from deltamem.training.tiny import chat_text, new_model, target_trajectory
-from deltamem.training.warm_start import WarmStartConfig, WarmStartStep, _trajectory_batches, _Weigher, warm_start
+from deltamem.training.warm_start import WarmStartStep, _trajectory_batches, _Weigher, warm_start
 
 FEW_STEPS = WarmStartConfig(copy_steps=3, steps=27, batch_size=8, matrix_lr=0.06, other_lr=0.012, decay_share=0.1)
 """Faster than the defaults, because the rate still rises for thirty steps."""

@@ -11,7 +11,8 @@ from transformers import PreTrainedTokenizerFast
 
 from deltamem.episode import EpisodeConfig
 from deltamem.sessions import LabelledSession
-from deltamem.training.tiny import CHAT_TEMPLATE, TinyModelConfig, chat_text, target_trajectory, train_tokenizer
+from deltamem.training.config import TinyModelConfig
+from deltamem.training.tiny import CHAT_TEMPLATE, chat_text, target_trajectory, train_tokenizer
 
 COMPACT = EpisodeConfig("manager_compact", "session_compact", memory_fields=("text", "time", "id"))
 """The episode of the tiny experiment."""
