@@ -49,6 +49,7 @@ class Scripted:
         return Completion(self.said[-1], truncated=False, tokens=1)
 
 
+@pytest.mark.slow
 def test_twenty_thousand_outputs_through_parser_and_apply(record_property: Callable[[str, object], None]) -> None:
     counts: Counter[str] = Counter()
     kinds: Counter[str] = Counter()

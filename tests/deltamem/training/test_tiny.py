@@ -246,6 +246,7 @@ def copying_accuracy(model: Qwen3ForCausalLM) -> float:
     return float((predicted == once[:, 1:]).float().mean())
 
 
+@pytest.mark.slow
 def test_the_structured_start_learns_to_copy_far_sooner_than_a_plain_start():
     plain, structured = plain_model(0), plain_model(0)
     structured_start(structured, seed=0)
