@@ -8,18 +8,19 @@ from collections.abc import AsyncIterator, Collection, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
 from deltamem.embedding import Embedder, LazyEmbedder
 from deltamem.errors import DeltaMemError, LLMError
 from deltamem.llm import LLM, ResponseCache
 from deltamem.policy import EndpointPolicy
 from deltamem.prompts import Prompt
-from eval.answer import Answerer, ExtractiveAnswerer, LLMAnswerer, Sampler, load_prompt
-from eval.benchmark import JudgeSpec
+from eval.answer import Answerer, ExtractiveAnswerer, Judge, LLMAnswerer, Sampler, load_prompt
+from eval.benchmark import Config, JudgeSpec
 from eval.config import BenchmarkConfig, EmbedderSettings, ManagerModel, ModelSettings
 from eval.judge import LLMJudge
 from eval.systems.base import System
-from eval.systems.baselines import Evidence, FullContext, NaiveRag, Oracle
+from eval.systems.baselines import ClosedBook, Evidence, FullContext, NaiveRag, Oracle
 from eval.systems.deltamem import DeltaMemSystem
 
 PARTS = ("manager", "answer", "judge")
@@ -57,11 +58,43 @@ class Models:
         return {parts: asdict(llm.usage) for parts, llm in self.by_parts().items()}
 
 
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What plays a part of a run in place of what the configuration would make, for tests and attacks."""
+
+    system: System | None = None
+    answerer: Answerer | None = None  # Stands for a model that answers, so its answers are judged
+    judges: Mapping[str, Judge] | None = None  # By the names of `eval.benchmark.Benchmark.judges`, each of them
+
+    def named(self, config: Config) -> Config:
+        """The configuration with the names of these parts as those of the system and the models."""
+        changes: dict[str, Any] = {}
+        if self.system is not None:
+            changes["system"] = self.system.name
+        if self.answerer is not None:
+            changes["answer"] = config.answer.model_copy(update={"kind": "llm", "model": self.answerer.name})
+        if self.judges:
+            names = ", ".join(sorted({judge.name for judge in self.judges.values()}))
+            changes["judge"] = config.judge.model_copy(update={"model": names})
+        return config.model_copy(update=changes)
+
+    @property
+    def names(self) -> set[str]:
+        """Which of `PARTS` need no model."""
+        given = {"manager": self.system, "answer": self.answerer, "judge": self.judges}
+        return {name for name, part in given.items() if part is not None}
+
+
+CONFIGURED = Parts()
+"""Nothing is replaced."""
+
+
 @asynccontextmanager
-async def open_models(config: BenchmarkConfig) -> AsyncIterator[Models]:
+async def open_models(config: BenchmarkConfig, without: Collection[str] = ()) -> AsyncIterator[Models]:
     """Open the response cache and the clients that the configuration asks for; nothing is sent yet.
 
-    A manager is opened if its model is named, an answerer's model if one answers, a judge's if answers are judged.
+    A manager is opened if its model is named, an answerer's model if one answers, a judge's if answers are judged; none for
+    the parts that need no model (`without`).
 
     Raises:
         DeltaMemError: If a URL or model is missing or wrong, or the cache cannot be used.
@@ -74,6 +107,7 @@ async def open_models(config: BenchmarkConfig) -> AsyncIterator[Models]:
         wanted["answer"] = config.answer
     if config.judged:
         wanted["judge"] = config.judge
+    wanted = {part: settings for part, settings in wanted.items() if part not in without}
     async with AsyncExitStack() as stack:
         cache = None
         if config.cache is not None and wanted:
@@ -107,7 +141,7 @@ async def check_models(models: Models, parts: Collection[str] = PARTS) -> None:
             raise reply
 
 
-SYSTEMS = ("deltamem", "full_context", "naive_rag", "mem0", "langmem", "oracle")
+SYSTEMS = ("deltamem", "full_context", "naive_rag", "mem0", "langmem", "oracle", "none")
 """All systems by name."""
 
 WITH_MODEL = ("deltamem", "mem0", "langmem")
@@ -153,6 +187,8 @@ def make_system(
     if config.system in WITH_MODEL and (config.manager.base_url is None or config.manager.model is None):
         raise DeltaMemError(_NEEDS_MODEL.format(system=config.system))
     match config.system:
+        case ClosedBook.name:
+            return ClosedBook()
         case FullContext.name:
             return FullContext()
         case NaiveRag.name:

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from deltamem.errors import EmbedderUnavailableError, reason_of
+from deltamem.errors import DeltaMemError, EmbedderUnavailableError, reason_of
 from deltamem.runs import RecordFile, run_tasks
 from eval.answer import ContextBlock, Judge, QAGrader
 from eval.benchmark import Benchmark, Config, PointChecks, Results, SearchState, Step, Timeline
@@ -24,7 +24,9 @@ from eval.compare.page import write_report
 from eval.judge import load_calibration, measure
 from eval.metrics import load_nltk
 from eval.models import (
+    CONFIGURED,
     WITH_MODEL,
+    Parts,
     Prompts,
     check_models,
     check_system,
@@ -92,33 +94,44 @@ def _print(console: Console, lines: Iterable[str]) -> None:
         console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
-def evaluate(benchmark: type[Benchmark[Config]], config: Config, console: Console) -> dict[str, Any]:
+def evaluate(
+    benchmark: type[Benchmark[Config]], config: Config, console: Console, parts: Parts = CONFIGURED
+) -> dict[str, Any]:
     """Run a benchmark and return the summary, whose ``failures.count`` is not 0 if something failed.
 
-    Records and ``summary.json`` are in the output folder; progress is shown on the console.
+    Records and ``summary.json`` are in the output folder; progress is shown on the console. `parts` are used instead of
+    what the configuration would make.
 
     Raises:
         DeltaMemError: If something that is needed is missing or wrong, or the folder holds another run.
         OSError: If the output folder cannot be written.
     """
-    check_system(config.system)
+    config = parts.named(config)
+    if parts.system is None:
+        check_system(config.system)
     config.check()
-    prompts = load_prompts(config, benchmark.answer_prompt, benchmark.answer_fields, benchmark.judges(config))
+    specs = benchmark.judges(config) if config.judged else {}
+    if parts.judges is not None and (missing := sorted(specs.keys() - parts.judges.keys())):
+        raise DeltaMemError(f"{benchmark.name} needs judges that are not among the given ones: {', '.join(missing)}")
+    prompts = load_prompts(config, benchmark.answer_prompt, benchmark.answer_fields, specs)
     loaded = benchmark(config)
-    return run_tasks(lambda: _evaluate(loaded, prompts, console))
+    return run_tasks(lambda: _evaluate(loaded, prompts, parts, console))
 
 
-async def _evaluate(benchmark: Benchmark[Config], prompts: Prompts, console: Console) -> dict[str, Any]:
+async def _evaluate(benchmark: Benchmark[Config], prompts: Prompts, parts: Parts, console: Console) -> dict[str, Any]:
     started = time.perf_counter()
     config = benchmark.config
     specs = benchmark.judges(config)
     run_config = {"benchmark": benchmark.name, **config.run_config(), **benchmark.data_hashes(), "prompts": prompts.hashes}
     embedder = make_embedder(config.embedder)
     evidence = benchmark.evidence() if config.system == "oracle" else None
-    async with open_models(config) as models:
-        system = make_system(config, config.out / MEMORY_FOLDER, embedder, models, evidence=evidence)
-        answerer = make_answerer(config, models, embedder, prompts.answer)
-        judges = {name: make_judge(config, models, name, specs[name], prompt) for name, prompt in prompts.judges.items()}
+    async with open_models(config, parts.names) as models:
+        system = parts.system or make_system(config, config.out / MEMORY_FOLDER, embedder, models, evidence=evidence)
+        answerer = parts.answerer or make_answerer(config, models, embedder, prompts.answer)
+        judges: dict[str, Judge] = {
+            name: parts.judges[name] if parts.judges else make_judge(config, models, name, specs[name], prompt)
+            for name, prompt in prompts.judges.items()
+        }
         check_run_config(config.out, run_config)
         timelines = benchmark.timelines(system)
         with open_files(config.out, points=benchmark.points is not None) as files:

@@ -1,4 +1,4 @@
-"""Systems without a manager: full context, naive RAG, gold evidence."""
+"""Systems without a manager: closed book, full context, naive RAG, gold evidence."""
 
 from __future__ import annotations
 
@@ -12,6 +12,31 @@ import numpy as np
 
 from deltamem.embedding import Embedder, Vectors
 from eval.systems.base import DialogueTurn, Passage, SessionBuffer, StoreKey
+
+
+class ClosedBook:
+    """Remembers nothing, so that the model answers from what it knows: what it gets right says nothing of a memory."""
+
+    name = "none"
+    per_speaker = False
+    ranked = False
+
+    @asynccontextmanager
+    async def open(self, key: StoreKey) -> AsyncIterator[NoMemory]:
+        """Begin a store, which ends with the block."""
+        yield NoMemory()
+
+    def facts(self) -> dict[str, Any]:
+        """What is shown."""
+        return {"shown": "nothing: the model answers from what it knows"}
+
+
+class NoMemory(SessionBuffer):
+    """A store in which nothing is ever found."""
+
+    async def search(self, query: str, k: int) -> list[Passage]:
+        """Nothing."""
+        return []
 
 
 class FullContext:

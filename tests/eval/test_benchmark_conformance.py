@@ -8,7 +8,8 @@ import json
 import threading
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -21,10 +22,10 @@ from scripted_server import Reply, completion, failure, serve
 
 from deltamem.errors import DeltaMemError
 from eval import runner
-from eval.answer import AnswerRequest, ExtractiveAnswerer
+from eval.answer import NOTHING_FOUND, AnswerRequest, ExtractiveAnswerer
 from eval.benchmark import Benchmark, Report, Results, Step, Store, Timeline
 from eval.config import BenchmarkConfig
-from eval.records import QuestionRecord
+from eval.records import AnswerRecord, QuestionRecord, Verdict
 from eval.summary import answer_value, metric_scores, retrieval_values
 from eval.systems.base import DialogueSession, DialogueTurn, Passage, StoreKey, System, SystemUnavailableError
 from eval.systems.baselines import TurnIndex
@@ -133,6 +134,54 @@ def test_an_answer_that_fails_is_counted_and_asked_for_again(case: Case, monkeyp
     with serve(case.script) as server:
         assert case.run(tmp_path, *served(server), "answer.runs=1")["failures"]["count"] == 0
         assert 1 <= len(sent(server)) <= 3
+
+
+@dataclass
+class Parrot:
+    """Answers, or judges, always the same."""
+
+    said: str
+    name: str = "parrot"
+
+    async def answer(self, request: AnswerRequest, run: int) -> AnswerRecord:
+        assert not any(block.passages for block in request.context)
+        return AnswerRecord(text=self.said)
+
+    async def judge(self, fields: Mapping[str, str], scope: str) -> Verdict:
+        return Verdict(label=self.said)
+
+
+def test_given_parts_replace_those_of_the_configuration(case: Case, tmp_path: Path) -> None:
+    config = case.configured(tmp_path)
+    parts = runner.Parts(Notebook(finds_nothing=Everything()), Parrot("red (c)"))
+    assert (parts.named(config).system, parts.named(config).answer.model) == ("notebook", "parrot")
+    names = case.kind.judges(config)
+    if names:
+        with pytest.raises(DeltaMemError, match="needs judges that are not among the given ones: "):
+            runner.evaluate(case.kind, config, Console(quiet=True), replace(parts, judges={"x": Parrot("x")}))
+        parts = replace(parts, judges=dict.fromkeys(names, Parrot("correct", "yes")))
+    summary = runner.evaluate(case.kind, config, Console(quiet=True), parts)
+    assert summary["system"] == "notebook" and summary["failures"]["count"] == 0
+    assert summary["making"]["models"]["answer"] == "parrot"
+    verdicts = [list(answer.get("verdicts", {}).values()) for one in records(tmp_path).values() for answer in one["answers"]]
+    assert all(answer["text"] == "red (c)" for one in records(tmp_path).values() for answer in one["answers"])
+    assert bool(names) == any(verdicts) and all(one["label"] == "correct" for found in verdicts for one in found)
+
+
+class Everything(Container):
+    def __contains__(self, key: object) -> bool:
+        return True
+
+
+def test_the_closed_book_asks_a_model_that_is_shown_nothing(case: Case, tmp_path: Path) -> None:
+    with serve(case.script) as server:
+        summary = case.run(tmp_path, *served(server, "none"))
+        answers = [body["messages"][-1]["content"] for body in server.requests if case.is_answer(body)]
+    assert summary["questions"]["answered"] == case.questions and not (tmp_path / "out" / "memory").exists()
+    assert not any(record.get("retrieved") for record in records(tmp_path).values())
+    assert summary["context_tokens"]["mean"] == 0
+    assert all(NOTHING_FOUND in text for text in answers if text != "Say yes.")
+    assert not any(name.startswith("recall") for name in summary["scores"])
 
 
 def test_a_dead_endpoint_is_found_before_anything_is_done(case: Case, tmp_path: Path) -> None:
