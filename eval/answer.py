@@ -20,7 +20,7 @@ from deltamem.errors import DeltaMemError
 from deltamem.ingest import BYTES_PER_TOKEN, estimate_tokens
 from deltamem.llm import LLM, Answer
 from deltamem.prompts import Prompt
-from eval.records import AnswerRecord, Cost, QuestionRecord, Verdict
+from eval.records import AnswerRecord, Cost, QuestionRecord, Verdict, judge_name
 from eval.systems.base import Passage
 
 _DECODER = json.JSONDecoder(strict=False)  # line breaks within strings are common
@@ -106,6 +106,7 @@ class AnswerRequest:
     context: tuple[ContextBlock, ...]  # What is shown, in the order in which it is shown
     options: tuple[str, ...] = ()  # Of a multiple-choice question, each with its letter, for example `(a) Tea.`
     scope: str = ""  # For whom answers are cached (see `deltamem.llm`): the conversation, user or persona
+    time: datetime | None = None  # When it is asked, where the benchmark says so
 
 
 class Answerer(Protocol):
@@ -272,7 +273,7 @@ class LLMAnswerer:
 
     Attributes:
         name: ``llm``.
-        prompt: With the fields ``context`` and ``question``, and ``options`` if questions are multiple choice.
+        prompt: With the fields ``context`` and ``question``, and perhaps ``options`` (of multiple choice) and ``date``.
     """
 
     name = "llm"
@@ -286,7 +287,8 @@ class LLMAnswerer:
     async def answer(self, request: AnswerRequest, run: int) -> AnswerRecord:
         """Answer once; an answer without a word is drawn once more and then an error. See `Answerer`."""
         context = render_all(request.context, with_time=self._with_time) or NOTHING_FOUND
-        content = self.prompt.fill(context=context, question=request.question, options="\n".join(request.options))
+        fields = {"context": context, "question": request.question, "options": "\n".join(request.options)}
+        content = self.prompt.fill(**fields, date=f"{request.time:%A}, {format_date(request.time)}" if request.time else "")
         cost = Cost()
         truncated = False
         for draw in range(_DRAWS):
@@ -392,7 +394,7 @@ class QAGrader:
         Answers and verdicts of an earlier attempt that did not fail are kept; failures are in the record.
         """
         shown = cut_to_budget(blocks, self.context_tokens, with_time=self.with_time)
-        request = AnswerRequest(record.question, shown.blocks, options, scope=record.group)
+        request = AnswerRequest(record.question, shown.blocks, options, record.group, record.time)
         before = {run: answer for run, answer in enumerate(record.answers) if answer.error is None}
         answers = await asyncio.gather(*(self._run(record, request, run, before.get(run)) for run in range(self.runs)))
         return record.model_copy(update={"answers": tuple(answers), "shown": shown.passages, "context_tokens": shown.tokens})
@@ -406,10 +408,10 @@ class QAGrader:
         missing = {
             name: fields
             for name, fields in self.judge_fields(record, answer.text).items()
-            if name in self.judges and (name not in answer.verdicts or answer.verdicts[name].error)
+            if judge_name(name) in self.judges and (name not in answer.verdicts or answer.verdicts[name].error)
         }
         verdicts: list[Verdict] = await asyncio.gather(
-            *(self.judges[name].judge(fields, request.scope) for name, fields in missing.items())
+            *(self.judges[judge_name(name)].judge(fields, request.scope) for name, fields in missing.items())
         )
         judged = dict(zip(missing, verdicts, strict=True))
         return answer.model_copy(

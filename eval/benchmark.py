@@ -199,7 +199,7 @@ class Benchmark(ABC, Generic[Config]):
         return {}
 
     def judge_fields(self, question: QuestionRecord, answer: str) -> Mapping[str, Mapping[str, str]]:
-        """By name of each judge of an answer what it is shown."""
+        """By name of each judge of an answer what it is shown; ``name/1``, ``name/2``, ... where it judges item by item."""
         return {}
 
     @abstractmethod

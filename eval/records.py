@@ -166,12 +166,18 @@ class Verdict(StrictModel):
     cost: Cost = Cost()  # All attempts
 
 
+def judge_name(key: str) -> str:
+    """The judge of a verdict: of `name`, of `name/3` (its third item, where it judges one answer several times)."""
+    return key.partition("/")[0]
+
+
 class AnswerRecord(StrictModel):
     """One answer to a question."""
 
     text: str | None  # What the answerer said; None if it failed
     scores: dict[str, float] = Field(default={})  # Lexical scores, and for multiple choice `correct`
-    verdicts: dict[str, Verdict] = Field(default={})  # By name of the judge
+    # By name of the judge, see `judge_name`
+    verdicts: dict[str, Verdict] = Field(default={})
     error: str | None = None  # Why there is no answer
     cost: Cost = Cost()  # Of the answer, without the judges
 
@@ -183,6 +189,7 @@ class QuestionRecord(StrictModel):
     group: str  # What is resampled together: conversation, user, persona
     category: str  # Name of the category or type
     question: str  # As it was asked
+    time: datetime | None = None  # When it was asked, where the benchmark says so: answerers are shown it, searches are not
     gold: str | None = None  # The reference answer; None if there is none
     evidence: tuple[str, ...] = ()  # What holds the answer: ids of turns, or texts of memory points
     session: int | None = None  # Number of the session after which it was asked, from 0; None if after all
