@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn, TypeVar
@@ -117,6 +117,25 @@ def run_plain(task: Callable[[], int | None]) -> NoReturn:
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         sys.exit(130)
+
+
+def composed(config_name: str, overrides: Sequence[str], config_dir: Path = CONFIGS) -> DictConfig:
+    """Compose a configuration as a command does, for commands that run others.
+
+    Raises:
+        DeltaMemError: If a key is unknown or an override cannot be read.
+    """
+    try:
+        from hydra import compose, initialize_config_dir
+        from hydra.errors import HydraException
+        from omegaconf.errors import OmegaConfBaseException
+    except ImportError as error:
+        raise DeltaMemError("this command needs Hydra; install it with: pip install 'deltamem[hydra]'") from error
+    try:
+        with initialize_config_dir(str(config_dir), version_base="1.3"):
+            return compose(config_name, list(overrides))
+    except (HydraException, OmegaConfBaseException) as error:
+        raise DeltaMemError(_sentence(error)) from error
 
 
 def validated(config: DictConfig, model: type[Config]) -> Config:

@@ -142,6 +142,7 @@ class Benchmark(ABC, Generic[Config]):
     """One benchmark. Construction reads the data, so it may fail with `deltamem.errors.DeltaMemError`."""
 
     name: ClassVar[str]
+    config_type: ClassVar[type[BenchmarkConfig]]
     search_state: ClassVar[SearchState]
     answer_prompt: ClassVar[str]
     answer_fields: ClassVar[tuple[str, ...]] = ("context", "question")

@@ -133,6 +133,17 @@ class JudgeModel(ModelSettings):
     probes: bool  # Whether its false accepts and false rejects are measured on the probe answers
 
 
+class SpeedSettings(StrictModel):
+    """What `eval.estimate` reckons with."""
+
+    read: PositiveFloat  # Tokens a second that the models read, all requests together
+    written: PositiveFloat  # Tokens a second that they write
+    thinking: NonNegativeInt  # Tokens of thinking before each answer and verdict
+    texts: PositiveFloat  # Texts a second that the embedder takes
+    price_read: PositiveFloat | None  # Of a million tokens
+    price_written: PositiveFloat | None
+
+
 class BenchmarkConfig(StrictModel):
     """The keys that every benchmark has."""
 
@@ -152,6 +163,7 @@ class BenchmarkConfig(StrictModel):
     limit: PositiveInt | None
     resamples: PositiveInt
     seed: int
+    speed: SpeedSettings
 
     @property
     def judged(self) -> bool:

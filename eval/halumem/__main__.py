@@ -47,6 +47,7 @@ class Halumem(Benchmark[HalumemConfig]):
     """
 
     name = "HaluMem"
+    config_type = HalumemConfig
     search_state = "session"
     answer_prompt = "halumem_answer"
     uses_nltk = True

@@ -36,6 +36,7 @@ class Locomo(Benchmark[LocomoConfig]):
     """A timeline for each conversation: one store or one for each speaker, all sessions, then all questions."""
 
     name = LOCOMO.name
+    config_type = LocomoConfig
     search_state = "latest"
     answer_prompt = "answer_locomo"
     uses_nltk = True

@@ -30,6 +30,7 @@ class PersonaMem(Benchmark[PersonaMemConfig]):
     """A timeline for each context: one store, and each question when exactly the messages before it are ingested."""
 
     name = "PersonaMem"
+    config_type = PersonaMemConfig
     search_state = "exact"
     answer_prompt = "answer_personamem"
     answer_fields = ("context", "question", "options")

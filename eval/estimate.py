@@ -1,0 +1,227 @@
+"""What a run would cost, before anything is asked or embedded: calls, tokens, embedded texts and hours, by system.
+
+Sessions, questions and prompts are counted in the data; how much models write and how long memories are is assumed
+(`ASSUMED`), so an estimate is right to about a factor of two. Thinking models write far more: give their length as
+``speed.thinking``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from math import ceil
+from typing import Any
+
+from rich.table import Table
+
+from deltamem.ingest import estimate_tokens
+from deltamem.prompts import load_prompt
+from eval.answer import format_date
+from eval.benchmark import Benchmark, Timeline
+from eval.config import BenchmarkConfig
+from eval.judge import load_calibration
+from eval.models import WITH_MODEL, Prompts, load_prompts
+from eval.summary import score_table
+from eval.systems.base import DialogueSession
+from eval.systems.http_cache import message_groups
+
+ASSUMED: Mapping[str, float] = {
+    "deltamem_calls": 3,  # Of a session: two searches and the operations
+    "deltamem_written": 250,  # Tokens a call, the thinking of a turn included
+    "deltamem_results": 400,  # Tokens that a search brings into the next call
+    "mem0_prompt": 11_400,  # Tokens of mem0 2.2.1's own prompt, measured
+    "langmem_prompt": 2_500,  # Tokens of LangMem 0.0.30's prompt and tools, measured
+    "peer_written": 80,  # Tokens that a peer's model writes for a group of messages
+    "memory_tokens": 30,  # Of one memory
+    "memories_a_turn": 0.5,  # Extracted from each turn
+    "answer_written": 40,  # Tokens of an answer
+    "verdict_written": 60,  # Tokens of a verdict with its reason
+}
+"""What no data tells. Measured: with a scripted model that extracts one fact (tests/eval/system_scripts.py)."""
+
+
+@dataclass
+class Stage:
+    """Calls of one part of a run and their tokens."""
+
+    calls: int = 0
+    read: int = 0
+    written: int = 0
+
+    def add(self, calls: float, read: float, written: float) -> None:
+        """Count more."""
+        self.calls += ceil(calls)
+        self.read += ceil(read)
+        self.written += ceil(written)
+
+
+@dataclass
+class Estimate:
+    """What one system would cost."""
+
+    system: str
+    sessions: int = 0  # Ingested, those of two stores twice
+    questions: int = 0
+    ingest: Stage = field(default_factory=Stage)
+    answer: Stage = field(default_factory=Stage)
+    judge: Stage = field(default_factory=Stage)
+    texts: int = 0  # Passages, memories and queries to embed
+
+    @property
+    def stages(self) -> tuple[Stage, ...]:
+        """All that ask a model."""
+        return self.ingest, self.answer, self.judge
+
+    @property
+    def tokens(self) -> int:
+        """Read and written, of all stages."""
+        return sum(stage.read + stage.written for stage in self.stages)
+
+    def hours(self, config: BenchmarkConfig) -> float:
+        """At the speeds of the configuration."""
+        speed = config.speed
+        read, written = (sum(getattr(stage, name) for stage in self.stages) for name in ("read", "written"))
+        return (read / speed.read + written / speed.written + self.texts / speed.texts) / 3600
+
+    def dollars(self, config: BenchmarkConfig) -> float | None:
+        """At the prices of the configuration; None without them."""
+        speed = config.speed
+        if speed.price_read is None or speed.price_written is None:
+            return None
+        prices = {"read": speed.price_read, "written": speed.price_written}
+        return sum(getattr(stage, name) * price for stage in self.stages for name, price in prices.items()) / 1e6
+
+
+@dataclass(frozen=True, slots=True)
+class _Layout:
+    """As much of a `System` as a benchmark needs to lay out its timelines."""
+
+    name: str
+    per_speaker: bool
+    ranked: bool
+
+
+def estimate(benchmark: type[Benchmark[Any]], config: BenchmarkConfig) -> Estimate:
+    """Estimate a run from its data and configuration; no model and no embedder is needed.
+
+    Raises:
+        DeltaMemError: If the data or a prompt is missing or wrong.
+    """
+    prompts = load_prompts(config, benchmark.answer_prompt, benchmark.answer_fields, benchmark.judges(config))
+    loaded = benchmark(config)
+    with_model = config.system in WITH_MODEL
+    layout: Any = _Layout(config.system, per_speaker=with_model, ranked=with_model or config.system == "naive_rag")
+    result = Estimate(config.system)
+    for timeline in loaded.timelines(layout):
+        if config.system != "none":
+            _ingest(result, timeline, config)
+        _ask(result, loaded, timeline, config, prompts)
+    specs = benchmark.judges(config)
+    if config.judge.probes:
+        for name, prompt in prompts.judges.items():
+            if specs[name].calibrated:
+                items = load_calibration()
+                read = sum(estimate_tokens(prompt.text + item.question + item.gold + item.answer) for item in items)
+                result.judge.add(len(items), read, len(items) * (ASSUMED["verdict_written"] + config.speed.thinking))
+    return result
+
+
+def _ingest(result: Estimate, timeline: Timeline, config: BenchmarkConfig) -> None:
+    for number, store in enumerate(timeline.stores):
+        for session in (one for step in timeline.steps for one in step.sessions[number]):
+            result.sessions += 1
+            said = _tokens(session)
+            match config.system:
+                case "deltamem":
+                    calls = ASSUMED["deltamem_calls"]
+                    system_prompt = estimate_tokens(load_prompt(config.manager_settings().episode.system_prompt).text)
+                    # Each call reads the session again, and what the calls before it wrote and found.
+                    later = calls * (calls - 1) / 2 * (ASSUMED["deltamem_written"] + ASSUMED["deltamem_results"])
+                    read = calls * (system_prompt + said) + later
+                    result.ingest.add(calls, read, calls * ASSUMED["deltamem_written"])
+                case "mem0" | "langmem":
+                    groups = len(message_groups(session.turns, store.key.batch_turns))
+                    read = said + groups * ASSUMED[f"{config.system}_prompt"]
+                    result.ingest.add(groups, read, groups * ASSUMED["peer_written"])
+            if config.system in WITH_MODEL:
+                result.texts += ceil(2 * ASSUMED["memories_a_turn"] * len(session.turns))  # searched for, then kept
+            elif config.system == "naive_rag":
+                result.texts += len(session.turns)
+
+
+def _ask(
+    result: Estimate, loaded: Benchmark[Any], timeline: Timeline, config: BenchmarkConfig, prompts: Prompts
+) -> None:
+    budgets = [None, *config.budgets]
+    for number, step in enumerate(timeline.steps):
+        past = [one for before in timeline.steps[: number + 1] for sessions in before.sessions for one in sessions]
+        for question in step.questions:
+            result.questions += 1
+            result.texts += 0 if config.system in ("none", "full_context", "oracle") else len(timeline.stores)
+            if prompts.answer is None:
+                continue
+            asked = estimate_tokens(prompts.answer.text + question.question + "".join(loaded.options(question)))
+            shown = _context(config, past, len(timeline.stores), loaded.k)
+            verdicts = loaded.judge_fields(question, question.gold or "")
+            for budget in budgets:
+                context = min(shown, config.answer.context_tokens) if budget is None else budget
+                written = ASSUMED["answer_written"] + config.speed.thinking
+                result.answer.add(config.runs, config.runs * (asked + context), config.runs * written)
+                for name in verdicts.keys() & prompts.judges.keys():
+                    read = estimate_tokens(prompts.judges[name].fill(**verdicts[name]))
+                    calls = config.runs * config.judge.runs
+                    result.judge.add(calls, calls * read, calls * (ASSUMED["verdict_written"] + config.speed.thinking))
+        for point in step.points or ():
+            if prompt := prompts.judges.get(point.kind):
+                read = estimate_tokens(prompt.text) + estimate_tokens(point.text) + 20 * ASSUMED["memory_tokens"]
+                result.judge.add(1, read, ASSUMED["verdict_written"] + config.speed.thinking)
+
+
+def _context(config: BenchmarkConfig, sessions: Sequence[DialogueSession], stores: int, k: int) -> float:
+    """Tokens that the answerer is shown of the memory, before the budget cuts it."""
+    match config.system:
+        case "none":
+            return 0
+        case "full_context":
+            return sum(map(_tokens, sessions))
+        case "oracle":
+            return 4 * ASSUMED["memory_tokens"]
+        case "naive_rag":
+            turns = sum(len(session.turns) for session in sessions)
+            return k * stores * sum(map(_tokens, sessions)) / max(turns, 1)
+    return k * stores * ASSUMED["memory_tokens"]
+
+
+def _tokens(session: DialogueSession) -> int:
+    date = len(f"[{format_date(session.time)}] ")
+    return sum(estimate_tokens(turn.spoken) + date // 3 for turn in session.turns)
+
+
+def estimate_table(estimates: Sequence[Estimate], config: BenchmarkConfig) -> Table:
+    """One row a system."""
+    speed = config.speed
+    view = score_table(
+        "Estimated before the run",
+        f"Hours at {speed.read:,.0f} tokens read and {speed.written:,.0f} written a second by all requests together, and "
+        f"{speed.texts:,.0f} texts embedded a second (speed.read, speed.written, speed.texts; {speed.thinking:,} tokens of "
+        "thinking a call, speed.thinking). Right to about a factor of two.",
+        corner="system",
+    )
+    priced = estimates[0].dollars(config) is not None
+    headings = ["sessions", "questions", "ingest:\ncalls", "tokens", "answer:\ncalls", "tokens", "judge:\ncalls", "tokens"]
+    for heading in [*headings, "texts", "hours", *(["dollars"] if priced else [])]:
+        view.add_column(heading, justify="right")
+    for one in estimates:
+        amounts = [one.sessions, one.questions]
+        for stage in one.stages:
+            amounts += [stage.calls, stage.read + stage.written]
+        cells = [*map(_short, [*amounts, one.texts]), f"{one.hours(config):.2f}"]
+        view.add_row(one.system, *cells, *([f"{one.dollars(config):,.2f}"] if priced else []))
+    return view
+
+
+def _short(amount: float) -> str:
+    for size, unit in ((1e9, "G"), (1e6, "M")):
+        if amount >= size:
+            return f"{amount / size:.1f}{unit}"
+    return f"{amount:,.0f}"
