@@ -1,4 +1,4 @@
-"""``python -m eval compare RUN...`` puts runs beside each other; ``python -m eval fetch NAME`` gets a benchmark's data."""
+"""``python -m eval``: several systems by one command, runs beside each other, a benchmark's data."""
 
 from __future__ import annotations
 
@@ -13,6 +13,23 @@ from deltamem.config import run_plain
 from deltamem.errors import DeltaMemError
 
 app = typer.Typer(name="eval", add_completion=False, help="Work with benchmarks and their results.")
+
+
+@app.command()
+def run(
+    settings: Annotated[
+        list[str],
+        typer.Argument(
+            help="benchmark=NAME systems=[none,naive_rag,...], and keys of python -m eval.NAME; estimate=true shows first "
+            "what it would cost.",
+            show_default=False,
+        ),
+    ],
+) -> int:
+    """Run several memory systems on one benchmark, one after the other, and compare them."""
+    from eval.run import run_systems
+
+    return run_systems(settings, Console(highlight=False))
 
 
 @app.command()
@@ -54,7 +71,7 @@ def fetch(
 def main() -> NoReturn:
     """Run the sub-command that the command line names and exit; bad input is one sentence and exit code 2."""
 
-    def run() -> int:
+    def command() -> int:
         try:
             return app(prog_name="python -m eval", standalone_mode=False) or 0
         except TyperException as error:
@@ -62,7 +79,7 @@ def main() -> NoReturn:
         except typer.Abort:
             raise KeyboardInterrupt from None
 
-    run_plain(run)
+    run_plain(command)
 
 
 if __name__ == "__main__":

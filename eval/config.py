@@ -163,6 +163,7 @@ class BenchmarkConfig(StrictModel):
     limit: PositiveInt | None
     resamples: PositiveInt
     seed: int
+    estimate: bool
     speed: SpeedSettings
 
     @property
@@ -194,7 +195,7 @@ class BenchmarkConfig(StrictModel):
 
     def reported(self) -> dict[str, Any]:
         """The settings as the summary has them: JSON values without paths of this machine."""
-        return self.model_dump(mode="json", exclude={"data", "out", "cache"})
+        return self.model_dump(mode="json", exclude={"data", "out", "cache", "estimate", "speed"})
 
     def manager_settings(self) -> ManagerSettings:
         """How DeltaMem reads sessions; fails if a prompt does not exist or does not fit."""

@@ -7,6 +7,7 @@ Sessions, questions and prompts are counted in the data; how much models write a
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import ceil
@@ -17,7 +18,7 @@ from rich.table import Table
 from deltamem.ingest import estimate_tokens
 from deltamem.prompts import load_prompt
 from eval.answer import format_date
-from eval.benchmark import Benchmark, Timeline
+from eval.benchmark import Benchmark, Step, Timeline
 from eval.config import BenchmarkConfig
 from eval.judge import load_calibration
 from eval.models import WITH_MODEL, Prompts, load_prompts
@@ -149,10 +150,8 @@ def _ingest(result: Estimate, timeline: Timeline, config: BenchmarkConfig) -> No
                 result.texts += len(session.turns)
 
 
-def _ask(
-    result: Estimate, loaded: Benchmark[Any], timeline: Timeline, config: BenchmarkConfig, prompts: Prompts
-) -> None:
-    budgets = [None, *config.budgets]
+def _ask(result: Estimate, loaded: Benchmark[Any], timeline: Timeline, config: BenchmarkConfig, prompts: Prompts) -> None:
+    budgets = [None, *getattr(config, "budgets", [])]
     for number, step in enumerate(timeline.steps):
         past = [one for before in timeline.steps[: number + 1] for sessions in before.sessions for one in sessions]
         for question in step.questions:
@@ -169,12 +168,22 @@ def _ask(
                 result.answer.add(config.runs, config.runs * (asked + context), config.runs * written)
                 for name in verdicts.keys() & prompts.judges.keys():
                     read = estimate_tokens(prompts.judges[name].fill(**verdicts[name]))
-                    calls = config.runs * config.judge.runs
+                    calls = config.runs * getattr(config.judge, "runs", 1)
                     result.judge.add(calls, calls * read, calls * (ASSUMED["verdict_written"] + config.speed.thinking))
-        for point in step.points or ():
-            if prompt := prompts.judges.get(point.kind):
-                read = estimate_tokens(prompt.text) + estimate_tokens(point.text) + 20 * ASSUMED["memory_tokens"]
-                result.judge.add(1, read, ASSUMED["verdict_written"] + config.speed.thinking)
+        if step.points is not None:
+            _check(result, step, config, prompts)
+
+
+def _check(result: Estimate, step: Step, config: BenchmarkConfig, prompts: Prompts) -> None:
+    """Judging memory points, and what was extracted of those systems that extract."""
+    counts = Counter(point.kind for point in step.points or ())
+    result.texts += counts["update"]
+    turns = sum(len(session.turns) for sessions in step.sessions for session in sessions)
+    counts["accuracy"] = ceil(ASSUMED["memories_a_turn"] * turns)
+    for kind, count in counts.items():
+        if (prompt := prompts.judges.get(kind)) and (kind == "update" or config.system in WITH_MODEL):
+            read = estimate_tokens(prompt.text) + 20 * ASSUMED["memory_tokens"]
+            result.judge.add(count, count * read, count * (ASSUMED["verdict_written"] + config.speed.thinking))
 
 
 def _context(config: BenchmarkConfig, sessions: Sequence[DialogueSession], stores: int, k: int) -> float:

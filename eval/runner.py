@@ -21,6 +21,7 @@ from deltamem.runs import RecordFile, run_tasks
 from eval.answer import ContextBlock, Judge, QAGrader
 from eval.benchmark import Benchmark, Config, PointChecks, Results, SearchState, Step, Timeline
 from eval.compare.page import write_report
+from eval.estimate import estimate, estimate_table
 from eval.judge import load_calibration, measure
 from eval.metrics import load_nltk
 from eval.models import (
@@ -76,6 +77,9 @@ def main(benchmark: type[Benchmark[Config]], config: Config) -> int:
         DeltaMemError: As `evaluate`; or if the page cannot be written, when the records are there all the same.
     """
     console = Console()
+    if config.estimate:
+        console.print(estimate_table([estimate(benchmark, config)], config))
+        return 0
     summary = evaluate(benchmark, config, console)
     for table in benchmark.tables(summary):
         if table is not None:
