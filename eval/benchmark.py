@@ -90,9 +90,12 @@ class Report:
 
     benchmark: str  # Name of the benchmark, with the variant if there are several
     protocol: Mapping[str, Any]  # What the protocol fixes: top-k, stores, captions, categories that are pooled
-    # Of the file: `file` or `files`, `sha256` (of one file, or by file), and counts, `questions` among them
+    # Of the file: `file` or `files`, `sha256` (of one file, or by file), `published` (whether that is the published file's;
+    # None if no sum is known), and counts, `questions` among them
     data: Mapping[str, Any]
-    scores: Mapping[str, Any]  # By metric and category, of `eval.summary.category_scores`
+    scores: Mapping[str, Any]  # By metric and category, of `eval.summary.metric_scores`
+    headline: Sequence[str] = ()  # Metrics in order of preference; the first that there is a score of is the headline
+    judged_by: Mapping[str, str] = field(default_factory=dict)  # The judge of each metric that has not the judge's own name
     problems: Sequence[str] = ()  # What was wrong with the data, one sentence each
     order: Sequence[str] = ()  # Categories in the order of the benchmark
     more: Mapping[str, Any] = field(default_factory=dict)  # Further keys of this benchmark

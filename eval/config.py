@@ -88,6 +88,7 @@ class ModelSettings(_Endpoint):
     slots: PositiveInt
     temperature: Annotated[float, Field(ge=0)]
     max_tokens: PositiveInt | None
+    extra_body: dict[str, Any]  # Fields of requests outside the OpenAI protocol
 
     def client(self, part: str, cache: ResponseCache | None) -> LLM:
         """The client of the endpoint, which must be closed; nothing is sent yet. `part` is the configuration group.
@@ -100,7 +101,7 @@ class ModelSettings(_Endpoint):
 
     def run_config(self) -> dict[str, Any]:
         """What decides the answers: not where the model is or how long it may take."""
-        return self.model_dump(mode="json", include={"model", "temperature", "max_tokens"})
+        return self.model_dump(mode="json", include={"model", "temperature", "max_tokens", "extra_body"})
 
 
 class ManagerModel(ModelSettings):
@@ -130,7 +131,11 @@ class JudgeModel(ModelSettings):
     """The model that judges answers."""
 
     attempts: PositiveInt  # How often a judge is asked when its reply cannot be read
-    probes: bool  # Whether its false accepts and false rejects are measured on the probe answers
+    probes: bool  # Whether its false accepts and false rejects are measured on the calibration items
+    runs: PositiveInt  # Verdicts of each judge on each answer
+    # Its scores are withheld if its share of wrong answers among the calibration items is above
+    max_false_accept: Annotated[float, Field(ge=0, le=1)]
+    max_false_reject: Annotated[float, Field(ge=0, le=1)]
 
 
 class SpeedSettings(StrictModel):
@@ -161,6 +166,8 @@ class BenchmarkConfig(StrictModel):
     with_time: bool
     stores_at_once: PositiveInt
     limit: PositiveInt | None
+    budgets: list[PositiveInt]  # Budgets of context tokens at which questions are answered besides `answer.context_tokens`
+    budget_k: PositiveInt  # Passages of each store that are searched for them
     resamples: PositiveInt
     seed: int
     estimate: bool
@@ -215,7 +222,8 @@ class BenchmarkConfig(StrictModel):
             "answer": self.answer.run_config()
             | {"kind": self.answer.answerer}
             | self.answer.model_dump(mode="json", include={"runs", "context_tokens"}),
-            "judge": self.judge.run_config() | {"attempts": self.judge.attempts},
+            "judge": self.judge.run_config() | {"attempts": self.judge.attempts, "runs": self.judge.runs},
+            "budget_k": self.budget_k if self.budgets else None,
             "with_time": self.with_time,
             "seed": self.seed,
         }

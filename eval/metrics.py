@@ -30,6 +30,7 @@ class Interval:
     high: float
     count: int  # How many values there are
     groups: int  # How many groups were resampled; the interval of a single group has no width and says nothing
+    failed: int = 0  # How many of the values count as 0, at least in part, because judge or machinery failed
 
     def as_dict(self) -> dict[str, float | int]:
         """The fields, for JSON."""

@@ -102,6 +102,7 @@ class IngestRecord(StrictModel):
     cost: Cost = Cost()  # What it cost; nothing for a session that failed
     cost_lost: bool = False  # Whether its cost is not known, because the process was killed before it could be noted
     parts: int = 1  # Into how many parts it was split because it was too long for the system's model
+    made: str = ""  # Short hash of the fingerprint under which it was made, here and below
     # Whether later sessions were ingested before this one (it had failed, and was tried again by a later run)
     late: bool = False
     reason: str | None = None  # Why it failed
@@ -164,22 +165,42 @@ class Verdict(StrictModel):
     reason: str = ""  # The judge's own words
     error: str | None = None  # Why there is no label. A failure is never a zero: the answer has no verdict from this judge
     cost: Cost = Cost()  # All attempts
+    made: str = ""
 
 
 def judge_name(key: str) -> str:
-    """The judge of a verdict: of `name`, of `name/3` (its third item, where it judges one answer several times)."""
-    return key.partition("/")[0]
+    """The judge of a verdict: `name`, `name/3` (its third item, where it judges item by item), or a further run `name#2`."""
+    return key.partition("#")[0].partition("/")[0]
 
 
 class AnswerRecord(StrictModel):
     """One answer to a question."""
 
     text: str | None  # What the answerer said; None if it failed
-    scores: dict[str, float] = Field(default={})  # Lexical scores, and for multiple choice `correct`
-    # By name of the judge, see `judge_name`
+    # Lexical scores, and for multiple choice `correct`; all 0 if there is no answer
+    scores: dict[str, float] = Field(default={})
+    # By name of the judge, see `judge_name`; without labels if there is no answer
     verdicts: dict[str, Verdict] = Field(default={})
     error: str | None = None  # Why there is no answer
+    # Whether the model itself left it out (nothing, or thinking that was cut); else endpoint, search or ingestion failed
+    silent: bool = False
+    cut: bool = False  # Whether the model was stopped by the limit of tokens, in its thinking or in the answer
     cost: Cost = Cost()  # Of the answer, without the judges
+    made: str = ""
+
+    @property
+    def complete(self) -> bool:
+        """Whether nothing failed."""
+        return self.error is None and all(verdict.error is None for verdict in self.verdicts.values())
+
+
+class BudgetRecord(StrictModel):
+    """Answers to a question from as many of its passages as fit a budget of context tokens."""
+
+    budget: int  # Estimated tokens
+    shown: int  # How many passages fitted
+    context_tokens: int  # What they came to
+    answers: tuple[AnswerRecord, ...]  # One for each answer run
 
 
 class QuestionRecord(StrictModel):
@@ -199,16 +220,18 @@ class QuestionRecord(StrictModel):
     shown: int = 0  # How many passages fitted the budget of context tokens
     context_tokens: int = 0  # Estimated tokens of the context that was shown
     search_seconds: float = 0.0  # Wall time of the search, all stores together
-    answers: tuple[AnswerRecord, ...] = ()  # One for each answer run; empty if no answerer was asked
+    # One for each answer run, also if none could be asked because something failed; empty if there is no answerer
+    answers: tuple[AnswerRecord, ...] = ()
+    budgets: tuple[BudgetRecord, ...] = ()  # The same at other budgets
     notes: tuple[str, ...] = ()  # What is unusual about the question in the data, for example evidence that names no turn
     error: str | None = None  # Why the question could not be asked or searched for
+    made: str = ""
 
     @property
     def complete(self) -> bool:
         """Whether nothing failed, so that a later run need not ask again."""
-        return self.error is None and not any(
-            answer.error or any(verdict.error for verdict in answer.verdicts.values()) for answer in self.answers
-        )
+        answers = [*self.answers, *(answer for budget in self.budgets for answer in budget.answers)]
+        return self.error is None and all(answer.complete for answer in answers)
 
 
 PointKind = Literal["integrity", "accuracy", "update"]

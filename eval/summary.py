@@ -6,6 +6,7 @@ import dataclasses
 import json
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,55 +14,93 @@ import numpy as np
 from rich import box
 from rich.table import Table
 
+from deltamem.ingest import estimate_tokens
 from deltamem.runs import atomic_writer, config_hash, git_commit, versions
 from eval.benchmark import Report
 from eval.config import BenchmarkConfig
+from eval.headline import ALL as ALL
+from eval.headline import headline, run_warnings, withheld_scores
 from eval.metrics import RESAMPLES, Interval, bootstrap_interval, recall_at, reciprocal_rank, wilson_interval
-from eval.records import Cost, IngestRecord, PointRecord, QuestionRecord
+from eval.records import Cost, IngestRecord, PassageRecord, PointRecord, QuestionRecord, Verdict
 
 Value = Callable[[QuestionRecord], float | None]
-
-ALL = "all"
-"""Name of the row of all pooled categories."""
 
 GOOD_LABELS = frozenset({"correct", "abstained"})
 """Labels of judges that count as 1, in lower case; any other label counts as 0."""
 
 
-def verdict_value(judge: str) -> Value:
-    """Share of the answer runs that a judge found right, of those with a verdict."""
-
-    def value(record: QuestionRecord) -> float | None:
-        verdicts = [answer.verdicts[judge] for answer in record.answers if judge in answer.verdicts]
-        return _mean(verdict.label.lower() in GOOD_LABELS for verdict in verdicts if verdict.label is not None)
-
-    return value
+def judge_runs(verdicts: Mapping[str, Verdict], judge: str) -> list[Verdict]:
+    """The verdicts of all runs of a judge."""
+    return [verdict for name, verdict in verdicts.items() if name.partition("#")[0] == judge]
 
 
-def answer_value(score: str) -> Value:
-    """Mean of a lexical score over the answer runs that have it."""
+@dataclass(frozen=True, slots=True)
+class AskedValue:
+    """What a question is worth, from parts that may have failed: the mean of its parts, a failed one counts as 0.
 
-    def value(record: QuestionRecord) -> float | None:
-        return _mean(answer.scores[score] for answer in record.answers if score in answer.scores)
+    Attributes:
+        parts: The worth of each part, None if it failed, and whether that was the answerer's own doing.
+    """
 
-    return value
+    parts: Callable[[QuestionRecord], Sequence[tuple[float | None, bool]]]
+
+    def __call__(self, record: QuestionRecord) -> float | None:
+        """The mean of all parts; None if there are none."""
+        return _mean(worth or 0.0 for worth, _ in self.parts(record))
+
+    def valid(self, record: QuestionRecord) -> float | None:
+        """The mean of the parts that did not fail."""
+        return _mean(worth for worth, _ in self.parts(record) if worth is not None)
+
+    def failed(self, record: QuestionRecord) -> bool:
+        """Whether a part failed."""
+        return any(worth is None for worth, _ in self.parts(record))
+
+    def lost(self, record: QuestionRecord) -> bool:
+        """Whether a part failed through no fault of the answerer: by the endpoint, the judge, the memory."""
+        return any(worth is None and not silent for worth, silent in self.parts(record))
 
 
-def recall_value(k: int) -> Value:
+def verdict_value(judge: str) -> AskedValue:
+    """Share of the answers that a judge found right, over answer runs and runs of the judge."""
+
+    def parts(record: QuestionRecord) -> list[tuple[float | None, bool]]:
+        return [
+            (None if verdict.label is None else float(verdict.label.lower() in GOOD_LABELS), answer.silent)
+            for answer in record.answers
+            for verdict in judge_runs(answer.verdicts, judge)
+        ]
+
+    return AskedValue(parts)
+
+
+def answer_value(score: str) -> AskedValue:
+    """Mean of a score that needs no judge over the answer runs."""
+
+    def parts(record: QuestionRecord) -> list[tuple[float | None, bool]]:
+        answers = [answer for answer in record.answers if score in answer.scores]
+        return [(None if answer.error is not None else answer.scores[score], answer.silent) for answer in answers]
+
+    return AskedValue(parts)
+
+
+def recall_value(k: int) -> AskedValue:
     """Share of the evidence among the first `k` passages; None for questions without evidence."""
-
-    def value(record: QuestionRecord) -> float | None:
-        return recall_at(record.ranks, k) if record.ranks and record.error is None else None
-
-    return value
+    return _of_ranks(lambda ranks: recall_at(ranks, k))
 
 
-def reciprocal_rank_value(record: QuestionRecord) -> float | None:
-    """One over the rank of the first evidence that was found; None for questions without evidence."""
-    return reciprocal_rank(record.ranks) if record.ranks and record.error is None else None
+def _of_ranks(worth: Callable[[Sequence[int | None]], float]) -> AskedValue:
+    def parts(record: QuestionRecord) -> list[tuple[float | None, bool]]:
+        return [(None if record.error is not None else worth(record.ranks), False)] if record.ranks else []
+
+    return AskedValue(parts)
 
 
-def retrieval_values(cutoffs: Iterable[int]) -> dict[str, Value]:
+reciprocal_rank_value = _of_ranks(reciprocal_rank)
+"""One over the rank of the first evidence that was found; None for questions without evidence."""
+
+
+def retrieval_values(cutoffs: Iterable[int]) -> Mapping[str, Value]:
     """Recall at each cutoff, and the mean reciprocal rank."""
     return {f"recall@{k}": recall_value(k) for k in sorted(set(cutoffs))} | {"mrr": reciprocal_rank_value}
 
@@ -82,7 +121,8 @@ def category_scores(
     Categories that are not `pooled` do not count for ``all``; `order` is that of the benchmark, others follow.
 
     Returns:
-        `eval.metrics.Interval` as a dictionary by category and for ``all``; None where no question has a value.
+        `eval.metrics.Interval` as a dictionary by category and for ``all``, with ``failed`` if something failed through no
+        fault of the answerer: at how many of the questions; None where no question has a value.
     """
     valued = [(record, worth) for record in questions if (worth := value(record)) is not None]
     present = {record.category for record in questions}
@@ -90,18 +130,25 @@ def category_scores(
     names += dict.fromkeys(record.category for record in questions if record.category not in names)
     members = {name: [pair for pair in valued if pair[0].category == name] for name in names}
     members[ALL] = [pair for pair in valued if pooled is None or pair[0].category in pooled]
-    scores = {
-        name: group_interval(
-            [worth for _, worth in pairs], [record.group for record, _ in pairs], resamples=resamples, seed=seed
-        )
-        for name, pairs in members.items()
-    }
-    return {name: None if interval is None else interval.as_dict() for name, interval in scores.items()}
+    scores: dict[str, dict[str, float | int] | None] = {}
+    for name, pairs in members.items():
+        worths, groups = [worth for _, worth in pairs], [record.group for record, _ in pairs]
+        interval = group_interval(worths, groups, resamples=resamples, seed=seed)
+        failed = sum(value.lost(record) for record, _ in pairs) if isinstance(value, AskedValue) else 0
+        scores[name] = None if interval is None else interval.as_dict() | {"failed": failed}
+    return scores
 
 
 def metric_scores(questions: Sequence[QuestionRecord], values: Mapping[str, Value], **options: Any) -> dict[str, Any]:
-    """`category_scores` of several metrics by name; a metric that no question has a value of is left out."""
-    scores = {name: category_scores(questions, value, **options) for name, value in values.items()}
+    """`category_scores` of several metrics by name; a metric that no question has a value of is left out.
+
+    Failures count as 0; where something failed, ``<name>(valid)`` leaves them out.
+    """
+    scores = {}
+    for name, value in values.items():
+        scores[name] = category_scores(questions, value, **options)
+        if isinstance(value, AskedValue) and any(map(value.failed, questions)):
+            scores[f"{name}(valid)"] = category_scores(questions, value.valid, **options)
     return {name: by_category for name, by_category in scores.items() if any(by_category.values())}
 
 
@@ -147,8 +194,15 @@ def build_summary(
     probes: Sequence[Any],
     prompt_hashes: Mapping[str, str],
     seconds: Mapping[str, float],
+    passages: Mapping[str, PassageRecord] | None = None,
+    partial: Mapping[str, int] | None = None,
+    warnings: Sequence[str] = (),
+    fingerprint: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Put the summary of a run together; all records count, those of earlier runs too, `usage` is of this one.
+
+    `passages` are those that the questions name, `partial` is how much of an unfinished run is done, `warnings` are further
+    ones, and `fingerprint` is what the run was made with beyond its configuration.
 
     Returns:
         JSON values; no `None` stands for a zero and no zero for a failure. ``cost.ingest.sessions_lost`` counts the sessions
@@ -162,19 +216,27 @@ def build_summary(
     searches = [record.search_seconds for record in questions if record.error is None]
     searches += [record.search_seconds for record in points if record.searched]
     settings = config.reported()
+    total = report.data.get("questions", len(questions))
+    context = _context(questions)
+    withheld = withheld_scores(config, report, probes, partial)
     summary = {
         "benchmark": report.benchmark,
         "version": _version(report.benchmark, report.data),
         "system": config.system,
         "mode": "judged" if config.judged else "answered" if config.answer.answerer == "llm" else "offline",
         "questions": {
-            "total": report.data.get("questions", len(questions)),
+            "total": total,
             "asked": sum(bool(record.answers) for record in questions),
             "answered": sum(any(answer.text is not None for answer in record.answers) for record in questions),
             "failed": sum(not record.complete for record in questions),
             "by_category": counts_by_category(questions, report.order),
         },
+        "headline": headline(report, questions, total=total, context_tokens=context, probes=probes, withheld=withheld),
         "scores": report.scores,
+        "withheld": withheld,
+        "warnings": [*run_warnings(config, report, questions, system_facts), *warnings],
+        "partial": partial,
+        "budgets": [],
         "cost": {
             "ingest": _total(record.cost for record in priced) | {"sessions_lost": len(read) - len(priced)},
             "search": {"searches": len(searches), "seconds": round(sum(searches), 4)},
@@ -188,7 +250,8 @@ def build_summary(
             "answer": _spread(_asked(answer.cost for answer in answers if answer.error is None)),
             "judge": _spread(_asked(verdict.cost for verdict in judged if verdict.error is None)),
         },
-        "context_tokens": _context(questions),
+        "context_tokens": context,
+        "passages": _passages(questions, passages or {}),
         "memories": _memories(read),
         "queries_per_memory": _queries_per_memory(priced),
         "sessions": _sessions(sessions),
@@ -205,6 +268,8 @@ def build_summary(
             "models": _models(config),
             "seeds": {"sampling": config.seed, "bootstrap": config.seed},
             "versions": versions(_PACKAGES),
+            "fingerprint": fingerprint or {},
+            "made": _made(questions, sessions, points),
         },
         "seconds": {stage: round(value, 3) for stage, value in seconds.items()},
     }
@@ -250,6 +315,29 @@ def _context(questions: Iterable[QuestionRecord]) -> dict[str, float] | None:
         return None
     p50, p95 = np.quantile(tokens, [0.5, 0.95])
     return {"mean": round(float(np.mean(tokens)), 1), "p50": float(p50), "p95": float(p95)}
+
+
+def _passages(questions: Iterable[QuestionRecord], passages: Mapping[str, PassageRecord]) -> dict[str, float | None] | None:
+    """What answerers were shown: passages a question, estimated tokens and sources each; None if nothing was found."""
+    shown = [[passages[found.passage] for found in record.retrieved if found.passage in passages] for record in questions]
+    every = [passage for found in shown for passage in found]
+    if not every:
+        return None
+    traced = any(passage.sources for passage in every)
+    return {
+        "per_question": round(len(every) / len(shown), 1),
+        "tokens_each": round(sum(estimate_tokens(passage.text) for passage in every) / len(every), 1),
+        "sources_each": round(sum(len(passage.sources) for passage in every) / len(every), 2) if traced else None,
+    }
+
+
+def _made(questions: Sequence[QuestionRecord], sessions: Sequence[IngestRecord], points: Sequence[PointRecord]) -> list[str]:
+    """Under which fingerprints the records were made."""
+    answers = [answer for record in questions for answer in record.answers]
+    verdicts = [verdict for answer in answers for verdict in answer.verdicts.values()]
+    verdicts += [record.verdict for record in points if record.verdict is not None]
+    made = {record.made for record in questions} | {record.made for record in sessions}
+    return sorted((made | {record.made for record in answers} | {record.made for record in verdicts}) - {""})
 
 
 def _memories(read: Sequence[IngestRecord]) -> dict[str, Any] | None:
@@ -300,12 +388,14 @@ def _failures(
     broken["ingest"] = [f"{record.key}: {record.reason}" for record in sessions if record.outcome == "failed"]
     broken["search"] = [f"{record.key}: {record.error}" for record in questions if record.error is not None]
     broken["search"] += [f"{record.key}: {record.error}" for record in points if record.error is not None]
-    broken |= {"answer": [], "judge": []}
+    broken |= {"answer": [], "silent": [], "judge": []}
     for record in questions:
         for run, answer in enumerate(record.answers):
             name = f"{record.key}, run {run + 1}" if len(record.answers) > 1 else record.key
-            if answer.error is not None:
-                broken["answer"].append(f"{name}: {answer.error}")
+            if answer.error is not None:  # counted once, and not also for each of its judges
+                if record.error is None:
+                    broken["silent" if answer.silent else "answer"].append(f"{name}: {answer.error}")
+                continue
             failed = {judge: verdict.error for judge, verdict in answer.verdicts.items() if verdict.error is not None}
             broken["judge"] += [f"{name}, {judge}: {error}" for judge, error in failed.items()]
     broken["judge"] += [

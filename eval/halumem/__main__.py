@@ -141,6 +141,12 @@ class Halumem(Benchmark[HalumemConfig]):
                 resamples=config.resamples,
                 seed=config.seed,
             ),
+            headline=(
+                *(scores.question_metric(judge, "correct_qa_ratio(all)") for judge in self._judges),
+                "set_f1",
+                *(f"recall@{k}" for k in sorted(config.cutoffs, reverse=True)),
+            ),
+            judged_by={scores.question_metric(judge, name): judge for judge in self._judges for name in scores.QA},
             problems=self.data.problems,
             order=QUESTION_TYPES,
             more={

@@ -17,6 +17,7 @@ from eval.metrics import Interval, bleu1, cumulative_accuracy, set_f1
 from eval.records import MemoryType, PointRecord, QuestionRecord
 from eval.summary import (
     ALL,
+    Value,
     answer_value,
     group_interval,
     metric_scores,
@@ -228,6 +229,11 @@ Row = tuple[str, str, JudgeRecord]
 """The user, the category, and what was judged."""
 
 
+def question_metric(judge: str, name: str) -> str:
+    """The name of a metric of answers as a judge gives it."""
+    return name if judge == MAIN_JUDGE else f"{STRICT}{name}"
+
+
 def lexical_scores(gold: str, text: str) -> dict[str, float]:
     """The lexical scores of an answer."""
     return {"set_f1": set_f1(text, gold), "bleu1": bleu1(text, gold)}
@@ -266,10 +272,9 @@ def run_scores(
             for record in questions
             for judgement in question_judgements(record, judge)
         ]
-        prefix = "" if judge == MAIN_JUDGE else STRICT
-        named = {f"{prefix}{name}": metric for name, metric in METRICS["question_answering"].items()}
+        named = {question_metric(judge, name): metric for name, metric in METRICS["question_answering"].items()}
         scores |= _metric_scores(named, answers, QUESTION_TYPES, **draws)
-    values = {name: answer_value(name) for name in ("set_f1", "bleu1")}
+    values: dict[str, Value] = {name: answer_value(name) for name in ("set_f1", "bleu1")}
     if ranked:
         values |= retrieval_values(cutoffs)
     scores |= metric_scores(questions, values, order=QUESTION_TYPES, resamples=resamples, seed=seed)

@@ -113,7 +113,7 @@ class Locomo(Benchmark[LocomoConfig]):
                 "pooled": COLUMNS,
                 "judges": self._judges,
             },
-            data=data.description(),
+            data=data.description() | {"published": data.sha256 == LOCOMO.sha256},
             scores=scores.run_scores(
                 questions,
                 cutoffs=config.cutoffs,
@@ -122,6 +122,7 @@ class Locomo(Benchmark[LocomoConfig]):
                 resamples=config.resamples,
                 seed=config.seed,
             ),
+            headline=(*self._judges, "locomo_f1", *(f"recall@{k}" for k in sorted(config.cutoffs, reverse=True))),
             order=(*COLUMNS, ADVERSARIAL),
             more={
                 "version": version_name(data.released, data.sha256),

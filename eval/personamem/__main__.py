@@ -128,6 +128,7 @@ class PersonaMem(Benchmark[PersonaMemConfig]):
                 seed=config.seed,
             ),
             problems=(*self.data.questions.problems, *self.data.contexts.problems),
+            headline=("accuracy", *(f"recall@{k}" for k in sorted(config.cutoffs, reverse=True))),
             order=in_order(record.category for record in questions),
             more={
                 "accuracy_over_runs": scores.spread_over_runs(questions, config.runs),
@@ -162,7 +163,7 @@ class PersonaMem(Benchmark[PersonaMemConfig]):
             "release": f"{self.name} v1, {self.data.size}",
             "files": [questions.name, contexts.name],
             "sha256": {questions.name: questions.sha256, contexts.name: contexts.sha256},
-            "contexts_are_the_published_32k": contexts.sha256 == PERSONAMEM_CONTEXTS.sha256,
+            "published": contexts.sha256 == PERSONAMEM_CONTEXTS.sha256,
             "questions": questions.rows,
             "types": len({question.type for question in known}),
             "personas": len({question.persona for question in known}),

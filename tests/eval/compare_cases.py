@@ -50,7 +50,14 @@ def question(
 ) -> QuestionRecord:
     """A question of the conversation before the slash of its key."""
     if text is None:
-        answer = AnswerRecord(text=None, error="the answerer returned nothing", cost=Cost(calls=2, seconds=1.0))
+        error = "the endpoint is down"
+        answer = AnswerRecord(
+            text=None,
+            scores=dict.fromkeys(("set_f1", "locomo_f1", "bleu1"), 0.0),
+            verdicts=dict.fromkeys(("lenient", "strict"), Verdict(label=None, error=error)),
+            error=error,
+            cost=Cost(calls=2, seconds=1.0),
+        )
     elif category == "adversarial":
         answer = AnswerRecord(text=text, scores={"abstention": f1}, cost=Cost(calls=1, seconds=1.0))
     else:

@@ -289,12 +289,12 @@ def test_paired_difference_by_hand(runs: list[FinishedRun]) -> None:
 
 
 def test_what_is_left_out_of_a_difference(tmp_path: Path) -> None:
-    """A failed verdict in either run; runs on other data, or of another question with the same key."""
-    first = [question("a/1", "temporal", lenient="correct"), question("b/1", "temporal", lenient="correct")]
-    second = [question("a/1", "temporal", lenient=None), question("b/1", "temporal", lenient="wrong")]
+    """Runs on other data, or of another question with the same key; a failed verdict counts as wrong."""
+    first = [question("a/1", "temporal", lenient="correct"), question("a/2", "temporal", lenient="correct")]
+    second = [question("a/1", "temporal", lenient=None), question("a/2", "temporal", lenient="wrong")]
     loaded = load_runs([write_run(tmp_path / "first", first), write_run(tmp_path / "second", second)])
     lenient = next(one for one in paired_differences(loaded) if one.metric == "lenient")
-    assert (lenient.interval.count, lenient.interval.estimate) == (1, 1.0)
+    assert (lenient.interval.count, lenient.interval.estimate) == (2, 1.0)
     assert not lenient.significant, "one group has no interval"
     one = write_run(tmp_path / "one", ASKED)
     two = write_run(tmp_path / "two", ASKED, data=DATA | {"sha256": "ef" * 32})

@@ -30,6 +30,7 @@ from eval.summary import (
     category_scores,
     cost_line,
     counts_by_category,
+    metric_scores,
     recall_value,
     reciprocal_rank_value,
     verdict_value,
@@ -107,7 +108,7 @@ def test_the_benchmark_and_the_system_are_named_before_what_follows_from_them(tm
         check_run_config(tmp_path, {"answer": 2, "benchmark": "LoCoMo", "system": "b"})
 
 
-def test_no_value_is_never_a_zero() -> None:
+def test_a_failure_is_wrong_and_left_out_only_where_the_name_says_so() -> None:
     records = [
         question("a/1", "temporal", lenient="correct"),
         question("a/2", "temporal", lenient=None),
@@ -116,10 +117,24 @@ def test_no_value_is_never_a_zero() -> None:
         question("b/3", "temporal", lenient="correct"),
         question("c/1", "multi-hop", text=None),
     ]
-    scores = category_scores(records, verdict_value("lenient"), resamples=50)
-    assert scores["temporal"] is not None and scores["all"] == scores["temporal"]
-    assert (scores["temporal"]["estimate"], scores["temporal"]["count"]) == (pytest.approx(2 / 3), 3)
-    assert scores["multi-hop"] is None
+    records[2] = silent(records[2])
+    scores = metric_scores(records, {"lenient": verdict_value("lenient"), "set_f1": answer_value("set_f1")}, resamples=50)
+    found = {name: of["temporal"] for name, of in scores.items()}
+    assert {name: (one["estimate"], one["count"], one["failed"]) for name, one in found.items()} == {
+        "lenient": (2 / 5, 5, 1),  # the judge failed once; that the answerer said nothing once is its own doing
+        "lenient(valid)": (pytest.approx(2 / 3), 3, 0),
+        "set_f1": (4 * 0.5 / 5, 5, 0),
+        "set_f1(valid)": (0.5, 4, 0),
+    }
+    assert scores["lenient"]["multi-hop"]["estimate"] == 0 and scores["lenient"]["multi-hop"]["failed"] == 1
+    assert scores["lenient(valid)"]["multi-hop"] is None
+    whole = metric_scores(records[3:5], {"lenient": verdict_value("lenient")}, resamples=50)
+    assert list(whole) == ["lenient"], "nothing failed"
+
+
+def silent(record: QuestionRecord) -> QuestionRecord:
+    answers = tuple(answer.model_copy(update={"silent": True}) for answer in record.answers)
+    return record.model_copy(update={"answers": answers})
 
 
 def test_order_and_pooling() -> None:
@@ -153,28 +168,32 @@ def test_runs_are_averaged_over_those_with_a_value() -> None:
     record = QuestionRecord(key="a/1", group="a", category="c", question="q", answers=answers)
     assert answer_value("correct")(record) == verdict_value("j")(record) == 0.5
     assert verdict_value("another")(record) is None
+    verdicts = {"j": Verdict(label="correct"), "j#2": Verdict(label="wrong"), "j#3": Verdict(label=None, error="prose")}
+    record = record.model_copy(update={"answers": (AnswerRecord(text="x", verdicts=verdicts),)})
+    assert verdict_value("j")(record) == pytest.approx(1 / 3) and verdict_value("j").valid(record) == 0.5
 
 
 def test_ranks() -> None:
     record = question("a/1", "temporal").model_copy(update={"ranks": (3, None, 7, 12), "evidence": ("a", "b", "c", "d")})
     assert (recall_value(5)(record), recall_value(10)(record)) == (0.25, 0.5)
     assert reciprocal_rank_value(record) == pytest.approx(1 / 3)
-    for nothing in (record.model_copy(update={"ranks": ()}), record.model_copy(update={"error": "no memory"})):
-        assert recall_value(5)(nothing) is None
-        assert reciprocal_rank_value(nothing) is None
+    without, failed = (record.model_copy(update=one) for one in ({"ranks": ()}, {"error": "no memory"}))
+    assert recall_value(5)(without) is reciprocal_rank_value(without) is None
+    assert recall_value(5)(failed) == reciprocal_rank_value(failed) == 0
+    assert recall_value(5).valid(failed) is None and recall_value(5).lost(failed)
 
 
 ROWS = st.tuples(st.sampled_from("abc"), st.sampled_from(ORDER), st.sampled_from(["correct", "wrong", None]))
 
 
 @given(st.lists(ROWS, min_size=1))
-def test_all_is_the_mean_of_what_has_a_verdict(rows: list[tuple[str, str, str | None]]) -> None:
+def test_valid_is_the_mean_of_what_has_a_verdict(rows: list[tuple[str, str, str | None]]) -> None:
     answer = {label: AnswerRecord(text="x", verdicts={"j": Verdict(label=label)}) for label in ("correct", "wrong", None)}
     records = [
         QuestionRecord(key=str(number), group=group, category=category, question="q", answers=(answer[label],))
         for number, (group, category, label) in enumerate(rows)
     ]
-    scores = category_scores(records, verdict_value("j"), resamples=20)
+    scores = category_scores(records, verdict_value("j").valid, resamples=20)
     labels = [label for _, _, label in rows if label is not None]
     if not labels:
         assert set(scores.values()) == {None}
@@ -201,11 +220,13 @@ def test_golden_numbers(tmp_path: Path) -> None:
     ]
     config = benchmark_config(tmp_path, **{"answer.model": "m", "base_url": "http://localhost:1/v1"})
     usage = {"answer": ClientUsage(requests=3)}
-    summary = locomo_summary(config, questions, sessions, usage=usage, problems=["line 7: not JSON"])
+    arguments = {"usage": usage, "problems": ["line 7: not JSON"], "headline": ("strict", "lenient")}
+    summary = locomo_summary(config, questions, sessions, **arguments)
 
     assert " ".join(summary) == (
-        "benchmark version system mode questions scores cost this_run latency context_tokens memories queries_per_memory "
-        "sessions failures probes protocol data system_facts making seconds"
+        "benchmark version system mode questions headline scores withheld warnings partial budgets cost this_run latency "
+        "context_tokens passages memories queries_per_memory sessions failures probes protocol data "
+        "system_facts making seconds"
     )
     assert summary["mode"] == "judged"
     assert summary["questions"] == {
@@ -242,12 +263,25 @@ def test_golden_numbers(tmp_path: Path) -> None:
         "first": [
             "data: line 7: not JSON",
             "ingest: b/S1: broke",
-            "answer: b/1: the answerer returned nothing",
+            "answer: b/1: the endpoint is down",
             "judge: a/2, lenient: the judge wrote prose",
         ],
     }
-    assert summary["scores"]["lenient"]["temporal"]["count"] == 1
-    assert summary["scores"]["lenient"]["single-hop"] is None
+    lenient = summary["scores"]["lenient"]["all"]
+    assert (lenient["estimate"], lenient["count"], lenient["failed"]) == (pytest.approx(1 / 3), 3, 2)
+    assert summary["headline"] == {
+        "metric": "strict",
+        "score": summary["scores"]["strict"]["all"],
+        "withheld": "judge or machinery failed at 1 of 3 (33.3%, at most 1% may)",
+        "n": 3,
+        "of": 4,
+        "failures": 1,
+        "silent": 0,
+        "context_tokens": 1000.0,
+        "judge_error": None,
+    }
+    assert summary["withheld"].keys() == {"lenient", "strict", "set_f1", "locomo_f1", "bleu1"}
+    assert summary["warnings"] == ["the judge is the answerer (m): it grades itself; name another with judge.model=..."]
     assert summary["this_run"]["answer"]["requests"] == 3
     assert summary["making"]["models"] == {"embedder": "all-MiniLM-L6-v2", "manager": None, "answer": "m", "judge": "m"}
     assert summary["making"]["config"]["answer"]["model"] == "m"

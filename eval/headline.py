@@ -1,0 +1,149 @@
+"""What a run may claim: its headline, the scores that must not be printed, and warnings about the run alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from eval.benchmark import Report
+from eval.config import BenchmarkConfig
+from eval.records import QuestionRecord
+
+ALL = "all"
+"""Name of the row of all pooled categories."""
+
+SCOPES = ("(all)", "(valid)")
+"""Ends of names of scores: every failure counts as wrong, which is meant where a name has no such end; failures left out."""
+
+MOST_FAILURES = 0.01
+"""Share of the questions at which the judge or the machinery may fail; above it nobody knows what the score is."""
+
+
+def withheld_scores(
+    config: BenchmarkConfig, report: Report, probes: Sequence[Mapping[str, Any]], partial: Mapping[str, int] | None
+) -> dict[str, str]:
+    """Why scores must not be printed, by metric.
+
+    Answers that the answerer itself failed to give withhold nothing: they are wrong.
+    """
+    reasons: dict[str, str] = {}
+    judges = {probe["judge"]: _misjudges(config, probe) for probe in probes}
+    for metric, rows in report.scores.items():
+        base = without_scope(metric)
+        failed, count = _failed(rows)
+        if partial is not None:
+            reasons[metric] = f"only {partial['done']:,} of {partial['questions']:,} questions are done"
+        elif failed > MOST_FAILURES * count:
+            share = 100 * failed / count
+            reasons[metric] = f"judge or machinery failed at {failed:,} of {count:,} ({share:.1f}%, at most 1% may)"
+        elif reason := judges.get(report.judged_by.get(base, base)):
+            reasons[metric] = reason
+    # A score without failures says nothing about how many there were.
+    for metric in report.scores:
+        for name in (f"{without_scope(metric)}{SCOPES[0]}", without_scope(metric)):
+            if name in reasons:
+                reasons.setdefault(metric, reasons[name])
+    return reasons
+
+
+def without_scope(metric: str) -> str:
+    """The name without ``(all)`` or ``(valid)``."""
+    return next((metric.removesuffix(scope) for scope in SCOPES if metric.endswith(scope)), metric)
+
+
+def _failed(rows: Mapping[str, Mapping[str, Any] | None]) -> tuple[int, int]:
+    """At how many something failed, out of how many: of all categories together, also of those that are not pooled."""
+    intervals = [rows[ALL]] if rows.get(ALL) else [of for name, of in rows.items() if name != ALL]
+    known = [of for of in intervals if of is not None]
+    return sum(of.get("failed", 0) for of in known), sum(of["count"] for of in known)
+
+
+def _misjudges(config: BenchmarkConfig, probe: Mapping[str, Any]) -> str | None:
+    """Why a judge's scores say nothing, if so."""
+    for kind, limit, said in (
+        ("false_accept", config.judge.max_false_accept, "accepts {} of the wrong answers"),
+        ("false_reject", config.judge.max_false_reject, "rejects {} of the right answers"),
+    ):
+        share = probe[kind]
+        if share is None:
+            return f"the {probe['judge']} judge could not be calibrated: {probe.get('first_error')}"
+        if share["estimate"] > limit:
+            shown = said.format(f"{100 * share['estimate']:.0f}%")
+            return f"the {probe['judge']} judge {shown} of the calibration (judge.max_{kind}={limit:g})"
+    return None
+
+
+def headline(
+    report: Report,
+    questions: Sequence[QuestionRecord],
+    *,
+    total: int,
+    context_tokens: Mapping[str, float] | None,
+    probes: Sequence[Mapping[str, Any]],
+    withheld: Mapping[str, str],
+) -> dict[str, Any]:
+    """The one score of a run, with all that it takes to read it."""
+    metric = next((name for name in report.headline if report.scores.get(name, {}).get(ALL) is not None), None)
+    score = None if metric is None else report.scores[metric][ALL]
+    judge = None if metric is None else report.judged_by.get(without_scope(metric), without_scope(metric))
+    probe = next((one for one in probes if one["judge"] == judge), None)
+    return {
+        "metric": metric,
+        "score": score,
+        "withheld": None if metric is None else withheld.get(metric),
+        "n": 0 if score is None else score["count"],
+        "of": total,
+        "failures": 0 if score is None else score.get("failed", 0),
+        "silent": sum(any(answer.silent for answer in record.answers) for record in questions),
+        "context_tokens": None if context_tokens is None else context_tokens["mean"],
+        "judge_error": None if probe is None else {kind: probe[kind] for kind in ("false_accept", "false_reject")},
+    }
+
+
+def headline_line(summary: Mapping[str, Any]) -> str:
+    """The headline as one line of text."""
+    head = summary["headline"]
+    if head["score"] is None:
+        return f"{summary['benchmark']}, {summary['system']}: no score"
+    low, high, estimate = (100 * head["score"][name] for name in ("low", "high", "estimate"))
+    said = f"{estimate:.1f} ({low:.1f}-{high:.1f})" if head["withheld"] is None else f"withheld, {head['withheld']}"
+    parts = [f"{head['metric']} {said}", f"n {head['n']:,} of {head['of']:,}"]
+    parts.append(f"{head['failures']:,} failed, {head['silent']:,} silent")
+    if head["context_tokens"] is not None:
+        parts.append(f"{head['context_tokens']:,.0f} context tokens")
+    if head["judge_error"] is not None:
+        shares = {kind: share for kind, share in head["judge_error"].items() if share is not None}
+        parts += [f"judge's {kind.replace('_', ' ')}s {100 * share['estimate']:.0f}%" for kind, share in shares.items()]
+    return f"{summary['benchmark']}, {summary['system']}: {'; '.join(parts)}"
+
+
+def run_warnings(
+    config: BenchmarkConfig, report: Report, questions: Sequence[QuestionRecord], system_facts: Mapping[str, Any]
+) -> Iterator[str]:
+    """What a reader of this run must know, one sentence each."""
+    total = report.data.get("questions", len(questions))
+    if len(questions) < total:
+        yield f"a sample: {len(questions):,} of the {total:,} questions of the data"
+    if report.data.get("published") is False:
+        yield f"{report.benchmark}: the data is not the published file; its scores do not belong beside published ones"
+    if config.judged:
+        answer, judge = config.answer, config.judge
+        if (answer.base_url, answer.model) == (judge.base_url, judge.model):
+            yield f"the judge is the answerer ({answer.model}): it grades itself; name another with judge.model=..."
+        if not config.judge.probes:
+            yield "the judge was not calibrated (judge.probes=false): nobody knows how often it is wrong"
+    answers = [answer for record in questions for answer in record.answers]
+    silent = sum(answer.silent for answer in answers)
+    if cut := sum(answer.cut for answer in answers):
+        thinking = sum(answer.cut and answer.silent for answer in answers)
+        yield (
+            f"{cut:,} of {len(answers):,} answers were cut at answer.max_tokens={config.answer.max_tokens}"
+            + (f", {thinking:,} of them before the model had said a word" if thinking else "")
+            + '; raise it, or turn thinking off, for example with answer.extra_body={"chat_template_kwargs": '
+            '{"enable_thinking": false}}'
+        )
+    if silent:
+        yield f"{silent:,} of {len(answers):,} answers are empty and count as wrong"
+    if unasked := sum(record.error is not None and not record.answers for record in questions):
+        yield f"{unasked:,} of {len(questions):,} questions could not be asked and are in no score of answers"
+    yield from system_facts.get("warnings", ())
