@@ -133,9 +133,10 @@ def composed(config_name: str, overrides: Sequence[str], config_dir: Path = CONF
         raise DeltaMemError("this command needs Hydra; install it with: pip install 'deltamem[hydra]'") from error
     try:
         with initialize_config_dir(str(config_dir), version_base="1.3"):
-            return compose(config_name, list(overrides))
+            config: DictConfig = compose(config_name, list(overrides))
     except (HydraException, OmegaConfBaseException) as error:
         raise DeltaMemError(_sentence(error)) from error
+    return config
 
 
 def validated(config: DictConfig, model: type[Config]) -> Config:

@@ -74,14 +74,14 @@ class Estimate:
         return self.ingest, self.answer, self.judge
 
     @property
-    def tokens(self) -> int:
-        """Read and written, of all stages."""
-        return sum(stage.read + stage.written for stage in self.stages)
+    def read_and_written(self) -> tuple[int, int]:
+        """Tokens of all stages."""
+        return sum(stage.read for stage in self.stages), sum(stage.written for stage in self.stages)
 
     def hours(self, config: BenchmarkConfig) -> float:
         """At the speeds of the configuration."""
         speed = config.speed
-        read, written = (sum(getattr(stage, name) for stage in self.stages) for name in ("read", "written"))
+        read, written = self.read_and_written
         return (read / speed.read + written / speed.written + self.texts / speed.texts) / 3600
 
     def dollars(self, config: BenchmarkConfig) -> float | None:
@@ -89,8 +89,8 @@ class Estimate:
         speed = config.speed
         if speed.price_read is None or speed.price_written is None:
             return None
-        prices = {"read": speed.price_read, "written": speed.price_written}
-        return sum(getattr(stage, name) * price for stage in self.stages for name, price in prices.items()) / 1e6
+        read, written = self.read_and_written
+        return (read * speed.price_read + written * speed.price_written) / 1e6
 
 
 @dataclass(frozen=True, slots=True)

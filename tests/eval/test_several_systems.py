@@ -111,5 +111,5 @@ def test_what_the_peers_would_cost_follows_their_groups_of_messages(monkeypatch,
     priced = LOCOMO.configured(tmp_path, *models, "speed.price_read=1", "speed.price_written=2", "speed.thinking=1000")
     first, second = (estimate(LOCOMO.kind, config) for config in (plain, priced))
     assert first.dollars(plain) is None and second.hours(priced) > first.hours(plain)
-    written = sum(stage.written for stage in second.stages)
-    assert second.dollars(priced) == pytest.approx((second.tokens + written) / 1e6)
+    read, written = second.read_and_written
+    assert second.dollars(priced) == pytest.approx((read + 2 * written) / 1e6)
