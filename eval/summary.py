@@ -289,6 +289,7 @@ def _version(benchmark: str, data: Mapping[str, Any]) -> str:
     counts = [f"{value:,} {name.replace('_', ' ')}" for name, value in data.items() if type(value) is int]
     hashes = data.get("sha256", "")
     shown = [hashes] if isinstance(hashes, str) else list(hashes.values())
+    benchmark += f" (a sample: {data['sample']})" if data.get("sample") else ""
     return f"{benchmark}: {', '.join(counts)}; sha256 {' '.join(str(value)[:12] for value in shown)}"
 
 

@@ -29,8 +29,10 @@ from eval.halumem.data import (
     User,
     gold_passages,
     load_halumem,
+    sampled,
 )
 from eval.records import IngestRecord, PointRecord, QuestionRecord, Verdict
+from eval.sampling import sample_note
 from eval.systems.base import Passage, StoreKey, System
 
 if TYPE_CHECKING:
@@ -58,7 +60,7 @@ class Halumem(Benchmark[HalumemConfig]):
         path = config.data or require({"medium": HALUMEM_MEDIUM, "long": HALUMEM_LONG}[config.version])
         self.file = path.name
         self.data = load_halumem(path)
-        self.users = {user.id: user.first(config.limit) for user in self.data.users}
+        self.users = sampled(self.data, config)
         self.points = Points(self)
         self.k = config.question_k
         self._judges = list(dict.fromkeys(config.judges)) if config.judged else []
@@ -128,7 +130,7 @@ class Halumem(Benchmark[HalumemConfig]):
                 "point_found_by": rules if ranked else [],
                 "judges": self._judges,
             },
-            data={"file": self.file, "sha256": self.data.sha256}
+            data={"file": self.file, "sha256": self.data.sha256, "sample": self._sample()}
             | self.data.counts
             | {"unusable_lines": len(self.data.problems)},
             scores=scores.run_scores(
@@ -179,6 +181,11 @@ class Halumem(Benchmark[HalumemConfig]):
         """The turns that each memory point behind a question comes from."""
         finder = self.finder(question.group)
         return {text: finder.turns(text, question.session or 0) for text in question.evidence}
+
+    def _sample(self) -> str | None:
+        asked = sum(len(user.questions) for user in self.users.values())
+        chosen = {"users": self.config.users, "limit": self.config.limit}
+        return sample_note(asked, self.data.counts["questions"], chosen)
 
     def _evidence_counts(self, questions: Sequence[QuestionRecord]) -> dict[str, int]:
         gold = {record.key: len(set(self._questions[record.key].evidence)) for record in questions}

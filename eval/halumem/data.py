@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import lru_cache
@@ -20,6 +20,7 @@ from deltamem.sessions import Turn
 from deltamem.text import SourceFinder, content_stems
 from eval.config import BenchmarkConfig
 from eval.records import MemorySource, MemoryType
+from eval.sampling import Groups, chosen_groups, stratified
 from eval.systems.base import DialogueSession, DialogueTurn, Passage
 
 JudgeName = Literal["qa", "qa_strict"]
@@ -33,6 +34,7 @@ class HalumemConfig(BenchmarkConfig):
     question_k: PositiveInt
     cutoffs: Annotated[list[PositiveInt], Field(min_length=1)]
     judges: Annotated[list[JudgeName], Field(min_length=1)]
+    users: Groups
 
     def check(self) -> None:
         """Refuse values that do not fit each other."""
@@ -178,18 +180,15 @@ class User:
         """All questions in the order in which they are asked."""
         return tuple(question for session in self.sessions for question in session.questions)
 
-    def first(self, limit: int | None) -> User:
-        """The user with only the first so many questions, and the sessions up to the last of them."""
-        if limit is None or limit >= len(self.questions):
-            return self
-        kept, last = {question.key for question in self.questions[:limit]}, self.questions[limit - 1]
-        sessions = []
-        for session in self.sessions:
-            questions = tuple(question for question in session.questions if question.key in kept)
-            sessions.append(replace(session, questions=questions))
-            if last in session.questions:
-                break
-        return replace(self, sessions=tuple(sessions))
+    def asked(self, keys: Collection[str]) -> User:
+        """The user with only these questions, and the sessions up to the last of them; as it is if all are asked."""
+        sessions = [
+            replace(session, questions=tuple(question for question in session.questions if question.key in keys))
+            for session in self.sessions
+        ]
+        last = max((session.number for session in sessions if session.questions), default=-1)
+        whole = len([key for session in sessions for key in session.questions]) == len(self.questions)
+        return self if whole else replace(self, sessions=tuple(sessions[: last + 1]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -302,6 +301,18 @@ def _sessions(raw: _RawUser) -> Iterable[HalumemSession]:
         )
         dialogue = DialogueSession(id, session.start_time, turns)
         yield HalumemSession(number, dialogue, points, questions, session.is_generated_qa_session)
+
+
+def sampled(data: Halumem, config: HalumemConfig) -> dict[str, User]:
+    """By id the users of whom something is asked, each with what is asked and the sessions that it takes."""
+    chosen = chosen_groups([user.id for user in data.users], config.users, "users", config.seed)
+    questions = [(user.id, question) for user in data.users if user.id in chosen for question in user.questions]
+    drawn = stratified(
+        questions, config.limit, category=lambda pair: pair[1].type, group=lambda pair: pair[0], seed=config.seed
+    )
+    keys = {question.key for _, question in drawn}
+    users = {user.id: user.asked(keys) for user in data.users if user.id in chosen}
+    return {name: user for name, user in users.items() if user.sessions}
 
 
 LEAST_WORDS = 0.7

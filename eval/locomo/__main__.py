@@ -125,7 +125,7 @@ class Locomo(Benchmark[LocomoConfig]):
             headline=(*self._judges, "locomo_f1", *(f"recall@{k}" for k in sorted(config.cutoffs, reverse=True))),
             order=(*COLUMNS, ADVERSARIAL),
             more={
-                "version": version_name(data.released, data.sha256),
+                "version": version_name(data.released, data.sha256, data.sample),
                 "accounting": {
                     "total": data.total,
                     "asked": len(questions) - failed,

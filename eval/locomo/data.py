@@ -18,6 +18,7 @@ from deltamem.runs import file_sha256
 from eval.config import BenchmarkConfig
 from eval.data import LOCOMO, LOCOMO_AUDIT, find, missing, require
 from eval.records import QuestionRecord
+from eval.sampling import Groups, chosen_groups, sample_note, stratified
 from eval.systems.base import DialogueSession, DialogueTurn, StoreKey
 
 Captions = Literal["all", "with_url", "none"]
@@ -35,6 +36,7 @@ class LocomoConfig(BenchmarkConfig):
     gold: Gold
     audit: Path | None
     judges: Annotated[list[JudgeName], Field(min_length=1)]
+    conversations: Groups
 
     def check(self) -> None:
         """Refuse values that do not fit each other."""
@@ -167,8 +169,10 @@ def load_locomo(path: Path) -> list[Conversation]:
     return conversations
 
 
-def version_name(conversations: Sequence[Conversation], sha256: str) -> str:
-    """Name the version of the benchmark, by its bytes."""
+def version_name(conversations: Sequence[Conversation], sha256: str, sample: str | None = None) -> str:
+    """Name the version of the benchmark, by its bytes, and the sample of it if it is one."""
+    if sample is not None:
+        return f"{version_name(conversations, sha256)}, a sample: {sample}"
     count = sum(len(conversation.questions) for conversation in conversations)
     if sha256 == LOCOMO.sha256:
         return f"LoCoMo-{len(conversations)} ({count:,} questions)"
@@ -410,6 +414,7 @@ class LocomoData:
     audited: bool  # Whether it was applied
     asked: Mapping[str, tuple[Question, ...]]  # By conversation the questions that are asked, in file order
     not_asked: Mapping[str, int]  # How many are not, by reason
+    sample: str | None  # How the asked ones were drawn; None if they are all of their categories
 
     @property
     def total(self) -> int:
@@ -444,6 +449,7 @@ class LocomoData:
             "captions": sum(turn.caption is not None for turn in turns),
             "captions_with_url": sum(turn.caption is not None and turn.has_url for turn in turns),
             "questions": len(questions),
+            "sample": self.sample,
             "by_category": {
                 name: sum(CATEGORIES[question.category] == name for question in questions)
                 for name in (*COLUMNS, ADVERSARIAL)
@@ -509,17 +515,34 @@ def read_data(config: LocomoConfig) -> LocomoData:
     conversations = released
     if config.gold == "audited" and audit is not None:
         conversations = tuple(map(audit.apply, released))
-    asked: dict[str, tuple[Question, ...]] = {}
-    not_asked = {"category": 0, "limit": 0}
-    for conversation in conversations:
-        chosen = [question for question in conversation.questions if question.category in config.categories]
-        not_asked["category"] += len(conversation.questions) - len(chosen)
-        not_asked["limit"] += len(chosen) - len(chosen[: config.limit])
-        asked[conversation.id] = tuple(chosen[: config.limit])
-    if not any(asked.values()):
+    groups = chosen_groups([one.id for one in conversations], config.conversations, "conversations", config.seed)
+    there = [(one.id, question) for one in conversations if one.id in groups for question in one.questions]
+    wanted = [pair for pair in there if pair[1].category in config.categories]
+    chosen = stratified(
+        wanted,
+        config.limit,
+        category=lambda pair: CATEGORIES[pair[1].category],
+        group=lambda pair: pair[0],
+        seed=config.seed,
+    )
+    if not chosen:
         raise DeltaMemError(f"{path}: has no question of the categories {sorted(set(config.categories))}")
-    audited = conversations is not released
-    return LocomoData(path.name, sha256, released, conversations, audit, audited, asked, not_asked)
+    total = sum(len(conversation.questions) for conversation in conversations)
+    return LocomoData(
+        path.name,
+        sha256,
+        released,
+        conversations,
+        audit,
+        audited=conversations is not released,
+        asked={one.id: tuple(question for name, question in chosen if name == one.id) for one in conversations},
+        not_asked={
+            "conversations": total - len(there),
+            "category": len(there) - len(wanted),
+            "limit": len(wanted) - len(chosen),
+        },
+        sample=sample_note(len(chosen), total, {"conversations": config.conversations, "limit": config.limit}),
+    )
 
 
 def _audit(config: LocomoConfig, released: Sequence[Conversation], version: str) -> Audit | None:

@@ -18,6 +18,7 @@ from eval.data import PERSONAMEM_CONTEXTS
 from eval.personamem import scores
 from eval.personamem.data import BATCH_TURNS, FIRST_DAY, PersonaMemConfig, group_of, in_order, read_data, record_key
 from eval.records import QuestionRecord
+from eval.sampling import sample_note
 from eval.systems.base import Passage, System
 
 if TYPE_CHECKING:
@@ -115,7 +116,6 @@ class PersonaMem(Benchmark[PersonaMemConfig]):
                 "std": "of the population of runs",
                 "intervals": "95%, bootstrap over personas",
                 "reference": "the session that lies distance_to_ref_in_blocks back; recall@k: some passage comes from it",
-                "limit": config.limit,
             },
             data=self._description(),
             scores=scores.run_scores(
@@ -159,12 +159,14 @@ class PersonaMem(Benchmark[PersonaMemConfig]):
     def _description(self) -> dict[str, Any]:
         questions, contexts = self.data.questions, self.data.contexts
         known = questions.questions
+        chosen = {"users": self.config.users, "limit": self.config.limit}
         return {
             "release": f"{self.name} v1, {self.data.size}",
             "files": [questions.name, contexts.name],
             "sha256": {questions.name: questions.sha256, contexts.name: contexts.sha256},
             "published": contexts.sha256 == PERSONAMEM_CONTEXTS.sha256,
             "questions": questions.rows,
+            "sample": sample_note(len(self.data.selected), questions.rows, chosen),
             "types": len({question.type for question in known}),
             "personas": len({question.persona for question in known}),
             "contexts": len({question.context for question in known}),

@@ -23,6 +23,7 @@ from deltamem.config import first_error
 from deltamem.errors import DeltaMemError
 from eval.config import BenchmarkConfig
 from eval.data import PERSONAMEM_CONTEXTS, PERSONAMEM_QUESTIONS, require
+from eval.sampling import Groups, chosen_groups, stratified
 from eval.systems.base import DialogueSession, DialogueTurn, StoreKey
 
 SystemMessages = Literal["keep", "drop"]
@@ -36,6 +37,7 @@ class PersonaMemConfig(BenchmarkConfig):
     k: PositiveInt
     cutoffs: Annotated[list[PositiveInt], Field(min_length=1)]
     system_messages: SystemMessages
+    users: Groups
 
     @property
     def judged(self) -> bool:
@@ -562,12 +564,15 @@ def read_data(config: PersonaMemConfig) -> PersonaMemData:
     questions, contexts = load_questions(questions_path), load_contexts(contexts_path)
     reasons = {question.row: without_history(question, contexts) for question in questions.questions}
     usable = [question for question in questions.questions if reasons[question.row] is None]
-    selected: list[Question] = []
-    taken: Counter[str] = Counter()
-    for question in questions.questions:
-        taken[question.persona] += 1
-        if config.limit is None or taken[question.persona] <= config.limit:
-            selected.append(question)
+    personas = list(dict.fromkeys(question.persona for question in questions.questions))
+    users = chosen_groups(personas, config.users, "users", config.seed)
+    selected = stratified(
+        [question for question in questions.questions if question.persona in users],
+        config.limit,
+        category=lambda question: question.type,
+        group=lambda question: question.persona,
+        seed=config.seed,
+    )
     return PersonaMemData(
         questions=questions,
         contexts=contexts,

@@ -82,11 +82,11 @@ def test_a_file_without_users_is_refused(tmp_path: Path, lines: tuple[str, ...])
         load_halumem(tmp_path / "absent.jsonl")
 
 
-def test_limit_reads_as_far_as_the_last_question(tmp_path: Path) -> None:
-    first, second = load(tmp_path, ana(), ben()).users
-    assert [len(first.first(limit).sessions) for limit in (None, 1, 2, 3, 9)] == [4, 1, 1, 4, 4]
-    assert len(second.first(1).sessions) == 1
-    assert [question.key for question in first.first(1).questions] == [f"{ANA}/S1/q1"]
+def test_a_user_is_read_as_far_as_the_last_question_that_is_asked(tmp_path: Path) -> None:
+    first, _ = load(tmp_path, ana(), ben()).users
+    keys = [question.key for question in first.questions]
+    assert [len(first.asked(keys[:count]).sessions) for count in (0, 1, 2, 3)] == [0, 1, 1, 4]
+    assert [question.key for question in first.asked([keys[1]]).questions] == [keys[1]]
 
 
 def test_points_are_linked_to_turns_and_found(tmp_path: Path) -> None:

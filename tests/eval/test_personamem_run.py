@@ -60,21 +60,23 @@ def test_each_question_is_searched_for_in_its_own_history(tmp_path: Path, system
 
 
 def test_a_wider_run_does_not_search_a_store_that_knows_the_future(tmp_path: Path, system: Notebook) -> None:
-    narrow = run(tmp_path, "limit=1")  # asks the first question of each persona, after which the stores are full
-    assert [query for _, query, _ in system.searches] == ["tea?", "bicycle?"]
+    narrow = run(tmp_path, "limit=1")
+    assert [query for _, query, _ in system.searches] == ["dog?"]  # other questions come before it
     assert run(tmp_path)["sessions"]["total"] > narrow["sessions"]["total"]
     check_searches(system)
-    assert system.resets == [STORE]  # only there a question came before the one that had been asked
+    assert system.resets == [STORE]
     assert run(tmp_path, "limit=1")["sessions"] == narrow["sessions"], "it counts its own sessions"
 
 
 def test_a_narrow_run_takes_in_no_more_than_it_needs(tmp_path: Path, system: Notebook) -> None:
-    values = rows()
-    values.insert(0, values.pop(1))
-    run(tmp_path, f"questions={write_questions(tmp_path / 'other.csv', values)}", "limit=1")
-    other = "b2" * 6
-    wanted = [f"{STORE}/0-2", f"{STORE}/3-6", f"{STORE}/7-8", f"{other}/0-2", f"{other}/3-4"]
-    assert sorted(system.ingested) == wanted
+    summary = run(tmp_path, "users=[1]", "limit=1")
+    ((store, query, _),) = system.searches
+    last = ENDS[store, query]
+    assert store != STORE and {name.partition("/")[0] for name in system.ingested} == {store}
+    assert max(int(name.rpartition("-")[2]) for name in system.ingested) == last - 1
+    assert summary["version"].startswith("PersonaMem of unknown size (a sample: 1 of 7 questions (users=[1], limit=1)): ")
+    with pytest.raises(DeltaMemError, match=r"users names '7', which the data does not have; there are: 0, 1$"):
+        run(tmp_path, "users=[7]")
 
 
 def test_a_failed_search_is_repeated_in_the_right_history(tmp_path: Path, system: Notebook) -> None:
