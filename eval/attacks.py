@@ -1,0 +1,478 @@
+"""Attacks on the harness: ways to a score that was not earned, each with what an honest report must print instead.
+
+``python -m eval attack`` runs them through the real runner on an invented benchmark (`eval.invented`).
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import random
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from deltamem.config import composed, validated
+from deltamem.errors import DeltaMemError
+from deltamem.llm import Answer
+from eval import runner
+from eval.answer import Answerer, Judge
+from eval.compare.runs import load_runs
+from eval.compare.tables import compare
+from eval.invented import (
+    ScriptedSystem,
+    Store,
+    World,
+    answerer,
+    broken,
+    fair,
+    honest_system,
+    judges,
+    lucky,
+    reader,
+    words,
+)
+from eval.locomo.__main__ import Locomo
+from eval.locomo.data import LocomoConfig
+from eval.models import Parts
+from eval.personamem.__main__ import PersonaMem
+from eval.personamem.data import COLUMNS, PersonaMemConfig
+from eval.records import QuestionRecord
+from eval.systems.base import DialogueSession, DialogueTurn, Passage, System
+
+K = 5
+RECALL = f"recall@{K}"
+SKILL = 60
+"""Percent of the questions that the honest model answers rightly where it is shown what it needs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of an attack."""
+
+    naive: str  # What a harness prints that leaves failures out and believes what it is told
+    ours: str
+    held: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Attack:
+    """A way to a score that was not earned."""
+
+    name: str
+    does: str
+    must: str  # What an honest harness must print
+    run: Callable[[Lab], Outcome]
+
+
+ATTACKS: list[Attack] = []
+
+
+def attack(name: str, does: str, must: str) -> Callable[[Callable[[Lab], Outcome]], Callable[[Lab], Outcome]]:
+    """List a function among the attacks."""
+
+    def listed(run: Callable[[Lab], Outcome]) -> Callable[[Lab], Outcome]:
+        ATTACKS.append(Attack(name, does, must, run))
+        return run
+
+    return listed
+
+
+class Result:
+    """A finished run, as its reader and a naive harness see it."""
+
+    def __init__(self, out: Path, summary: Mapping[str, Any]) -> None:
+        """Bind the folder and the summary."""
+        self.out = out
+        self.summary = summary
+        (self.run,) = load_runs([out])
+
+    @property
+    def withheld(self) -> str | None:
+        """Why the headline is not printed."""
+        reason: str | None = self.summary["headline"]["withheld"]
+        return reason
+
+    @property
+    def score(self) -> float:
+        """The headline in percent, also where it is withheld; 0 if there is none."""
+        score = self.summary["headline"]["score"]
+        return 100 * float(score["estimate"]) if score else 0.0
+
+    @property
+    def recall(self) -> float:
+        """Recall in percent."""
+        score = self.summary["scores"].get(RECALL, {}).get("all")
+        return 100 * float(score["estimate"]) if score else 0.0
+
+    @property
+    def pooled(self) -> list[QuestionRecord]:
+        """The questions that count."""
+        return [record for record in self.run.questions if record.category != "adversarial"]
+
+    @property
+    def naive_score(self) -> float:
+        """The share of correct verdicts, of those that there are."""
+        labels = [one.verdicts["lenient"].label for record in self.pooled for one in record.answers if one.verdicts]
+        return _percent([label == "correct" for label in labels if label])
+
+    @property
+    def naive_recall(self) -> float:
+        """Recall by the sources that the system claims, of the questions that could be searched for."""
+        shares = []
+        for record in self.pooled:
+            if record.evidence and record.error is None:
+                found = [self.run.passages[one.passage] for one in record.retrieved[:K]]
+                claimed = {turn for passage in found for turn in passage.sources}
+                shares.append(sum(turn in claimed for turn in record.evidence) / len(record.evidence))
+        return _percent(shares)
+
+    @property
+    def text(self) -> str:
+        """The headline as it is printed."""
+        head = self.summary["headline"]
+        failed = f", {head['failures']} failed" if head["failures"] else ""
+        failed += f", {head['silent']} silent" if head["silent"] else ""
+        score = f"{self.score:.1f} (n = {head['n']} of {head['of']}{failed})"
+        return f"withheld: {self.withheld}" if self.withheld else score
+
+
+def _percent(values: Sequence[float]) -> float:
+    return 100 * sum(values) / len(values) if values else 0.0
+
+
+class Lab:
+    """Runs attacks in a folder, each in one of its own, against one honest run."""
+
+    def __init__(self, folder: Path) -> None:
+        """Invent the benchmark."""
+        self.folder = folder
+        self.world = World.invent(0)
+        self.data = self.world.write(folder / "invented.json")
+        self.console = Console(quiet=True)
+
+    def run(
+        self,
+        name: str,
+        *keys: str,
+        system: System | None = None,
+        replies: Answerer | None = None,
+        judging: Mapping[str, Judge] | None = None,
+    ) -> Result:
+        """Run the benchmark with some parts replaced, the others are honest, and configuration keys such as ``limit=9``."""
+        named = any(key.startswith("system=") for key in keys)
+        parts = Parts(
+            system=None if named else system or honest_system(),
+            answerer=replies or answerer(reader(self.world, SKILL)),
+            judges=judges() if judging is None else judging,
+        )
+        keys = (f"data={self.data}", f"k={K}", f"cutoffs=[1,{K}]", *keys)
+        return self._run(Locomo, LocomoConfig, "locomo", name, parts, keys)
+
+    def personamem(self, name: str, replies: Answerer, data: Path) -> Result:
+        """Run the benchmark of letters."""
+        parts = Parts(system=honest_system(), answerer=replies)
+        return self._run(PersonaMem, PersonaMemConfig, "personamem", name, parts, (f"data={data}", "answer.runs=1"))
+
+    def _run(self, kind: Any, model: Any, config: str, name: str, parts: Parts, keys: Sequence[str]) -> Result:
+        fixed = ["base_url=http://invented.invalid/v1", "answer.model=scripted", "judge.model=judge", "resamples=200"]
+        settings = validated(composed(config, [*fixed, f"out={self.folder / name}", *keys]), model)
+        return Result(self.folder / name, runner.evaluate(kind, settings, self.console, parts))
+
+    @property
+    def honest(self) -> Result:
+        """The run that attacks want to look better than; made once."""
+        if not hasattr(self, "_honest"):
+            self._honest = self.run("honest")
+        return self._honest
+
+    def said_of(self, *results: Result) -> str:
+        """All warnings of a comparison."""
+        sections = compare(load_runs([result.out for result in results])).values()
+        return "\n".join(sentence for section in sections for sentence in [*section.differences, *section.warnings])
+
+
+@attack(
+    "silent answerer",
+    "says nothing where it is unsure",
+    "no more than the honest score, over all questions, and how many answers were silent",
+)
+def _silent(lab: Lab) -> Outcome:
+    result = lab.run("silent", replies=answerer(reader(lab.world, SKILL, unsure="")))
+    head = result.summary["headline"]
+    held = result.score <= lab.honest.score and head["n"] == len(result.pooled) and head["silent"] > 0
+    return Outcome(f"{result.naive_score:.1f}", result.text, held)
+
+
+@attack(
+    "thinking cut",
+    "thinks till max_tokens is reached wherever the question is hard",
+    "no more than the honest score, and that max_tokens cut the thinking",
+)
+def _cut(lab: Lab) -> Outcome:
+    cut = Answer("<think> Let me see, the memories say", truncated=True, prompt_tokens=1, completion_tokens=512)
+    result = lab.run("cut", replies=answerer(reader(lab.world, SKILL, unsure=cut)))
+    held = result.score <= lab.honest.score and any("max_tokens" in sentence for sentence in result.summary["warnings"])
+    return Outcome(f"{result.naive_score:.1f}", result.text, held)
+
+
+@attack("yes-judge", "calls every answer correct", "no judged score: the judge accepts what is known to be wrong")
+def _yes(lab: Lab) -> Outcome:
+    result = lab.run("yes", judging=judges(lambda fields: "abstained" if "trap" in fields else "correct"))
+    return Outcome(f"{result.naive_score:.1f}", result.text, result.withheld is not None)
+
+
+@attack("prose judge", "writes prose instead of a verdict where the answer is wrong", "no score: verdicts are missing")
+def _prose(lab: Lab) -> Outcome:
+    result = lab.run("prose", judging=judges(lambda fields: label if (label := fair(fields)) != "wrong" else None))
+    held = result.withheld is not None and result.score <= lab.honest.score
+    return Outcome(f"{result.naive_score:.1f}", result.text, held)
+
+
+@attack("echo system", "finds the question itself", "a recall of 0 and the score of a model without memory")
+def _echo(lab: Lab) -> Outcome:
+    system = ScriptedSystem("echo", lambda store, query, k: [Passage(query, None, _all_turns(store), 1.0)] * k)
+    return _without_recall(lab, lab.run("echo", system=system))
+
+
+@attack("empty memory", "finds nothing", "a recall of 0 over all questions; abstaining does not lift the overall score")
+def _empty(lab: Lab) -> Outcome:
+    result = lab.run("empty", system=ScriptedSystem("empty", lambda store, query, k: []))
+    counted = result.summary["scores"].get(RECALL, {}).get("all")
+    held = result.score == result.recall == 0 and counted is not None and counted["count"] == len(result.pooled)
+    return Outcome(f"{result.naive_score:.1f}", f"{result.text}, {RECALL} {result.recall:.1f}", held)
+
+
+@attack(
+    "gold leaker",
+    "knows the benchmark's answers and claims every turn as its source",
+    "a recall of 0 beside the score: what it shows was not said",
+)
+def _leaker(lab: Lab) -> Outcome:
+    def find(store: Store, query: str, k: int) -> list[Passage]:
+        return [Passage(lab.world.gold.get(query, ""), None, _all_turns(store), 1.0)]
+
+    return _without_recall(lab, lab.run("leaker", system=ScriptedSystem("leaker", find)), earned=False)
+
+
+def _without_recall(lab: Lab, result: Result, *, earned: bool = True) -> Outcome:
+    held = result.recall <= 5 and (not earned or result.score <= 5)
+    naive = f"{result.naive_score:.1f}, {RECALL} {result.naive_recall:.1f}"
+    return Outcome(naive, f"{result.text}, {RECALL} {result.recall:.1f}", held)
+
+
+def _all_turns(store: Store) -> tuple[str, ...]:
+    return tuple(turn.id for session in store.sessions.values() for turn in session.turns)
+
+
+@attack("closed book", "a model that knows the benchmark", "the same score for system=none, with 0 context tokens")
+def _closed_book(lab: Lab) -> Outcome:
+    knowing = answerer(lambda question, shown: lab.world.gold.get(question, "No information available"))
+    with_memory = lab.run("knowing", replies=knowing)
+    try:
+        without = lab.run("closed", "system=none", replies=knowing)
+    except DeltaMemError as error:
+        return Outcome(with_memory.text, str(error), held=False)
+    tokens = without.summary["headline"]["context_tokens"]
+    told = f"{with_memory.text}; system=none {without.text}, {tokens} context tokens"
+    return Outcome(f"{with_memory.naive_score:.1f}", told, without.score == with_memory.score and not tokens)
+
+
+@attack(
+    "provenance hoarder",
+    "overwrites five memories again and again and claims all that they ever came from",
+    "recall by what the memories still say",
+)
+def _hoarder(lab: Lab) -> Outcome:
+    def find(store: Store, query: str, k: int) -> list[Passage]:
+        slots: dict[int, Passage] = {}
+        for number, (session, turn) in enumerate(_turns(store)):
+            sources = slots[number % 5].sources if number >= 5 else ()
+            slots[number % 5] = Passage(turn.spoken, session.time, (*sources, turn.id), 1.0)
+        return _most_similar(list(slots.values()), query, k)
+
+    result = lab.run("hoarder", system=ScriptedSystem("hoarder", find))
+    held = result.recall <= min(lab.honest.recall, result.naive_recall / 2)
+    return Outcome(f"{RECALL} {result.naive_recall:.1f}", f"{RECALL} {result.recall:.1f}", held)
+
+
+@attack("context hog", "finds whole sessions", "that it shows more than twice the context, beside its recall")
+def _hog(lab: Lab) -> Outcome:
+    def find(store: Store, query: str, k: int) -> list[Passage]:
+        best = _most_similar([Passage(turn.spoken, None, (session.id,)) for session, turn in _turns(store)], query, 1_000)
+        found = [store.sessions[name] for name in dict.fromkeys(passage.sources[0] for passage in best)]
+        whole = [("\n".join(turn.spoken for turn in one.turns), one.time, [turn.id for turn in one.turns]) for one in found]
+        return [Passage(text, time, tuple(ids), 1 - rank / 100) for rank, (text, time, ids) in enumerate(whole[:k])]
+
+    result = lab.run("hog", system=ScriptedSystem("hog", find))
+    said = lab.said_of(lab.honest, result)
+    warned = [sentence for sentence in said.splitlines() if "context" in sentence and "token" in sentence]
+    tokens = result.summary["context_tokens"]["mean"] / lab.honest.summary["context_tokens"]["mean"]
+    told = warned[0] if warned else f"{RECALL} {result.recall:.1f}, no word of {tokens:.1f} times the context"
+    return Outcome(f"{RECALL} {result.naive_recall:.1f}", told, bool(warned))
+
+
+def _turns(store: Store) -> Iterator[tuple[DialogueSession, DialogueTurn]]:
+    return ((session, turn) for session in store.sessions.values() for turn in session.turns)
+
+
+def _most_similar(passages: Sequence[Passage], query: str, k: int) -> list[Passage]:
+    wanted = words(query)
+    scored = [(len(wanted & words(one.text)) / len(words(one.text)) ** 0.5, one) for one in passages]
+    best = sorted(scored, key=lambda pair: -pair[0])[:k]
+    return [Passage(one.text, one.time, one.sources, round(similarity, 4)) for similarity, one in best]
+
+
+@attack(
+    "failing search",
+    "raises where it would not have found the evidence",
+    "no more than the honest recall and no headline: searches are missing",
+)
+def _failing(lab: Lab) -> Outcome:
+    def find(store: Store, query: str, k: int) -> list[Passage]:
+        found = _most_similar([Passage(turn.spoken, s.time, (turn.id,)) for s, turn in _turns(store)], query, k)
+        if not any(part in passage.text for passage in found for part in lab.world.gold.get(query, "").split(", ")):
+            raise broken()
+        return found
+
+    result = lab.run("failing", system=ScriptedSystem("failing", find))
+    held = result.recall <= lab.honest.recall and result.withheld is not None
+    naive = f"{result.naive_score:.1f}, {RECALL} {result.naive_recall:.1f}"
+    return Outcome(naive, f"{result.text}; {RECALL} {result.recall:.1f}", held)
+
+
+@attack(
+    "model swap on resume",
+    "answers the easy half, breaks off, and goes on with another model behind another address under the same name",
+    "a refusal: the folder holds another run",
+)
+def _swap(lab: Lab) -> Outcome:
+    strong = reader(lab.world, 100)
+
+    def weak(question: str, shown: str) -> str | Answer:
+        if lucky(question + "later", 50):
+            raise broken()
+        return reader(lab.world, SKILL)(question, shown)
+
+    lab.run("swap", replies=answerer(weak))
+    try:
+        result = lab.run("swap", "base_url=http://elsewhere.invalid/v1", replies=answerer(strong))
+    except DeltaMemError as error:
+        return Outcome("-", str(error), "base_url" in str(error) or "endpoint" in str(error))
+    mixed = any("mixed" in sentence for sentence in result.summary["warnings"])
+    return Outcome(f"{result.naive_score:.1f}", result.text, mixed)
+
+
+@attack("mixed data", "goes on in the same folder with easier data", "a refusal; and no paired difference beside a warning")
+def _mixed(lab: Lab) -> Outcome:
+    other = World.invent(1).write(lab.folder / "other.json")
+    lab.run("mixed")
+    elsewhere = lab.run("other data", f"data={other}")
+    said = lab.said_of(lab.honest, elsewhere)
+    try:
+        result = lab.run("mixed", f"data={other}")
+    except DeltaMemError as error:
+        return Outcome(f"{elsewhere.naive_score:.1f}", str(error), "sha256" in str(error) and "sha256" in said)
+    return Outcome(f"{result.naive_score:.1f}", result.text, held=False)
+
+
+@attack(
+    "tiny sample under a big name",
+    "runs nine invented questions, all right, as LoCoMo",
+    "that this is not the published file, and an interval that is as wide as nine questions make it",
+)
+def _tiny(lab: Lab) -> Outcome:
+    world = World.invent(2, conversations=2)
+    data = world.write(lab.folder / "tiny.json")
+    result = lab.run(
+        "tiny", f"data={data}", "limit=9", replies=answerer(lambda question, shown: world.gold.get(question, "no"))
+    )
+    told = " ".join(result.summary["warnings"])
+    score = result.summary["headline"]["score"]
+    width = f"{100 * score['low']:.0f} to {100 * score['high']:.0f}" if score else "-"
+    held = result.summary["data"].get("published") is False and "published" in told and score["low"] < 0.9
+    return Outcome(f"{result.naive_score:.1f}, LoCoMo", f"{result.text}, {width}. {told}", held)
+
+
+@attack("lucky limit", "asks the first questions, which are easy", "a sample of all categories in proportion")
+def _limit(lab: Lab) -> Outcome:
+    result = lab.run("limit", "limit=30")
+    counts = result.summary["questions"]["by_category"]
+    shares = {"single-hop": 0.45, "multi-hop": 0.15, "temporal": 0.15, "open-domain": 0.05, "adversarial": 0.2}
+    held = sum(counts.values()) == 30 and all(abs(counts.get(name, 0) - 30 * share) <= 1 for name, share in shares.items())
+    return Outcome("all of category 1 and 2", ", ".join(f"{count} {name}" for name, count in counts.items()), held)
+
+
+@attack("two guesses", "names one letter in its thoughts and another as its answer", "the share of the final answers")
+def _guesses(lab: Lab) -> Outcome:
+    folder = lab.folder / "letters"
+    folder.mkdir(exist_ok=True)
+    _write_letters(folder)
+    result = lab.personamem("guesses", answerer(lambda question, shown: "It may be (a). <final_answer> b"), folder)
+    naive = _percent([record.gold in ("a", "b") for record in result.run.questions])
+    return Outcome(f"{naive:.1f}", result.text, result.score < 35)
+
+
+def _write_letters(folder: Path) -> None:
+    """Questions whose right letter is drawn, in PersonaMem's files."""
+    rng = random.Random(0)
+    with (folder / "questions_32k.csv").open("w", encoding="utf-8", newline="") as file:
+        table = csv.DictWriter(file, COLUMNS)
+        table.writeheader()
+        for number in range(96):
+            row = dict.fromkeys(COLUMNS, "1") | {
+                "question_id": f"q{number}",
+                "persona_id": str(number % 6),
+                "question_type": "suggest_new_ideas",
+                "user_question_or_message": f"Which name is number {number}?",
+                "correct_answer": f"({rng.choice('abcd')})",
+                "all_options": str([f"({letter}) Name {letter}" for letter in "abcd"]),
+                "shared_context_id": f"{number % 6}" * 8,
+                "end_index_in_shared_context": "3",
+            }
+            table.writerow(row)
+    messages = [("system", "Name: Aul"), ("user", "User: I like names."), ("assistant", "Assistant: So do I.")]
+    context = [{"role": role, "content": content} for role, content in messages]
+    lines = [json.dumps({f"{number}" * 8: context}) for number in range(6)]
+    (folder / "shared_contexts_32k.jsonl").write_text("\n".join(lines), encoding="utf-8")
+
+
+@attack("weak model for one system", "gives the other system a weaker manager", "that the managers differ")
+def _weak(lab: Lab) -> Outcome:
+    ours = lab.run("strong", "manager.model=large")
+    theirs = lab.run("weak", "manager.model=small")
+    warned = [sentence for sentence in lab.said_of(ours, theirs).splitlines() if "manager" in sentence]
+    return Outcome("no word", warned[0] if warned else "no word", bool(warned))
+
+
+def run_attacks(console: Console, names: Sequence[str] = ()) -> int:
+    """Run attacks, all of them if none is named, and print a line each.
+
+    Returns:
+        0 if the harness held all of them, else 1.
+
+    Raises:
+        DeltaMemError: If there is no such attack.
+    """
+    if unknown := set(names) - {one.name for one in ATTACKS}:
+        raise DeltaMemError(f"no such attack: {', '.join(sorted(unknown))}; there are: {', '.join(x.name for x in ATTACKS)}")
+    failed = 0
+    with tempfile.TemporaryDirectory() as folder:
+        lab = Lab(Path(folder))
+        _line(console, "honest control", "", f"{lab.honest.text}, {RECALL} {lab.honest.recall:.1f}", "")
+        for one in ATTACKS:
+            if not names or one.name in names:
+                outcome = one.run(lab)
+                failed += not outcome.held
+                _line(console, one.name, outcome.naive, outcome.ours, "held" if outcome.held else "NOT HELD")
+                if not outcome.held:
+                    console.print(f"  it {one.does}; an honest report prints {one.must}", markup=False, soft_wrap=True)
+    return 1 if failed else 0
+
+
+def _line(console: Console, name: str, naive: str, ours: str, verdict: str) -> None:
+    console.print(f"{name:<28}  naive: {naive or '-':<22}  ours: {ours}  {verdict}".rstrip(), markup=False, soft_wrap=True)

@@ -1,0 +1,297 @@
+"""An invented benchmark in LoCoMo's format, with an honest system, answerer and judge: what attacks are measured against.
+
+Names and facts are drawn with a seed, so no model can know them, and every gold answer stands word for word in its turns.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import re
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from itertools import product
+from pathlib import Path
+from typing import Any, NamedTuple
+from zlib import crc32
+
+import numpy as np
+
+from deltamem.embedding import Vectors
+from deltamem.errors import DeltaMemError
+from deltamem.llm import LLM, Answer
+from deltamem.prompts import Prompt
+from eval.answer import LLMAnswerer, Sampler
+from eval.judge import ABSTAINED, CORRECT, FOOLED, OTHER, WRONG, load_calibration
+from eval.records import Verdict
+from eval.systems.base import Passage, SessionBuffer, StoreKey
+from eval.systems.baselines import NaiveRag
+
+PEOPLE = ("Odra", "Belun", "Tamsin", "Quill", "Marek", "Isaura", "Feno", "Wanda", "Joris", "Petra", "Ludo", "Sunniva")
+THINGS = (
+    "dog",
+    "boat",
+    "teacher",
+    "cottage",
+    "horse",
+    "choir",
+    "neighbour",
+    "bakery",
+    "village",
+    "street",
+    "novel",
+    "doctor",
+)
+_SYLLABLES = ["".join(parts) for parts in product("bdfgklmnprstvz", "aeiou", "lmnrs")]
+_SESSIONS, _CHATTER, _FACTS = 12, 8, 8
+_CATEGORIES = (1,) * 3 + (2,) * 3 + (3,) + (4,) * 9
+"""Of the questions about the sixteen facts of a conversation, by LoCoMo's numbers; four of category 5 follow."""
+_ASKED = {
+    1: "What are the names of {0}'s {1} and {2}'s {3}?",
+    2: "When did {0} tell the name of the {1}?",
+    3: "Which name would {0} expect on a card about the {1}?",
+    4: "What is the name of {0}'s {1}?",
+}
+
+
+class _Said(NamedTuple):
+    """A fact: the name of somebody's thing, told in a session."""
+
+    speaker: str
+    thing: str
+    value: str
+    session: int
+
+
+@dataclass
+class World:
+    """Invented conversations, and the gold answers that a scripted model may know."""
+
+    conversations: list[dict[str, Any]] = field(default_factory=list)  # As LoCoMo's file has them
+    gold: dict[str, str] = field(default_factory=dict)  # By question; those of category 5 have none
+    traps: dict[str, str] = field(default_factory=dict)  # By question of category 5 the wrong answer that it suggests
+
+    @classmethod
+    def invent(cls, seed: int, conversations: int = 6) -> World:
+        """Draw people, facts and questions; twenty questions a conversation."""
+        world, rng = cls(), random.Random(seed)
+        for number in range(conversations):
+            world._add(rng, f"conv-{number + 1}", (PEOPLE[2 * number % 12], PEOPLE[(2 * number + 1) % 12]))
+        return world
+
+    def write(self, path: Path) -> Path:
+        """Write the file that the benchmark reads."""
+        path.write_text(json.dumps(self.conversations), encoding="utf-8")
+        return path
+
+    def _add(self, rng: random.Random, name: str, pair: tuple[str, str]) -> None:
+        begin = datetime(2023, rng.randint(1, 12), 1, 9, 30)
+        times = [begin + timedelta(days=17 * session) for session in range(_SESSIONS)]
+        names = rng.sample(_SYLLABLES, 4 * _FACTS)
+        things = rng.sample(THINGS, len(THINGS))
+        own = {pair[0]: things[:_FACTS], pair[1]: things[-_FACTS:]}  # Some things both have, some only one
+        said: list[_Said] = []
+        turns: list[list[tuple[str, str]]] = [[] for _ in range(_SESSIONS)]
+        for speaker in pair:
+            for thing in own[speaker]:
+                fact = _Said(speaker, thing, (names.pop() + names.pop()).capitalize(), rng.randrange(_SESSIONS))
+                said.append(fact)
+                turns[fact.session].append((speaker, f"You know, my {thing}, the name is {fact.value} after all."))
+        for spoken in turns:
+            chatter = [
+                f"How is your {thing}? I always forget the name of a {thing}." for thing in rng.sample(THINGS, _CHATTER)
+            ]
+            spoken += [(rng.choice(pair), text) for text in chatter]
+            rng.shuffle(spoken)
+        rng.shuffle(said)
+        ids = {text: f"D{number}:{at}" for number, spoken in enumerate(turns, 1) for at, (_, text) in enumerate(spoken, 1)}
+        evidence = {fact: next(ids[text] for text in ids if f" {fact.value} " in text) for fact in said}
+        conversation: dict[str, Any] = {"speaker_a": pair[0], "speaker_b": pair[1]}
+        for number, (time, spoken) in enumerate(zip(times, turns, strict=True), 1):
+            conversation[f"session_{number}_date_time"] = f"{time:%I:%M} am on {time:%-d %B, %Y}"
+            conversation[f"session_{number}"] = [
+                {"speaker": speaker, "dia_id": f"D{number}:{at}", "text": text}
+                for at, (speaker, text) in enumerate(spoken, 1)
+            ]
+        asked = []
+        for at, category in enumerate(_CATEGORIES):
+            fact, more = said[at], said[at - 1]
+            about = [fact, more] if category == 1 else [fact]
+            question = _ASKED[category].format(fact.speaker, fact.thing, more.speaker, more.thing)
+            gold = f"{times[fact.session]:%-d %B %Y}" if category == 2 else ", ".join(one.value for one in about)
+            self.gold[question] = gold
+            asked.append(
+                {"question": question, "answer": gold, "evidence": [evidence[one] for one in about], "category": category}
+            )
+        for other, speaker in (pair, pair[::-1]):
+            for fact in [one for one in said if one.speaker == speaker and one.thing not in own[other]][:2]:
+                question = _ASKED[4].format(other, fact.thing)
+                self.traps[question] = fact.value
+                trick = {"question": question, "evidence": [evidence[fact]], "category": 5, "adversarial_answer": fact.value}
+                asked.append(trick)
+        self.conversations.append({"sample_id": name, "conversation": conversation, "qa": asked})
+
+
+_WORD = re.compile(r"\w+")
+
+
+def words(text: str) -> set[str]:
+    """The words of a text in lower case."""
+    return set(_WORD.findall(text.lower()))
+
+
+class HashedWords:
+    """An embedder that needs no weights: one dimension a word, up to collisions."""
+
+    name = "hashed words"
+
+    def documents(self, texts: Sequence[str]) -> Vectors:
+        """Unit vectors."""
+        vectors = np.zeros((len(texts), 512), np.float32)
+        for row, text in enumerate(texts):
+            for word in words(text):
+                vectors[row, crc32(word.encode()) % 512] = 1
+        norms = np.linalg.norm(vectors, axis=1, keepdims=True)
+        unit: Vectors = vectors / np.maximum(norms, 1e-9)
+        return unit
+
+    queries = documents
+
+
+def honest_system() -> NaiveRag:
+    """Naive RAG over hashed words."""
+    return NaiveRag(HashedWords(), with_time=True)
+
+
+Find = Callable[["Store", str, int], list[Passage]]
+
+
+class ScriptedSystem:
+    """A system that keeps all sessions and finds what a function returns."""
+
+    per_speaker = False
+    ranked = True
+
+    def __init__(self, name: str, find: Find) -> None:
+        """Bind the function, which is given the store, the query and k."""
+        self.name = name
+        self._find = find
+
+    @asynccontextmanager
+    async def open(self, key: StoreKey) -> AsyncIterator[Store]:
+        """Begin a store, which ends with the block."""
+        yield Store(self._find)
+
+    def facts(self) -> dict[str, Any]:
+        """Nothing."""
+        return {}
+
+
+class Store(SessionBuffer):
+    """A store of `ScriptedSystem`."""
+
+    def __init__(self, find: Find) -> None:
+        """Begin with nothing."""
+        super().__init__()
+        self._find = find
+
+    async def search(self, query: str, k: int) -> list[Passage]:
+        """What the function finds."""
+        return self._find(self, query, k)
+
+
+Replies = Callable[[str, str], str | Answer]
+"""What a scripted model answers to a question with the memories that it is shown."""
+
+_BETWEEN = "\x1f"
+_PROMPT = Prompt.of("invented", f"$question{_BETWEEN}$context")
+
+
+class ScriptedModel(LLM):
+    """A model that a function plays; everything round it is the real client."""
+
+    def __init__(self, replies: Replies) -> None:
+        """Bind the function."""
+        super().__init__("http://invented.invalid/v1", "scripted")
+        self._replies = replies
+
+    async def _ask(self, request: dict[str, Any]) -> Answer:
+        question, _, shown = request["messages"][0]["content"].partition(_BETWEEN)
+        reply = self._replies(question, shown)
+        return Answer(reply, False, 1, 1) if isinstance(reply, str) else reply
+
+
+def answerer(replies: Replies, max_tokens: int | None = 512) -> LLMAnswerer:
+    """The harness's own answerer on a scripted model."""
+    return LLMAnswerer(Sampler(ScriptedModel(replies), 0.0, max_tokens, 0), _PROMPT, with_time=True)
+
+
+def lucky(text: str, percent: int) -> bool:
+    """Whether a text is among a share of all texts that is drawn once and for all."""
+    return crc32(text.encode()) % 100 < percent
+
+
+def reader(world: World, percent: int, unsure: str | Answer | None = None) -> Replies:
+    """A model that reads what it is shown, and is right about a share of the questions.
+
+    Where it is not, it says something definite and wrong, or what it is given as `unsure`. It knows nothing else.
+    """
+
+    def reply(question: str, shown: str) -> str | Answer:
+        gold = world.gold.get(question)
+        if lucky(question, percent):
+            if gold is None:
+                return "No information available"
+            if all(part in shown for part in gold.split(", ")):
+                return gold
+        if unsure is not None:
+            return unsure
+        return world.traps.get(question, f"Probably {PEOPLE[crc32(question.encode()) % len(PEOPLE)]}")
+
+    return reply
+
+
+Label = Callable[[Mapping[str, str]], str | None]
+"""What a scripted judge says of the fields of its prompt; None stands for a reply without a verdict."""
+
+
+class ScriptedJudge:
+    """A judge that a function plays."""
+
+    def __init__(self, name: str, label: Label) -> None:
+        """Bind the function."""
+        self.name = name
+        self._label = label
+
+    async def judge(self, fields: Mapping[str, str], scope: str) -> Verdict:
+        """See `eval.answer.Judge`."""
+        await asyncio.sleep(0)
+        label = self._label(fields)
+        return Verdict(label=label, error=None if label else f"the judge {self.name!r} gave no verdict: prose")
+
+
+_CALIBRATION = {(item.question, item.answer): item.right for item in load_calibration()}
+
+
+def fair(fields: Mapping[str, str]) -> str:
+    """What an honest judge says: by the gold answer, and without fault on the calibration items."""
+    answer = fields["answer"]
+    if "trap" in fields:
+        if fields["trap"] and fields["trap"] in answer:
+            return FOOLED
+        return ABSTAINED if "no information" in answer.lower() else OTHER
+    right = _CALIBRATION.get((fields["question"], answer), all(part in answer for part in fields["gold"].split(", ")))
+    return CORRECT if right else WRONG
+
+
+def judges(label: Label = fair) -> dict[str, ScriptedJudge]:
+    """All judges of LoCoMo, played by one function."""
+    return {name: ScriptedJudge(name, label) for name in ("lenient", "strict", "abstention_judge")}
+
+
+def broken() -> DeltaMemError:
+    """What an endpoint that is gone raises."""
+    return DeltaMemError("the endpoint is gone")

@@ -1,0 +1,58 @@
+"""Every attack against the harness itself, through the real runner; `PENDING` are those that are not mended yet."""
+
+from __future__ import annotations
+
+import pytest
+
+from eval.attacks import ATTACKS, Attack, Lab
+
+PENDING = {
+    "silent answerer": "NUMBERS",
+    "thinking cut": "NUMBERS",
+    "echo system": "RETRIEVAL",
+    "empty memory": "RETRIEVAL",
+    "gold leaker": "RETRIEVAL",
+    "provenance hoarder": "RETRIEVAL",
+    "context hog": "COMPARE",
+    "failing search": "NUMBERS",
+    "model swap on resume": "RUNS",
+    "tiny sample under a big name": "NUMBERS",
+    "two guesses": "NUMBERS",
+    "weak model for one system": "COMPARE",
+}
+
+
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory: pytest.TempPathFactory) -> Lab:
+    return Lab(tmp_path_factory.mktemp("attacks"))
+
+
+def marked(attack: Attack) -> object:
+    owner = PENDING.get(attack.name)
+    marks = [pytest.mark.xfail(reason=owner, strict=True)] if owner else []
+    return pytest.param(attack, id=attack.name, marks=marks)
+
+
+def test_honest_control(lab: Lab) -> None:
+    """What attacks want to beat: nothing failed, and a naive harness prints the same."""
+    honest = lab.honest
+    assert honest.naive_score == pytest.approx(honest.score) == pytest.approx(35.4, abs=0.05)
+    assert (honest.withheld, honest.summary["failures"]["count"]) == (None, 0)
+    assert 20 < honest.recall < 40
+
+
+@pytest.mark.parametrize("attack", [marked(attack) for attack in ATTACKS])
+def test_attack(attack: Attack, lab: Lab) -> None:
+    outcome = attack.run(lab)
+    assert outcome.held, f"it {attack.does}: printed {outcome.ours}, should print {attack.must}"
+
+
+def test_catalogue() -> None:
+    """The twelve of the issue, and no two of the same name."""
+    names = [attack.name for attack in ATTACKS]
+    wanted = (
+        "silent answerer, yes-judge, prose judge, echo system, empty memory, gold leaker, provenance hoarder, context hog, "
+        "model swap on resume, poisoned cache, mixed data, tiny sample under a big name"
+    )
+    assert set(wanted.split(", ")) - set(names) == {"poisoned cache"}
+    assert len(set(names)) == len(names)
