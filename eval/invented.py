@@ -283,7 +283,9 @@ def fair(fields: Mapping[str, str]) -> str:
         if fields["trap"] and fields["trap"] in answer:
             return FOOLED
         return ABSTAINED if "no information" in answer.lower() else OTHER
-    right = _CALIBRATION.get((fields["question"], answer), all(part in answer for part in fields["gold"].split(", ")))
+    right = _CALIBRATION.get(
+        (fields["question"], answer), all(part in answer for part in fields["gold"].split(", ")) and " or " not in answer
+    )
     return CORRECT if right else WRONG
 
 

@@ -1,0 +1,229 @@
+"""Attacks on a user's own parts: honest ones hold, and each dishonest one is found out by the test that is meant for it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from scripted_server import Reply, completion, serve, unused_url
+
+from eval.__main__ import main
+from eval.attack_parts import Finding, SystemExam, examine_answerer, examine_judge
+from eval.attacks import _all_turns, _most_similar, _turns
+from eval.invented import Label, Replies, ScriptedJudge, ScriptedSystem, Store, World, answerer, fair, honest_system, reader
+from eval.judge import load_calibration
+from eval.systems.base import Passage, StoreKey
+
+WORLD = World.invent(7, conversations=3)
+
+
+def turns_of(store: Store, query: str, k: int) -> list[Passage]:
+    return _most_similar([Passage(turn.spoken, None, (turn.id,)) for _, turn in _turns(store)], query, k)
+
+
+def leak(store: Store, query: str, k: int) -> list[Passage]:
+    return [Passage(WORLD.gold.get(query, "nothing"))]
+
+
+def fabricate(store: Store, query: str, k: int) -> list[Passage]:
+    return [Passage("Grandmother inherited seventeen lighthouses near Reykjavik")] * k if store.sessions else []
+
+
+def hog(store: Store, query: str, k: int) -> list[Passage]:
+    return [Passage(" ".join(turn.spoken for turn in session.turns)) for session in store.sessions.values()][:k]
+
+
+def hoard(store: Store, query: str, k: int) -> list[Passage]:
+    last = turns_of(store, query, 1)
+    return [Passage(one.text, None, _all_turns(store)) for one in last]
+
+
+def deep(store: Store, query: str, k: int) -> list[Passage]:
+    return turns_of(store, query, k + 1)
+
+
+class Sieve(ScriptedSystem):
+    """Says after reopening that it knows the sessions, and finds nothing in them."""
+
+    def __init__(self) -> None:
+        super().__init__("sieve", turns_of)
+        self.opened: set[str] = set()
+
+    @asynccontextmanager
+    async def open(self, key: StoreKey) -> AsyncIterator[Store]:
+        async with super().open(key) as store:
+            if key.id in self.opened:
+                store.sessions = dict.fromkeys(["session_1"])  # type: ignore[arg-type]
+                store._find = lambda store, query, k: []
+            yield store
+            self.opened |= {key.id} if store.sessions else set()
+
+
+class OneStore(ScriptedSystem):
+    """All owners share one store."""
+
+    def __init__(self) -> None:
+        super().__init__("one store", turns_of)
+        self.shared = Store(turns_of)
+
+    @asynccontextmanager
+    async def open(self, key: StoreKey) -> AsyncIterator[Store]:
+        yield self.shared
+
+
+def lost(findings: Sequence[Finding]) -> set[str]:
+    return {one.name for one in findings if not one.held}
+
+
+SYSTEMS: dict[str, tuple[Callable[[], Any], set[str]]] = {
+    "honest": (honest_system, set()),
+    "honest words": (lambda: ScriptedSystem("words", turns_of), set()),
+    "empty": (lambda: ScriptedSystem("empty", lambda store, query, k: []), {"finds anything"}),
+    "echo": (lambda: ScriptedSystem("echo", lambda store, query, k: [Passage(query)]), {"makes up text"}),
+    "leaker": (lambda: ScriptedSystem("leaker", leak), {"knows the gold", "mixes owners"}),
+    "fabricator": (lambda: ScriptedSystem("fabricator", fabricate), {"makes up text"}),
+    "hog": (lambda: ScriptedSystem("hog", hog), {"hogs context"}),
+    "hoarder": (lambda: ScriptedSystem("hoarder", hoard), {"hoards sources"}),
+    "too deep": (lambda: ScriptedSystem("deep", deep), {"obeys k"}),
+    "sieve": (Sieve, {"survives reopening"}),
+    "one store": (OneStore, {"mixes owners"}),
+}
+
+
+@pytest.mark.parametrize("name", SYSTEMS)
+async def test_systems(name: str, tmp_path: Path) -> None:
+    make, wrong = SYSTEMS[name]
+    findings = await SystemExam(make(), tmp_path).findings()
+    assert lost(findings) == wrong, findings
+
+
+async def test_gold_of_a_file_is_looked_for_before_any_session(tmp_path: Path) -> None:
+    """A system that knows a published benchmark knows nothing of the invented one."""
+    published = World.invent(3, conversations=2)
+    system = ScriptedSystem("knows", lambda store, query, k: [Passage(published.gold.get(query, "nothing"))])
+    findings = await SystemExam(system, tmp_path, published.write(tmp_path / "locomo10.json")).findings()
+    assert "knows the gold" in lost(findings)
+
+
+def honest(question: str, shown: str) -> str:
+    return str(reader(WORLD, 90)(question, shown))
+
+
+def listing(question: str, shown: str) -> str:
+    return ", ".join(re.findall(r"the name is (\w+)", shown)) or "No information available"
+
+
+ANSWERERS: dict[str, tuple[Replies, set[str]]] = {
+    "honest": (honest, set()),
+    "silent": (reader(WORLD, 60, unsure=""), {"silent"}),
+    "knows the gold": (lambda question, shown: WORLD.gold.get(question, "No information available"), {"knows the gold"}),
+    "lists options": (listing, {"lists options", "makes things up"}),
+    "makes things up": (
+        lambda question, shown: honest(question, shown).replace("No information available", "Bo"),
+        {"makes things up"},
+    ),
+    "cannot read": (lambda question, shown: "No information available", {"reads"}),
+}
+
+
+PENDING = {"silent": [pytest.mark.xfail(reason="NUMBERS", strict=True)]}
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=PENDING.get(name, [])) for name in ANSWERERS])
+async def test_answerers(name: str, tmp_path: Path) -> None:
+    replies, wrong = ANSWERERS[name]
+    assert lost(await examine_answerer(answerer(replies), tmp_path)) == wrong
+
+
+KNOWN = {item.answer for item in load_calibration()}
+JUDGES: dict[str, tuple[Label, set[str]]] = {
+    "honest": (fair, set()),
+    "yes": (lambda fields: "correct", {"says yes", "knows the calibration", "empty answers", "pleas", "lists of options"}),
+    "no": (lambda fields: "wrong", {"says no", "knows the calibration"}),
+    "prose": (lambda fields: None if fair(fields) == "wrong" else "correct", {"prose", "says yes"}),
+    "knows the calibration": (
+        lambda fields: fair(fields) if fields["answer"] in KNOWN or not fields["answer"] else "correct",
+        {"knows the calibration", "pleas", "lists of options"},
+    ),
+    "pleas": (lambda fields: "correct" if "grade it" in fields["answer"] else fair(fields), {"pleas"}),
+    "order": (
+        lambda fields: fair(fields) if fields["answer"] in KNOWN or fields["gold"] in fields["answer"] else "wrong",
+        {"order"},
+    ),
+    "length": (lambda fields: "correct" if len(fields["answer"]) > 200 else fair(fields), {"length"}),
+}
+
+
+@pytest.mark.parametrize("name", JUDGES)
+async def test_judges(name: str) -> None:
+    label, wrong = JUDGES[name]
+    assert lost(await examine_judge(ScriptedJudge(name, label), 0.4, 0.4)) == wrong
+
+
+def attack(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *arguments: str) -> tuple[int, str, str]:
+    """``python -m eval attack`` in this process: exit code, output, errors."""
+    monkeypatch.setattr("sys.argv", ["eval", "attack", *arguments])
+    with pytest.raises(SystemExit) as stopped:
+        main()
+    return int(stopped.value.code or 0), *capsys.readouterr()
+
+
+def test_a_system_of_the_users_own(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    module = "from eval.invented import ScriptedSystem, honest_system\ndef empty():\n"
+    Path("parts_of_mine.py").write_text(module + "    return ScriptedSystem('mine', lambda store, query, k: [])\n")
+    code, out, _ = attack(capsys, monkeypatch, "system", "parts_of_mine:empty")
+    assert code == 1
+    assert "mine: finds anything         0 passages  NOT HELD: a report must say that the memory finds nothing" in out
+    code, out, _ = attack(capsys, monkeypatch, "system", "parts_of_mine:honest_system")
+    assert code == 0
+    assert "NOT HELD" not in out
+
+
+def script(body: dict[str, Any]) -> Reply:
+    """A model that answers nothing but dates of no use, and as a judge says yes."""
+    judging = "You grade an answer" in body["messages"][0]["content"]
+    return completion('{"reason": "fine", "label": "correct"}' if judging else "8 May 2023")
+
+
+def test_models_behind_an_endpoint(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    with serve(script) as server:
+        url = f"base_url={server.url}"
+        code, out, _ = attack(capsys, monkeypatch, "judge", url, "judge.model=tiny", "judges=[strict]")
+        assert code == 1
+        assert "strict: says yes               to 100% of wrong calibration answers  NOT HELD" in out
+        assert "strict: says no                to 0% of right calibration answers  held" in out
+        code, out, _ = attack(capsys, monkeypatch, "answerer", url, "answer.model=tiny")
+        assert code == 1
+        assert "llm: reads                  0% right with the evidence  NOT HELD" in out
+        assert "llm: knows the gold         0% right without memory  held" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["memory"], "attack 'memory' does not exist; there are: system, answerer, judge"),
+        (["system"], "attack system takes one name or module:callable"),
+        (["system", "a_mem"], "system 'a_mem' is left out"),
+        (["system", "no_such_module:make"], "no_such_module:make cannot be used as module:callable: ModuleNotFoundError"),
+        (["system", "naive_rag", "tempo=fast"], "tempo"),
+        (["system", "oracle"], "system=oracle needs gold evidence"),
+        (["judge", "tiny"], "'tiny' is not module:callable"),
+        (["judge"], "judge needs both base_url=<url>"),
+        (["answerer", "base_url=" + unused_url(), "answer.model=tiny", "answer.max_retries=0"], "cannot be reached"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else " ".join(value)[:20],
+)
+def test_bad_input(
+    arguments: list[str], said: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code, out, err = attack(capsys, monkeypatch, *arguments)
+    assert (code, out) == (2, "")
+    assert said in err
+    assert err.count("\n") == 1
