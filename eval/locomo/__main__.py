@@ -6,6 +6,7 @@ Exit code 0; 1 if a session, an answer or a verdict failed (counted on stderr, t
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from rich.console import RenderableType
@@ -14,6 +15,7 @@ from deltamem.config import run_hydra, validated
 from eval import runner
 from eval.benchmark import Benchmark, JudgeSpec, Report, Results, Step, Store, Timeline
 from eval.data import LOCOMO
+from eval.evidence import EvidenceFinder
 from eval.locomo import scores
 from eval.locomo.data import (
     ADVERSARIAL,
@@ -51,6 +53,7 @@ class Locomo(Benchmark[LocomoConfig]):
             for conversation, questions in self.data.asked.items()
             for question in questions
         }
+        self._finder = lru_cache(maxsize=None)(self._make_finder)
 
     @classmethod
     def judges(cls, config: LocomoConfig) -> Mapping[str, JudgeSpec]:
@@ -87,7 +90,7 @@ class Locomo(Benchmark[LocomoConfig]):
 
     def ranks(self, question: QuestionRecord, passages: Sequence[Passage]) -> tuple[int | None, ...]:
         """Of each evidence turn."""
-        return scores.evidence_ranks(question.evidence, passages)
+        return self._finder(question.group).ranks(question.evidence, passages)
 
     def score(self, question: QuestionRecord, answer: str) -> dict[str, float]:
         """Lexical scores."""
@@ -117,7 +120,6 @@ class Locomo(Benchmark[LocomoConfig]):
             scores=scores.run_scores(
                 questions,
                 cutoffs=config.cutoffs,
-                traced=any(passage.sources for passage in results.passages),
                 judges=self._judges,
                 resamples=config.resamples,
                 seed=config.seed,
@@ -135,6 +137,11 @@ class Locomo(Benchmark[LocomoConfig]):
                 "ceiling": data.ceiling(),
             },
         )
+
+    def _make_finder(self, name: str) -> EvidenceFinder:
+        conversation = next(one for one in self.data.conversations if one.id == name)
+        (dialogue,) = dialogues(conversation, per_speaker=False, captions=self.config.captions)
+        return EvidenceFinder.of(dialogue.sessions, conversation.speakers)
 
     @classmethod
     def tables(cls, summary: Mapping[str, Any]) -> Iterable[RenderableType | None]:

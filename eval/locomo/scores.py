@@ -13,7 +13,6 @@ from eval.locomo.data import ADVERSARIAL, ADVERSARIAL_NUMBER, COLUMNS, Question
 from eval.metrics import bleu1, locomo_f1, set_f1, token_set_f1
 from eval.records import QuestionRecord
 from eval.summary import Value, answer_value, metric_scores, percent_cell, retrieval_values, score_table, verdict_value
-from eval.systems.base import Passage
 
 ABSTENTION = "abstention"
 """The official rule for category 5: whether the answer says that nothing is known."""
@@ -54,20 +53,10 @@ def judge_fields(question: Question, text: str, judges: Sequence[str]) -> dict[s
     return {name: {"question": question.text, "gold": question.answer, "answer": text} for name in judges}
 
 
-def evidence_ranks(evidence: Sequence[str], passages: Sequence[Passage]) -> tuple[int | None, ...]:
-    """For each evidence turn the rank, from 1, of the first passage that comes from it; None if there is none."""
-    first: dict[str, int] = {}
-    for rank, passage in enumerate(passages, start=1):
-        for turn in passage.sources:
-            first.setdefault(turn, rank)
-    return tuple(first.get(turn) for turn in evidence)
-
-
 def run_scores(
     records: Sequence[QuestionRecord],
     *,
     cutoffs: Sequence[int],
-    traced: bool,
     judges: Sequence[str],
     resamples: int,
     seed: int,
@@ -75,13 +64,11 @@ def run_scores(
     """All scores of a run, by metric and category; category 5 never counts for ``all``.
 
     Only metrics that some question has a value of. Questions without usable evidence have no recall, failed answers no
-    scores and failed judges no verdict; they are counted elsewhere. Without `traced`, that is if the system does not tell
-    which turns its passages come from, there is no recall at all.
+    scores and failed judges no verdict; they are counted elsewhere.
     """
     values: dict[str, Value] = {judge: verdict_value(judge) for judge in (*judges, ABSTENTION_JUDGE)}
     values |= {name: answer_value(name) for name in (*LEXICAL, ABSTENTION)}
-    if traced:
-        values |= retrieval_values(cutoffs)
+    values |= retrieval_values(cutoffs)
     order = (*COLUMNS, ADVERSARIAL)
     return metric_scores(records, values, resamples=resamples, seed=seed, pooled=COLUMNS, order=order)
 

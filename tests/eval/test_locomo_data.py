@@ -23,7 +23,6 @@ from eval.locomo.data import (
     read_data,
     version_name,
 )
-from eval.locomo.scores import evidence_ranks
 from eval.runner import merged
 from eval.systems.base import Passage
 
@@ -251,9 +250,3 @@ def test_merging_loses_nothing_and_keeps_the_order_of_each_store(similarities: l
     assert len(together) == sum(map(len, stores))
     for number, store in enumerate(stores):
         assert [found for found in together if found.text.startswith(f"{number}.")] == store
-
-
-def test_ranks_of_evidence_are_those_of_the_first_passage_that_comes_from_it() -> None:
-    found = [Passage("x", sources=("D1:1", "D1:2")), Passage("y"), Passage("z", sources=("D1:2", "D1:3"))]
-    assert evidence_ranks(("D1:3", "D1:2", "D9:9"), found) == (3, 1, None)
-    assert evidence_ranks((), found) == ()
