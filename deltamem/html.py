@@ -54,6 +54,7 @@ class Chart:
 
     title: str
     svg: Markup
+    broad: bool = False  # Whether it takes the whole width, and is scrolled where that is narrow
 
 
 def inline_svg(name: str, draw: Callable[[Axes], None], *, size: tuple[float, float] = (5.6, 3.1)) -> Markup:

@@ -36,17 +36,28 @@ def run(
 def compare(
     runs: Annotated[list[Path], typer.Argument(help="Output folders of benchmark runs.", show_default=False)],
     out: Annotated[Path | None, typer.Option(help="Write the page with all questions there.", show_default=False)] = None,
+    csv: Annotated[Path | None, typer.Option(help="Write every score of every run there.", show_default=False)] = None,
+    latex: Annotated[
+        Path | None, typer.Option(help="Write tables of the scores in the papers' layout there.", show_default=False)
+    ] = None,
+    full: Annotated[bool, typer.Option("--full", help="Print all warnings and tables.")] = False,
 ) -> None:
     """Show runs beside each other and beside the numbers that papers report."""
+    from eval.compare.export import write_csv, write_latex
     from eval.compare.runs import load_runs
     from eval.compare.terminal import print_comparison
 
     loaded = load_runs(runs)
-    print_comparison(loaded, Console(highlight=False))
+    if csv is not None:
+        write_csv(loaded, csv)
+    if latex is not None:
+        write_latex(loaded, latex)
     if out is not None:
-        from eval.compare.page import write_report
+        from deltamem.html import write_page
+        from eval.compare.page import render
 
-        print(f"written to {write_report(runs, out)}")
+        write_page(out, render(loaded))
+    print_comparison(loaded, Console(highlight=False), page=out, full=full)
 
 
 @app.command()

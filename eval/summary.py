@@ -230,6 +230,8 @@ def build_summary(
             "answered": sum(any(answer.text is not None for answer in record.answers) for record in questions),
             "failed": sum(not record.complete for record in questions),
             "by_category": counts_by_category(questions, report.order),
+            # Those that the scores are of, where the folder may hold more of them, of an earlier and larger sample.
+            "keys": None if len(questions) == total else [record.key for record in questions],
         },
         "headline": headline(report, questions, total=total, context_tokens=context, probes=probes, withheld=withheld),
         "scores": report.scores,

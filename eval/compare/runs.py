@@ -1,10 +1,9 @@
-"""Finished runs and published rows: loading them, and warnings about what makes runs hard to compare."""
+"""Finished and interrupted runs, and the rows that papers published: what a comparison reads."""
 
 from __future__ import annotations
 
-import json
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
@@ -20,7 +19,10 @@ from eval.metrics import Interval
 from eval.records import PassageRecord, PointRecord, QuestionRecord
 from eval.summary import SUMMARY_FILE
 
-FAMILIES = ("locomo", "halumem", "personamem")
+FAMILIES = ("locomo", "halumem", "personamem", "longmemeval", "beam")
+
+CLOSED_BOOK = "none"
+"""The system without a memory: what the answerer knows by itself."""
 
 Record = TypeVar("Record", bound=BaseModel)
 
@@ -37,6 +39,7 @@ class QuestionCounts(_SummaryPart):
     answered: int
     failed: int
     by_category: dict[str, int]
+    keys: list[str] | None = None  # Those that the scores are of; None means all that the file has
 
 
 class Quantiles(_SummaryPart):
@@ -60,6 +63,59 @@ class Failures(_SummaryPart):
     first: list[str]
 
 
+class JudgeError(_SummaryPart):
+    """How often a judge is wrong on the calibration answers."""
+
+    false_accept: Interval | None = None
+    false_reject: Interval | None = None
+
+
+class Headline(_SummaryPart):
+    """The score that stands for a run, and what it must not be read without."""
+
+    metric: str | None
+    score: Interval | None
+    withheld: str | None = None  # Why the score must not be shown
+    n: int  # Questions that it is of
+    of: int  # Questions of the file that it could be of
+    failures: int = 0
+    silent: int = 0  # Answers without a word
+    context_tokens: float | None = None
+    judge_error: JudgeError | None = None
+
+
+class Passages(_SummaryPart):
+    """What a search returns, on average."""
+
+    per_question: float
+    tokens_each: float
+    sources_each: float | None = None  # Turns that a passage comes from; None for systems that do not tell
+
+
+class BudgetScores(_SummaryPart):
+    """Scores at one budget of context tokens."""
+
+    budget: int
+    context_tokens: float
+    scores: dict[str, Interval | None]
+
+
+class Partial(_SummaryPart):
+    """How far an interrupted run came."""
+
+    done: int
+    questions: int
+
+
+class Fingerprint(_SummaryPart):
+    """What answered, beyond names: code, packages, addresses, what the servers say that they serve."""
+
+    commit: str | None = None
+    versions: dict[str, str | None] = {}
+    endpoints: dict[str, str | None] = {}
+    served: dict[str, Any] = {}
+
+
 class Provenance(_SummaryPart):
     """What the numbers were made with; the key ``making`` of the summary."""
 
@@ -67,6 +123,8 @@ class Provenance(_SummaryPart):
     config: dict[str, Any]
     prompt_hashes: dict[str, str]
     models: dict[str, str | None]
+    versions: dict[str, str | None] = {}
+    fingerprint: Fingerprint = Fingerprint()
 
 
 class Summary(_SummaryPart):
@@ -78,6 +136,12 @@ class Summary(_SummaryPart):
     mode: str
     questions: QuestionCounts
     scores: dict[str, dict[str, Interval | None]]
+    headline: Headline | None = None  # None in summaries made before there was one
+    withheld: dict[str, str] = {}  # By metric why it must not be shown
+    warnings: list[str] = []
+    partial: Partial | None = None
+    budgets: list[BudgetScores] = []
+    passages: Passages | None = None
     cost: dict[str, dict[str, float]]
     latency: dict[str, Quantiles | None]
     context_tokens: ContextTokens | None
@@ -88,15 +152,20 @@ class Summary(_SummaryPart):
     probes: list[dict[str, Any]]
     protocol: dict[str, Any]
     data: dict[str, Any]
+    system_facts: dict[str, Any] = {}
     making: Provenance
     seconds: dict[str, float]
     # LoCoMo alone: share of gold answers that an audit found right, by category
     ceiling: dict[str, float] | None = None
     cumulative: list[dict[str, float]] | None = None  # HaluMem alone: accuracy of all questions up to a session
 
+    def why_withheld(self, metric: str) -> str | None:
+        """Why a score must not be shown; None if it may."""
+        return self.withheld.get(metric)
+
     def score(self, metric: str, group: str) -> Interval | None:
-        """A score of a category or of ``all``; None if the run has none."""
-        return self.scores.get(metric, {}).get(group)
+        """A score of a category or of ``all``; None if the run has none, or if it is withheld."""
+        return None if self.why_withheld(metric) else self.scores.get(metric, {}).get(group)
 
     def setting(self, key: str) -> Any:
         """A value of the configuration by its key with dots; None if there is none."""
@@ -110,7 +179,8 @@ class FinishedRun:
     name: str  # Short, unique among the runs that are compared
     folder: Path
     summary: Summary
-    questions: list[QuestionRecord]  # In the order of the run
+    questions: list[QuestionRecord]  # Those that the scores are of, in the order of the run
+    recorded: int  # How many the folder holds: an earlier call may have asked more
     passages: dict[str, PassageRecord]  # What was found for the questions, by id
     points: list[PointRecord]  # Memory points and extracted memories; HaluMem alone
 
@@ -118,6 +188,46 @@ class FinishedRun:
     def family(self) -> str:
         """The benchmark without its variant, as its command is called."""
         return family(self.summary.benchmark)
+
+    @property
+    def published_data(self) -> bool:
+        """Whether the data is known to be the published file, so that papers' numbers are of the same questions."""
+        return self.summary.data.get("published") is True
+
+    @property
+    def paired(self) -> bool:
+        """Whether the records are exactly those that the scores are of."""
+        return len(self.questions) == sum(self.summary.questions.by_category.values())
+
+    @property
+    def lacks(self) -> str:
+        """Which parts of the system were not there, such as mem0's keyword search; empty if none."""
+        missing = [name.replace("_", " ") for name, value in self.summary.system_facts.items() if value is False]
+        return f"without {', '.join(missing)}" if missing else ""
+
+    @property
+    def title(self) -> str:
+        """The name, with what its numbers must not be read without."""
+        closed = "closed book: known without any memory" if self.summary.system == CLOSED_BOOK else ""
+        partial = "partial" if self.summary.partial else ""
+        remarks = ", ".join(remark for remark in (partial, closed, self.lacks) if remark)
+        return f"{self.name} ({remarks})" if remarks else self.name
+
+    @property
+    def headline(self) -> Headline:
+        """The headline of the summary; without a score where the summary is older than headlines."""
+        summary = self.summary
+        if summary.headline is not None:
+            return summary.headline
+        return Headline(
+            metric=None,
+            score=None,
+            withheld="written by an earlier version, in which failures do not count; the same command writes it again",
+            n=summary.questions.answered,
+            of=summary.questions.total,
+            failures=summary.failures.count,
+            context_tokens=summary.context_tokens.mean if summary.context_tokens else None,
+        )
 
 
 def setting(config: Mapping[str, Any], key: str) -> Any:
@@ -157,11 +267,14 @@ def _load(folder: Path, name: str) -> FinishedRun:
         raise DeltaMemError(f"{path}: not the summary of a benchmark run: {first_error(error)}") from error
     if not (folder / "questions.jsonl").is_file():
         raise DeltaMemError(f"{folder} holds no questions.jsonl")
+    questions = read_records(folder / "questions.jsonl", QuestionRecord, lambda record: record.key)
+    scored = questions.keys() if summary.questions.keys is None else summary.questions.keys
     return FinishedRun(
         name,
         folder,
         summary,
-        list(read_records(folder / "questions.jsonl", QuestionRecord, lambda record: record.key).values()),
+        [questions[key] for key in scored if key in questions],
+        len(questions),
         _optional(folder / "passages.jsonl", PassageRecord, lambda record: record.id),
         list(_optional(folder / "points.jsonl", PointRecord, lambda record: record.key).values()),
     )
@@ -248,100 +361,3 @@ def published_rows(table: str) -> list[PublishedRow]:
         if part.table == table
         for system, values in part.rows.items()
     ]
-
-
-_CONFIG_KEYS = (
-    "answer.prompt",
-    "answer.runs",
-    "answer.temperature",
-    "answer.max_tokens",
-    "judge.temperature",
-    "judge.max_tokens",
-    "judge.attempts",
-    "categories",
-    "limit",
-    "seed",
-    "resamples",
-)
-"""Keys of the configuration that decide what is measured, apart from the system."""
-
-_OF_THE_SYSTEM = ("stores_per_conversation", "k_each_store", "point_found_by")
-"""Keys of the protocol that follow from what kind of system is measured."""
-
-
-def differences(runs: Sequence[FinishedRun]) -> list[str]:
-    """Where runs of one benchmark differ in something that decides their scores, other than the memory system.
-
-    One sentence for each condition: data, models, prompts, embedder, protocol (top-k, context budget), settings.
-    """
-    names = list(dict.fromkeys(name for run in runs for name, _ in _conditions(run)))
-    conditions = [dict(_conditions(run)) for run in runs]
-    notes = []
-    for name in names:
-        values = [condition.get(name) for condition in conditions]
-        if name.startswith("prompt "):  # a system may have prompts of its own; answerers and judges share theirs
-            values = [value for value in values if value is not None]
-        if len({_shown(value) for value in values}) > 1:
-            by_run = "; ".join(
-                f"{run.name}: {_shown(condition.get(name))}" for run, condition in zip(runs, conditions, strict=True)
-            )
-            notes.append(f"{name} differs: {by_run}")
-    return notes
-
-
-def _conditions(run: FinishedRun) -> Iterator[tuple[str, Any]]:
-    summary = run.summary
-    yield "benchmark", summary.benchmark
-    yield "data sha256", summary.data.get("sha256")
-    audit = summary.data.get("audit") or {}
-    yield "audit sha256", audit.get("sha256") if audit.get("applied") else None
-    models = summary.making.models
-    yield "answer model", models.get("answer")
-    yield "judge model", models.get("judge")
-    yield "embedder", models.get("embedder")
-    for name, value in summary.protocol.items():
-        if name not in _OF_THE_SYSTEM:
-            yield f"protocol {name}", value
-    for name, value in summary.making.prompt_hashes.items():
-        yield f"prompt {name}", value
-    for key in _CONFIG_KEYS:
-        yield key, summary.setting(key)
-
-
-def _shown(value: object) -> str:
-    text = value if isinstance(value, str) else json.dumps(value, sort_keys=True, ensure_ascii=False)
-    return text[:12] if len(text) == 64 and text.isalnum() else text
-
-
-def warnings_of(run: FinishedRun) -> list[str]:
-    """What is missing in a run, so that its scores are not those of the whole benchmark."""
-    return [f"{run.name}: {sentence}" for sentence in _warnings(run)]
-
-
-def _warnings(run: FinishedRun) -> Iterator[str]:
-    summary, counts = run.summary, run.summary.questions
-    recorded = sum(counts.by_category.values())
-    if recorded < counts.total:
-        yield f"{recorded:,} of {counts.total:,} questions were chosen"
-    if recorded < len(run.questions):
-        yield (
-            f"the folder holds {len(run.questions):,} questions, the scores are of {recorded:,}: an earlier call asked more"
-        )
-    if summary.mode == "offline":
-        yield "offline, no model answered; lexical scores are those of the answerer that copies a sentence"
-    if summary.failures.count:
-        stages = ", ".join(f"{count:,} {stage}" for stage, count in summary.failures.by_stage.items())
-        counted = ", except in the scores named (all)" if run.family == "halumem" else ""
-        yield (
-            f"{summary.failures.count:,} failures ({stages}); answers and verdicts that are missing are left out of the "
-            f"scores, not counted as 0{counted}"
-        )
-    if unreadable := summary.sessions.get("unreadable"):
-        yield f"{unreadable:,} sessions could not be understood by the system"
-    if late := summary.sessions.get("late"):
-        yield f"{late:,} sessions were ingested after later ones"
-    answered = [record for record in run.questions if record.answers]
-    if cut := sum(record.shown < len(record.retrieved) for record in answered):
-        yield (f"at {cut:,} of {len(answered):,} questions the budget of context tokens left out passages that were found")
-    if lost := summary.cost.get("ingest", {}).get("sessions_lost"):
-        yield f"what {lost:,.0f} sessions cost is not known, because the run was killed before it was noted"

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import combinations, groupby
 from typing import Any, Literal
 
 from deltamem.config import CONFIGS
-from eval.compare.runs import FinishedRun, Quantiles, by_family, differences, published_rows, setting, warnings_of
+from eval.compare.conditions import differences, warnings_of
+from eval.compare.layouts import BASELINES, LAYOUTS, Column, Layout, Variant
+from eval.compare.runs import CLOSED_BOOK, FinishedRun, Quantiles, by_family, published_rows, setting
+from eval.headline import SCOPES
 from eval.metrics import Interval, bootstrap_interval
-from eval.personamem.data import COUNTS_32K, LABELS
+from eval.personamem.data import LABELS
 from eval.records import QuestionRecord
 from eval.summary import ALL, Value, answer_value, recall_value, reciprocal_rank_value, verdict_value
 
-_READ_FROM = {"accuracy": "correct", "correct_qa_ratio(valid)": "qa", "strict_correct_qa_ratio(valid)": "qa_strict"}
+_READ_FROM = {"accuracy": "correct", "correct_qa_ratio(all)": "qa", "strict_correct_qa_ratio(all)": "qa_strict"}
 """Scores that have another name in the records, and the name there."""
 
 
@@ -37,18 +40,22 @@ class Difference:
 def paired_differences(runs: Sequence[FinishedRun], *, resamples: int = 2000, seed: int = 0) -> list[Difference]:
     """Compare every two runs of a benchmark on every score that both have.
 
-    Two runs on other data are not compared, nor questions that are not the same under their key. Questions that count for no
-    ``all`` in the summary (LoCoMo's category 5) count here only for the scores that they alone have.
+    Failures count as wrong, as in the scores, and withheld scores are left out. Two runs on other data are not compared, nor
+    questions that are not the same under their key, nor runs whose scores are of other questions than their records.
+    Questions that count for no ``all`` in the summary (LoCoMo's category 5) count here only for the scores that they alone
+    have.
     """
     found = []
-    for first, second in combinations(runs, 2):
+    for first, second in combinations([run for run in runs if run.paired], 2):
         if first.summary.data.get("sha256") != second.summary.data.get("sha256"):
             continue
         others = {record.key: record for record in second.questions}
         pairs = [(record, others[record.key]) for record in first.questions if record.key in others]
         pairs = [(one, two) for one, two in pairs if one.question == two.question]
         for metric in first.summary.scores:
-            if metric not in second.summary.scores or (value := _value(metric, first.questions)) is None:
+            if any(metric not in run.summary.scores or run.summary.why_withheld(metric) for run in (first, second)):
+                continue
+            if metric.endswith(SCOPES[1]) or (value := _value(metric, first.questions)) is None:
                 continue
             pooled = _pooled(first, metric)
             values = [(value(one), value(two), one.group) for one, two in pairs if one.category in pooled]
@@ -96,22 +103,6 @@ class Cell:
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
-    """One column of a table with a heading of two lines."""
-
-    group: str  # What is measured: a category, an operation, or `all`
-    measure: str  # Which score
-    title: str  # Upper line of the heading, the same for neighbours of one group
-    heading: str = ""  # Lower line; empty where there is one column of the group
-    count: int | None = None  # Questions of the group in the whole benchmark; None where that is not questions
-
-    @property
-    def key(self) -> str:
-        """Names the column in ``published.yaml``."""
-        return f"{self.group}/{self.measure}"
-
-
-@dataclass(frozen=True, slots=True)
 class Row:
     """A row with one cell for each column; None is empty."""
 
@@ -132,6 +123,7 @@ class Table:
     columns: tuple[Column, ...]
     rows: list[Row] = field(default_factory=list)
     by_measure: bool = False  # See `Layout`
+    banner: str = ""  # Above the table: why it must not be read as what its title says
     note: str = ""  # Below the table
     compact: bool = False  # Whether the terminal leaves out what stands under the numbers
 
@@ -139,151 +131,6 @@ class Table:
         """The upper line of the heading: title and number of columns below it."""
         return [(title, len(list(columns))) for title, columns in groupby(self.columns, lambda column: column.title)]
 
-
-@dataclass(frozen=True, slots=True)
-class Variant:
-    """One way to fill a row of a run, where there are several scores for what a paper has one."""
-
-    label: str  # Says which; empty if there is only one
-    # Name of the metric by measure, or by group and measure; measures that are not there stay empty
-    metrics: Mapping[str, str]
-    category: str | None = None  # Category of the metric; None means the group of the column
-
-
-@dataclass(frozen=True, slots=True)
-class Layout:
-    """A table of a paper."""
-
-    id: str  # Names it in `published.yaml`
-    title: str
-    columns: tuple[Column, ...]
-    variants: tuple[Variant, ...]  # Rows of each run
-    # Whether the terminal shows one table for each measure, because there are too many columns
-    by_measure: bool = False
-    note: str = ""  # What the reader must know
-
-
-LOCOMO_COUNTS = {"single-hop": 841, "multi-hop": 282, "open-domain": 96, "temporal": 321, "all": 1540}
-"""Questions by category, in the order of the paper's table; ``all`` leaves out category 5."""
-
-
-def _columns(group: str, title: str, headings: Mapping[str, str], count: int | None = None) -> tuple[Column, ...]:
-    return tuple(Column(group, measure, title, heading, count) for measure, heading in headings.items())
-
-
-def _locomo_columns(group: str, count: int) -> tuple[Column, ...]:
-    title = "Overall" if group == ALL else group.capitalize()
-    return _columns(group, f"{title} {count:,}", {"bleu1": "B1", "f1": "F1", "judge": "LJ"}, count)
-
-
-_OUTCOMES = {"correct": "C", "hallucination": "H", "omission": "O"}
-_UPDATE = _columns("update", "Updating", _OUTCOMES)
-_QA = _columns("qa", "QA", _OUTCOMES)
-
-
-def _halumem_variants() -> tuple[Variant, ...]:
-    def metrics(scope: str) -> dict[str, str]:
-        return {
-            "extraction/recall": f"recall({scope})",
-            "extraction/weighted_recall": f"weighted_recall({scope})",
-            "extraction/target_precision": f"target_accuracy({scope})",
-            "extraction/accuracy": f"weighted_accuracy({scope})",
-            "extraction/resistance": f"interference_accuracy({scope})",
-            **{f"update/{label}": f"{label}_update_memory_ratio({scope})" for label in _OUTCOMES},
-            **{f"qa/{label}": f"{label}_qa_ratio({scope})" for label in _OUTCOMES},
-        }
-
-    return (
-        Variant("failed judges count", {"extraction/f1": "memory_extraction_f1", **metrics("all")}, "all"),
-        Variant("failed judges left out", metrics("valid"), "all"),
-        Variant(
-            "strict judge of answers, failed judges count",
-            {f"qa/{label}": f"strict_{label}_qa_ratio(all)" for label in _OUTCOMES},
-            "all",
-        ),
-    )
-
-
-LAYOUTS: Mapping[str, tuple[Layout, ...]] = {
-    "locomo": (
-        Layout(
-            "locomo",
-            "LoCoMo, as in Table 1 of the DeltaMem paper",
-            tuple(column for group, count in LOCOMO_COUNTS.items() for column in _locomo_columns(group, count)),
-            (
-                Variant("F1 of Mem0 (set_f1), lenient judge", {"bleu1": "bleu1", "f1": "set_f1", "judge": "lenient"}),
-                Variant("F1 of LoCoMo (locomo_f1), strict judge", {"f1": "locomo_f1", "judge": "strict"}),
-                Variant("F1 of MemOS (token_set_f1)", {"f1": "token_set_f1"}),
-            ),
-            by_measure=True,
-            note="Papers do not say which F1 theirs is. Columns are told apart by their counts, because names are swapped "
-            "between harnesses. The lenient judge is the one to compare with the papers' LJ.",
-        ),
-        Layout(
-            "abstention",
-            "LoCoMo category 5: share of questions without an answer at which the run abstained",
-            (
-                Column("adversarial", "abstention", "Adversarial 446", "official rule", 446),
-                Column("adversarial", "abstention_judge", "Adversarial 446", "judge", 446),
-            ),
-            (Variant("", {"abstention": "abstention", "abstention_judge": "abstention_judge"}),),
-        ),
-        Layout(
-            "queries",
-            "LoCoMo, searches of the system by memory that it wrote, as in Table 7 of the DeltaMem paper",
-            (
-                Column("all", "queries_per_memory", "Queries per memory"),
-                Column("all", "judge", "LJ", "", LOCOMO_COUNTS["all"]),
-            ),
-            (Variant("lenient judge", {"judge": "lenient"}),),
-        ),
-    ),
-    "personamem": (
-        Layout(
-            "personamem",
-            "PersonaMem 32k, as in Table 2 of the DeltaMem paper",
-            (
-                *(Column(name, "accuracy", f"{LABELS[name]} {count}", "", count) for name, count in COUNTS_32K.items()),
-                Column("all", "accuracy", f"Overall {sum(COUNTS_32K.values())}", "", sum(COUNTS_32K.values())),
-            ),
-            (Variant("", {"accuracy": "accuracy"}),),
-        ),
-    ),
-    "halumem": (
-        Layout(
-            "halumem",
-            "HaluMem, as in Tables 3 and 6 of the DeltaMem paper",
-            (Column("extraction", "f1", "Extraction", "F1"), *_UPDATE, *_QA),
-            _halumem_variants(),
-            note="QA: question answering. C: correct, H: hallucination, O: omission. Published rows are of HaluMem-Medium.",
-        ),
-        Layout(
-            "operations",
-            "HaluMem, as in Table 3 of the HaluMem paper",
-            (
-                *_columns(
-                    "extraction",
-                    "Extraction",
-                    {
-                        "recall": "R",
-                        "weighted_recall": "Weighted R",
-                        "target_precision": "Target P",
-                        "accuracy": "Acc.",
-                        "resistance": "FMR",
-                        "f1": "F1",
-                    },
-                ),
-                *_UPDATE,
-                *_QA,
-            ),
-            _halumem_variants(),
-        ),
-    ),
-}
-"""By benchmark."""
-
-BASELINES = ("full_context", "naive_rag")
-"""Systems without which the score of a memory says nothing; each table has a row for them."""
 
 JUDGES = (("lenient", "strict"), ("correct_qa_ratio(all)", "strict_correct_qa_ratio(all)"))
 """The scores of both judges, in the benchmarks that have two."""
@@ -299,9 +146,13 @@ class Comparison:
     title: str
     runs: list[FinishedRun]
     differences: list[str]  # Where their conditions differ
-    warnings: list[str]  # What they lack
     papers: list[Table]  # In the layouts of the papers
     tables: list[Table]
+
+    @property
+    def warnings(self) -> list[str]:
+        """What must be known of each run before its scores are read."""
+        return [f"{run.name}: {sentence}" for run in self.runs for sentence in warnings_of(run)]
 
 
 def compare(runs: Sequence[FinishedRun]) -> dict[str, Comparison]:
@@ -317,50 +168,96 @@ def _comparison(runs: list[FinishedRun]) -> Comparison:
     tables = (
         judge_table(runs),
         score_table(runs),
-        difference_table(paired_differences(runs)),
+        difference_table(paired_differences(runs), {run.name: run.title for run in runs}),
         cost_table(runs),
         probe_table(runs),
     )
+    other_data = "" if any(run.published_data for run in runs) else ": not on the published data"
     return Comparison(
-        title=runs[0].summary.benchmark,
+        title=runs[0].summary.benchmark + other_data,
         runs=runs,
         differences=differences(runs),
-        warnings=[sentence for run in runs for sentence in warnings_of(run)],
         papers=paper_tables(runs),
         tables=[table for table in tables if table.rows],
     )
 
 
+OTHER_DATA = (
+    "This data is not known to be the published file: invented, changed, or of another version. These numbers are not those "
+    "of the benchmark and are not comparable with any that were published."
+)
+
+
 def paper_tables(runs: Sequence[FinishedRun]) -> list[Table]:
-    """The tables of the papers with our rows and theirs, for runs of one benchmark; none if no paper has the benchmark."""
-    return [_paper_table(layout, runs) for layout in LAYOUTS.get(runs[0].family, ())]
+    """The tables of the papers with our rows and theirs, for runs of one benchmark; none if no paper has the benchmark.
+
+    Runs on other data than the published file have tables of their own, without published rows and without the counts by
+    which the benchmark is known.
+    """
+    tables = []
+    for layout in LAYOUTS.get(runs[0].family, ()):
+        real = [run for run in runs if run.published_data]
+        other = [run for run in runs if not run.published_data]
+        if real:
+            tables.append(_paper_table(layout, real))
+        if other:
+            tables.append(_other_data_table(layout, other))
+    return tables
 
 
 def _paper_table(layout: Layout, runs: Sequence[FinishedRun]) -> Table:
-    rows = [row for run in runs for row in _our_rows(layout, run)]
-    systems = {run.summary.system for run in runs}
-    like = next((run for run in runs if run.summary.mode == "judged"), runs[0])
-    for system in BASELINES:
-        if system not in systems:
-            rows.append(Row("missing", system, f"not run: {command_for(system, like)}", (None,) * len(layout.columns)))
+    table = layout_table(layout, runs, counted=True)
+    table.rows.extend(_missing_rows(layout.columns, runs))
     for published in published_rows(layout.id):
         values = [published.values.get(column.key) for column in layout.columns]
         cells = tuple(None if value is None else Cell(f"{value:.2f}") for value in values)
         detail = f"in doubt: {published.doubt}" if published.doubt else ""
         source = "; ".join(part for part in (published.source, published.note) if part)
-        rows.append(Row("published", published.system, detail, cells, source, published.page_only))
-    return Table(layout.title, layout.columns, rows, layout.by_measure, layout.note)
+        table.rows.append(Row("published", published.system, detail, cells, source, published.page_only))
+    return replace(table, note=f"{layout.note} {table.note}".strip())
 
 
-def _our_rows(layout: Layout, run: FinishedRun) -> Iterator[Row]:
+def _other_data_table(layout: Layout, runs: Sequence[FinishedRun]) -> Table:
+    table = layout_table(layout, runs, counted=False)
+    table.rows.extend(_missing_rows(table.columns, runs))
+    return replace(table, banner=OTHER_DATA)
+
+
+def layout_table(layout: Layout, runs: Sequence[FinishedRun], *, counted: bool) -> Table:
+    """Our rows in the layout of a paper; without the counts of the benchmark unless `counted`."""
+    title, columns = layout.title, layout.columns
+    if not counted:
+        title = f"{title.partition(',')[0]}, other data"
+        columns = tuple(
+            column if column.count is None else replace(column, title=_without_count(column), count=None)
+            for column in columns
+        )
+    rows = [row for run in runs for row in _our_rows(layout, columns, run)]
+    note = " ".join(_withheld_notes(runs, rows))
+    return Table(title, columns, rows, layout.by_measure, note=note)
+
+
+def _without_count(column: Column) -> str:
+    return column.title.removesuffix(f" {column.count:,}")
+
+
+def _missing_rows(columns: Sequence[Column], runs: Sequence[FinishedRun]) -> Iterator[Row]:
+    systems = {run.summary.system for run in runs}
+    like = next((run for run in runs if run.summary.mode == "judged"), runs[0])
+    for system in BASELINES:
+        if system not in systems and (system != CLOSED_BOOK or like.summary.mode != "offline"):
+            yield Row("missing", system, f"not run: {command_for(system, like)}", (None,) * len(columns))
+
+
+def _our_rows(layout: Layout, columns: Sequence[Column], run: FinishedRun) -> Iterator[Row]:
     for number, variant in enumerate(layout.variants):
-        cells = tuple(_our_cell(column, variant, run) for column in layout.columns)
+        cells = tuple(_our_cell(column, variant, run) for column in columns)
         if number == 0 or any(cells):
-            yield Row("ours", run.name, variant.label, cells)
+            yield Row("ours", run.title, variant.label, cells)
     if layout.id == "locomo" and (ceiling := run.summary.ceiling):
-        shares = (ceiling.get(column.group) if column.measure == "judge" else None for column in layout.columns)
+        shares = (ceiling.get(column.group) if column.measure == "judge" else None for column in columns)
         cells = tuple(None if share is None else Cell(f"{100 * share:.2f}", metric="ceiling") for share in shares)
-        yield Row("ours", run.name, "ceiling: share of gold answers that the audit found right", cells)
+        yield Row("ours", run.title, "ceiling: share of gold answers that the audit found right", cells)
 
 
 def _our_cell(column: Column, variant: Variant, run: FinishedRun) -> Cell | None:
@@ -368,19 +265,35 @@ def _our_cell(column: Column, variant: Variant, run: FinishedRun) -> Cell | None
         value = run.summary.queries_per_memory
         return None if value is None else Cell(f"{value:.2f}")
     metric = variant.metrics.get(column.key) or variant.metrics.get(column.measure)
-    if metric is None:
-        return None
-    return score_cell(run.summary.score(metric, variant.category or column.group), column.count, metric)
+    return None if metric is None else score_cell(run, metric, variant.category or column.group, column.count)
 
 
-def score_cell(interval: Interval | None, count: int | None = None, metric: str = "") -> Cell | None:
-    """A score in percent over its interval, with its count where that is not the expected one."""
+WITHHELD = "withheld"
+
+
+def score_cell(run: FinishedRun, metric: str, group: str, count: int | None = None) -> Cell | None:
+    """A score in percent over its interval, with its count where that is not the expected one; `WITHHELD` if it is."""
+    interval = run.summary.scores.get(metric, {}).get(group)
     if interval is None:
         return None
+    if run.summary.why_withheld(metric):
+        return Cell(WITHHELD, f"n={interval.count:,}", metric)
     small = f"{100 * interval.low:.1f}\u2013{100 * interval.high:.1f}"
     if interval.count != count:
         small += f"\nn={interval.count:,}"
     return Cell(f"{100 * interval.estimate:.2f}", small, metric)
+
+
+def _withheld_notes(runs: Sequence[FinishedRun], rows: Iterable[Row]) -> Iterator[str]:
+    """Why scores of a table are withheld, a sentence for each run and reason."""
+    shown = {cell.metric for row in rows for cell in row.cells if cell is not None and cell.text == WITHHELD}
+    for run in runs:
+        by_reason: dict[str, list[str]] = {}
+        for metric in run.summary.scores:
+            if metric in shown and (reason := run.summary.why_withheld(metric)):
+                by_reason.setdefault(reason, []).append(metric)
+        for reason, metrics in by_reason.items():
+            yield f"Withheld, {run.name}, {', '.join(metrics)}: {reason.rstrip('.')}."
 
 
 _CONDITIONS = (
@@ -433,13 +346,13 @@ def judge_table(runs: Sequence[FinishedRun]) -> Table:
     """What two judges say of the same answers: a row for each category, and for each run both judges beside each other."""
     pair = next((pair for pair in JUDGES if any(set(pair) <= run.summary.scores.keys() for run in runs)), JUDGES[0])
     judged = [run for run in runs if set(pair) <= run.summary.scores.keys()]
-    columns = tuple(Column(run.name, judge, run.name, judge) for run in judged for judge in pair)
+    columns = tuple(Column(run.name, judge, run.title, judge) for run in judged for judge in pair)
     table = Table("Both judges on the same answers", columns)
     for category in dict.fromkeys(name for run in judged for name in run.summary.scores[pair[0]]):
-        cells = tuple(score_cell(run.summary.score(judge, category)) for run in judged for judge in pair)
+        cells = tuple(score_cell(run, judge, category) for run in judged for judge in pair)
         if any(cells):
             table.rows.append(Row("ours", category, "", cells))
-    return table
+    return replace(table, note=" ".join(_withheld_notes(judged, table.rows)))
 
 
 def score_table(runs: Sequence[FinishedRun]) -> Table:
@@ -454,18 +367,18 @@ def score_table(runs: Sequence[FinishedRun]) -> Table:
     table = Table("All scores by category", tuple(columns), compact=True)
     for metric in dict.fromkeys(metric for run in runs for metric in run.summary.scores):
         for run in runs:
-            cells = tuple(score_cell(run.summary.score(metric, column.group), column.count) for column in columns)
+            cells = tuple(score_cell(run, metric, column.group, column.count) for column in columns)
             if any(cells):
-                table.rows.append(Row("ours", metric, run.name, cells))
-    return table
+                table.rows.append(Row("ours", metric, run.title, cells))
+    return replace(table, note=" ".join(_withheld_notes(runs, table.rows)))
 
 
 def _title(category: str) -> str:
     return LABELS.get(category, category.replace("_", " "))
 
 
-def difference_table(differences: Sequence[Difference]) -> Table:
-    """Paired differences, with the intervals that leave out 0 marked."""
+def difference_table(differences: Sequence[Difference], titles: Mapping[str, str]) -> Table:
+    """Paired differences, with the intervals that leave out 0 marked; `titles` of the runs by name."""
     table = Table(
         "Differences on the same questions, in percentage points",
         tuple(Column(name, "", name) for name in ("difference", "questions", "groups")),
@@ -483,7 +396,7 @@ def difference_table(differences: Sequence[Difference]) -> Table:
             Cell(f"{interval.count:,}"),
             Cell(f"{interval.groups:,}"),
         )
-        table.rows.append(Row("ours", one.metric, f"{one.first} minus {one.second}", cells))
+        table.rows.append(Row("ours", one.metric, f"{titles[one.first]} minus {titles[one.second]}", cells))
     return table
 
 
@@ -558,4 +471,4 @@ def _probe_cell(run: FinishedRun, judge: str, rate: str) -> Cell | None:
 
 
 def _run_columns(runs: Sequence[FinishedRun]) -> tuple[Column, ...]:
-    return tuple(Column(run.name, "", run.name) for run in runs)
+    return tuple(Column(run.name, "", run.title) for run in runs)

@@ -1,36 +1,117 @@
-"""The comparison on the terminal."""
+"""The comparison on the terminal: headlines and the weightiest warnings, or with ``full`` every table."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
+from rich import box
+from rich.cells import cell_len
 from rich.console import Console, Group, RenderableType
 from rich.markup import escape
 from rich.table import Table as RichTable
 from rich.text import Text
 
+from eval.compare.cards import Card, cards, shared_warnings, tokens
+from eval.compare.layouts import BASELINES
 from eval.compare.runs import FinishedRun
-from eval.compare.tables import Cell, Row, Table, compare
+from eval.compare.tables import Cell, Comparison, Row, Table, compare
 
 _STYLES = {"ours": "bold", "missing": "yellow", "published": "dim"}
 _WIDE = 8
 """Tables with more columns than this show no intervals; the page does."""
 
+LINES = 36
+"""Lines of one benchmark, as long as its table of headlines leaves room for any warnings."""
 
-def print_comparison(runs: Sequence[FinishedRun], console: Console) -> None:
-    """Print runs, benchmark by benchmark: warnings, the papers' tables, all scores, differences, cost, judges."""
+
+def print_comparison(runs: Sequence[FinishedRun], console: Console, *, page: Path | None = None, full: bool = False) -> None:
+    """Print runs, benchmark by benchmark.
+
+    Args:
+        runs: What is compared.
+        console: Where it is printed.
+        page: Where the page is that has everything; None if there is none.
+        full: Whether all warnings and tables are printed, as on the page.
+    """
     for section in compare(runs).values():
         console.rule(Text(section.title))
-        for run in section.runs:
-            console.print(Text(f"{run.name}: {run.summary.system}, {run.summary.mode}, {run.summary.version}"))
-        if section.differences:
-            console.print(Text("These runs were not made under the same conditions:", style="bold yellow"))
-        for sentence in [*section.differences, *section.warnings]:
-            console.print(Text(f"  {sentence}", style="yellow"))
-        for table in [*section.papers, *section.tables]:
-            console.print(rich_table(table))
-        for sentence in _remarks(section.papers):
-            console.print(Text(sentence, style="dim"))
+        table = headline_table(section)
+        console.print(table)
+        lines = LINES - len(console.render_lines(table))
+        sentences = list(_sentences(section))
+        shown = sentences if full else _fitting(sentences, lines, console.width)
+        for sentence in shown:
+            console.print(Text(sentence, style="yellow"), soft_wrap=False)
+        if len(shown) < len(sentences):
+            console.print(Text(f"{len(sentences) - len(shown)} more warnings are on the page and in --full", style="yellow"))
+        if full:
+            for paper in [*section.papers, *section.tables]:
+                console.print(rich_table(paper))
+            for sentence in _remarks(section.papers):
+                console.print(Text(sentence, style="dim"))
+    if page is not None:
+        console.print(Text(f"every table, chart and question: {page}"), soft_wrap=True)
+    elif not full:
+        console.print(Text("--out page.html writes every table, chart and question; --full prints the tables"))
+
+
+def headline_table(section: Comparison) -> RichTable:
+    """A row for each run: the score that stands for it, and what that must not be read without."""
+    shown = cards(section.runs)
+    metrics = {card.metric for card in shown if card.metric}
+    table = RichTable(box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
+    table.add_column("run", overflow="fold", ratio=1)
+    table.add_column(f"{metrics.pop()}, %".replace(" ", "\n", 1) if len(metrics) == 1 else "score, %", justify="right")
+    for name in ("95%", "n", "failed", "context\ntokens", "judge\nwrong, %"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for card in shown:
+        table.add_row(*(Text(text) for text in _headline_row(card, several=bool(metrics))), style=_STYLES["ours"])
+    there = {run.summary.system for run in section.runs}
+    if missing := [system for system in BASELINES if system not in there]:
+        table.add_row(Text(f"not run: {', '.join(missing)}"), style=_STYLES["missing"])
+    return table
+
+
+def _headline_row(card: Card, *, several: bool) -> Iterator[str]:
+    headline, system = card.run.headline, card.run.summary.system
+    yield card.run.title if system in card.run.name else f"{card.run.title}, {system}"
+    yield f"{card.percent}\n{card.metric}" if several else card.percent
+    yield card.bounds
+    yield f"{headline.n:,}" if headline.n == headline.of else f"{headline.n:,}/{headline.of:,}"
+    yield f"{headline.failures:,}" + (f"\n{headline.silent:,} silent" if headline.silent else "")
+    yield tokens(headline)
+    error = headline.judge_error
+    rates = [] if error is None else [error.false_accept, error.false_reject]
+    yield " / ".join("-" if rate is None else f"{100 * rate.estimate:.0f}" for rate in rates)
+
+
+def _sentences(section: Comparison) -> Iterator[str]:
+    """All warnings, what weighs most first: withheld scores, other conditions, what each run lacks."""
+    for card in cards(section.runs):
+        if card.withheld:
+            yield f"{card.run.name}: withheld: {card.withheld}"
+    if not all(run.published_data for run in section.runs):
+        other = ", ".join(run.name for run in section.runs if not run.published_data)
+        yield f"not known to be the published data, so not comparable with papers: {other}"
+    yield from (f"all runs: {sentence}" for sentence in shared_warnings(section.runs))
+    yield from section.differences
+    by_sentence: dict[str, list[str]] = {}
+    for card in cards(section.runs):
+        for sentence in card.warnings:
+            by_sentence.setdefault(sentence, []).append(card.run.name)
+    yield from (f"{', '.join(names)}: {sentence}" for sentence, names in by_sentence.items())
+
+
+def _fitting(sentences: Sequence[str], lines: int, width: int) -> list[str]:
+    """The first sentences that fit into so many lines, at least one."""
+    shown: list[str] = []
+    for sentence in sentences:
+        lines -= cell_len(sentence) // max(1, width - 15) + 1  # a broken line is not full
+        if lines < 0 and shown:
+            break
+        shown.append(sentence)
+    return shown
 
 
 def rich_table(table: Table) -> RenderableType:
@@ -45,7 +126,8 @@ def rich_table(table: Table) -> RenderableType:
 
 
 def _part(table: Table, columns: Sequence[int], title: str) -> RichTable:
-    part = RichTable(title=escape(title), caption=escape(table.note) or None, title_justify="left", caption_justify="left")
+    caption = escape(" ".join(text for text in (table.banner, table.note) if text))
+    part = RichTable(title=escape(title), caption=caption or None, title_justify="left", caption_justify="left")
     part.add_column("", min_width=24, overflow="fold")
     for number in columns:
         column = table.columns[number]

@@ -1,5 +1,36 @@
-// Draws the questions of one run, a page at a time. Texts are set as text, never as markup.
+// Sorts tables, and draws the questions of one run, a page at a time. Texts are set as text, never as markup.
 "use strict";
+(() => {
+  // A cell is worth the number that it begins with; text and empty cells come last in either direction.
+  const number = (cell) => {
+    const text = (cell.firstChild?.nodeType === Node.TEXT_NODE ? cell.firstChild.data : "").replaceAll(",", "").trim();
+    return text === "" || Number.isNaN(parseFloat(text)) ? null : parseFloat(text);
+  };
+  const sort = (table, header, column) => {
+    const down = column > 0 ? header.ariaSort !== "descending" : header.ariaSort === "ascending";
+    table.querySelectorAll("th[aria-sort]").forEach((one) => one.removeAttribute("aria-sort"));
+    header.setAttribute("aria-sort", down ? "descending" : "ascending");
+    const compare = (one, two) => {
+      if (column === 0) return one.cells[0].textContent.localeCompare(two.cells[0].textContent, undefined, { numeric: true });
+      return number(one.cells[column]) - number(two.cells[column]);
+    };
+    const last = (row) => row.classList.contains("missing") || (column > 0 && number(row.cells[column]) === null);
+    for (const body of table.tBodies) {
+      const rows = [...body.rows].filter((row) => !row.classList.contains("source"));
+      rows.sort((one, two) => last(one) - last(two) || (last(one) ? 0 : (down ? -1 : 1) * compare(one, two)));
+      body.append(...rows);
+    }
+  };
+  for (const table of document.querySelectorAll("table.sortable")) {
+    for (const header of table.querySelectorAll("th[data-column]")) {
+      const button = document.createElement("button");
+      button.type = "button";
+      button.textContent = header.textContent.trim() || "name";
+      button.addEventListener("click", () => sort(table, header, Number(header.dataset.column)));
+      header.replaceChildren(button);
+    }
+  }
+})();
 (() => {
   const runs = JSON.parse(document.getElementById("data").textContent);
   const PAGE = 50;

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
@@ -115,7 +116,7 @@ def locomo_summary(
     arguments: dict[str, Any] = {
         "benchmark": "LoCoMo",
         "protocol": {"k": 20, "pooled": list(POOLED)},
-        "data": {"file": "locomo10.json", "sha256": "ab" * 32, "questions": len(questions)},
+        "data": {"file": "locomo10.json", "sha256": "ab" * 32, "published": True, "questions": len(questions)},
         "scores": {
             name: category_scores(questions, value, pooled=POOLED, order=ORDER, resamples=100)
             for name, value in values.items()
@@ -153,3 +154,30 @@ def write_run(
             found.add(PassageRecord.of(passage, "store"))
     write_summary(folder, summary)
     return folder
+
+
+def edited(folder: Path, **changes: Any) -> Path:
+    """A run whose summary says something else; keys with two underscores for each dot."""
+    path = folder / "summary.json"
+    summary = json.loads(path.read_text(encoding="utf-8"))
+    for key, value in changes.items():
+        *way, last = key.split("__")
+        place = summary
+        for name in way:
+            place = place.setdefault(name, {})
+        place[last] = value
+    path.write_text(json.dumps(summary), encoding="utf-8")
+    return folder
+
+
+def interval(estimate: float, count: int = 100) -> dict[str, float]:
+    """A score as the summary has it."""
+    low, high = max(0.0, estimate - 0.03), min(1.0, estimate + 0.03)
+    return {"estimate": estimate, "low": low, "high": high, "count": count, "groups": 10}
+
+
+def headline(estimate: float = 0.7, **changes: Any) -> dict[str, Any]:
+    """A headline as the summary has it."""
+    error = {"false_accept": interval(0.12), "false_reject": interval(0.04)}
+    made = {"metric": "lenient", "score": interval(estimate), "withheld": None, "n": 100, "of": 100, "failures": 0}
+    return made | {"silent": 0, "context_tokens": 2100.0, "judge_error": error} | changes

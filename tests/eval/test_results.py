@@ -235,6 +235,7 @@ def test_golden_numbers(tmp_path: Path) -> None:
         "answered": 3,
         "failed": 2,
         "by_category": {"single-hop": 1, "temporal": 2, "adversarial": 1},
+        "keys": None,
     }
     assert summary["version"] == "LoCoMo: 4 questions; sha256 abababababab"
     cost = summary["cost"]

@@ -1,0 +1,146 @@
+"""What makes runs hard to compare: conditions in which they differ, and what each of them lacks."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from eval.compare.runs import CLOSED_BOOK, FinishedRun
+
+_CONFIG_KEYS = (
+    "answer.prompt",
+    "answer.runs",
+    "answer.temperature",
+    "answer.max_tokens",
+    "answer.extra_body",
+    "judge.temperature",
+    "judge.max_tokens",
+    "judge.attempts",
+    "judge.runs",
+    "judge.extra_body",
+    "categories",
+    "conversations",
+    "users",
+    "limit",
+    "seed",
+    "resamples",
+)
+"""Keys of the configuration that decide what is measured, apart from the system."""
+
+_OF_THE_SYSTEM = ("stores_per_conversation", "k_each_store", "point_found_by")
+"""Keys of the protocol that follow from what kind of system is measured."""
+
+_OPTIONAL = ("prompt ", "manager ", "version of ")
+"""Beginnings of conditions that not every system has; those that have them are compared."""
+
+FACTOR = 2.0
+"""Contexts or passages that differ by more than this are worth a warning."""
+
+_LONGEST_VALUE = 90
+
+Condition = tuple[str, Any]
+
+
+def differences(runs: Sequence[FinishedRun]) -> list[str]:
+    """Where runs of one benchmark differ in something that decides their scores, other than the memory system.
+
+    One sentence for each condition, what weighs most first: data, models and what served them, how much the answerer is
+    shown, embedder, protocol, prompts, settings, code and packages.
+    """
+    return [*_differing(runs, _data_and_models), *_amounts(runs), *_differing(runs, _settings_and_code)]
+
+
+def _differing(runs: Sequence[FinishedRun], conditions: Callable[[FinishedRun], Iterable[Condition]]) -> Iterator[str]:
+    of_runs = [dict(conditions(run)) for run in runs]
+    for name in dict.fromkeys(name for of_run in of_runs for name in of_run):
+        by_value: dict[str, list[str]] = {}
+        for run, of_run in zip(runs, of_runs, strict=True):
+            value = of_run.get(name)
+            if value is not None or not name.startswith(_OPTIONAL):
+                text = value if isinstance(value, str) else json.dumps(value, sort_keys=True, ensure_ascii=False)
+                by_value.setdefault(text, []).append(run.name)
+        if len(by_value) > 1:
+            yield f"{name} differs: " + "; ".join(f"{_short(value)} ({', '.join(of)})" for value, of in by_value.items())
+
+
+def _data_and_models(run: FinishedRun) -> Iterator[Condition]:
+    summary, making = run.summary, run.summary.making
+    yield "benchmark", summary.benchmark
+    yield "data sha256", summary.data.get("sha256")
+    audit = summary.data.get("audit") or {}
+    yield "audit sha256", audit.get("sha256") if audit.get("applied") else None
+    for part in ("answer", "judge", "manager"):
+        if part != "manager" or summary.cost.get("ingest", {}).get("calls"):
+            yield f"{part} model", making.models.get(part)
+            yield f"{part} endpoint", making.fingerprint.endpoints.get(part)
+            yield f"{part} served model", making.fingerprint.served.get(part)
+
+
+def _settings_and_code(run: FinishedRun) -> Iterator[Condition]:
+    summary, making = run.summary, run.summary.making
+    yield "embedder", making.models.get("embedder")
+    for name, value in summary.protocol.items():
+        if name not in _OF_THE_SYSTEM:
+            yield f"protocol {name}", value
+    for name, prompt in making.prompt_hashes.items():
+        yield f"prompt {name}", prompt  # a system may have prompts of its own; answerers and judges share theirs
+    for key in _CONFIG_KEYS:
+        yield key, summary.setting(key)
+    yield "commit", making.git_commit
+    for name, version in (making.versions | making.fingerprint.versions).items():
+        yield f"version of {name}", version
+
+
+def _amounts(runs: Sequence[FinishedRun]) -> Iterator[str]:
+    """By how much contexts, and passages, differ; whoever shows more has the easier task."""
+    contexts = {run.name: run.headline.context_tokens for run in runs if run.summary.system != CLOSED_BOOK}
+    yield from _by_factor(
+        "context tokens an answer", contexts, "compare at equal budgets (budgets=[1024,2048,4096]) before you compare scores"
+    )
+    passages = {run.name: run.summary.passages.tokens_each for run in runs if run.summary.passages}
+    yield from _by_factor("tokens a passage", passages, "the same recall at k means more text for the longer passages")
+
+
+def _by_factor(what: str, amounts: Mapping[str, float | None], meaning: str) -> Iterator[str]:
+    known = {name: amount for name, amount in amounts.items() if amount}
+    if known and (factor := max(known.values()) / min(known.values())) > FACTOR:
+        listed = ", ".join(f"{name} {amount:,.0f}" for name, amount in sorted(known.items(), key=lambda one: one[1]))
+        yield f"{what} differ by a factor of {factor:.1f}: {listed}; {meaning}"
+
+
+def _short(value: str) -> str:
+    if len(value) == 64 and value.isalnum():
+        return value[:12]
+    return value if len(value) <= _LONGEST_VALUE else f"{value[: _LONGEST_VALUE - 1]}…"
+
+
+def warnings_of(run: FinishedRun) -> list[str]:
+    """What must be known of one run before its scores are read."""
+    return list(dict.fromkeys([*run.summary.warnings, *_warnings(run)]))
+
+
+def _warnings(run: FinishedRun) -> Iterator[str]:
+    summary, counts = run.summary, run.summary.questions
+    scored = sum(counts.by_category.values())
+    if run.lacks and not summary.system_facts.get("warnings"):
+        yield f"{summary.system} ran {run.lacks}"
+    if not run.paired:
+        yield (
+            f"the folder holds {run.recorded:,} questions, the scores are of {scored:,}, and the summary does not say of "
+            "which: the run is not in the table of differences"
+        )
+    if summary.mode == "offline":
+        yield "offline, no model answered; lexical scores are those of the answerer that copies a sentence"
+    if summary.failures.count:
+        stages = ", ".join(f"{count:,} {stage}" for stage, count in summary.failures.by_stage.items())
+        yield f"{summary.failures.count:,} failures ({stages}); they count as wrong, except in scores named (valid)"
+    if unreadable := summary.sessions.get("unreadable"):
+        yield f"{unreadable:,} sessions could not be understood by the system"
+    if late := summary.sessions.get("late"):
+        yield f"{late:,} sessions were ingested after later ones"
+    answered = [record for record in run.questions if record.answers]
+    if cut := sum(record.shown < len(record.retrieved) for record in answered):
+        yield f"at {cut:,} of {len(answered):,} questions the budget of context tokens left out passages that were found"
+    if lost := summary.cost.get("ingest", {}).get("sessions_lost"):
+        yield f"what {lost:,.0f} sessions cost is not known, because the run was killed before it was noted"

@@ -1,0 +1,176 @@
+"""The layouts of the papers' tables: which of our scores stands in which of their columns."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from eval.compare.runs import CLOSED_BOOK
+from eval.personamem.data import COUNTS_32K, LABELS
+from eval.summary import ALL
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column of a table with a heading of two lines."""
+
+    group: str  # What is measured: a category, an operation, or `all`
+    measure: str  # Which score
+    title: str  # Upper line of the heading, the same for neighbours of one group
+    heading: str = ""  # Lower line; empty where there is one column of the group
+    count: int | None = None  # Questions of the group in the whole benchmark; None where that is not questions
+
+    @property
+    def key(self) -> str:
+        """Names the column in ``published.yaml``."""
+        return f"{self.group}/{self.measure}"
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """One way to fill a row of a run, where there are several scores for what a paper has one."""
+
+    label: str  # Says which; empty if there is only one
+    # Name of the metric by measure, or by group and measure; measures that are not there stay empty
+    metrics: Mapping[str, str]
+    category: str | None = None  # Category of the metric; None means the group of the column
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """A table of a paper."""
+
+    id: str  # Names it in `published.yaml`
+    title: str
+    columns: tuple[Column, ...]
+    variants: tuple[Variant, ...]  # Rows of each run
+    # Whether the terminal shows one table for each measure, because there are too many columns
+    by_measure: bool = False
+    note: str = ""  # What the reader must know
+
+
+LOCOMO_COUNTS = {"single-hop": 841, "multi-hop": 282, "open-domain": 96, "temporal": 321, "all": 1540}
+"""Questions by category, in the order of the paper's table; ``all`` leaves out category 5."""
+
+
+def _columns(group: str, title: str, headings: Mapping[str, str], count: int | None = None) -> tuple[Column, ...]:
+    return tuple(Column(group, measure, title, heading, count) for measure, heading in headings.items())
+
+
+def _locomo_columns(group: str, count: int) -> tuple[Column, ...]:
+    title = "Overall" if group == ALL else group.capitalize()
+    return _columns(group, f"{title} {count:,}", {"bleu1": "B1", "f1": "F1", "judge": "LJ"}, count)
+
+
+_OUTCOMES = {"correct": "C", "hallucination": "H", "omission": "O"}
+_UPDATE = _columns("update", "Updating", _OUTCOMES)
+_QA = _columns("qa", "QA", _OUTCOMES)
+
+
+def _halumem_variants() -> tuple[Variant, ...]:
+    def metrics(scope: str) -> dict[str, str]:
+        return {
+            "extraction/recall": f"recall({scope})",
+            "extraction/weighted_recall": f"weighted_recall({scope})",
+            "extraction/target_precision": f"target_accuracy({scope})",
+            "extraction/accuracy": f"weighted_accuracy({scope})",
+            "extraction/resistance": f"interference_accuracy({scope})",
+            **{f"update/{label}": f"{label}_update_memory_ratio({scope})" for label in _OUTCOMES},
+            **{f"qa/{label}": f"{label}_qa_ratio({scope})" for label in _OUTCOMES},
+        }
+
+    return (
+        Variant("failed judges count", {"extraction/f1": "memory_extraction_f1", **metrics("all")}, "all"),
+        Variant("failed judges left out", metrics("valid"), "all"),
+        Variant(
+            "strict judge of answers, failed judges count",
+            {f"qa/{label}": f"strict_{label}_qa_ratio(all)" for label in _OUTCOMES},
+            "all",
+        ),
+    )
+
+
+LAYOUTS: Mapping[str, tuple[Layout, ...]] = {
+    "locomo": (
+        Layout(
+            "locomo",
+            "LoCoMo, as in Table 1 of the DeltaMem paper",
+            tuple(column for group, count in LOCOMO_COUNTS.items() for column in _locomo_columns(group, count)),
+            (
+                Variant("F1 of Mem0 (set_f1), lenient judge", {"bleu1": "bleu1", "f1": "set_f1", "judge": "lenient"}),
+                Variant("F1 of LoCoMo (locomo_f1), strict judge", {"f1": "locomo_f1", "judge": "strict"}),
+                Variant("F1 of MemOS (token_set_f1)", {"f1": "token_set_f1"}),
+            ),
+            by_measure=True,
+            note="Columns are told apart by their counts, because names are swapped between harnesses. Papers do not say "
+            "which F1 theirs is. No judge here is the papers' LJ: theirs is a CORRECT/WRONG prompt in Mem0's wording, "
+            "mostly with GPT-4o-mini (Mem0: mean of ten judge runs, MemOS: of three, others: one), and it reads answers "
+            "to other prompts, mostly by GPT-4o-mini. The lenient judge follows the same practice in our wording; the "
+            "table of both judges shows how much a judge alone can change.",
+        ),
+        Layout(
+            "abstention",
+            "LoCoMo category 5: share of questions without an answer at which the run abstained",
+            (
+                Column("adversarial", "abstention", "Adversarial 446", "official rule", 446),
+                Column("adversarial", "abstention_judge", "Adversarial 446", "judge", 446),
+            ),
+            (Variant("", {"abstention": "abstention", "abstention_judge": "abstention_judge"}),),
+        ),
+        Layout(
+            "queries",
+            "LoCoMo, searches of the system by memory that it wrote, as in Table 7 of the DeltaMem paper",
+            (
+                Column("all", "queries_per_memory", "Queries per memory"),
+                Column("all", "judge", "LJ", "", LOCOMO_COUNTS["all"]),
+            ),
+            (Variant("lenient judge", {"judge": "lenient"}),),
+        ),
+    ),
+    "personamem": (
+        Layout(
+            "personamem",
+            "PersonaMem 32k, as in Table 2 of the DeltaMem paper",
+            (
+                *(Column(name, "accuracy", f"{LABELS[name]} {count}", "", count) for name, count in COUNTS_32K.items()),
+                Column("all", "accuracy", f"Overall {sum(COUNTS_32K.values())}", "", sum(COUNTS_32K.values())),
+            ),
+            (Variant("", {"accuracy": "accuracy"}),),
+        ),
+    ),
+    "halumem": (
+        Layout(
+            "halumem",
+            "HaluMem, as in Tables 3 and 6 of the DeltaMem paper",
+            (Column("extraction", "f1", "Extraction", "F1"), *_UPDATE, *_QA),
+            _halumem_variants(),
+            note="QA: question answering. C: correct, H: hallucination, O: omission. Published rows are of HaluMem-Medium.",
+        ),
+        Layout(
+            "operations",
+            "HaluMem, as in Table 3 of the HaluMem paper",
+            (
+                *_columns(
+                    "extraction",
+                    "Extraction",
+                    {
+                        "recall": "R",
+                        "weighted_recall": "Weighted R",
+                        "target_precision": "Target P",
+                        "accuracy": "Acc.",
+                        "resistance": "FMR",
+                        "f1": "F1",
+                    },
+                ),
+                *_UPDATE,
+                *_QA,
+            ),
+            _halumem_variants(),
+        ),
+    ),
+}
+"""By benchmark."""
+
+BASELINES = (CLOSED_BOOK, "full_context", "naive_rag")
+"""Systems without which the score of a memory says nothing: what is known without any memory, what the whole
+conversation gives, what plain search gives. Each table has a row for them."""
