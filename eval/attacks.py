@@ -5,11 +5,8 @@
 
 from __future__ import annotations
 
-import csv
-import json
-import random
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -33,16 +30,19 @@ from eval.invented import (
     honest_system,
     judges,
     lucky,
+    most_similar,
     reader,
-    words,
+    turns_of,
+    write_letters,
 )
+from eval.judge import load_calibration
 from eval.locomo.__main__ import Locomo
 from eval.locomo.data import LocomoConfig
 from eval.models import Parts
 from eval.personamem.__main__ import PersonaMem
-from eval.personamem.data import COLUMNS, PersonaMemConfig
+from eval.personamem.data import PersonaMemConfig
 from eval.records import QuestionRecord
-from eval.systems.base import DialogueSession, DialogueTurn, Passage, System
+from eval.systems.base import Passage, System
 
 K = 5
 RECALL = f"recall@{K}"
@@ -153,6 +153,7 @@ class Lab:
         self.folder = folder
         self.world = World.invent(0)
         self.data = self.world.write(folder / "invented.json")
+        self.letters = write_letters(folder)
         self.console = Console(quiet=True)
 
     def run(
@@ -173,10 +174,10 @@ class Lab:
         keys = (f"data={self.data}", f"k={K}", f"cutoffs=[1,{K}]", *keys)
         return self._run(Locomo, LocomoConfig, "locomo", name, parts, keys)
 
-    def personamem(self, name: str, replies: Answerer, data: Path) -> Result:
-        """Run the benchmark of letters."""
-        parts = Parts(system=honest_system(), answerer=replies)
-        return self._run(PersonaMem, PersonaMemConfig, "personamem", name, parts, (f"data={data}", "answer.runs=1"))
+    def personamem(self, name: str, replies: Answerer, system: System | None = None) -> Result:
+        """Run a benchmark of letters."""
+        parts = Parts(system=system or honest_system(), answerer=replies)
+        return self._run(PersonaMem, PersonaMemConfig, "personamem", name, parts, (f"data={self.folder}", "answer.runs=1"))
 
     def _run(self, kind: Any, model: Any, config: str, name: str, parts: Parts, keys: Sequence[str]) -> Result:
         fixed = ["base_url=http://invented.invalid/v1", "answer.model=scripted", "judge.model=judge", "resamples=200"]
@@ -233,9 +234,35 @@ def _prose(lab: Lab) -> Outcome:
     return Outcome(f"{result.naive_score:.1f}", result.text, held)
 
 
+@attack(
+    "judge that knows the calibration",
+    "is fair where it is measured, and calls every other answer correct",
+    "no judged score: it accepts the answers to other questions of this run",
+)
+def _knowing_judge(lab: Lab) -> Outcome:
+    known = {item.answer for item in load_calibration()}
+    result = lab.run("knows", judging=judges(lambda fields: fair(fields) if fields["answer"] in known else "correct"))
+    return Outcome(f"{result.naive_score:.1f}", result.text, result.withheld is not None)
+
+
+@attack("kind abstention judge", "calls every answer of category 5 abstained", "no judged abstention")
+def _kind(lab: Lab) -> Outcome:
+    result = lab.run("kind", judging=judges(lambda fields: "abstained" if "trap" in fields else fair(fields)))
+    withheld = result.summary["withheld"].get("abstention_judge")
+    score = 100 * result.summary["scores"]["abstention_judge"]["adversarial"]["estimate"]
+    return Outcome("100.0", f"withheld: {withheld}" if withheld else f"{score:.1f}", withheld is not None)
+
+
+@attack("judge that is not measured", "calls every answer correct, with judge.probes=false", "that nobody measured it")
+def _unmeasured(lab: Lab) -> Outcome:
+    result = lab.run("unmeasured", "judge.probes=false", judging=judges(lambda fields: "correct"))
+    told = [sentence for sentence in result.summary["warnings"] if "not calibrated" in sentence]
+    return Outcome(f"{result.naive_score:.1f}", " ".join([result.text, *told]), bool(told) or result.withheld is not None)
+
+
 @attack("echo system", "finds the question itself", "a recall of 0 and the score of a model without memory")
 def _echo(lab: Lab) -> Outcome:
-    system = ScriptedSystem("echo", lambda store, query, k: [Passage(query, None, _all_turns(store), 1.0)] * k)
+    system = ScriptedSystem("echo", lambda store, query, k: [Passage(query, None, store.ids, 1.0)] * k)
     return _without_recall(lab, lab.run("echo", system=system))
 
 
@@ -254,7 +281,7 @@ def _empty(lab: Lab) -> Outcome:
 )
 def _leaker(lab: Lab) -> Outcome:
     def find(store: Store, query: str, k: int) -> list[Passage]:
-        return [Passage(lab.world.gold.get(query, ""), None, _all_turns(store), 1.0)]
+        return [Passage(lab.world.gold.get(query, ""), None, store.ids, 1.0)]
 
     return _without_recall(lab, lab.run("leaker", system=ScriptedSystem("leaker", find)), earned=False)
 
@@ -263,10 +290,6 @@ def _without_recall(lab: Lab, result: Result, *, earned: bool = True) -> Outcome
     held = result.recall <= 5 and (not earned or result.score <= 5)
     naive = f"{result.naive_score:.1f}, {RECALL} {result.naive_recall:.1f}"
     return Outcome(naive, f"{result.text}, {RECALL} {result.recall:.1f}", held)
-
-
-def _all_turns(store: Store) -> tuple[str, ...]:
-    return tuple(turn.id for session in store.sessions.values() for turn in session.turns)
 
 
 @attack("closed book", "a model that knows the benchmark", "the same score for system=none, with 0 context tokens")
@@ -290,10 +313,10 @@ def _closed_book(lab: Lab) -> Outcome:
 def _hoarder(lab: Lab) -> Outcome:
     def find(store: Store, query: str, k: int) -> list[Passage]:
         slots: dict[int, Passage] = {}
-        for number, (session, turn) in enumerate(_turns(store)):
+        for number, (session, turn) in enumerate(store.turns):
             sources = slots[number % 5].sources if number >= 5 else ()
             slots[number % 5] = Passage(turn.spoken, session.time, (*sources, turn.id), 1.0)
-        return _most_similar(list(slots.values()), query, k)
+        return most_similar(list(slots.values()), query, k)
 
     result = lab.run("hoarder", system=ScriptedSystem("hoarder", find))
     held = result.recall <= min(lab.honest.recall, result.naive_recall / 2)
@@ -303,7 +326,7 @@ def _hoarder(lab: Lab) -> Outcome:
 @attack("context hog", "finds whole sessions", "that it shows more than twice the context, beside its recall")
 def _hog(lab: Lab) -> Outcome:
     def find(store: Store, query: str, k: int) -> list[Passage]:
-        best = _most_similar([Passage(turn.spoken, None, (session.id,)) for session, turn in _turns(store)], query, 1_000)
+        best = most_similar([Passage(turn.spoken, None, (session.id,)) for session, turn in store.turns], query, 1_000)
         found = [store.sessions[name] for name in dict.fromkeys(passage.sources[0] for passage in best)]
         whole = [("\n".join(turn.spoken for turn in one.turns), one.time, [turn.id for turn in one.turns]) for one in found]
         return [Passage(text, time, tuple(ids), 1 - rank / 100) for rank, (text, time, ids) in enumerate(whole[:k])]
@@ -316,15 +339,11 @@ def _hog(lab: Lab) -> Outcome:
     return Outcome(f"{RECALL} {result.naive_recall:.1f}", told, bool(warned))
 
 
-def _turns(store: Store) -> Iterator[tuple[DialogueSession, DialogueTurn]]:
-    return ((session, turn) for session in store.sessions.values() for turn in session.turns)
-
-
-def _most_similar(passages: Sequence[Passage], query: str, k: int) -> list[Passage]:
-    wanted = words(query)
-    scored = [(len(wanted & words(one.text)) / len(words(one.text)) ** 0.5, one) for one in passages]
-    best = sorted(scored, key=lambda pair: -pair[0])[:k]
-    return [Passage(one.text, one.time, one.sources, round(similarity, 4)) for similarity, one in best]
+@attack("more than k", "finds every turn whatever k is", "the score at k passages")
+def _deep(lab: Lab) -> Outcome:
+    result = lab.run("deep", system=ScriptedSystem("deep", lambda store, query, k: turns_of(store, query, 1_000)))
+    shown = max(len(record.retrieved) for record in result.run.questions)
+    return Outcome("57.3", f"{result.text}, {shown} passages", shown <= 2 * K)
 
 
 @attack(
@@ -334,7 +353,7 @@ def _most_similar(passages: Sequence[Passage], query: str, k: int) -> list[Passa
 )
 def _failing(lab: Lab) -> Outcome:
     def find(store: Store, query: str, k: int) -> list[Passage]:
-        found = _most_similar([Passage(turn.spoken, s.time, (turn.id,)) for s, turn in _turns(store)], query, k)
+        found = turns_of(store, query, k)
         if not any(part in passage.text for passage in found for part in lab.world.gold.get(query, "").split(", ")):
             raise broken()
         return found
@@ -409,36 +428,16 @@ def _limit(lab: Lab) -> Outcome:
 
 @attack("two guesses", "names one letter in its thoughts and another as its answer", "the share of the final answers")
 def _guesses(lab: Lab) -> Outcome:
-    folder = lab.folder / "letters"
-    folder.mkdir(exist_ok=True)
-    _write_letters(folder)
-    result = lab.personamem("guesses", answerer(lambda question, shown: "It may be (a). <final_answer> b"), folder)
+    result = lab.personamem("guesses", answerer(lambda question, shown: "It may be (a). <final_answer> b"))
     naive = _percent([record.gold in ("a", "b") for record in result.run.questions])
     return Outcome(f"{naive:.1f}", result.text, result.score < 35)
 
 
-def _write_letters(folder: Path) -> None:
-    """Questions whose right letter is drawn, in PersonaMem's files."""
-    rng = random.Random(0)
-    with (folder / "questions_32k.csv").open("w", encoding="utf-8", newline="") as file:
-        table = csv.DictWriter(file, COLUMNS)
-        table.writeheader()
-        for number in range(96):
-            row = dict.fromkeys(COLUMNS, "1") | {
-                "question_id": f"q{number}",
-                "persona_id": str(number % 6),
-                "question_type": "suggest_new_ideas",
-                "user_question_or_message": f"Which name is number {number}?",
-                "correct_answer": f"({rng.choice('abcd')})",
-                "all_options": str([f"({letter}) Name {letter}" for letter in "abcd"]),
-                "shared_context_id": f"{number % 6}" * 8,
-                "end_index_in_shared_context": "3",
-            }
-            table.writerow(row)
-    messages = [("system", "Name: Aul"), ("user", "User: I like names."), ("assistant", "Assistant: So do I.")]
-    context = [{"role": role, "content": content} for role, content in messages]
-    lines = [json.dumps({f"{number}" * 8: context}) for number in range(6)]
-    (folder / "shared_contexts_32k.jsonl").write_text("\n".join(lines), encoding="utf-8")
+@attack("failing sessions", "raises at half of the sessions, and so at half of the questions", "no headline, half the score")
+def _failing_sessions(lab: Lab) -> Outcome:
+    system = ScriptedSystem("failing", turns_of, refuses=lambda session: "number 1" in session.turns[-1].text)
+    result = lab.personamem("sessions", answerer(lambda question, shown: f"<final_answer> {lab.letters[question]}"), system)
+    return Outcome("100.0", result.text, result.score <= 50 and result.withheld is not None)
 
 
 @attack("weak model for one system", "gives the other system a weaker manager", "that the managers differ")

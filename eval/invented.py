@@ -6,6 +6,7 @@ Names and facts are drawn with a seed, so no model can know them, and every gold
 from __future__ import annotations
 
 import asyncio
+import csv
 import json
 import random
 import re
@@ -26,8 +27,9 @@ from deltamem.llm import LLM, Answer
 from deltamem.prompts import Prompt
 from eval.answer import LLMAnswerer, Sampler
 from eval.judge import ABSTAINED, CORRECT, FOOLED, OTHER, WRONG, load_calibration
+from eval.personamem.data import COLUMNS
 from eval.records import Verdict
-from eval.systems.base import Passage, SessionBuffer, StoreKey
+from eval.systems.base import DialogueSession, DialogueTurn, Ingested, Passage, SessionBuffer, StoreKey
 from eval.systems.baselines import NaiveRag
 
 PEOPLE = ("Odra", "Belun", "Tamsin", "Quill", "Marek", "Isaura", "Feno", "Wanda", "Joris", "Petra", "Ludo", "Sunniva")
@@ -170,20 +172,21 @@ Find = Callable[["Store", str, int], list[Passage]]
 
 
 class ScriptedSystem:
-    """A system that keeps all sessions and finds what a function returns."""
+    """A system that keeps all sessions but those that it refuses, and finds what a function returns."""
 
     per_speaker = False
     ranked = True
 
-    def __init__(self, name: str, find: Find) -> None:
-        """Bind the function, which is given the store, the query and k."""
+    def __init__(self, name: str, find: Find, refuses: Callable[[DialogueSession], bool] = lambda session: False) -> None:
+        """Bind the functions; `find` is given the store, the query and k."""
         self.name = name
-        self._find = find
+        self.find = find
+        self.refuses = refuses
 
     @asynccontextmanager
     async def open(self, key: StoreKey) -> AsyncIterator[Store]:
         """Begin a store, which ends with the block."""
-        yield Store(self._find)
+        yield Store(self)
 
     def facts(self) -> dict[str, Any]:
         """Nothing."""
@@ -193,14 +196,48 @@ class ScriptedSystem:
 class Store(SessionBuffer):
     """A store of `ScriptedSystem`."""
 
-    def __init__(self, find: Find) -> None:
+    def __init__(self, system: ScriptedSystem) -> None:
         """Begin with nothing."""
         super().__init__()
-        self._find = find
+        self._system = system
+
+    @property
+    def turns(self) -> list[tuple[DialogueSession, DialogueTurn]]:
+        """All that was said."""
+        return [(session, turn) for session in self.sessions.values() for turn in session.turns]
+
+    @property
+    def ids(self) -> tuple[str, ...]:
+        """Ids of all turns."""
+        return tuple(turn.id for _, turn in self.turns)
+
+    async def ingest(self, session: DialogueSession) -> Ingested:
+        """Keep it, or fail."""
+        if self._system.refuses(session):
+            raise broken()
+        return await super().ingest(session)
 
     async def search(self, query: str, k: int) -> list[Passage]:
         """What the function finds."""
-        return self._find(self, query, k)
+        return self._system.find(self, query, k)
+
+
+def turns_of(store: Store, query: str, k: int) -> list[Passage]:
+    """The turns that share the most words with a query."""
+    return most_similar([Passage(turn.spoken, session.time, (turn.id,)) for session, turn in store.turns], query, k)
+
+
+def most_similar(passages: Sequence[Passage], query: str, k: int) -> list[Passage]:
+    """The passages that share the most words with a query, for their length."""
+    wanted = words(query)
+    scored = [(len(wanted & words(one.text)) / max(1, len(words(one.text))) ** 0.5, one) for one in passages]
+    best = sorted(scored, key=lambda pair: -pair[0])[:k]
+    return [Passage(one.text, one.time, one.sources, round(similarity, 4)) for similarity, one in best]
+
+
+def broken() -> DeltaMemError:
+    """What an endpoint that is gone raises."""
+    return DeltaMemError("the endpoint is gone")
 
 
 Replies = Callable[[str, str], str | Answer]
@@ -294,6 +331,32 @@ def judges(label: Label = fair) -> dict[str, ScriptedJudge]:
     return {name: ScriptedJudge(name, label) for name in ("lenient", "strict", "abstention_judge")}
 
 
-def broken() -> DeltaMemError:
-    """What an endpoint that is gone raises."""
-    return DeltaMemError("the endpoint is gone")
+def write_letters(folder: Path) -> dict[str, str]:
+    """Write PersonaMem's two files with 96 questions on 6 contexts; returns the right letters, drawn, by question."""
+    rng = random.Random(0)
+    letters = {f"Which name is number {number}?": rng.choice("abcd") for number in range(96)}
+    with (folder / "questions_32k.csv").open("w", encoding="utf-8", newline="") as file:
+        table = csv.DictWriter(file, COLUMNS)
+        table.writeheader()
+        for number, (question, letter) in enumerate(letters.items()):
+            values = {
+                "question_id": f"q{number}",
+                "persona_id": str(number % 6),
+                "question_type": "suggest_new_ideas",
+                "user_question_or_message": question,
+                "correct_answer": f"({letter})",
+                "all_options": str([f"({letter}) Name {letter}" for letter in "abcd"]),
+                "shared_context_id": f"{number % 6}" * 8,
+                "end_index_in_shared_context": "3",
+            }
+            table.writerow(dict.fromkeys(COLUMNS, "1") | values)
+    lines = []
+    for number in range(6):
+        said = [
+            ("system", "Name: Odra"),
+            ("user", "User: Tell me a name."),
+            ("assistant", f"Assistant: number {number % 2}"),
+        ]
+        lines.append(json.dumps({f"{number}" * 8: [{"role": role, "content": content} for role, content in said]}))
+    (folder / "shared_contexts_32k.jsonl").write_text("\n".join(lines), encoding="utf-8")
+    return letters

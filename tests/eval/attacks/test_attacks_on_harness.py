@@ -19,6 +19,10 @@ PENDING = {
     "tiny sample under a big name": "NUMBERS",
     "two guesses": "NUMBERS",
     "weak model for one system": "COMPARE",
+    "judge that knows the calibration": "NUMBERS",
+    "kind abstention judge": "NUMBERS",
+    "more than k": "RUNS",
+    "failing sessions": "NUMBERS",
 }
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -13,16 +14,23 @@ from scripted_server import Reply, completion, serve, unused_url
 
 from eval.__main__ import main
 from eval.attack_parts import Finding, SystemExam, examine_answerer, examine_judge
-from eval.attacks import _all_turns, _most_similar, _turns
-from eval.invented import Label, Replies, ScriptedJudge, ScriptedSystem, Store, World, answerer, fair, honest_system, reader
+from eval.invented import (
+    Label,
+    Replies,
+    ScriptedJudge,
+    ScriptedSystem,
+    Store,
+    World,
+    answerer,
+    fair,
+    honest_system,
+    reader,
+    turns_of,
+)
 from eval.judge import load_calibration
-from eval.systems.base import Passage, StoreKey
+from eval.systems.base import DialogueSession, Passage, StoreKey
 
 WORLD = World.invent(7, conversations=3)
-
-
-def turns_of(store: Store, query: str, k: int) -> list[Passage]:
-    return _most_similar([Passage(turn.spoken, None, (turn.id,)) for _, turn in _turns(store)], query, k)
 
 
 def leak(store: Store, query: str, k: int) -> list[Passage]:
@@ -39,7 +47,7 @@ def hog(store: Store, query: str, k: int) -> list[Passage]:
 
 def hoard(store: Store, query: str, k: int) -> list[Passage]:
     last = turns_of(store, query, 1)
-    return [Passage(one.text, None, _all_turns(store)) for one in last]
+    return [Passage(one.text, None, store.ids) for one in last]
 
 
 def deep(store: Store, query: str, k: int) -> list[Passage]:
@@ -57,8 +65,7 @@ class Sieve(ScriptedSystem):
     async def open(self, key: StoreKey) -> AsyncIterator[Store]:
         async with super().open(key) as store:
             if key.id in self.opened:
-                store.sessions = dict.fromkeys(["session_1"])  # type: ignore[arg-type]
-                store._find = lambda store, query, k: []
+                store.sessions["session_1"] = DialogueSession("session_1", datetime(2024, 1, 1), ())
             yield store
             self.opened |= {key.id} if store.sessions else set()
 
@@ -68,7 +75,7 @@ class OneStore(ScriptedSystem):
 
     def __init__(self) -> None:
         super().__init__("one store", turns_of)
-        self.shared = Store(turns_of)
+        self.shared = Store(self)
 
     @asynccontextmanager
     async def open(self, key: StoreKey) -> AsyncIterator[Store]:
