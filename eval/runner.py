@@ -226,8 +226,12 @@ class Searched(NamedTuple):
     error: str | None
 
 
-async def search_stores(memories: Sequence[Memory], query: str, k: int, slots: asyncio.Semaphore) -> Searched:
+async def search_stores(
+    memories: Sequence[Memory], query: str, k: int, slots: asyncio.Semaphore, *, ranked: bool
+) -> Searched:
     """Search all stores at the same time, holding `slots` while it is timed; see `eval.models.Models.timed`.
+
+    Of a system that is `ranked` at most `k` passages of each store count, however many it returns.
 
     Raises:
         SystemUnavailableError: If the system cannot search at all.
@@ -241,7 +245,8 @@ async def search_stores(memories: Sequence[Memory], query: str, k: int, slots: a
             raise
         except Exception as error:  # one failed search must not lose the other questions
             return Searched([], 0.0, f"search: {reason_of(error)}")
-        return Searched(list(found), round(time.perf_counter() - started, 4), None)
+        kept = [passages[: k if ranked else None] for passages in found]
+        return Searched(kept, round(time.perf_counter() - started, 4), None)
 
 
 def merged(found: Sequence[Sequence[Passage]]) -> list[Passage]:
@@ -502,7 +507,9 @@ class Run:
     ) -> None:
         record = self._benchmark.prepare(record)
         record = record.model_copy(update={"notes": record.notes + notes})
-        found, seconds, error = await search_stores(memories, record.question, self._benchmark.k, self._searches)
+        found, seconds, error = await search_stores(
+            memories, record.question, self._benchmark.k, self._searches, ranked=self._system.ranked
+        )
         if error is not None:
             self._files.questions.add(record.model_copy(update={"error": error}))
             return
@@ -515,7 +522,9 @@ class Run:
     ) -> None:
         checks, points = self._checks()
         record = checks.prepare(record.model_copy(update={"notes": notes}))
-        found, seconds, error = await search_stores(memories, record.text, checks.k, self._searches)
+        found, seconds, error = await search_stores(
+            memories, record.text, checks.k, self._searches, ranked=self._system.ranked
+        )
         if error is not None:
             points.add(checks.failed(record, error))
             return

@@ -21,7 +21,6 @@ PENDING = {
     "weak model for one system": "COMPARE",
     "judge that knows the calibration": "NUMBERS",
     "kind abstention judge": "NUMBERS",
-    "more than k": "RUNS",
     "failing sessions": "NUMBERS",
 }
 
