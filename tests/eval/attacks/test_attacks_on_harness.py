@@ -9,10 +9,6 @@ from eval.attacks import ATTACKS, Attack, Lab
 PENDING = {
     "silent answerer": "NUMBERS",
     "thinking cut": "NUMBERS",
-    "echo system": "RETRIEVAL",
-    "empty memory": "RETRIEVAL",
-    "gold leaker": "RETRIEVAL",
-    "provenance hoarder": "RETRIEVAL",
     "context hog": "COMPARE",
     "failing search": "NUMBERS",
     "model swap on resume": "RUNS",
