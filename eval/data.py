@@ -107,12 +107,76 @@ PERSONAMEM_EXCERPT = Dataset(
     sha256="6e91aeeecbf1d5f2d62dfad9b44ec4cbc2d1f02784406a7367c923cabb80fcb4",
 )
 
+
+def _longmemeval(variant: str, name: str, sha256: str) -> Dataset:
+    return Dataset(
+        name=f"LongMemEval-{variant}",
+        path=f"longmemeval/{name}",
+        source=f"the Hugging Face dataset xiaowu0162/longmemeval-cleaned, file {name}",
+        licence="MIT; its filler sessions come from ShareGPT and UltraChat",
+        origin=HubFile("xiaowu0162/longmemeval-cleaned", name, "98d7416c24c778c2fee6e6f3006e7a073259d48f"),
+        sha256=sha256,
+    )
+
+
+# The sums are those of the release of September 2025. Nobody downloaded it here: independent projects state the same sums,
+# also as the hub's own ids of the files, and so it is with BEAM.
+LONGMEMEVAL: dict[str, Dataset] = {
+    "s": _longmemeval("S", "longmemeval_s_cleaned.json", "d6f21ea9d60a0d56f34a05b609c79c88a451d2ae03597821ea3d5a9678c3a442"),
+    "m": _longmemeval("M", "longmemeval_m_cleaned.json", "9d79e5524794a2e6900a3aa9cb7d9152c5a3e8319c9a87c25494ba1eacee495f"),
+    "oracle": _longmemeval(
+        "oracle", "longmemeval_oracle.json", "821a2034d219ab45846873dd14c14f12cfe7776e73527a483f9dac095d38620c"
+    ),
+}
+LONGMEMEVAL_RECORD = Dataset(
+    name="LongMemEval-S (one record)",
+    path="longmemeval/longmemeval_s_one_record.json",
+    source="the GitHub repository zjunlp/LightMem, file tutorial-notebooks/longmemeval_single.json",
+    licence="MIT",
+    sha256="9c5d1cd86db0d66671786bae984d94337cde306f1235a14bb12bd6a958b27d81",
+)
+
+
+def _beam(size: str, *sums: str) -> tuple[Dataset, ...]:
+    big = size == "10M"
+    repo, revision = (
+        ("Mohammadta/BEAM-10M", "9b2096193fe74e2837e4713e483351e19817773c")
+        if big
+        else ("Mohammadta/BEAM", "3205395e897e7318c7b094ef4e6047b9b82dbb03")
+    )
+    files = [f"{size}-{number:05}-of-{len(sums):05}.parquet" for number in range(len(sums))]
+    return tuple(
+        Dataset(
+            name=f"BEAM {size}" + (f" ({number} of {len(sums)})" if big else ""),
+            path=f"beam/{file}",
+            source=f"the Hugging Face dataset {repo}, file data/{file}",
+            licence="CC BY-SA 4.0",
+            origin=HubFile(repo, f"data/{file}", revision),
+            sha256=sha256,
+        )
+        for number, (file, sha256) in enumerate(zip(files, sums, strict=True), start=1)
+    )
+
+
+BEAM: dict[str, tuple[Dataset, ...]] = {
+    "100k": _beam("100K", "c0519be25907005ba873c927c50877471d550873039d96c041554d0075a78ace"),
+    "500k": _beam("500K", "af05921c979355038e1761b7cde3d2dd713200dd3071b278de0200f6c7f30122"),
+    "1m": _beam("1M", "41b5acbbb55a586b1305514ef9d9fb03365d9b3331b598a1c2dd7603d93ef533"),
+    "10m": _beam(
+        "10M",
+        "31d96fd47ec56221d202e68792f26c00e49467dd4b36ee105c36ebd19ef78ad5",
+        "a4f13fe25af51d57405ae41008689c31d1421377f3efde56a024b441deb2ee65",
+    ),
+}
+
 FETCHABLE: dict[str, tuple[Dataset, ...]] = {
     "locomo": (LOCOMO,),
     "locomo_audit": (LOCOMO_AUDIT,),
     "halumem_medium": (HALUMEM_MEDIUM,),
     "halumem_long": (HALUMEM_LONG,),
     "personamem": (PERSONAMEM_QUESTIONS, PERSONAMEM_CONTEXTS),
+    **{f"longmemeval_{variant}": (dataset,) for variant, dataset in LONGMEMEVAL.items()},
+    **{f"beam_{size}": datasets for size, datasets in BEAM.items()},
 }
 """What ``python -m eval fetch NAME`` knows, by name."""
 

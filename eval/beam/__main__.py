@@ -1,0 +1,113 @@
+"""``python -m eval.beam``: a memory system on BEAM, in one of its four sizes, offline or with models.
+
+Exit code 0; 1 if something broke or was missing in the data (it is counted, the rest is kept); 2 for bad input.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from rich.console import RenderableType
+
+from deltamem.config import run_hydra, validated
+from eval import runner
+from eval.beam import scores
+from eval.beam.data import ABILITIES, BATCH_TURNS, BeamConfig, read_data
+from eval.benchmark import Benchmark, JudgeSpec, Report, Results, Step, Store, Timeline
+from eval.records import QuestionRecord
+from eval.systems.base import Passage, StoreKey, System
+
+if TYPE_CHECKING:
+    from omegaconf import DictConfig
+
+
+class Beam(Benchmark[BeamConfig]):
+    """A timeline for each chat: one store, the whole chat, then all questions."""
+
+    name = "BEAM"
+    search_state = "latest"
+    answer_prompt = "answer_beam"
+
+    def __init__(self, config: BeamConfig) -> None:
+        """Read the chats of a size."""
+        self.config = config
+        self.data = read_data(config)
+        self.k = config.k
+        self._questions = {question.key: question for _, asked in self.data.asked for question in asked}
+
+    @classmethod
+    def judges(cls, config: BeamConfig) -> Mapping[str, JudgeSpec]:
+        """Of rubric items, and of the order of events."""
+        return scores.judge_specs()
+
+    def data_hashes(self) -> dict[str, str | None]:
+        """Of each file."""
+        return {f"data_sha256 {number}": sha256 for number, sha256 in enumerate(self.data.hashes.values(), start=1)}
+
+    def timelines(self, system: System) -> list[Timeline]:
+        """One for each chat that is asked about."""
+        return [
+            Timeline(
+                (Store(StoreKey(chat.id, "the user", BATCH_TURNS)),),
+                (Step((chat.sessions,), tuple(question.record for question in asked)),),
+            )
+            for chat, asked in self.data.asked
+        ]
+
+    def evidence(self) -> dict[str, dict[str, tuple[str, ...]]]:
+        """By chat and question; a question that occurs twice has the evidence of both."""
+        found: dict[str, dict[str, tuple[str, ...]]] = {}
+        for question in self._questions.values():
+            named = found.setdefault(question.chat, {})
+            both = (*named.get(question.text, ()), *(turn.id for turn in question.evidence))
+            named[question.text] = tuple(dict.fromkeys(both))
+        return found
+
+    def ranks(self, question: QuestionRecord, passages: Sequence[Passage]) -> tuple[int | None, ...]:
+        """Of each message that the question rests on."""
+        return scores.evidence_ranks(self._questions[question.key], passages)
+
+    def judge_fields(self, question: QuestionRecord, answer: str) -> dict[str, dict[str, str]]:
+        """Once for each item of the rubric."""
+        return scores.judge_fields(self._questions[question.key], answer)
+
+    def report(self, results: Results) -> Report:
+        """Scores by ability."""
+        config, data = self.config, self.data
+        return Report(
+            benchmark=f"{self.name} {config.size.upper()}",
+            protocol={
+                "k": config.k,
+                "stores": "one a chat; a session is a main question of the user with all that follows from it",
+                "cutoffs": sorted(set(config.cutoffs)),
+                "batch_turns": BATCH_TURNS,
+                "judges": "each item of a rubric: full 1, partial 0.5, none 0; our own words",
+                "event_ordering": "(tau-b + 1) / 2 of the lines of the answer, as the official report has it; the judge is "
+                "asked once an event for the line that names it, officially about each pair; blank lines do not count",
+                "evidence": "the messages of source_chat_ids, for updates and contradictions those of both statements",
+                "intervals": "95%, bootstrap over chats",
+            },
+            data=data.description(),
+            scores=scores.run_scores(
+                results.questions, cutoffs=config.cutoffs, resamples=config.resamples, seed=config.seed
+            ),
+            headline=(scores.SCORE, f"recall@{max(config.cutoffs)}"),
+            judged_by=dict.fromkeys((scores.SCORE, scores.STRICT), scores.RUBRIC),
+            problems=data.problems,
+            order=ABILITIES,
+        )
+
+    @classmethod
+    def tables(cls, summary: Mapping[str, Any]) -> Iterable[RenderableType | None]:
+        """One table."""
+        return (scores.table(summary),)
+
+
+def main(config: DictConfig) -> int:
+    """Entry of the command; returns its exit code."""
+    return runner.main(Beam, validated(config, BeamConfig))
+
+
+if __name__ == "__main__":
+    run_hydra(main, "beam")

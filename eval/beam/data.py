@@ -1,0 +1,349 @@
+"""BEAM's parquet files: chats of dated batches, and questions with rubrics and the messages that they rest on."""
+
+from __future__ import annotations
+
+import ast
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, Field, PositiveInt, TypeAdapter, ValidationError
+
+from deltamem.config import first_error
+from deltamem.errors import DeltaMemError
+from deltamem.runs import file_sha256
+from eval.config import BenchmarkConfig
+from eval.data import BEAM, require
+from eval.records import QuestionRecord
+from eval.sampling import Groups, chosen_groups, sample_note, stratified
+from eval.systems.base import DialogueSession, DialogueTurn
+
+Size = Literal["100k", "500k", "1m", "10m"]
+
+ABSTENTION = "abstention"
+EVENT_ORDERING = "event_ordering"
+
+ABILITIES = (
+    "information_extraction",
+    "multi_session_reasoning",
+    "knowledge_update",
+    "temporal_reasoning",
+    ABSTENTION,
+    "contradiction_resolution",
+    EVENT_ORDERING,
+    "instruction_following",
+    "preference_following",
+    "summarization",
+)
+"""Of each chat two questions ask for each."""
+
+BATCH_TURNS = 2
+"""Messages an add call: what a user said and the reply to it."""
+
+_ANSWERS = ("answer", "ideal_answer", "ideal_response", "ideal_summary", "expected_compliance")
+"""Keys of a question that hold its reference answer, which no score uses; one of them is there."""
+
+
+class BeamConfig(BenchmarkConfig):
+    """All keys of the command; ``configs/beam.yaml`` says what they mean."""
+
+    size: Size
+    k: PositiveInt
+    cutoffs: Annotated[list[PositiveInt], Field(min_length=1)]
+    conversations: Groups
+
+    def check(self) -> None:
+        """Refuse values that do not fit each other."""
+        self.check_cutoffs(self.cutoffs, self.k, f"k={self.k} passages")
+
+    def run_config(self) -> dict[str, Any]:
+        """What decides the records, apart from data and prompts."""
+        return super().run_config() | {"k": self.k}
+
+
+class _Message(BaseModel):
+    id: int
+    role: Literal["user", "assistant"]
+    content: str
+    time_anchor: str | None = None
+    question_type: str | None = None
+
+
+class _Probe(BaseModel, extra="allow"):
+    question: str
+    rubric: Annotated[list[str], Field(min_length=1)]
+    source_chat_ids: Any = None
+
+    @property
+    def sources(self) -> Iterator[Any]:
+        """The ids that are named, in order; some abilities group them by what they are evidence of."""
+        pending = [self.source_chat_ids]
+        while pending:
+            one = pending.pop(0)
+            if isinstance(one, dict):
+                pending[:0] = one.values()
+            elif isinstance(one, list):
+                pending[:0] = one
+            elif one is not None:
+                yield one
+
+
+_BATCHES = TypeAdapter(list[list[_Message]])
+_PROBES = TypeAdapter(dict[str, list[_Probe]])
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A question of a chat."""
+
+    key: str  # Chat, ability and number
+    chat: str
+    ability: str
+    text: str
+    rubric: tuple[str, ...]  # What an answer must show; of event ordering the events in their order
+    gold: str | None  # The reference answer
+    evidence: tuple[DialogueTurn, ...]  # The messages that it rests on; none for abstention
+    notes: tuple[str, ...]
+
+    @property
+    def record(self) -> QuestionRecord:
+        """Before anything was searched for."""
+        return QuestionRecord(
+            key=self.key,
+            group=self.chat,
+            category=self.ability,
+            question=self.text,
+            gold=self.gold,
+            evidence=tuple(turn.id for turn in self.evidence),
+            notes=self.notes,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Chat:
+    """A chat with its questions."""
+
+    id: str
+    sessions: tuple[DialogueSession, ...]
+    questions: tuple[Question, ...]
+
+
+@dataclass(frozen=True)
+class BeamData:
+    """What was read."""
+
+    size: str
+    hashes: dict[str, str]  # sha256 by name of the file
+    chats: tuple[Chat, ...]
+    asked: tuple[tuple[Chat, tuple[Question, ...]], ...]  # Chats that are asked about, and what
+    sample: str | None  # How the questions were drawn; None if they are all
+    problems: tuple[str, ...]  # What could not be read, one sentence each
+
+    def description(self) -> dict[str, Any]:
+        """What the summary says about the data."""
+        questions = [question for chat in self.chats for question in chat.questions]
+        return {
+            "files": list(self.hashes),
+            "sha256": self.hashes,
+            "published": set(self.hashes.values()) == {dataset.sha256 for dataset in BEAM[self.size]},
+            "sample": self.sample,
+            "chats": len(self.chats),
+            "questions": len(questions),
+            "sessions": sum(len(chat.sessions) for chat in self.chats),
+            "messages": sum(len(session.turns) for chat in self.chats for session in chat.sessions),
+            "unreadable": len(self.problems),
+            "questions_without_evidence": sum(not (one.evidence or one.ability == ABSTENTION) for one in questions),
+            "by_ability": dict(Counter(question.ability for question in questions)),
+        }
+
+
+def read_data(config: BeamConfig) -> BeamData:
+    """Read the chats of a size and choose what is asked.
+
+    Raises:
+        DeltaMemError: If a file is missing or is not one of BEAM, or nothing can be asked.
+    """
+    if config.data is None:
+        paths = [require(dataset) for dataset in BEAM[config.size]]
+    else:
+        paths = sorted(config.data.glob("*.parquet")) if config.data.is_dir() else [config.data]
+        if not paths:
+            raise DeltaMemError(f"{config.data}: the folder holds no parquet file")
+    problems: list[str] = []
+    chats: dict[str, Chat] = {}
+    for path in paths:
+        for row in _rows(path):
+            place = f"{path.name}: conversation {row['conversation_id']}"
+            try:
+                chat = _chat(str(row["conversation_id"]), row["chat"], row["probing_questions"], place, problems)
+                if chat.id in chats:
+                    raise DeltaMemError("occurs twice")
+            except (DeltaMemError, ValidationError) as error:
+                problems.append(f"{place}: {first_error(error) if isinstance(error, ValidationError) else error}")
+            else:
+                chats[chat.id] = chat
+    groups = chosen_groups(list(chats), config.conversations, "conversations", config.seed)
+    every = [question for name in groups for question in chats[name].questions]
+    drawn = stratified(every, config.limit, category=lambda one: one.ability, group=lambda one: one.chat, seed=config.seed)
+    if not drawn:
+        raise DeltaMemError(f"{paths[0]}: nothing can be asked" + (f"; {problems[0]}" if problems else ""))
+    asked = [(chat, tuple(one for one in drawn if one.chat == chat.id)) for chat in chats.values()]
+    total = sum(len(chat.questions) for chat in chats.values())
+    return BeamData(
+        size=config.size,
+        hashes={path.name: file_sha256(path) for path in paths},
+        chats=tuple(chats.values()),
+        asked=tuple((chat, questions) for chat, questions in asked if questions),
+        sample=sample_note(len(drawn), total, {"conversations": config.conversations, "limit": config.limit}),
+        problems=tuple(problems),
+    )
+
+
+_COLUMNS = ["conversation_id", "chat", "probing_questions"]
+
+
+def _rows(path: Path) -> Iterator[dict[str, Any]]:
+    """The rows of a file one by one, without the columns that tell how the chats were written.
+
+    Raises:
+        DeltaMemError: If the file cannot be read or has other columns.
+    """
+    try:
+        from pyarrow import ArrowException, parquet
+    except ImportError as error:
+        raise DeltaMemError("BEAM's files need pyarrow; install it with: pip install 'deltamem[eval]'") from error
+    try:
+        with parquet.ParquetFile(path) as file:
+            if lacking := set(_COLUMNS) - set(file.schema_arrow.names):
+                raise DeltaMemError(f"{path} is not one of BEAM's files: it has no column {sorted(lacking)[0]}")
+            for batch in file.iter_batches(batch_size=1, columns=_COLUMNS):
+                yield from batch.to_pylist()
+    except OSError as error:
+        raise DeltaMemError(f"{path}: {error.strerror or error}") from error
+    except ArrowException as error:
+        raise DeltaMemError(f"{path} is not a parquet file: {error}") from error
+
+
+def _chat(name: str, raw: Any, probes: str, place: str, problems: list[str]) -> Chat:
+    if not name.strip(".") or set(name) & set("/\\\0"):
+        raise DeltaMemError("its id cannot be the name of a folder")
+    batches = _BATCHES.validate_python(_batches(raw))
+    if not any(batches):
+        raise DeltaMemError("it has no messages")
+    turns = _turns(batches)
+    sessions = tuple(_sessions(batches, iter(turns)))
+    named: dict[int, list[DialogueTurn]] = {}
+    for number, turn in turns:
+        named.setdefault(number, []).append(turn)
+    try:
+        found = ast.literal_eval(probes)
+    except (ValueError, SyntaxError, TypeError) as error:
+        raise DeltaMemError(f"its probing_questions are no Python literal: {error}") from error
+    questions = []
+    for ability, asked in found.items() if isinstance(found, dict) else ():
+        for number, value in enumerate(asked if isinstance(asked, list) else [asked], start=1):
+            try:
+                if ability not in ABILITIES:
+                    raise DeltaMemError("there is no such ability")
+                questions.append(_question(name, ability, number, _Probe.model_validate(value), named))
+            except (DeltaMemError, ValidationError) as error:
+                why = first_error(error) if isinstance(error, ValidationError) else error
+                problems.append(f"{place}: question {number} of {ability}: {why}")
+    return Chat(name, sessions, tuple(questions))
+
+
+def _batches(raw: Any) -> list[Any]:
+    """The batches of a chat, each a list of messages.
+
+    The sizes up to 1M have just these. A chat of 10M is a list of plans, each under a key of its own (``plan-1``; the keys
+    of the other plans are null), and its batches have their messages under ``turns``, one list for each main question.
+    """
+    batches: list[Any] = []
+    for one in raw or ():
+        if not isinstance(one, dict):
+            batches.append(one)
+        elif "turns" in one:
+            messages = [message for turn in one["turns"] or () for message in turn]
+            dated = any(message.get("time_anchor") for message in messages)
+            batches.append(
+                messages if dated else [message | {"time_anchor": one.get("time_anchor")} for message in messages]
+            )
+        else:
+            plans = [plan for plan in one.values() if plan is not None]
+            batches += [batch for plan in plans for batch in _batches(plan)]
+    return batches
+
+
+def _turns(batches: Sequence[Sequence[_Message]]) -> list[tuple[int, DialogueTurn]]:
+    """All messages in order, by the numbers that questions name them by.
+
+    Where the numbers begin again with 0, as in the plans of a chat of 10M, they go on instead, as in the official script.
+    """
+    turns: list[tuple[int, DialogueTurn]] = []
+    shift = 0
+    seen: Counter[int] = Counter()
+    for message in (message for batch in batches for message in batch):
+        if message.id == 0 and turns:
+            shift = turns[-1][0] + 1
+        number = message.id + shift
+        seen[number] += 1
+        name = str(number) if seen[number] == 1 else f"{number}#{seen[number]}"
+        turns.append((number, DialogueTurn(name, message.role, "", message.content)))
+    return turns
+
+
+_MAIN = "main_question"
+
+
+def _sessions(batches: Sequence[Sequence[_Message]], turns: Iterator[tuple[int, DialogueTurn]]) -> Iterator[DialogueSession]:
+    """A session for each main question of the user with all that follows from it, on the day of its batch.
+
+    A batch without a day is of that before it. The sessions of a day are a second apart, so that they keep their order.
+    """
+    days = [next((day for message in batch if (day := _day(message.time_anchor))), None) for batch in batches]
+    day = next((day for day in days if day is not None), None)
+    if day is None:
+        raise DeltaMemError("it has no dates")
+    for number, (batch, own) in enumerate(zip(batches, days, strict=True), start=1):
+        day = own or day
+        groups: list[list[DialogueTurn]] = []
+        for message, (_, turn) in zip(batch, turns, strict=False):
+            if not groups or message.question_type == _MAIN:
+                groups.append([])
+            groups[-1].append(turn)
+        for position, group in enumerate(groups):
+            yield DialogueSession(f"{number}-{position + 1}", day + timedelta(seconds=position), tuple(group))
+
+
+def _day(anchor: str | None) -> datetime | None:
+    try:
+        return datetime.strptime(anchor or "", "%B-%d-%Y")
+    except ValueError:
+        return None
+
+
+def _question(chat: str, ability: str, number: int, probe: _Probe, named: dict[int, list[DialogueTurn]]) -> Question:
+    evidence: dict[str, DialogueTurn] = {}
+    notes = []
+    for source in probe.sources:
+        turns = named.get(source, []) if isinstance(source, int) else []
+        if len(turns) == 1:
+            evidence[turns[0].id] = turns[0]
+        else:
+            notes.append(f"evidence {source!r} names {'several messages' if turns else 'no message'}")
+    if not evidence and ability != ABSTENTION:
+        notes.append("no usable evidence")
+    gold = next((value for key in _ANSWERS if (value := (probe.model_extra or {}).get(key))), None)
+    return Question(
+        key=f"{chat}/{ability}/{number}",
+        chat=chat,
+        ability=ability,
+        text=probe.question,
+        rubric=tuple(probe.rubric),
+        gold=None if gold is None else str(gold),
+        evidence=tuple(evidence.values()),
+        notes=tuple(notes),
+    )

@@ -1,0 +1,139 @@
+"""BEAM's scores: rubrics judged item by item, the order of events by Kendall's tau-b, recall of messages, their table."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich.table import Table
+
+from eval.beam.data import ABILITIES, EVENT_ORDERING, Question
+from eval.benchmark import JudgeSpec
+from eval.metrics import passage_holds
+from eval.records import QuestionRecord, Verdict
+from eval.summary import ALL, AskedValue, Value, metric_scores, percent_cell, retrieval_values, score_table
+from eval.systems.base import Passage
+
+SCORE, STRICT = "score", "score_strict"
+
+RUBRIC = "rubric"
+CREDIT = {"full": 1.0, "partial": 0.5, "none": 0.0}
+"""Labels of the judge of rubric items, and what they count."""
+
+ORDER = "order"
+NO_LINE = "none"
+MOST_LINES = 60
+"""Lines of an answer in which events are looked for; later ones count as wrong."""
+
+
+def judge_specs() -> dict[str, JudgeSpec]:
+    """One for the items of rubrics, one that finds an event among the lines of an answer."""
+    lines = (NO_LINE, *map(str, range(1, MOST_LINES + 1)))
+    return {
+        RUBRIC: JudgeSpec("judge_beam_rubric", ("question", "item", "answer"), tuple(CREDIT), calibrated=False),
+        ORDER: JudgeSpec("judge_beam_order", ("question", "item", "lines"), lines, calibrated=False),
+    }
+
+
+def judge_fields(question: Question, text: str) -> dict[str, dict[str, str]]:
+    """What the judge is shown of an answer, once for each item of the rubric."""
+    judge, key, shown = RUBRIC, "answer", text
+    if question.ability == EVENT_ORDERING:
+        numbered = enumerate(answer_lines(text)[:MOST_LINES], start=1)
+        judge, key, shown = ORDER, "lines", "\n".join(f"{number}: {line}" for number, line in numbered)
+    return {
+        f"{judge}/{number}": {"question": question.text, "item": item, key: shown}
+        for number, item in enumerate(question.rubric, start=1)
+    }
+
+
+def answer_lines(text: str) -> list[str]:
+    """The lines of an answer that are not blank."""
+    return [line.strip() for line in text.splitlines() if line.strip()]
+
+
+def order_score(found: Sequence[int | None], lines: int) -> float:
+    """How well an answer orders the events, from 0 to 1: tau-b of the official code, moved from [-1, 1] to [0, 1].
+
+    Lines are matched in turn with the first event that is named in them and not matched yet. Then both orders, that of the
+    events and that of the lines, are ranked over all events and all lines without an event; what one of them lacks is ranked
+    last in it, with equal ranks.
+
+    Args:
+        found: For each event, in the right order, the line from 0 that names it; None if none does.
+        lines: Lines of the answer.
+    """
+    from scipy.stats import kendalltau
+
+    if not lines:
+        return 0.0
+    left = list(range(len(found)))
+    said: list[tuple[str, int]] = []
+    for line in range(lines):
+        event = next((one for one in left if found[one] == line), None)
+        if event is not None:
+            left.remove(event)
+        said.append(("line", line) if event is None else ("event", event))
+    events = [("event", number) for number in range(len(found))]
+    every = list(dict.fromkeys([*events, *said]))
+    ranks = [{one: rank for rank, one in enumerate(order)} for order in (events, said)]
+    tau = kendalltau(*([own.get(one, len(every)) for one in every] for own in ranks), variant="b").statistic
+    return 1.0 if len(every) == 1 else float(tau + 1) / 2  # one event in one line has no order, and is right
+
+
+def evidence_ranks(question: Question, passages: Sequence[Passage]) -> tuple[int | None, ...]:
+    """For each message behind a question the rank, from 1, of the first passage whose text still holds it."""
+    texts = [passage.text for passage in passages]
+    return tuple(
+        next((rank for rank, text in enumerate(texts, start=1) if passage_holds(text, turn.text)), None)
+        for turn in question.evidence
+    )
+
+
+def run_scores(
+    questions: Sequence[QuestionRecord], *, cutoffs: Sequence[int], resamples: int, seed: int
+) -> dict[str, dict[str, Any]]:
+    """All scores by metric and ability.
+
+    ``score``: the mean of the rubric's items, or the order of events; ``score_strict`` gives nothing for an item that is
+    shown in part, as the official code does, against the paper; ``recall@k`` and ``mrr`` of the messages.
+    """
+    values: dict[str, Value] = {SCORE: _value(CREDIT), STRICT: _value({**CREDIT, "partial": 0.0})}
+    values |= retrieval_values(cutoffs)
+    return metric_scores(questions, values, resamples=resamples, seed=seed, order=ABILITIES)
+
+
+def _value(credit: Mapping[str, float]) -> AskedValue:
+    def parts(record: QuestionRecord) -> list[tuple[float | None, bool]]:
+        found = []
+        for answer in record.answers:
+            runs: dict[str, list[Verdict]] = {}
+            for name, verdict in answer.verdicts.items():
+                runs.setdefault(name.partition("#")[2], []).append(verdict)
+            for verdicts in runs.values():
+                labels = [verdict.label for verdict in verdicts]
+                worth = None
+                if None in labels:
+                    pass
+                elif record.category == EVENT_ORDERING:
+                    numbers = [None if label == NO_LINE else int(label) - 1 for label in labels if label is not None]
+                    worth = order_score(numbers, len(answer_lines(answer.text or "")))
+                else:
+                    worth = sum(credit[label] for label in labels if label is not None) / len(labels)
+                found.append((worth, answer.silent))
+        return found
+
+    return AskedValue(parts)
+
+
+def table(summary: Mapping[str, Any]) -> Table:
+    """Scores in percent, one row an ability, as there are ten of them; each with its interval."""
+    scores, counts = summary["scores"], summary["questions"]["by_category"]
+    caption = "95% intervals: bootstrap over chats. Recall: whether the text of a passage still holds what was said."
+    view = score_table(f"{summary['version'].partition(':')[0]}, {summary['system']}: %", caption, corner="questions")
+    for metric in scores:
+        view.add_column(metric, justify="right")
+    for name, count in [*counts.items(), (ALL, sum(counts.values()))]:
+        cells = (percent_cell(scores[metric].get(name)).replace("\n", " ") for metric in scores)
+        view.add_row(f"{name.replace('_', ' ')} {count}", *cells)
+    return view

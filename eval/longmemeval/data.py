@@ -1,0 +1,350 @@
+"""LongMemEval's file: questions, each with its haystack of dated sessions, which stay in the file until they are read."""
+
+from __future__ import annotations
+
+import codecs
+import hashlib
+import json
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from functools import lru_cache
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, Field, PositiveInt, ValidationError
+
+from deltamem.config import first_error
+from deltamem.errors import DeltaMemError
+from eval.config import BenchmarkConfig
+from eval.data import LONGMEMEVAL, LONGMEMEVAL_RECORD, find, missing
+from eval.records import QuestionRecord
+from eval.sampling import sample_note, stratified
+from eval.systems.base import DialogueSession, DialogueTurn
+
+Variant = Literal["s", "m", "oracle"]
+Type = Literal[
+    "single-session-user",
+    "single-session-assistant",
+    "single-session-preference",
+    "multi-session",
+    "knowledge-update",
+    "temporal-reasoning",
+]
+
+TYPES: dict[Type, int] = {
+    "single-session-user": 70,
+    "single-session-assistant": 56,
+    "single-session-preference": 30,
+    "multi-session": 133,
+    "knowledge-update": 78,
+    "temporal-reasoning": 133,
+}
+"""Types of questions and how many each has in the published files, 30 abstention questions among them."""
+
+BATCH_TURNS = 2
+"""Messages an add call: what a user said and the reply to it."""
+
+
+class LongMemEvalConfig(BenchmarkConfig):
+    """All keys of the command; ``configs/longmemeval.yaml`` says what they mean."""
+
+    version: Variant
+    k: PositiveInt
+    cutoffs: Annotated[list[PositiveInt], Field(min_length=1)]
+
+    def check(self) -> None:
+        """Refuse values that do not fit each other."""
+        self.check_cutoffs(self.cutoffs, self.k, f"k={self.k} passages")
+
+    def run_config(self) -> dict[str, Any]:
+        """What decides the records, apart from data and prompts."""
+        return super().run_config() | {"k": self.k}
+
+
+class _Turn(BaseModel):
+    role: Literal["user", "assistant"]
+    content: str
+    has_answer: bool | None = None
+
+
+class _Record(BaseModel):
+    question_id: str = Field(pattern=r"^[^/\\\0]+$")
+    question_type: Type
+    question: str
+    answer: str | int | float
+    question_date: str
+    haystack_session_ids: list[str]
+    haystack_dates: list[str]
+    haystack_sessions: list[list[_Turn]]
+    answer_session_ids: list[str]
+
+
+class HaystackFile:
+    """Sessions of a file, parsed when their turns are asked for: LongMemEval-M has 2.7 GB of them."""
+
+    def __init__(self, path: Path, kept: int) -> None:
+        """Name the file, and how many haystacks are kept in memory."""
+        self._path = path
+        self.sessions = lru_cache(maxsize=kept)(self._sessions)
+
+    def _sessions(self, place: tuple[int, int]) -> list[list[dict[str, Any]]]:
+        start, length = place
+        with self._path.open("rb") as file:
+            file.seek(start)
+            sessions: list[list[dict[str, Any]]] = json.loads(file.read(length))["haystack_sessions"]
+        return sessions
+
+
+class StoredSession(DialogueSession):
+    """A session of a `HaystackFile`."""
+
+    __slots__ = ("_read",)
+
+    def __init__(self, id: str, time: datetime, read: Callable[[], list[dict[str, Any]]]) -> None:
+        """Say how its messages are read."""
+        for name, value in (("id", id), ("time", time), ("_read", read)):
+            object.__setattr__(self, name, value)
+
+    @property
+    def turns(self) -> tuple[DialogueTurn, ...]:  # type: ignore[override]
+        """What was said, read anew each time."""
+        read: Callable[[], list[dict[str, Any]]] = self._read
+        return tuple(
+            DialogueTurn(turn_id(self.id, number), turn["role"], "", turn["content"])
+            for number, turn in enumerate(read(), start=1)
+        )
+
+
+def turn_id(session: str, number: int) -> str:
+    """Id of a turn by its number from 1 in the session, as officially."""
+    return f"{session}_{number}"
+
+
+def session_of(turn: str) -> str:
+    """The session of a turn by its id."""
+    return turn.rpartition("_")[0]
+
+
+def is_abstention(question: str) -> bool:
+    """Whether a question has no answer, by its id, which is the official rule."""
+    return "_abs" in question
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerTurn:
+    """A turn that holds the answer of a question."""
+
+    id: str
+    role: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A question with its haystack."""
+
+    id: str
+    type: Type
+    text: str
+    answer: str  # Gold answer; of preference questions a rubric, of abstention questions why they have no answer
+    time: datetime  # When it is asked
+    sessions: tuple[DialogueSession, ...]  # By date
+    answers: tuple[AnswerTurn, ...]  # In order
+
+    @property
+    def abstention(self) -> bool:
+        """Whether it has no answer."""
+        return is_abstention(self.id)
+
+    @property
+    def evidence(self) -> tuple[AnswerTurn, ...]:
+        """Turns that count for recall: those of the user, as officially, and the assistant's where only it has the answer.
+
+        Abstention questions have none, as officially.
+        """
+        said = tuple(turn for turn in self.answers if turn.role == "user")
+        return () if self.abstention else said or self.answers
+
+    @property
+    def record(self) -> QuestionRecord:
+        """Before anything was searched for."""
+        notes = () if self.evidence or self.abstention else ("no turn is marked as holding the answer",)
+        return QuestionRecord(
+            key=self.id,
+            group=self.id,
+            category=self.type,
+            question=self.text,
+            time=self.time,
+            gold=self.answer,
+            evidence=tuple(turn.id for turn in self.evidence),
+            notes=notes,
+        )
+
+
+@dataclass(frozen=True)
+class LongMemEvalData:
+    """What was read."""
+
+    file: str
+    sha256: str
+    variant: str  # Which published file it is; empty if none
+    questions: tuple[Question, ...]  # All that can be asked, in file order
+    asked: tuple[Question, ...]  # Those that are
+    sample: str | None  # How these were drawn; None if they are all
+    problems: tuple[str, ...]  # Records that cannot be asked, one sentence each
+    turns: int
+
+    def description(self) -> dict[str, Any]:
+        """What the summary says about the data."""
+        counts = Counter(question.type for question in self.questions)
+        return {
+            "file": self.file,
+            "sha256": self.sha256,
+            "published": bool(self.variant),
+            "sample": self.sample,
+            "questions": len(self.questions),
+            "abstention_questions": sum(question.abstention for question in self.questions),
+            "sessions": sum(len(question.sessions) for question in self.questions),
+            "turns": self.turns,
+            "unreadable_records": len(self.problems),
+            "questions_without_evidence": sum(not (one.evidence or one.abstention) for one in self.questions),
+            "by_type": {name: counts[name] for name in TYPES if counts[name]},
+        }
+
+
+def read_data(config: LongMemEvalConfig) -> LongMemEvalData:
+    """Read the questions and where their haystacks lie, and choose those that are asked.
+
+    Raises:
+        DeltaMemError: If the file is missing, is not such a file, or has no question that can be asked.
+    """
+    dataset = LONGMEMEVAL[config.version]
+    path = config.data or find(dataset) or (find(LONGMEMEVAL_RECORD) if config.version == "s" else None)
+    if path is None:
+        raise DeltaMemError(missing(dataset))
+    haystacks = HaystackFile(path, config.stores_at_once)
+    questions: dict[str, Question] = {}
+    problems: list[str] = []
+    turns = 0
+    digest = hashlib.sha256()
+    for number, (value, place) in enumerate(_records(path, digest), start=1):
+        try:
+            record = _Record.model_validate(value)
+            question = _question(record, place, haystacks)
+            if question.id in questions:
+                raise DeltaMemError(f"question_id {question.id} occurs twice")
+        except ValidationError as error:
+            problems.append(f"{path.name}: record {number}: {first_error(error)}")
+        except DeltaMemError as error:
+            problems.append(f"{path.name}: record {number}: {error}")
+        else:
+            questions[question.id] = question
+            turns += sum(map(len, record.haystack_sessions))
+    if not questions:
+        raise DeltaMemError(f"{path}: no record is a question of LongMemEval" + (f"; {problems[0]}" if problems else ""))
+    every = tuple(questions.values())
+    asked = stratified(every, config.limit, category=lambda one: one.type, group=lambda one: one.id, seed=config.seed)
+    sha256 = digest.hexdigest()
+    variant = next((name for name, published in LONGMEMEVAL.items() if published.sha256 == sha256), "")
+    sample = sample_note(len(asked), len(every), {"limit": config.limit})
+    return LongMemEvalData(path.name, sha256, variant, every, tuple(asked), sample, tuple(problems), turns)
+
+
+_DATE = re.compile(r"(\d{4})/(\d{1,2})/(\d{1,2}) *(?:\(\w+\))? *(\d{1,2}):(\d{2})")
+
+
+def _time(date: str) -> datetime:
+    match = _DATE.fullmatch(date.strip())
+    try:
+        return datetime(*map(int, match.groups()))  # type: ignore[union-attr, arg-type]
+    except (AttributeError, ValueError) as error:
+        raise DeltaMemError(f"the date {date!r} is not like '2023/05/30 (Tue) 23:40'") from error
+
+
+def _question(record: _Record, place: tuple[int, int], haystacks: HaystackFile) -> Question:
+    counts = len(record.haystack_session_ids), len(record.haystack_dates), len(record.haystack_sessions)
+    if len(set(counts)) != 1:
+        raise DeltaMemError("{} session ids, {} dates and {} sessions in its haystack".format(*counts))
+    times = [_time(date) for date in record.haystack_dates]
+    names = _unique(record.haystack_session_ids)
+    order = [number for number in sorted(range(len(names)), key=times.__getitem__) if record.haystack_sessions[number]]
+    answers = (
+        AnswerTurn(turn_id(names[number], position), turn.role, turn.content)
+        for number in order
+        for position, turn in enumerate(record.haystack_sessions[number], start=1)
+        if turn.has_answer
+    )
+    return Question(
+        id=record.question_id,
+        type=record.question_type,
+        text=record.question,
+        answer=str(record.answer),
+        time=_time(record.question_date),
+        sessions=tuple(
+            StoredSession(names[number], times[number], lambda number=number: haystacks.sessions(place)[number])
+            for number in order
+        ),
+        answers=tuple(answers),
+    )
+
+
+def _unique(names: Sequence[str]) -> list[str]:
+    """The names, with a number behind those that occur again."""
+    seen: Counter[str] = Counter()
+    unique = []
+    for name in names:
+        seen[name] += 1
+        unique.append(name if seen[name] == 1 else f"{name}#{seen[name]}")
+    return unique
+
+
+_CHUNK = 1 << 25
+_BETWEEN = re.compile(r"[\s,]*")
+_LONGEST_TOKEN = 16
+
+
+def _records(path: Path, digest: Any) -> Iterator[tuple[Any, tuple[int, int]]]:
+    """The elements of a file's JSON array one by one, each with its place (first byte, length); `digest` gets all bytes.
+
+    Raises:
+        DeltaMemError: If the file cannot be read, or is not valid JSON as far as it is read.
+    """
+    utf8 = codecs.getincrementaldecoder("utf-8")()
+    decoder = json.JSONDecoder()
+    text, offset, number = "", 0, 0  # `text` is what is left of the chunks so far, and begins at `offset`
+    try:
+        with path.open("rb") as file:
+            while chunk := file.read(_CHUNK):
+                digest.update(chunk)
+                text += utf8.decode(chunk)
+                position = 0
+                if not number and not offset:
+                    if not text.lstrip().startswith("["):
+                        raise DeltaMemError(f"{path} is not one of LongMemEval's files: it does not hold a JSON array")
+                    position = text.index("[") + 1
+                    offset = position
+                while True:
+                    start = _BETWEEN.match(text, position).end()  # type: ignore[union-attr]
+                    if text[start : start + 1] in ("", "]"):
+                        break
+                    try:
+                        value, end = decoder.raw_decode(text, start)
+                    except json.JSONDecodeError as error:
+                        if not (error.msg.startswith("Unterminated") or error.pos > len(text) - _LONGEST_TOKEN):
+                            raise DeltaMemError(f"{path}: record {number + 1} is not valid JSON: {error.msg}") from error
+                        break  # the rest is in the next chunk
+                    length = len(text[start:end].encode())
+                    offset += len(text[position:start].encode())
+                    yield value, (offset, length)
+                    offset += length
+                    position, number = end, number + 1
+                text = text[position:]
+    except OSError as error:
+        raise DeltaMemError(f"{path}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise DeltaMemError(f"{path}: not UTF-8") from error
+    if text.strip(", \t\r\n") != "]":
+        raise DeltaMemError(f"{path} ends within record {number + 1}; fetch it again")

@@ -1,0 +1,154 @@
+"""LongMemEval's scores: one judge by type of question, recall of turns and of sessions, and their table."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from rich.table import Table
+
+from eval.benchmark import JudgeSpec
+from eval.judge import CORRECT, QUESTION_FIELDS, QUESTION_LABELS
+from eval.longmemeval.data import TYPES, Question, is_abstention, session_of
+from eval.metrics import passage_holds, recall_at, set_f1
+from eval.records import QuestionRecord
+from eval.summary import (
+    ALL,
+    AskedValue,
+    Value,
+    answer_value,
+    group_interval,
+    metric_scores,
+    percent_cell,
+    retrieval_values,
+    score_table,
+)
+from eval.systems.base import Passage
+
+ACCURACY = "accuracy"
+ABSTENTION = "abstention_accuracy"
+TASKS = "task_average"
+
+GENERIC = "generic"
+JUDGES = {"temporal-reasoning": "temporal", "knowledge-update": "update", "single-session-preference": "preference"}
+"""The judges of types that have rules of their own; the others have the generic one."""
+
+_UNANSWERABLE = "unanswerable"
+
+
+def judge_specs() -> dict[str, JudgeSpec]:
+    """One for each of the official rules; the generic one is measured on the calibration items."""
+    return {
+        name: JudgeSpec(f"judge_longmemeval_{name}", QUESTION_FIELDS, QUESTION_LABELS, calibrated=name == GENERIC)
+        for name in (GENERIC, *JUDGES.values(), _UNANSWERABLE)
+    }
+
+
+def judge_fields(question: Question, text: str) -> dict[str, dict[str, str]]:
+    """The judge of a question, and what it is shown of an answer."""
+    judge = _UNANSWERABLE if question.abstention else JUDGES.get(question.type, GENERIC)
+    return {judge: {"question": question.text, "gold": question.answer, "answer": text}}
+
+
+def lexical_scores(question: Question, text: str) -> dict[str, float]:
+    """Word overlap, where the gold answer is an answer; LongMemEval itself has no such score."""
+    if question.abstention or question.type == "single-session-preference":
+        return {}
+    return {"set_f1": set_f1(text, question.answer)}
+
+
+def evidence_ranks(question: Question, passages: Sequence[Passage]) -> tuple[int | None, ...]:
+    """For each turn that holds the answer the rank, from 1, of the first passage whose text still holds the turn."""
+    texts = [passage.text for passage in passages]
+    return tuple(
+        next((rank for rank, text in enumerate(texts, start=1) if passage_holds(text, turn.text)), None)
+        for turn in question.evidence
+    )
+
+
+def run_scores(
+    questions: Sequence[QuestionRecord], *, cutoffs: Sequence[int], resamples: int, seed: int
+) -> dict[str, dict[str, Any]]:
+    """All scores by metric and type of question.
+
+    ``accuracy`` (of the judges; abstention questions count for their type, as officially), ``task_average`` (the mean of
+    the types), ``abstention_accuracy``, ``set_f1``; ``recall@k`` (share of the answer turns), ``session_recall@k`` (share of
+    the sessions with an answer turn) and ``all_sessions@k`` (whether all were found), each among the first k passages.
+    """
+    accuracy, lexical = AskedValue(_judged), answer_value("set_f1")
+    values: dict[str, Value] = {ACCURACY: accuracy, ABSTENTION: AskedValue(_abstained), "set_f1": lexical}
+    values |= retrieval_values(cutoffs)
+    for k in sorted(set(cutoffs)):
+        values[f"session_recall@{k}"] = _sessions_value(lambda ranks, k=k: recall_at(ranks, k))  # type: ignore[misc]
+        values[f"all_sessions@{k}"] = _sessions_value(lambda ranks, k=k: float(recall_at(ranks, k) == 1))  # type: ignore[misc]
+    scores = metric_scores(questions, values, resamples=resamples, seed=seed, order=tuple(TYPES))
+    if average := _task_average(questions, accuracy, resamples=resamples, seed=seed):
+        scores[TASKS] = {ALL: average}
+    return scores
+
+
+def _judged(record: QuestionRecord) -> list[tuple[float | None, bool]]:
+    """What the judge of the question said, over answer runs and runs of the judge."""
+    return [
+        (None if verdict.label is None else float(verdict.label == CORRECT), answer.silent)
+        for answer in record.answers
+        for verdict in answer.verdicts.values()
+    ]
+
+
+def _abstained(record: QuestionRecord) -> list[tuple[float | None, bool]]:
+    return _judged(record) if is_abstention(record.key) else []
+
+
+def _task_average(
+    questions: Sequence[QuestionRecord], value: Value, *, resamples: int, seed: int
+) -> dict[str, float | int] | None:
+    """Each type has the same weight: a mean in which a question weighs one over the questions of its type."""
+    valued = [(record, worth) for record in questions if (worth := value(record)) is not None]
+    counts = Counter(record.category for record, _ in valued)
+    weights = [1 / counts[record.category] for record, _ in valued]
+    worths = [weight * worth for weight, (_, worth) in zip(weights, valued, strict=True)]
+    groups = [record.group for record, _ in valued]
+    interval = group_interval(worths, groups, weights, resamples=resamples, seed=seed) if valued else None
+    return None if interval is None else interval.as_dict() | {"count": len(valued)}
+
+
+def _sessions_value(worth: Callable[[Sequence[int | None]], float]) -> AskedValue:
+    """Of the rank of each session with an answer turn: that of its first turn that was found."""
+
+    def parts(record: QuestionRecord) -> list[tuple[float | None, bool]]:
+        if not record.ranks:
+            return []
+        found: dict[str, list[int]] = {session_of(turn): [] for turn in record.evidence}
+        for turn, rank in zip(record.evidence, record.ranks, strict=True):
+            if rank is not None:
+                found[session_of(turn)].append(rank)
+        ranks = [min(own, default=None) for own in found.values()]
+        return [(None if record.error is not None else worth(ranks), False)]
+
+    return AskedValue(parts)
+
+
+def table(summary: Mapping[str, Any]) -> Table:
+    """Scores by type of question in percent, each with its interval."""
+    scores, counts = summary["scores"], summary["questions"]["by_category"]
+    caption = "95% intervals: bootstrap over questions. Recall: whether the text of a passage still holds what was said."
+    view = score_table(f"{summary['version'].partition(':')[0]}, {summary['system']}: %", caption)
+    columns = {name: f"{name.replace('-', '-' + chr(10))}\n{count}" for name, count in counts.items()}
+    for title in (*columns.values(), f"overall\n\n{sum(counts.values())}"):
+        view.add_column(title, justify="right")
+    for metric, by_category in scores.items():
+        if metric not in (TASKS, ABSTENTION):
+            view.add_row(metric, *(percent_cell(by_category.get(name)) for name in (*columns, ALL)))
+    return view
+
+
+def lines(summary: Mapping[str, Any]) -> list[str]:
+    """The two figures that are of no type."""
+    shown = []
+    for metric in (TASKS, ABSTENTION):
+        if (interval := summary["scores"].get(metric, {}).get(ALL)) is not None:
+            low, high, estimate = (100 * interval[name] for name in ("low", "high", "estimate"))
+            shown.append(f"{metric}: {estimate:.1f} ({low:.1f}-{high:.1f}), n {interval['count']:,}")
+    return shown
