@@ -6,6 +6,7 @@ Exit code 0; 1 if something broke or was missing in the data (it is counted, the
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from rich.console import RenderableType
@@ -15,6 +16,7 @@ from eval import runner
 from eval.beam import scores
 from eval.beam.data import ABILITIES, BATCH_TURNS, BeamConfig, read_data
 from eval.benchmark import Benchmark, JudgeSpec, Report, Results, Step, Store, Timeline
+from eval.evidence import EvidenceFinder
 from eval.records import QuestionRecord
 from eval.systems.base import Passage, StoreKey, System
 
@@ -35,6 +37,7 @@ class Beam(Benchmark[BeamConfig]):
         self.data = read_data(config)
         self.k = config.k
         self._questions = {question.key: question for _, asked in self.data.asked for question in asked}
+        self._finder = lru_cache(maxsize=config.stores_at_once)(self._find_in)
 
     @classmethod
     def judges(cls, config: BeamConfig) -> Mapping[str, JudgeSpec]:
@@ -65,8 +68,12 @@ class Beam(Benchmark[BeamConfig]):
         return found
 
     def ranks(self, question: QuestionRecord, passages: Sequence[Passage]) -> tuple[int | None, ...]:
-        """Of each message that the question rests on."""
-        return scores.evidence_ranks(self._questions[question.key], passages)
+        """Of each message that the question rests on, by the text of the passages."""
+        return self._finder(question.group).ranks(question.evidence, passages) if question.evidence else ()
+
+    def _find_in(self, chat: str) -> EvidenceFinder:
+        sessions = next(one.sessions for one, _ in self.data.asked if one.id == chat)
+        return EvidenceFinder({turn.id: turn.text for session in sessions for turn in session.turns})
 
     def judge_fields(self, question: QuestionRecord, answer: str) -> dict[str, dict[str, str]]:
         """Once for each item of the rubric."""
@@ -82,7 +89,7 @@ class Beam(Benchmark[BeamConfig]):
                 "stores": "one a chat; a session is a main question of the user with all that follows from it",
                 "cutoffs": sorted(set(config.cutoffs)),
                 "batch_turns": BATCH_TURNS,
-                "judges": "each item of a rubric: full 1, partial 0.5, none 0; our own words",
+                "judges": "each item of a rubric: correct 1, partial 0.5, wrong 0; our own words",
                 "event_ordering": "(tau-b + 1) / 2 of the lines of the answer, as the official report has it; the judge is "
                 "asked once an event for the line that names it, officially about each pair; blank lines do not count",
                 "evidence": "the messages of source_chat_ids, for updates and contradictions those of both statements",

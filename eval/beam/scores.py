@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from rich.table import Table
 
 from eval.beam.data import ABILITIES, EVENT_ORDERING, Question
 from eval.benchmark import JudgeSpec
-from eval.metrics import passage_holds
-from eval.records import QuestionRecord, Verdict
+from eval.judge import CORRECT, QUESTION_FIELDS, WRONG
+from eval.records import AnswerRecord, QuestionRecord
 from eval.summary import ALL, AskedValue, Value, metric_scores, percent_cell, retrieval_values, score_table
-from eval.systems.base import Passage
 
 SCORE, STRICT = "score", "score_strict"
 
 RUBRIC = "rubric"
-CREDIT = {"full": 1.0, "partial": 0.5, "none": 0.0}
+CREDIT = {CORRECT: 1.0, "partial": 0.5, WRONG: 0.0}
 """Labels of the judge of rubric items, and what they count."""
 
 ORDER = "order"
@@ -27,11 +26,11 @@ MOST_LINES = 60
 
 
 def judge_specs() -> dict[str, JudgeSpec]:
-    """One for the items of rubrics, one that finds an event among the lines of an answer."""
+    """One for the items of rubrics, which is measured as a judge of answers, and one that finds an event among lines."""
     lines = (NO_LINE, *map(str, range(1, MOST_LINES + 1)))
     return {
-        RUBRIC: JudgeSpec("judge_beam_rubric", ("question", "item", "answer"), tuple(CREDIT), calibrated=False),
-        ORDER: JudgeSpec("judge_beam_order", ("question", "item", "lines"), lines, calibrated=False),
+        RUBRIC: JudgeSpec("judge_beam_rubric", QUESTION_FIELDS, tuple(CREDIT)),
+        ORDER: JudgeSpec("judge_beam_order", ("question", "gold", "lines"), lines, calibrated=False),
     }
 
 
@@ -42,7 +41,7 @@ def judge_fields(question: Question, text: str) -> dict[str, dict[str, str]]:
         numbered = enumerate(answer_lines(text)[:MOST_LINES], start=1)
         judge, key, shown = ORDER, "lines", "\n".join(f"{number}: {line}" for number, line in numbered)
     return {
-        f"{judge}/{number}": {"question": question.text, "item": item, key: shown}
+        f"{judge}/{number}": {"question": question.text, "gold": item, key: shown}
         for number, item in enumerate(question.rubric, start=1)
     }
 
@@ -77,17 +76,10 @@ def order_score(found: Sequence[int | None], lines: int) -> float:
     events = [("event", number) for number in range(len(found))]
     every = list(dict.fromkeys([*events, *said]))
     ranks = [{one: rank for rank, one in enumerate(order)} for order in (events, said)]
+    if len(every) == 1:
+        return 1.0  # one event in one line has no order, and is right
     tau = kendalltau(*([own.get(one, len(every)) for one in every] for own in ranks), variant="b").statistic
-    return 1.0 if len(every) == 1 else float(tau + 1) / 2  # one event in one line has no order, and is right
-
-
-def evidence_ranks(question: Question, passages: Sequence[Passage]) -> tuple[int | None, ...]:
-    """For each message behind a question the rank, from 1, of the first passage whose text still holds it."""
-    texts = [passage.text for passage in passages]
-    return tuple(
-        next((rank for rank, text in enumerate(texts, start=1) if passage_holds(text, turn.text)), None)
-        for turn in question.evidence
-    )
+    return float(tau + 1) / 2
 
 
 def run_scores(
@@ -104,26 +96,27 @@ def run_scores(
 
 
 def _value(credit: Mapping[str, float]) -> AskedValue:
+    """Each item is a part of the score of an answer, the order of events is one part."""
+
     def parts(record: QuestionRecord) -> list[tuple[float | None, bool]]:
-        found = []
-        for answer in record.answers:
-            runs: dict[str, list[Verdict]] = {}
-            for name, verdict in answer.verdicts.items():
-                runs.setdefault(name.partition("#")[2], []).append(verdict)
-            for verdicts in runs.values():
-                labels = [verdict.label for verdict in verdicts]
-                worth = None
-                if None in labels:
-                    pass
-                elif record.category == EVENT_ORDERING:
-                    numbers = [None if label == NO_LINE else int(label) - 1 for label in labels if label is not None]
-                    worth = order_score(numbers, len(answer_lines(answer.text or "")))
-                else:
-                    worth = sum(credit[label] for label in labels if label is not None) / len(labels)
-                found.append((worth, answer.silent))
-        return found
+        if record.category == EVENT_ORDERING:
+            return [part for answer in record.answers for part in _ordered(answer)]
+        return [
+            (None if verdict.label is None else credit.get(verdict.label, 0.0), answer.silent)
+            for answer in record.answers
+            for verdict in answer.verdicts.values()
+        ]
 
     return AskedValue(parts)
+
+
+def _ordered(answer: AnswerRecord) -> Iterator[tuple[float | None, bool]]:
+    runs: dict[str, list[str | None]] = {}
+    for name, verdict in answer.verdicts.items():
+        runs.setdefault(name.partition("#")[2], []).append(verdict.label)
+    for labels in runs.values():
+        found = [int(label) - 1 if label and label.isdigit() else None for label in labels]
+        yield None if None in labels else order_score(found, len(answer_lines(answer.text or ""))), answer.silent
 
 
 def table(summary: Mapping[str, Any]) -> Table:

@@ -13,6 +13,7 @@ from rich.console import RenderableType
 from deltamem.config import run_hydra, validated
 from eval import runner
 from eval.benchmark import Benchmark, JudgeSpec, Report, Results, Step, Store, Timeline
+from eval.evidence import EvidenceFinder
 from eval.longmemeval import scores
 from eval.longmemeval.data import BATCH_TURNS, TYPES, LongMemEvalConfig, read_data
 from eval.records import QuestionRecord
@@ -60,8 +61,11 @@ class LongMemEval(Benchmark[LongMemEvalConfig]):
         return {question.id: {question.text: tuple(turn.id for turn in question.answers)} for question in self.data.asked}
 
     def ranks(self, question: QuestionRecord, passages: Sequence[Passage]) -> tuple[int | None, ...]:
-        """Of each turn that holds the answer."""
-        return scores.evidence_ranks(self._questions[question.key], passages)
+        """Of each turn that holds the answer, by the text of the passages."""
+        if not question.evidence:
+            return ()
+        turns = {turn.id: turn.text for session in self._questions[question.key].sessions for turn in session.turns}
+        return EvidenceFinder(turns).ranks(question.evidence, passages)
 
     def score(self, question: QuestionRecord, answer: str) -> dict[str, float]:
         """Word overlap with the gold answer."""
@@ -101,11 +105,6 @@ class LongMemEval(Benchmark[LongMemEvalConfig]):
     def tables(cls, summary: Mapping[str, Any]) -> Iterable[RenderableType | None]:
         """One table."""
         return (scores.table(summary),)
-
-    @classmethod
-    def lines(cls, summary: Mapping[str, Any]) -> Iterable[str]:
-        """The mean of the types, and the questions without an answer."""
-        return scores.lines(summary)
 
 
 def main(config: DictConfig) -> int:

@@ -7,10 +7,10 @@ import hashlib
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -25,16 +25,7 @@ from eval.sampling import sample_note, stratified
 from eval.systems.base import DialogueSession, DialogueTurn
 
 Variant = Literal["s", "m", "oracle"]
-Type = Literal[
-    "single-session-user",
-    "single-session-assistant",
-    "single-session-preference",
-    "multi-session",
-    "knowledge-update",
-    "temporal-reasoning",
-]
-
-TYPES: dict[Type, int] = {
+TYPES = {
     "single-session-user": 70,
     "single-session-assistant": 56,
     "single-session-preference": 30,
@@ -71,8 +62,8 @@ class _Turn(BaseModel):
 
 
 class _Record(BaseModel):
-    question_id: str = Field(pattern=r"^[^/\\\0]+$")
-    question_type: Type
+    question_id: str = Field(pattern=r"^[\w-]+$")
+    question_type: str
     question: str
     answer: str | int | float
     question_date: str
@@ -88,9 +79,13 @@ class HaystackFile:
     def __init__(self, path: Path, kept: int) -> None:
         """Name the file, and how many haystacks are kept in memory."""
         self._path = path
-        self.sessions = lru_cache(maxsize=kept)(self._sessions)
+        self._haystack = lru_cache(maxsize=kept)(self._parse)
 
-    def _sessions(self, place: tuple[int, int]) -> list[list[dict[str, Any]]]:
+    def messages(self, place: tuple[int, int], number: int) -> list[dict[str, Any]]:
+        """Those of a session, by the place of its record in the file (first byte, length) and its number from 0."""
+        return self._haystack(place)[number]
+
+    def _parse(self, place: tuple[int, int]) -> list[list[dict[str, Any]]]:
         start, length = place
         with self._path.open("rb") as file:
             file.seek(start)
@@ -102,6 +97,7 @@ class StoredSession(DialogueSession):
     """A session of a `HaystackFile`."""
 
     __slots__ = ("_read",)
+    _read: Callable[[], list[dict[str, Any]]]
 
     def __init__(self, id: str, time: datetime, read: Callable[[], list[dict[str, Any]]]) -> None:
         """Say how its messages are read."""
@@ -109,12 +105,11 @@ class StoredSession(DialogueSession):
             object.__setattr__(self, name, value)
 
     @property
-    def turns(self) -> tuple[DialogueTurn, ...]:  # type: ignore[override]
+    def turns(self) -> tuple[DialogueTurn, ...]:
         """What was said, read anew each time."""
-        read: Callable[[], list[dict[str, Any]]] = self._read
         return tuple(
             DialogueTurn(turn_id(self.id, number), turn["role"], "", turn["content"])
-            for number, turn in enumerate(read(), start=1)
+            for number, turn in enumerate(self._read(), start=1)
         )
 
 
@@ -147,7 +142,7 @@ class Question:
     """A question with its haystack."""
 
     id: str
-    type: Type
+    type: str
     text: str
     answer: str  # Gold answer; of preference questions a rubric, of abstention questions why they have no answer
     time: datetime  # When it is asked
@@ -265,11 +260,17 @@ def _time(date: str) -> datetime:
 
 
 def _question(record: _Record, place: tuple[int, int], haystacks: HaystackFile) -> Question:
+    if record.question_type not in TYPES:
+        raise DeltaMemError(f"there is no question_type {record.question_type!r}")
     counts = len(record.haystack_session_ids), len(record.haystack_dates), len(record.haystack_sessions)
     if len(set(counts)) != 1:
         raise DeltaMemError("{} session ids, {} dates and {} sessions in its haystack".format(*counts))
     times = [_time(date) for date in record.haystack_dates]
-    names = _unique(record.haystack_session_ids)
+    seen: Counter[str] = Counter()
+    names = []
+    for name in record.haystack_session_ids:  # some may occur again
+        seen[name] += 1
+        names.append(name if seen[name] == 1 else f"{name}#{seen[name]}")
     order = [number for number in sorted(range(len(names)), key=times.__getitem__) if record.haystack_sessions[number]]
     answers = (
         AnswerTurn(turn_id(names[number], position), turn.role, turn.content)
@@ -284,21 +285,10 @@ def _question(record: _Record, place: tuple[int, int], haystacks: HaystackFile) 
         answer=str(record.answer),
         time=_time(record.question_date),
         sessions=tuple(
-            StoredSession(names[number], times[number], lambda number=number: haystacks.sessions(place)[number])
-            for number in order
+            StoredSession(names[number], times[number], partial(haystacks.messages, place, number)) for number in order
         ),
         answers=tuple(answers),
     )
-
-
-def _unique(names: Sequence[str]) -> list[str]:
-    """The names, with a number behind those that occur again."""
-    seen: Counter[str] = Counter()
-    unique = []
-    for name in names:
-        seen[name] += 1
-        unique.append(name if seen[name] == 1 else f"{name}#{seen[name]}")
-    return unique
 
 
 _CHUNK = 1 << 25

@@ -11,7 +11,7 @@ from rich.table import Table
 from eval.benchmark import JudgeSpec
 from eval.judge import CORRECT, QUESTION_FIELDS, QUESTION_LABELS
 from eval.longmemeval.data import TYPES, Question, is_abstention, session_of
-from eval.metrics import passage_holds, recall_at, set_f1
+from eval.metrics import recall_at, set_f1
 from eval.records import QuestionRecord
 from eval.summary import (
     ALL,
@@ -24,7 +24,6 @@ from eval.summary import (
     retrieval_values,
     score_table,
 )
-from eval.systems.base import Passage
 
 ACCURACY = "accuracy"
 ABSTENTION = "abstention_accuracy"
@@ -58,15 +57,6 @@ def lexical_scores(question: Question, text: str) -> dict[str, float]:
     return {"set_f1": set_f1(text, question.answer)}
 
 
-def evidence_ranks(question: Question, passages: Sequence[Passage]) -> tuple[int | None, ...]:
-    """For each turn that holds the answer the rank, from 1, of the first passage whose text still holds the turn."""
-    texts = [passage.text for passage in passages]
-    return tuple(
-        next((rank for rank, text in enumerate(texts, start=1) if passage_holds(text, turn.text)), None)
-        for turn in question.evidence
-    )
-
-
 def run_scores(
     questions: Sequence[QuestionRecord], *, cutoffs: Sequence[int], resamples: int, seed: int
 ) -> dict[str, dict[str, Any]]:
@@ -83,9 +73,8 @@ def run_scores(
         values[f"session_recall@{k}"] = _sessions_value(lambda ranks, k=k: recall_at(ranks, k))  # type: ignore[misc]
         values[f"all_sessions@{k}"] = _sessions_value(lambda ranks, k=k: float(recall_at(ranks, k) == 1))  # type: ignore[misc]
     scores = metric_scores(questions, values, resamples=resamples, seed=seed, order=tuple(TYPES))
-    if average := _task_average(questions, accuracy, resamples=resamples, seed=seed):
-        scores[TASKS] = {ALL: average}
-    return scores
+    average = _task_average(questions, accuracy, resamples=resamples, seed=seed)
+    return scores | ({} if average is None else {TASKS: {ALL: average}})
 
 
 def _judged(record: QuestionRecord) -> list[tuple[float | None, bool]]:
@@ -139,16 +128,5 @@ def table(summary: Mapping[str, Any]) -> Table:
     for title in (*columns.values(), f"overall\n\n{sum(counts.values())}"):
         view.add_column(title, justify="right")
     for metric, by_category in scores.items():
-        if metric not in (TASKS, ABSTENTION):
-            view.add_row(metric, *(percent_cell(by_category.get(name)) for name in (*columns, ALL)))
+        view.add_row(metric, *(percent_cell(by_category.get(name)) for name in (*columns, ALL)))
     return view
-
-
-def lines(summary: Mapping[str, Any]) -> list[str]:
-    """The two figures that are of no type."""
-    shown = []
-    for metric in (TASKS, ABSTENTION):
-        if (interval := summary["scores"].get(metric, {}).get(ALL)) is not None:
-            low, high, estimate = (100 * interval[name] for name in ("low", "high", "estimate"))
-            shown.append(f"{metric}: {estimate:.1f} ({low:.1f}-{high:.1f}), n {interval['count']:,}")
-    return shown

@@ -1,4 +1,4 @@
-"""The three benchmarks with small invented data, a system whose faults a test chooses, and their commands.
+"""All benchmarks with small invented data, a system whose faults a test chooses, and their commands.
 
 Commands run in this process, or in one of their own that can be killed.
 """
@@ -17,8 +17,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import beam_cases
 import halumem_cases
 import locomo_cases
+import longmemeval_cases
 import personamem_cases
 import pytest
 from hydra import compose, initialize_config_dir
@@ -30,6 +32,9 @@ from deltamem.config import CONFIGS, run_hydra, validated
 from deltamem.embedding import CachedEmbedder
 from deltamem.errors import DeltaMemError
 from eval import runner, summary
+from eval.beam.__main__ import Beam
+from eval.beam.__main__ import main as beam_main
+from eval.beam.data import BeamConfig
 from eval.benchmark import Benchmark
 from eval.halumem.__main__ import Halumem
 from eval.halumem.__main__ import main as halumem_main
@@ -37,6 +42,9 @@ from eval.halumem.data import HalumemConfig
 from eval.locomo.__main__ import Locomo
 from eval.locomo.__main__ import main as locomo_main
 from eval.locomo.data import LocomoConfig
+from eval.longmemeval.__main__ import LongMemEval
+from eval.longmemeval.__main__ import main as longmemeval_main
+from eval.longmemeval.data import LongMemEvalConfig
 from eval.personamem.__main__ import PersonaMem
 from eval.personamem.__main__ import main as personamem_main
 from eval.personamem.data import PersonaMemConfig
@@ -210,7 +218,37 @@ PERSONAMEM = Case(
     questions_of_store=4,
     session="a1" * 6 + "/7-8",
 )
-CASES = (LOCOMO, HALUMEM, PERSONAMEM)
+LONGMEMEVAL = Case(
+    name="longmemeval",
+    kind=LongMemEval,
+    config=LongMemEvalConfig,
+    main=longmemeval_main,
+    embedder=longmemeval_cases.WordEmbedder,
+    write=longmemeval_cases.write_data,
+    script=longmemeval_cases.script,
+    is_answer=lambda body: not body["messages"][0]["content"].startswith("You grade"),
+    questions=7,
+    question="Which tea did you name?",
+    store="q-said",
+    questions_of_store=1,
+    session="q-said/answer_tea",
+)
+BEAM = Case(
+    name="beam",
+    kind=Beam,
+    config=BeamConfig,
+    main=beam_main,
+    embedder=beam_cases.WordEmbedder,
+    write=beam_cases.write_data,
+    script=beam_cases.script,
+    is_answer=lambda body: not body["messages"][0]["content"].startswith(("You check", "A user asked")),
+    questions=7,
+    question="Which dog?",
+    store="2",
+    questions_of_store=1,
+    session="1/2-1",
+)
+CASES = (LOCOMO, HALUMEM, PERSONAMEM, LONGMEMEVAL, BEAM)
 
 
 def prepare(monkeypatch: pytest.MonkeyPatch, case: Case, system: Notebook | None = None) -> None:

@@ -1,0 +1,173 @@
+"""LongMemEval: its file, which is read piece by piece, its evidence, judges and scores."""
+
+import json
+from datetime import datetime
+from pathlib import Path
+
+import pytest
+from benchmark_cases import DELETED, LONGMEMEVAL, Notebook, changed, prepare, records, sent, served
+from longmemeval_cases import DATES, benchmark, many, write
+from scripted_server import serve
+
+from deltamem.errors import DeltaMemError
+from eval.longmemeval import data
+from eval.longmemeval.data import LongMemEvalData, read_data
+
+
+def read(folder: Path, *overrides: str, content: object = None) -> LongMemEvalData:
+    config = LONGMEMEVAL.configured(folder, *overrides)
+    if content is not None:
+        write(folder / "lme.json", content)
+    return read_data(config)
+
+
+def test_a_haystack_is_in_order_and_its_answer_turns_are_known(tmp_path: Path) -> None:
+    found = {question.id: question for question in read(tmp_path).questions}
+    update = found["q-update"]
+    assert [(session.id, session.time.day) for session in update.sessions] == [
+        ("f1", 20),
+        ("answer_b#2", 21),
+        ("answer_b", 22),
+    ]
+    assert [turn.text for turn in update.sessions[1].turns] == ["My bicycle is blue."]
+    assert found["q-both"].answer == "3"
+    assert found["q-time"].time == datetime(2023, 5, 30, 23, 40)
+    evidence = {name: [turn.id for turn in question.evidence] for name, question in found.items()}
+    assert evidence["q-both"] == ["answer_dog_1", "answer_boat_1", "answer_boat_2"], "turns of the user"
+    assert evidence["q-said"] == ["answer_tea_2"], "only the assistant says it"
+    assert evidence["q-none_abs"] == []
+    assert [turn.id for turn in found["q-none_abs"].answers] == ["answer_dog_1", "answer_dog_2"]
+
+
+@pytest.mark.parametrize("chunk", [1, 7, 100, 5_000, 1 << 25])
+@pytest.mark.parametrize("indent", [None, 4])
+def test_the_file_is_read_in_pieces_of_any_size(monkeypatch, tmp_path: Path, chunk: int, indent: int | None) -> None:
+    records = benchmark()
+    records[2]["haystack_sessions"][1][0]["content"] = 'Größe "€" \\ 🐕 ]}, [{'
+    (tmp_path / "lme.json").write_text(json.dumps(records, indent=indent, ensure_ascii=indent is None), encoding="utf-8")
+    monkeypatch.setattr(data, "_CHUNK", chunk)
+    (tmp_path / "other").mkdir()
+    found = read_data(LONGMEMEVAL.configured(tmp_path / "other", f"data={tmp_path / 'lme.json'}"))
+    for question, record in zip(found.questions, records, strict=True):
+        texts = [[turn.text for turn in session.turns] for session in question.sessions]
+        assert sorted(texts) == sorted([turn["content"] for turn in session] for session in record["haystack_sessions"])
+
+
+def test_turns_stay_in_the_file(monkeypatch, tmp_path: Path) -> None:
+    parsed: list[object] = []
+    monkeypatch.setattr(data.json, "loads", lambda text: parsed.append(0) or json.JSONDecoder().decode(text.decode()))
+    found = read(tmp_path, "stores_at_once=1", content=many(5, 8, 6))
+    assert parsed == []
+    for _ in range(3):
+        assert sum(len(session.turns) for session in found.questions[0].sessions) == 2 + 6 * 6 + 2
+    assert len(parsed) == 1, "the last haystack is kept"
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "message"),
+    [
+        ("0.question", DELETED, "question"),
+        ("0.question_type", "riddle", "there is no question_type 'riddle'"),
+        ("0.question_id", "a/b", "question_id"),
+        ("0.question_id", "q-time", "question_id q-time occurs twice"),
+        ("0.haystack_dates", DATES, "2 session ids, 3 dates and 2 sessions"),
+        ("0.question_date", "30 May", "the date '30 May' is not like"),
+        ("0.haystack_sessions.0.0.role", "tool", "haystack_sessions.0.0.role"),
+        ("0", "text", "record 1"),
+    ],
+)
+def test_a_broken_record_is_counted_and_the_others_are_asked(
+    monkeypatch, tmp_path: Path, path: str, value: object, message: str
+) -> None:
+    found = read(tmp_path, content=changed(benchmark(), path, value))
+    assert len(found.problems) == 1 and message in found.problems[0]
+    assert len(found.questions) == 6
+    prepare(monkeypatch, LONGMEMEVAL, Notebook())
+    monkeypatch.setattr("longmemeval_cases.benchmark", lambda: changed(BENCHMARK, path, value))
+    summary = LONGMEMEVAL.run(tmp_path, "answer.kind=none")
+    assert summary["failures"]["by_stage"] == {"data": 1} and summary["data"]["unreadable_records"] == 1
+
+
+BENCHMARK = benchmark()
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("{}", "does not hold a JSON array"),
+        (json.dumps(BENCHMARK)[:-30], "ends within record 7; fetch it again"),
+        (json.dumps(BENCHMARK)[:-1], "ends within record 8"),
+        (json.dumps(BENCHMARK).replace('"answer": "a dog"', '"answer": a dog') + " " * 99, "record 1 is not valid JSON"),
+        ("[]", "no record is a question of LongMemEval"),
+    ],
+)
+def test_a_file_that_is_no_such_file_is_refused(tmp_path: Path, content: str, message: str) -> None:
+    config = LONGMEMEVAL.configured(tmp_path)
+    (tmp_path / "lme.json").write_text(content)
+    with pytest.raises(DeltaMemError, match=message):
+        read_data(config)
+
+
+def test_a_judge_by_type_and_scores_by_hand(monkeypatch, tmp_path: Path) -> None:
+    prepare(monkeypatch, LONGMEMEVAL)
+    with serve(LONGMEMEVAL.script) as server:
+        summary = LONGMEMEVAL.run(tmp_path, *served(server))
+        prompts = [json.loads(text)[0][0]["content"] for text in sent(server)]
+    assert all("# Today\nTuesday, 30 May 2023\n" in prompt for prompt in prompts if prompt.startswith("You are"))
+    judges = {name: set(record["answers"][0]["verdicts"]) for name, record in records(tmp_path).items()}
+    assert judges == {
+        "q-user": {"generic"},
+        "q-both": {"generic"},
+        "q-said": {"generic"},
+        "q-update": {"update"},
+        "q-time": {"temporal"},
+        "q-like": {"preference"},
+        "q-none_abs": {"unanswerable"},
+    }
+    scores = {
+        metric: {name: of["estimate"] for name, of in rows.items() if of} for metric, rows in summary["scores"].items()
+    }
+    assert scores["accuracy"]["all"] == pytest.approx(2 / 7)
+    assert scores["accuracy"]["multi-session"] == 0.5, "an abstention question counts for its type"
+    assert scores["task_average"] == {"all": pytest.approx((1 + 0.5) / 6)}
+    assert scores["abstention_accuracy"]["all"] == 1.0
+    assert scores["set_f1"]["single-session-user"] == 1.0 and "single-session-preference" not in scores["set_f1"]
+    assert summary["headline"]["metric"] == "accuracy" and summary["data"]["published"] is False
+
+
+def test_recall_of_turns_and_of_sessions_by_hand(monkeypatch, tmp_path: Path) -> None:
+    prepare(monkeypatch, LONGMEMEVAL, system := Notebook(with_sources=False))  # which finds turns in their order
+    summary = LONGMEMEVAL.run(tmp_path, "answer.kind=none", "cutoffs=[3,6]")
+    assert records(tmp_path)["q-both"]["ranks"] == [3, 6, 7]
+    scores = {metric: rows["multi-session"] for metric, rows in summary["scores"].items()}
+    assert {metric: round(of["estimate"], 3) for metric, of in scores.items()} == {
+        "recall@3": 0.333,
+        "recall@6": 0.667,
+        "mrr": 0.333,
+        "session_recall@3": 0.5,
+        "all_sessions@3": 0.0,
+        "session_recall@6": 1.0,
+        "all_sessions@6": 1.0,
+    }
+    assert all(of["count"] == 1 for of in scores.values()), "the abstention question has no recall"
+    assert {query for _, query, _ in system.searches} == {record["question"] for record in BENCHMARK}, "without the date"
+
+
+def test_the_oracle_shows_all_answer_turns(monkeypatch, tmp_path: Path) -> None:
+    prepare(monkeypatch, LONGMEMEVAL)
+    LONGMEMEVAL.run(tmp_path, "system=oracle", "answer.kind=none")
+    passages = records(tmp_path, "passages")
+    shown = {
+        name: [passages[one["passage"]]["text"] for one in found["retrieved"]] for name, found in records(tmp_path).items()
+    }
+    assert shown["q-both"] == ["I adopted a dog.", "A dog, how lovely!", "The boat is mine.", "I have a second boat."]
+    assert shown["q-none_abs"] == shown["q-user"]
+
+
+def test_a_sample_keeps_the_shares_of_the_types_and_nothing_else_is_ingested(monkeypatch, tmp_path: Path) -> None:
+    prepare(monkeypatch, LONGMEMEVAL, system := Notebook())
+    monkeypatch.setattr("longmemeval_cases.benchmark", lambda: many(60, 4, 2))
+    summary = LONGMEMEVAL.run(tmp_path, "answer.kind=none", "limit=12")
+    assert list(summary["questions"]["by_category"].values()) == [2] * 6
+    assert len(system.ingested) == 12 * 4 and len(system.opened) == 12
+    assert "a sample: 12 of 60 questions (limit=12)" in summary["version"]
