@@ -72,8 +72,7 @@ class Beam(Benchmark[BeamConfig]):
         return self._finder(question.group).ranks(question.evidence, passages) if question.evidence else ()
 
     def _find_in(self, chat: str) -> EvidenceFinder:
-        sessions = next(one.sessions for one, _ in self.data.asked if one.id == chat)
-        return EvidenceFinder({turn.id: turn.text for session in sessions for turn in session.turns})
+        return EvidenceFinder.of(next(one.sessions for one, _ in self.data.asked if one.id == chat))
 
     def judge_fields(self, question: QuestionRecord, answer: str) -> dict[str, dict[str, str]]:
         """Once for each item of the rubric."""

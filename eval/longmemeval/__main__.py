@@ -64,8 +64,8 @@ class LongMemEval(Benchmark[LongMemEvalConfig]):
         """Of each turn that holds the answer, by the text of the passages."""
         if not question.evidence:
             return ()
-        turns = {turn.id: turn.text for session in self._questions[question.key].sessions for turn in session.turns}
-        return EvidenceFinder(turns).ranks(question.evidence, passages)
+        finder = EvidenceFinder.of(self._questions[question.key].sessions)
+        return finder.ranks(question.evidence, passages)
 
     def score(self, question: QuestionRecord, answer: str) -> dict[str, float]:
         """Word overlap with the gold answer."""
