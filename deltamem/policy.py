@@ -69,6 +69,7 @@ class EndpointPolicy:
         seed: int | None = None,
         tool_role: ToolRole = "tool",
         thinking: bool = True,
+        extra_body: Mapping[str, object] | None = None,
     ) -> None:
         """Set how the model is asked.
 
@@ -81,6 +82,7 @@ class EndpointPolicy:
                 messages to their own function calling refuse it, for them ``user`` wraps the results in ``<tool_response>``.
             thinking: As in `deltamem.episode.EpisodeConfig`. If false, the chat template is told ``enable_thinking=false``,
                 which vLLM and SGLang pass on; if true, nothing is said and the server's default holds.
+            extra_body: Further fields of requests, outside the OpenAI protocol; they go before those of `thinking`.
         """
         self.name = f"{llm.model} at {llm.base_url}"
         self.llm = llm
@@ -89,6 +91,8 @@ class EndpointPolicy:
         self._seed = seed
         self._tool_role = tool_role
         self._thinking = thinking
+        direct: dict[str, object] = {} if thinking else {"chat_template_kwargs": {"enable_thinking": False}}
+        self._extra_body = direct | dict(extra_body or {}) or None
         self._scope = ""
         self._sample = 0
 
@@ -143,10 +147,6 @@ class EndpointPolicy:
             DeltaMemError: If the cache cannot be written.
         """
         return self.llm.cache.forget(scope) if self.llm.cache is not None else 0
-
-    @property
-    def _extra_body(self) -> Mapping[str, object] | None:
-        return None if self._thinking else {"chat_template_kwargs": {"enable_thinking": False}}
 
     def _sent(self, message: Message) -> Message:
         if message["role"] == "tool" and self._tool_role == "user":

@@ -7,7 +7,7 @@ import json
 import re
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Protocol
@@ -40,6 +40,22 @@ def cost_of(answer: Answer) -> Cost:
 def without_thinking(text: str) -> str:
     """What follows the last ``</think>``; what precedes a ``<think>`` that never ended; else the text itself."""
     return text.rpartition("</think>")[2].partition("<think>")[0].strip()
+
+
+def nothing_said(answer: Answer, part: str, max_tokens: int | None) -> str:
+    """Why a reply without a word is one, and which key of the configuration group `part` may help."""
+    thought = bool(answer.reasoning.strip()) or "<think>" in answer.text
+    if not answer.truncated:
+        return "nothing but thinking" if thought else "nothing"
+    if not thought:
+        return f"nothing (stopped at {max_tokens} tokens)"
+    return f"nothing but thinking, which was stopped at {max_tokens} tokens: {against_cuts(part)}"
+
+
+def against_cuts(part: str) -> str:
+    """What helps where a model of the configuration group `part` is stopped while it thinks."""
+    off = f"+{part}.extra_body.chat_template_kwargs.enable_thinking=false"
+    return f"raise {part}.max_tokens, or turn thinking off, for example (vLLM) with {off}"
 
 
 def last_object(text: str, keys: Collection[str]) -> dict[str, str] | None:
@@ -242,15 +258,25 @@ _DRAWS = 2
 _REDRAW = 1_000
 """Added to the number of the run for the second draw, so that it is no other run's first."""
 
+_RUN = 1_000
+"""Added to the numbers of samples for each `Sampler.run`, which is more than a judge has attempts."""
+
 
 @dataclass(frozen=True, slots=True)
 class Sampler:
-    """A model and how its replies are sampled; a limit of tokens counts thinking, and sample n adds n to the seed."""
+    """A model and how its replies are sampled; a limit of tokens counts thinking, and sample n adds n to the seed.
+
+    Attributes:
+        run: Of those that sample the same requests, which draw other samples.
+        extra_body: Fields of requests outside the OpenAI protocol.
+    """
 
     llm: LLM
     temperature: float
     max_tokens: int | None
     seed: int | None
+    run: int = 0
+    extra_body: Mapping[str, object] = field(default_factory=dict)
 
     async def chat(self, messages: Sequence[Mapping[str, str]], scope: str, sample: int) -> Answer:
         """One reply.
@@ -263,8 +289,9 @@ class Sampler:
             temperature=self.temperature,
             max_tokens=self.max_tokens,
             seed=self.seed,
+            extra_body=self.extra_body or None,
             scope=scope,
-            sample=sample,
+            sample=sample + self.run * _RUN,
         )
 
 
@@ -290,7 +317,6 @@ class LLMAnswerer:
         fields = {"context": context, "question": request.question, "options": "\n".join(request.options)}
         content = self.prompt.fill(**fields, date=f"{request.time:%A}, {format_date(request.time)}" if request.time else "")
         cost = Cost()
-        truncated = False
         for draw in range(_DRAWS):
             try:
                 message = {"role": "user", "content": content}
@@ -300,10 +326,9 @@ class LLMAnswerer:
             cost += cost_of(answer)
             text = without_thinking(answer.text)
             if text:
-                return AnswerRecord(text=text, cost=cost)
-            truncated = answer.truncated
-        why = f" within {self._sampler.max_tokens} tokens" if truncated else ""
-        return AnswerRecord(text=None, error=f"the answerer returned nothing{why}", cost=cost)
+                return AnswerRecord(text=text, cut=answer.truncated, cost=cost)
+        why = f"the answerer returned {nothing_said(answer, 'answer', self._sampler.max_tokens)}"
+        return AnswerRecord(text=None, error=why, silent=True, cut=answer.truncated, cost=cost)
 
 
 NO_INFORMATION = "No information available"
@@ -377,7 +402,7 @@ class QAGrader:
     """How questions are answered and judged."""
 
     answerer: Answerer  # Answers
-    judges: Mapping[str, Judge]  # By name
+    judges: Mapping[str, Judge]  # By name, those of further runs as `name#2`
     runs: int  # Answers to each question
     context_tokens: int  # Budget of estimated tokens for all blocks together
     with_time: bool  # Whether dates are shown, and therefore counted
@@ -395,25 +420,47 @@ class QAGrader:
         """
         shown = cut_to_budget(blocks, self.context_tokens, with_time=self.with_time)
         request = AnswerRequest(record.question, shown.blocks, options, record.group, record.time)
-        before = {run: answer for run, answer in enumerate(record.answers) if answer.error is None}
-        answers = await asyncio.gather(*(self._run(record, request, run, before.get(run)) for run in range(self.runs)))
-        return record.model_copy(update={"answers": tuple(answers), "shown": shown.passages, "context_tokens": shown.tokens})
+        answers = await self._answers(record, request, record.answers)
+        return record.model_copy(update={"answers": answers, "shown": shown.passages, "context_tokens": shown.tokens})
+
+    def failed(self, record: QuestionRecord) -> QuestionRecord:
+        """A question that could not be searched for (`QuestionRecord.error`), with an answer for each run that failed."""
+        answer = self._without_text(record, AnswerRecord(text=None, error=record.error))
+        return record.model_copy(update={"answers": (answer,) * self.runs})
+
+    async def _answers(
+        self, record: QuestionRecord, request: AnswerRequest, earlier: Sequence[AnswerRecord]
+    ) -> tuple[AnswerRecord, ...]:
+        kept = {run: answer for run, answer in enumerate(earlier) if answer.error is None}
+        return tuple(await asyncio.gather(*(self._run(record, request, run, kept.get(run)) for run in range(self.runs))))
 
     async def _run(
         self, record: QuestionRecord, request: AnswerRequest, run: int, before: AnswerRecord | None
     ) -> AnswerRecord:
         answer = before or await self.answerer.answer(request, run)
         if answer.text is None:
-            return answer
-        missing = {
-            name: fields
-            for name, fields in self.judge_fields(record, answer.text).items()
-            if judge_name(name) in self.judges and (name not in answer.verdicts or answer.verdicts[name].error)
-        }
+            return self._without_text(record, answer)
+        asked = self._asked(record, answer.text)
+        missing = {name: asked[name] for name in asked if name not in answer.verdicts or answer.verdicts[name].error}
         verdicts: list[Verdict] = await asyncio.gather(
-            *(self.judges[judge_name(name)].judge(fields, request.scope) for name, fields in missing.items())
+            *(judge.judge(fields, request.scope) for judge, fields in missing.values())
         )
         judged = dict(zip(missing, verdicts, strict=True))
         return answer.model_copy(
             update={"scores": dict(self.score(record, answer.text)), "verdicts": answer.verdicts | judged}
         )
+
+    def _without_text(self, record: QuestionRecord, answer: AnswerRecord) -> AnswerRecord:
+        """An answer that is missing is wrong for every score and judge, and no judge need be asked."""
+        verdict = Verdict(label=None, error=answer.error)
+        scores = dict.fromkeys(self.score(record, ""), 0.0)
+        return answer.model_copy(update={"scores": scores, "verdicts": dict.fromkeys(self._asked(record, ""), verdict)})
+
+    def _asked(self, record: QuestionRecord, text: str) -> dict[str, tuple[Judge, Mapping[str, str]]]:
+        """By name of each verdict its judge, and what that is shown."""
+        return {
+            f"{name}{judge.removeprefix(judge_name(name))}": (self.judges[judge], fields)
+            for name, fields in self.judge_fields(record, text).items()
+            for judge in self.judges
+            if judge_name(judge) == judge_name(name)
+        }

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from eval.answer import against_cuts
 from eval.benchmark import Report
 from eval.config import BenchmarkConfig
+from eval.judge import load_calibration
 from eval.records import QuestionRecord
 
 ALL = "all"
@@ -18,13 +20,22 @@ SCOPES = ("(all)", "(valid)")
 MOST_FAILURES = 0.01
 """Share of the questions at which the judge or the machinery may fail; above it nobody knows what the score is."""
 
+MOST_UNJUDGED = 0.1
+"""Share of the calibration items at which a judge may fail; above it its errors on the others say little."""
+
 
 def withheld_scores(
-    config: BenchmarkConfig, report: Report, probes: Sequence[Mapping[str, Any]], partial: Mapping[str, int] | None
+    config: BenchmarkConfig,
+    report: Report,
+    *,
+    sessions: Mapping[str, int],
+    probes: Sequence[Mapping[str, Any]],
+    partial: Mapping[str, int] | None,
 ) -> dict[str, str]:
     """Why scores must not be printed, by metric.
 
-    Answers that the answerer itself failed to give withhold nothing: they are wrong.
+    Answers that the answerer itself failed to give, and sessions that the system's model did not understand, withhold
+    nothing: they are wrong, and so is what was not remembered.
     """
     reasons: dict[str, str] = {}
     judges = {probe["judge"]: _misjudges(config, probe) for probe in probes}
@@ -33,6 +44,8 @@ def withheld_scores(
         failed, count = _failed(rows)
         if partial is not None:
             reasons[metric] = f"only {partial['done']:,} of {partial['questions']:,} questions are done"
+        elif sessions["failed"] > MOST_FAILURES * sessions["total"]:
+            reasons[metric] = f"{sessions['failed']:,} of {sessions['total']:,} sessions could not be ingested"
         elif failed > MOST_FAILURES * count:
             share = 100 * failed / count
             reasons[metric] = f"judge or machinery failed at {failed:,} of {count:,} ({share:.1f}%, at most 1% may)"
@@ -65,7 +78,7 @@ def _misjudges(config: BenchmarkConfig, probe: Mapping[str, Any]) -> str | None:
         ("false_reject", config.judge.max_false_reject, "rejects {} of the right answers"),
     ):
         share = probe[kind]
-        if share is None:
+        if share is None or probe["errors"] > MOST_UNJUDGED * len(load_calibration()):
             return f"the {probe['judge']} judge could not be calibrated: {probe.get('first_error')}"
         if share["estimate"] > limit:
             shown = said.format(f"{100 * share['estimate']:.0f}%")
@@ -139,11 +152,21 @@ def run_warnings(
         yield (
             f"{cut:,} of {len(answers):,} answers were cut at answer.max_tokens={config.answer.max_tokens}"
             + (f", {thinking:,} of them before the model had said a word" if thinking else "")
-            + '; raise it, or turn thinking off, for example with answer.extra_body={"chat_template_kwargs": '
-            '{"enable_thinking": false}}'
+            + f"; {against_cuts('answer')}"
         )
     if silent:
         yield f"{silent:,} of {len(answers):,} answers are empty and count as wrong"
     if unasked := sum(record.error is not None and not record.answers for record in questions):
         yield f"{unasked:,} of {len(questions):,} questions could not be asked and are in no score of answers"
     yield from system_facts.get("warnings", ())
+
+
+def warning_lines(summary: Mapping[str, Any]) -> Iterator[str]:
+    """Which scores are withheld and why, and the warnings."""
+    by_reason: dict[str, list[str]] = {}
+    for metric, reason in summary["withheld"].items():
+        by_reason.setdefault(reason, []).append(metric)
+    for reason, metrics in by_reason.items():
+        yield f"withheld: {', '.join(metrics)}: {reason}"
+    for warning in summary["warnings"]:
+        yield f"warning: {warning}"

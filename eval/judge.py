@@ -14,7 +14,7 @@ from deltamem.config import StrictModel
 from deltamem.errors import DeltaMemError
 from deltamem.llm import Answer
 from deltamem.prompts import Prompt
-from eval.answer import Judge, Sampler, cost_of, last_object, without_thinking
+from eval.answer import Judge, Sampler, cost_of, last_object, nothing_said, without_thinking
 from eval.metrics import Interval, wilson_interval
 from eval.records import Cost, Verdict
 
@@ -113,7 +113,9 @@ class LLMJudge:
         return Verdict(label=values.pop("label"), flags=values, reason=found.get("reason", ""), cost=cost)
 
     def _problem(self, answer: Answer, text: str) -> str:
-        said = repr(text if len(text) <= _LONGEST_QUOTED else text[:_LONGEST_QUOTED] + "...") if text else "nothing"
+        if not text:
+            return nothing_said(answer, "judge", self._sampler.max_tokens)
+        said = repr(text if len(text) <= _LONGEST_QUOTED else text[:_LONGEST_QUOTED] + "...")
         return f"{said} (stopped at {self._sampler.max_tokens} tokens)" if answer.truncated else said
 
 

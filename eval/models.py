@@ -6,7 +6,7 @@ import asyncio
 import os
 from collections.abc import AsyncIterator, Collection, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -221,6 +221,7 @@ def _deltamem(config: BenchmarkConfig, folder: Path, embedder: Embedder, models:
         seed=config.seed,
         tool_role=manager.tool_role,
         thinking=settings.episode.thinking,
+        extra_body=manager.extra_body,
     )
     return DeltaMemSystem(policy, embedder, folder, settings=settings, connect=lambda: connect(policy, manager))
 
@@ -282,15 +283,17 @@ def make_answerer(config: BenchmarkConfig, models: Models, embedder: Embedder, p
     return LLMAnswerer(_sampler(models.answer, config.answer, config), prompt, with_time=config.with_time)
 
 
-def make_judge(config: BenchmarkConfig, models: Models, name: str, spec: JudgeSpec, prompt: Prompt) -> LLMJudge:
-    """A judge on the judging model of a run that is judged."""
+def make_judge(
+    config: BenchmarkConfig, models: Models, name: str, spec: JudgeSpec, prompt: Prompt, run: int = 0
+) -> LLMJudge:
+    """A judge on the judging model of a run that is judged; another `run` draws other samples."""
     assert models.judge is not None  # as there are prompts for judges
-    sampler = _sampler(models.judge, config.judge, config)
+    sampler = replace(_sampler(models.judge, config.judge, config), run=run)
     return LLMJudge(name, sampler, prompt, spec.labels, flags=spec.flags, attempts=config.judge.attempts)
 
 
 def _sampler(llm: LLM, settings: ModelSettings, config: BenchmarkConfig) -> Sampler:
-    return Sampler(llm, settings.temperature, settings.max_tokens, config.seed)
+    return Sampler(llm, settings.temperature, settings.max_tokens, config.seed, extra_body=settings.extra_body)
 
 
 def _widest(settings: Collection[ModelSettings]) -> ModelSettings:

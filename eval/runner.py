@@ -22,6 +22,7 @@ from eval.answer import ContextBlock, Judge, QAGrader
 from eval.benchmark import Benchmark, Config, PointChecks, Results, SearchState, Step, Timeline
 from eval.compare.page import write_report
 from eval.estimate import estimate, estimate_table
+from eval.headline import headline_line, warning_lines
 from eval.judge import load_calibration, measure
 from eval.metrics import load_nltk
 from eval.models import (
@@ -81,11 +82,12 @@ def main(benchmark: type[Benchmark[Config]], config: Config) -> int:
         console.print(estimate_table([estimate(benchmark, config)], config))
         return 0
     summary = evaluate(benchmark, config, console)
+    _print(console, [headline_line(summary)])
     for table in benchmark.tables(summary):
         if table is not None:
             console.print(table)
     page = write_report([config.out], config.out / REPORT_FILE)
-    lines = [*benchmark.lines(summary), *map(probe_line, summary["probes"]), cost_line(summary)]
+    lines = [*benchmark.lines(summary), *map(probe_line, summary["probes"]), cost_line(summary), *warning_lines(summary)]
     _print(console, [*lines, f"{summary['version']}; every question: {page}"])
     if not summary["failures"]["count"]:
         return 0
@@ -133,8 +135,11 @@ async def _evaluate(benchmark: Benchmark[Config], prompts: Prompts, parts: Parts
         system = parts.system or make_system(config, config.out / MEMORY_FOLDER, embedder, models, evidence=evidence)
         answerer = parts.answerer or make_answerer(config, models, embedder, prompts.answer)
         judges: dict[str, Judge] = {
-            name: parts.judges[name] if parts.judges else make_judge(config, models, name, specs[name], prompt)
+            name if run == 0 else f"{name}#{run + 1}": parts.judges[name]
+            if parts.judges
+            else make_judge(config, models, name, specs[name], prompt, run)
             for name, prompt in prompts.judges.items()
+            for run in range(config.judge.runs)
         }
         check_run_config(config.out, run_config)
         timelines = benchmark.timelines(system)
@@ -153,7 +158,9 @@ async def _evaluate(benchmark: Benchmark[Config], prompts: Prompts, parts: Parts
             with progress.bars:
                 await run.do()
             seconds = {"run": time.perf_counter() - started}
-            calibrated = [judge for name, judge in judges.items() if specs[name].calibrated and config.judge.probes]
+            calibrated = [
+                judge for name, judge in judges.items() if name in specs and specs[name].calibrated and config.judge.probes
+            ]
             probes = [await measure(judge, load_calibration()) for judge in calibrated]
             if specs:
                 seconds["probes"] = time.perf_counter() - started - seconds["run"]
@@ -169,6 +176,7 @@ async def _evaluate(benchmark: Benchmark[Config], prompts: Prompts, parts: Parts
                 probes=[probe.as_dict() for probe in probes],
                 prompt_hashes=prompts.hashes,
                 seconds=seconds,
+                passages={passage.id: passage for passage in results.passages},
             )
     write_summary(config.out, summary)
     return summary
@@ -511,11 +519,17 @@ class Run:
             memories, record.question, self._benchmark.k, self._searches, ranked=self._system.ranked
         )
         if error is not None:
-            self._files.questions.add(record.model_copy(update={"error": error}))
+            self._files.questions.add(self._failed(record, error))
             return
         ranks = self._benchmark.ranks(record, merged(found)) if self._system.ranked else ()
         update = {"retrieved": self._keep(timeline, found), "ranks": ranks, "search_seconds": seconds}
         self._files.retrieved.add(record.model_copy(update=update))
+
+    def _failed(self, record: QuestionRecord, error: str) -> QuestionRecord:
+        """The record of a question that could not be searched for: nothing was found, and every answer is wrong."""
+        ranks = self._benchmark.ranks(record, ()) if self._system.ranked else ()
+        record = record.model_copy(update={"error": error, "ranks": ranks})
+        return record if self._grader is None else self._grader.failed(record)
 
     async def _search_point(
         self, record: PointRecord, timeline: Timeline, memories: Sequence[Memory], notes: tuple[str, ...]
@@ -555,7 +569,7 @@ class Run:
             elif (found := self._found(question.key)) is not None:
                 later.create_task(self._answer(found, timeline))
             elif failure is not None:
-                self._finish_question(question.model_copy(update={"error": failure}))
+                self._finish_question(self._failed(self._benchmark.prepare(question), failure))
             elif earlier is not None:  # the search failed just now
                 self._progress.question(earlier)
         for point in self._point_records(step, ingested):

@@ -36,21 +36,23 @@ def judge_runs(verdicts: Mapping[str, Verdict], judge: str) -> list[Verdict]:
 
 @dataclass(frozen=True, slots=True)
 class AskedValue:
-    """What a question is worth, from parts that may have failed: the mean of its parts, a failed one counts as 0.
+    """What a question is worth, from parts that may have failed.
 
     Attributes:
         parts: The worth of each part, None if it failed, and whether that was the answerer's own doing.
+        together: Of the worth of several parts, None of too few; the mean.
     """
 
     parts: Callable[[QuestionRecord], Sequence[tuple[float | None, bool]]]
+    together: Callable[[Sequence[float]], float | None] = lambda parts: sum(parts) / len(parts) if parts else None
 
     def __call__(self, record: QuestionRecord) -> float | None:
-        """The mean of all parts; None if there are none."""
-        return _mean(worth or 0.0 for worth, _ in self.parts(record))
+        """Of all parts, those that failed count as 0; None if there are none."""
+        return self.together([worth or 0.0 for worth, _ in self.parts(record)])
 
     def valid(self, record: QuestionRecord) -> float | None:
-        """The mean of the parts that did not fail."""
-        return _mean(worth for worth, _ in self.parts(record) if worth is not None)
+        """Of the parts that did not fail."""
+        return self.together([worth for worth, _ in self.parts(record) if worth is not None])
 
     def failed(self, record: QuestionRecord) -> bool:
         """Whether a part failed."""
@@ -171,11 +173,6 @@ def counts_by_category(questions: Iterable[QuestionRecord], order: Sequence[str]
     return {name: count for name, count in counts.items() if count}
 
 
-def _mean(values: Iterable[float]) -> float | None:
-    kept = list(values)
-    return sum(kept) / len(kept) if kept else None
-
-
 SUMMARY_FILE = "summary.json"
 _PACKAGES = ("torch", "transformers", "sentence-transformers", "numpy", "openai", "nltk", "mem0ai", "langmem")
 _SHOWN_FAILURES = 5
@@ -218,7 +215,8 @@ def build_summary(
     settings = config.reported()
     total = report.data.get("questions", len(questions))
     context = _context(questions)
-    withheld = withheld_scores(config, report, probes, partial)
+    ingested = _sessions(sessions)
+    withheld = withheld_scores(config, report, sessions=ingested, probes=probes, partial=partial)
     summary = {
         "benchmark": report.benchmark,
         "version": _version(report.benchmark, report.data),
@@ -256,7 +254,7 @@ def build_summary(
         "passages": _passages(questions, passages or {}),
         "memories": _memories(read),
         "queries_per_memory": _queries_per_memory(priced),
-        "sessions": _sessions(sessions),
+        "sessions": ingested,
         "failures": _failures(questions, sessions, points, report.problems),
         "probes": probes,
         "protocol": {"context_tokens": config.answer.context_tokens, "with_time": config.with_time} | dict(report.protocol),
@@ -471,7 +469,8 @@ def probe_line(probe: Mapping[str, Any]) -> str:
 def failure_lines(summary: Mapping[str, Any]) -> list[str]:
     """What failed: how much of it in which stage, and the first of each kind."""
     failures = summary["failures"]
-    stages = ", ".join(f"{count:,} in {stage}" for stage, count in failures["by_stage"].items())
+    named = {stage: f"in {stage}" for stage in failures["by_stage"]} | {"silent": "silent answers"}
+    stages = ", ".join(f"{count:,} {named[stage]}" for stage, count in failures["by_stage"].items())
     firsts: dict[str, str] = {}
     for reason in failures["first"]:
         firsts.setdefault(reason.partition(":")[0], reason)
@@ -492,9 +491,16 @@ def score_table(title: str | None = None, caption: str | None = None, *, corner:
     return table
 
 
-def percent_cell(interval: Mapping[str, float] | None, digits: int = 0) -> str:
-    """A score in percent above its interval, whose bounds have so many digits."""
+def percent_cell(
+    interval: Mapping[str, float] | None, digits: int = 0, *, count: int | None = None, withheld: bool = False
+) -> str:
+    """A score in percent above its interval, whose bounds have so many digits.
+
+    Below them is its number of values where that is not the `count` that the table gives elsewhere. A score that is
+    `withheld` is not shown.
+    """
     if interval is None:
         return "-"
     low, high = (f"{100 * interval[bound]:.{digits}f}" for bound in ("low", "high"))
-    return f"{100 * interval['estimate']:.1f}\n[dim]{low}-{high}[/dim]"
+    shown = "withheld" if withheld else f"{100 * interval['estimate']:.1f}\n[dim]{low}-{high}[/dim]"
+    return shown if count in (None, interval["count"]) else f"{shown}\n[dim]n={interval['count']:,}[/dim]"

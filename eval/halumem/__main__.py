@@ -240,7 +240,7 @@ class Points(PointChecks):
 
     def failed(self, point: PointRecord, reason: str | None) -> PointRecord:
         """An update, as a search hardly ever finds nothing."""
-        return point.model_copy(update={"kind": "update", "error": reason})
+        return self.prepare(point).model_copy(update={"kind": "update", "error": reason})
 
     def is_judged(self, point: PointRecord, ingested: Sequence[IngestRecord]) -> bool:
         """Extraction is not measured of systems that extract nothing."""

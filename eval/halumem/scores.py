@@ -20,6 +20,7 @@ from eval.summary import (
     Value,
     answer_value,
     group_interval,
+    judge_runs,
     metric_scores,
     percent_cell,
     retrieval_values,
@@ -49,6 +50,7 @@ class JudgeRecord:
     importance: float | None = None  # Weight of a point in weighted recall
     # Of an extracted memory (`accuracy`): whether the gold points have all its fields; None if unknown
     included: bool | None = None
+    silent: bool = False  # Whether there is no label because the answerer gave no answer (`qa`): no failure of the judge
 
     @property
     def score(self) -> int:
@@ -191,9 +193,13 @@ def point_judgements(records: Iterable[PointRecord]) -> list[tuple[PointRecord, 
 
 
 def question_judgements(record: QuestionRecord, judge: str) -> list[JudgeRecord]:
-    """What a judge said about the answers to a question, one for each answer run; a question that failed has one."""
-    labels = [answer.verdicts[judge].label if judge in answer.verdicts else None for answer in record.answers]
-    return [JudgeRecord("qa", label) for label in labels or [None]]
+    """What a judge said about the answers to a question, in all runs; a question that could not be asked has one."""
+    said = [
+        JudgeRecord("qa", label, silent=answer.silent)
+        for answer in record.answers
+        for label in [verdict.label for verdict in judge_runs(answer.verdicts, judge)] or [None]
+    ]
+    return said or [JudgeRecord("qa", None)]
 
 
 def _record(fields: Mapping[str, Any]) -> JudgeRecord:
@@ -320,7 +326,12 @@ def _interval(
     users = [rows[position][0] for position, _, _ in terms]
     values, weights = [value for _, value, _ in terms], [weight for _, _, weight in terms]
     interval = group_interval(values, users, weights, resamples=resamples, seed=seed)
-    return None if interval is None else interval.as_dict()
+    failed = sum(_lost(rows[position][2]) for position, _, _ in terms)
+    return None if interval is None else interval.as_dict() | {"failed": failed}
+
+
+def _lost(record: JudgeRecord) -> bool:
+    return record.label is None and not record.silent
 
 
 def _f1_interval(rows: Sequence[Row], *, resamples: int, seed: int) -> dict[str, float | int] | None:
@@ -343,7 +354,8 @@ def _f1_interval(rows: Sequence[Row], *, resamples: int, seed: int) -> dict[str,
     draws = np.random.default_rng(seed).integers(len(unit), size=(resamples, len(unit)))
     drawn = [_f1_of(sums[draw].sum(axis=0)) for draw in draws]
     low, high = np.quantile([value for value in drawn if value is not None] or [estimate], [0.025, 0.975])
-    return Interval(estimate, float(low), float(high), len(used), len(unit)).as_dict()
+    failed = sum(_lost(records[position]) for position in used)
+    return Interval(estimate, float(low), float(high), len(used), len(unit), failed).as_dict()
 
 
 def _f1_of(sums: Any) -> float | None:
@@ -353,10 +365,11 @@ def _f1_of(sums: Any) -> float | None:
 
 def _update_recall(points: Iterable[PointRecord], k: int, *, resamples: int, seed: int) -> dict[str, float | int] | None:
     """Share of the searched points that are linked to turns for which one of the first `k` passages holds them."""
-    scored = [record for record in points if record.searched and record.turns]
+    scored = [record for record in points if record.turns]
     found = [float(record.rank is not None and record.rank <= k) for record in scored]
     interval = group_interval(found, [record.user for record in scored], resamples=resamples, seed=seed)
-    return None if interval is None else interval.as_dict()
+    failed = sum(record.error is not None for record in scored)
+    return None if interval is None else interval.as_dict() | {"failed": failed}
 
 
 POINT_FIELDS: Mapping[str, tuple[str, ...]] = {
@@ -427,7 +440,7 @@ OUTCOMES = {"C": "correct", "H": "hallucination", "O": "omission"}
 UPDATE = [f"{label}_update_memory_ratio" for label in OUTCOMES.values()]
 QA = [f"{label}_qa_ratio" for label in OUTCOMES.values()]
 STRICT_QA = [f"strict_{name}" for name in QA]
-SCOPES = "(all): failed judges count as not achieved; (valid): left out; one row where both are the same."
+SCOPES = "(all): what failed counts as not achieved; (valid): left out; one row where both are the same."
 
 _Scores = Mapping[str, Mapping[str, Mapping[str, float] | None]]
 
@@ -439,14 +452,13 @@ def extraction_table(summary: Mapping[str, Any]) -> Table:
     )
     for heading in EXTRACTION:
         view.add_column(heading, justify="right")
-    for scope, cells in _scoped(summary["scores"], list(EXTRACTION.values()), "all"):
+    for scope, _, cells in _scoped(summary, list(EXTRACTION.values()), "all"):
         view.add_row(scope, *cells)
     return view
 
 
 def outcomes_table(summary: Mapping[str, Any]) -> Table:
     """Updates and answers that are correct (C), hallucinated (H) or omitted (O), in percent."""
-    scores: _Scores = summary["scores"]
     counts: Mapping[str, int] = summary["questions"]["by_category"]
     judges = {name: heading for name, heading in (("qa", ""), ("qa_strict", "strict ")) if name in summary["aggregate"]}
     view = score_table(f"{summary['benchmark']}, {summary['system']}: updating and questions, %", SCOPES)
@@ -455,14 +467,12 @@ def outcomes_table(summary: Mapping[str, Any]) -> Table:
         for short in OUTCOMES:
             view.add_column(f"{heading}{short}", justify="right")
     names = [name for judge in judges for name in (QA if judge == "qa" else STRICT_QA)]
-    updates = next(iter(summary["aggregate"].values()))["counts"]["update"]["all"]
-    for scope, cells in _scoped(scores, UPDATE, "all"):
-        view.add_row(f"updating{scope}", f"{updates:,}", *cells)
+    for scope, count, cells in _scoped(summary, UPDATE, "all"):
+        view.add_row(f"updating{scope}", f"{count:,}", *cells)
     view.add_section()
     for category in [*counts, "all"]:
-        count = sum(counts.values()) if category == "all" else counts[category]
         label = "all questions" if category == "all" else category
-        for scope, cells in _scoped(scores, names, category):
+        for scope, count, cells in _scoped(summary, names, category):
             view.add_row(f"{label}{scope}", f"{count:,}", *cells)
     return view
 
@@ -486,7 +496,7 @@ def retrieval_table(summary: Mapping[str, Any]) -> Table | None:
         view.add_column(name, justify="right")
     for category in [*counts, "all"]:
         count = sum(counts.values()) if category == "all" else counts[category]
-        view.add_row(category, f"{count:,}", *(_cell(scores[name], category) for name in names))
+        view.add_row(category, f"{count:,}", *(_cell(summary, name, category, count) for name in names))
     return view
 
 
@@ -508,19 +518,25 @@ def point_lines(summary: Mapping[str, Any]) -> Iterator[str]:
         yield f"{lacking:,} searches came without earlier sessions, which had failed; another out=... starts afresh"
 
 
-def _scoped(scores: _Scores, names: Sequence[str], category: str) -> Iterator[tuple[str, list[str]]]:
-    """One row, or two where failed judges make a difference. Metrics that have no scope stand in the first."""
-    every = [_cell(scores.get(f"{name}(all)", scores.get(name)), category) for name in names]
-    valid = [_cell(scores.get(f"{name}(valid)"), category) for name in names]
-    if all(valid[number] == every[number] for number, name in enumerate(names) if f"{name}(all)" in scores):
-        yield "", every
-    else:
-        yield " (all)", every
-        yield " (valid)", valid
+def _scoped(summary: Mapping[str, Any], names: Sequence[str], category: str) -> Iterator[tuple[str, int, list[str]]]:
+    """One row, or two where what failed makes a difference, with their numbers of values.
+
+    Metrics that have no scope stand in the first.
+    """
+    scores: _Scores = summary["scores"]
+    every = [name if name in scores else f"{name}(all)" for name in names]
+    valid = [f"{name}(valid)" for name in names]
+    pairs = [(scores[f"{name}(all)"], scores[f"{name}(valid)"]) for name in names if f"{name}(all)" in scores]
+    same = all(one.get(category) == other.get(category) for one, other in pairs)
+    for scope, metrics in (("", every),) if same else ((" (all)", every), (" (valid)", valid)):
+        found = (scores[metric].get(category) for metric in metrics if metric in scores)
+        count = max((int(interval["count"]) for interval in found if interval is not None), default=0)
+        yield scope, count, [_cell(summary, metric, category, count) for metric in metrics]
 
 
-def _cell(by_category: Mapping[str, Mapping[str, float] | None] | None, category: str) -> str:
-    return percent_cell(None if by_category is None else by_category.get(category))
+def _cell(summary: Mapping[str, Any], metric: str, category: str, count: int) -> str:
+    interval = summary["scores"].get(metric, {}).get(category)
+    return percent_cell(interval, count=count, withheld=metric in summary["withheld"])
 
 
 def _percent(interval: Mapping[str, float]) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 from rich.table import Table
 
 from eval.benchmark import JudgeSpec
+from eval.headline import without_scope
 from eval.judge import ABSTENTION_FIELDS, ABSTENTION_LABELS, QUESTION_FIELDS, QUESTION_LABELS
 from eval.locomo.data import ADVERSARIAL, ADVERSARIAL_NUMBER, COLUMNS, Question
 from eval.metrics import bleu1, locomo_f1, set_f1, token_set_f1
@@ -63,8 +64,7 @@ def run_scores(
 ) -> dict[str, dict[str, Any]]:
     """All scores of a run, by metric and category; category 5 never counts for ``all``.
 
-    Only metrics that some question has a value of. Questions without usable evidence have no recall, failed answers no
-    scores and failed judges no verdict; they are counted elsewhere.
+    Only metrics that some question has a value of. Questions without usable evidence have no recall.
     """
     values: dict[str, Value] = {judge: verdict_value(judge) for judge in (*judges, ABSTENTION_JUDGE)}
     values |= {name: answer_value(name) for name in (*LEXICAL, ABSTENTION)}
@@ -92,13 +92,15 @@ def table(summary: Mapping[str, Any]) -> Table:
         view.add_column(f"{name}\n{counts.get(name, 0)}", justify="right")
     view.add_column(f"overall\n{pooled}", justify="right")
     judges = set(summary["protocol"]["judges"])
-    rows = {name: of for name, of in summary["scores"].items() if of["all"] is not None and name not in ABSTENTIONS}
-    last_judge = max((number for number, name in enumerate(rows) if name in judges), default=-1)
+    abstentions = {name for name in summary["scores"] if without_scope(name) in ABSTENTIONS}
+    rows = {name: of for name, of in summary["scores"].items() if of["all"] is not None and name not in abstentions}
+    last_judge = max((number for number, name in enumerate(rows) if without_scope(name) in judges), default=-1)
     ceiling = summary["ceiling"] or {}
     if ceiling and last_judge < 0:
         view.add_row(*_ceiling(ceiling), end_section=True)
     for number, (name, of) in enumerate(rows.items()):
-        view.add_row(name, *(percent_cell(of.get(category), 1) for category in (*COLUMNS, "all")))
+        cells = ((of.get(category), counts.get(category, pooled)) for category in (*COLUMNS, "all"))
+        view.add_row(name, *(percent_cell(one, 1, count=n, withheld=name in summary["withheld"]) for one, n in cells))
         if ceiling and number == last_judge:
             view.add_row(*_ceiling(ceiling), end_section=True)
     return view
@@ -110,13 +112,13 @@ def adversarial_table(summary: Mapping[str, Any]) -> Table | None:
     if not scores:
         return None
     view = score_table()
-    names = sorted(scores, key=lambda name: name not in ABSTENTIONS)
+    names = sorted(scores, key=lambda name: without_scope(name) not in ABSTENTIONS)
     for name in names:
-        view.add_column(ABSTENTIONS.get(name, name), justify="right")
-    view.add_row(
-        f"{ADVERSARIAL} {summary['questions']['by_category'][ADVERSARIAL]}",
-        *(percent_cell(scores[name], 1) for name in names),
-    )
+        base = without_scope(name)
+        view.add_column(ABSTENTIONS.get(base, base) + name.removeprefix(base), justify="right")
+    count, withheld = summary["questions"]["by_category"][ADVERSARIAL], summary["withheld"]
+    cells = (percent_cell(scores[name], 1, count=count, withheld=name in withheld) for name in names)
+    view.add_row(f"{ADVERSARIAL} {count}", *cells)
     return view
 
 

@@ -17,6 +17,7 @@ from eval.personamem.data import Sample, group_of, in_order, label
 from eval.records import PassageRecord, QuestionRecord
 from eval.summary import (
     ALL,
+    AskedValue,
     Value,
     answer_value,
     metric_scores,
@@ -89,19 +90,19 @@ def block_rank(sample: Sample, found: Sequence[Passage]) -> tuple[int | None, ..
     return (next(hits, None),)
 
 
-def precision_value(
-    samples: Mapping[str, Sample], passages: RecordFile[PassageRecord], k: int
-) -> Callable[[QuestionRecord], float | None]:
+def precision_value(samples: Mapping[str, Sample], passages: RecordFile[PassageRecord], k: int) -> AskedValue:
     """Share of the first `k` passages that come from the referenced block; None where there is no rank or no passage."""
 
-    def value(record: QuestionRecord) -> float | None:
-        if not record.ranks or record.error is not None or not record.retrieved:
-            return None
+    def parts(record: QuestionRecord) -> list[tuple[float | None, bool]]:
+        if not record.ranks or not (record.error or record.retrieved):
+            return []
+        if record.error is not None:
+            return [(None, False)]
         evidence = samples[record.key].evidence
         found = [passages.get(found.passage) for found in record.retrieved[:k]]
-        return sum(kept is not None and not evidence.isdisjoint(kept.sources) for kept in found) / len(found)
+        return [(sum(kept is not None and not evidence.isdisjoint(kept.sources) for kept in found) / len(found), False)]
 
-    return value
+    return AskedValue(parts)
 
 
 CORRECT = "correct"
@@ -182,21 +183,21 @@ def random_recall(sample: Sample, k: int) -> float:
 
 
 def _where_ranked(chance: Callable[[Sample], float], samples: Mapping[str, Sample]) -> Value:
-    return lambda record: chance(samples[record.key]) if record.ranks and record.error is None else None
+    return lambda record: chance(samples[record.key]) if record.ranks else None
 
 
-def _of_run(run: int) -> Value:
-    return lambda record: record.answers[run].scores.get(CORRECT) if run < len(record.answers) else None
+def _of_run(run: int) -> AskedValue:
+    answered = answer_value(CORRECT)
+    return AskedValue(lambda record: answered.parts(record)[run : run + 1])
 
 
-def _pass_value(k: int) -> Value:
+def _pass_value(k: int) -> AskedValue:
     """Chance that one of `k` answers is right, of questions with at least as many."""
 
-    def value(record: QuestionRecord) -> float | None:
-        scores = [answer.scores[CORRECT] for answer in record.answers if CORRECT in answer.scores]
-        return pass_at_k(len(scores), sum(map(int, scores)), k) if len(scores) >= k else None
+    def chance(scores: Sequence[float]) -> float | None:
+        return pass_at_k(len(scores), round(sum(scores)), k) if len(scores) >= k else None
 
-    return value
+    return AskedValue(answer_value(CORRECT).parts, chance)
 
 
 def table(summary: Mapping[str, Any]) -> Table:
@@ -210,7 +211,9 @@ def table(summary: Mapping[str, Any]) -> Table:
     view.add_column(f"Over-\nall\n{sum(counts.values())}", justify="right")
     columns = [*counts, ALL]
     for metric in _metrics(scores):
-        view.add_row(_title(metric), *(percent_cell(scores[metric].get(name)) for name in columns))
+        cells = ((scores[metric].get(name), counts.get(name, sum(counts.values()))) for name in columns)
+        withheld = metric in summary["withheld"]
+        view.add_row(_title(metric), *(percent_cell(one, count=count, withheld=withheld) for one, count in cells))
         if metric == "accuracy" and len(spread.get(ALL, {}).get("per_run", ())) > 1:
             view.add_row("std over runs", *(_std(spread.get(name)) for name in columns))
     return view

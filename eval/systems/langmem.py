@@ -71,7 +71,7 @@ class LangMemSystem:
         await asyncio.to_thread(importlib.import_module, "langchain_openai")
         settings = self._endpoint.settings
         meter = Meter()
-        cached = HttpCache(self._cache, key.id, volatile=_IDS, fields={"seed": self._seed})
+        cached = HttpCache(self._cache, key.id, volatile=_IDS, fields={"seed": self._seed} | settings.extra_body)
         transport = AsyncMeteredTransport(meter, cached, slots=self._slots)
         async with httpx.AsyncClient(transport=transport, timeout=settings.timeout) as client:
             store = LangMemStore(key, self._chat_model(client), meter, self._embedder, self._endpoint)

@@ -311,7 +311,7 @@ class Mem0System:
                 "history_db_path": str(folder / "history.sqlite"),
             }
         )
-        cached = HttpCache(self._cache, key.id, volatile=_TODAY, fields={"seed": self._seed})
+        cached = HttpCache(self._cache, key.id, volatile=_TODAY, fields={"seed": self._seed} | settings.extra_body)
         memory.embedding_model = _Embedding(self._embedder)
         memory.llm.client.close()
         # mem0 needs httpx, and openai takes a client of it, whatever later versions of openai annotate.

@@ -162,7 +162,9 @@ class Case:
 def composed(name: str) -> DictConfig:
     """What a command composes without overrides; composing takes longer than a run."""
     with initialize_config_dir(str(CONFIGS), version_base="1.3"):
-        return compose(name)
+        config = compose(name)
+    OmegaConf.set_struct(config, False)  # keys as they are given with a + on the command line
+    return config
 
 
 def _write_locomo(folder: Path) -> list[str]:

@@ -187,12 +187,22 @@ async def test_thinking_is_no_answer_and_a_cut_answer_is_one(reply: Reply, kept:
         assert (await answerer(llm).answer(request("x"), 0)).text == kept
 
 
+CUT = (
+    "the answerer returned nothing but thinking, which was stopped at 32 tokens: raise answer.max_tokens, or turn thinking "
+    "off, for example (vLLM) with +answer.extra_body.chat_template_kwargs.enable_thinking=false"
+)
+
+
 @pytest.mark.parametrize(
     ("nothing", "said"),
     [
         (completion(None), "the answerer returned nothing"),
         (completion(" \n"), "the answerer returned nothing"),
-        (completion("<think>So many", finish="length"), "the answerer returned nothing within 32 tokens"),
+        (completion("", finish="length"), "the answerer returned nothing (stopped at 32 tokens)"),
+        (completion("<think>So many", finish="length"), CUT),
+        (completion(None, finish="length", reasoning_content="So many"), CUT),
+        (completion(None, finish="length", reasoning="So many"), CUT),
+        (completion("", reasoning="That is all."), "the answerer returned nothing but thinking"),
     ],
 )
 async def test_an_answer_without_a_word_is_drawn_once_more_and_then_an_error(nothing: Reply, said: str) -> None:
@@ -201,7 +211,8 @@ async def test_an_answer_without_a_word_is_drawn_once_more_and_then_an_error(not
         assert (record.text, record.cost.calls) == ("8 May", 2)
     async with model(lambda body: nothing) as (llm, server):
         record = await answerer(llm).answer(request("x"), 1)
-        assert (record.text, record.error, record.cost.calls) == (None, said, 2)
+        assert (record.text, record.error, record.silent, record.cost.calls) == (None, said, True, 2)
+        assert record.cut == ("stopped" in said)
     assert len({body["seed"] for body in server.requests}) == 2
 
 
@@ -218,6 +229,7 @@ async def test_a_failing_endpoint_is_an_error_record(reply: Reply, said: str) ->
     async with model(lambda body: reply) as (llm, _):
         record = await answerer(llm).answer(request("x"), 0)
     assert record.text is None and record.error is not None and said in record.error and "endpoint" in record.error
+    assert not record.silent, "no doing of the answerer"
 
 
 async def test_runs_and_scopes_are_kept_apart_and_a_second_run_costs_nothing(tmp_path: Path) -> None:
@@ -361,8 +373,10 @@ async def test_asked_again_only_what_failed_is_done() -> None:
     listed, strict = Listed(["a", None, "c"]), Labels("strict", [None, "wrong"])
     lenient = Labels("lenient", ["correct"] * 2)
     first = await grader(listed, strict, lenient, runs=3).ask(RECORD, [])
-    assert not first.complete and first.answers[1] == AnswerRecord(text=None, error="broken"), "neither scored nor judged"
-    assert labels_of(first, "strict") == [None, "wrong"]
+    assert not first.complete and len(strict.asked) == 2, "no judge is asked about nothing"
+    broken = Verdict(label=None, error="broken")
+    assert first.answers[1].scores == {"length": 0.0} and list(first.answers[1].verdicts.values()) == [broken] * 2
+    assert labels_of(first, "strict") == [None, None, "wrong"]
     listed.texts, strict.labels, lenient.labels = ["b"], ["correct", "correct"], ["wrong"]
     again = await grader(listed, strict, lenient, runs=3).ask(first, [])
     assert again.complete and [answer.text for answer in again.answers] == ["a", "b", "c"]

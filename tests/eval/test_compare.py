@@ -74,7 +74,7 @@ AUDIT = {"applied": True, "sha256": "ef" * 32}
         ({"embedder.name": "other"}, {}, "embedder differs"),
         ({"answer.context_tokens": 100}, {}, "protocol context_tokens differs: 40000 (one); 100 (two)"),
         ({"limit": 3}, {}, "limit differs: null (one); 3 (two)"),
-        ({"judge.max_tokens": 9}, {}, "judge.max_tokens differs: 512 (one); 9 (two)"),
+        ({"judge.max_tokens": 9}, {}, "judge.max_tokens differs: 8192 (one); 9 (two)"),
         ({}, {"protocol": {"k": 10}}, "protocol k differs: 20 (one); 10 (two)"),
         ({}, {"data": DATA | {"sha256": "ef" * 32}}, "data sha256 differs: abababababab (one); efefefefefef (two)"),
         ({}, {"data": DATA | {"audit": AUDIT}}, "audit sha256 differs: null (one); efef"),

@@ -229,7 +229,11 @@ def test_points_that_cannot_be_searched_for_fail_and_are_mended(tmp_path: Path, 
     assert points[f"{ANA}/S3/p1"]["error"] == "search: RuntimeError: no index"
     assert points[f"{BEN}/S1/p1"]["error"] == "the store cannot be used: the disk is gone"
     assert summary["questions"]["failed"] == 1
-    assert summary["scores"].keys() <= {"recall@5", "recall@10", "recall@20", "mrr"}  # nothing was judged, so nothing is 0
+    found = {"recall@5", "recall@10", "recall@20", "mrr"}
+    kept = {name: of["all"] for name, of in summary["scores"].items() if "(valid)" not in name}
+    assert kept.keys() <= found | {"update_recall@10"}, "nothing was judged, so nothing of that is 0"
+    assert (kept["update_recall@10"]["estimate"], kept["update_recall@10"]["failed"]) == (0, 1)
+    assert summary["withheld"].keys() == {"update_recall@10"}, "the question that failed is linked to no turn"
     system.break_search = system.break_open = ()
     summary = HALUMEM.run(tmp_path, "answer.kind=none")
     assert summary["failures"]["count"] == 0
@@ -316,12 +320,15 @@ def test_tables_of_a_judged_run(tmp_path: Path, monkeypatch, capsys, fails: bool
     heading = rows.index(["R", "Weighted", "R", "Target", "P", "Acc.", "FMR", "F1"])
     assert rows[heading + 2] == ["50.0", "53.8", "100.0", "100.0", "100.0", "66.7"]
     assert ["updating", "1", "100.0", "0.0", "0.0"] in rows
-    judges = ["0.0", "0.0", "66.7", "0.0", "33.3"]
-    if fails:  # a failed judge makes two rows
-        assert ["all", "questions", "(all)", "3", "66.7", *judges] in rows
-        assert ["all", "questions", "(valid)", "3", "100.0", *judges] in rows
+    judges = ["66.7", "0.0", "33.3"]
+    if fails:  # a failed judge makes two rows, and at one of three questions it says nothing
+        assert ["all", "questions", "(all)", "3", *["withheld"] * 3, *judges] in rows
+        assert ["all", "questions", "(valid)", "3", *["withheld"] * 3, *judges] in rows
+        assert any(row[:3] == ["n=2"] * 3 for row in rows)
+        assert "correct_qa_ratio(all) withheld, judge or machinery failed at 1 of 3" in done.out
     else:
-        assert ["all", "questions", "3", "100.0", *judges] in rows
+        assert ["all", "questions", "3", "100.0", "0.0", "0.0", *judges] in rows
+        assert "HaluMem-Long (part), deltamem: correct_qa_ratio(all) 100.0 (" in done.out
 
 
 def test_a_truncated_line_is_named_and_the_run_goes_on(tmp_path: Path, monkeypatch, capsys) -> None:

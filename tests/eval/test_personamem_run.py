@@ -219,17 +219,19 @@ def test_answers_of_a_model_are_scored_by_letter(tmp_path: Path, monkeypatch, ca
     assert done.code == 1  # one question has no answer
     assert "PersonaMem of unknown size, full_context (answered)" in done.out
     assert "6 of 7 questions answered" in done.out
-    assert "3 failures (3 in answer)" in done.err and "the answerer returned nothing" in done.err
-    # Right in each of three runs: tea 3, tea or coffee 1, dog 0, coffee 0, boat 2, the boat 3; the bicycle does not count.
+    assert "3 failures (3 silent answers)" in done.err and "the answerer returned nothing" in done.err
+    # Right in each of three runs: tea 3, tea or coffee 1, dog 0, coffee 0, boat 2, the boat 3; the bicycle 0, of silence.
     scores = summary["scores"]
-    assert (scores["accuracy"]["all"]["estimate"], scores["accuracy"]["all"]["count"]) == (pytest.approx(9 / 18), 6)
-    assert [scores[f"accuracy_run_{number}"]["all"]["estimate"] for number in (1, 2, 3)] == pytest.approx([3 / 6] * 3)
+    assert (scores["accuracy"]["all"]["estimate"], scores["accuracy"]["all"]["count"]) == (pytest.approx(9 / 21), 7)
+    assert (scores["accuracy(valid)"]["all"]["estimate"], scores["accuracy(valid)"]["all"]["count"]) == (0.5, 6)
+    assert summary["withheld"] == {} and summary["headline"]["silent"] == 1
+    assert [scores[f"accuracy_run_{number}"]["all"]["estimate"] for number in (1, 2, 3)] == pytest.approx([3 / 7] * 3)
     passes = [scores[f"pass@{k}"]["all"]["estimate"] for k in (1, 2, 3)]
-    assert passes == pytest.approx([9 / 18, (1 + 2 / 3 + 0 + 0 + 1 + 1) / 6, 4 / 6])
+    assert passes == pytest.approx([9 / 21, (1 + 2 / 3 + 0 + 0 + 1 + 1 + 0) / 7, 4 / 7])
     kind = "track_full_preference_evolution"
     assert scores["accuracy"][kind]["estimate"] == pytest.approx(4 / 6)
     over_runs = summary["accuracy_over_runs"]
-    assert over_runs["all"] == {"per_run": [0.5, 0.5, 0.5], "mean": 0.5, "std": 0.0}
+    assert over_runs["all"] == {"per_run": [3 / 7, 3 / 7, 3 / 7], "mean": 3 / 7, "std": 0.0}
     assert over_runs[kind]["per_run"] == [1.0, 0.5, 0.5]
     assert over_runs[kind]["std"] == pytest.approx((1 / 18) ** 0.5)
     assert summary["letters_named"] == {"one": 12, "several": 3, "none": 3}

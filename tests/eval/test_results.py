@@ -273,7 +273,7 @@ def test_golden_numbers(tmp_path: Path) -> None:
     assert summary["headline"] == {
         "metric": "strict",
         "score": summary["scores"]["strict"]["all"],
-        "withheld": "judge or machinery failed at 1 of 3 (33.3%, at most 1% may)",
+        "withheld": "1 of 4 sessions could not be ingested",
         "n": 3,
         "of": 4,
         "failures": 1,
@@ -281,7 +281,7 @@ def test_golden_numbers(tmp_path: Path) -> None:
         "context_tokens": 1000.0,
         "judge_error": None,
     }
-    assert summary["withheld"].keys() == {"lenient", "strict", "set_f1", "locomo_f1", "bleu1"}
+    assert summary["withheld"].keys() == summary["scores"].keys(), "a fourth of the sessions failed"
     assert summary["warnings"] == ["the judge is the answerer (m): it grades itself; name another with judge.model=..."]
     assert summary["this_run"]["answer"]["requests"] == 3
     assert summary["making"]["models"] == {"embedder": "all-MiniLM-L6-v2", "manager": None, "answer": "m", "judge": "m"}
