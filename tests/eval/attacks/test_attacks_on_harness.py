@@ -7,9 +7,6 @@ import pytest
 from eval.attacks import ATTACKS, Attack, Lab
 
 PENDING = {
-    "silent answerer": "NUMBERS",
-    "thinking cut": "NUMBERS",
-    "context hog": "COMPARE",
     "failing search": "NUMBERS",
     "model swap on resume": "RUNS",
     "tiny sample under a big name": "NUMBERS",
@@ -17,7 +14,6 @@ PENDING = {
     "weak model for one system": "COMPARE",
     "judge that knows the calibration": "NUMBERS",
     "kind abstention judge": "NUMBERS",
-    "failing sessions": "NUMBERS",
 }
 
 

@@ -137,10 +137,7 @@ ANSWERERS: dict[str, tuple[Replies, set[str]]] = {
 }
 
 
-PENDING = {"silent": [pytest.mark.xfail(reason="NUMBERS", strict=True)]}
-
-
-@pytest.mark.parametrize("name", [pytest.param(name, marks=PENDING.get(name, [])) for name in ANSWERERS])
+@pytest.mark.parametrize("name", ANSWERERS)
 async def test_answerers(name: str, tmp_path: Path) -> None:
     replies, wrong = ANSWERERS[name]
     assert lost(await examine_answerer(answerer(replies), tmp_path)) == wrong
