@@ -90,8 +90,7 @@ def run_scores(
     ``score``: the mean of the rubric's items, or the order of events; ``score_strict`` gives nothing for an item that is
     shown in part, as the official code does, against the paper; ``recall@k`` and ``mrr`` of the messages.
     """
-    values: dict[str, Value] = {SCORE: _value(CREDIT), STRICT: _value({**CREDIT, "partial": 0.0})}
-    values |= retrieval_values(cutoffs)
+    values = {**VALUES, **retrieval_values(cutoffs)}
     return metric_scores(questions, values, resamples=resamples, seed=seed, order=ABILITIES)
 
 
@@ -108,6 +107,10 @@ def _value(credit: Mapping[str, float]) -> AskedValue:
         ]
 
     return AskedValue(parts)
+
+
+VALUES: Mapping[str, Value] = {SCORE: _value(CREDIT), STRICT: _value({**CREDIT, "partial": 0.0})}
+"""What a question is worth by the scores of the judges."""
 
 
 def _ordered(answer: AnswerRecord) -> Iterator[tuple[float | None, bool]]:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from eval.beam.data import ABILITIES
 from eval.compare.runs import CLOSED_BOOK
+from eval.longmemeval.data import TYPES
 from eval.personamem.data import COUNTS_32K, LABELS
 from eval.summary import ALL
 
@@ -136,6 +138,30 @@ LAYOUTS: Mapping[str, tuple[Layout, ...]] = {
                 Column("all", "accuracy", f"Overall {sum(COUNTS_32K.values())}", "", sum(COUNTS_32K.values())),
             ),
             (Variant("", {"accuracy": "accuracy"}),),
+        ),
+    ),
+    "longmemeval": (
+        Layout(
+            "longmemeval",
+            "LongMemEval-S, as in Table 3 of the Zep paper",
+            (
+                *(Column(name, "accuracy", f"{name} {count}", "", count) for name, count in TYPES.items()),
+                Column(ALL, "accuracy", f"Overall {sum(TYPES.values())}", "", sum(TYPES.values())),
+            ),
+            (Variant("", {"accuracy": "accuracy"}),),
+            note="Published rows are of the file before its histories were cleaned in September 2025.",
+        ),
+    ),
+    "beam": (
+        Layout(
+            "beam",
+            "BEAM, abilities as in its paper",
+            (
+                *(Column(name, "score", name.replace("_", " ").capitalize()) for name in ABILITIES),
+                Column(ALL, "score", "Overall"),
+            ),
+            (Variant("", {"score": "score"}), Variant("partly met counts as not met", {"score": "score_strict"})),
+            note="Sizes are apart from each other: compare rows of one size alone.",
         ),
     ),
     "halumem": (

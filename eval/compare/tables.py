@@ -9,17 +9,21 @@ from itertools import combinations, groupby
 from typing import Any, Literal
 
 from deltamem.config import CONFIGS
+from eval.beam import scores as beam
 from eval.compare.conditions import differences, warnings_of
 from eval.compare.layouts import BASELINES, LAYOUTS, Column, Layout, Variant
 from eval.compare.runs import CLOSED_BOOK, FinishedRun, Quantiles, by_family, published_rows, setting
 from eval.headline import SCOPES
+from eval.longmemeval import scores as longmemeval
 from eval.metrics import Interval, bootstrap_interval
 from eval.personamem.data import LABELS
-from eval.records import QuestionRecord
 from eval.summary import ALL, Value, answer_value, recall_value, reciprocal_rank_value, verdict_value
 
 _READ_FROM = {"accuracy": "correct", "correct_qa_ratio(all)": "qa", "strict_correct_qa_ratio(all)": "qa_strict"}
 """Scores that have another name in the records, and the name there."""
+
+_OWN_VALUES = {"longmemeval": longmemeval.VALUES, "beam": beam.VALUES}
+"""By family the scores whose judges depend on the question."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +59,7 @@ def paired_differences(runs: Sequence[FinishedRun], *, resamples: int = 2000, se
         for metric in first.summary.scores:
             if any(metric not in run.summary.scores or run.summary.why_withheld(metric) for run in (first, second)):
                 continue
-            if metric.endswith(SCOPES[1]) or (value := _value(metric, first.questions)) is None:
+            if metric.endswith(SCOPES[1]) or (value := _value(metric, first)) is None:
                 continue
             pooled = _pooled(first, metric)
             values = [(value(one), value(two), one.group) for one, two in pairs if one.category in pooled]
@@ -68,15 +72,17 @@ def paired_differences(runs: Sequence[FinishedRun], *, resamples: int = 2000, se
     return found
 
 
-def _value(metric: str, questions: Sequence[QuestionRecord]) -> Value | None:
+def _value(metric: str, run: FinishedRun) -> Value | None:
     """How a question's value is read from its record; None for scores that are not of questions."""
+    if (own := _OWN_VALUES.get(run.family, {}).get(metric)) is not None:
+        return own
     if metric == "mrr":
         return reciprocal_rank_value
     name, _, k = metric.partition("@")
     if name == "recall" and k.isdecimal() and int(k) > 0:
         return recall_value(int(k))
     noted = _READ_FROM.get(metric, metric)
-    answers = [answer for record in questions for answer in record.answers]
+    answers = [answer for record in run.questions for answer in record.answers]
     if any(noted in answer.verdicts for answer in answers):
         return verdict_value(noted)
     return answer_value(noted) if any(noted in answer.scores for answer in answers) else None

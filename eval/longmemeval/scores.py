@@ -66,14 +66,12 @@ def run_scores(
     the types), ``abstention_accuracy``, ``set_f1``; ``recall@k`` (share of the answer turns), ``session_recall@k`` (share of
     the sessions with an answer turn) and ``all_sessions@k`` (whether all were found), each among the first k passages.
     """
-    accuracy, lexical = AskedValue(_judged), answer_value("set_f1")
-    values: dict[str, Value] = {ACCURACY: accuracy, ABSTENTION: AskedValue(_abstained), "set_f1": lexical}
-    values |= retrieval_values(cutoffs)
+    values: dict[str, Value] = {**VALUES, "set_f1": answer_value("set_f1"), **retrieval_values(cutoffs)}
     for k in sorted(set(cutoffs)):
         values[f"session_recall@{k}"] = _sessions_value(lambda ranks, k=k: recall_at(ranks, k))  # type: ignore[misc]
         values[f"all_sessions@{k}"] = _sessions_value(lambda ranks, k=k: float(recall_at(ranks, k) == 1))  # type: ignore[misc]
     scores = metric_scores(questions, values, resamples=resamples, seed=seed, order=tuple(TYPES))
-    average = _task_average(questions, accuracy, resamples=resamples, seed=seed)
+    average = _task_average(questions, VALUES[ACCURACY], resamples=resamples, seed=seed)
     return scores | ({} if average is None else {TASKS: {ALL: average}})
 
 
@@ -88,6 +86,10 @@ def _judged(record: QuestionRecord) -> list[tuple[float | None, bool]]:
 
 def _abstained(record: QuestionRecord) -> list[tuple[float | None, bool]]:
     return _judged(record) if is_abstention(record.key) else []
+
+
+VALUES: Mapping[str, Value] = {ACCURACY: AskedValue(_judged), ABSTENTION: AskedValue(_abstained)}
+"""What a question is worth by the scores of the judges."""
 
 
 def _task_average(

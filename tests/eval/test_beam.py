@@ -16,6 +16,8 @@ from scripted_server import Reply, completion, serve
 from deltamem.errors import DeltaMemError
 from eval.beam.data import BeamData, read_data
 from eval.beam.scores import order_score
+from eval.compare.runs import load_runs
+from eval.compare.tables import paired_differences, paper_tables
 
 
 def read(folder: Path, *values: dict[str, Any]) -> BeamData:
@@ -195,3 +197,21 @@ def test_some_chats_and_a_sample(monkeypatch, tmp_path: Path) -> None:
     assert "a sample: 1 of 7 questions (conversations=[2])" in summary["version"]
     with pytest.raises(DeltaMemError, match="conversations names '9', which the data does not have; there are: 1, 2"):
         BEAM.run(tmp_path, "conversations=[9]")
+
+
+def test_two_runs_are_compared_item_by_item(monkeypatch, tmp_path: Path) -> None:
+    prepare(monkeypatch, BEAM)
+    with serve(BEAM.script) as server:
+        BEAM.run(tmp_path, *served(server))
+
+    def hard(body: dict[str, Any]) -> Reply:
+        checked = body["messages"][0]["content"].startswith("You check")
+        return completion('{"reason": "r", "label": "wrong"}') if checked else BEAM.script(body)
+
+    with serve(hard) as server:
+        BEAM.run(tmp_path, *served(server), f"out={tmp_path / 'other'}")
+    runs = load_runs([tmp_path / "out", tmp_path / "other"])
+    differences = {one.metric: one.interval for one in paired_differences(runs, resamples=20)}
+    assert differences["score"].count == 7 and differences["score"].estimate == pytest.approx(4.25 / 7)
+    (title, *_) = [table.title for table in paper_tables(runs)]
+    assert title == "BEAM, other data"
