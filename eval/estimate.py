@@ -151,7 +151,7 @@ def _ingest(result: Estimate, timeline: Timeline, config: BenchmarkConfig) -> No
 
 
 def _ask(result: Estimate, loaded: Benchmark[Any], timeline: Timeline, config: BenchmarkConfig, prompts: Prompts) -> None:
-    budgets = [None, *getattr(config, "budgets", [])]
+    budgets = [None, *config.budgets]
     for number, step in enumerate(timeline.steps):
         past = [one for before in timeline.steps[: number + 1] for sessions in before.sessions for one in sessions]
         for question in step.questions:
@@ -168,7 +168,7 @@ def _ask(result: Estimate, loaded: Benchmark[Any], timeline: Timeline, config: B
                 result.answer.add(config.runs, config.runs * (asked + context), config.runs * written)
                 for name in verdicts.keys() & prompts.judges.keys():
                     read = estimate_tokens(prompts.judges[name].fill(**verdicts[name]))
-                    calls = config.runs * getattr(config.judge, "runs", 1)
+                    calls = config.runs * config.judge.runs
                     result.judge.add(calls, calls * read, calls * (ASSUMED["verdict_written"] + config.speed.thinking))
         if step.points is not None:
             _check(result, step, config, prompts)

@@ -29,7 +29,11 @@ start_server() {
   log=$5
   shift 5
   mkdir -p "$(dirname "$log")"
-  port=$("$python" -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])')
+  # A requeued job finds its records made with the same endpoint: the port follows the job's number where it is free.
+  port=$("$python" -c 'import socket, sys
+for port in (20000 + int(sys.argv[1]) % 10000, 0):
+    try: s = socket.socket(); s.bind(("127.0.0.1", port)); print(s.getsockname()[1]); break
+    except OSError: pass' "${SLURM_JOB_ID:-0}")
   url="http://127.0.0.1:$port"
   say "starting $model on port $port, tensor parallel $parallel; its log is $log"
   setsid "$command" serve "$model" --host 127.0.0.1 --port "$port" --tensor-parallel-size "$parallel" "$@" >"$log" 2>&1 &
