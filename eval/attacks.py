@@ -21,6 +21,7 @@ from eval.answer import Answerer, Judge
 from eval.compare.runs import load_runs
 from eval.compare.tables import compare
 from eval.invented import (
+    Endpoint,
     ScriptedSystem,
     Store,
     World,
@@ -46,7 +47,7 @@ from eval.systems.base import Passage, System
 
 K = 5
 RECALL = f"recall@{K}"
-SKILL = 60
+SKILL = 45
 """Percent of the questions that the honest model answers rightly where it is shown what it needs."""
 
 
@@ -165,10 +166,10 @@ class Lab:
         judging: Mapping[str, Judge] | None = None,
     ) -> Result:
         """Run the benchmark with some parts replaced, the others are honest, and configuration keys such as ``limit=9``."""
-        named = any(key.startswith("system=") for key in keys)
+        named, served = (any(key.startswith(name) for key in keys) for name in ("system=", "answer.base_url="))
         parts = Parts(
             system=None if named else system or honest_system(),
-            answerer=replies or answerer(reader(self.world, SKILL)),
+            answerer=replies or (None if served else answerer(reader(self.world, SKILL))),
             judges=judges() if judging is None else judging,
         )
         keys = (f"data={self.data}", f"k={K}", f"cutoffs=[1,{K}]", *keys)
@@ -327,9 +328,8 @@ def _hoarder(lab: Lab) -> Outcome:
 def _hog(lab: Lab) -> Outcome:
     def find(store: Store, query: str, k: int) -> list[Passage]:
         best = most_similar([Passage(turn.spoken, None, (session.id,)) for session, turn in store.turns], query, 1_000)
-        found = [store.sessions[name] for name in dict.fromkeys(passage.sources[0] for passage in best)]
-        whole = [("\n".join(turn.spoken for turn in one.turns), one.time, [turn.id for turn in one.turns]) for one in found]
-        return [Passage(text, time, tuple(ids), 1 - rank / 100) for rank, (text, time, ids) in enumerate(whole[:k])]
+        found = [store.sessions[name].turns for name in dict.fromkeys(passage.sources[0] for passage in best)]
+        return [Passage("\n".join(one.spoken for one in turns), None, tuple(one.id for one in turns)) for turns in found[:k]]
 
     result = lab.run("hog", system=ScriptedSystem("hog", find))
     said = lab.said_of(lab.honest, result)
@@ -343,7 +343,8 @@ def _hog(lab: Lab) -> Outcome:
 def _deep(lab: Lab) -> Outcome:
     result = lab.run("deep", system=ScriptedSystem("deep", lambda store, query, k: turns_of(store, query, 1_000)))
     shown = max(len(record.retrieved) for record in result.run.questions)
-    return Outcome("57.3", f"{result.text}, {shown} passages", shown <= 2 * K)
+    naive = _percent([lucky(question, SKILL) for question in lab.world.gold])
+    return Outcome(f"{naive:.1f}", f"{result.text}, {shown} passages", shown <= 2 * K)
 
 
 @attack(
@@ -366,24 +367,44 @@ def _failing(lab: Lab) -> Outcome:
 
 @attack(
     "model swap on resume",
-    "answers the easy half, breaks off, and goes on with another model behind another address under the same name",
-    "a refusal: the folder holds another run",
+    "goes on in the same folder with a better model under the same name, at another address or at the same one",
+    "a refusal each time: the folder holds the results of another model",
 )
 def _swap(lab: Lab) -> Outcome:
-    strong = reader(lab.world, 100)
-
     def weak(question: str, shown: str) -> str | Answer:
-        if lucky(question + "later", 50):
+        if question in lab.world.gold and lucky(f"later: {question}", 50):
             raise broken()
         return reader(lab.world, SKILL)(question, shown)
 
-    lab.run("swap", replies=answerer(weak))
-    try:
-        result = lab.run("swap", "base_url=http://elsewhere.invalid/v1", replies=answerer(strong))
-    except DeltaMemError as error:
-        return Outcome("-", str(error), "base_url" in str(error) or "endpoint" in str(error))
-    mixed = any("mixed" in sentence for sentence in result.summary["warnings"])
-    return Outcome(f"{result.naive_score:.1f}", result.text, mixed)
+    told, naive = [], 0.0
+    for change in ("address", "model"):
+        first, other = Endpoint(weak, "models/weak"), Endpoint(reader(lab.world, 100), "models/weak")
+        with first.serve(lab.folder) as here, other.serve(lab.folder) as elsewhere:
+            lab.run(f"other {change}", *here)
+            if change == "model":
+                first.replies, first.root = other.replies, "models/strong"
+            try:
+                result = lab.run(f"other {change}", *(here if change == "model" else elsewhere))
+                naive = result.naive_score
+                told.append(result.text)
+            except DeltaMemError as error:
+                told.append(str(error))
+    return Outcome(f"{naive:.1f}", "; ".join(told), all("holds results that were made with" in one for one in told))
+
+
+@attack(
+    "poisoned cache",
+    "fills the cache with the answers of a model that knows the gold, then runs another one of the same name with it",
+    "the score of the model that is served now",
+)
+def _poisoned(lab: Lab) -> Outcome:
+    endpoint = Endpoint(lambda question, shown: lab.world.gold.get(question, "no"), "models/knowing")
+    with endpoint.serve(lab.folder) as keys:
+        keys.append(f"cache={lab.folder / 'shared.sqlite'}")
+        poison = lab.run("poison", *keys)
+        endpoint.replies, endpoint.root = reader(lab.world, SKILL), "models/honest"
+        result = lab.run("poisoned", *keys)
+    return Outcome(f"{poison.naive_score:.1f}", result.text, result.score == lab.honest.score)
 
 
 @attack("mixed data", "goes on in the same folder with easier data", "a refusal; and no paired difference beside a warning")

@@ -10,18 +10,17 @@ import csv
 import json
 import random
 import re
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 from zlib import crc32
 
-import numpy as np
-
-from deltamem.embedding import Vectors
 from deltamem.errors import DeltaMemError
 from deltamem.llm import LLM, Answer
 from deltamem.prompts import Prompt
@@ -29,24 +28,10 @@ from eval.answer import LLMAnswerer, Sampler
 from eval.judge import ABSTAINED, CORRECT, FOOLED, OTHER, WRONG, load_calibration
 from eval.personamem.data import COLUMNS
 from eval.records import Verdict
-from eval.systems.base import DialogueSession, DialogueTurn, Ingested, Passage, SessionBuffer, StoreKey
-from eval.systems.baselines import NaiveRag
+from eval.systems.base import DialogueSession, DialogueTurn, Ingested, Passage, SessionBuffer, StoreKey, Usage
 
 PEOPLE = ("Odra", "Belun", "Tamsin", "Quill", "Marek", "Isaura", "Feno", "Wanda", "Joris", "Petra", "Ludo", "Sunniva")
-THINGS = (
-    "dog",
-    "boat",
-    "teacher",
-    "cottage",
-    "horse",
-    "choir",
-    "neighbour",
-    "bakery",
-    "village",
-    "street",
-    "novel",
-    "doctor",
-)
+THINGS = ("dog", "boat", "cat", "car", "horse", "choir", "street", "novel", "doctor", "bakery", "village", "teacher")
 _SYLLABLES = ["".join(parts) for parts in product("bdfgklmnprstvz", "aeiou", "lmnrs")]
 _SESSIONS, _CHATTER, _FACTS = 12, 8, 8
 _CATEGORIES = (1,) * 3 + (2,) * 3 + (3,) + (4,) * 9
@@ -103,10 +88,8 @@ class World:
                 said.append(fact)
                 turns[fact.session].append((speaker, f"You know, my {thing}, the name is {fact.value} after all."))
         for spoken in turns:
-            chatter = [
-                f"How is your {thing}? I always forget the name of a {thing}." for thing in rng.sample(THINGS, _CHATTER)
-            ]
-            spoken += [(rng.choice(pair), text) for text in chatter]
+            for thing in rng.sample(THINGS, _CHATTER):
+                spoken.append((rng.choice(pair), f"How is your {thing}? I always forget the name of a {thing}."))
             rng.shuffle(spoken)
         rng.shuffle(said)
         ids = {text: f"D{number}:{at}" for number, spoken in enumerate(turns, 1) for at, (_, text) in enumerate(spoken, 1)}
@@ -115,8 +98,7 @@ class World:
         for number, (time, spoken) in enumerate(zip(times, turns, strict=True), 1):
             conversation[f"session_{number}_date_time"] = f"{time:%I:%M} am on {time:%-d %B, %Y}"
             conversation[f"session_{number}"] = [
-                {"speaker": speaker, "dia_id": f"D{number}:{at}", "text": text}
-                for at, (speaker, text) in enumerate(spoken, 1)
+                {"speaker": who, "dia_id": f"D{number}:{at}", "text": text} for at, (who, text) in enumerate(spoken, 1)
             ]
         asked = []
         for at, category in enumerate(_CATEGORIES):
@@ -145,29 +127,6 @@ def words(text: str) -> set[str]:
     return set(_WORD.findall(text.lower()))
 
 
-class HashedWords:
-    """An embedder that needs no weights: one dimension a word, up to collisions."""
-
-    name = "hashed words"
-
-    def documents(self, texts: Sequence[str]) -> Vectors:
-        """Unit vectors."""
-        vectors = np.zeros((len(texts), 512), np.float32)
-        for row, text in enumerate(texts):
-            for word in words(text):
-                vectors[row, crc32(word.encode()) % 512] = 1
-        norms = np.linalg.norm(vectors, axis=1, keepdims=True)
-        unit: Vectors = vectors / np.maximum(norms, 1e-9)
-        return unit
-
-    queries = documents
-
-
-def honest_system() -> NaiveRag:
-    """Naive RAG over hashed words."""
-    return NaiveRag(HashedWords(), with_time=True)
-
-
 Find = Callable[["Store", str, int], list[Passage]]
 
 
@@ -177,7 +136,7 @@ class ScriptedSystem:
     per_speaker = False
     ranked = True
 
-    def __init__(self, name: str, find: Find, refuses: Callable[[DialogueSession], bool] = lambda session: False) -> None:
+    def __init__(self, name: str, find: Find, *, refuses: Callable[[DialogueSession], bool] = lambda session: False) -> None:
         """Bind the functions; `find` is given the store, the query and k."""
         self.name = name
         self.find = find
@@ -212,10 +171,11 @@ class Store(SessionBuffer):
         return tuple(turn.id for _, turn in self.turns)
 
     async def ingest(self, session: DialogueSession) -> Ingested:
-        """Keep it, or fail."""
+        """Keep it, or fail; with a call of a model."""
         if self._system.refuses(session):
             raise broken()
-        return await super().ingest(session)
+        await super().ingest(session)
+        return Ingested(usage=Usage(calls=1))
 
     async def search(self, query: str, k: int) -> list[Passage]:
         """What the function finds."""
@@ -225,6 +185,11 @@ class Store(SessionBuffer):
 def turns_of(store: Store, query: str, k: int) -> list[Passage]:
     """The turns that share the most words with a query."""
     return most_similar([Passage(turn.spoken, session.time, (turn.id,)) for session, turn in store.turns], query, k)
+
+
+def honest_system() -> ScriptedSystem:
+    """Finds single turns, by their words."""
+    return ScriptedSystem("turns", turns_of)
 
 
 def most_similar(passages: Sequence[Passage], query: str, k: int) -> list[Passage]:
@@ -264,6 +229,49 @@ class ScriptedModel(LLM):
 def answerer(replies: Replies, max_tokens: int | None = 512) -> LLMAnswerer:
     """The harness's own answerer on a scripted model."""
     return LLMAnswerer(Sampler(ScriptedModel(replies), 0.0, max_tokens, 0), _PROMPT, with_time=True)
+
+
+@dataclass
+class Endpoint:
+    """An OpenAI-compatible endpoint on this machine with a scripted model, which may be exchanged behind its name."""
+
+    replies: Replies
+    root: str  # Where the model is said to come from
+
+    @contextmanager
+    def serve(self, folder: Path) -> Iterator[list[str]]:
+        """Serve it; yields keys of the configuration that make it the answerer, with a prompt that lies in a folder."""
+        endpoint = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                self._send({"data": [{"id": "scripted", "root": endpoint.root}]})
+
+            def do_POST(self) -> None:
+                body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+                question, _, shown = body["messages"][0]["content"].partition(_BETWEEN)
+                try:
+                    self._send({"choices": [{"message": {"content": endpoint.replies(question, shown)}}]})
+                except DeltaMemError:
+                    self.send_error(500)
+
+            def _send(self, body: object) -> None:
+                self.send_response(200)
+                self.end_headers()
+                self.wfile.write(json.dumps(body).encode())
+
+            def log_message(self, format: str, *args: object) -> None:
+                pass
+
+        prompt = folder / "scripted.md"
+        prompt.write_text(_PROMPT.text, encoding="utf-8")
+        with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+            threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
+            url = f"http://127.0.0.1:{server.server_port}/v1"
+            try:
+                yield [f"answer.base_url={url}", "answer.model=scripted", f"answer.prompt={prompt}", "answer.max_retries=0"]
+            finally:
+                server.shutdown()
 
 
 def lucky(text: str, percent: int) -> bool:
@@ -352,11 +360,8 @@ def write_letters(folder: Path) -> dict[str, str]:
             table.writerow(dict.fromkeys(COLUMNS, "1") | values)
     lines = []
     for number in range(6):
-        said = [
-            ("system", "Name: Odra"),
-            ("user", "User: Tell me a name."),
-            ("assistant", f"Assistant: number {number % 2}"),
-        ]
-        lines.append(json.dumps({f"{number}" * 8: [{"role": role, "content": content} for role, content in said]}))
+        texts = ("Name: Odra", "User: What is it called?", f"Assistant: number {number % 2}")
+        said = [{"role": role, "content": text} for role, text in zip(("system", "user", "assistant"), texts, strict=True)]
+        lines.append(json.dumps({f"{number}" * 8: said}))
     (folder / "shared_contexts_32k.jsonl").write_text("\n".join(lines), encoding="utf-8")
     return letters

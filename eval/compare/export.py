@@ -108,9 +108,7 @@ def _latex_table(runs: Sequence[FinishedRun]) -> str:
         for row in table.rows
         if row.detail == layout.variants[0].label
     ]
-    caption = [
-        f"{table.title}, in percent ({layout.variants[0].label or metric_label(runs[0].headline.metric) or 'scores'})."
-    ]
+    caption = [f"{table.title}, in percent ({layout.variants[0].label or metric_label(runs[0].headline.metric)})."]
     if other:
         caption.append(f"{OTHER_DATA} That is so for: {', '.join(other)}.")
     notes = [_note(card) for card in cards(runs)] + ([table.note] if table.note else [])
@@ -140,7 +138,7 @@ def _plain_layout(runs: Sequence[FinishedRun]) -> Layout:
     counts = {name: count for run in runs for name, count in run.summary.questions.by_category.items()}
     columns = [Column(name, "score", f"{name.replace('_', ' ')} {count:,}", "", count) for name, count in counts.items()]
     columns.append(Column(ALL, "score", "Overall"))
-    return Layout(runs[0].family, "by category", tuple(columns), (Variant("", {"score": metric}),))
+    return Layout(runs[0].family, runs[0].summary.benchmark, tuple(columns), (Variant("", {"score": metric}),))
 
 
 def _multicolumn(title: str, width: int) -> str:

@@ -7,11 +7,10 @@ import pytest
 from eval.attacks import ATTACKS, Attack, Lab
 
 PENDING = {
-    "failing search": "NUMBERS",
     "model swap on resume": "RUNS",
+    "poisoned cache": "RUNS",
     "tiny sample under a big name": "NUMBERS",
     "two guesses": "NUMBERS",
-    "weak model for one system": "COMPARE",
     "judge that knows the calibration": "NUMBERS",
     "kind abstention judge": "NUMBERS",
 }
@@ -31,9 +30,9 @@ def marked(attack: Attack) -> object:
 def test_honest_control(lab: Lab) -> None:
     """What attacks want to beat: nothing failed, and a naive harness prints the same."""
     honest = lab.honest
-    assert honest.naive_score == pytest.approx(honest.score) == pytest.approx(35.4, abs=0.05)
+    assert honest.naive_score == pytest.approx(honest.score) == pytest.approx(40.6, abs=0.05)
     assert (honest.withheld, honest.summary["failures"]["count"]) == (None, 0)
-    assert 20 < honest.recall < 40
+    assert honest.naive_recall == pytest.approx(honest.recall) == pytest.approx(51.0, abs=0.05)
 
 
 @pytest.mark.parametrize("attack", [marked(attack) for attack in ATTACKS])
@@ -49,5 +48,5 @@ def test_catalogue() -> None:
         "silent answerer, yes-judge, prose judge, echo system, empty memory, gold leaker, provenance hoarder, context hog, "
         "model swap on resume, poisoned cache, mixed data, tiny sample under a big name"
     )
-    assert set(wanted.split(", ")) - set(names) == {"poisoned cache"}
+    assert set(wanted.split(", ")) <= set(names)
     assert len(set(names)) == len(names)
