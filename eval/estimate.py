@@ -22,6 +22,7 @@ from eval.benchmark import Benchmark, Step, Timeline
 from eval.config import BenchmarkConfig
 from eval.judge import load_calibration
 from eval.models import WITH_MODEL, Prompts, load_prompts
+from eval.records import judge_name
 from eval.summary import score_table
 from eval.systems.base import DialogueSession
 from eval.systems.http_cache import message_groups
@@ -154,22 +155,22 @@ def _ask(result: Estimate, loaded: Benchmark[Any], timeline: Timeline, config: B
     budgets = [None, *config.budgets]
     for number, step in enumerate(timeline.steps):
         past = [one for before in timeline.steps[: number + 1] for sessions in before.sessions for one in sessions]
+        shown = _context(config, past, len(timeline.stores), loaded.k)
         for question in step.questions:
             result.questions += 1
             result.texts += 0 if config.system in ("none", "full_context", "oracle") else len(timeline.stores)
             if prompts.answer is None:
                 continue
             asked = estimate_tokens(prompts.answer.text + question.question + "".join(loaded.options(question)))
-            shown = _context(config, past, len(timeline.stores), loaded.k)
             verdicts = loaded.judge_fields(question, question.gold or "")
             for budget in budgets:
                 context = min(shown, config.answer.context_tokens) if budget is None else budget
                 written = ASSUMED["answer_written"] + config.speed.thinking
                 result.answer.add(config.runs, config.runs * (asked + context), config.runs * written)
-                for name in verdicts.keys() & prompts.judges.keys():
-                    read = estimate_tokens(prompts.judges[name].fill(**verdicts[name]))
-                    calls = config.runs * config.judge.runs
-                    result.judge.add(calls, calls * read, calls * (ASSUMED["verdict_written"] + config.speed.thinking))
+                for name, fields in verdicts.items():
+                    if prompt := prompts.judges.get(judge_name(name)):
+                        calls, read = config.runs * config.judge.runs, estimate_tokens(prompt.fill(**fields))
+                        result.judge.add(calls, calls * read, calls * (ASSUMED["verdict_written"] + config.speed.thinking))
         if step.points is not None:
             _check(result, step, config, prompts)
 
