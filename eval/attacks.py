@@ -350,7 +350,7 @@ def _deep(lab: Lab) -> Outcome:
 @attack(
     "failing search",
     "raises where it would not have found the evidence",
-    "no more than the honest recall and no headline: searches are missing",
+    "no more than the recall of the same search that does not raise, and no headline: searches are missing",
 )
 def _failing(lab: Lab) -> Outcome:
     def find(store: Store, query: str, k: int) -> list[Passage]:
@@ -360,7 +360,8 @@ def _failing(lab: Lab) -> Outcome:
         return found
 
     result = lab.run("failing", system=ScriptedSystem("failing", find))
-    held = result.recall <= lab.honest.recall and result.withheld is not None
+    same = lab.run("not failing", system=ScriptedSystem("failing", turns_of))
+    held = result.recall <= same.recall and result.withheld is not None
     naive = f"{result.naive_score:.1f}, {RECALL} {result.naive_recall:.1f}"
     return Outcome(naive, f"{result.text}; {RECALL} {result.recall:.1f}", held)
 

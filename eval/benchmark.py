@@ -95,7 +95,8 @@ class Report:
     data: Mapping[str, Any]
     scores: Mapping[str, Any]  # By metric and category, of `eval.summary.metric_scores`
     headline: Sequence[str] = ()  # Metrics in order of preference; the first that there is a score of is the headline
-    judged_by: Mapping[str, str] = field(default_factory=dict)  # The judge of each metric that has not the judge's own name
+    # The judge, or judges, of each metric that has not the judge's own name
+    judged_by: Mapping[str, str | tuple[str, ...]] = field(default_factory=dict)
     problems: Sequence[str] = ()  # What was wrong with the data, one sentence each
     order: Sequence[str] = ()  # Categories in the order of the benchmark
     more: Mapping[str, Any] = field(default_factory=dict)  # Further keys of this benchmark

@@ -8,7 +8,6 @@ from typing import Any
 from eval.answer import against_cuts
 from eval.benchmark import Report
 from eval.config import BenchmarkConfig
-from eval.judge import load_calibration
 from eval.records import QuestionRecord
 
 ALL = "all"
@@ -19,6 +18,9 @@ SCOPES = ("(all)", "(valid)")
 
 MOST_FAILURES = 0.01
 """Share of the questions at which the judge or the machinery may fail; above it nobody knows what the score is."""
+
+FEWEST_ITEMS = 5
+"""Answers of which a judge's share is telling."""
 
 MOST_UNJUDGED = 0.1
 """Share of the calibration items at which a judge may fail; above it its errors on the others say little."""
@@ -38,7 +40,10 @@ def withheld_scores(
     nothing: they are wrong, and so is what was not remembered.
     """
     reasons: dict[str, str] = {}
-    judges = {probe["judge"]: _misjudges(config, probe) for probe in probes}
+    judges: dict[str, str] = {}
+    for probe in probes:
+        if reason := _misjudges(config, probe):
+            judges.setdefault(probe["judge"], reason)
     for metric, rows in report.scores.items():
         base = without_scope(metric)
         failed, count = _failed(rows)
@@ -49,8 +54,8 @@ def withheld_scores(
         elif failed > MOST_FAILURES * count:
             share = 100 * failed / count
             reasons[metric] = f"judge or machinery failed at {failed:,} of {count:,} ({share:.1f}%, at most 1% may)"
-        elif reason := judges.get(report.judged_by.get(base, base)):
-            reasons[metric] = reason
+        elif wrong := [judges[judge] for judge in _judges_of(report, base) if judge in judges]:
+            reasons[metric] = wrong[0]
     # A score without failures says nothing about how many there were.
     for metric in report.scores:
         for name in (f"{without_scope(metric)}{SCOPES[0]}", without_scope(metric)):
@@ -71,18 +76,26 @@ def _failed(rows: Mapping[str, Mapping[str, Any] | None]) -> tuple[int, int]:
     return sum(of.get("failed", 0) for of in known), sum(of["count"] for of in known)
 
 
+def _judges_of(report: Report, metric: str) -> Sequence[str]:
+    judges = report.judged_by.get(metric, metric)
+    return (judges,) if isinstance(judges, str) else judges
+
+
 def _misjudges(config: BenchmarkConfig, probe: Mapping[str, Any]) -> str | None:
-    """Why a judge's scores say nothing, if so."""
-    for kind, limit, said in (
-        ("false_accept", config.judge.max_false_accept, "accepts {} of the wrong answers"),
-        ("false_reject", config.judge.max_false_reject, "rejects {} of the right answers"),
+    """Why a judge's scores say nothing, if so: by the calibration items, or by answers to other questions of the run."""
+    for kind, said in (
+        ("false_accept", "accepts {} of the wrong answers"),
+        ("false_reject", "rejects {} of the right ones"),
     ):
-        share = probe[kind]
-        if share is None or probe["errors"] > MOST_UNJUDGED * len(load_calibration()):
+        if kind not in probe:
+            continue
+        share, limit = probe[kind], getattr(config.judge, f"max_{kind}")
+        if share is None or probe["errors"] > MOST_UNJUDGED * (share["count"] + probe["errors"]):
             return f"the {probe['judge']} judge could not be calibrated: {probe.get('first_error')}"
-        if share["estimate"] > limit:
+        if share["estimate"] > limit and share["count"] >= FEWEST_ITEMS:
+            items = "of the calibration" if "false_reject" in probe else "to questions of this run"
             shown = said.format(f"{100 * share['estimate']:.0f}%")
-            return f"the {probe['judge']} judge {shown} of the calibration (judge.max_{kind}={limit:g})"
+            return f"the {probe['judge']} judge {shown} {items} (judge.max_{kind}={limit:g})"
     return None
 
 
@@ -98,8 +111,8 @@ def headline(
     """The one score of a run, with all that it takes to read it."""
     metric = next((name for name in report.headline if report.scores.get(name, {}).get(ALL) is not None), None)
     score = None if metric is None else report.scores[metric][ALL]
-    judge = None if metric is None else report.judged_by.get(without_scope(metric), without_scope(metric))
-    probe = next((one for one in probes if one["judge"] == judge), None)
+    judges = () if metric is None else _judges_of(report, without_scope(metric))
+    probe = next((one for one in probes if one["judge"] in judges), None)
     return {
         "metric": metric,
         "score": score,

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+import random
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from typing import Any, Literal
@@ -16,7 +18,7 @@ from deltamem.llm import Answer
 from deltamem.prompts import Prompt
 from eval.answer import Judge, Sampler, cost_of, last_object, nothing_said, without_thinking
 from eval.metrics import Interval, wilson_interval
-from eval.records import Cost, Verdict
+from eval.records import Cost, QuestionRecord, Verdict, judge_name
 
 CORRECT, WRONG = QUESTION_LABELS = ("correct", "wrong")
 """Labels of the judges of answers, ``lenient`` and ``strict``."""
@@ -208,6 +210,58 @@ async def measure(judge: Judge, items: Sequence[CalibrationItem]) -> Calibration
         first_error=next((verdict.error for verdict in verdicts if verdict.label is None), None),
         cost=sum((verdict.cost for verdict in verdicts), Cost()),
     )
+
+
+SWAPPED = 40
+"""Answers to other questions that a judge is shown."""
+
+JudgeFields = Callable[[QuestionRecord, str], Mapping[str, Mapping[str, str]]]
+
+
+async def measure_swapped(
+    judges: Mapping[str, Judge], questions: Sequence[QuestionRecord], judge_fields: JudgeFields, seed: int
+) -> list[dict[str, Any]]:
+    """How many answers to other questions of the run judges call right.
+
+    Unlike the calibration items these are not known beforehand, and they are of any kind of question and judge.
+
+    Args:
+        judges: By name.
+        questions: Of the run. The wrong answer to each is the reference answer to another with which its own shares no word.
+        judge_fields: What each judge is shown of an answer, by its name.
+        seed: Of the choice.
+
+    Returns:
+        For each judge that was shown something: ``judge``, ``false_accept`` (an interval, None if it judged nothing),
+        ``errors``, ``first_error``, ``cost``.
+    """
+    draw = random.Random(seed)
+    chosen = draw.sample(questions, len(questions))
+    golds = draw.sample(known := sorted({record.gold for record in questions if record.gold}), len(known))
+    shown: dict[str, list[tuple[Mapping[str, str], str]]] = {}
+    for number, record in enumerate(chosen):
+        others = golds[number % len(golds) :] + golds[: number % len(golds)] if golds else []
+        wrong = next((gold for gold in others if _words(gold).isdisjoint(_words(record.gold or ""))), None)
+        for name, fields in judge_fields(record, wrong).items() if wrong is not None else ():
+            shown.setdefault(judge_name(name), []).append((fields, record.group))
+    return [await _swapped(judges[name], cases[:SWAPPED]) for name, cases in shown.items() if name in judges]
+
+
+async def _swapped(judge: Judge, cases: Sequence[tuple[Mapping[str, str], str]]) -> dict[str, Any]:
+    verdicts = await asyncio.gather(*(judge.judge(fields, scope) for fields, scope in cases))
+    accepted = [verdict.worth == 1 for verdict in verdicts if verdict.label is not None]
+    share = wilson_interval(sum(accepted), len(accepted))
+    return {
+        "judge": judge.name,
+        "false_accept": share and share.as_dict(),
+        "errors": len(verdicts) - len(accepted),
+        "first_error": next((verdict.error for verdict in verdicts if verdict.label is None), None),
+        "cost": sum((verdict.cost for verdict in verdicts), Cost()).model_dump(mode="json"),
+    }
+
+
+def _words(text: str) -> set[str]:
+    return set(re.findall(r"\w+", text.casefold()))
 
 
 def _fields(item: CalibrationItem) -> dict[str, str]:

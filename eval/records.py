@@ -156,6 +156,10 @@ class Found(StrictModel):
     similarity: float | None = None  # To the query; None if unknown
 
 
+GOOD_LABELS = frozenset({"correct", "abstained"})
+"""Labels of judges that count as 1, in lower case; any other label counts as 0."""
+
+
 class Verdict(StrictModel):
     """What a judge said about one answer."""
 
@@ -166,6 +170,11 @@ class Verdict(StrictModel):
     error: str | None = None  # Why there is no label. A failure is never a zero: the answer has no verdict from this judge
     cost: Cost = Cost()  # All attempts
     made: str = ""
+
+    @property
+    def worth(self) -> float | None:
+        """1 for a good label, 0 for another; None without a label."""
+        return None if self.label is None else float(self.label.lower() in GOOD_LABELS)
 
 
 def judge_name(key: str) -> str:

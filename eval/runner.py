@@ -23,7 +23,7 @@ from eval.benchmark import Benchmark, Config, PointChecks, Results, SearchState,
 from eval.compare.page import write_report
 from eval.estimate import estimate, estimate_table
 from eval.headline import headline_line, warning_lines
-from eval.judge import load_calibration, measure
+from eval.judge import load_calibration, measure, measure_swapped
 from eval.metrics import load_nltk
 from eval.models import (
     CONFIGURED,
@@ -162,6 +162,9 @@ async def _evaluate(benchmark: Benchmark[Config], prompts: Prompts, parts: Parts
                 judge for name, judge in judges.items() if name in specs and specs[name].calibrated and config.judge.probes
             ]
             probes = [await measure(judge, load_calibration()) for judge in calibrated]
+            swapped = []
+            if grader is not None and judges and config.judge.probes:
+                swapped = await measure_swapped(judges, run.results().questions, benchmark.judge_fields, config.seed)
             if specs:
                 seconds["probes"] = time.perf_counter() - started - seconds["run"]
             results = run.results()
@@ -174,6 +177,7 @@ async def _evaluate(benchmark: Benchmark[Config], prompts: Prompts, parts: Parts
                 system_facts=system.facts(),
                 usage=models.usage(),
                 probes=[probe.as_dict() for probe in probes],
+                swapped=swapped,
                 prompt_hashes=prompts.hashes,
                 seconds=seconds,
                 passages={passage.id: passage for passage in results.passages},

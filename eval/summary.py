@@ -25,9 +25,6 @@ from eval.records import Cost, IngestRecord, PassageRecord, PointRecord, Questio
 
 Value = Callable[[QuestionRecord], float | None]
 
-GOOD_LABELS = frozenset({"correct", "abstained"})
-"""Labels of judges that count as 1, in lower case; any other label counts as 0."""
-
 
 def judge_runs(verdicts: Mapping[str, Verdict], judge: str) -> list[Verdict]:
     """The verdicts of all runs of a judge."""
@@ -68,9 +65,7 @@ def verdict_value(judge: str) -> AskedValue:
 
     def parts(record: QuestionRecord) -> list[tuple[float | None, bool]]:
         return [
-            (None if verdict.label is None else float(verdict.label.lower() in GOOD_LABELS), answer.silent)
-            for answer in record.answers
-            for verdict in judge_runs(answer.verdicts, judge)
+            (verdict.worth, answer.silent) for answer in record.answers for verdict in judge_runs(answer.verdicts, judge)
         ]
 
     return AskedValue(parts)
@@ -188,7 +183,8 @@ def build_summary(
     points: Sequence[PointRecord] = (),
     system_facts: Mapping[str, Any],
     usage: Mapping[str, Any],
-    probes: Sequence[Any],
+    probes: Sequence[Mapping[str, Any]],
+    swapped: Sequence[Mapping[str, Any]] = (),
     prompt_hashes: Mapping[str, str],
     seconds: Mapping[str, float],
     passages: Mapping[str, PassageRecord] | None = None,
@@ -200,6 +196,8 @@ def build_summary(
 
     `passages` are those that the questions name, `partial` is how much of an unfinished run is done, `warnings` are further
     ones, and `fingerprint` is what the run was made with beyond its configuration.
+
+    `probes` are how judges did on the calibration items, `swapped` on answers to other questions of the run.
 
     Returns:
         JSON values; no `None` stands for a zero and no zero for a failure. ``cost.ingest.sessions_lost`` counts the sessions
@@ -216,7 +214,7 @@ def build_summary(
     total = report.data.get("questions", len(questions))
     context = _context(questions)
     ingested = _sessions(sessions)
-    withheld = withheld_scores(config, report, sessions=ingested, probes=probes, partial=partial)
+    withheld = withheld_scores(config, report, sessions=ingested, probes=[*probes, *swapped], partial=partial)
     summary = {
         "benchmark": report.benchmark,
         "version": _version(report.benchmark, report.data),
@@ -257,6 +255,7 @@ def build_summary(
         "sessions": ingested,
         "failures": _failures(questions, sessions, points, report.problems),
         "probes": probes,
+        "swapped": swapped,
         "protocol": {"context_tokens": config.answer.context_tokens, "with_time": config.with_time} | dict(report.protocol),
         "data": report.data,
         "system_facts": system_facts,
@@ -436,7 +435,7 @@ def _plain(value: Any) -> Any:
 def cost_line(summary: Mapping[str, Any]) -> str:
     """What the run came to: calls and tokens by stage over all runs, and what this one asked for."""
     stages = {stage: [summary["cost"][stage]] for stage in ("ingest", "answer", "judge")}
-    stages["probes"] = [probe["cost"] for probe in summary["probes"]]
+    stages["probes"] = [probe["cost"] for probe in (*summary["probes"], *summary["swapped"])]
     parts = []
     for stage, costs in stages.items():
         calls, cached, read, written = (

@@ -16,7 +16,6 @@ from eval.compare.charts import charts, colour, mark_svg
 from eval.compare.runs import FinishedRun, load_runs
 from eval.compare.tables import compare
 from eval.records import AnswerRecord, Found, PassageRecord, PointRecord, QuestionRecord, Verdict
-from eval.summary import GOOD_LABELS
 
 
 def write_report(runs: Sequence[Path], out: Path) -> Path:
@@ -183,10 +182,7 @@ def outcome(record: QuestionRecord) -> str:
     if not record.complete:
         return "failed"
     said = {
-        verdict.label.lower() in GOOD_LABELS
-        for answer in record.answers
-        for verdict in answer.verdicts.values()
-        if verdict.label is not None
+        verdict.worth == 1 for answer in record.answers for verdict in answer.verdicts.values() if verdict.label is not None
     }
     said |= {answer.scores["correct"] == 1 for answer in record.answers if "correct" in answer.scores}
     return _outcome(said)

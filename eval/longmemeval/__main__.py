@@ -96,7 +96,7 @@ class LongMemEval(Benchmark[LongMemEvalConfig]):
                 results.questions, cutoffs=config.cutoffs, resamples=config.resamples, seed=config.seed
             ),
             headline=(scores.ACCURACY, f"session_recall@{max(config.cutoffs)}"),
-            judged_by=dict.fromkeys((scores.ACCURACY, scores.TASKS, scores.ABSTENTION), scores.GENERIC),
+            judged_by=dict.fromkeys((scores.ACCURACY, scores.TASKS, scores.ABSTENTION), tuple(scores.judge_specs())),
             problems=data.problems,
             order=tuple(TYPES),
         )

@@ -225,7 +225,7 @@ def test_golden_numbers(tmp_path: Path) -> None:
 
     assert " ".join(summary) == (
         "benchmark version system mode questions headline scores withheld warnings partial budgets cost this_run latency "
-        "context_tokens passages memories queries_per_memory sessions failures probes protocol data "
+        "context_tokens passages memories queries_per_memory sessions failures probes swapped protocol data "
         "system_facts making seconds"
     )
     assert summary["mode"] == "judged"

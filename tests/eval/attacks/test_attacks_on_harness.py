@@ -11,8 +11,6 @@ PENDING = {
     "poisoned cache": "RUNS",
     "tiny sample under a big name": "NUMBERS",
     "two guesses": "NUMBERS",
-    "judge that knows the calibration": "NUMBERS",
-    "kind abstention judge": "NUMBERS",
 }
 
 
