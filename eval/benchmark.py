@@ -83,6 +83,10 @@ class Results:
     points: Sequence[PointRecord]
     passages: RecordFile[PassageRecord]
 
+    def found(self, question: QuestionRecord) -> list[PassageRecord]:
+        """The passages that were found for a question, best first in each store."""
+        return [passage for found in question.retrieved if (passage := self.passages.get(found.passage)) is not None]
+
 
 @dataclass(frozen=True)
 class Report:

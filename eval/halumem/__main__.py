@@ -97,7 +97,7 @@ class Halumem(Benchmark[HalumemConfig]):
     def ranks(self, question: QuestionRecord, passages: Sequence[Passage]) -> tuple[int | None, ...]:
         """Of each memory point behind the question."""
         finder = self.finder(question.group)
-        return tuple(finder.rank(text, turns, passages) for text, turns in self._turns(question).items())
+        return tuple(finder.rank(turns, passages) for turns in self._turns(question).values())
 
     def score(self, question: QuestionRecord, answer: str) -> dict[str, float]:
         """Lexical scores."""
@@ -117,8 +117,6 @@ class Halumem(Benchmark[HalumemConfig]):
         """
         config, questions, points = self.config, results.questions, results.points
         ranked = results.system.ranked
-        by_origin = [bool(passage.sources) for passage in results.passages]
-        rules = (["origin"] if any(by_origin) else []) + (["words"] if not all(by_origin) else [])
         judged = [judgement for _, judgement in scores.point_judgements(points)]
         return Report(
             benchmark=self.data.version,
@@ -127,7 +125,6 @@ class Halumem(Benchmark[HalumemConfig]):
                 "question_k": config.question_k,
                 "stores": "one per user",
                 "cutoffs": sorted(set(config.cutoffs)),
-                "point_found_by": rules if ranked else [],
                 "judges": self._judges,
             },
             data={"file": self.file, "sha256": self.data.sha256, "sample": self._sample()}
@@ -234,7 +231,7 @@ class Points(PointChecks):
 
     def found(self, point: PointRecord, passages: Sequence[Passage], *, ranked: bool) -> PointRecord:
         """Note the rank of the first passage that holds the point, and choose its judge."""
-        rank = self._finder(point.user).rank(point.text, point.turns, passages) if ranked and point.turns else None
+        rank = self._finder(point.user).rank(point.turns, passages) if ranked and point.turns else None
         kind = "update" if point.is_update and point.retrieved else "integrity"
         return point.model_copy(update={"rank": rank, "kind": kind})
 

@@ -17,8 +17,9 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, NonNegativeF
 from deltamem.config import first_error
 from deltamem.errors import DeltaMemError
 from deltamem.sessions import Turn
-from deltamem.text import SourceFinder, content_stems
+from deltamem.text import SourceFinder
 from eval.config import BenchmarkConfig
+from eval.evidence import EvidenceFinder
 from eval.records import MemorySource, MemoryType
 from eval.sampling import Groups, chosen_groups, stratified
 from eval.systems.base import DialogueSession, DialogueTurn, Passage
@@ -315,17 +316,13 @@ def sampled(data: Halumem, config: HalumemConfig) -> dict[str, User]:
     return {name: user for name, user in users.items() if user.sessions}
 
 
-LEAST_WORDS = 0.7
-"""Share of a point's content words that a passage without sources must contain."""
-
-
 class PointFinder:
-    """Links the memory points of one user to turns, and finds them among passages."""
+    """Links the memory points of one user to turns, and finds them among passages: in those that hold one of the turns."""
 
     def __init__(self, user: User) -> None:
-        """Take the user; sessions are taken apart when one of their points is asked for."""
+        """Take the user and all of their turns apart."""
         self._user = user
-        self._name = content_stems(user.name)
+        self._evidence = EvidenceFinder.of((session.dialogue for session in user.sessions), [user.name])
         self._finder = lru_cache(maxsize=None)(self._make_finder)
         self.turns = lru_cache(maxsize=None)(self._turns)
         self._homes: dict[str, list[tuple[HalumemSession, MemoryPoint]]] = defaultdict(list)
@@ -343,17 +340,10 @@ class PointFinder:
                 found += (home.dialogue.turns[number - 1].id for number in numbers)
         return tuple(found)
 
-    def rank(self, text: str, turns: Sequence[str], passages: Sequence[Passage]) -> int | None:
-        """Rank from 1 of the first passage that holds a point; None if none does."""
-        sought = content_stems(text) - self._name
-        for rank, passage in enumerate(passages, start=1):
-            if passage.sources:
-                held = not set(turns).isdisjoint(passage.sources)
-            else:
-                held = bool(sought) and len(sought & content_stems(passage.text)) >= LEAST_WORDS * len(sought)
-            if held:
-                return rank
-        return None
+    def rank(self, turns: Collection[str], passages: Sequence[Passage]) -> int | None:
+        """Rank from 1 of the first passage that holds one of a point's turns; None if none does."""
+        held = (self._evidence.held(passage.text) for passage in passages)
+        return next((rank for rank, found in enumerate(held, start=1) if not found.isdisjoint(turns)), None)
 
     def passage(self, text: str, session: HalumemSession) -> Passage:
         """A memory point as a passage of the session that says it last, as known after a session."""

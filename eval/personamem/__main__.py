@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from rich.console import RenderableType
@@ -15,9 +16,10 @@ from deltamem.config import run_hydra, validated
 from eval import runner
 from eval.benchmark import Benchmark, Report, Results, Step, Store, Timeline
 from eval.data import PERSONAMEM_CONTEXTS
+from eval.evidence import EvidenceFinder
 from eval.personamem import scores
-from eval.personamem.data import BATCH_TURNS, FIRST_DAY, PersonaMemConfig, group_of, in_order, read_data, record_key
-from eval.records import QuestionRecord
+from eval.personamem.data import BATCH_TURNS, FIRST_DAY, History, PersonaMemConfig, group_of, in_order, read_data, record_key
+from eval.records import PassageRecord, QuestionRecord
 from eval.sampling import sample_note
 from eval.systems.base import Passage, System
 
@@ -42,6 +44,8 @@ class PersonaMem(Benchmark[PersonaMemConfig]):
         self.data = read_data(config)
         self.k = config.k
         self._samples = {sample.key: sample for history in self.data.histories for sample in history.samples}
+        self._histories = {sample.key: history for history in self.data.histories for sample in history.samples}
+        self._finder = lru_cache(maxsize=None)(_finder)
         self._keys = [record_key(question) for question in self.data.selected]
 
     def data_hashes(self) -> dict[str, str | None]:
@@ -89,7 +93,10 @@ class PersonaMem(Benchmark[PersonaMemConfig]):
 
     def ranks(self, question: QuestionRecord, passages: Sequence[Passage]) -> tuple[int | None, ...]:
         """Of the referenced block."""
-        return scores.block_rank(self._samples[question.key], passages) if question.evidence else ()
+        if not question.evidence:
+            return ()
+        held = self._held(question, passages)
+        return (held.index(True) + 1 if True in held else None,)
 
     def options(self, question: QuestionRecord) -> tuple[str, ...]:
         """Four, each with its letter."""
@@ -115,13 +122,13 @@ class PersonaMem(Benchmark[PersonaMemConfig]):
                 "score": "the letter that the answer names, by the benchmark's own rule; accuracy is the mean over the runs",
                 "std": "of the population of runs",
                 "intervals": "95%, bootstrap over personas",
-                "reference": "the session that lies distance_to_ref_in_blocks back; recall@k: some passage comes from it",
+                "reference": "the session that lies distance_to_ref_in_blocks back; recall@k: a passage holds a turn of it",
             },
             data=self._description(),
             scores=scores.run_scores(
                 questions,
                 self._samples,
-                results.passages,
+                lambda record, k: self._held(record, results.found(record)[:k]),
                 runs=config.runs,
                 cutoffs=config.cutoffs,
                 resamples=config.resamples,
@@ -156,6 +163,11 @@ class PersonaMem(Benchmark[PersonaMemConfig]):
         if broken := data["unreadable_rows"]:
             yield f"{broken} of {total} rows of {data['files'][0]} could not be read"
 
+    def _held(self, question: QuestionRecord, passages: Sequence[Passage | PassageRecord]) -> list[bool]:
+        """Of each passage whether it holds a turn of the block that a question refers to."""
+        finder, evidence = self._finder(self._histories[question.key]), self._samples[question.key].evidence
+        return [not evidence.isdisjoint(finder.held(passage.text)) for passage in passages]
+
     def _description(self) -> dict[str, Any]:
         questions, contexts = self.data.questions, self.data.contexts
         known = questions.questions
@@ -181,6 +193,10 @@ class PersonaMem(Benchmark[PersonaMemConfig]):
         agreed = sum(block is not None and block.agrees for block in blocks)
         missing = sum(block is None for block in blocks)
         return {"both_distances_agree": agreed, "they_do_not": len(blocks) - agreed - missing, "none": missing}
+
+
+def _finder(history: History) -> EvidenceFinder:
+    return EvidenceFinder.of((piece.session for piece in history.pieces), (history.key.owner, "User", "Assistant"))
 
 
 def main(config: DictConfig) -> int:

@@ -11,10 +11,9 @@ from typing import Any
 
 from rich.table import Table
 
-from deltamem.runs import RecordFile
 from eval.metrics import pass_at_k
 from eval.personamem.data import Sample, group_of, in_order, label
-from eval.records import PassageRecord, QuestionRecord
+from eval.records import QuestionRecord
 from eval.summary import (
     ALL,
     AskedValue,
@@ -26,7 +25,6 @@ from eval.summary import (
     reciprocal_rank_value,
     score_table,
 )
-from eval.systems.base import Passage
 
 _OPENING = "<final_answer>"
 _CLOSING = "</final_answer>"
@@ -59,7 +57,7 @@ def _letters(text: str) -> frozenset[str]:
 def question_record(sample: Sample) -> QuestionRecord:
     """The record of a question before it is searched for.
 
-    Its evidence is the referenced block as one thing, so that recall at k tells whether any passage comes from it.
+    Its evidence is the referenced block as one thing, so that recall at k tells whether any passage holds a turn of it.
     """
     question, block = sample.question, sample.block
     notes = []
@@ -79,28 +77,17 @@ def question_record(sample: Sample) -> QuestionRecord:
     )
 
 
-def block_rank(sample: Sample, found: Sequence[Passage]) -> tuple[int | None, ...]:
-    """The rank, from 1, of the first passage that comes from the referenced block; None if there is none.
-
-    Empty if the system tells of no passage where it comes from.
-    """
-    if found and not any(passage.sources for passage in found):
-        return ()
-    hits = (rank for rank, passage in enumerate(found, start=1) if not sample.evidence.isdisjoint(passage.sources))
-    return (next(hits, None),)
+Held = Callable[[QuestionRecord, int], list[bool]]
+"""For each of the first so many passages of a question whether it holds something of the referenced block."""
 
 
-def precision_value(samples: Mapping[str, Sample], passages: RecordFile[PassageRecord], k: int) -> AskedValue:
-    """Share of the first `k` passages that come from the referenced block; None where there is no rank or no passage."""
+def precision_value(held: Held, k: int) -> AskedValue:
+    """Share of the first `k` passages that hold something of the block; None where there is no rank or no passage."""
 
     def parts(record: QuestionRecord) -> list[tuple[float | None, bool]]:
         if not record.ranks or not (record.error or record.retrieved):
             return []
-        if record.error is not None:
-            return [(None, False)]
-        evidence = samples[record.key].evidence
-        found = [passages.get(found.passage) for found in record.retrieved[:k]]
-        return [(sum(kept is not None and not evidence.isdisjoint(kept.sources) for kept in found) / len(found), False)]
+        return [(None, False) if record.error is not None else (fmean(held(record, k)), False)]
 
     return AskedValue(parts)
 
@@ -117,7 +104,7 @@ def score_answer(record: QuestionRecord, text: str) -> dict[str, float]:
 def run_scores(
     questions: Sequence[QuestionRecord],
     samples: Mapping[str, Sample],
-    passages: RecordFile[PassageRecord],
+    held: Held,
     *,
     runs: int,
     cutoffs: Sequence[int],
@@ -127,22 +114,20 @@ def run_scores(
     """All scores by metric and type, with intervals by bootstrap of the personas.
 
     ``accuracy`` (mean over the runs), ``accuracy_run_n``, ``pass@n`` for several runs; ``recall@k`` and ``precision@k`` of
-    the referenced block, ``mrr``, and the same for turns drawn at random (``random_...``), unless the system tells of no
-    passage where it comes from.
+    the referenced block, ``mrr``, and the same for turns drawn at random (``random_...``).
     """
     values: dict[str, Value] = {"accuracy": answer_value(CORRECT)}
     if runs > 1:
         values |= {f"accuracy_run_{run + 1}": _of_run(run) for run in range(runs)}
         values |= {f"pass@{k}": _pass_value(k) for k in range(1, runs + 1)}
-    if not len(passages) or any(passage.sources for passage in passages):
-        for k in sorted(set(cutoffs)):
-            values |= {
-                f"recall@{k}": recall_value(k),
-                f"random_recall@{k}": _where_ranked(lambda one, k=k: random_recall(one, k), samples),  # type: ignore[misc]
-                f"precision@{k}": precision_value(samples, passages, k),
-            }
-        values["random_precision"] = _where_ranked(random_precision, samples)
-        values["mrr"] = reciprocal_rank_value
+    for k in sorted(set(cutoffs)):
+        values |= {
+            f"recall@{k}": recall_value(k),
+            f"random_recall@{k}": _where_ranked(lambda one, k=k: random_recall(one, k), samples),  # type: ignore[misc]
+            f"precision@{k}": precision_value(held, k),
+        }
+    values["random_precision"] = _where_ranked(random_precision, samples)
+    values["mrr"] = reciprocal_rank_value
     order = in_order(record.category for record in questions)
     return metric_scores(questions, values, resamples=resamples, seed=seed, order=order)
 
@@ -243,7 +228,7 @@ def _caption(summary: Mapping[str, Any]) -> str:
         "Below each figure its 95% interval (bootstrap over personas).",
     ]
     if "mrr" in summary["scores"]:
-        lines.insert(1, "Recall and precision: passages of the session that the question refers to.")
+        lines.insert(1, "Recall and precision: passages that hold a turn of the session that the question refers to.")
         if unsure := blocks["they_do_not"] + blocks["none"]:
             lines.insert(2, f"Which session that is, is not sure for {unsure} questions.")
     if letters["several"] or letters["none"]:

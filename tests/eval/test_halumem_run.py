@@ -151,10 +151,9 @@ def test_offline(tmp_path: Path) -> None:
     assert summary["aggregate"] == {}
 
 
-def test_points_by_words_where_passages_have_no_sources(tmp_path: Path, monkeypatch) -> None:
+def test_points_are_found_where_passages_have_no_sources(tmp_path: Path, monkeypatch) -> None:
     prepare(monkeypatch, HALUMEM, Notebook(with_sources=False))
     summary = HALUMEM.run(tmp_path, "answer.kind=none")
-    assert summary["protocol"]["point_found_by"] == ["words"]
     assert summary["scores"]["recall@5"]["all"]["estimate"] == 1
 
 
