@@ -77,7 +77,7 @@ def _facts(run: FinishedRun) -> dict[str, str]:
     models, error = summary.making.models, headline.judge_error
     managed = summary.cost.get("ingest", {}).get("calls")
     return {
-        "questions": f"{headline.n:,} of {headline.of:,}",
+        "questions": questions(headline),
         "failures": f"{headline.failures:,}",
         "silent answers": f"{headline.silent:,}",
         "context tokens": tokens(headline),
@@ -102,6 +102,11 @@ def metric_label(metric: str | None) -> str:
 def bounds(interval: Interval) -> str:
     """An interval in percent."""
     return f"{100 * interval.low:.1f}\u2013{100 * interval.high:.1f}"
+
+
+def questions(headline: Headline) -> str:
+    """How many questions the headline is of, and of how many."""
+    return f"{headline.n:,} of {'an unknown number' if headline.of is None else f'{headline.of:,}'}"
 
 
 def tokens(headline: Headline) -> str:

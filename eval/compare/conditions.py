@@ -123,6 +123,8 @@ def warnings_of(run: FinishedRun) -> list[str]:
 def _warnings(run: FinishedRun) -> Iterator[str]:
     summary, counts = run.summary, run.summary.questions
     scored = sum(counts.by_category.values())
+    if summary.scores and summary.data.get("published") is None:
+        yield "it is not known whether the data is the published file; the scores do not belong beside published ones"
     if run.lacks and not summary.system_facts.get("warnings"):
         yield f"{summary.system} ran {run.lacks}"
     if not run.paired:

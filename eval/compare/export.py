@@ -12,7 +12,7 @@ from typing import Any
 
 from deltamem.errors import DeltaMemError
 from deltamem.runs import atomic_writer
-from eval.compare.cards import Card, cards, metric_label, tokens
+from eval.compare.cards import Card, cards, metric_label, questions, tokens
 from eval.compare.layouts import LAYOUTS, Column, Layout, Variant
 from eval.compare.runs import FinishedRun, by_family
 from eval.compare.tables import OTHER_DATA, WITHHELD, Cell, layout_table
@@ -41,7 +41,7 @@ def _scores(run: FinishedRun) -> Iterator[dict[str, Any]]:
         "context_tokens": headline.context_tokens,
         "failures": headline.failures,
         "silent": headline.silent,
-        "partial": f"{summary.partial.done} of {summary.partial.questions}" if summary.partial else "",
+        "partial": f"{summary.partial.done} of {summary.partial.questions or 'unknown'}" if summary.partial else "",
         "published_data": run.published_data,
         "data_sha256": summary.data.get("sha256"),
         **{f"{part}_model": name for part, name in summary.making.models.items()},
@@ -157,7 +157,7 @@ def _latex_cell(column: Column, cell: Cell | None) -> str:
 def _note(card: Card) -> str:
     headline = card.run.headline
     parts = [
-        f"n = {headline.n:,} of {headline.of:,}",
+        f"n = {questions(headline)}",
         f"{headline.failures:,} failures",
         f"{headline.silent:,} silent answers",
     ]

@@ -143,7 +143,7 @@ LAYOUTS: Mapping[str, tuple[Layout, ...]] = {
     "longmemeval": (
         Layout(
             "longmemeval",
-            "LongMemEval-S, as in Table 3 of the Zep paper",
+            "as in Table 3 of the Zep paper",
             (
                 *(Column(name, "accuracy", f"{name} {count}", "", count) for name, count in TYPES.items()),
                 Column(ALL, "accuracy", f"Overall {sum(TYPES.values())}", "", sum(TYPES.values())),
@@ -155,7 +155,7 @@ LAYOUTS: Mapping[str, tuple[Layout, ...]] = {
     "beam": (
         Layout(
             "beam",
-            "BEAM, abilities as in its paper",
+            "abilities as in its paper",
             (
                 *(Column(name, "score", name.replace("_", " ").capitalize()) for name in ABILITIES),
                 Column(ALL, "score", "Overall"),

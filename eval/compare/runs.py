@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ from deltamem.config import StrictModel, first_error
 from deltamem.errors import DeltaMemError
 from deltamem.runs import read_records
 from eval.metrics import Interval
-from eval.records import PassageRecord, PointRecord, QuestionRecord
+from eval.records import RUN_CONFIG_FILE, PassageRecord, PointRecord, QuestionRecord
 from eval.summary import SUMMARY_FILE
 
 FAMILIES = ("locomo", "halumem", "personamem", "longmemeval", "beam")
@@ -77,7 +78,7 @@ class Headline(_SummaryPart):
     score: Interval | None
     withheld: str | None = None  # Why the score must not be shown
     n: int  # Questions that it is of
-    of: int  # Questions of the file that it could be of
+    of: int | None  # Questions of the file; None if unknown
     failures: int = 0
     silent: int = 0  # Answers without a word
     context_tokens: float | None = None
@@ -104,7 +105,7 @@ class Partial(_SummaryPart):
     """How far an interrupted run came."""
 
     done: int
-    questions: int
+    questions: int | None  # None if unknown
 
 
 class Fingerprint(_SummaryPart):
@@ -258,16 +259,21 @@ def load_runs(folders: Sequence[Path]) -> list[FinishedRun]:
 
 
 def _load(folder: Path, name: str) -> FinishedRun:
-    path = folder / SUMMARY_FILE
-    if not path.is_file():
-        raise DeltaMemError(f"{folder} holds no {SUMMARY_FILE}: not the folder of a benchmark run, or not finished")
+    path, config = folder / SUMMARY_FILE, folder / RUN_CONFIG_FILE
+    if not path.is_file() and not config.is_file():
+        raise DeltaMemError(f"{folder} holds no {SUMMARY_FILE}: not the folder of a benchmark run")
     try:
-        summary = Summary.model_validate_json(path.read_bytes())
+        summary = Summary.model_validate_json(path.read_bytes()) if path.is_file() else None
     except ValidationError as error:
         raise DeltaMemError(f"{path}: not the summary of a benchmark run: {first_error(error)}") from error
     if not (folder / "questions.jsonl").is_file():
         raise DeltaMemError(f"{folder} holds no questions.jsonl")
     questions = read_records(folder / "questions.jsonl", QuestionRecord, lambda record: record.key)
+    if summary is None:
+        try:
+            summary = _unfinished(json.loads(config.read_bytes()), list(questions.values()))
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise DeltaMemError(f"{config}: not the configuration of a benchmark run") from error
     scored = questions.keys() if summary.questions.keys is None else summary.questions.keys
     return FinishedRun(
         name,
@@ -277,6 +283,52 @@ def _load(folder: Path, name: str) -> FinishedRun:
         len(questions),
         _optional(folder / "passages.jsonl", PassageRecord, lambda record: record.id),
         list(_optional(folder / "points.jsonl", PointRecord, lambda record: record.key).values()),
+    )
+
+
+def _unfinished(config: Mapping[str, Any], questions: Sequence[QuestionRecord]) -> Summary:
+    """What is known of a run that was killed before it had a summary: what was done, and no score."""
+    done = sum(record.complete for record in questions)
+    headline = Headline(
+        metric=None,
+        score=None,
+        withheld=f"the run is not finished: {done:,} questions are done; the same command goes on with it",
+        n=done,
+        of=None,
+        failures=len(questions) - done,
+    )
+    return Summary(
+        benchmark=config["benchmark"],
+        version="not finished",
+        system=config["system"],
+        mode="not finished",
+        questions=QuestionCounts(
+            total=len(questions),
+            asked=sum(bool(record.answers) for record in questions),
+            answered=sum(any(answer.text is not None for answer in record.answers) for record in questions),
+            failed=len(questions) - done,
+            by_category=Counter(record.category for record in questions),
+        ),
+        scores={},
+        headline=headline,
+        partial=Partial(done=done, questions=None),
+        cost={},
+        latency={},
+        context_tokens=None,
+        memories=None,
+        queries_per_memory=None,
+        sessions={},
+        failures=Failures(count=0, by_stage={}, first=[]),
+        probes=[],
+        protocol={},
+        data={"sha256": config.get("data_sha256")},
+        making=Provenance(
+            git_commit=None,
+            config={},
+            prompt_hashes=config.get("prompts", {}),
+            models={part: config[part].get("model") for part in ("answer", "judge", "manager") if part in config},
+        ),
+        seconds={},
     )
 
 

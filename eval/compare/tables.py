@@ -171,19 +171,20 @@ def compare(runs: Sequence[FinishedRun]) -> dict[str, Comparison]:
 
 
 def _comparison(runs: list[FinishedRun]) -> Comparison:
+    scored = [run for run in runs if run.summary.scores]
     tables = (
-        judge_table(runs),
-        score_table(runs),
-        difference_table(paired_differences(runs), {run.name: run.title for run in runs}),
-        cost_table(runs),
-        probe_table(runs),
+        judge_table(scored),
+        score_table(scored),
+        difference_table(paired_differences(scored), {run.name: run.title for run in scored}),
+        cost_table(scored),
+        probe_table(scored),
     )
-    other_data = "" if any(run.published_data for run in runs) else ": not on the published data"
+    other_data = "" if not scored or any(run.published_data for run in scored) else ": not on the published data"
     return Comparison(
         title=runs[0].summary.benchmark + other_data,
         runs=runs,
-        differences=differences(runs),
-        papers=paper_tables(runs),
+        differences=differences(scored),
+        papers=paper_tables(scored),
         tables=[table for table in tables if table.rows],
     )
 
@@ -201,7 +202,7 @@ def paper_tables(runs: Sequence[FinishedRun]) -> list[Table]:
     which the benchmark is known.
     """
     tables = []
-    for layout in LAYOUTS.get(runs[0].family, ()):
+    for layout in LAYOUTS.get(runs[0].family, ()) if runs else ():
         real = [run for run in runs if run.published_data]
         other = [run for run in runs if not run.published_data]
         if real:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from rich import box
@@ -78,7 +78,11 @@ def _headline_row(card: Card, *, several: bool) -> Iterator[str]:
     yield card.run.title if system in card.run.name else f"{card.run.title}, {system}"
     yield f"{card.percent}\n{card.metric}" if several else card.percent
     yield card.bounds
-    yield f"{headline.n:,}" if headline.n == headline.of else f"{headline.n:,}/{headline.of:,}"
+    yield (
+        f"{headline.n:,}"
+        if headline.n == headline.of
+        else f"{headline.n:,}/{'?' if headline.of is None else f'{headline.of:,}'}"
+    )
     yield f"{headline.failures:,}" + (f"\n{headline.silent:,} silent" if headline.silent else "")
     yield tokens(headline)
     error = headline.judge_error
@@ -88,19 +92,19 @@ def _headline_row(card: Card, *, several: bool) -> Iterator[str]:
 
 def _sentences(section: Comparison) -> Iterator[str]:
     """All warnings, what weighs most first: withheld scores, other conditions, what each run lacks."""
-    for card in cards(section.runs):
-        if card.withheld:
-            yield f"{card.run.name}: withheld: {card.withheld}"
-    if not all(run.published_data for run in section.runs):
-        other = ", ".join(run.name for run in section.runs if not run.published_data)
-        yield f"not known to be the published data, so not comparable with papers: {other}"
+    shown = cards(section.runs)
+    yield from _by_run((f"withheld: {card.withheld}", card) for card in shown if card.withheld)
     yield from (f"all runs: {sentence}" for sentence in shared_warnings(section.runs))
     yield from section.differences
-    by_sentence: dict[str, list[str]] = {}
-    for card in cards(section.runs):
-        for sentence in card.warnings:
-            by_sentence.setdefault(sentence, []).append(card.run.name)
-    yield from (f"{', '.join(names)}: {sentence}" for sentence, names in by_sentence.items())
+    yield from _by_run((sentence, card) for card in shown for sentence in card.warnings)
+
+
+def _by_run(sentences: Iterable[tuple[str, Card]]) -> Iterator[str]:
+    """Each sentence once, after the names of the runs that it is about."""
+    names: dict[str, list[str]] = {}
+    for sentence, card in sentences:
+        names.setdefault(sentence, []).append(card.run.name)
+    yield from (f"{', '.join(of)}: {sentence}" for sentence, of in names.items())
 
 
 def _fitting(sentences: Sequence[str], lines: int, width: int) -> list[str]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 from compare_cases import ORDER, edited, headline, ingest, interval, question, write_run
 
+from deltamem.errors import DeltaMemError
 from deltamem.runs import RecordFile
 from eval.compare.conditions import differences, warnings_of
 from eval.compare.page import render
@@ -200,6 +202,25 @@ def test_a_partial_run_is_shown_without_its_headline(tmp_path: Path) -> None:
     page = render(runs)
     assert why in page and "12 of 20" in page and "partial" in page and "<strong>70.0</strong>" not in page
     assert all("run (partial)" in row.label for row in paper_tables(runs)[0].rows if row.kind == "ours")
+
+
+def test_a_killed_run_is_shown_without_scores(tmp_path: Path) -> None:
+    """A run that was killed before it had a summary: what is done is there to be read."""
+    finished = write_run(tmp_path / "finished", records())
+    killed = write_run(tmp_path / "killed", [*records()[:5], question("c0/5", "temporal", text=None)])
+    (killed / "summary.json").unlink()
+    models = {part: {"model": "m"} for part in ("answer", "judge", "manager")}
+    (killed / "making.json").write_text(
+        json.dumps({"benchmark": "LoCoMo", "system": "mem0", "data_sha256": "ab" * 32} | models)
+    )
+    runs = load_runs([finished, killed])
+    page = render(runs)
+    assert "the run is not finished: 5 questions are done" in page and "killed (partial)" not in page
+    assert "5 of an unknown number" in page and '"name":"killed"' in page
+    assert not any(difference.second == "killed" for difference in paired_differences(runs))
+    (killed / "making.json").write_text("[]")
+    with pytest.raises(DeltaMemError, match="not the configuration of a benchmark run"):
+        load_runs([killed])
 
 
 def test_a_summary_from_before_headlines_has_none(tmp_path: Path) -> None:
