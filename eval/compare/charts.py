@@ -10,7 +10,7 @@ from typing import Any
 from markupsafe import Markup
 from matplotlib.axes import Axes
 from matplotlib.markers import MarkerStyle
-from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator, PercentFormatter
+from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullFormatter, NullLocator, PercentFormatter
 
 from deltamem.html import BLUE, GREEN, ORANGE, RED, VIOLET, Chart, inline_svg
 from eval.compare.cards import metric_label
@@ -52,13 +52,14 @@ def charts(prefix: str, runs: Sequence[FinishedRun]) -> list[Chart]:
         contexts = [run.headline.context_tokens for run in runs]
         ingest = [run.summary.cost.get("ingest", {}) for run in runs]
         written = [cost.get("prompt_tokens", 0) + cost.get("completion_tokens", 0) for cost in ingest]
+        shown = [run.summary.score(metric, ALL) is not None for run in runs]
         for kind, label, costs in (
             ("context", "context tokens an answer", contexts),
             ("ingest", "tokens to ingest the sessions", written),
         ):
-            if any(costs):
+            if any(cost and there for cost, there in zip(costs, shown, strict=True)):
                 drawn.append(Chart(f"{name} against {label}", _against(f"{prefix}-{kind}", runs, metric, costs, label)))
-    if any(run.summary.cumulative for run in runs):
+    if any(_cumulative_points(run) for run in runs):
         title = "accuracy of all questions up to a session, mean and spread over users"
         drawn.append(Chart(title, _cumulative(f"{prefix}-time", runs)))
     if any(run.summary.latency.get(part) for run in runs for part in PARTS):
@@ -249,11 +250,15 @@ def _amount(value: float) -> str:
     return f"{value:g}"
 
 
+def _cumulative_points(run: FinishedRun) -> list[dict[str, float]]:
+    """What was accurate up to each session; nothing where the headline, which is the last point, is withheld."""
+    return [] if run.headline.withheld else run.summary.cumulative or []
+
+
 def _cumulative(name: str, runs: Sequence[FinishedRun]) -> Markup:
     def draw(axes: Axes) -> None:
         for number, run in enumerate(runs):
-            points = run.summary.cumulative or []
-            if points and run.summary.partial is None:
+            if points := _cumulative_points(run):
                 sessions = [point["session"] + 1 for point in points]
                 means, low, high = ([point[part] for point in points] for part in ("mean", "low", "high"))
                 every = max(1, len(points) // 8)
@@ -281,6 +286,7 @@ def _latency(name: str, runs: Sequence[FinishedRun]) -> Markup:
         if any(spread and spread.p95 > 0 for run in runs for spread in run.summary.latency.values()):
             axes.set_yscale("log")  # which cannot show seconds that are all 0
             axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: _amount(value)))
+            axes.yaxis.set_minor_formatter(NullFormatter())
         axes.set_ylabel("seconds")
 
     return inline_svg(name, draw, size=_NARROW)

@@ -138,7 +138,7 @@ def _plain_layout(runs: Sequence[FinishedRun]) -> Layout:
     counts = {name: count for run in runs for name, count in run.summary.questions.by_category.items()}
     columns = [Column(name, "score", f"{name.replace('_', ' ')} {count:,}", "", count) for name, count in counts.items()]
     columns.append(Column(ALL, "score", "Overall"))
-    return Layout(runs[0].family, runs[0].summary.benchmark, tuple(columns), (Variant("", {"score": metric}),))
+    return Layout(runs[0].family, "by category", tuple(columns), (Variant("", {"score": metric}),))
 
 
 def _multicolumn(title: str, width: int) -> str:
