@@ -54,11 +54,12 @@ class EvidenceFinder:
         self._weight = {stem: math.log1p(len(turns) / len(ids)) for stem, ids in self._turns_with.items()}
         self._rare = math.log1p(len(turns))  # weight of a word that one turn has, or none
         self._held: dict[str, frozenset[str]] = {}
-        # Turns without a sentence that could be compared, such as "Sure, why not?"
+        # Turns without a sentence that could be compared, such as "Sure, why not?": each holds all of its own sentences, so
+        # their weight alone decides
         self._short = {
             id: f" {whole} "
             for id, text in turns.items()
-            if (whole := normalised(text)) and not any(id in scores for scores, _ in self._sentences(text))
+            if (whole := normalised(text)) and not any(map(self._can_be_compared, _SENTENCE_END.split(text)))
         }
 
     @classmethod
@@ -104,6 +105,10 @@ class EvidenceFinder:
             if best >= least:
                 found.append(({id: score for id, score in scores.items() if score >= least}, best >= _WHOLE * whole))
         return found
+
+    def _can_be_compared(self, sentence: str) -> bool:
+        weight = sum(self._weight[stem] for stem in sorted(self._stems(sentence)))
+        return weight > 0 and weight >= LEAST_WEIGHT * self._rare
 
     def _stems(self, text: str) -> frozenset[str]:
         return content_stems(text) - self._names

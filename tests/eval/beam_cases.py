@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import locomo_cases
+import longmemeval_cases
 import pyarrow as pa
 from pyarrow import parquet
 from scripted_server import Reply, completion
@@ -100,13 +101,12 @@ def script(body: dict[str, Any]) -> Reply:
     return completion(json.dumps({"reason": "r", "label": label}), prompt_tokens=100, tokens=3)
 
 
-def many(chats: int, batches: int, messages: int, words: int, seed: int = 0) -> list[dict[str, Any]]:
+def many(chats: int, batches: int, messages: int, words: int = 20, seed: int = 0) -> list[dict[str, Any]]:
     """As large a file as is wanted, with two questions for each ability on every chat."""
     draw = random.Random(seed)
-    known = [f"{a}{b}{c}" for a in "bdfgk" for b in "aeiou" for c in ("ra", "lin", "to", "shek")]
     found = []
     for name in range(chats):
-        texts = [" ".join(draw.choices(known, k=words)) for _ in range(batches * messages)]
+        texts = [longmemeval_cases.babble(draw, words) for _ in range(batches * messages)]
         asked = {
             ability: [
                 probe(

@@ -2,6 +2,7 @@
 
 import json
 import random
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -92,19 +93,29 @@ def script(body: dict[str, Any]) -> Reply:
     return completion(json.dumps({"reason": "r", "label": "correct" if right else "wrong"}), prompt_tokens=100, tokens=3)
 
 
-def many(questions: int, sessions: int, turns: int, seed: int = 0) -> list[dict[str, Any]]:
+SYLLABLES = [f"{a}{b}{c}" for a in "bdfgk" for b in "aeiou" for c in ("ra", "lin", "to", "shek")]
+WORDS = [f"{first}{second}" for first in SYLLABLES for second in SYLLABLES]
+OFTEN = list(accumulate(1 / rank for rank in range(1, len(WORDS) + 1)))
+
+
+def babble(draw: random.Random, count: int) -> str:
+    """Sentences of words that occur about as often as those of a language."""
+    words = draw.choices(WORDS, cum_weights=OFTEN, k=count)
+    return " ".join(f"{word}." if number % 12 == 0 or number == count else word for number, word in enumerate(words, 1))
+
+
+def many(questions: int, sessions: int, turns: int, words: int = 20, seed: int = 0) -> list[dict[str, Any]]:
     """As large a file as is wanted: sessions are drawn from a pool, as the filler sessions of the benchmark are."""
     draw = random.Random(seed)
-    words = [f"{a}{b}{c}" for a in "bdfgk" for b in "aeiou" for c in ("ra", "lin", "to", "shek")]
     pool = [
-        (f"filler_{n}", [(("user", "assistant")[i % 2], " ".join(draw.choices(words, k=20))) for i in range(turns)])
+        (f"filler_{n}", [(("user", "assistant")[i % 2], babble(draw, words)) for i in range(turns)])
         for n in range(40 * sessions)
     ]
     kinds = list(TYPES)
     found = []
     for number in range(questions):
-        fact = " ".join(draw.choices(words, k=6))
-        day = [("user", f"By the way: {fact}.*"), ("assistant", " ".join(draw.choices(words, k=20)))]
+        fact = babble(draw, 6)
+        day = [("user", f"By the way: {fact}*"), ("assistant", babble(draw, words))]
         own = [*draw.sample(pool, sessions - 2), (f"answer_{number}", day)]
         dates = [f"2023/{1 + n % 12:02}/{1 + n % 28:02} (Mon) {n % 24:02}:{n % 60:02}" for n in range(sessions)]
         abstention = "_abs" if number % 17 == 0 else ""
