@@ -130,6 +130,8 @@ def table(summary: Mapping[str, Any]) -> Table:
     for metric in scores:
         view.add_column(metric, justify="right")
     for name, count in [*counts.items(), (ALL, sum(counts.values()))]:
-        cells = (percent_cell(scores[metric].get(name)).replace("\n", " ") for metric in scores)
-        view.add_row(f"{name.replace('_', ' ')} {count}", *cells)
+        cells = [
+            percent_cell(of.get(name), count=count, withheld=metric in summary["withheld"]) for metric, of in scores.items()
+        ]
+        view.add_row(f"{name.replace('_', ' ')} {count}", *(cell.replace("\n", " ") for cell in cells))
     return view

@@ -129,6 +129,9 @@ def table(summary: Mapping[str, Any]) -> Table:
     columns = {name: f"{name.replace('-', '-' + chr(10))}\n{count}" for name, count in counts.items()}
     for title in (*columns.values(), f"overall\n\n{sum(counts.values())}"):
         view.add_column(title, justify="right")
+    shown = {**counts, ALL: sum(counts.values())}
     for metric, by_category in scores.items():
-        view.add_row(metric, *(percent_cell(by_category.get(name)) for name in (*columns, ALL)))
+        withheld = metric in summary["withheld"]
+        cells = (percent_cell(by_category.get(name), count=count, withheld=withheld) for name, count in shown.items())
+        view.add_row(metric, *cells)
     return view
