@@ -108,7 +108,9 @@ def _latex_table(runs: Sequence[FinishedRun]) -> str:
         for row in table.rows
         if row.detail == layout.variants[0].label
     ]
-    caption = [f"{table.title}, in percent ({layout.variants[0].label or metric_label(runs[0].headline.metric)})."]
+    caption = [
+        f"{table.title}, in percent ({layout.variants[0].label or metric_label(runs[0].headline.metric) or 'scores'})."
+    ]
     if other:
         caption.append(f"{OTHER_DATA} That is so for: {', '.join(other)}.")
     notes = [_note(card) for card in cards(runs)] + ([table.note] if table.note else [])

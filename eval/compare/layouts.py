@@ -96,7 +96,7 @@ LAYOUTS: Mapping[str, tuple[Layout, ...]] = {
     "locomo": (
         Layout(
             "locomo",
-            "LoCoMo, as in Table 1 of the DeltaMem paper",
+            "as in Table 1 of the DeltaMem paper",
             tuple(column for group, count in LOCOMO_COUNTS.items() for column in _locomo_columns(group, count)),
             (
                 Variant("F1 of Mem0 (set_f1), lenient judge", {"bleu1": "bleu1", "f1": "set_f1", "judge": "lenient"}),
@@ -112,7 +112,7 @@ LAYOUTS: Mapping[str, tuple[Layout, ...]] = {
         ),
         Layout(
             "abstention",
-            "LoCoMo category 5: share of questions without an answer at which the run abstained",
+            "category 5: share of questions without an answer at which the run abstained",
             (
                 Column("adversarial", "abstention", "Adversarial 446", "official rule", 446),
                 Column("adversarial", "abstention_judge", "Adversarial 446", "judge", 446),
@@ -121,7 +121,7 @@ LAYOUTS: Mapping[str, tuple[Layout, ...]] = {
         ),
         Layout(
             "queries",
-            "LoCoMo, searches of the system by memory that it wrote, as in Table 7 of the DeltaMem paper",
+            "searches of the system by memory that it wrote, as in Table 7 of the DeltaMem paper",
             (
                 Column("all", "queries_per_memory", "Queries per memory"),
                 Column("all", "judge", "LJ", "", LOCOMO_COUNTS["all"]),
@@ -132,7 +132,7 @@ LAYOUTS: Mapping[str, tuple[Layout, ...]] = {
     "personamem": (
         Layout(
             "personamem",
-            "PersonaMem 32k, as in Table 2 of the DeltaMem paper",
+            "as in Table 2 of the DeltaMem paper",
             (
                 *(Column(name, "accuracy", f"{LABELS[name]} {count}", "", count) for name, count in COUNTS_32K.items()),
                 Column("all", "accuracy", f"Overall {sum(COUNTS_32K.values())}", "", sum(COUNTS_32K.values())),
@@ -167,14 +167,14 @@ LAYOUTS: Mapping[str, tuple[Layout, ...]] = {
     "halumem": (
         Layout(
             "halumem",
-            "HaluMem, as in Tables 3 and 6 of the DeltaMem paper",
+            "as in Tables 3 and 6 of the DeltaMem paper",
             (Column("extraction", "f1", "Extraction", "F1"), *_UPDATE, *_QA),
             _halumem_variants(),
             note="QA: question answering. C: correct, H: hallucination, O: omission. Published rows are of HaluMem-Medium.",
         ),
         Layout(
             "operations",
-            "HaluMem, as in Table 3 of the HaluMem paper",
+            "as in Table 3 of the HaluMem paper",
             (
                 *_columns(
                     "extraction",

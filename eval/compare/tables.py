@@ -119,6 +119,7 @@ class Row:
     cells: tuple[Cell | None, ...]
     source: str = ""  # Where a published row was printed, and under which conditions
     page_only: bool = False  # Whether the terminal leaves the row out
+    group: str = ""  # Rows that are sorted among themselves, because other rows have another score in the same columns
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,14 +233,16 @@ def _other_data_table(layout: Layout, runs: Sequence[FinishedRun]) -> Table:
 
 def layout_table(layout: Layout, runs: Sequence[FinishedRun], *, counted: bool) -> Table:
     """Our rows in the layout of a paper; without the counts of the benchmark unless `counted`."""
-    title, columns = layout.title, layout.columns
+    title, columns = f"{runs[0].summary.benchmark}, {layout.title}", layout.columns
     if not counted:
-        title = f"{title.partition(',')[0]}, other data"
+        title = f"{runs[0].summary.benchmark}, other data, {layout.title}"
         columns = tuple(
             column if column.count is None else replace(column, title=_without_count(column), count=None)
             for column in columns
         )
     rows = [row for run in runs for row in _our_rows(layout, columns, run)]
+    groups = list(dict.fromkeys(row.group for row in rows))
+    rows.sort(key=lambda row: groups.index(row.group))
     note = " ".join(_withheld_notes(runs, rows))
     return Table(title, columns, rows, layout.by_measure, note=note)
 
@@ -260,11 +263,12 @@ def _our_rows(layout: Layout, columns: Sequence[Column], run: FinishedRun) -> It
     for number, variant in enumerate(layout.variants):
         cells = tuple(_our_cell(column, variant, run) for column in columns)
         if number == 0 or any(cells):
-            yield Row("ours", run.title, variant.label, cells)
+            yield Row("ours", run.title, variant.label, cells, group=variant.label)
     if layout.id == "locomo" and (ceiling := run.summary.ceiling):
         shares = (ceiling.get(column.group) if column.measure == "judge" else None for column in columns)
         cells = tuple(None if share is None else Cell(f"{100 * share:.2f}", metric="ceiling") for share in shares)
-        yield Row("ours", run.title, "ceiling: share of gold answers that the audit found right", cells)
+        label = "ceiling: share of gold answers that the audit found right"
+        yield Row("ours", run.title, label, cells, group=label)
 
 
 def _our_cell(column: Column, variant: Variant, run: FinishedRun) -> Cell | None:
@@ -292,15 +296,14 @@ def score_cell(run: FinishedRun, metric: str, group: str, count: int | None = No
 
 
 def _withheld_notes(runs: Sequence[FinishedRun], rows: Iterable[Row]) -> Iterator[str]:
-    """Why scores of a table are withheld, a sentence for each run and reason."""
+    """Why scores of a table are withheld, a sentence for each reason."""
     shown = {cell.metric for row in rows for cell in row.cells if cell is not None and cell.text == WITHHELD}
+    by_reason: dict[str, dict[str, None]] = {}
     for run in runs:
-        by_reason: dict[str, list[str]] = {}
         for metric in run.summary.scores:
             if metric in shown and (reason := run.summary.why_withheld(metric)):
-                by_reason.setdefault(reason, []).append(metric)
-        for reason, metrics in by_reason.items():
-            yield f"Withheld, {run.name}, {', '.join(metrics)}: {reason.rstrip('.')}."
+                by_reason.setdefault(reason, {})[run.name] = None
+    yield from (f"Withheld ({', '.join(names)}): {reason.rstrip('.')}." for reason, names in by_reason.items())
 
 
 _CONDITIONS = (
@@ -376,7 +379,7 @@ def score_table(runs: Sequence[FinishedRun]) -> Table:
         for run in runs:
             cells = tuple(score_cell(run, metric, column.group, column.count) for column in columns)
             if any(cells):
-                table.rows.append(Row("ours", metric, run.title, cells))
+                table.rows.append(Row("ours", metric, run.title, cells, group=metric))
     return replace(table, note=" ".join(_withheld_notes(runs, table.rows)))
 
 
@@ -403,7 +406,8 @@ def difference_table(differences: Sequence[Difference], titles: Mapping[str, str
             Cell(f"{interval.count:,}"),
             Cell(f"{interval.groups:,}"),
         )
-        table.rows.append(Row("ours", one.metric, f"{titles[one.first]} minus {titles[one.second]}", cells))
+        pair = f"{titles[one.first]} minus {titles[one.second]}"
+        table.rows.append(Row("ours", one.metric, pair, cells, group=one.metric))
     return table
 
 

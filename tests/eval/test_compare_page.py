@@ -49,7 +49,7 @@ def test_everything_that_was_read_is_escaped(tmp_path: Path) -> None:
 def test_tables_charts_and_warnings_are_on_the_page(tmp_path: Path) -> None:
     points = [{"session": number, "mean": 0.5, "low": 0.4, "high": 0.6, "users": 2} for number in range(3)]
     records = [question(f"conv-{number % 3}/{number}", ORDER[number % 5]) for number in range(10)]
-    sessions = [ingest("conv-0", 0), ingest("conv-1", 0, outcome="failed")]
+    sessions = [ingest("conv-0", 0), ingest("conv-1", 0, outcome="unreadable")]
     first = write_run(tmp_path / "first", records, sessions=sessions, more={"cumulative": points})
     second = write_run(tmp_path / "second", records, sessions=sessions[:1], config={"judge.model": "other"})
     runs = load_runs([first, second])

@@ -1,0 +1,156 @@
+"""What a comparison prints, and what it writes for other programs."""
+
+from __future__ import annotations
+
+import csv
+import re
+import shutil
+import subprocess
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+from compare_cases import ORDER, edited, headline, ingest, interval, question, write_run
+from rich.console import Console
+
+from deltamem.errors import DeltaMemError
+from eval.compare.charts import colour, mark, mark_svg, spread_apart
+from eval.compare.export import escape, write_csv, write_latex
+from eval.compare.runs import FinishedRun, load_runs
+from eval.compare.terminal import print_comparison
+
+SYSTEMS = ("none", "full_context", "naive_rag", "deltamem", "mem0", "langmem", "oracle")
+ODD = r"50% & $x_1$ #~^\{} <|> Zoë 日本"
+
+
+def seven(tmp_path: Path, **changes: Any) -> list[FinishedRun]:
+    """A run of each system, with everything in which runs can differ."""
+    folders = []
+    for number, system in enumerate(SYSTEMS):
+        asked = [
+            question(f"c{n % 4}/{n}", ORDER[n % 5], lenient="correct" if n % 7 > number else "wrong") for n in range(20)
+        ]
+        broken = [question("c0/99", "temporal", text=None)] * (number == 5)
+        facts = {"keyword_search": False} if system == "mem0" else {}
+        config = {"system": system, "answer.max_tokens": 100 + number, "judge.model": f"judge {number}", "seed": number}
+        folder = write_run(
+            tmp_path / f"locomo_{system}",
+            [*asked, *broken],
+            sessions=[ingest("c0", 0, outcome="unreadable"), ingest("c0", 1)],
+            config=config,
+            protocol={"k": number, "pooled": list(ORDER[:4])},
+            system_facts=facts,
+            **changes,
+        )
+        tokens = 100.0 * 3**number
+        edited(folder, headline=headline(0.1 * number, context_tokens=tokens), making__git_commit=f"commit {number}")
+        folders.append(
+            edited(folder, warnings=[f"a warning of {system} that is so long that no line of a terminal holds it " * 2])
+        )
+    why = "the lenient judge accepts 98% of the wrong answers"
+    edited(folders[4], withheld={"lenient": why}, headline=headline(1.0, withheld=why))
+    return load_runs(folders)
+
+
+def printed(runs: list[FinishedRun], width: int = 100, **options: Any) -> str:
+    console = Console(width=width, record=True, file=StringIO())
+    print_comparison(runs, console, **options)
+    return console.export_text()
+
+
+@pytest.mark.parametrize("width", [80, 100, 160])
+def test_seven_runs_take_forty_lines(tmp_path: Path, width: int) -> None:
+    runs = seven(tmp_path)
+    text = printed(runs, width, page=Path("page.html"))
+    assert len(text.splitlines()) <= 40
+    flat = " ".join(text.split())
+    for expected in (
+        *(run.name for run in runs),
+        "withheld: the lenient judge",
+        "more warnings are on the page",
+        "page.html",
+    ):
+        assert expected in flat, expected
+    assert "keyword" in flat and "100.0" not in flat
+    full = printed(runs, width, full=True)
+    assert len(full.splitlines()) > 200 and "Paired bootstrap" in full and "more warnings" not in full
+
+
+def test_csv_has_every_score_and_no_number_that_is_withheld(tmp_path: Path) -> None:
+    runs = seven(tmp_path)
+    budget = {"budget": 1024, "context_tokens": 900.0, "scores": {"lenient": interval(0.3)}}
+    runs[3] = load_runs([edited(runs[3].folder, budgets=[budget])])[0]
+    write_csv(runs, tmp_path / "scores.csv")
+    with (tmp_path / "scores.csv").open(newline="", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    keys = {(row["run"], row["metric"], row["category"], row["budget"]): row for row in rows}
+    assert len(keys) == len(rows) == 1 + sum(len(scores) for run in runs for scores in run.summary.scores.values())
+    lenient = runs[2].summary.scores["lenient"]["all"]
+    row = keys["locomo_naive_rag", "lenient", "all", ""]
+    assert lenient and float(row["score"]) == lenient.estimate and int(row["n"]) == lenient.count
+    assert (row["judge_model"], row["commit"], float(row["context_tokens"])) == ("judge 2", "commit 2", 900.0)
+    withheld = keys["locomo_mem0", "lenient", "all", ""]
+    assert (withheld["score"], withheld["low"], withheld["without"]) == ("", "", "keyword search")
+    assert withheld["withheld"].startswith("the lenient judge accepts 98%")
+    assert float(keys["locomo_mem0", "strict", "all", ""]["score"]) >= 0
+    assert float(keys["locomo_deltamem", "lenient", "all", "1024"]["context_tokens"]) == 900.0
+
+
+def test_latex_has_the_columns_of_the_paper_and_everything_is_escaped(tmp_path: Path) -> None:
+    runs = seven(tmp_path)
+    odd = write_run(
+        tmp_path / ODD.replace("/", "|"), [question("c0/1", "temporal")], data={"sha256": "c", "published": False}
+    )
+    path = tmp_path / "tables.tex"
+    write_latex(runs, path)
+    text = path.read_text(encoding="utf-8")
+    for expected in (
+        r"\toprule",
+        "Single-hop 841",
+        r"\multicolumn{3}{c}{Overall 1,540}",
+        r"locomo\_naive\_rag & ",
+        r"\textit{withheld}",
+    ):
+        assert expected in text, expected
+    rows = [line for line in text.splitlines() if line.startswith("locomo") and " & " in line]
+    assert len(rows) == 7 and all(row.count(" & ") == 15 for row in rows)
+    write_latex([*runs, *load_runs([odd])], path)
+    text = path.read_text(encoding="utf-8")
+    assert "841" not in text and "not known to be the published file" in text
+    assert text.count("{") == text.count("}") and not re.search(
+        r"(?<![\\{])[#$%_^~]", text.partition(r"\begin{document}")[2]
+    )
+    assert escape(ODD) == (
+        r"50\% \& \$x\_1\$ \#\textasciitilde{}\textasciicircum{}\textbackslash{}\{\} "
+        r"\textless{}\textbar{}\textgreater{} Zoë ??"
+    )
+    if shutil.which("pdflatex"):
+        command = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", path.name]
+        assert subprocess.run(command, cwd=tmp_path, capture_output=True).returncode == 0
+
+
+def test_a_benchmark_that_is_in_no_paper_has_its_headline_by_category(tmp_path: Path) -> None:
+    run = edited(write_run(tmp_path / "run", [question("c0/1", "temporal")], benchmark="Other"), headline=headline())
+    write_latex(load_runs([run]), tmp_path / "tables.tex")
+    text = (tmp_path / "tables.tex").read_text()
+    assert r"\multicolumn{1}{r}{temporal 1} & \multicolumn{1}{r}{Overall} \\" in text and "run & 100.00" in text
+
+
+@pytest.mark.parametrize("write", [write_csv, write_latex])
+def test_a_file_that_cannot_be_written_is_one_sentence(tmp_path: Path, write: Any) -> None:
+    runs = load_runs([write_run(tmp_path / "run", [question("c0/1", "temporal")])])
+    for path in (tmp_path / "nowhere" / "file", tmp_path):
+        with pytest.raises(DeltaMemError, match="cannot be written"):
+            write(runs, path)
+
+
+def test_marks_and_colours_tell_ten_runs_apart_and_points_never_lie_on_each_other() -> None:
+    assert len({mark(number) for number in range(10)}) == len({colour(number) for number in range(10)}) == 10
+    assert len({(mark(number), colour(number)) for number in range(100)}) == 100
+    assert len({mark_svg(number) for number in range(20)}) == 20
+    moved = spread_apart([2000, 2000, None, 2010, 0, 20000])
+    assert moved[2] is moved[4] is None and moved[5] == pytest.approx(20000)
+    one, two, three = sorted(place for place in (moved[0], moved[1], moved[3]) if place is not None)
+    assert two / one > 1.05 and three / two > 1.05 and two == pytest.approx(2000, rel=0.01)
+    assert spread_apart([None, 0]) == [None, None]
