@@ -151,7 +151,7 @@ def run_warnings(
     if len(questions) < total:
         yield f"a sample: {len(questions):,} of the {total:,} questions of the data"
     if report.data.get("published") is False:
-        yield f"{report.benchmark}: the data is not the published file; its scores do not belong beside published ones"
+        yield "the data is not the published file; its scores do not belong beside published ones"
     if config.judged:
         answer, judge = config.answer, config.judge
         if (answer.base_url, answer.model) == (judge.base_url, judge.model):

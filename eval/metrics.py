@@ -6,7 +6,7 @@ import re
 import string
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Hashable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cache, lru_cache
 from itertools import accumulate
 from math import comb, exp
@@ -79,6 +79,18 @@ def bootstrap_interval(
     statistics = sums[draws].sum(axis=1)[usable] / drawn_sizes[usable]
     low, high = np.quantile(statistics, [_TAIL, 1 - _TAIL])
     return Interval(float(np.sum(values)) / total, float(low), float(high), len(values), len(positions))
+
+
+def with_width(interval: Interval) -> Interval:
+    """The interval itself; Wilson's over the number of groups if all values are 0, or all are 1.
+
+    No draw of such groups differs from another, so a bootstrap says 100 to 100 of two conversations as of two hundred. In
+    Wilson's each group counts as one trial, which is as wide as independent groups make it.
+    """
+    if not interval.low == interval.high == interval.estimate or interval.estimate not in (0.0, 1.0):
+        return interval
+    bounds = wilson_interval(interval.groups if interval.estimate else 0, interval.groups)
+    return interval if bounds is None else replace(interval, low=bounds.low, high=bounds.high)
 
 
 def wilson_interval(successes: int, count: int) -> Interval | None:

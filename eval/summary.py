@@ -20,7 +20,7 @@ from eval.benchmark import Report
 from eval.config import BenchmarkConfig
 from eval.headline import ALL as ALL
 from eval.headline import headline, run_warnings, withheld_scores
-from eval.metrics import RESAMPLES, Interval, bootstrap_interval, recall_at, reciprocal_rank, wilson_interval
+from eval.metrics import RESAMPLES, Interval, bootstrap_interval, recall_at, reciprocal_rank, wilson_interval, with_width
 from eval.records import Cost, IngestRecord, PassageRecord, PointRecord, QuestionRecord, Verdict
 
 Value = Callable[[QuestionRecord], float | None]
@@ -115,6 +115,7 @@ def category_scores(
 
     The interval is a bootstrap of groups (conversations, users, personas). Where all questions are of one group it is
     Wilson's for values that are 0 or 1, and a bootstrap of questions for others: it then says nothing of other groups.
+    Where the values of all groups are 0, or all are 1, it is Wilson's over the number of groups (`eval.metrics.with_width`).
     Categories that are not `pooled` do not count for ``all``; `order` is that of the benchmark, others follow.
 
     Returns:
@@ -157,7 +158,8 @@ def group_interval(
         if set(values) <= {0.0, 1.0} and (weights is None or set(weights) == {1.0}):
             return wilson_interval(round(sum(values)), len(values))
         groups = range(len(values))
-    return bootstrap_interval(values, groups, denominators=weights, resamples=resamples, seed=seed)
+    interval = bootstrap_interval(values, groups, denominators=weights, resamples=resamples, seed=seed)
+    return None if interval is None else with_width(interval)
 
 
 def counts_by_category(questions: Iterable[QuestionRecord], order: Sequence[str] = ()) -> dict[str, int]:
@@ -211,6 +213,8 @@ def build_summary(
     searches = [record.search_seconds for record in questions if record.error is None]
     searches += [record.search_seconds for record in points if record.searched]
     settings = config.reported()
+    other = ", not the published file" if report.data.get("published") is False else ""
+    report = dataclasses.replace(report, benchmark=report.benchmark + other)
     total = report.data.get("questions", len(questions))
     context = _context(questions)
     ingested = _sessions(sessions)

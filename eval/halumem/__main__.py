@@ -127,7 +127,7 @@ class Halumem(Benchmark[HalumemConfig]):
                 "cutoffs": sorted(set(config.cutoffs)),
                 "judges": self._judges,
             },
-            data={"file": self.file, "sha256": self.data.sha256, "sample": self._sample()}
+            data={"file": self.file, "sha256": self.data.sha256, "published": self.data.published, "sample": self._sample()}
             | self.data.counts
             | {"unusable_lines": len(self.data.problems)},
             scores=scores.run_scores(

@@ -222,6 +222,11 @@ class Halumem:
         name = "HaluMem-Long" if generated else "HaluMem-Medium"
         return name if self.counts.items() >= _COMPLETE[name].items() else f"{name} (part)"
 
+    @property
+    def published(self) -> bool | None:
+        """False if something is missing; None if all is there, as no sum of the published files is known."""
+        return False if self.version.endswith("(part)") else None
+
 
 _COMPLETE = {
     "HaluMem-Medium": {"users": 20, "sessions": 1387, "memory_points": 14_948, "questions": 3467},

@@ -13,7 +13,7 @@ from deltamem.errors import DeltaMemError
 from eval.answer import ContextBlock, render_all
 from eval.benchmark import JudgeSpec
 from eval.halumem.data import DATE_FORMAT, QUESTION_TYPES, HalumemSession, MemoryPoint, Question
-from eval.metrics import Interval, bleu1, cumulative_accuracy, set_f1
+from eval.metrics import Interval, bleu1, cumulative_accuracy, set_f1, with_width
 from eval.records import MemoryType, PointRecord, QuestionRecord
 from eval.summary import (
     ALL,
@@ -206,7 +206,7 @@ def _record(fields: Mapping[str, Any]) -> JudgeRecord:
     try:
         return JudgeRecord(**fields)
     except TypeError as error:
-        raise DeltaMemError(f"not a judge record: {dict(fields)}") from error
+        raise DeltaMemError(f"not a judge record: {fields!r}") from error
 
 
 def _check(record: JudgeRecord) -> None:
@@ -355,7 +355,7 @@ def _f1_interval(rows: Sequence[Row], *, resamples: int, seed: int) -> dict[str,
     drawn = [_f1_of(sums[draw].sum(axis=0)) for draw in draws]
     low, high = np.quantile([value for value in drawn if value is not None] or [estimate], [0.025, 0.975])
     failed = sum(_lost(records[position]) for position in used)
-    return Interval(estimate, float(low), float(high), len(used), len(unit), failed).as_dict()
+    return with_width(Interval(estimate, float(low), float(high), len(used), len(unit), failed)).as_dict()
 
 
 def _f1_of(sums: Any) -> float | None:

@@ -15,7 +15,6 @@ from rich.console import RenderableType
 from deltamem.config import run_hydra, validated
 from eval import runner
 from eval.benchmark import Benchmark, Report, Results, Step, Store, Timeline
-from eval.data import PERSONAMEM_CONTEXTS
 from eval.evidence import EvidenceFinder
 from eval.personamem import scores
 from eval.personamem.data import BATCH_TURNS, FIRST_DAY, History, PersonaMemConfig, group_of, in_order, read_data, record_key
@@ -119,7 +118,9 @@ class PersonaMem(Benchmark[PersonaMemConfig]):
                 "system_messages": config.system_messages,
                 "dates": f"made up, the data has none: session n is dated n days after {FIRST_DAY:%Y-%m-%d}",
                 "runs": config.runs,
-                "score": "the letter that the answer names, by the benchmark's own rule; accuracy is the mean over the runs",
+                "score": "accuracy: by the benchmark's own rule, which has two guesses, the letter after the last "
+                "<final_answer>, else the only letter in the whole answer; accuracy_final: what follows the tag, or a "
+                "whole answer that is one letter; means over the runs",
                 "std": "of the population of runs",
                 "intervals": "95%, bootstrap over personas",
                 "reference": "the session that lies distance_to_ref_in_blocks back; recall@k: a passage holds a turn of it",
@@ -135,7 +136,7 @@ class PersonaMem(Benchmark[PersonaMemConfig]):
                 seed=config.seed,
             ),
             problems=(*self.data.questions.problems, *self.data.contexts.problems),
-            headline=("accuracy", *(f"recall@{k}" for k in sorted(config.cutoffs, reverse=True))),
+            headline=("accuracy_final", *(f"recall@{k}" for k in sorted(config.cutoffs, reverse=True))),
             order=in_order(record.category for record in questions),
             more={
                 "accuracy_over_runs": scores.spread_over_runs(questions, config.runs),
@@ -176,7 +177,7 @@ class PersonaMem(Benchmark[PersonaMemConfig]):
             "release": f"{self.name} v1, {self.data.size}",
             "files": [questions.name, contexts.name],
             "sha256": {questions.name: questions.sha256, contexts.name: contexts.sha256},
-            "published": contexts.sha256 == PERSONAMEM_CONTEXTS.sha256,
+            "published": self.data.published,
             "questions": questions.rows,
             "sample": sample_note(len(self.data.selected), questions.rows, chosen),
             "types": len({question.type for question in known}),

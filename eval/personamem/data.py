@@ -152,6 +152,14 @@ COUNTS_32K = {
 }
 """Questions of each type in the 32k release; 589 in all."""
 
+QUESTIONS_32K = frozenset(
+    {
+        "23f306a8d28b7ffcf133fe7dad09ade06fcb862fc7c3f19691362a5cd69409bd",
+        "cccd34cf53e0bc4d9536c04cff5ca045156d9a4e227e83327112482840bbc93c",
+    }
+)
+"""sha256 of the questions file of the 32k release, with either kind of line ends."""
+
 TOTALS = {2_727: "128k", 2_674: "1M"}
 """The other releases by their number of questions."""
 
@@ -552,6 +560,13 @@ class PersonaMemData:
     def size(self) -> str:
         """Which release the questions are of."""
         return size_of(question.type for question in self.questions.questions) or "of unknown size"
+
+    @property
+    def published(self) -> bool | None:
+        """Whether both files are those of the 32k release; None for other releases, whose sums are not known."""
+        if self.size in TOTALS.values():
+            return None
+        return self.contexts.sha256 == PERSONAMEM_CONTEXTS.sha256 and self.questions.sha256 in QUESTIONS_32K
 
 
 def read_data(config: PersonaMemConfig) -> PersonaMemData:

@@ -49,6 +49,14 @@ def is_correct(text: str, gold: str) -> bool:
     return chosen_letters(text) == right or _letters(text) == right
 
 
+def is_final(text: str, gold: str) -> bool:
+    """Whether the right letter alone follows the last ``<final_answer>``, or without that tag is the whole answer."""
+    right = gold.lower().strip("() ")
+    if _OPENING in text:
+        return chosen_letters(text) == {right}
+    return text.strip().lower().strip("(). ") == right
+
+
 def _letters(text: str) -> frozenset[str]:
     lowered = text.lower()
     return frozenset(_IN_PARENTHESES.findall(lowered) or _ALONE.findall(lowered))
@@ -92,13 +100,14 @@ def precision_value(held: Held, k: int) -> AskedValue:
     return AskedValue(parts)
 
 
-CORRECT = "correct"
-"""The score of an answer: 1 if it names the right letter and no other, else 0. An answer without a letter is wrong."""
+CORRECT, FINAL = "correct", "correct_final"
+"""Scores of an answer: 1 if it names the right letter by `is_correct`, and by `is_final`; else 0, also without a letter."""
 
 
 def score_answer(record: QuestionRecord, text: str) -> dict[str, float]:
     """The scores of one answer."""
-    return {CORRECT: float(is_correct(text, record.gold or ""))}
+    gold = record.gold or ""
+    return {CORRECT: float(is_correct(text, gold)), FINAL: float(is_final(text, gold))}
 
 
 def run_scores(
@@ -113,10 +122,11 @@ def run_scores(
 ) -> dict[str, dict[str, Any]]:
     """All scores by metric and type, with intervals by bootstrap of the personas.
 
-    ``accuracy`` (mean over the runs), ``accuracy_run_n``, ``pass@n`` for several runs; ``recall@k`` and ``precision@k`` of
-    the referenced block, ``mrr``, and the same for turns drawn at random (``random_...``).
+    ``accuracy_final`` and ``accuracy`` (the official rule; means over the runs), ``accuracy_run_n``, ``pass@n`` for several
+    runs; ``recall@k`` and ``precision@k`` of the referenced block, ``mrr``, and the same for turns drawn at random
+    (``random_...``).
     """
-    values: dict[str, Value] = {"accuracy": answer_value(CORRECT)}
+    values: dict[str, Value] = {"accuracy_final": answer_value(FINAL), "accuracy": answer_value(CORRECT)}
     if runs > 1:
         values |= {f"accuracy_run_{run + 1}": _of_run(run) for run in range(runs)}
         values |= {f"pass@{k}": _pass_value(k) for k in range(1, runs + 1)}
@@ -224,7 +234,8 @@ def _caption(summary: Mapping[str, Any]) -> str:
     blocks = summary["referenced_block"]
     runs = "mean of {} answers".format(protocol["runs"]) if protocol["runs"] > 1 else "one answer"
     lines = [
-        f"Top {protocol['k']}; accuracy: {runs} a question, guessing gives 25.",
+        f"Top {protocol['k']}; {runs} a question, guessing gives 25. accuracy: the official rule, which has two guesses:",
+        "the letter after <final_answer>, else the only one in the whole answer. accuracy_final: the first of them alone.",
         "Below each figure its 95% interval (bootstrap over personas).",
     ]
     if "mrr" in summary["scores"]:

@@ -74,7 +74,7 @@ def test_every_point_memory_and_question_is_judged(tmp_path: Path) -> None:
         "searched_and_linked": 1,
         "extracted_memories": 3,
     }
-    assert summary["benchmark"] == "HaluMem-Long (part)"
+    assert summary["benchmark"] == "HaluMem-Long (part), not the published file"
     assert [each["mean"] for each in summary["cumulative"]] == [1, 1, 1]
     assert summary["cumulative_strict"][-1]["mean"] == pytest.approx(2 / 3)
     assert summary["queries_per_memory"] == pytest.approx(3 / 4)  # the generated session left one too
@@ -327,7 +327,7 @@ def test_tables_of_a_judged_run(tmp_path: Path, monkeypatch, capsys, fails: bool
         assert "correct_qa_ratio(all) withheld, judge or machinery failed at 1 of 3" in done.out
     else:
         assert ["all", "questions", "3", "100.0", "0.0", "0.0", *judges] in rows
-        assert "HaluMem-Long (part), deltamem: correct_qa_ratio(all) 100.0 (" in done.out
+        assert "HaluMem-Long (part), not the published file, deltamem: correct_qa_ratio(all) 100.0 (" in done.out
 
 
 def test_a_truncated_line_is_named_and_the_run_goes_on(tmp_path: Path, monkeypatch, capsys) -> None:

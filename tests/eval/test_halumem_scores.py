@@ -64,7 +64,7 @@ def test_nothing_is_divided_by_nothing() -> None:
 
 def test_plain_dictionaries_and_what_is_wrong_with_them() -> None:
     assert aggregate([{"kind": "qa", "label": "correct"}])["question_answering"]["correct_qa_ratio(all)"] == 1
-    for wrong in ({"kind": "qa", "label": "right"}, {"kind": "x", "label": None}, {"kind": "qa", "labl": 1}):
+    for wrong in ({"kind": "qa", "label": "right"}, {"kind": "x", "label": None}, {"kind": "qa", "labl": 1}, ["qa"], 7):
         with pytest.raises(DeltaMemError, match="judge record"):
             aggregate([wrong])
 

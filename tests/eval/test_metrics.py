@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from deltamem.errors import DeltaMemError
 from eval.metrics import (
+    Interval,
     abstains,
     bleu1,
     bootstrap_interval,
@@ -28,6 +29,7 @@ from eval.metrics import (
     treebank_words,
     wilson_interval,
 )
+from eval.summary import group_interval
 
 observations = st.lists(st.tuples(st.floats(0, 1), st.sampled_from("abcd")), min_size=1, max_size=30)
 
@@ -103,6 +105,20 @@ def test_wilson_agrees_with_published_values(successes: int, count: int, low: fl
     assert interval.estimate == successes / count
     assert (interval.low, interval.high) == pytest.approx((low, high), abs=5e-5)
     assert (interval.count, interval.groups) == (count, count)
+
+
+def test_an_interval_that_collapses_is_as_wide_as_its_groups_make_it() -> None:
+    values, groups = [1.0] * 90, [number % 10 for number in range(90)]
+    assert bootstrap_interval(values, groups) == Interval(1.0, 1.0, 1.0, 90, 10)
+    wide = group_interval(values, groups, resamples=20, seed=0)
+    assert wide is not None and (wide.estimate, wide.high, wide.count, wide.groups) == (1.0, 1.0, 90, 10)
+    assert wide.low == pytest.approx(0.7225, abs=1e-4)  # Wilson, 10 of 10
+    none = group_interval([0.0] * 90, groups, resamples=20, seed=0)
+    assert none is not None and (none.low, none.high) == (0.0, pytest.approx(0.2775, abs=1e-4))
+    weighted = group_interval([0.5, 0.25], ["a", "b"], [0.5, 0.25], resamples=20, seed=0)
+    assert weighted is not None and weighted.low == pytest.approx(0.3424, abs=1e-4)  # Wilson, 2 of 2
+    mixed = group_interval([0.5] * 90, groups, resamples=20, seed=0)
+    assert mixed is not None and mixed.low == mixed.high == 0.5, "no share of trials"
 
 
 def test_wilson_of_nothing_is_none_and_impossible_counts_are_refused() -> None:

@@ -34,7 +34,7 @@ from eval.personamem.data import (
     store_ids,
     without_history,
 )
-from eval.personamem.scores import chosen_letters, is_correct
+from eval.personamem.scores import chosen_letters, is_correct, is_final
 
 
 def test_rows_become_questions(tmp_path: Path) -> None:
@@ -419,3 +419,22 @@ def test_letters(text: str, letters: str, right: bool) -> None:
     assert chosen_letters(text) == frozenset(letters)
     assert is_correct(text, "c") is right
     assert is_correct(text, "(c)") is right
+
+
+@pytest.mark.parametrize(
+    ("text", "right"),
+    [
+        ("<final_answer> (c)", True),
+        ("It may be (a). <final_answer> c</final_answer>", True),
+        ("<final_answer> (a) <final_answer> (c)", True),
+        (" (C). ", True),
+        ("c", True),
+        ("It is (c)", False),
+        ("(c) <final_answer>", False),
+        ("(c) <final_answer> (a)", False),
+        ("<final_answer> (c), not (a)", False),
+        ("", False),
+    ],
+)
+def test_a_final_answer_is_one_guess(text: str, right: bool) -> None:
+    assert is_final(text, "(c)") is is_final(text, "c") is right

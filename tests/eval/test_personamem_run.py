@@ -74,7 +74,8 @@ def test_a_narrow_run_takes_in_no_more_than_it_needs(tmp_path: Path, system: Not
     last = ENDS[store, query]
     assert store != STORE and {name.partition("/")[0] for name in system.ingested} == {store}
     assert max(int(name.rpartition("-")[2]) for name in system.ingested) == last - 1
-    assert summary["version"].startswith("PersonaMem of unknown size (a sample: 1 of 7 questions (users=[1], limit=1)): ")
+    sample = "(a sample: 1 of 7 questions (users=[1], limit=1)): "
+    assert summary["version"].startswith(f"PersonaMem of unknown size, not the published file {sample}")
     with pytest.raises(DeltaMemError, match=r"users names '7', which the data does not have; there are: 0, 1$"):
         run(tmp_path, "users=[7]")
 
@@ -189,7 +190,7 @@ def test_all_published_questions_are_accounted_for(tmp_path: Path, system: Noteb
     if questions is None or excerpt is None:
         pytest.skip("PersonaMem's questions or the excerpt of its contexts are not here")
     summary = run(tmp_path, f"questions={questions}", f"contexts={excerpt}")
-    assert summary["benchmark"] == "PersonaMem 32k"
+    assert summary["benchmark"] == "PersonaMem 32k, not the published file", "an excerpt of the contexts"
     assert summary["questions"]["total"] == summary["questions"]["failed"] == len(records(tmp_path)) == 589
     assert list(summary["questions"]["by_category"].values()) == [55, 99, 93, 139, 129, 57, 17]
     lost = summary["data"]["questions_without_history"]
@@ -221,7 +222,7 @@ def test_answers_of_a_model_are_scored_by_letter(tmp_path: Path, monkeypatch, ca
         done = command(PERSONAMEM, monkeypatch, capsys)(*overrides, *served(server))
         assert sum(bool(asked(body)) for body in server.requests) == 7 * 3 + 3  # the empty answers, too, are in the cache
     assert done.code == 1  # one question has no answer
-    assert "PersonaMem of unknown size, full_context (answered)" in done.out
+    assert "PersonaMem of unknown size, not the published file, full_context: accuracy_final 28.6 (" in done.out
     assert "6 of 7 questions answered" in done.out
     assert "3 failures (3 silent answers)" in done.err and "the answerer returned nothing" in done.err
     # Right in each of three runs: tea 3, tea or coffee 1, dog 0, coffee 0, boat 2, the boat 3; the bicycle 0, of silence.

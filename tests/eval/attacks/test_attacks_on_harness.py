@@ -9,8 +9,6 @@ from eval.attacks import ATTACKS, Attack, Lab
 PENDING = {
     "model swap on resume": "RUNS",
     "poisoned cache": "RUNS",
-    "tiny sample under a big name": "NUMBERS",
-    "two guesses": "NUMBERS",
 }
 
 
