@@ -122,6 +122,9 @@ class ServedModel:
 
     id: str
     context_window: int | None
+    root: str | None = field(default=None, compare=False)
+    """Where the server has it from, as it says: a folder on its machine or a hub name."""
+    owned_by: str | None = field(default=None, compare=False)
 
 
 class Reply(BaseModel):
@@ -175,6 +178,8 @@ class _Model(BaseModel):
     max_model_len: int | None = None
     context_length: int | None = None
     context_window: int | None = None
+    root: str | None = None
+    owned_by: str | None = None
 
 
 class ModelsReply(Reply):
@@ -187,7 +192,13 @@ class ModelsReply(Reply):
     def models(self) -> list[ServedModel]:
         """The models in the server's order."""
         return [
-            ServedModel(model.id, model.max_model_len or model.context_length or model.context_window) for model in self.data
+            ServedModel(
+                model.id,
+                model.max_model_len or model.context_length or model.context_window,
+                model.root,
+                model.owned_by,
+            )
+            for model in self.data
         ]
 
 
@@ -196,7 +207,12 @@ _BUSY_SECONDS = 30.0
 
 
 class ResponseCache:
-    """Answers by scope and request. A scope is the owner whose data the request holds; scopes share nothing."""
+    """Answers by scope and request. A scope is the owner whose data the request holds; scopes share nothing.
+
+    Attributes:
+        served: By base URL and name of the model what tells the model that is served there from others of the same name,
+            where that is known: part of every key, so that no model is given the answers of another.
+    """
 
     def __init__(self, path: Path) -> None:
         """Open the cache, or make it.
@@ -207,6 +223,7 @@ class ResponseCache:
         Raises:
             DeltaMemError: If the file cannot be opened or is not such a cache.
         """
+        self.served: dict[tuple[str, str], str] = {}
         self._path = path
         self._lock = threading.Lock()
         with self._told():
@@ -438,6 +455,8 @@ class LLM:
             return await self._ask(request)
         # SQLite may wait for the disk or for another process: not in the event loop.
         asked = {"base_url": self.base_url, "sample": sample, **request}
+        if served := self.cache.served.get((self.base_url, self.model)):
+            asked["served"] = served
         stored = await asyncio.to_thread(self.cache.get, scope, asked)
         if stored is not None:
             self._count(cached=1)
@@ -449,19 +468,28 @@ class LLM:
         return answer
 
     async def check(
-        self, messages: Sequence[Mapping[str, object]], *, extra_body: Mapping[str, object] | None = None
-    ) -> None:
-        """Make sure that the endpoint answers a conversation, past the cache, at the cost of one token.
+        self,
+        messages: Sequence[Mapping[str, object]],
+        *,
+        max_tokens: int = 1,
+        temperature: float | None = None,
+        extra_body: Mapping[str, object] | None = None,
+    ) -> Answer:
+        """Make sure that the endpoint answers a conversation, past the cache, at the cost of a few tokens.
 
         Args:
             messages: With ``role`` and ``content``.
+            max_tokens: Token limit of the answer.
+            temperature: Of the sampling; None leaves it to the endpoint.
             extra_body: Fields outside the OpenAI protocol.
 
         Raises:
             LLMError: If it does not; the message says why.
         """
-        request: dict[str, Any] = {"model": self.model, "messages": list(messages), "max_tokens": 1}
-        await self._ask(request | ({} if extra_body is None else {"extra_body": dict(extra_body)}))
+        request: dict[str, Any] = {"model": self.model, "messages": list(messages), "max_tokens": max_tokens}
+        if temperature is not None:
+            request["temperature"] = temperature
+        return await self._ask(request | ({} if extra_body is None else {"extra_body": dict(extra_body)}))
 
     async def models(self) -> list[ServedModel]:
         """The models that the endpoint serves.
@@ -469,7 +497,11 @@ class LLM:
         Raises:
             LLMError: If the endpoint does not tell.
         """
-        reply, _ = await self._exchange(ModelsReply, lambda client: client.models.with_raw_response.list())
+        connection = self._connection()
+        async with connection.slots:  # asks no model, so it is not among the counted requests
+            reply = await self._exchange_until_readable(
+                connection.client, ModelsReply, lambda client: client.models.with_raw_response.list()
+            )
         return reply.models()
 
     async def close(self) -> None:

@@ -166,6 +166,7 @@ class BenchmarkConfig(StrictModel):
     with_time: bool
     stores_at_once: PositiveInt
     limit: PositiveInt | None
+    mixed: bool
     budgets: list[PositiveInt]  # Budgets of context tokens at which questions are answered besides `answer.context_tokens`
     budget_k: PositiveInt  # Passages of each store that are searched for them
     resamples: PositiveInt

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import os
 from collections.abc import AsyncIterator, Collection, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -126,19 +127,34 @@ async def open_models(config: BenchmarkConfig, without: Collection[str] = ()) ->
         yield Models(cache, clients.get("manager"), clients.get("answer"), clients.get("judge"))
 
 
-async def check_models(models: Models, parts: Collection[str] = PARTS) -> None:
-    """Ask each model of the `parts` that are needed for one token, so that a run fails early if one is unreachable.
+CANARY = "Write one sentence about a lighthouse keeper and her cat."
+"""Asked of each model when a run begins or goes on; another reply than before may mean another model."""
+
+_CANARY_TOKENS = 16
+
+
+async def check_models(models: Models, parts: Collection[str] = PARTS) -> dict[str, str]:
+    """Ask each model of the `parts` that are needed for a few tokens, so that a run fails early if one is unreachable.
+
+    Returns:
+        By part a hash of the reply.
 
     Raises:
         DeltaMemError: If one does not answer.
     """
-    needed = [llm for names, llm in models.by_parts().items() if not set(parts).isdisjoint(names.split("+"))]
-    replies = await asyncio.gather(
-        *(llm.check([{"role": "user", "content": "Say yes."}]) for llm in needed), return_exceptions=True
-    )
-    for reply in replies:
+    needed = {part: llm for part in PARTS if part in parts and (llm := getattr(models, part)) is not None}
+    clients = list(dict.fromkeys(needed.values()))
+    asked = [{"role": "user", "content": CANARY}]
+    checks = (llm.check(asked, max_tokens=_CANARY_TOKENS, temperature=0.0) for llm in clients)
+    replies = dict(zip(clients, await asyncio.gather(*checks, return_exceptions=True), strict=True))
+    hashes = {}
+    for part, llm in needed.items():
+        reply = replies[llm]
         if isinstance(reply, BaseException):
             raise reply
+        said = f"{reply.reasoning}\n{reply.text}"
+        hashes[part] = hashlib.sha256(said.encode("utf-8", "surrogatepass")).hexdigest()[:12]
+    return hashes
 
 
 SYSTEMS = ("deltamem", "full_context", "naive_rag", "mem0", "langmem", "oracle", "none")

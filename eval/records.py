@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import datetime
@@ -30,21 +30,36 @@ _NAMED_FIRST = ("benchmark", "system")
 """Where these differ, so does much else, which would say less."""
 
 
+FINGERPRINTS = "fingerprints"
+"""Key of that file, see `eval.fingerprint`."""
+
+
+def read_run_config(folder: Path) -> dict[str, Any]:
+    """What the records of a folder were made with; empty if there are none.
+
+    Raises:
+        DeltaMemError: If it cannot be read.
+    """
+    path = folder / RUN_CONFIG_FILE
+    try:
+        noted: dict[str, Any] = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        return {}
+    except ValueError as error:
+        raise DeltaMemError(f"{path}: not valid JSON") from error
+    return noted
+
+
 def check_run_config(folder: Path, config: Mapping[str, Any]) -> None:
     """Refuse a folder whose records were made with other settings.
 
     Raises:
         DeltaMemError: If other settings were noted; names the first that differs.
     """
-    path = folder / RUN_CONFIG_FILE
-    if not path.exists():
-        return
-    try:
-        before = json.loads(path.read_bytes())
-    except ValueError as error:
-        raise DeltaMemError(f"{path}: not valid JSON") from error
+    before = read_run_config(folder)
+    before.pop(FINGERPRINTS, None)
     now = json.loads(json.dumps(config))
-    for key in sorted({*now, *before}, key=lambda key: (key not in _NAMED_FIRST, key)):
+    for key in sorted({*now, *before} if before else (), key=lambda key: (key not in _NAMED_FIRST, key)):
         if now.get(key) != before.get(key):
             raise DeltaMemError(
                 f"{folder} holds results that were made with {key} = {before.get(key)!r}, not {now.get(key)!r}; "
@@ -52,13 +67,11 @@ def check_run_config(folder: Path, config: Mapping[str, Any]) -> None:
             )
 
 
-def write_run_config(folder: Path, config: Mapping[str, Any]) -> None:
-    """Note what decides the records of a folder, for `check_run_config`; nothing happens if it is noted already."""
-    path = folder / RUN_CONFIG_FILE
-    if not path.exists():
-        folder.mkdir(parents=True, exist_ok=True)
-        with atomic_writer(path) as file:
-            json.dump(config, file, indent=2)
+def write_run_config(folder: Path, config: Mapping[str, Any], fingerprints: Sequence[Mapping[str, Any]] = ()) -> None:
+    """Note what decides the records of a folder, for `check_run_config`, and the fingerprints under which they were made."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with atomic_writer(folder / RUN_CONFIG_FILE) as file:
+        json.dump({**config, FINGERPRINTS: list(fingerprints)}, file, indent=2)
 
 
 class Cost(StrictModel):

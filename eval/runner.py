@@ -14,7 +14,6 @@ from itertools import chain, zip_longest
 from typing import Any, NamedTuple
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from deltamem.errors import DeltaMemError, EmbedderUnavailableError, reason_of
 from deltamem.runs import RecordFile, run_tasks
@@ -22,6 +21,7 @@ from eval.answer import ContextBlock, Judge, QAGrader
 from eval.benchmark import Benchmark, Config, PointChecks, Results, SearchState, Step, Timeline
 from eval.compare.page import write_report
 from eval.estimate import estimate, estimate_table
+from eval.fingerprint import Makings, StampedAnswerer, StampedJudge
 from eval.headline import headline_line, warning_lines
 from eval.judge import load_calibration, measure, measure_swapped
 from eval.metrics import load_nltk
@@ -30,7 +30,6 @@ from eval.models import (
     WITH_MODEL,
     Parts,
     Prompts,
-    check_models,
     check_system,
     load_prompts,
     make_answerer,
@@ -39,6 +38,7 @@ from eval.models import (
     make_system,
     open_models,
 )
+from eval.progress import ProgressBars
 from eval.records import (
     Cost,
     Found,
@@ -49,7 +49,6 @@ from eval.records import (
     Verdict,
     check_run_config,
     open_files,
-    write_run_config,
 )
 from eval.summary import build_summary, cost_line, failure_lines, probe_line, write_summary
 from eval.systems.base import DialogueSession, Memory, Passage, StoreKey, System, SystemUnavailableError
@@ -142,20 +141,25 @@ async def _evaluate(benchmark: Benchmark[Config], prompts: Prompts, parts: Parts
             for run in range(config.judge.runs)
         }
         check_run_config(config.out, run_config)
+        makings = Makings(config.out, mixed=config.mixed)
+        judges = {name: StampedJudge(judge, makings) for name, judge in judges.items()}
         timelines = benchmark.timelines(system)
         with open_files(config.out, points=benchmark.points is not None) as files:
             grader = None
             if answerer is not None:
                 budget, with_time = config.answer.context_tokens, config.with_time
                 score, judge_fields = benchmark.score, benchmark.judge_fields
-                grader = QAGrader(answerer, judges, config.runs, budget, with_time, score, judge_fields)
+                grader = QAGrader(
+                    StampedAnswerer(answerer, makings), judges, config.runs, budget, with_time, score, judge_fields
+                )
             progress = ProgressBars(console, timelines, points=benchmark.points is not None)
-            run = Run(benchmark, system, timelines, files, grader, judges, progress, models.timed)
-            await check_models(models, run.models_needed())
-            write_run_config(config.out, run_config)  # not before, so that the command can be corrected
+            run = Run(benchmark, system, timelines, files, grader, judges, progress, models.timed, makings)
+            todo = run.unfinished() or run.needs_stores()
+            await makings.go_on(config, models, run.models_needed() if todo else None)
+            makings.write(run_config)  # not before, so that the command can be corrected
             if answerer is not None and benchmark.uses_nltk and run.unfinished():
                 load_nltk()
-            with progress.bars:
+            with progress:
                 await run.do()
             seconds = {"run": time.perf_counter() - started}
             calibrated = [
@@ -181,53 +185,11 @@ async def _evaluate(benchmark: Benchmark[Config], prompts: Prompts, parts: Parts
                 prompt_hashes=prompts.hashes,
                 seconds=seconds,
                 passages={passage.id: passage for passage in results.passages},
+                warnings=list(makings.warnings()),
+                fingerprint=makings.as_dict(),
             )
     write_summary(config.out, summary)
     return summary
-
-
-class ProgressBars:
-    """Bars of sessions, questions and points, with the tokens and failures so far."""
-
-    def __init__(self, console: Console, timelines: Sequence[Timeline], *, points: bool) -> None:
-        """Make the bars; they appear when `bars` is entered."""
-        name, note = TextColumn("{task.description}"), TextColumn("{task.fields[note]}")
-        columns = (name, BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), note)
-        self.bars = Progress(*columns, console=console, transient=True)
-        steps = [step for timeline in timelines for step in timeline.steps]
-        totals = {
-            "sessions": sum(len(sessions) for step in steps for sessions in step.sessions),
-            "questions": sum(len(step.questions) for step in steps),
-        }
-        if points:
-            totals["points"] = sum(len(step.points or ()) for step in steps)
-        self._totals = totals
-        self._tasks = {name: self.bars.add_task(name, total=total, note="") for name, total in totals.items()}
-        self._tokens = dict.fromkeys(totals, 0)
-        self._failures = dict.fromkeys(totals, 0)
-
-    def session(self, record: IngestRecord) -> None:
-        """A session was ingested, or failed; its memories are checked like points."""
-        self._advance("sessions", record.cost, failed=record.outcome == "failed")
-        if "points" in self._totals:
-            self._totals["points"] += len(record.memories or ())
-            self.bars.update(self._tasks["points"], total=self._totals["points"])
-
-    def question(self, record: QuestionRecord) -> None:
-        """A question is done, or failed."""
-        costs = [answer.cost for answer in record.answers]
-        costs += [verdict.cost for answer in record.answers for verdict in answer.verdicts.values()]
-        self._advance("questions", sum(costs, Cost()), failed=not record.complete)
-
-    def point(self, record: PointRecord) -> None:
-        """A point or memory is done, or failed."""
-        self._advance("points", record.verdict.cost if record.verdict else Cost(), failed=not record.complete)
-
-    def _advance(self, name: str, cost: Cost, *, failed: bool) -> None:
-        self._tokens[name] += cost.prompt_tokens + cost.completion_tokens
-        self._failures[name] += failed
-        note = f"{self._tokens[name]:,} tokens" + (f", {self._failures[name]} failed" if self._failures[name] else "")
-        self.bars.update(self._tasks[name], advance=1, note=note)
 
 
 class Searched(NamedTuple):
@@ -279,6 +241,7 @@ async def ingest_sessions(
     sessions: Sequence[DialogueSession],
     log: RecordFile[IngestRecord],
     on_record: Callable[[IngestRecord], None] = lambda record: None,
+    made: str = "",
 ) -> AsyncGenerator[IngestRecord]:
     """Ingest sessions in order and yield the record of each, so that the memory can be searched as it is then.
 
@@ -301,8 +264,8 @@ async def ingest_sessions(
         if record is None or (record.outcome == "applied" and not known):
             fresh = await _ingest(memory, key, session, number, late=number < last, lost=known)
             if record is None or fresh.outcome != "applied":  # else the same again, in a store that did not last
-                log.add(fresh)
-                record = fresh
+                record = fresh.model_copy(update={"made": made})
+                log.add(record)
         on_record(record)
         yield record
 
@@ -347,6 +310,7 @@ class Run:
         judges: Mapping[str, Judge],
         progress: ProgressBars,
         searches: asyncio.Semaphore,
+        makings: Makings,
     ) -> None:
         """Prepare a run; nothing is done yet."""
         self._benchmark = benchmark
@@ -357,6 +321,7 @@ class Run:
         self._judges = judges
         self._progress = progress
         self._searches = searches
+        self._makings = makings
         stores = max((len(timeline.stores) for timeline in timelines), default=1)
         self._slots = asyncio.Semaphore(max(1, benchmark.config.stores_at_once // stores))
         self._twins: defaultdict[tuple[str, str], asyncio.Lock] = defaultdict(asyncio.Lock)
@@ -364,9 +329,13 @@ class Run:
     def models_needed(self) -> list[str]:
         """The parts of the models that will be asked something."""
         needed = ["answer", "judge"] if self.unfinished() else []
-        if self._benchmark.config.system in WITH_MODEL and any(map(self._needs_store, self._timelines)):
+        if self._benchmark.config.system in WITH_MODEL and self.needs_stores():
             needed.append("manager")
         return needed
+
+    def needs_stores(self) -> bool:
+        """Whether something has to be ingested or searched for."""
+        return any(map(self._needs_store, self._timelines))
 
     def unfinished(self) -> bool:
         """Whether something has to be answered or judged."""
@@ -448,7 +417,8 @@ class Run:
             feeds = []
             for store, (key, memory) in enumerate(zip((one.key for one in timeline.stores), memories, strict=True)):
                 sessions = [session for step in steps for session in step.sessions[store]]
-                feed = ingest_sessions(memory, key, sessions, self._files.sessions, self._progress.session)
+                log, made = self._files.sessions, self._makings.made
+                feed = ingest_sessions(memory, key, sessions, log, self._progress.session, made)
                 feeds.append(await stack.enter_async_context(aclosing(feed)))
             for number, step in enumerate(steps):
                 counts = map(len, step.sessions)
@@ -505,7 +475,7 @@ class Run:
                 gap |= record is None or record.outcome != "unreadable"
         if not exact:
             sentence = f"{key}: the store does not hold exactly the sessions before the next question, so it is reset"
-            self._progress.bars.console.print(sentence, markup=False, highlight=False)
+            self._progress.say(sentence)
             await memory.reset()
 
     async def _search_step(self, timeline: Timeline, step: Step, memories: Sequence[Memory], notes: tuple[str, ...]) -> None:
@@ -527,7 +497,7 @@ class Run:
             return
         ranks = self._benchmark.ranks(record, merged(found)) if self._system.ranked else ()
         update = {"retrieved": self._keep(timeline, found), "ranks": ranks, "search_seconds": seconds}
-        self._files.retrieved.add(record.model_copy(update=update))
+        self._files.retrieved.add(record.model_copy(update=update | {"made": self._makings.made}))
 
     def _failed(self, record: QuestionRecord, error: str) -> QuestionRecord:
         """The record of a question that could not be searched for: nothing was found, and every answer is wrong."""

@@ -72,6 +72,11 @@ def failure(status: int, message: str = "broken", *, code: str | None = None, **
     return Reply({"error": {"message": message, "type": "x", "code": code}}, status, named)
 
 
+def is_check(body: Mapping[str, Any]) -> bool:
+    """Whether a request only makes sure that the model is there, and is the same."""
+    return body.get("max_tokens") == 1 or "lighthouse keeper" in body["messages"][0]["content"]
+
+
 def too_long() -> Reply:
     """How vLLM refuses a prompt that does not fit."""
     return failure(400, "This model's maximum context length is 64 tokens. However, your request has 90 input tokens.")

@@ -67,6 +67,10 @@ class HttpCache:
         text = json.dumps(body, ensure_ascii=False, sort_keys=True)
         # Masked as text, not as JSON again: a value may stand next to an escape and look like a part of it.
         key = {"url": str(request.url), "body": _masked(text, values)}
+        if self._cache is not None:
+            model = str(request.url).removesuffix(CHAT), str(body.get("model"))
+            if served := self._cache.served.get(model):
+                key["served"] = served
         headers = {name: value for name, value in request.headers.items() if name.lower() != "content-length"}
         content = json.dumps(body).encode()
         sent = httpx.Request(request.method, request.url, headers=headers, content=content, extensions=request.extensions)

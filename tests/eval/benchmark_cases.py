@@ -26,12 +26,12 @@ import pytest
 from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
-from scripted_server import Reply, Served
+from scripted_server import Reply, Served, is_check
 
 from deltamem.config import CONFIGS, run_hydra, validated
 from deltamem.embedding import CachedEmbedder
 from deltamem.errors import DeltaMemError
-from eval import runner, summary
+from eval import fingerprint, runner, summary
 from eval.beam.__main__ import Beam
 from eval.beam.__main__ import main as beam_main
 from eval.beam.data import BeamConfig
@@ -258,6 +258,8 @@ def prepare(monkeypatch: pytest.MonkeyPatch, case: Case, system: Notebook | None
     monkeypatch.setattr(runner, "make_embedder", lambda settings: CachedEmbedder(case.embedder()))
     monkeypatch.setattr(summary, "git_commit", lambda: None)  # asks git
     monkeypatch.setattr(summary, "versions", lambda packages: {})  # looks through all packages
+    monkeypatch.setattr(fingerprint, "git_commit", lambda: None)
+    monkeypatch.setattr(fingerprint, "versions", lambda packages: {})
     if system is not None:
         monkeypatch.setattr(runner, "make_system", lambda *arguments, **named: system)
 
@@ -270,7 +272,7 @@ def served(server: Served, system: str = "full_context") -> list[str]:
 
 def sent(server: Served) -> list[str]:
     """All requests with their seeds, without the checks that the server is there."""
-    bodies = (body for body in server.requests if body.get("max_tokens") != 1)
+    bodies = (body for body in server.requests if not is_check(body))
     return [json.dumps([body["messages"], body.get("seed")]) for body in bodies]
 
 

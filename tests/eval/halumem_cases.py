@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 from rule_model import answer as manager_answer
-from scripted_server import Reply, completion
+from scripted_server import Reply, completion, is_check
 
 from deltamem.embedding import Vectors
 from deltamem.text import content_stems
@@ -139,7 +139,7 @@ _STARTS = {
 
 def kind(body: dict[str, Any]) -> str:
     """Who is asked: a judge, the answerer, or the manager; ``check`` for the check that the server is there."""
-    if body.get("max_tokens") == 1:
+    if is_check(body):
         return "check"
     text = body["messages"][0]["content"]
     found = next((name for name, start in _STARTS.items() if text.startswith(start)), "manager")

@@ -7,7 +7,7 @@ import re
 from typing import Any
 
 from rule_model import answer
-from scripted_server import Reply, completion
+from scripted_server import Reply, completion, is_check
 
 _MEM0 = re.compile(r"## New Messages\n(.*?)\n\n## Observation Date", re.DOTALL)
 """Where mem0's prompt shows what is new."""
@@ -20,7 +20,7 @@ _FACT = re.compile(r"\bmy ([a-z][a-z0-9 ]*?) is ([^.\n]+)\.", re.IGNORECASE)
 
 def manager_of(body: dict[str, Any]) -> Reply:
     """Answer DeltaMem, mem0 or LangMem with the facts that Ana states, such as ``My city is Boston.``."""
-    if body.get("max_tokens") == 1:
+    if is_check(body):
         return completion("Hello.")
     shown = str(body["messages"][1]["content"])
     if "tools" in body:

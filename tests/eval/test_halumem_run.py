@@ -182,7 +182,7 @@ def test_a_judge_that_answers_prose_fails_and_is_no_zero(tmp_path: Path) -> None
     assert "correct_qa_ratio(valid)" not in summary["scores"]
     assert summary["points"]["failed"] == 4
     with serve(models) as mended:
-        summary = HALUMEM.run(tmp_path, *judged(mended))
+        summary = HALUMEM.run(tmp_path, *judged(mended), "mixed=true")
     assert asked(mended) == Counter(check=1, integrity=4, accuracy=3, qa=3), "only what failed is asked again"
     assert summary["failures"]["count"] == 0
     assert summary["aggregate"]["qa"]["memory_extraction_f1"] == pytest.approx(2 / 3)
@@ -206,7 +206,7 @@ def test_a_session_that_fails_is_tried_again_later(tmp_path: Path) -> None:
     assert points[f"{ANA}/S3/p1"]["kind"] == "update"
     assert summary["aggregate"]["qa"]["counts"]["qa"] == {"all": 3, "valid": 1}
     with serve(models) as server:
-        summary = HALUMEM.run(tmp_path, *judged(server))
+        summary = HALUMEM.run(tmp_path, *judged(server), "mixed=true")
     assert summary["failures"]["count"] == 0
     assert summary["sessions"]["late"] == 1
     questions, points = records(tmp_path), records(tmp_path, "points")

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from episode_texts import WordEmbedder
 from rule_model import RulePolicy, answer
-from scripted_server import Reply, Script, completion, serve, unused_url
+from scripted_server import Reply, Script, completion, is_check, serve, unused_url
 from system_cases import ANA, benchmark_config, dialogue, talk
 
 from deltamem.bank.store import MemoryStore
@@ -31,10 +31,6 @@ from eval.systems.base import DialogueSession, DialogueTurn, Memory, Passage, St
 from eval.systems.deltamem import PROFILE_MARK, TURNS_FILE, DeltaMemSystem
 
 DENVER, CHEMISTRY = "Ana's city is Denver.", "Ana's job is teaching chemistry."
-
-
-def is_check(body: dict[str, Any]) -> bool:
-    return body.get("max_tokens") == 1
 
 
 def rules(body: dict[str, Any]) -> Reply:

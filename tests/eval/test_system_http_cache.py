@@ -53,6 +53,16 @@ def answering(*contents: str | None, **options: Any) -> Script:
     return replies(*(completion(content, tokens=5, prompt_tokens=11, **options) for content in contents))
 
 
+def test_another_model_of_the_same_name_is_not_given_the_answers_of_the_first(cache: ResponseCache) -> None:
+    with serve(answering("first", "second", "third")) as server, client(server.url, Meter(), cache) as openai_client:
+        assert ask(openai_client) == "first"
+        said = []
+        for identity in ("a", "b", "a"):
+            cache.served[server.url, "tiny"] = identity
+            said.append(ask(openai_client))
+        assert said == ["second", "third", "second"]
+
+
 def test_calls_and_tokens_are_counted_as_the_server_counts_them() -> None:
     meter = Meter()
     with serve(answering("one", "two")) as server, client(server.url, meter, None) as openai_client:

@@ -1,0 +1,253 @@
+"""What a run is made with beyond its configuration: endpoints, the models served there, commit and versions.
+
+Two servers may call different models by one name, and a model may be trained again in the same folder. So each record of a
+run bears the hash of the fingerprint under which it was made, a run is not resumed under another one unless that is asked
+for, and the response cache keeps the answers of each served model apart.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+from collections.abc import Collection, Iterator, Mapping
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from deltamem.config import StrictModel
+from deltamem.errors import DeltaMemError, LLMError
+from deltamem.llm import LLM, is_passing
+from deltamem.runs import config_hash, git_commit, versions
+from eval.answer import Answerer, AnswerRequest, Judge
+from eval.config import BenchmarkConfig
+from eval.models import WITH_MODEL, Models, check_models
+from eval.records import FINGERPRINTS, AnswerRecord, Verdict, read_run_config, write_run_config
+
+_PACKAGES = {
+    "deltamem": ("chromadb",),
+    "mem0": ("mem0ai", "qdrant-client", "fastembed", "spacy"),
+    "langmem": ("langmem", "langgraph", "langchain-core", "langchain-openai"),
+}
+"""Packages whose version decides what a system remembers, beyond those that every run needs."""
+
+_WEIGHTS = {".safetensors", ".bin", ".pt", ".pth", ".gguf"}
+_STABLE = ("id", "root", "owned_by", "weights")
+"""What tells one served model from another. The window does not change answers, and ``created`` is the time of the call."""
+
+
+class Fingerprint(StrictModel):
+    """What is compared when a run is resumed. Parts of a run whose models were not needed are not in it."""
+
+    commit: str | None  # With `-dirty` if tracked files were changed since
+    versions: dict[str, str]  # Of deltamem and the packages of the system
+    endpoints: dict[str, str | None]  # By part
+    served: dict[str, dict[str, Any]]  # By part what the endpoint lists of its model; empty if it lists none
+    canaries: dict[str, tuple[str, ...]]  # By part the hashes of all replies to the canary request so far
+
+    @property
+    def made(self) -> str:
+        """A short hash, which records bear."""
+        return config_hash(self.model_dump(mode="json", exclude={"canaries"}))[:10]
+
+    def as_dict(self) -> dict[str, Any]:
+        """JSON values."""
+        return {"made": self.made} | self.model_dump(mode="json")
+
+    def differences(self, before: Fingerprint) -> Iterator[tuple[str, Any, Any]]:
+        """What differs, with the value before and the value now."""
+        yield from _differences("commit", {"": before.commit}, {"": self.commit})
+        yield from _differences("versions", before.versions, self.versions)
+        yield from _differences("endpoints", before.endpoints, self.endpoints)
+        for part in sorted(self.served.keys() & before.served.keys()):
+            yield from _differences(f"served.{part}", before.served[part], self.served[part])
+
+
+def _differences(name: str, before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any]]:
+    for key in sorted({*before, *now}):
+        if before.get(key) != now.get(key):
+            yield f"{name}.{key}".rstrip("."), before.get(key), now.get(key)
+
+
+def _endpoints(config: BenchmarkConfig) -> dict[str, str | None]:
+    """Where the models are of the parts that a model plays."""
+    playing = {"answer": config.answer.answerer == "llm", "judge": config.judged, "manager": config.system in WITH_MODEL}
+    return {part: _url(getattr(config, part).base_url) for part, plays in playing.items() if plays}
+
+
+def _url(base_url: str | None) -> str | None:
+    return base_url and base_url.rstrip("/")
+
+
+def _versions(system: str) -> dict[str, str]:
+    found = versions(("sentence-transformers", *_PACKAGES.get(system, ())))
+    return {name: version for name, version in found.items() if name not in ("python", "platform")}
+
+
+async def _served(llm: LLM) -> dict[str, Any]:
+    try:
+        listed = await llm.models()
+    except LLMError as error:  # some services do not list their models
+        if is_passing(error):
+            raise
+        return {}
+    model = next((model for model in listed if model.id == llm.model), None)
+    if model is None:
+        return {}
+    described = {"id": model.id, "root": model.root, "max_model_len": model.context_window, "owned_by": model.owned_by}
+    if model.root is not None and (weights := _weights(Path(model.root))):
+        described["weights"] = weights
+    return described
+
+
+def _weights(root: Path) -> str | None:
+    """A hash of names, sizes and times of weight files; None if the path is not one of this machine or has none."""
+    try:
+        paths = sorted(root.iterdir()) if root.is_dir() else [root]
+        files = [(path.name, path.stat()) for path in paths if path.suffix in _WEIGHTS]
+    except OSError:
+        return None
+    text = json.dumps([(name, of.st_size, of.st_mtime_ns) for name, of in files])
+    return hashlib.sha256(text.encode()).hexdigest()[:12] if files else None
+
+
+def cache_identity(served: Mapping[str, Any]) -> str | None:
+    """What the keys of the response cache hold of a served model; None if nothing is known of it."""
+    known = {name: served[name] for name in _STABLE if served.get(name) is not None}
+    return config_hash(known)[:16] if known else None
+
+
+class Makings:
+    """The fingerprints under which the records of a folder were made, in order."""
+
+    def __init__(self, folder: Path, *, mixed: bool) -> None:
+        """Read them.
+
+        Args:
+            folder: The output folder.
+            mixed: Whether the run goes on although its fingerprint has changed.
+        """
+        self._folder = folder
+        self._mixed = mixed
+        noted = read_run_config(folder).get(FINGERPRINTS, ())
+        self._known = [Fingerprint(**{key: of for key, of in one.items() if key != "made"}) for one in noted]
+
+    @property
+    def last(self) -> Fingerprint | None:
+        """The newest; None if there is no run yet."""
+        return self._known[-1] if self._known else None
+
+    @property
+    def made(self) -> str:
+        """What records are marked with that are made now."""
+        return self._known[-1].made if self._known else ""
+
+    async def go_on(self, config: BenchmarkConfig, models: Models, needed: Collection[str] | None) -> None:
+        """Fail early if a model that is needed is unreachable, or if it is not the one that the run was begun with.
+
+        Where nothing is left to do the models need not be there: what they were is known.
+
+        Args:
+            config: Of the run.
+            models: Those of the run, whose cache learns what is served.
+            needed: The parts whose models will be asked; None if nothing is left to do.
+
+        Raises:
+            DeltaMemError: If a model does not answer, or the run was begun otherwise and may not be mixed.
+        """
+        endpoints = _endpoints(config)
+        clients = {part: llm for part in endpoints if (llm := getattr(models, part)) is not None}
+        if self.last is not None:  # also where nothing is left to ask
+            self._refuse(_differences("endpoints", self.last.endpoints, endpoints))
+        if self.last is None or needed is not None:
+            canaries = await check_models(models, needed or ())
+            asked = {part: llm for part, llm in clients.items() if part in canaries}
+            served = {} if self.last is None else self.last.served  # of the parts that are not needed now
+            listed = await asyncio.gather(*map(_served, asked.values()))
+            self._add(
+                Fingerprint(
+                    commit=await asyncio.to_thread(git_commit),
+                    versions=_versions(config.system),
+                    endpoints=endpoints,
+                    served=served | dict(zip(asked, listed, strict=True)),
+                    canaries={part: (canaries[part],) for part in asked},
+                )
+            )
+        if models.cache is not None and self.last is not None:
+            for part, llm in clients.items():
+                if identity := cache_identity(self.last.served.get(part, {})):
+                    models.cache.served[llm.base_url, llm.model] = identity
+
+    def _add(self, fingerprint: Fingerprint) -> None:
+        """Note that the run goes on under a fingerprint, together with its canaries so far."""
+        same = [one for one in self._known if one.made == fingerprint.made]
+        if self.last is not None and not same:
+            self._refuse(fingerprint.differences(self.last))
+        earlier = same[-1].canaries if same else {}
+        canaries = {
+            part: tuple(dict.fromkeys((*earlier.get(part, ()), *fingerprint.canaries.get(part, ()))))
+            for part in {**earlier, **fingerprint.canaries}
+        }
+        others = [one for one in self._known if one not in same]
+        self._known = [*others, fingerprint.model_copy(update={"canaries": canaries})]
+
+    def _refuse(self, differences: Iterator[tuple[str, Any, Any]]) -> None:
+        first = next(differences, None)
+        if first is not None and not self._mixed:
+            key, before, now = first
+            raise DeltaMemError(
+                f"{self._folder} holds results that were made with {key} = {before!r}, not {now!r}; choose another out=..., "
+                "or go on with mixed=true, of which every output will warn"
+            )
+
+    def write(self, run_config: Mapping[str, Any]) -> None:
+        """Note what decides the records of the folder."""
+        write_run_config(self._folder, run_config, [one.as_dict() for one in self._known])
+
+    def as_dict(self) -> dict[str, Any]:
+        """For the summary: the newest, and all of them if there are several."""
+        newest = {} if self.last is None else self.last.as_dict()
+        return newest | ({"all": [one.as_dict() for one in self._known]} if len(self._known) > 1 else {})
+
+    def warnings(self) -> Iterator[str]:
+        """What is mixed, one sentence each."""
+        for before, now in pairwise(self._known):
+            changed = [f"{key} ({old!r}, then {new!r})" for key, old, new in now.differences(before)]
+            if changed:
+                yield f"results of different makings are mixed: {'; '.join(changed)}"
+        for part, replies in (self.last.canaries if self.last is not None else {}).items():
+            if len(replies) > 1:
+                yield (
+                    f"the model of {part} has given {len(replies)} different answers to one greedy request, at "
+                    "different times: it may have been exchanged under the same name"
+                )
+
+
+class StampedAnswerer:
+    """Marks the answers of another answerer."""
+
+    def __init__(self, answerer: Answerer, makings: Makings) -> None:
+        """Wrap it."""
+        self.name = answerer.name
+        self._answerer = answerer
+        self._makings = makings
+
+    async def answer(self, request: AnswerRequest, run: int) -> AnswerRecord:
+        """Answer once; see `Answerer`."""
+        record = await self._answerer.answer(request, run)
+        return record.model_copy(update={"made": self._makings.made})
+
+
+class StampedJudge:
+    """Marks the verdicts of another judge."""
+
+    def __init__(self, judge: Judge, makings: Makings) -> None:
+        """Wrap it."""
+        self.name = judge.name
+        self._judge = judge
+        self._makings = makings
+
+    async def judge(self, fields: Mapping[str, str], scope: str) -> Verdict:
+        """Judge once; see `Judge`."""
+        verdict = await self._judge.judge(fields, scope)
+        return verdict.model_copy(update={"made": self._makings.made})

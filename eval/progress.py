@@ -1,0 +1,124 @@
+"""How far a run is: bars on a terminal, else a plain line now and then, as a log file takes it."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Self
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from eval.benchmark import Timeline
+from eval.records import Cost, IngestRecord, PointRecord, QuestionRecord
+
+_SECONDS = 30.0
+"""Between two plain lines at most, while something happens or not."""
+
+_LEAST_SECONDS = 3.0
+"""Between two plain lines at least."""
+
+_STEP = 0.05
+"""Share of the work after which there is a plain line sooner."""
+
+_REMEMBERED = 20
+"""Plain lines from which the speed is known: what an earlier run had done is over in no time."""
+
+
+class ProgressBars:
+    """Counts of sessions, questions and points, with the tokens and failures so far; shown within a ``with`` block."""
+
+    def __init__(
+        self, console: Console, timelines: Sequence[Timeline], *, points: bool, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        """Count what there is to do; `clock` gives seconds."""
+        name, note = TextColumn("{task.description}"), TextColumn("{task.fields[note]}")
+        columns = (name, BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), note)
+        self._console = console
+        self._bars = Progress(*columns, console=console, transient=True) if console.is_terminal else None
+        steps = [step for timeline in timelines for step in timeline.steps]
+        totals = {
+            "sessions": sum(len(sessions) for step in steps for sessions in step.sessions),
+            "questions": sum(len(step.questions) for step in steps),
+        }
+        if points:
+            totals["points"] = sum(len(step.points or ()) for step in steps)
+        self._totals = totals
+        self._tasks = {name: self._bars.add_task(name, total=totals[name], note="") for name in totals if self._bars}
+        self._done = dict.fromkeys(totals, 0)
+        self._tokens = dict.fromkeys(totals, 0)
+        self._failures = dict.fromkeys(totals, 0)
+        self._clock = clock
+        self._lines = deque([(clock(), 0)], maxlen=_REMEMBERED)
+
+    def __enter__(self) -> Self:
+        if self._bars is not None:
+            self._bars.start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        if self._bars is not None:
+            self._bars.stop()
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Questions that are done, and all."""
+        return {"done": self._done["questions"], "questions": self._totals["questions"]}
+
+    def say(self, sentence: str) -> None:
+        """Print a sentence beside the progress."""
+        self._console.print(sentence, markup=False, highlight=False, soft_wrap=True)
+
+    def session(self, record: IngestRecord) -> None:
+        """A session was ingested, or failed; its memories are checked like points."""
+        if "points" in self._totals:
+            self._totals["points"] += len(record.memories or ())
+        self._advance("sessions", record.cost, failed=record.outcome == "failed")
+
+    def question(self, record: QuestionRecord) -> None:
+        """A question is done, or failed."""
+        costs = [answer.cost for answer in record.answers]
+        costs += [verdict.cost for answer in record.answers for verdict in answer.verdicts.values()]
+        self._advance("questions", sum(costs, Cost()), failed=not record.complete)
+
+    def point(self, record: PointRecord) -> None:
+        """A point or memory is done, or failed."""
+        self._advance("points", record.verdict.cost if record.verdict else Cost(), failed=not record.complete)
+
+    def _advance(self, name: str, cost: Cost, *, failed: bool) -> None:
+        self._done[name] += 1
+        self._tokens[name] += cost.prompt_tokens + cost.completion_tokens
+        self._failures[name] += failed
+        if self._bars is None:
+            self.tick()
+            return
+        note = f"{self._tokens[name]:,} tokens" + (f", {self._failures[name]} failed" if self._failures[name] else "")
+        self._bars.update(self._tasks[name], completed=self._done[name], total=self._totals[name], note=note)
+        if "points" in self._tasks:
+            self._bars.update(self._tasks["points"], total=self._totals["points"])
+
+    def tick(self) -> None:
+        """Print a plain line if it is time for one."""
+        if self._bars is not None:
+            return
+        now, done, total = self._clock(), sum(self._done.values()), sum(self._totals.values())
+        before, done_before = self._lines[-1]
+        much = total and done - done_before >= _STEP * total
+        if now - before >= (_LEAST_SECONDS if much else _SECONDS):
+            self._lines.append((now, done))
+            parts = [f"{name} {self._done[name]:,}/{self._totals[name]:,}" for name in self._totals]
+            parts.append(f"{sum(self._tokens.values()):,} tokens")
+            if failed := sum(self._failures.values()):
+                parts.append(f"{failed:,} failed")
+            first, done_first = self._lines[0]
+            if done > done_first:
+                parts.append(f"about {_duration((total - done) * (now - first) / (done - done_first))} left")
+            self.say(", ".join(parts))
+
+
+def _duration(seconds: float) -> str:
+    minutes = round(seconds / 60)
+    if minutes < 1:
+        return f"{max(0, round(seconds))} s"
+    return f"{minutes} min" if minutes < 90 else f"{seconds / 3600:.1f} h"
