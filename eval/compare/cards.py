@@ -13,7 +13,7 @@ _LABELS = {
     "lenient": "lenient judge",
     "strict": "strict judge",
     "correct_qa_ratio(all)": "answers judged correct",
-    "accuracy": "accuracy",
+    "accuracy_final": "accuracy of the final answer",
 }
 
 

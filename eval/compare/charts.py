@@ -22,8 +22,27 @@ from eval.summary import ALL
 _COLOURS = (BLUE, ORANGE, GREEN, VIOLET, RED, "#0d9aa5", "#d946a0", "#9a6a1c", "#7c8794", "#84990f")
 _MARKS = "os^DvPX<>*"
 
-_HEADLINES = ("lenient", "accuracy", "correct_qa_ratio(all)", "set_f1", "recall@20", "recall@10", "recall@5", "mrr")
-_JUDGED = ("lenient", "strict", "accuracy", "correct_qa_ratio(all)", "strict_correct_qa_ratio(all)")
+_HEADLINES = (
+    "lenient",
+    "accuracy_final",
+    "accuracy",
+    "score",
+    "correct_qa_ratio(all)",
+    "set_f1",
+    "recall@20",
+    "recall@10",
+    "recall@5",
+    "mrr",
+)
+_JUDGED = (
+    "lenient",
+    "strict",
+    "accuracy_final",
+    "accuracy",
+    "score",
+    "correct_qa_ratio(all)",
+    "strict_correct_qa_ratio(all)",
+)
 _SPREAD = 0.7
 """How far the points of one category lie apart, in categories."""
 

@@ -34,6 +34,9 @@ _OF_THE_SYSTEM = ("stores_per_conversation", "k_each_store")
 _OPTIONAL = ("prompt ", "manager ", "version of ")
 """Beginnings of conditions that not every system has; those that have them are compared."""
 
+_UNKNOWN = (" endpoint", " served model")
+"""Ends of conditions that are unknown where nothing had to be asked any more."""
+
 FACTOR = 2.0
 """Contexts or passages that differ by more than this are worth a warning."""
 
@@ -57,7 +60,7 @@ def _differing(runs: Sequence[FinishedRun], conditions: Callable[[FinishedRun], 
         by_value: dict[str, list[str]] = {}
         for run, of_run in zip(runs, of_runs, strict=True):
             value = of_run.get(name)
-            if value is not None or not name.startswith(_OPTIONAL):
+            if value is not None or not (name.startswith(_OPTIONAL) or name.endswith(_UNKNOWN)):
                 text = value if isinstance(value, str) else json.dumps(value, sort_keys=True, ensure_ascii=False)
                 by_value.setdefault(text, []).append(run.name)
         if len(by_value) > 1:
@@ -87,7 +90,7 @@ def _settings_and_code(run: FinishedRun) -> Iterator[Condition]:
         yield f"prompt {name}", prompt  # a system may have prompts of its own; answerers and judges share theirs
     for key in _CONFIG_KEYS:
         yield key, summary.setting(key)
-    yield "commit", making.git_commit
+    yield "commit", making.fingerprint.commit or making.git_commit
     for name, version in (making.versions | making.fingerprint.versions).items():
         yield f"version of {name}", version
 

@@ -19,7 +19,12 @@ from eval.metrics import Interval, bootstrap_interval
 from eval.personamem.data import LABELS
 from eval.summary import ALL, Value, answer_value, recall_value, reciprocal_rank_value, verdict_value
 
-_READ_FROM = {"accuracy": "correct", "correct_qa_ratio(all)": "qa", "strict_correct_qa_ratio(all)": "qa_strict"}
+_READ_FROM = {
+    "accuracy": "correct",
+    "accuracy_final": "correct_final",
+    "correct_qa_ratio(all)": "qa",
+    "strict_correct_qa_ratio(all)": "qa_strict",
+}
 """Scores that have another name in the records, and the name there."""
 
 _OWN_VALUES = {"longmemeval": longmemeval.VALUES, "beam": beam.VALUES}
