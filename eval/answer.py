@@ -21,7 +21,7 @@ from deltamem.ingest import BYTES_PER_TOKEN, estimate_tokens
 from deltamem.llm import LLM, Answer
 from deltamem.prompts import Prompt
 from eval.records import AnswerRecord, Cost, QuestionRecord, Verdict, judge_name
-from eval.systems.base import Passage
+from eval.systems.base import Passage, WithTime, dated
 
 _DECODER = json.JSONDecoder(strict=False)  # line breaks within strings are common
 
@@ -185,7 +185,7 @@ class AnswerContext:
     tokens: int  # Estimated tokens of what `render_all` makes of the blocks
 
 
-def cut_to_budget(blocks: Sequence[ContextBlock], budget: int, *, with_time: bool) -> AnswerContext:
+def cut_to_budget(blocks: Sequence[ContextBlock], budget: int, *, with_time: WithTime) -> AnswerContext:
     """Take passages in turn from every block, best first, until the budget is full.
 
     The budget is in estimated tokens (`deltamem.ingest.estimate_tokens`) and counts titles and dates. A passage is taken
@@ -222,12 +222,12 @@ def _first(block: ContextBlock, count: int) -> ContextBlock:
     return replace(block, passages=passages)
 
 
-def render(block: ContextBlock, *, with_time: bool) -> str:
+def render(block: ContextBlock, *, with_time: WithTime) -> str:
     """Write out a block: its title, then each passage on a line of its own with its date before it."""
     return _head(block) + "\n".join(_line(passage, with_time) for passage in block.passages)
 
 
-def render_all(blocks: Sequence[ContextBlock], *, with_time: bool) -> str:
+def render_all(blocks: Sequence[ContextBlock], *, with_time: WithTime) -> str:
     """Write out blocks, an empty line between them."""
     return _BETWEEN_BLOCKS.join(render(block, with_time=with_time) for block in blocks)
 
@@ -241,8 +241,8 @@ def _head(block: ContextBlock) -> str:
     return f"{block.title}\n" if block.title else ""
 
 
-def _line(passage: Passage, with_time: bool) -> str:
-    return f"[{format_date(passage.time)}] {passage.text}" if with_time and passage.time else passage.text
+def _line(passage: Passage, with_time: WithTime) -> str:
+    return dated(passage.text, passage.time, with_time)
 
 
 def _bytes(text: str) -> int:
@@ -305,7 +305,7 @@ class LLMAnswerer:
 
     name = "llm"
 
-    def __init__(self, sampler: Sampler, prompt: Prompt, *, with_time: bool) -> None:
+    def __init__(self, sampler: Sampler, prompt: Prompt, *, with_time: WithTime) -> None:
         """Describe how questions are asked, and whether the passages are shown with their dates."""
         self.prompt = prompt
         self._sampler = sampler
@@ -350,7 +350,7 @@ class ExtractiveAnswerer:
 
     name = "extractive"
 
-    def __init__(self, embedder: Embedder, *, with_time: bool, timed: asyncio.Semaphore) -> None:
+    def __init__(self, embedder: Embedder, *, with_time: WithTime, timed: asyncio.Semaphore) -> None:
         """Name the embedder, one with a cache, because questions share passages; `timed`: see `eval.models.Models.timed`."""
         self._embedder = embedder
         self._with_time = with_time
@@ -405,7 +405,7 @@ class QAGrader:
     judges: Mapping[str, Judge]  # By name, those of further runs as `name#2`
     runs: int  # Answers to each question
     context_tokens: int  # Budget of estimated tokens for all blocks together
-    with_time: bool  # Whether dates are shown, and therefore counted
+    with_time: WithTime  # Whether dates are shown, and therefore counted
     # Scores of an answer that need no judge, given the question's record
     score: Callable[[QuestionRecord, str], Mapping[str, float]]
     # What each judge of an answer is shown, by the judge's name, given the question's record

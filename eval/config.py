@@ -14,6 +14,7 @@ from deltamem.errors import DeltaMemError
 from deltamem.llm import LLM, ResponseCache
 from deltamem.manager import ManagerSettings
 from deltamem.policy import ToolRole
+from eval.systems.base import WithTime
 
 
 class _Endpoint(StrictModel):
@@ -163,7 +164,7 @@ class BenchmarkConfig(StrictModel):
     judge: JudgeModel
     cache: Path | None
     base_url: str | None
-    with_time: bool
+    with_time: WithTime
     stores_at_once: PositiveInt
     limit: PositiveInt | None
     mixed: bool

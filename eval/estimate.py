@@ -17,14 +17,13 @@ from rich.table import Table
 
 from deltamem.ingest import estimate_tokens
 from deltamem.prompts import load_prompt
-from eval.answer import format_date
 from eval.benchmark import Benchmark, Step, Timeline
 from eval.config import BenchmarkConfig
 from eval.judge import load_calibration
 from eval.models import WITH_MODEL, Prompts, load_prompts
 from eval.records import judge_name
 from eval.summary import score_table
-from eval.systems.base import DialogueSession
+from eval.systems.base import DialogueSession, dated
 from eval.systems.http_cache import message_groups
 
 ASSUMED: Mapping[str, float] = {
@@ -203,7 +202,7 @@ def _context(config: BenchmarkConfig, sessions: Sequence[DialogueSession], store
 
 
 def _tokens(session: DialogueSession) -> int:
-    date = len(f"[{format_date(session.time)}] ")
+    date = len(dated("", session.time, True))
     return sum(estimate_tokens(turn.spoken) + date // 3 for turn in session.turns)
 
 

@@ -27,6 +27,7 @@ from eval.summary import (
     score_table,
     verdict_value,
 )
+from eval.systems.base import WithTime
 
 JudgedKind = Literal["integrity", "accuracy", "update", "qa"]
 
@@ -409,7 +410,7 @@ def accuracy_fields(session: HalumemSession, memory: str) -> dict[str, str]:
     return {"dialogue": "\n".join(lines), "golden": "\n".join(golden) or _NONE, "memory": memory}
 
 
-def update_fields(blocks: Sequence[ContextBlock], point: MemoryPoint, *, with_time: bool) -> dict[str, str]:
+def update_fields(blocks: Sequence[ContextBlock], point: MemoryPoint, *, with_time: WithTime) -> dict[str, str]:
     """What the judge of an update sees: what was found, the new text, and the ones that it replaces."""
     return {
         "memories": render_all(blocks, with_time=with_time) or _NONE,

@@ -40,7 +40,7 @@ class LocomoConfig(BenchmarkConfig):
 
     def check(self) -> None:
         """Refuse values that do not fit each other."""
-        self.check_cutoffs(self.cutoffs, self.k, f"k={self.k} passages of a store")
+        self.check_cutoffs(self.cutoffs, 2 * self.k, f"2 x k={self.k} passages")
 
     def run_config(self) -> dict[str, Any]:
         """What decides the records, apart from data and prompts."""

@@ -13,6 +13,18 @@ from deltamem.errors import DeltaMemError
 
 Role = Literal["user", "assistant", "system"]
 
+WithTime = bool | Literal["hour"]
+"""Whether texts begin with their date, ``[8 May 2023]``, or with hour and date, ``[1:56 pm on 8 May, 2023]``."""
+
+
+def dated(text: str, time: datetime | None, with_time: WithTime) -> str:
+    """A text as models see it: after its time, if that is known and wished."""
+    if time is None or not with_time:
+        return text
+    if with_time == "hour":
+        return f"[{time.hour % 12 or 12}:{time:%M} {'pm' if time.hour >= 12 else 'am'} on {time.day} {time:%B, %Y}] {text}"
+    return f"[{time.day} {time:%B %Y}] {text}"
+
 
 @dataclass(frozen=True, slots=True)
 class DialogueTurn:

@@ -5,13 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from datetime import datetime
 from typing import Any
 
 import numpy as np
 
 from deltamem.embedding import Embedder, Vectors
-from eval.systems.base import DialogueTurn, Passage, SessionBuffer, StoreKey
+from eval.systems.base import DialogueTurn, Passage, SessionBuffer, StoreKey, WithTime, dated
 
 
 class ClosedBook:
@@ -84,6 +83,9 @@ _AT_ONCE = 128
 """Turns a call of the embedder: a command that is interrupted ends with the call."""
 
 
+_TIMES: dict[WithTime, str] = {False: "", True: "date and ", "hour": "hour, date and "}
+
+
 class NaiveRag:
     """The baseline of every memory system: the turns with the most similar embeddings. No language model."""
 
@@ -91,8 +93,8 @@ class NaiveRag:
     per_speaker = False
     ranked = True
 
-    def __init__(self, embedder: Embedder, *, with_time: bool) -> None:
-        """Choose the embedder, and whether it sees the date of the session, as in ``[8 May 2023] Ana: Look!``."""
+    def __init__(self, embedder: Embedder, *, with_time: WithTime) -> None:
+        """Choose the embedder, and whether it sees the time of the session, as in ``[8 May 2023] Ana: Look!``."""
         self._embedder = embedder
         self._with_time = with_time
 
@@ -110,14 +112,14 @@ class NaiveRag:
         """What is embedded, and by which model."""
         return {
             "embedder": self._embedder.name,
-            "embedded": "a turn with its date and speaker" if self._with_time else "a turn with its speaker",
+            "embedded": f"a turn with its {_TIMES[self._with_time]}speaker",
         }
 
 
 class TurnIndex(SessionBuffer):
     """The turns of one store. They are embedded at the first search after they came."""
 
-    def __init__(self, embedder: Embedder, *, with_time: bool) -> None:
+    def __init__(self, embedder: Embedder, *, with_time: WithTime) -> None:
         """Begin with nothing; see `NaiveRag`."""
         super().__init__()
         self._embedder = embedder
@@ -132,7 +134,7 @@ class TurnIndex(SessionBuffer):
             return []
         async with self._embedding:
             known = 0 if self._vectors is None else len(self._vectors)
-            if texts := [self._embedded(time, turn.spoken) for time, turn in turns[known:]]:
+            if texts := [dated(turn.spoken, time, self._with_time) for time, turn in turns[known:]]:
                 fresh = [
                     await asyncio.to_thread(self._embedder.documents, texts[begin : begin + _AT_ONCE])
                     for begin in range(0, len(texts), _AT_ONCE)
@@ -152,9 +154,6 @@ class TurnIndex(SessionBuffer):
         """Forget everything."""
         await super().reset()
         self._vectors = None
-
-    def _embedded(self, time: datetime, text: str) -> str:
-        return f"[{time.day} {time:%B %Y}] {text}" if self._with_time else text
 
 
 Evidence = Mapping[str, Mapping[str, Sequence[str | Passage]]]

@@ -144,7 +144,7 @@ def write_run(
     **changes: Any,
 ) -> Path:
     """A finished LoCoMo run; `changes` are arguments of `build_summary` or fields of `Report`."""
-    settings = {"answer.model": "answerer", "base_url": "http://localhost:1/v1", **(config or {})}
+    settings = {"answer.model": "answerer", "base_url": "http://localhost:1/v1", "with_time": "hour", **(config or {})}
     summary = locomo_summary(benchmark_config(folder, **settings), questions, sessions, **changes)
     with RecordFile(folder / "questions.jsonl", QuestionRecord, lambda record: record.key) as file:
         for record in questions:

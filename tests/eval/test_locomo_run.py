@@ -31,7 +31,7 @@ def prompts(server: Served) -> list[str]:
 
 
 def test_offline_recall_by_hand(tmp_path: Path) -> None:
-    summary = LOCOMO.run(tmp_path, "k=2", "cutoffs=[2,1]", "answer.kind=none")
+    summary = LOCOMO.run(tmp_path, "k=2", "cutoffs=[2,1]", "answer.kind=none", "captions=all", "with_time=true")
     ranks = {key: record.get("ranks") for key, record in records(tmp_path).items()}
     # "sister dog?" is equally close to D2:1 and D10:1; the earlier one comes first. One store, so 2 k are searched.
     expected = [[1], [1, 2, 3], None, None, [1], [1], [1], [1]]

@@ -16,7 +16,7 @@ from system_cases import ANA, MissingEmbedder, dialogue, talk
 from deltamem.errors import EmbedderUnavailableError
 from eval.config import EmbedderSettings
 from eval.models import make_embedder
-from eval.systems.base import DialogueSession, DialogueTurn, Memory, Passage, StoreKey
+from eval.systems.base import DialogueSession, DialogueTurn, Memory, Passage, StoreKey, WithTime
 from eval.systems.baselines import FullContext, NaiveRag, Oracle
 
 
@@ -46,15 +46,18 @@ async def test_equal_similarities_keep_the_order_of_the_turns() -> None:
     assert [passage.sources[0] for passage in found] == [f"D{number}:{turn}" for number in range(1, 6) for turn in (1, 3)]
 
 
-@pytest.mark.parametrize(("with_time", "indexed"), [(True, "[8 May 2023] Ana: Hello!"), (False, "Ana: Hello!")])
-async def test_what_is_embedded_once_and_at_the_first_search(with_time: bool, indexed: str) -> None:
+@pytest.mark.parametrize(
+    ("with_time", "indexed"),
+    [(True, "[8 May 2023] Ana: Hello!"), ("hour", "[1:56 pm on 8 May, 2023] Ana: Hello!"), (False, "Ana: Hello!")],
+)
+async def test_what_is_embedded_once_and_at_the_first_search(with_time: WithTime, indexed: str) -> None:
     embedder = WordEmbedder()
     async with NaiveRag(embedder, with_time=with_time).open(ANA) as memory:
         embedder.calls.clear()
-        await take_in(memory, [talk(1, datetime(2023, 5, 8), ("user", "Hello!"))])
+        await take_in(memory, [talk(1, datetime(2023, 5, 8, 13, 56), ("user", "Hello!"))])
         assert embedder.calls == []
         assert [passage.text for passage in await memory.search("hello", 1)] == ["Ana: Hello!"]
-        await take_in(memory, [talk(2, datetime(2023, 5, 9), ("user", "Bye!"))])
+        await take_in(memory, [talk(2, datetime(2023, 5, 9, 13, 56), ("user", "Bye!"))])
         await asyncio.gather(*(memory.search("bye", 2) for _ in range(3)))
     bye = indexed.replace("Hello", "Bye").replace("8", "9")
     assert embedder.calls == [[indexed], ["hello"], [bye], *[["bye"]] * 3]
