@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
+from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
 from deltamem.config import StrictModel
 from deltamem.episode import EpisodeConfig, MemoryField
@@ -14,6 +15,7 @@ from deltamem.errors import DeltaMemError
 from deltamem.llm import LLM, ResponseCache
 from deltamem.manager import ManagerSettings
 from deltamem.policy import ToolRole
+from eval.protocols import DEFAULT, Protocol, departures, filled
 from eval.systems.base import WithTime
 
 
@@ -153,7 +155,10 @@ class SpeedSettings(StrictModel):
 class BenchmarkConfig(StrictModel):
     """The keys that every benchmark has."""
 
+    protocols: ClassVar[Mapping[str, Protocol]] = {DEFAULT: Protocol({})}
+
     system: str
+    protocol: Literal["default"]
     data: Path | None
     out: Path
     embedder: EmbedderSettings
@@ -174,6 +179,15 @@ class BenchmarkConfig(StrictModel):
     seed: int
     estimate: bool
     speed: SpeedSettings
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_protocol(cls, values: Any) -> Any:
+        return filled(cls.protocols, values) if isinstance(values, dict) else values
+
+    def departures(self) -> list[str]:
+        """Where the run departs from the published protocol that it names."""
+        return list(departures(self.protocols, self.model_dump(mode="json")))
 
     @property
     def judged(self) -> bool:

@@ -39,6 +39,7 @@ from eval.models import (
     open_models,
 )
 from eval.progress import ProgressBars
+from eval.protocols import protocol_lines
 from eval.records import (
     Cost,
     Found,
@@ -86,7 +87,13 @@ def main(benchmark: type[Benchmark[Config]], config: Config) -> int:
         if table is not None:
             console.print(table)
     page = write_report([config.out], config.out / REPORT_FILE)
-    lines = [*benchmark.lines(summary), *map(probe_line, summary["probes"]), cost_line(summary), *warning_lines(summary)]
+    lines = [
+        *protocol_lines(summary),
+        *benchmark.lines(summary),
+        *map(probe_line, summary["probes"]),
+        cost_line(summary),
+        *warning_lines(summary),
+    ]
     _print(console, [*lines, f"{summary['version']}; every question: {page}"])
     if not summary["failures"]["count"]:
         return 0

@@ -260,7 +260,13 @@ def build_summary(
         "failures": _failures(questions, sessions, points, report.problems),
         "probes": probes,
         "swapped": swapped,
-        "protocol": {"context_tokens": config.answer.context_tokens, "with_time": config.with_time} | dict(report.protocol),
+        "protocol": {
+            "name": config.protocol,
+            "divergences": config.departures(),
+            "context_tokens": config.answer.context_tokens,
+            "with_time": config.with_time,
+        }
+        | dict(report.protocol),
         "data": report.data,
         "system_facts": system_facts,
         "making": {

@@ -28,7 +28,7 @@ _CONFIG_KEYS = (
 )
 """Keys of the configuration that decide what is measured, apart from the system."""
 
-_OF_THE_SYSTEM = ("stores_per_conversation", "k_each_store")
+_OF_THE_SYSTEM = ("stores_per_conversation", "k_each_store", "divergences")
 """Keys of the protocol that follow from what kind of system is measured."""
 
 _OPTIONAL = ("prompt ", "manager ", "version of ")

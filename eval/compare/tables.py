@@ -17,6 +17,7 @@ from eval.headline import SCOPES
 from eval.longmemeval import scores as longmemeval
 from eval.metrics import Interval, bootstrap_interval
 from eval.personamem.data import LABELS
+from eval.protocols import PROTOCOLS, filled
 from eval.summary import ALL, Value, answer_value, recall_value, reciprocal_rank_value, verdict_value
 
 _READ_FROM = {
@@ -312,6 +313,7 @@ def _withheld_notes(runs: Sequence[FinishedRun], rows: Iterable[Row]) -> Iterato
 
 
 _CONDITIONS = (
+    "protocol",
     "embedder.name",
     "with_time",
     "answer.prompt",
@@ -354,7 +356,7 @@ def _default_config(family: str) -> dict[str, Any]:
 
     files = (CONFIGS / "base" / "benchmark.yaml", CONFIGS / f"{family}.yaml")
     config: Any = OmegaConf.to_container(OmegaConf.merge(*map(OmegaConf.load, files)))
-    return dict(config)
+    return filled(PROTOCOLS.get(family, {}), config)
 
 
 def judge_table(runs: Sequence[FinishedRun]) -> Table:

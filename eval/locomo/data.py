@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BaseModel, Field, PositiveInt, TypeAdapter, ValidationError
 
@@ -17,6 +17,8 @@ from deltamem.errors import DeltaMemError
 from deltamem.runs import file_sha256
 from eval.config import BenchmarkConfig
 from eval.data import LOCOMO, LOCOMO_AUDIT, find, missing, require
+from eval.protocols import LOCOMO as LOCOMO_PROTOCOLS
+from eval.protocols import Protocol
 from eval.records import QuestionRecord
 from eval.sampling import Groups, chosen_groups, sample_note, stratified
 from eval.systems.base import DialogueSession, DialogueTurn, StoreKey
@@ -29,6 +31,9 @@ JudgeName = Literal["lenient", "strict"]
 class LocomoConfig(BenchmarkConfig):
     """All keys of the command; ``configs/locomo.yaml`` says what they mean."""
 
+    protocols: ClassVar[Mapping[str, Protocol]] = LOCOMO_PROTOCOLS
+
+    protocol: Literal["default", "mem0", "memos"]  # type: ignore[assignment]
     k: PositiveInt
     cutoffs: Annotated[list[PositiveInt], Field(min_length=1)]
     categories: Annotated[list[Annotated[int, Field(ge=1, le=5)]], Field(min_length=1)]

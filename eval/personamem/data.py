@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import accumulate, groupby, pairwise
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PositiveInt, TypeAdapter, ValidationError
 
@@ -23,6 +23,7 @@ from deltamem.config import first_error
 from deltamem.errors import DeltaMemError
 from eval.config import BenchmarkConfig
 from eval.data import PERSONAMEM_CONTEXTS, PERSONAMEM_QUESTIONS, require
+from eval.protocols import PERSONAMEM, Protocol
 from eval.sampling import Groups, chosen_groups, stratified
 from eval.systems.base import DialogueSession, DialogueTurn, StoreKey
 
@@ -32,6 +33,9 @@ SystemMessages = Literal["keep", "drop"]
 class PersonaMemConfig(BenchmarkConfig):
     """All keys of the command; ``configs/personamem.yaml`` says what they mean."""
 
+    protocols: ClassVar[Mapping[str, Protocol]] = PERSONAMEM
+
+    protocol: Literal["default", "memos"]  # type: ignore[assignment]
     questions: Path | None
     contexts: Path | None
     k: PositiveInt
