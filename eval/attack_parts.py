@@ -19,11 +19,12 @@ from typing import Any
 from rich.console import Console
 
 from deltamem.config import composed, validated
-from deltamem.errors import DeltaMemError
+from deltamem.errors import DeltaMemError, reason_of
 from deltamem.ingest import estimate_tokens
 from deltamem.runs import run_tasks
 from deltamem.text import content_stems
 from eval.answer import Answerer, AnswerRequest, ContextBlock, Judge
+from eval.evidence import EvidenceFinder
 from eval.invented import World, honest_system, words
 from eval.judge import CORRECT, load_calibration, measure
 from eval.locomo.__main__ import Locomo
@@ -150,11 +151,12 @@ class SystemExam:
         """Share of the evidence that some passage names as its source, and that a passage which names it still holds."""
         claimed, backed = [], []
         asked = [(one, question) for one in self.world for question in _answerable(one)]
+        finders = {one.id: EvidenceFinder({turn.id: turn.text for turn in one.turns}, one.speakers) for one in self.world}
         for (conversation, question), passages in zip(asked, found, strict=True):
-            for turn in (turn for turn in conversation.turns if turn.id in question.evidence):
-                naming = [passage for passage in passages if turn.id in passage.sources]
+            for turn in question.evidence:
+                naming = [passage for passage in passages if turn in passage.sources]
                 claimed.append(bool(naming))
-                backed.append(any(passage_holds(passage.text, turn.text) for passage in naming))
+                backed.append(any(turn in finders[conversation.id].held(passage.text) for passage in naming))
         return _share(claimed), _share(backed)
 
 
@@ -166,12 +168,6 @@ def _answerable(conversation: Conversation) -> list[Question]:
 def _questions(conversations: Sequence[Conversation]) -> list[tuple[str, str]]:
     """These with their gold answers."""
     return [(question.text, question.answer or "") for one in conversations for question in _answerable(one)]
-
-
-def passage_holds(passage: str, text: str) -> bool:
-    """Whether most words of a turn stand in a passage."""
-    stems = set(content_stems(text))
-    return 10 * len(stems & set(content_stems(passage))) >= 7 * len(stems)
 
 
 def _rotated(conversations: Sequence[Conversation]) -> list[Conversation]:
@@ -332,13 +328,21 @@ def run_part(part: str, arguments: Sequence[str], console: Console) -> int:
         raise DeltaMemError(f"{spec!r} is not module:callable; an endpoint is named by base_url=... and {part}.model=...")
     failed = 0
     with tempfile.TemporaryDirectory() as folder:
-        fixed = [f"out={folder}", "cache=null", "answer.model=none", "judge.model=none"]
+        fixed = {"answerer": ["answer.kind=llm"], "judge": ["answer.model=none", "judge.model=null"]}.get(part, [])
         if part == "system" and ":" not in spec:
             check_system(spec)
-            fixed.append(f"system={spec}")
-        config = validated(composed("locomo", [*fixed, *keys]), LocomoConfig)
+            fixed = [f"system={spec}"]
+        config = validated(composed("locomo", [f"out={folder}", "cache=null", *fixed, *keys]), LocomoConfig)
         own = _load(spec) if ":" in spec else None
-        for name, findings in run_tasks(lambda: _examine(part, own, config, Path(folder))).items():
+        if part == "judge" and own is None and config.judge.model is None:
+            raise DeltaMemError("attack judge takes module:callable, or base_url=... judge.model=...")
+        try:
+            examined = run_tasks(lambda: _examine(part, own, config, Path(folder)))
+        except (DeltaMemError, OSError):
+            raise
+        except Exception as error:  # whatever the user's own code raises
+            raise DeltaMemError(f"the {part} failed: {reason_of(error)}") from error
+        for name, findings in examined.items():
             for one in findings:
                 failed += not one.held
                 verdict = "held" if one.held else f"NOT HELD: a report must say {one.must}"
