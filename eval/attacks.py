@@ -343,20 +343,22 @@ def _swap(lab: Lab) -> Outcome:
             raise broken()
         return reader(lab.world, SKILL)(question, shown)
 
-    told, naive = [], 0.0
+    told, flagged = [], True
     for change in ("address", "model"):
         first, other = Endpoint(weak, "models/weak"), Endpoint(reader(lab.world, 100), "models/weak")
         with first.serve(lab.folder) as here, other.serve(lab.folder) as elsewhere:
             lab.run(f"other {change}", *here)
             if change == "model":
                 first.replies, first.root = other.replies, "models/strong"
+            keys = here if change == "model" else elsewhere
             try:
-                result = lab.run(f"other {change}", *(here if change == "model" else elsewhere))
-                naive = result.naive_score
-                told.append(result.text)
+                told.append(lab.run(f"other {change}", *keys).text)
             except DeltaMemError as error:
                 told.append(str(error))
-    return Outcome(f"{naive:.1f}", "; ".join(told), all("holds results that were made with" in one for one in told))
+            mixed = lab.run(f"other {change}", *keys, "mixed=true")  # What a naive harness does
+            flagged &= any("mixed" in sentence for sentence in mixed.summary["warnings"])
+    held = flagged and all("holds results that were made with" in one for one in told)
+    return Outcome(f"{mixed.naive_score:.1f}", "; ".join(told), held)
 
 
 @attack("poisoned cache", "fills the cache from a model of the same name that knows the gold", "the score of the model now")
@@ -372,9 +374,10 @@ def _poisoned(lab: Lab) -> Outcome:
 
 @attack("mixed data", "goes on in the same folder with easier data", "a refusal; and no paired difference beside a warning")
 def _mixed(lab: Lab) -> Outcome:
-    other = World.invent(1).write(lab.folder / "other.json")
+    world = World.invent(1)
+    other = world.write(lab.folder / "other.json")
     lab.run("mixed")
-    elsewhere = lab.run("other data", f"data={other}")
+    elsewhere = lab.run("other data", f"data={other}", replies=answerer(reader(world, 100)))
     said = lab.said_of(lab.honest, elsewhere)
     try:
         result = lab.run("mixed", f"data={other}")
@@ -438,7 +441,7 @@ def run_attacks(console: Console) -> int:
             outcome = one.run(lab)
             failed += not outcome.held
             verdict = "held" if outcome.held else f"NOT HELD: it {one.does}; an honest report prints {one.must}"
-            _line(console, one.name, outcome.naive, outcome.ours, verdict)
+            _line(console, one.name, outcome.naive, outcome.ours.replace(f"{folder}/", ""), verdict)
     return 1 if failed else 0
 
 

@@ -1,4 +1,4 @@
-"""Every attack against the harness itself, through the real runner; `PENDING` are those that are not mended yet."""
+"""Every attack against the harness itself, through the real runner."""
 
 from __future__ import annotations
 
@@ -6,18 +6,10 @@ import pytest
 
 from eval.attacks import ATTACKS, Attack, Lab
 
-PENDING: dict[str, str] = {}
-
 
 @pytest.fixture(scope="module")
 def lab(tmp_path_factory: pytest.TempPathFactory) -> Lab:
     return Lab(tmp_path_factory.mktemp("attacks"))
-
-
-def marked(attack: Attack) -> object:
-    owner = PENDING.get(attack.name)
-    marks = [pytest.mark.xfail(reason=owner, strict=True)] if owner else []
-    return pytest.param(attack, id=attack.name, marks=marks)
 
 
 def test_honest_control(lab: Lab) -> None:
@@ -28,7 +20,7 @@ def test_honest_control(lab: Lab) -> None:
     assert honest.naive_recall == pytest.approx(honest.recall) == pytest.approx(51.0, abs=0.05)
 
 
-@pytest.mark.parametrize("attack", [marked(attack) for attack in ATTACKS])
+@pytest.mark.parametrize("attack", ATTACKS, ids=lambda attack: attack.name)
 def test_attack(attack: Attack, lab: Lab) -> None:
     outcome = attack.run(lab)
     assert outcome.held, f"it {attack.does}: printed {outcome.ours}, should print {attack.must}"
