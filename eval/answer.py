@@ -20,7 +20,7 @@ from deltamem.errors import DeltaMemError
 from deltamem.ingest import BYTES_PER_TOKEN, estimate_tokens
 from deltamem.llm import LLM, Answer
 from deltamem.prompts import Prompt
-from eval.records import AnswerRecord, Cost, QuestionRecord, Verdict, judge_name
+from eval.records import AnswerRecord, BudgetRecord, Cost, QuestionRecord, Verdict, judge_name
 from eval.systems.base import Passage, WithTime, dated
 
 _DECODER = json.JSONDecoder(strict=False)  # line breaks within strings are common
@@ -397,6 +397,12 @@ def _sentences(text: str) -> list[str]:
     return [sentence for part in _SENTENCE_END.split(text) if (sentence := part.strip())]
 
 
+def _for_nothing(answer: AnswerRecord) -> AnswerRecord:
+    """The same answer where it was not asked for again."""
+    verdicts = {name: verdict.model_copy(update={"cost": Cost()}) for name, verdict in answer.verdicts.items()}
+    return answer.model_copy(update={"verdicts": verdicts, "cost": Cost()})
+
+
 @dataclass(frozen=True)
 class QAGrader:
     """How questions are answered and judged."""
@@ -410,23 +416,49 @@ class QAGrader:
     score: Callable[[QuestionRecord, str], Mapping[str, float]]
     # What each judge of an answer is shown, by the judge's name, given the question's record
     judge_fields: Callable[[QuestionRecord, str], Mapping[str, Mapping[str, str]]]
+    budgets: Sequence[int] = ()  # Further budgets, at each of which every question is answered as well
 
     async def ask(
-        self, record: QuestionRecord, blocks: Sequence[ContextBlock], options: tuple[str, ...] = ()
+        self,
+        record: QuestionRecord,
+        blocks: Sequence[ContextBlock],
+        options: tuple[str, ...] = (),
+        deep: Sequence[ContextBlock] | None = None,
     ) -> QuestionRecord:
         """Answer a question in all runs at once and judge the answers.
 
-        Answers and verdicts of an earlier attempt that did not fail are kept; failures are in the record.
+        Answers and verdicts of an earlier attempt that did not fail are kept; failures are in the record. The further
+        budgets are filled from the `deep` blocks, which begin as the others do; from those if None.
         """
         shown = cut_to_budget(blocks, self.context_tokens, with_time=self.with_time)
         request = AnswerRequest(record.question, shown.blocks, options, record.group, record.time)
         answers = await self._answers(record, request, record.answers)
-        return record.model_copy(update={"answers": answers, "shown": shown.passages, "context_tokens": shown.tokens})
+        update = {"answers": answers, "shown": shown.passages, "context_tokens": shown.tokens}
+        return record.model_copy(update=update | {"budgets": await self._at_budgets(record, request, deep or blocks)})
+
+    async def _at_budgets(
+        self, record: QuestionRecord, request: AnswerRequest, blocks: Sequence[ContextBlock]
+    ) -> tuple[BudgetRecord, ...]:
+        """One after the other, as where everything fits two budgets, the second asks for nothing."""
+        earlier = {one.budget: one.answers for one in record.budgets}
+        done: list[BudgetRecord] = []
+        before = None
+        for budget in sorted(set(self.budgets)):
+            shown = cut_to_budget(blocks, budget, with_time=self.with_time)
+            if before is not None and shown.blocks == before.blocks:
+                answers = tuple(map(_for_nothing, done[-1].answers))
+            else:
+                asked = replace(request, context=shown.blocks)
+                answers = await self._answers(record, asked, earlier.get(budget, ()))
+            done.append(BudgetRecord(budget=budget, shown=shown.passages, context_tokens=shown.tokens, answers=answers))
+            before = shown
+        return tuple(done)
 
     def failed(self, record: QuestionRecord) -> QuestionRecord:
         """A question that could not be searched for (`QuestionRecord.error`), with an answer for each run that failed."""
-        answer = self._without_text(record, AnswerRecord(text=None, error=record.error))
-        return record.model_copy(update={"answers": (answer,) * self.runs})
+        answers = (self._without_text(record, AnswerRecord(text=None, error=record.error)),) * self.runs
+        empty = [BudgetRecord(budget=one, shown=0, context_tokens=0, answers=answers) for one in sorted(set(self.budgets))]
+        return record.model_copy(update={"answers": answers, "budgets": tuple(empty)})
 
     async def _answers(
         self, record: QuestionRecord, request: AnswerRequest, earlier: Sequence[AnswerRecord]

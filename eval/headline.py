@@ -99,6 +99,13 @@ def _misjudges(config: BenchmarkConfig, probe: Mapping[str, Any]) -> str | None:
     return None
 
 
+def answer_scores(report: Report) -> dict[str, Any]:
+    """Of the metrics that may be the headline, those of answers, over all questions."""
+    retrieval = ("recall@", "session_recall@")
+    kept = [name for name in report.headline if not name.startswith(retrieval)]
+    return {name: report.scores[name][ALL] for name in kept if report.scores.get(name, {}).get(ALL) is not None}
+
+
 def headline(
     report: Report,
     questions: Sequence[QuestionRecord],
@@ -183,3 +190,13 @@ def warning_lines(summary: Mapping[str, Any]) -> Iterator[str]:
         yield f"withheld: {', '.join(metrics)}: {reason}"
     for warning in summary["warnings"]:
         yield f"warning: {warning}"
+
+
+def budget_lines(summary: Mapping[str, Any]) -> Iterator[str]:
+    """The scores at each further budget of context tokens."""
+    for at in summary["budgets"]:
+        shares = [
+            f"{name} withheld" if name in at["withheld"] else f"{name} {100 * score['estimate']:.1f}"
+            for name, score in at["scores"].items()
+        ]
+        yield f"with {at['budget']:,} context tokens ({at['context_tokens']:,.0f} shown): {', '.join(shares)}"

@@ -237,6 +237,7 @@ class QuestionRecord(StrictModel):
     evidence: tuple[str, ...] = ()  # What holds the answer: ids of turns, or texts of memory points
     session: int | None = None  # Number of the session after which it was asked, from 0; None if after all
     retrieved: tuple[Found, ...] = ()  # What the system found, best first; with several stores, one store after the other
+    deeper: tuple[Found, ...] = ()  # What it found below, likewise, for budgets that have room for it
     # Ranks from 1 at which each evidence was found, in the order of `evidence`; None where it was not
     ranks: tuple[int | None, ...] = ()
     shown: int = 0  # How many passages fitted the budget of context tokens

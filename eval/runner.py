@@ -10,6 +10,7 @@ import time
 from collections import defaultdict
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, aclosing
+from dataclasses import replace
 from itertools import chain, zip_longest
 from typing import Any, NamedTuple
 
@@ -18,11 +19,11 @@ from rich.console import Console
 from deltamem.errors import DeltaMemError, EmbedderUnavailableError, reason_of
 from deltamem.runs import RecordFile, run_tasks
 from eval.answer import ContextBlock, Judge, QAGrader
-from eval.benchmark import Benchmark, Config, PointChecks, Results, SearchState, Step, Timeline
+from eval.benchmark import Benchmark, Config, PointChecks, Report, Results, SearchState, Step, Timeline
 from eval.compare.page import write_report
 from eval.estimate import estimate, estimate_table
 from eval.fingerprint import Makings, StampedAnswerer, StampedJudge
-from eval.headline import headline_line, warning_lines
+from eval.headline import budget_lines, headline_line, warning_lines
 from eval.judge import load_calibration, measure, measure_swapped
 from eval.metrics import load_nltk
 from eval.models import (
@@ -90,6 +91,7 @@ def main(benchmark: type[Benchmark[Config]], config: Config) -> int:
     lines = [
         *protocol_lines(summary),
         *benchmark.lines(summary),
+        *budget_lines(summary),
         *map(probe_line, summary["probes"]),
         cost_line(summary),
         *warning_lines(summary),
@@ -156,9 +158,8 @@ async def _evaluate(benchmark: Benchmark[Config], prompts: Prompts, parts: Parts
             if answerer is not None:
                 budget, with_time = config.answer.context_tokens, config.with_time
                 score, judge_fields = benchmark.score, benchmark.judge_fields
-                grader = QAGrader(
-                    StampedAnswerer(answerer, makings), judges, config.runs, budget, with_time, score, judge_fields
-                )
+                stamped = StampedAnswerer(answerer, makings)
+                grader = QAGrader(stamped, judges, config.runs, budget, with_time, score, judge_fields, config.budgets)
             progress = ProgressBars(console, timelines, points=benchmark.points is not None)
             run = Run(benchmark, system, timelines, files, grader, judges, progress, models.timed, makings)
             todo = run.unfinished() or run.needs_stores()
@@ -194,9 +195,18 @@ async def _evaluate(benchmark: Benchmark[Config], prompts: Prompts, parts: Parts
                 passages={passage.id: passage for passage in results.passages},
                 warnings=list(makings.warnings()),
                 fingerprint=makings.as_dict(),
+                budgets=[_at_budget(benchmark, results, budget) for budget in sorted(set(config.budgets))],
             )
     write_summary(config.out, summary)
     return summary
+
+
+def _at_budget(benchmark: Benchmark[Config], results: Results, budget: int) -> tuple[int, float, Report]:
+    """A budget, the mean of the context tokens that it was filled with, and the report on the answers at it."""
+    found = [(record, one) for record in results.questions for one in record.budgets if one.budget == budget]
+    questions = [record.model_copy(update={"answers": one.answers}) for record, one in found]
+    tokens = [one.context_tokens for record, one in found if record.error is None]
+    return budget, sum(tokens) / max(1, len(tokens)), benchmark.report(replace(results, questions=questions, points=[]))
 
 
 class Searched(NamedTuple):
@@ -496,15 +506,22 @@ class Run:
     ) -> None:
         record = self._benchmark.prepare(record)
         record = record.model_copy(update={"notes": record.notes + notes})
-        found, seconds, error = await search_stores(
-            memories, record.question, self._benchmark.k, self._searches, ranked=self._system.ranked
-        )
+        k, config, ranked = self._benchmark.k, self._benchmark.config, self._system.ranked
+        depth = max(k, config.budget_k) if config.budgets else k
+        found, seconds, error = await search_stores(memories, record.question, depth, self._searches, ranked=ranked)
         if error is not None:
             self._files.questions.add(self._failed(record, error))
             return
-        ranks = self._benchmark.ranks(record, merged(found)) if self._system.ranked else ()
-        update = {"retrieved": self._keep(timeline, found), "ranks": ranks, "search_seconds": seconds}
-        self._files.retrieved.add(record.model_copy(update=update | {"made": self._makings.made}))
+        deeper = [passages[k:] if ranked else [] for passages in found]
+        found = [passages[:k] if ranked else passages for passages in found]
+        ranks = self._benchmark.ranks(record, merged(found)) if ranked else ()
+        update: dict[str, Any] = {
+            "retrieved": self._keep(timeline, found),
+            "deeper": self._keep(timeline, deeper),
+            "ranks": ranks,
+        }
+        update |= {"search_seconds": seconds, "made": self._makings.made}
+        self._files.retrieved.add(record.model_copy(update=update))
 
     def _failed(self, record: QuestionRecord, error: str) -> QuestionRecord:
         """The record of a question that could not be searched for: nothing was found, and every answer is wrong."""
@@ -570,16 +587,21 @@ class Run:
         earlier = self._files.questions.get(found.key)
         if earlier is not None and earlier.retrieved == found.retrieved:
             found = found.model_copy(update={"answers": earlier.answers})
+            if earlier.deeper == found.deeper:
+                found = found.model_copy(update={"budgets": earlier.budgets})
         if self._grader is not None:
-            passages = self._files.by_store(found.retrieved)
-            blocks = [
-                ContextBlock(store.title, tuple(passages[store.key.id]), by_time=not self._system.ranked)
-                for store in timeline.stores
-            ]
+            blocks, deep = (
+                self._blocks(timeline, passages) for passages in (found.retrieved, (*found.retrieved, *found.deeper))
+            )
             # Some questions occur twice: the second then finds the answers to the first in the cache.
             async with self._twins[found.group, found.question]:
-                found = await self._grader.ask(found, blocks, self._benchmark.options(found))
+                found = await self._grader.ask(found, blocks, self._benchmark.options(found), deep)
         self._finish_question(found)
+
+    def _blocks(self, timeline: Timeline, found: Sequence[Found]) -> list[ContextBlock]:
+        """What was found, by store."""
+        passages, by_time = self._files.by_store(found), not self._system.ranked
+        return [ContextBlock(store.title, tuple(passages[store.key.id]), by_time) for store in timeline.stores]
 
     async def _judge(self, record: PointRecord, ingested: Sequence[IngestRecord]) -> None:
         checks, _ = self._checks()
@@ -635,8 +657,11 @@ class Run:
     def _done(self, key: str) -> QuestionRecord | None:
         """The record of a question that needs no answer any more to what was last found for it."""
         record, found = self._files.questions.get(key), self._found(key)
-        done = record is not None and record.complete and found is not None and record.retrieved == found.retrieved
-        return record if done else None
+        if record is None or found is None or not record.complete:
+            return None
+        same = (record.retrieved, record.deeper) == (found.retrieved, found.deeper)
+        budgets = {one.budget for one in record.budgets}
+        return record if same and (self._grader is None or budgets >= set(self._benchmark.config.budgets)) else None
 
     def _judged(self, record: PointRecord, ingested: Sequence[IngestRecord]) -> bool:
         """Whether a point or memory needs no judge any more, or never did."""

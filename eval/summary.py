@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from deltamem.runs import atomic_writer, config_hash, git_commit, versions
 from eval.benchmark import Report
 from eval.config import BenchmarkConfig
 from eval.headline import ALL as ALL
-from eval.headline import headline, run_warnings, withheld_scores
+from eval.headline import answer_scores, headline, run_warnings, withheld_scores
 from eval.metrics import RESAMPLES, Interval, bootstrap_interval, recall_at, reciprocal_rank, wilson_interval, with_width
 from eval.records import Cost, IngestRecord, PassageRecord, PointRecord, QuestionRecord, Verdict
 
@@ -190,13 +190,15 @@ def build_summary(
     prompt_hashes: Mapping[str, str],
     seconds: Mapping[str, float],
     passages: Mapping[str, PassageRecord] | None = None,
+    budgets: Sequence[tuple[int, float, Report]] = (),
     partial: Mapping[str, int] | None = None,
     warnings: Sequence[str] = (),
     fingerprint: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Put the summary of a run together; all records count, those of earlier runs too, `usage` is of this one.
 
-    `passages` are those that the questions name, `partial` is how much of an unfinished run is done, `warnings` are further
+    `passages` are those that the questions name, `budgets` are further budgets of context tokens with the mean of the tokens
+    that were shown and the report on the answers, `partial` is how much of an unfinished run is done, `warnings` are further
     ones, and `fingerprint` is what the run was made with beyond its configuration.
 
     `probes` are how judges did on the calibration items, `swapped` on answers to other questions of the run.
@@ -238,11 +240,20 @@ def build_summary(
         "withheld": withheld,
         "warnings": [*run_warnings(config, report, questions, system_facts), *warnings],
         "partial": partial,
-        "budgets": [],
+        "budgets": [
+            {
+                "budget": budget,
+                "context_tokens": round(tokens, 1),
+                "scores": answer_scores(at),
+                "withheld": withheld_scores(config, at, sessions=ingested, probes=[*probes, *swapped], partial=partial),
+            }
+            for budget, tokens, at in budgets
+        ],
         "cost": {
             "ingest": _total(record.cost for record in priced) | {"sessions_lost": len(read) - len(priced)},
             "search": {"searches": len(searches), "seconds": round(sum(searches), 4)},
             "answer": _total(answer.cost for answer in answers),
+            "budgets": _total(_budget_costs(questions)),
             "judge": _total(verdict.cost for verdict in judged),
         },
         "this_run": usage,
@@ -325,6 +336,13 @@ def _context(questions: Iterable[QuestionRecord]) -> dict[str, float] | None:
         return None
     p50, p95 = np.quantile(tokens, [0.5, 0.95])
     return {"mean": round(float(np.mean(tokens)), 1), "p50": float(p50), "p95": float(p95)}
+
+
+def _budget_costs(questions: Iterable[QuestionRecord]) -> Iterator[Cost]:
+    """Of answers and verdicts at further budgets."""
+    for answer in (answer for record in questions for one in record.budgets for answer in one.answers):
+        yield answer.cost
+        yield from (verdict.cost for verdict in answer.verdicts.values())
 
 
 def _passages(questions: Iterable[QuestionRecord], passages: Mapping[str, PassageRecord]) -> dict[str, float | None] | None:
@@ -444,7 +462,7 @@ def _plain(value: Any) -> Any:
 
 def cost_line(summary: Mapping[str, Any]) -> str:
     """What the run came to: calls and tokens by stage over all runs, and what this one asked for."""
-    stages = {stage: [summary["cost"][stage]] for stage in ("ingest", "answer", "judge")}
+    stages = {stage: [summary["cost"][stage]] for stage in ("ingest", "answer", "judge", "budgets")}
     stages["probes"] = [probe["cost"] for probe in (*summary["probes"], *summary["swapped"])]
     parts = []
     for stage, costs in stages.items():

@@ -188,7 +188,8 @@ def _budget_points(run: FinishedRun, metric: str) -> list[tuple[float, Interval]
     """Context tokens and score of a run at each budget, in order."""
     if run.summary.why_withheld(metric):
         return []
-    points = [(point.context_tokens, point.scores.get(metric)) for point in run.summary.budgets]
+    shown = [point for point in run.summary.budgets if metric not in point.withheld]
+    points = [(point.context_tokens, point.scores.get(metric)) for point in shown]
     return sorted((tokens, score) for tokens, score in points if tokens and score is not None)
 
 

@@ -99,6 +99,7 @@ class BudgetScores(_SummaryPart):
     budget: int
     context_tokens: float
     scores: dict[str, Interval | None]
+    withheld: dict[str, str] = {}
 
 
 class Partial(_SummaryPart):
