@@ -83,10 +83,8 @@ def _facts(run: FinishedRun) -> dict[str, str]:
         "context tokens": tokens(headline),
         "false accepts": _rate(error.false_accept if error else None),
         "false rejects": _rate(error.false_reject if error else None),
-        "passages": ""
-        if passages is None
-        else f"{passages.per_question:.1f} of {passages.tokens_each:,.0f} tokens"
-        + (f" from {passages.sources_each:.1f} turns" if passages.sources_each else ""),
+        "passages": f"{passages.per_question:.0f} of {passages.tokens_each:,.0f} tokens" if passages else "",
+        "turns a passage": f"{passages.sources_each:.1f}" if passages and passages.sources_each else "",
         "manager": (models.get("manager") or "") if managed else "",
         "answers by": models.get("answer") or "",
         "judged by": models.get("judge") or "",
@@ -106,6 +104,8 @@ def bounds(interval: Interval) -> str:
 
 def questions(headline: Headline) -> str:
     """How many questions the headline is of, and of how many."""
+    if headline.n == headline.of:
+        return f"all {headline.n:,}"
     return f"{headline.n:,} of {'an unknown number' if headline.of is None else f'{headline.of:,}'}"
 
 
@@ -115,4 +115,10 @@ def tokens(headline: Headline) -> str:
 
 
 def _rate(rate: Interval | None) -> str:
-    return "" if rate is None else f"{100 * rate.estimate:.0f}% ({100 * rate.low:.0f}\u2013{100 * rate.high:.0f})"
+    return (
+        ""
+        if rate is None
+        else f"{100 * rate.estimate:.0f}% ({100 * rate.low:.0f}\u2013{100 * rate.high:.0f})".replace(
+            " ", "\N{NO-BREAK SPACE}"
+        )
+    )

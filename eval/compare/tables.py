@@ -125,7 +125,7 @@ class Row:
     cells: tuple[Cell | None, ...]
     source: str = ""  # Where a published row was printed, and under which conditions
     page_only: bool = False  # Whether the terminal leaves the row out
-    group: str = ""  # Rows that are sorted among themselves, because other rows have another score in the same columns
+    group: str = ""  # What the row has in its columns, where other rows of the table have other scores
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +143,11 @@ class Table:
     def groups(self) -> list[tuple[str, int]]:
         """The upper line of the heading: title and number of columns below it."""
         return [(title, len(list(columns))) for title, columns in groupby(self.columns, lambda column: column.title)]
+
+    def parts(self) -> list[tuple[str, str, list[Row]]]:
+        """Rows that can be compared and sorted among themselves: their kind, what stands above them, and the rows."""
+        found = groupby(self.rows, lambda row: (row.kind, f"published: {row.source}" if row.source else row.group))
+        return [(kind, above, list(rows)) for (kind, above), rows in found]
 
 
 JUDGES = (("lenient", "strict"), ("correct_qa_ratio(all)", "strict_correct_qa_ratio(all)"))

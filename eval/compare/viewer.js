@@ -1,8 +1,8 @@
 // Sorts tables, and draws the questions of one run, a page at a time. Texts are set as text, never as markup.
 "use strict";
 (() => {
-  // A cell is worth the number that it begins with; text and empty cells come last in either direction. Rows of another
-  // score in the same column are not sorted among each other.
+  // A cell is worth the number that it begins with; text and empty cells come last in either direction. Each body of a table
+  // has scores of its own, so rows stay in it.
   const number = (cell) => {
     const text = (cell.firstChild?.nodeType === Node.TEXT_NODE ? cell.firstChild.data : "").replaceAll(",", "").trim();
     return text === "" || Number.isNaN(parseFloat(text)) ? null : parseFloat(text);
@@ -15,13 +15,10 @@
       if (column === 0) return one.cells[0].textContent.localeCompare(two.cells[0].textContent, undefined, { numeric: true });
       return number(one.cells[column]) - number(two.cells[column]);
     };
-    const last = (row) => row.classList.contains("missing") || (column > 0 && number(row.cells[column]) === null);
+    const last = (row) => column > 0 && number(row.cells[column]) === null;
     for (const body of table.tBodies) {
-      const rows = [...body.rows].filter((row) => !row.classList.contains("source"));
-      const groups = [...new Set(rows.map((row) => row.dataset.group))];
-      const group = (row) => groups.indexOf(row.dataset.group);
-      const order = (one, two) => last(one) - last(two) || (last(one) ? 0 : (down ? -1 : 1) * compare(one, two));
-      rows.sort((one, two) => group(one) - group(two) || order(one, two));
+      const rows = [...body.rows].filter((row) => !row.classList.contains("above"));
+      rows.sort((one, two) => last(one) - last(two) || (last(one) ? 0 : (down ? -1 : 1) * compare(one, two)));
       body.append(...rows);
     }
   };
