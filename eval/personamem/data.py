@@ -411,6 +411,10 @@ BATCH_TURNS = 10
 FIRST_DAY = datetime(2024, 1, 1, 9)
 """The data has no dates. Session n is dated n days after this, and its pieces one minute after the other."""
 
+PROFILE_MARK = "About me, written down before we talk: "
+"""Before a persona text, which is a system message in the file. Not every memory system knows such a role, and those that do
+read it differently, so for all of them the user says it."""
+
 _SHORT = 12
 _NAME = re.compile(r"Name:[ \t]*(\S[^\n]*)")
 
@@ -537,10 +541,13 @@ def group_of(question: Question) -> str:
 
 
 def _turns(messages: Sequence[Message], start: int, stop: int, *, keep_system: bool) -> tuple[DialogueTurn, ...]:
+    numbered = ((index, messages[index]) for index in range(start, stop))
     return tuple(
-        DialogueTurn(str(index), messages[index].role, "", messages[index].content)
-        for index in range(start, stop)
-        if keep_system or messages[index].role != "system"
+        DialogueTurn(str(index), "user", "", PROFILE_MARK + message.content)
+        if message.role == "system"
+        else DialogueTurn(str(index), message.role, "", message.content)
+        for index, message in numbered
+        if keep_system or message.role != "system"
     )
 
 

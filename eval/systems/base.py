@@ -11,7 +11,7 @@ from typing import Any, Literal, Protocol
 
 from deltamem.errors import DeltaMemError
 
-Role = Literal["user", "assistant", "system"]
+Role = Literal["user", "assistant"]
 
 WithTime = bool | Literal["hour"]
 """Whether texts begin with their date, ``[8 May 2023]``, or with hour and date, ``[1:56 pm on 8 May, 2023]``."""

@@ -23,27 +23,7 @@ from deltamem.runs import RecordFile
 from deltamem.sessions import Turn
 from eval.systems.base import DialogueSession, Ingested, Passage, StoreKey, SystemUnavailableError, Usage, store_folder
 
-PROFILE_MARK = "About me, written down before we talk: "
-"""Before the text of a system turn. The manager knows only the user and the assistant, so the user says it."""
-
 TURNS_FILE = "turns.jsonl"
-
-
-def manager_turns(session: DialogueSession) -> tuple[tuple[Turn, ...], tuple[str, ...]]:
-    """A session as the manager reads it, and the ids of the benchmark's turns in the same order.
-
-    System turns come first, as the user's, with the `PROFILE_MARK`. The times of single turns are left out: the manager has
-    one time a session.
-    """
-    ordered = sorted(session.turns, key=lambda turn: turn.role != "system")
-    turns = tuple(
-        Turn(
-            "assistant" if turn.role == "assistant" else "user",
-            (PROFILE_MARK if turn.role == "system" else "") + turn.spoken,
-        )
-        for turn in ordered
-    )
-    return turns, tuple(turn.id for turn in ordered)
 
 
 class _Turns(StrictModel):
@@ -215,8 +195,8 @@ class ManagedMemory:
             return _ingested((), {})
         if self._manager is None:
             self._manager = await self._make_manager(self._store, self._owner)
-        turns, ids = manager_turns(session)
-        self._sources.expect(session.id, ids)
+        turns = [Turn(turn.role, turn.spoken) for turn in session.turns]
+        self._sources.expect(session.id, [turn.id for turn in session.turns])
         transition = await self._manager.ingest(self._manager.session(session.id, session.time, turns))
         if transition.position is not None:
             self._note(session.id, transition.position, transition.changes)

@@ -14,7 +14,7 @@ from deltamem.errors import EmbedderUnavailableError
 from eval.config import BenchmarkConfig
 from eval.systems.base import DialogueSession, DialogueTurn, Role, StoreKey
 
-SPEAKERS: dict[Role, str] = {"user": "Ana", "assistant": "Bo", "system": ""}
+SPEAKERS: dict[Role, str] = {"user": "Ana", "assistant": "Bo"}
 
 ANA = StoreKey("conv-1.Ana", "Ana", batch_turns=2)
 

@@ -18,6 +18,7 @@ from deltamem.errors import DeltaMemError
 from eval.data import PERSONAMEM_QUESTIONS, find
 from eval.personamem.data import (
     COUNTS_32K,
+    PROFILE_MARK,
     ContextFile,
     Message,
     Question,
@@ -214,7 +215,8 @@ def test_a_context_is_cut_at_sessions_and_at_questions(questions, shared) -> Non
     assert [piece.session.id for piece in bo.pieces] == ["0-2", "3-4"]
     assert [piece.session.id for piece in again.pieces] == ["0-2", "3-5", "6-6", "7-7"]
     first = ana.pieces[0].session.turns
-    assert [(turn.id, turn.role) for turn in first] == [("0", "system"), ("1", "user"), ("2", "assistant")]
+    assert [(turn.id, turn.role) for turn in first] == [("0", "user"), ("1", "user"), ("2", "assistant")]
+    assert first[0].text.startswith(f"{PROFILE_MARK}Current user persona: Name: Ana Lopez")
     assert first[1].spoken == "User: I love tea more than anything."
     assert [asked.key for asked in ana.samples] == [f"{'a1' * 6}/{n}" for n in (1, 2, 3, 4)]
     assert [asked.session for asked in ana.samples] == [2, 2, 2, 2]
@@ -248,7 +250,9 @@ def test_what_is_fed_before_a_question_is_its_history_and_nothing_else(
         steps = cut.steps({one.key})
         fed = [turn for sessions, _ in steps for session in sessions for turn in session.turns]
         expected = [
-            (str(index), message.role, message.content)
+            (str(index), "user", PROFILE_MARK + message.content)
+            if message.role == "system"
+            else (str(index), message.role, message.content)
             for index, message in enumerate(context[: one.question.end])
             if keep_system or message.role != "system"
         ]

@@ -95,14 +95,14 @@ async def test_the_whole_dialogue_newest_session_first() -> None:
 
 async def test_sessions_of_one_time_and_a_late_one() -> None:
     day, before = datetime(2023, 5, 8), datetime(2023, 5, 1)
-    turns = (DialogueTurn("x", "system", "", "You are kind."), DialogueTurn("y", "assistant", "", "Hello."))
+    turns = (DialogueTurn("x", "user", "", "You are kind?"), DialogueTurn("y", "assistant", "", "Hello."))
     async with FullContext().open(ANA) as memory:
         for name, time in (("a", day), ("b", day), ("late", before)):
             await memory.ingest(DialogueSession(name, time, (DialogueTurn(name, "user", "", name),)))
         assert [passage.text for passage in await memory.search("", 5)] == ["user: b", "user: a", "user: late"]
         await memory.reset()
         await memory.ingest(DialogueSession("nameless", day, turns))
-        assert [passage.text for passage in await memory.search("", 5)] == ["system: You are kind.\nassistant: Hello."]
+        assert [passage.text for passage in await memory.search("", 5)] == ["user: You are kind?\nassistant: Hello."]
 
 
 async def test_the_gold_evidence_in_its_order_and_as_far_as_it_was_said() -> None:

@@ -18,17 +18,15 @@ from scripted_server import Reply, Script, completion, is_check, serve, unused_u
 from system_cases import ANA, benchmark_config, dialogue, talk
 
 from deltamem.bank.store import MemoryStore
-from deltamem.episode import Message
 from deltamem.errors import DeltaMemError
 from deltamem.manager import ManagerSettings
-from deltamem.policy import Completion
 from deltamem.runs import RecordFile
 from eval.config import BenchmarkConfig
 from eval.models import make_system, open_models
 from eval.records import IngestRecord
 from eval.runner import ingest_sessions
 from eval.systems.base import DialogueSession, DialogueTurn, Memory, Passage, StoreKey, System, SystemUnavailableError
-from eval.systems.deltamem import PROFILE_MARK, TURNS_FILE, DeltaMemSystem
+from eval.systems.deltamem import TURNS_FILE, DeltaMemSystem
 
 DENVER, CHEMISTRY = "Ana's city is Denver.", "Ana's job is teaching chemistry."
 
@@ -145,26 +143,6 @@ async def test_passages_have_time_text_similarity_and_the_turns_that_blame_names
             blamed = tuple(turns[one.session_id][turn.number - 1].id for one in origins for turn in one.turns)
             (passage,) = (passage for passage in passages if passage.text == known.text)
             assert passage.sources == blamed != ()
-
-
-async def test_system_turns_are_said_in_front_by_the_user(tmp_path: Path) -> None:
-    seen: list[str] = []
-
-    class Listening(RulePolicy):
-        async def complete(self, messages: Sequence[Message]) -> Completion:
-            seen.append(messages[1]["content"])
-            return await super().complete(messages)
-
-    session = talk(
-        1, datetime(2023, 5, 8), ("user", "Hi!"), ("system", "My hobby is chess."), ("assistant", "Hello."), ("user", "Bye.")
-    )
-    async with DeltaMemSystem(Listening(), WordEmbedder(), tmp_path).open(ANA) as memory:
-        ingested = await memory.ingest(session)
-        (passage,) = await memory.search("hobby", 3)
-    said = f"user: {PROFILE_MARK}My hobby is chess.\nuser: Ana: Hi!\nassistant: Bo: Hello.\nuser: Ana: Bye."
-    assert seen[0].endswith(said)
-    # The source is the benchmark's turn, wherever it stands.
-    assert ingested.memories == ("Ana's hobby is chess.",) and passage.sources == ("D1:2",)
 
 
 async def test_an_interrupted_run_goes_on_where_it_was(tmp_path: Path) -> None:

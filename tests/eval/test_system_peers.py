@@ -105,7 +105,7 @@ class TestMem0:
         return opened
 
     async def test_it_is_told_messages_in_groups_and_the_date(self, mem0: Open) -> None:
-        asked = talk(1, MAY, ("system", "You are kind."), ("user", "I like tea."), ("assistant", "Good."))
+        asked = talk(1, MAY, ("user", "You are kind."), ("user", "I like tea."), ("assistant", "Good."))
         with serve(replies(LIKES_TEA, extracted("Bo is kind.", "Ana likes tea."))) as server:
             async with mem0(server.url, PAIRS) as memory:
                 ingested = await memory.ingest(asked)
@@ -120,7 +120,7 @@ class TestMem0:
         sampling = {name: first[name] for name in ("model", "temperature", "max_tokens", "seed")}
         assert sampling == {"model": "tiny", "temperature": 0, "max_tokens": 300, "seed": 3}
         shown = [request["messages"][1]["content"] for request in (first, second)]
-        assert "## New Messages\nsystem: You are kind.\nuser: Ana: I like tea.\n\n" in shown[0]
+        assert "## New Messages\nuser: Ana: You are kind.\nuser: Ana: I like tea.\n\n" in shown[0]
         assert "## New Messages\nassistant: Bo: Good.\n\n" in shown[1] and "Ana likes tea." in shown[1]
         assert all("were sent on 8 May 2023, 13:56" in text for text in shown)
 
