@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Self
 
 from rich.console import Console
@@ -21,6 +23,9 @@ _LEAST_SECONDS = 3.0
 
 _STEP = 0.05
 """Share of the work after which there is a plain line sooner."""
+
+_PARTIAL_SECONDS, _PARTIAL_SHARE = 60.0, 50.0
+"""Between two summaries of what is done so far: so many seconds, and so many times as long as writing one takes."""
 
 _REMEMBERED = 20
 """Plain lines from which the speed is known: what an earlier run had done is over in no time."""
@@ -61,11 +66,6 @@ class ProgressBars:
         if self._bars is not None:
             self._bars.stop()
 
-    @property
-    def counts(self) -> dict[str, int]:
-        """Questions that are done, and all."""
-        return {"done": self._done["questions"], "questions": self._totals["questions"]}
-
     def say(self, sentence: str) -> None:
         """Print a sentence beside the progress."""
         self._console.print(sentence, markup=False, highlight=False, soft_wrap=True)
@@ -97,6 +97,18 @@ class ProgressBars:
         self._bars.update(self._tasks[name], completed=self._done[name], total=self._totals[name], note=note)
         if "points" in self._tasks:
             self._bars.update(self._tasks["points"], total=self._totals["points"])
+
+    async def watch(self, write_partial: Callable[[], None]) -> None:
+        """Print plain lines while nothing is done either, and write down now and then what there is, until cancelled."""
+        pause, last = _PARTIAL_SECONDS, time.monotonic()
+        while True:
+            await asyncio.sleep(1.0)
+            self.tick()
+            if (began := time.monotonic()) - last >= pause:
+                with suppress(OSError):  # the records are there; the next time may go well
+                    write_partial()
+                last = time.monotonic()
+                pause = max(_PARTIAL_SECONDS, _PARTIAL_SHARE * (last - began))
 
     def tick(self) -> None:
         """Print a plain line if it is time for one."""

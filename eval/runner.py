@@ -8,11 +8,11 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import defaultdict
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping, Sequence
-from contextlib import AsyncExitStack, aclosing
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from contextlib import AsyncExitStack, aclosing, suppress
 from dataclasses import replace
-from itertools import chain, zip_longest
-from typing import Any, NamedTuple
+from itertools import chain
+from typing import Any
 
 from rich.console import Console
 
@@ -42,7 +42,6 @@ from eval.models import (
 from eval.progress import ProgressBars
 from eval.protocols import protocol_lines
 from eval.records import (
-    Cost,
     Found,
     IngestRecord,
     PointRecord,
@@ -52,8 +51,9 @@ from eval.records import (
     check_run_config,
     open_files,
 )
+from eval.stores import ingest_sessions, merged, search_stores
 from eval.summary import build_summary, cost_line, failure_lines, probe_line, write_summary
-from eval.systems.base import DialogueSession, Memory, Passage, StoreKey, System, SystemUnavailableError
+from eval.systems.base import Memory, Passage, System, SystemUnavailableError
 
 MEMORY_FOLDER = "memory"
 REPORT_FILE = "report.html"
@@ -65,6 +65,8 @@ LATE = "searched after later sessions were taken in"
 
 LACKING = "searched without earlier sessions that failed: "
 """Beginning of the note on what was searched for in a memory that lacks sessions; their ids follow."""
+
+_FEW_RESAMPLES = 20
 
 _OUTDATED = "searched for before all sessions were ingested"
 
@@ -167,8 +169,45 @@ async def _evaluate(benchmark: Benchmark[Config], prompts: Prompts, parts: Parts
             makings.write(run_config)  # not before, so that the command can be corrected
             if answerer is not None and benchmark.uses_nltk and run.unfinished():
                 load_nltk()
+
+            def summarised(**measured: Any) -> dict[str, Any]:
+                results = run.results()
+                return build_summary(
+                    config,
+                    benchmark.report(results),
+                    questions=results.questions,
+                    sessions=results.sessions,
+                    points=results.points,
+                    system_facts=system.facts(),
+                    usage=models.usage(),
+                    prompt_hashes=prompts.hashes,
+                    passages={passage.id: passage for passage in results.passages},
+                    warnings=list(makings.warnings()),
+                    fingerprint=makings.as_dict(),
+                    budgets=[_at_budget(benchmark, results, budget) for budget in sorted(set(config.budgets))],
+                    **measured,
+                )
+
+            def write_partial() -> None:
+                """What there is so far, for `compare`; its intervals are rough, so that it costs little."""
+                benchmark.config = config.model_copy(update={"resamples": _FEW_RESAMPLES})
+                try:
+                    seconds = {"run": time.perf_counter() - started}
+                    summary = summarised(probes=(), seconds=seconds, partial=run.counts())
+                finally:
+                    benchmark.config = config
+                write_summary(config.out, summary)
+
             with progress:
-                await run.do()
+                watch = asyncio.create_task(progress.watch(write_partial))
+                try:
+                    await run.do()
+                except BaseException:
+                    with suppress(Exception):  # what ended the run is what must be told
+                        write_partial()
+                    raise
+                finally:
+                    watch.cancel()
             seconds = {"run": time.perf_counter() - started}
             calibrated = [
                 judge for name, judge in judges.items() if name in specs and specs[name].calibrated and config.judge.probes
@@ -179,24 +218,7 @@ async def _evaluate(benchmark: Benchmark[Config], prompts: Prompts, parts: Parts
                 swapped = await measure_swapped(judges, run.results().questions, benchmark.judge_fields, config.seed)
             if specs:
                 seconds["probes"] = time.perf_counter() - started - seconds["run"]
-            results = run.results()
-            summary = build_summary(
-                config,
-                benchmark.report(results),
-                questions=results.questions,
-                sessions=results.sessions,
-                points=results.points,
-                system_facts=system.facts(),
-                usage=models.usage(),
-                probes=[probe.as_dict() for probe in probes],
-                swapped=swapped,
-                prompt_hashes=prompts.hashes,
-                seconds=seconds,
-                passages={passage.id: passage for passage in results.passages},
-                warnings=list(makings.warnings()),
-                fingerprint=makings.as_dict(),
-                budgets=[_at_budget(benchmark, results, budget) for budget in sorted(set(config.budgets))],
-            )
+            summary = summarised(probes=[probe.as_dict() for probe in probes], swapped=swapped, seconds=seconds)
     write_summary(config.out, summary)
     return summary
 
@@ -207,107 +229,6 @@ def _at_budget(benchmark: Benchmark[Config], results: Results, budget: int) -> t
     questions = [record.model_copy(update={"answers": one.answers}) for record, one in found]
     tokens = [one.context_tokens for record, one in found if record.error is None]
     return budget, sum(tokens) / max(1, len(tokens)), benchmark.report(replace(results, questions=questions, points=[]))
-
-
-class Searched(NamedTuple):
-    """What a query found: passages of each store, best first; wall time; why it failed."""
-
-    passages: list[list[Passage]]
-    seconds: float
-    error: str | None
-
-
-async def search_stores(
-    memories: Sequence[Memory], query: str, k: int, slots: asyncio.Semaphore, *, ranked: bool
-) -> Searched:
-    """Search all stores at the same time, holding `slots` while it is timed; see `eval.models.Models.timed`.
-
-    Of a system that is `ranked` at most `k` passages of each store count, however many it returns.
-
-    Raises:
-        SystemUnavailableError: If the system cannot search at all.
-        EmbedderUnavailableError: If the embedder cannot be loaded.
-    """
-    async with slots:
-        started = time.perf_counter()
-        try:
-            found = await asyncio.gather(*(memory.search(query, k) for memory in memories))
-        except (SystemUnavailableError, EmbedderUnavailableError):
-            raise
-        except Exception as error:  # one failed search must not lose the other questions
-            return Searched([], 0.0, f"search: {reason_of(error)}")
-        kept = [passages[: k if ranked else None] for passages in found]
-        return Searched(kept, round(time.perf_counter() - started, 4), None)
-
-
-def merged(found: Sequence[Sequence[Passage]]) -> list[Passage]:
-    """Bring the passages of several stores into one order.
-
-    By similarity, the earlier store first where it is equal; where a system gives no similarities, the best of each
-    store come first, then the second of each, and so on.
-    """
-    together = list(chain.from_iterable(found))
-    if len(found) > 1 and all(passage.similarity is not None for passage in together):
-        return sorted(together, key=lambda passage: -(passage.similarity or 0.0))
-    return [passage for row in zip_longest(*found) for passage in row if passage is not None]
-
-
-async def ingest_sessions(
-    memory: Memory,
-    key: StoreKey,
-    sessions: Sequence[DialogueSession],
-    log: RecordFile[IngestRecord],
-    on_record: Callable[[IngestRecord], None] = lambda record: None,
-    made: str = "",
-) -> AsyncGenerator[IngestRecord]:
-    """Ingest sessions in order and yield the record of each, so that the memory can be searched as it is then.
-
-    A failed session is recorded and the next one goes on without it; the same command tries it again. An unreadable
-    session is not tried again. A system that keeps nothing on disk ingests all sessions again, which is not recorded
-    twice. A session that is in the store but was not recorded (the process was killed in between) costs nothing now; what
-    it cost is lost.
-
-    Raises:
-        SystemUnavailableError: If the system cannot ingest anything.
-        EmbedderUnavailableError: If the embedder cannot be loaded.
-    """
-    applied = [number for number, session in enumerate(sessions) if session.id in memory.known]
-    last = max(applied, default=-1)
-    for number, session in enumerate(sessions):
-        record = log.get(f"{key.id}/{session.id}")
-        if record is not None and record.outcome == "failed":
-            record = None
-        known = session.id in memory.known
-        if record is None or (record.outcome == "applied" and not known):
-            fresh = await _ingest(memory, key, session, number, late=number < last, lost=known)
-            if record is None or fresh.outcome != "applied":  # else the same again, in a store that did not last
-                record = fresh.model_copy(update={"made": made})
-                log.add(record)
-        on_record(record)
-        yield record
-
-
-async def _ingest(
-    memory: Memory, key: StoreKey, session: DialogueSession, number: int, *, late: bool, lost: bool
-) -> IngestRecord:
-    started = time.perf_counter()
-    try:
-        ingested = await memory.ingest(session)
-    except (SystemUnavailableError, EmbedderUnavailableError):
-        raise
-    except Exception as error:  # one failed session must not lose the others
-        return IngestRecord(
-            store=key.id,
-            owner=key.owner,
-            session=session.id,
-            number=number,
-            outcome="failed",
-            late=late,
-            reason=reason_of(error),
-        )
-    seconds = time.perf_counter() - started
-    record = IngestRecord.of(key.id, key.owner, session.id, number, ingested, seconds, late=late)
-    return record.model_copy(update={"cost": Cost(), "cost_lost": True}) if lost else record
 
 
 class Run:
@@ -384,6 +305,11 @@ class Run:
             points=self._points_of_timelines(),
             passages=self._files.passages,
         )
+
+    def counts(self) -> dict[str, int]:
+        """How many questions are done or have failed, out of how many."""
+        keys = self._benchmark.question_keys(self._timelines)
+        return {"done": sum(key in self._files.questions for key in keys), "questions": len(keys)}
 
     def _points_of_timelines(self) -> list[PointRecord]:
         if self._files.points is None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import inspect
 import json
+import signal
+import subprocess
 import threading
 import time
 from collections import Counter
@@ -272,8 +274,12 @@ def test_a_system_that_is_gone_ends_the_run_and_the_next_goes_on(case: Case, not
     notebook.stop_at_search = case.question
     with pytest.raises(SystemUnavailableError, match="gone"):
         case.run(tmp_path, "answer.kind=none", "stores_at_once=1")
+    partial = json.loads((tmp_path / "out" / "summary.json").read_text())
+    assert partial["partial"] == {"done": partial["partial"]["done"], "questions": case.questions}
+    assert partial["partial"]["done"] < case.questions and all("are done" in why for why in partial["withheld"].values())
     notebook.stop_at_search = ""
-    assert case.run(tmp_path, "answer.kind=none")["failures"]["count"] == 0
+    summary = case.run(tmp_path, "answer.kind=none")
+    assert summary["failures"]["count"] == 0 and summary["partial"] is None
     assert len(notebook.ingested) == len(set(notebook.ingested))
     notebook.opened.clear()
     case.run(tmp_path, "answer.kind=none")
@@ -305,6 +311,27 @@ def test_killed_and_resumed_without_asking_twice(case: Case, tmp_path: Path) -> 
         last = len(sent(server))
         again = finish(case, tmp_path, *overrides)
         assert (again.code, len(sent(server))) == (done.code, last)
+
+
+@pytest.mark.slow
+def test_an_interrupted_run_leaves_what_it_has_and_exits_as_before(tmp_path: Path) -> None:
+    case = CASES[0]
+
+    def slow(body: dict[str, Any]) -> Reply:
+        return Reply(case.script(body).body, delay=0 if len(sent(server)) < 8 else 30)
+
+    with serve(slow) as server:
+        overrides = [*case.write(tmp_path), "out=out", "resamples=20", *served(server), "judge.probes=false"]
+        process = start(case, tmp_path, *overrides, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+        questions = tmp_path / "out" / "questions.jsonl"
+        while process.poll() is None and not (questions.exists() and questions.read_text().count("\n")):
+            time.sleep(0.05)
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=60)
+    assert (process.returncode, err) == (130, "interrupted\n")
+    summary = json.loads((tmp_path / "out" / "summary.json").read_text())
+    assert 1 <= summary["partial"]["done"] < summary["partial"]["questions"] == case.questions
+    assert summary["headline"]["withheld"].startswith("only ")
 
 
 class Toy(Benchmark[BenchmarkConfig]):

@@ -24,7 +24,7 @@ from deltamem.runs import RecordFile
 from eval.config import BenchmarkConfig
 from eval.models import make_system, open_models
 from eval.records import IngestRecord
-from eval.runner import ingest_sessions
+from eval.stores import ingest_sessions
 from eval.systems.base import DialogueSession, DialogueTurn, Memory, Passage, StoreKey, System, SystemUnavailableError
 from eval.systems.deltamem import TURNS_FILE, DeltaMemSystem
 

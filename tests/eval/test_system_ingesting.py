@@ -12,7 +12,7 @@ from system_cases import ANA, talk
 from deltamem.errors import DeltaMemError, EmbedderUnavailableError
 from deltamem.runs import RecordFile
 from eval.records import Cost, IngestRecord
-from eval.runner import ingest_sessions
+from eval.stores import ingest_sessions
 from eval.systems.base import DialogueSession, Ingested, Memory, Passage, SystemUnavailableError, Usage
 
 SESSIONS = [talk(number, datetime(2023, 5, number), ("user", f"Fact {number}.")) for number in range(1, 5)]
