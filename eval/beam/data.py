@@ -77,22 +77,8 @@ class _Probe(BaseModel, extra="allow"):
     rubric: Annotated[list[str], Field(min_length=1)]
     source_chat_ids: Any = None
 
-    @property
-    def sources(self) -> Iterator[Any]:
-        """The ids that are named, in order; some abilities group them by what they are evidence of."""
-        pending = [self.source_chat_ids]
-        while pending:
-            one = pending.pop(0)
-            if isinstance(one, dict):
-                pending[:0] = one.values()
-            elif isinstance(one, list):
-                pending[:0] = one
-            elif one is not None:
-                yield one
-
 
 _BATCHES = TypeAdapter(list[list[_Message]])
-_PROBES = TypeAdapter(dict[str, list[_Probe]])
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +168,7 @@ def read_data(config: BeamConfig) -> BeamData:
                 if chat.id in chats:
                     raise DeltaMemError("occurs twice")
             except (DeltaMemError, ValidationError) as error:
-                problems.append(f"{place}: {first_error(error) if isinstance(error, ValidationError) else error}")
+                problems.append(f"{place}: {_why(error)}")
             else:
                 chats[chat.id] = chat
     groups = chosen_groups(list(chats), config.conversations, "conversations", config.seed)
@@ -200,6 +186,10 @@ def read_data(config: BeamConfig) -> BeamData:
         sample=sample_note(len(drawn), total, {"conversations": config.conversations, "limit": config.limit}),
         problems=tuple(problems),
     )
+
+
+def _why(error: DeltaMemError | ValidationError) -> str:
+    return first_error(error) if isinstance(error, ValidationError) else str(error)
 
 
 _COLUMNS = ["conversation_id", "chat", "probing_questions"]
@@ -250,8 +240,7 @@ def _chat(name: str, raw: Any, probes: str, place: str, problems: list[str]) -> 
                     raise DeltaMemError("there is no such ability")
                 questions.append(_question(name, ability, number, _Probe.model_validate(value), named))
             except (DeltaMemError, ValidationError) as error:
-                why = first_error(error) if isinstance(error, ValidationError) else error
-                problems.append(f"{place}: question {number} of {ability}: {why}")
+                problems.append(f"{place}: question {number} of {ability}: {_why(error)}")
     return Chat(name, sessions, tuple(questions))
 
 
@@ -295,9 +284,6 @@ def _turns(batches: Sequence[Sequence[_Message]]) -> list[tuple[int, DialogueTur
     return turns
 
 
-_MAIN = "main_question"
-
-
 def _sessions(batches: Sequence[Sequence[_Message]], turns: Iterator[tuple[int, DialogueTurn]]) -> Iterator[DialogueSession]:
     """A session for each main question of the user with all that follows from it, on the day of its batch.
 
@@ -311,7 +297,7 @@ def _sessions(batches: Sequence[Sequence[_Message]], turns: Iterator[tuple[int, 
         day = own or day
         groups: list[list[DialogueTurn]] = []
         for message, (_, turn) in zip(batch, turns, strict=False):
-            if not groups or message.question_type == _MAIN:
+            if not groups or message.question_type == "main_question":
                 groups.append([])
             groups[-1].append(turn)
         for position, group in enumerate(groups):
@@ -325,10 +311,18 @@ def _day(anchor: str | None) -> datetime | None:
         return None
 
 
+def _leaves(sources: Any) -> list[Any]:
+    """The ids that are named, in order; some abilities group them by what they are evidence of."""
+    if isinstance(sources, dict | list):
+        parts = sources.values() if isinstance(sources, dict) else sources
+        return [leaf for part in parts for leaf in _leaves(part)]
+    return [] if sources is None else [sources]
+
+
 def _question(chat: str, ability: str, number: int, probe: _Probe, named: dict[int, list[DialogueTurn]]) -> Question:
     evidence: dict[str, DialogueTurn] = {}
     notes = []
-    for source in probe.sources:
+    for source in _leaves(probe.source_chat_ids):
         turns = named.get(source, []) if isinstance(source, int) else []
         if len(turns) == 1:
             evidence[turns[0].id] = turns[0]
