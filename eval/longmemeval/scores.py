@@ -71,8 +71,10 @@ def run_scores(
         values[f"session_recall@{k}"] = _sessions_value(lambda ranks, k=k: recall_at(ranks, k))  # type: ignore[misc]
         values[f"all_sessions@{k}"] = _sessions_value(lambda ranks, k=k: float(recall_at(ranks, k) == 1))  # type: ignore[misc]
     scores = metric_scores(questions, values, resamples=resamples, seed=seed, order=tuple(TYPES))
-    average = _task_average(questions, VALUES[ACCURACY], resamples=resamples, seed=seed)
-    return scores | ({} if average is None else {TASKS: {ALL: average}})
+    if ACCURACY in scores:
+        average = _task_average(questions, resamples=resamples, seed=seed)
+        scores[TASKS] = {ALL: scores[ACCURACY][ALL] | average}  # which fails where the accuracy does
+    return scores
 
 
 def _judged(record: QuestionRecord) -> list[tuple[float | None, bool]]:
@@ -92,17 +94,15 @@ VALUES: Mapping[str, Value] = {ACCURACY: AskedValue(_judged), ABSTENTION: AskedV
 """What a question is worth by the scores of the judges."""
 
 
-def _task_average(
-    questions: Sequence[QuestionRecord], value: Value, *, resamples: int, seed: int
-) -> dict[str, float | int] | None:
+def _task_average(questions: Sequence[QuestionRecord], *, resamples: int, seed: int) -> dict[str, float | int]:
     """Each type has the same weight: a mean in which a question weighs one over the questions of its type."""
-    valued = [(record, worth) for record in questions if (worth := value(record)) is not None]
+    valued = [(record, worth) for record in questions if (worth := VALUES[ACCURACY](record)) is not None]
     counts = Counter(record.category for record, _ in valued)
     weights = [1 / counts[record.category] for record, _ in valued]
-    worths = [weight * worth for weight, (_, worth) in zip(weights, valued, strict=True)]
-    groups = [record.group for record, _ in valued]
-    interval = group_interval(worths, groups, weights, resamples=resamples, seed=seed) if valued else None
-    return None if interval is None else interval.as_dict() | {"count": len(valued)}
+    worths = [worth * weight for weight, (_, worth) in zip(weights, valued, strict=True)]
+    interval = group_interval(worths, [one.group for one, _ in valued], weights, resamples=resamples, seed=seed)
+    assert interval is not None  # there is an accuracy
+    return {name: interval.as_dict()[name] for name in ("estimate", "low", "high")}
 
 
 def _sessions_value(worth: Callable[[Sequence[int | None]], float]) -> AskedValue:

@@ -173,21 +173,23 @@ def test_rubrics_are_judged_item_by_item(monkeypatch, tmp_path: Path) -> None:
 
 
 def test_an_item_that_no_judge_could_judge_counts_as_nothing_and_is_mended(monkeypatch, tmp_path: Path) -> None:
-    def broken(body: dict[str, Any]) -> Reply:
-        if "\nRequirement: asks\n" in body["messages"][0]["content"]:
+    works: list[bool] = []
+
+    def at_first_broken(body: dict[str, Any]) -> Reply:
+        if "\nRequirement: asks\n" in body["messages"][0]["content"] and not works:
             return completion("who knows", prompt_tokens=1, tokens=1)
         return BEAM.script(body)
 
     prepare(monkeypatch, BEAM)
-    with serve(broken) as server:
+    with serve(at_first_broken) as server:
         scores = BEAM.run(tmp_path, *served(server))["scores"]
+        assert records(tmp_path)["1/contradiction_resolution/1"]["answers"][0]["verdicts"]["rubric/2"]["error"]
+        assert scores["score"]["contradiction_resolution"]["estimate"] == 0.5
+        assert scores["score(valid)"]["contradiction_resolution"]["estimate"] == 1.0
+        works.append(True)
         asked = len(sent(server))
-    assert records(tmp_path)["1/contradiction_resolution/1"]["answers"][0]["verdicts"]["rubric/2"]["error"]
-    assert scores["score"]["contradiction_resolution"]["estimate"] == 0.5
-    assert scores["score(valid)"]["contradiction_resolution"]["estimate"] == 1.0
-    with serve(BEAM.script) as server:
         assert BEAM.run(tmp_path, *served(server))["scores"]["score"]["contradiction_resolution"]["estimate"] == 0.75
-        assert len(sent(server)) == 1 < asked
+        assert len(sent(server)) == asked + 1
 
 
 def test_some_chats_and_a_sample(monkeypatch, tmp_path: Path) -> None:
@@ -213,5 +215,4 @@ def test_two_runs_are_compared_item_by_item(monkeypatch, tmp_path: Path) -> None
     runs = load_runs([tmp_path / "out", tmp_path / "other"])
     differences = {one.metric: one.interval for one in paired_differences(runs, resamples=20)}
     assert differences["score"].count == 7 and differences["score"].estimate == pytest.approx(4.25 / 7)
-    (title, *_) = [table.title for table in paper_tables(runs)]
-    assert title == "BEAM, other data"
+    assert "other data" in paper_tables(runs)[0].title
