@@ -130,7 +130,19 @@ def headline(
         "silent": sum(any(answer.silent for answer in record.answers) for record in questions),
         "context_tokens": None if context_tokens is None else context_tokens["mean"],
         "judge_error": None if probe is None else {kind: probe[kind] for kind in ("false_accept", "false_reject")},
+        "judge_runs": _by_judge_run(questions, judges),
     }
+
+
+def _by_judge_run(questions: Sequence[QuestionRecord], judges: Sequence[str]) -> list[float] | None:
+    """The share of answers that each run of the judges found right; None if there is one run, or they judge item by item."""
+    runs: dict[str, list[float]] = {}
+    for answer in (answer for record in questions for answer in record.answers):
+        for name, verdict in answer.verdicts.items():
+            judge, _, run = name.partition("#")
+            if judge in judges:
+                runs.setdefault(run, []).append(verdict.worth or 0.0)
+    return [sum(worths) / len(worths) for worths in runs.values()] if len(runs) > 1 else None
 
 
 def headline_line(summary: Mapping[str, Any]) -> str:
@@ -145,8 +157,11 @@ def headline_line(summary: Mapping[str, Any]) -> str:
     if head["context_tokens"] is not None:
         parts.append(f"{head['context_tokens']:,.0f} context tokens")
     if head["judge_error"] is not None:
-        shares = {kind: share for kind, share in head["judge_error"].items() if share is not None}
-        parts += [f"judge's {kind.replace('_', ' ')}s {100 * share['estimate']:.0f}%" for kind, share in shares.items()]
+        known = {kind: share for kind, share in head["judge_error"].items() if share is not None}
+        parts += [f"judge's {kind.replace('_', ' ')}s {100 * share['estimate']:.0f}%" for kind, share in known.items()]
+    if head["judge_runs"] is not None and head["withheld"] is None:
+        shares = head["judge_runs"]
+        parts.append(f"{len(shares)} runs of the judge: {100 * min(shares):.1f} to {100 * max(shares):.1f}")
     return f"{summary['benchmark']}, {summary['system']}: {'; '.join(parts)}"
 
 

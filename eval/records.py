@@ -180,7 +180,7 @@ class Verdict(StrictModel):
     # Further answers of the judge, for judges that are asked for more than a label
     flags: dict[str, str] = Field(default={})
     reason: str = ""  # The judge's own words
-    error: str | None = None  # Why there is no label. A failure is never a zero: the answer has no verdict from this judge
+    error: str | None = None  # Why there is no label: a failure is told from a bad label, though both count as wrong
     cost: Cost = Cost()  # All attempts
     made: str = ""
 

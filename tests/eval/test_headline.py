@@ -157,6 +157,20 @@ def test_questions_whose_search_failed_have_failed_answers(monkeypatch: pytest.M
     assert summary["scores"]["lenient"]["all"]["estimate"] == RIGHT / ASKED
 
 
+def test_runs_of_a_judge_are_averaged_and_their_spread_is_told(attack: Callable[..., dict[str, Any]]) -> None:
+    def script(body: dict[str, Any]) -> Reply:
+        asked = body["messages"][0]["content"]
+        wavers = asked.startswith(JUDGED) and body["seed"] > 0 and re.search(r"hard \d\.\d*2\?", asked)
+        return completion('{"reason": "r", "label": "correct"}') if wavers else models(WRONG)(body)
+
+    summary = attack(script, "judge.runs=3")
+    head = summary["headline"]
+    assert head["judge_runs"] == pytest.approx([0.4, 0.5, 0.5])  # one hard question in six ends in 2
+    assert (head["score"]["estimate"], head["n"]) == (pytest.approx(1.4 / 3), ASKED)
+    assert "3 runs of the judge: 40.0 to 50.0" in headline_line(summary)
+    assert summary["cost"]["judge"]["calls"] == 3 * ASKED
+
+
 def test_thinking_is_turned_off_by_fields_of_the_request(attack: Callable[..., dict[str, Any]]) -> None:
     """As an ordinary Qwen3 on vLLM, whose thoughts fill the limit of tokens."""
 

@@ -280,6 +280,7 @@ def test_golden_numbers(tmp_path: Path) -> None:
         "silent": 0,
         "context_tokens": 1000.0,
         "judge_error": None,
+        "judge_runs": None,
     }
     assert summary["withheld"].keys() == summary["scores"].keys(), "a fourth of the sessions failed"
     assert summary["warnings"] == ["the judge is the answerer (m): it grades itself; name another with judge.model=..."]
