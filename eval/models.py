@@ -224,7 +224,7 @@ def make_system(
         case _:
             from eval.systems.langmem import LangMemSystem
 
-            return LangMemSystem(embedder, config.manager, models.cache, seed=config.seed)
+            return LangMemSystem(embedder, config.manager, models.cache, seed=config.seed, degraded=config.peers_degraded)
 
 
 def _deltamem(config: BenchmarkConfig, folder: Path, embedder: Embedder, models: Models) -> DeltaMemSystem:

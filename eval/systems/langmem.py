@@ -40,6 +40,9 @@ from eval.systems.http_cache import (
 _IDS = re.compile(r"[0-9a-f]{8}-?[0-9a-f]{4}-?[0-9a-f]{4}-?[0-9a-f]{4}-?[0-9a-f]{12}")
 """LangMem gives memories and sessions random ids, and shows them to the model."""
 
+_QUERY_LIMIT = 5
+"""Memories that the model is shown of what is known already: LangMem's own default."""
+
 _NAMESPACE = ("memories",)
 """Each store has a LangGraph store of its own, so one namespace does for all."""
 
@@ -51,8 +54,13 @@ class LangMemSystem:
     per_speaker = True
     ranked = True
 
-    def __init__(self, embedder: Embedder, model: ManagerModel, cache: ResponseCache | None, *, seed: int) -> None:
+    def __init__(
+        self, embedder: Embedder, model: ManagerModel, cache: ResponseCache | None, *, seed: int, degraded: bool = False
+    ) -> None:
         """Describe the system; nothing is imported or sent yet. See `eval.systems.mem0.Mem0System`.
+
+        The model writes LangMem's queries for what is known already, which costs a call for each group of messages.
+        A `degraded` one searches for the last message instead, as LangMem does when it is not given a model for queries.
 
         Raises:
             DeltaMemError: If LangMem is not installed, or the model's settings cannot be right.
@@ -62,6 +70,7 @@ class LangMemSystem:
         self._embedder = embedder
         self._cache = cache
         self._seed = seed
+        self._writes_queries = not degraded
         self._slots = asyncio.Semaphore(model.slots)
 
     @asynccontextmanager
@@ -74,7 +83,9 @@ class LangMemSystem:
         cached = HttpCache(self._cache, key.id, volatile=_IDS, fields={"seed": self._seed} | settings.extra_body)
         transport = AsyncMeteredTransport(meter, cached, slots=self._slots)
         async with httpx.AsyncClient(transport=transport, timeout=settings.timeout) as client:
-            store = LangMemStore(key, self._chat_model(client), meter, self._embedder, self._endpoint)
+            chat_model = self._chat_model(client)
+            query_model = chat_model if self._writes_queries else None
+            store = LangMemStore(key, chat_model, query_model, meter, self._embedder, self._endpoint)
             await store.reset()
             yield store
 
@@ -86,6 +97,8 @@ class LangMemSystem:
             "model": self._endpoint.model,
             "embedder": self._embedder.name,
             "embedded": "the text of each memory",
+            "query_generation": self._writes_queries,
+            "query_limit": _QUERY_LIMIT,
             "session_date": "as a system message before each group",
         }
 
@@ -110,14 +123,24 @@ class LangMemSystem:
 class LangMemStore:
     """One store."""
 
-    def __init__(self, key: StoreKey, chat_model: Any, meter: Meter, embedder: Embedder, endpoint: PeerEndpoint) -> None:
+    def __init__(
+        self,
+        key: StoreKey,
+        chat_model: Any,
+        query_model: Any | None,
+        meter: Meter,
+        embedder: Embedder,
+        endpoint: PeerEndpoint,
+    ) -> None:
         """Describe the store; `reset` makes it."""
         self._key = key
         self._chat_model = chat_model
+        self._query_model = query_model
         self._meter = meter
         self._embedder = embedder
         self._endpoint = endpoint
         self._manager: Any = None
+        self._embeddings: Any = None
         self._times: dict[str, datetime] = {}
         self._ingested: dict[str, Ingested] = {}
 
@@ -132,8 +155,15 @@ class LangMemStore:
         from langmem import create_memory_store_manager
 
         dimension = (await asyncio.to_thread(self._embedder.documents, ["dimension"])).shape[1]
-        index = {"dims": dimension, "embed": _embeddings(self._embedder), "fields": ["content.content"]}
-        self._manager = create_memory_store_manager(self._chat_model, namespace=_NAMESPACE, store=InMemoryStore(index=index))
+        self._embeddings = _embeddings(self._embedder)
+        index = {"dims": dimension, "embed": self._embeddings, "fields": ["content.content"]}
+        self._manager = create_memory_store_manager(
+            self._chat_model,
+            query_model=self._query_model,
+            query_limit=_QUERY_LIMIT,
+            namespace=_NAMESPACE,
+            store=InMemoryStore(index=index),
+        )
         self._times = {}
         self._ingested = {}
 
@@ -142,6 +172,7 @@ class LangMemStore:
         if session.id in self._ingested:
             return replace(self._ingested[session.id], usage=Usage())
         self._meter.take()
+        searches = self._embeddings.searches
         texts: list[str] = []
         operations: Counter[str] = Counter()
         groups = message_groups(session.turns, self._key.batch_turns)
@@ -154,8 +185,8 @@ class LangMemStore:
                 texts.append(str(put["value"]["content"]["content"]))
         usage = self._meter.take()
         self._endpoint.note(usage)
-        # LangMem looks for existing memories once for each group.
-        ingested = Ingested(memories=tuple(texts), operations=operations, usage=usage + Usage(searches=len(groups)))
+        usage += Usage(searches=self._embeddings.searches - searches)
+        ingested = Ingested(memories=tuple(texts), operations=operations, usage=usage)
         self._ingested[session.id] = ingested
         return ingested
 
@@ -212,11 +243,14 @@ def _embeddings(embedder: Embedder) -> Any:
     from langchain_core.embeddings import Embeddings
 
     class Ours(Embeddings):
+        searches = 0
+
         def embed_documents(self, texts: list[str]) -> list[list[float]]:
             vectors: list[list[float]] = embedder.documents(texts).tolist()
             return vectors
 
         def embed_query(self, text: str) -> list[float]:
+            self.searches += 1
             vector: list[float] = embedder.queries([text])[0].tolist()
             return vector
 

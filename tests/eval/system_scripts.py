@@ -22,6 +22,9 @@ def manager_of(body: dict[str, Any]) -> Reply:
     """Answer DeltaMem, mem0 or LangMem with the facts that Ana states, such as ``My city is Boston.``."""
     if is_check(body):
         return completion("Hello.")
+    if any(tool["function"]["name"] == "search_memory" for tool in body.get("tools", ())):
+        call = {"name": "search_memory", "arguments": json.dumps({"query": "What does Ana say?"})}
+        return completion(None, finish="tool_calls", tool_calls=[{"id": "q", "type": "function", "function": call}])
     shown = str(body["messages"][1]["content"])
     if "tools" in body:
         calls = [_call(number, text) for number, text in enumerate(_facts(shown))]

@@ -204,10 +204,10 @@ async def test_the_system_says_what_it_is(bench: Bench) -> None:
 
 
 def test_names() -> None:
-    assert SYSTEMS == ("deltamem", "full_context", "naive_rag", "mem0", "langmem", "oracle")
+    assert SYSTEMS == ("deltamem", "full_context", "naive_rag", "mem0", "langmem", "oracle", "none")
     for name in SYSTEMS:
         check_system(name)
-    with pytest.raises(DeltaMemError, match=r"'memo' does not exist; there are: deltamem, .*, oracle$"):
+    with pytest.raises(DeltaMemError, match=r"'memo' does not exist; there are: deltamem, .*, oracle, none$"):
         check_system("memo")
     with pytest.raises(DeltaMemError, match="'a_mem' is left out: its authors publish no package"):
         check_system("a_mem")

@@ -256,7 +256,8 @@ class TestLangMem:
 
         def opened(url: str, key: StoreKey = WHOLE, **options: Any) -> Any:
             embedder = options.get("embedder") or WordEmbedder()
-            return LangMemSystem(embedder, manager(url), options.get("cache"), seed=3).open(key)
+            degraded = not options.get("query_generation", False)
+            return LangMemSystem(embedder, manager(url), options.get("cache"), seed=3, degraded=degraded).open(key)
 
         return opened
 
@@ -294,6 +295,17 @@ class TestLangMem:
             async with langmem(server.url) as memory:
                 ingested = await memory.ingest(TEA)
         assert ingested.usage.calls == len(server.requests) >= 2
+
+    async def test_the_model_writes_the_queries_for_what_is_known(self, langmem: Open) -> None:
+        queries = calls(*(("search_memory", {"query": f"Ana's {what}"}) for what in ("drinks", "pets")))
+        embedder = Recording()
+        with serve(replies(queries, calls(("Memory", {"content": "Ana likes tea."})))) as server:
+            async with langmem(server.url, query_generation=True, embedder=embedder) as memory:
+                ingested = await memory.ingest(TEA)
+            asked, _ = server.requests
+        assert (ingested.memories, ingested.usage.calls, ingested.usage.searches) == (("Ana likes tea.",), 2, 2)
+        assert "And I own a dog." in str(asked["messages"]) and asked["tool_choice"] == "required"
+        assert {("query", "Ana's drinks"), ("query", "Ana's pets")} <= set(embedder.seen)
 
     async def test_nothing_to_remember(self, langmem: Open) -> None:
         with serve(replies(completion("Nothing new."))) as server:
