@@ -174,6 +174,7 @@ class BenchmarkConfig(StrictModel):
     stores_at_once: PositiveInt
     limit: PositiveInt | None
     mixed: bool
+    answers_from: Path | None
     budgets: list[PositiveInt]  # Budgets of context tokens at which questions are answered besides `answer.context_tokens`
     budget_k: PositiveInt  # Passages of each store that are searched for them
     resamples: PositiveInt
@@ -219,7 +220,7 @@ class BenchmarkConfig(StrictModel):
 
     def reported(self) -> dict[str, Any]:
         """The settings as the summary has them: JSON values without paths of this machine."""
-        return self.model_dump(mode="json", exclude={"data", "out", "cache", "estimate", "speed"})
+        return self.model_dump(mode="json", exclude={"data", "out", "cache", "answers_from", "estimate", "speed"})
 
     def manager_settings(self) -> ManagerSettings:
         """How DeltaMem reads sessions; fails if a prompt does not exist or does not fit."""

@@ -51,6 +51,7 @@ from eval.records import (
     check_run_config,
     open_files,
 )
+from eval.rescore import TAKEN_FROM, TakenAnswers
 from eval.stores import ingest_sessions, merged, search_stores
 from eval.summary import build_summary, cost_line, failure_lines, probe_line, write_summary
 from eval.systems.base import Memory, Passage, System, SystemUnavailableError
@@ -139,11 +140,16 @@ async def _evaluate(benchmark: Benchmark[Config], prompts: Prompts, parts: Parts
     config = benchmark.config
     specs = benchmark.judges(config)
     run_config = {"benchmark": benchmark.name, **config.run_config(), **benchmark.data_hashes(), "prompts": prompts.hashes}
+    taken = None
+    if config.answers_from is not None:
+        prompt = prompts.answer.name if prompts.answer is not None else None
+        taken = TakenAnswers(config.answers_from, run_config, prompt, config.answer.answerer)
+        run_config[TAKEN_FROM] = taken.made
     embedder = make_embedder(config.embedder)
     evidence = benchmark.evidence() if config.system == "oracle" else None
-    async with open_models(config, parts.names) as models:
+    async with open_models(config, parts.names | ({"answer"} if taken is not None else set())) as models:
         system = parts.system or make_system(config, config.out / MEMORY_FOLDER, embedder, models, evidence=evidence)
-        answerer = parts.answerer or make_answerer(config, models, embedder, prompts.answer)
+        answerer = taken or parts.answerer or make_answerer(config, models, embedder, prompts.answer)
         judges: dict[str, Judge] = {
             name if run == 0 else f"{name}#{run + 1}": parts.judges[name]
             if parts.judges
@@ -155,6 +161,11 @@ async def _evaluate(benchmark: Benchmark[Config], prompts: Prompts, parts: Parts
         makings = Makings(config.out, mixed=config.mixed)
         judges = {name: StampedJudge(judge, makings) for name, judge in judges.items()}
         timelines = benchmark.timelines(system)
+        if taken is not None:
+            unaskable = {record.key for record in benchmark.unaskable()}
+            taken.check_complete([key for key in benchmark.question_keys(timelines) if key not in unaskable])
+            if makings.last is None:
+                taken.copy(config.out)
         with open_files(config.out, points=benchmark.points is not None) as files:
             grader = None
             if answerer is not None:
@@ -163,7 +174,9 @@ async def _evaluate(benchmark: Benchmark[Config], prompts: Prompts, parts: Parts
                 stamped = StampedAnswerer(answerer, makings)
                 grader = QAGrader(stamped, judges, config.runs, budget, with_time, score, judge_fields, config.budgets)
             progress = ProgressBars(console, timelines, points=benchmark.points is not None)
-            run = Run(benchmark, system, timelines, files, grader, judges, progress, models.timed, makings)
+            run = Run(benchmark, system, timelines, files, grader, judges, progress, models.timed, makings, taken)
+            if taken is not None and run.needs_stores():
+                raise DeltaMemError(f"answers_from={config.answers_from} lacks sessions or searches; finish that run first")
             todo = run.unfinished() or run.needs_stores()
             await makings.go_on(config, models, run.models_needed() if todo else None)
             makings.write(run_config)  # not before, so that the command can be corrected
@@ -182,8 +195,8 @@ async def _evaluate(benchmark: Benchmark[Config], prompts: Prompts, parts: Parts
                     usage=models.usage(),
                     prompt_hashes=prompts.hashes,
                     passages={passage.id: passage for passage in results.passages},
-                    warnings=list(makings.warnings()),
-                    fingerprint=makings.as_dict(),
+                    warnings=[*makings.warnings(), *([taken.warning()] if taken is not None else ())],
+                    fingerprint=makings.as_dict() | ({} if taken is None else {TAKEN_FROM: taken.fingerprints}),
                     budgets=[_at_budget(benchmark, results, budget) for budget in sorted(set(config.budgets))],
                     **measured,
                 )
@@ -249,6 +262,7 @@ class Run:
         progress: ProgressBars,
         searches: asyncio.Semaphore,
         makings: Makings,
+        taken: TakenAnswers | None = None,
     ) -> None:
         """Prepare a run; nothing is done yet."""
         self._benchmark = benchmark
@@ -260,6 +274,7 @@ class Run:
         self._progress = progress
         self._searches = searches
         self._makings = makings
+        self._taken = {} if taken is None else taken.questions
         stores = max((len(timeline.stores) for timeline in timelines), default=1)
         self._slots = asyncio.Semaphore(max(1, benchmark.config.stores_at_once // stores))
         self._twins: defaultdict[tuple[str, str], asyncio.Lock] = defaultdict(asyncio.Lock)
@@ -510,7 +525,7 @@ class Run:
 
     async def _answer(self, found: QuestionRecord, timeline: Timeline) -> None:
         """Answer and judge; answers to the same passages from an earlier run are kept."""
-        earlier = self._files.questions.get(found.key)
+        earlier = self._files.questions.get(found.key) or self._taken.get(found.key)
         if earlier is not None and earlier.retrieved == found.retrieved:
             found = found.model_copy(update={"answers": earlier.answers})
             if earlier.deeper == found.deeper:
