@@ -144,6 +144,8 @@ def _ingest(result: Estimate, timeline: Timeline, config: BenchmarkConfig) -> No
                     groups = len(message_groups(session.turns, store.key.batch_turns))
                     read = said + groups * ASSUMED[f"{config.system}_prompt"]
                     result.ingest.add(groups, read, groups * ASSUMED["peer_written"])
+                    if config.system == "langmem" and not config.peers_degraded:  # its queries
+                        result.ingest.add(groups, said, groups * ASSUMED["peer_written"])
             if config.system in WITH_MODEL:
                 result.texts += ceil(2 * ASSUMED["memories_a_turn"] * len(session.turns))  # searched for, then kept
             elif config.system == "naive_rag":

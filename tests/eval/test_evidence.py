@@ -2,11 +2,16 @@
 # ruff: noqa: RUF001 - punctuation of another script is meant
 
 import itertools
+import json
 import random
+import re
+from statistics import fmean
 
 import pytest
 
+from eval.data import LOCOMO, find
 from eval.evidence import EvidenceFinder, passage_holds
+from eval.locomo.data import load_locomo
 from eval.systems.base import Passage
 
 TURNS = {
@@ -95,3 +100,24 @@ def test_one_turn_alone_and_beside_others() -> None:
     assert passage_holds(f"Ana: {text}", text) and not passage_holds("hm", text)
     assert passage_holds(memory, text) and not passage_holds(memory, text, [other])
     assert passage_holds(memory, other, [text])
+
+
+def test_on_the_real_conversations() -> None:
+    """The operating point of docs/evaluation.md, on the facts that LoCoMo's file has of one conversation."""
+    path = find(LOCOMO)
+    if path is None:
+        pytest.skip("LoCoMo is not in a data folder")
+    conversation = load_locomo(path)[0]
+    finder = EvidenceFinder({turn.id: turn.text for turn in conversation.turns}, conversation.speakers)
+    by_session = json.loads(path.read_bytes())[0]["observation"].values()
+    facts = [fact for by_speaker in by_session for facts in by_speaker.values() for fact in facts]
+    own, others, turns = [], [], []
+    for text, ids in facts:
+        held, source = finder.held(text), set(re.findall(r"D\d+:\d+", str(ids)))
+        own.append(bool(held & source))
+        others.append(len(held - source) / len(conversation.turns))
+    for turn in conversation.turns:
+        held = finder.held(f"{turn.speaker}: {turn.text}")
+        assert turn.id in held
+        turns.append(len(held - {turn.id}) / len(conversation.turns))
+    assert fmean(own) > 0.75 and fmean(others) < 0.0015 and fmean(turns) < 0.0003
