@@ -53,11 +53,13 @@ from eval.records import (
 )
 from eval.rescore import TAKEN_FROM, TakenAnswers
 from eval.stores import ingest_sessions, merged, search_stores
-from eval.summary import build_summary, cost_line, failure_lines, probe_line, write_summary
+from eval.summary import brief_table, build_summary, cost_line, failure_lines, probe_line, write_summary
 from eval.systems.base import Memory, Passage, System, SystemUnavailableError
 
 MEMORY_FOLDER = "memory"
 REPORT_FILE = "report.html"
+LINES = 40
+"""Lines that the result of a run takes at most on the terminal, as long as its tables have few enough rows."""
 FAILED = 1
 """Exit code of a run in which something failed."""
 
@@ -87,19 +89,23 @@ def main(benchmark: type[Benchmark[Config]], config: Config) -> int:
         return 0
     summary = evaluate(benchmark, config, console)
     _print(console, [headline_line(summary)])
-    for table in benchmark.tables(summary):
-        if table is not None:
-            console.print(table)
+    tables = [table for table in benchmark.tables(summary) if table is not None]
     page = write_report([config.out], config.out / REPORT_FILE)
     lines = [
         *protocol_lines(summary),
         *benchmark.lines(summary),
-        *budget_lines(summary),
         *map(probe_line, summary["probes"]),
         cost_line(summary),
         *warning_lines(summary),
+        f"{summary['version']}; every question: {page}",
     ]
-    _print(console, [*lines, f"{summary['version']}; every question: {page}"])
+    budgets = list(budget_lines(summary))
+    if sum(len(console.render_lines(table)) for table in tables) + len(lines) + len(budgets) >= LINES:
+        tables = [brief_table(table) for table in tables]
+        budgets = ["intervals, budgets, and what each table leaves out, are on the page"]
+    for table in tables:
+        console.print(table)
+    _print(console, [*budgets, *lines])
     if not summary["failures"]["count"]:
         return 0
     _print(Console(stderr=True), [*benchmark.failure_lines(summary), *failure_lines(summary)])

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 from rich import box
+from rich.console import RenderableType
 from rich.table import Table
 
 from deltamem.ingest import estimate_tokens
@@ -531,3 +532,15 @@ def percent_cell(
     low, high = (f"{100 * interval[bound]:.{digits}f}" for bound in ("low", "high"))
     shown = "withheld" if withheld else f"{100 * interval['estimate']:.1f}\n[dim]{low}-{high}[/dim]"
     return shown if count in (None, interval["count"]) else f"{shown}\n[dim]n={interval['count']:,}[/dim]"
+
+
+def brief_table(table: RenderableType) -> RenderableType:
+    """The same table with one line a row: without intervals, counts and caption, which the page has."""
+    if not isinstance(table, Table):
+        return table
+    brief = Table(box=table.box, collapse_padding=True, pad_edge=False, show_edge=False, title=table.title)
+    for column in table.columns:
+        brief.add_column(column.header, justify=column.justify)
+    for cells in zip(*(column.cells for column in table.columns), strict=True):
+        brief.add_row(*(cell.partition("\n")[0] if isinstance(cell, str) else cell for cell in cells))
+    return brief

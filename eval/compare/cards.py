@@ -115,10 +115,4 @@ def tokens(headline: Headline) -> str:
 
 
 def _rate(rate: Interval | None) -> str:
-    return (
-        ""
-        if rate is None
-        else f"{100 * rate.estimate:.0f}% ({100 * rate.low:.0f}\u2013{100 * rate.high:.0f})".replace(
-            " ", "\N{NO-BREAK SPACE}"
-        )
-    )
+    return "" if rate is None else f"{100 * rate.estimate:.0f}% ({100 * rate.low:.0f}\u2013{100 * rate.high:.0f})"

@@ -127,7 +127,8 @@ def test_an_answer_that_fails_is_counted_and_asked_for_again(case: Case, monkeyp
 
     overrides = [*case.write(tmp_path), f"out={tmp_path / 'out'}", "resamples=20", "judge.probes=false", "answer.runs=1"]
     with serve(silent) as server:
-        code, _, err = command(case, monkeypatch, capsys)(*overrides, *served(server))
+        code, out, err = command(case, monkeypatch, capsys)(*overrides, *served(server))
+    assert len(out.splitlines()) <= 40
     assert code == 1
     assert err.splitlines()[0] == "1 failures (1 in answer); the same command tries again what can be tried; the first:"
     summary = json.loads((tmp_path / "out" / "summary.json").read_text())
