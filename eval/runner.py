@@ -174,6 +174,7 @@ async def _evaluate(benchmark: Benchmark[Config], prompts: Prompts, parts: Parts
                 taken.copy(config.out)
         with open_files(config.out, points=benchmark.points is not None) as files:
             grader = None
+            budgets = set(config.budgets) if answerer is not None else set()
             if answerer is not None:
                 budget, with_time = config.answer.context_tokens, config.with_time
                 score, judge_fields = benchmark.score, benchmark.judge_fields
@@ -203,7 +204,7 @@ async def _evaluate(benchmark: Benchmark[Config], prompts: Prompts, parts: Parts
                     passages={passage.id: passage for passage in results.passages},
                     warnings=[*makings.warnings(), *([taken.warning()] if taken is not None else ())],
                     fingerprint=makings.as_dict() | ({} if taken is None else {TAKEN_FROM: taken.fingerprints}),
-                    budgets=[_at_budget(benchmark, results, budget) for budget in sorted(set(config.budgets))],
+                    budgets=[_at_budget(benchmark, results, budget) for budget in sorted(budgets)],
                     **measured,
                 )
 

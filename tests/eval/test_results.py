@@ -345,3 +345,20 @@ def test_what_a_benchmark_adds_becomes_json_and_what_is_no_number_is_refused(tmp
     with pytest.raises(ValueError, match="not JSON compliant"):
         write_summary(tmp_path, summary | {"scores": {"x": float("nan")}})
     assert not (tmp_path / "summary.json").exists()
+
+
+def test_what_a_system_lacks_and_who_judges_are_told(tmp_path: Path) -> None:
+    questions = [question("a/1", "temporal")]
+    facts = {"package": "mem0ai 2", "keyword_search": False, "entity_links": True}
+    changes = {"answer.model": "m", "base_url": "http://localhost:1/v1", "judge.model": "other", "system": "mem0"}
+    summary = locomo_summary(benchmark_config(tmp_path, **changes), questions, [], system_facts=facts)
+    assert summary["warnings"] == ["mem0 runs without its keyword search"]
+    changes |= {"judge.probes": False, "judge.base_url": "http://localhost:2/v1", "judge.model": "m"}
+    data = {"file": "f", "sha256": "x", "questions": 9, "published": False}
+    summary = locomo_summary(benchmark_config(tmp_path, **changes), questions, [], data=data)
+    assert [sentence.partition(":")[0].partition(";")[0] for sentence in summary["warnings"]] == [
+        "a sample",
+        "the data is not the published file",
+        "the judge was not calibrated (judge.probes=false)",
+    ], "the same name at another endpoint is another model"
+    assert summary["benchmark"] == "LoCoMo, not the published file"
