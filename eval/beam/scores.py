@@ -90,7 +90,7 @@ def run_scores(
     ``score``: the mean of the rubric's items, or the order of events; ``score_strict`` gives nothing for an item that is
     shown in part, as the official code does, against the paper; ``recall@k`` and ``mrr`` of the messages.
     """
-    values = {**VALUES, **retrieval_values(cutoffs)}
+    values: dict[str, Value] = {**VALUES, **retrieval_values(cutoffs)}
     return metric_scores(questions, values, resamples=resamples, seed=seed, order=ABILITIES)
 
 
@@ -109,7 +109,7 @@ def _value(credit: Mapping[str, float]) -> AskedValue:
     return AskedValue(parts)
 
 
-VALUES: Mapping[str, Value] = {SCORE: _value(CREDIT), STRICT: _value({**CREDIT, "partial": 0.0})}
+VALUES: Mapping[str, AskedValue] = {SCORE: _value(CREDIT), STRICT: _value({**CREDIT, "partial": 0.0})}
 """What a question is worth by the scores of the judges."""
 
 

@@ -28,7 +28,7 @@ _READ_FROM = {
 }
 """Scores that have another name in the records, and the name there."""
 
-_OWN_VALUES = {"longmemeval": longmemeval.VALUES, "beam": beam.VALUES}
+_OWN_VALUES: Mapping[str, Mapping[str, Value]] = {"longmemeval": longmemeval.VALUES, "beam": beam.VALUES}
 """By family the scores whose judges depend on the question."""
 
 

@@ -9,6 +9,7 @@ from typing import Any
 from rich.table import Table
 
 from eval.benchmark import JudgeSpec
+from eval.headline import SCOPES
 from eval.judge import CORRECT, QUESTION_FIELDS, QUESTION_LABELS
 from eval.longmemeval.data import TYPES, Question, is_abstention, session_of
 from eval.metrics import recall_at, set_f1
@@ -71,9 +72,10 @@ def run_scores(
         values[f"session_recall@{k}"] = _sessions_value(lambda ranks, k=k: recall_at(ranks, k))  # type: ignore[misc]
         values[f"all_sessions@{k}"] = _sessions_value(lambda ranks, k=k: float(recall_at(ranks, k) == 1))  # type: ignore[misc]
     scores = metric_scores(questions, values, resamples=resamples, seed=seed, order=tuple(TYPES))
-    if ACCURACY in scores:
-        average = _task_average(questions, resamples=resamples, seed=seed)
-        scores[TASKS] = {ALL: scores[ACCURACY][ALL] | average}  # which fails where the accuracy does
+    for scope, value in (("", VALUES[ACCURACY]), (SCOPES[1], VALUES[ACCURACY].valid)):
+        if (accuracy := scores.get(f"{ACCURACY}{scope}")) is not None:
+            average = _task_average(questions, value, resamples=resamples, seed=seed)
+            scores[f"{TASKS}{scope}"] = {ALL: accuracy[ALL] | average}  # which fails where the accuracy does
     return scores
 
 
@@ -90,13 +92,13 @@ def _abstained(record: QuestionRecord) -> list[tuple[float | None, bool]]:
     return _judged(record) if is_abstention(record.key) else []
 
 
-VALUES: Mapping[str, Value] = {ACCURACY: AskedValue(_judged), ABSTENTION: AskedValue(_abstained)}
+VALUES: Mapping[str, AskedValue] = {ACCURACY: AskedValue(_judged), ABSTENTION: AskedValue(_abstained)}
 """What a question is worth by the scores of the judges."""
 
 
-def _task_average(questions: Sequence[QuestionRecord], *, resamples: int, seed: int) -> dict[str, float | int]:
+def _task_average(questions: Sequence[QuestionRecord], value: Value, *, resamples: int, seed: int) -> dict[str, float | int]:
     """Each type has the same weight: a mean in which a question weighs one over the questions of its type."""
-    valued = [(record, worth) for record in questions if (worth := VALUES[ACCURACY](record)) is not None]
+    valued = [(record, worth) for record in questions if (worth := value(record)) is not None]
     counts = Counter(record.category for record, _ in valued)
     weights = [1 / counts[record.category] for record, _ in valued]
     worths = [worth * weight for weight, (_, worth) in zip(weights, valued, strict=True)]

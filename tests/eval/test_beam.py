@@ -11,7 +11,7 @@ import pytest
 from beam_cases import batch, chat, probe, probes, row, rows, small_chat, write
 from benchmark_cases import BEAM, Notebook, prepare, records, sent, served
 from pyarrow import parquet
-from scripted_server import Reply, completion, serve
+from scripted_server import Reply, completion, failure, serve
 
 from deltamem.errors import DeltaMemError
 from eval.beam.data import BeamData, read_data
@@ -177,7 +177,7 @@ def test_an_item_that_no_judge_could_judge_counts_as_nothing_and_is_mended(monke
 
     def at_first_broken(body: dict[str, Any]) -> Reply:
         if "\nRequirement: asks\n" in body["messages"][0]["content"] and not works:
-            return completion("who knows", prompt_tokens=1, tokens=1)
+            return failure(400)
         return BEAM.script(body)
 
     prepare(monkeypatch, BEAM)
