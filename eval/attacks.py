@@ -145,7 +145,7 @@ class Lab:
             answerer=replies or (None if served else answerer(reader(self.world, SKILL))),
             judges=judges() if judging is None else judging,
         )
-        keys = (f"data={self.data}", f"k={K}", f"cutoffs=[1,{K}]", *keys)
+        keys = (f"data={self.data}", f"k={K}", f"cutoffs=[1,{K}]", "with_time=true", *keys)
         return self._run(Locomo, LocomoConfig, "locomo", name, parts, keys)
 
     def personamem(self, name: str, replies: Answerer, system: System | None = None) -> Result:
@@ -304,12 +304,14 @@ def _deep(lab: Lab) -> Outcome:
     return Outcome(f"{naive:.1f}", f"{result.text}, {shown} passages", shown <= 2 * K)
 
 
-def _raising(lab: Lab, error: DeltaMemError) -> ScriptedSystem:
-    """The honest system, but for an error where it does not find the evidence."""
+def _raising(lab: Lab, error: DeltaMemError, after: int = 0) -> ScriptedSystem:
+    """The honest system, but for an error where it does not find the evidence, once so many searches are done."""
+    searches = iter(range(1_000))
 
     def find(store: Store, query: str, k: int) -> list[Passage]:
         found = turns_of(store, query, k)
-        if not any(part in passage.text for passage in found for part in lab.world.gold.get(query, "").split(", ")):
+        known = any(part in passage.text for passage in found for part in lab.world.gold.get(query, "").split(", "))
+        if next(searches) >= after and not known:
             raise error
         return found
 
@@ -327,13 +329,13 @@ def _failing(lab: Lab) -> Outcome:
 @attack("early stop", "ends the run where it does not find the evidence", "no score of what was done")
 def _early(lab: Lab) -> Outcome:
     try:
-        result = lab.run("early", system=_raising(lab, SystemUnavailableError("no memory left")))
+        lab.run("early", system=_raising(lab, SystemUnavailableError("no memory left"), after=90))
     except DeltaMemError:
         (section,) = compare(load_runs([lab.honest.out, lab.folder / "early"])).values()
-        early = next(run for run in section.runs if run.name == "early")
-        held = early.headline.withheld is not None and not early.summary.scores
-        return Outcome("100.0", f"withheld: {early.headline.withheld}", held)
-    return Outcome("100.0", result.text, held=False)
+        head = next(run for run in section.runs if run.name == "early").headline
+        score = 100 * head.score.estimate if head.score else 0.0
+        return Outcome(f"{score:.1f}", f"withheld: {head.withheld}", head.withheld is not None)
+    return Outcome("-", "a finished run", held=False)
 
 
 @attack("model swap on resume", "goes on with another model of the same name", "a refusal, be it at another address or not")
