@@ -191,14 +191,20 @@ def _comparison(runs: list[FinishedRun]) -> Comparison:
         cost_table(scored),
         probe_table(scored),
     )
-    other_data = "" if not scored or any(run.published_data for run in scored) else ": not on the published data"
     return Comparison(
-        title=runs[0].summary.benchmark + other_data,
+        title=_benchmark(scored or runs),
         runs=runs,
         differences=differences(scored),
         papers=paper_tables(scored),
         tables=[table for table in tables if table.rows],
     )
+
+
+def _benchmark(runs: Sequence[FinishedRun]) -> str:
+    """The benchmark of runs, or that their data is not its own."""
+    name = next((run for run in runs if run.published_data), runs[0]).summary.benchmark
+    unknown = any(run.summary.scores for run in runs) and not any(run.published_data for run in runs)
+    return f"{name}, not known to be the published file" if unknown and "published file" not in name else name
 
 
 OTHER_DATA = (
@@ -244,9 +250,8 @@ def _other_data_table(layout: Layout, runs: Sequence[FinishedRun]) -> Table:
 
 def layout_table(layout: Layout, runs: Sequence[FinishedRun], *, counted: bool) -> Table:
     """Our rows in the layout of a paper; without the counts of the benchmark unless `counted`."""
-    title, columns = f"{runs[0].summary.benchmark}, {layout.title}", layout.columns
+    title, columns = f"{_benchmark(runs)}, {layout.title}", layout.columns
     if not counted:
-        title = f"{runs[0].summary.benchmark}, other data, {layout.title}"
         columns = tuple(
             column if column.count is None else replace(column, title=_without_count(column), count=None)
             for column in columns
