@@ -99,6 +99,7 @@ class LangMemSystem:
             "embedded": "the text of each memory",
             "query_generation": self._writes_queries,
             "query_limit": _QUERY_LIMIT,
+            "warnings": [] if self._writes_queries else ["langmem works without generated queries: below its best"],
             "session_date": "as a system message before each group",
         }
 

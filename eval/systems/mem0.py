@@ -256,9 +256,10 @@ class Mem0System:
             "keyword_search": importlib.util.find_spec("fastembed") is not None,
             "entity_links": importlib.util.find_spec("spacy") is not None and self._language_model is not None,
         }
-        if not degraded and (missing := [name.replace("_", " ") for name, there in self._parts.items() if not there]):
+        self._missing = " and its ".join(name.replace("_", " ") for name, there in self._parts.items() if not there)
+        if self._missing and not degraded:
             raise DeltaMemError(
-                f"system=mem0 would work without its {' and its '.join(missing)}; install what is missing with: "
+                f"system=mem0 would work without its {self._missing}; install what is missing with: "
                 'pip install "deltamem[peers]", or accept it, marked in every table, with peers_degraded=true'
             )
         self._folder = folder
@@ -289,6 +290,7 @@ class Mem0System:
             "model": self._endpoint.model,
             "embedder": self._embedder.name,
             **self._parts,
+            "warnings": [f"mem0 works without its {self._missing}: below its best"] if self._missing else [],
             "parts": ", ".join(f"{name} {version}" for name in _PARTS if (version := _version(name))),
             "session_date": "as metadata and as a custom instruction",
         }

@@ -365,6 +365,7 @@ def test_mem0_without_a_part_is_refused_unless_that_is_accepted(
     assert {name for name in ("keyword_search", "entity_links") if not facts[name]} == {
         name.replace(" ", "_") for name in without.split(" and its ")
     }
+    assert facts["warnings"] == [f"mem0 works without its {without}: below its best"]
 
 
 def test_an_endpoint_must_be_named(tmp_path: Path) -> None:
