@@ -215,4 +215,4 @@ def test_two_runs_are_compared_item_by_item(monkeypatch, tmp_path: Path) -> None
     runs = load_runs([tmp_path / "out", tmp_path / "other"])
     differences = {one.metric: one.interval for one in paired_differences(runs, resamples=20)}
     assert differences["score"].count == 7 and differences["score"].estimate == pytest.approx(4.25 / 7)
-    assert "other data" in paper_tables(runs)[0].title
+    assert "not the published file" in paper_tables(runs)[0].title
