@@ -193,8 +193,7 @@ def run_warnings(
         yield f"{silent:,} of {len(answers):,} answers are empty and count as wrong"
     if unasked := sum(record.error is not None and not record.answers for record in questions):
         yield f"{unasked:,} of {len(questions):,} questions could not be asked and are in no score of answers"
-    if missing := [name.replace("_", " ") for name, fact in system_facts.items() if fact is False]:
-        yield f"{config.system} runs without its {' and '.join(missing)}"
+    yield from system_facts.get("warnings", ())
 
 
 def warning_lines(summary: Mapping[str, Any]) -> Iterator[str]:

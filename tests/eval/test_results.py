@@ -349,10 +349,10 @@ def test_what_a_benchmark_adds_becomes_json_and_what_is_no_number_is_refused(tmp
 
 def test_what_a_system_lacks_and_who_judges_are_told(tmp_path: Path) -> None:
     questions = [question("a/1", "temporal")]
-    facts = {"package": "mem0ai 2", "keyword_search": False, "entity_links": True}
+    facts = {"package": "mem0ai 2", "keyword_search": False, "warnings": ["mem0 works without its keyword search"]}
     changes = {"answer.model": "m", "base_url": "http://localhost:1/v1", "judge.model": "other", "system": "mem0"}
     summary = locomo_summary(benchmark_config(tmp_path, **changes), questions, [], system_facts=facts)
-    assert summary["warnings"] == ["mem0 runs without its keyword search"]
+    assert summary["warnings"] == ["mem0 works without its keyword search"]
     changes |= {"judge.probes": False, "judge.base_url": "http://localhost:2/v1", "judge.model": "m"}
     data = {"file": "f", "sha256": "x", "questions": 9, "published": False}
     summary = locomo_summary(benchmark_config(tmp_path, **changes), questions, [], data=data)
