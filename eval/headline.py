@@ -22,6 +22,9 @@ MOST_FAILURES = 0.01
 FEWEST_ITEMS = 5
 """Answers of which a judge's share is telling."""
 
+USUAL_LIMIT = 0.4
+"""Of the share of wrong answers that a judge may accept, and of right ones that it may reject."""
+
 MOST_UNJUDGED = 0.1
 """Share of the calibration items at which a judge may fail; above it its errors on the others say little."""
 
@@ -180,6 +183,9 @@ def run_warnings(
             yield f"the judge is the answerer ({answer.model}): it grades itself; name another with judge.model=..."
         if not config.judge.probes:
             yield "the judge was not calibrated (judge.probes=false): nobody knows how often it is wrong"
+        for kind in ("false_accept", "false_reject"):
+            if (limit := getattr(judge, f"max_{kind}")) > USUAL_LIMIT:
+                yield f"judge.max_{kind}={limit:g} is above the usual {USUAL_LIMIT:g}: judges that err more often count here"
     answers = [answer for record in questions for answer in record.answers]
     silent = sum(answer.silent for answer in answers)
     if cut := sum(answer.cut for answer in answers):

@@ -219,6 +219,8 @@ def build_summary(
     other = ", not the published file" if report.data.get("published") is False else ""
     report = dataclasses.replace(report, benchmark=report.benchmark + other)
     total = report.data.get("questions", len(questions))
+    categories = report.data.get("by_category", {})
+    pooled = sum(categories.get(name, 0) for name in report.protocol.get("pooled", ())) or total
     context = _context(questions)
     ingested = _sessions(sessions)
     withheld = withheld_scores(config, report, sessions=ingested, probes=[*probes, *swapped], partial=partial)
@@ -236,7 +238,7 @@ def build_summary(
             # Those that the scores are of, where the folder may hold more of them, of an earlier and larger sample.
             "keys": None if len(questions) == total else [record.key for record in questions],
         },
-        "headline": headline(report, questions, total=total, context_tokens=context, probes=probes, withheld=withheld),
+        "headline": headline(report, questions, total=pooled, context_tokens=context, probes=probes, withheld=withheld),
         "scores": report.scores,
         "withheld": withheld,
         "warnings": [*run_warnings(config, report, questions, system_facts), *warnings],
@@ -535,12 +537,22 @@ def percent_cell(
 
 
 def brief_table(table: RenderableType) -> RenderableType:
-    """The same table with one line a row: without intervals, counts and caption, which the page has."""
+    """The same table with one line a row: without intervals and caption, which the page has.
+
+    Counts stay where failures are left out, because they are not those of the heading.
+    """
     if not isinstance(table, Table):
         return table
     brief = Table(box=table.box, collapse_padding=True, pad_edge=False, show_edge=False, title=table.title)
     for column in table.columns:
         brief.add_column(column.header, justify=column.justify)
     for cells in zip(*(column.cells for column in table.columns), strict=True):
-        brief.add_row(*(cell.partition("\n")[0] if isinstance(cell, str) else cell for cell in cells))
+        counted = any("(valid)" in str(cell) for cell in cells)
+        brief.add_row(*(_brief(cell, counted=counted) if isinstance(cell, str) else cell for cell in cells))
     return brief
+
+
+def _brief(cell: str, *, counted: bool) -> str:
+    """The first line of a cell, and its count."""
+    first, *small = cell.split("\n")
+    return " ".join([first, *(line for line in small if counted and "n=" in line)])

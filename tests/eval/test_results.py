@@ -353,12 +353,18 @@ def test_what_a_system_lacks_and_who_judges_are_told(tmp_path: Path) -> None:
     changes = {"answer.model": "m", "base_url": "http://localhost:1/v1", "judge.model": "other", "system": "mem0"}
     summary = locomo_summary(benchmark_config(tmp_path, **changes), questions, [], system_facts=facts)
     assert summary["warnings"] == ["mem0 works without its keyword search"]
-    changes |= {"judge.probes": False, "judge.base_url": "http://localhost:2/v1", "judge.model": "m"}
+    changes |= {
+        "judge.probes": False,
+        "judge.max_false_accept": 0.9,
+        "judge.base_url": "http://localhost:2/v1",
+        "judge.model": "m",
+    }
     data = {"file": "f", "sha256": "x", "questions": 9, "published": False}
     summary = locomo_summary(benchmark_config(tmp_path, **changes), questions, [], data=data)
     assert [sentence.partition(":")[0].partition(";")[0] for sentence in summary["warnings"]] == [
         "a sample",
         "the data is not the published file",
         "the judge was not calibrated (judge.probes=false)",
+        "judge.max_false_accept=0.9 is above the usual 0.4",
     ], "the same name at another endpoint is another model"
     assert summary["benchmark"] == "LoCoMo, not the published file"
