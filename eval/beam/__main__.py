@@ -28,6 +28,7 @@ class Beam(Benchmark[BeamConfig]):
     """A timeline for each chat: one store, the whole chat, then all questions."""
 
     name = "BEAM"
+    config_type = BeamConfig
     search_state = "latest"
     answer_prompt = "answer_beam"
 

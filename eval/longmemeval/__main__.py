@@ -27,6 +27,7 @@ class LongMemEval(Benchmark[LongMemEvalConfig]):
     """A timeline for each question: one store, its haystack, then the question."""
 
     name = "LongMemEval"
+    config_type = LongMemEvalConfig
     search_state = "latest"
     answer_prompt = "answer_longmemeval"
     answer_fields = ("context", "date", "question")

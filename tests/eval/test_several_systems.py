@@ -12,6 +12,7 @@ from scripted_server import serve
 
 from eval.__main__ import main
 from eval.estimate import ASSUMED, Estimate, estimate
+from eval.run import BENCHMARKS
 
 Command = Callable[..., Done]
 
@@ -113,3 +114,9 @@ def test_what_the_peers_would_cost_follows_their_groups_of_messages(monkeypatch,
     assert first.dollars(plain) is None and second.hours(priced) > first.hours(plain)
     read, written = second.read_and_written
     assert second.dollars(priced) == pytest.approx((read + 2 * written) / 1e6)
+
+
+@pytest.mark.parametrize("name", BENCHMARKS)
+def test_every_benchmark_can_be_run_by_its_name(run: Command, tmp_path: Path, name: str) -> None:
+    done = run(f"benchmark={name}", "systems=[none]", f"data={tmp_path / 'absent'}", "estimate=true")
+    assert done.code == 2 and "absent" in done.err
