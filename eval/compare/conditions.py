@@ -1,30 +1,19 @@
-"""What makes runs hard to compare: conditions in which they differ, and what each of them lacks."""
+"""What scores must not be read without: a card for each run, its warnings, and the conditions in which runs differ."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from eval.compare.runs import CLOSED_BOOK, FinishedRun
+from eval.compare.runs import CLOSED_BOOK, FinishedRun, Headline, setting
+from eval.metrics import Interval
 
 _CONFIG_KEYS = (
-    "answer.prompt",
-    "answer.runs",
-    "answer.temperature",
-    "answer.max_tokens",
-    "answer.extra_body",
-    "judge.temperature",
-    "judge.max_tokens",
-    "judge.attempts",
-    "judge.runs",
-    "judge.extra_body",
-    "categories",
-    "conversations",
-    "users",
-    "limit",
-    "seed",
-    "resamples",
+    *("answer.prompt", "answer.runs", "answer.temperature", "answer.max_tokens", "answer.extra_body"),
+    *("judge.temperature", "judge.max_tokens", "judge.attempts", "judge.runs", "judge.extra_body"),
+    *("categories", "conversations", "users", "limit", "seed", "resamples"),
 )
 """Keys of the configuration that decide what is measured, apart from the system."""
 
@@ -42,7 +31,12 @@ FACTOR = 2.0
 
 _LONGEST_VALUE = 90
 
-Condition = tuple[str, Any]
+_LABELS = {
+    "lenient": "lenient judge",
+    "strict": "strict judge",
+    "correct_qa_ratio(all)": "answers judged correct",
+    "accuracy_final": "accuracy of the final answer",
+}
 
 
 def differences(runs: Sequence[FinishedRun]) -> list[str]:
@@ -54,7 +48,7 @@ def differences(runs: Sequence[FinishedRun]) -> list[str]:
     return [*_differing(runs, _data_and_models), *_amounts(runs), *_differing(runs, _settings_and_code)]
 
 
-def _differing(runs: Sequence[FinishedRun], conditions: Callable[[FinishedRun], Iterable[Condition]]) -> Iterator[str]:
+def _differing(runs: Sequence[FinishedRun], conditions: Callable[[FinishedRun], Iterable[tuple[str, Any]]]) -> Iterator[str]:
     of_runs = [dict(conditions(run)) for run in runs]
     for name in dict.fromkeys(name for of_run in of_runs for name in of_run):
         by_value: dict[str, list[str]] = {}
@@ -67,7 +61,7 @@ def _differing(runs: Sequence[FinishedRun], conditions: Callable[[FinishedRun], 
             yield f"{name} differs: " + "; ".join(f"{_short(value)} ({', '.join(of)})" for value, of in by_value.items())
 
 
-def _data_and_models(run: FinishedRun) -> Iterator[Condition]:
+def _data_and_models(run: FinishedRun) -> Iterator[tuple[str, Any]]:
     summary, making = run.summary, run.summary.making
     yield "benchmark", summary.benchmark
     yield "data sha256", summary.data.get("sha256")
@@ -80,7 +74,7 @@ def _data_and_models(run: FinishedRun) -> Iterator[Condition]:
             yield f"{part} served model", making.fingerprint.served.get(part)
 
 
-def _settings_and_code(run: FinishedRun) -> Iterator[Condition]:
+def _settings_and_code(run: FinishedRun) -> Iterator[tuple[str, Any]]:
     summary, making = run.summary, run.summary.making
     yield "embedder", making.models.get("embedder")
     for name, value in summary.protocol.items():
@@ -89,7 +83,7 @@ def _settings_and_code(run: FinishedRun) -> Iterator[Condition]:
     for name, prompt in making.prompt_hashes.items():
         yield f"prompt {name}", prompt  # a system may have prompts of its own; answerers and judges share theirs
     for key in _CONFIG_KEYS:
-        yield key, summary.setting(key)
+        yield key, setting(making.config, key)
     yield "commit", making.fingerprint.commit or making.git_commit
     for name, version in (making.versions | making.fingerprint.versions).items():
         yield f"version of {name}", version
@@ -149,3 +143,99 @@ def _warnings(run: FinishedRun) -> Iterator[str]:
         yield f"at {cut:,} of {len(answered):,} questions the budget of context tokens left out passages that were found"
     if lost := summary.cost.get("ingest", {}).get("sessions_lost"):
         yield f"what {lost:,.0f} sessions cost is not known, because the run was killed before it was noted"
+
+
+@dataclass(frozen=True, slots=True)
+class Card:
+    """What is said of a run before anything else."""
+
+    run: FinishedRun
+    number: int  # Position among the runs, which decides mark and colour
+    score: Interval | None  # None if withheld, or if there is none
+    closed_book: Interval | None  # The same score without any memory, of a run that is compared
+    warnings: tuple[str, ...]  # Without those that all runs share, see `shared_warnings`
+
+    @property
+    def metric(self) -> str:
+        """What the score is."""
+        return metric_label(self.run.headline.metric)
+
+    @property
+    def percent(self) -> str:
+        """The score, or why there is none."""
+        if self.score is not None:
+            return f"{100 * self.score.estimate:.1f}"
+        return "withheld" if self.run.headline.withheld else "no score"
+
+    @property
+    def facts(self) -> dict[str, str]:
+        """What the score must not be read without."""
+        summary, headline, passages = self.run.summary, self.run.headline, self.run.summary.passages
+        models, error = summary.making.models, headline.judge_error or {}
+        managed = summary.cost.get("ingest", {}).get("calls")
+        facts = {
+            "questions": questions(headline),
+            "failures": f"{headline.failures:,}",
+            "silent answers": f"{headline.silent:,}",
+            "context tokens": tokens(headline),
+            "false accepts": _rate(error.get("false_accept")),
+            "false rejects": _rate(error.get("false_reject")),
+            "passages": f"{passages.per_question:.0f} of {passages.tokens_each:,.0f} tokens" if passages else "",
+            "turns a passage": f"{passages.sources_each:.1f}" if passages and passages.sources_each else "",
+            "manager": models.get("manager") if managed else "",
+            "answers by": models.get("answer"),
+            "judged by": models.get("judge"),
+            "package": str(summary.system_facts.get("package", "")),
+        }
+        return {name: value for name, value in facts.items() if value}
+
+
+def cards(runs: Sequence[FinishedRun]) -> list[Card]:
+    """The cards of the runs of one benchmark."""
+    shown = [None if run.headline.withheld else run.headline.score for run in runs]
+    closed = {
+        run.headline.metric: score for run, score in zip(runs, shown, strict=True) if run.summary.system == CLOSED_BOOK
+    }
+    common = shared_warnings(runs)
+    return [
+        Card(
+            run,
+            number,
+            score,
+            closed.get(run.headline.metric) if run.summary.system != CLOSED_BOOK else None,
+            tuple(sentence for sentence in warnings_of(run) if sentence not in common),
+        )
+        for number, (run, score) in enumerate(zip(runs, shown, strict=True))
+    ]
+
+
+def shared_warnings(runs: Sequence[FinishedRun]) -> list[str]:
+    """What must be known of every run, where there are several."""
+    first, *others = map(warnings_of, runs)
+    return [sentence for sentence in first if others and all(sentence in other for other in others)]
+
+
+def metric_label(metric: str | None) -> str:
+    """A score by a name that needs no table."""
+    return _LABELS.get(metric or "", metric or "")
+
+
+def bounds(interval: Interval | None) -> str:
+    """An interval in percent; empty if there is none."""
+    return "" if interval is None else f"{100 * interval.low:.1f}\u2013{100 * interval.high:.1f}"
+
+
+def questions(headline: Headline) -> str:
+    """How many questions the headline is of, and of how many."""
+    if headline.n == headline.of:
+        return f"all {headline.n:,}"
+    return f"{headline.n:,} of {'an unknown number' if headline.of is None else f'{headline.of:,}'}"
+
+
+def tokens(headline: Headline) -> str:
+    """Context tokens of an answer; empty if there are none to tell."""
+    return "" if headline.context_tokens is None else f"{headline.context_tokens:,.0f}"
+
+
+def _rate(rate: Interval | None) -> str:
+    return "" if rate is None else f"{100 * rate.estimate:.0f}% ({100 * rate.low:.0f}\u2013{100 * rate.high:.0f})"

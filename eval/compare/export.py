@@ -12,8 +12,8 @@ from typing import Any
 
 from deltamem.errors import DeltaMemError
 from deltamem.runs import atomic_writer
-from eval.compare.cards import Card, cards, metric_label, questions, tokens
-from eval.compare.layouts import LAYOUTS, Column, Layout, Variant
+from eval.compare.conditions import Card, cards, metric_label, questions, tokens
+from eval.compare.layouts import LAYOUTS, Column, Layout, Variant, by_category
 from eval.compare.runs import FinishedRun, by_family
 from eval.compare.tables import OTHER_DATA, WITHHELD, Cell, layout_table
 from eval.metrics import Interval
@@ -41,7 +41,7 @@ def _scores(run: FinishedRun) -> Iterator[dict[str, Any]]:
         "context_tokens": headline.context_tokens,
         "failures": headline.failures,
         "silent": headline.silent,
-        "partial": f"{summary.partial.done} of {summary.partial.questions or 'unknown'}" if summary.partial else "",
+        "partial": f"{summary.partial['done']} of {summary.partial['questions'] or 'unknown'}" if summary.partial else "",
         "published_data": run.published_data,
         "data_sha256": summary.data.get("sha256"),
         **{f"{part}_model": name for part, name in summary.making.models.items()},
@@ -60,7 +60,7 @@ def _scores(run: FinishedRun) -> Iterator[dict[str, Any]]:
 
 
 def _numbers(run: FinishedRun, metric: str, interval: Interval | None) -> dict[str, Any]:
-    reason = run.summary.why_withheld(metric) or ""
+    reason = run.summary.withheld.get(metric, "")
     shown = None if reason else interval
     return {
         "score": "" if shown is None else shown.estimate,
@@ -93,9 +93,9 @@ _PREAMBLE = r"""% Tables of python -m eval compare --latex; pdflatex compiles th
 
 def _latex_table(runs: Sequence[FinishedRun]) -> str:
     layout = LAYOUTS[runs[0].family][0] if runs[0].family in LAYOUTS else _plain_layout(runs)
-    layout = replace(layout, variants=layout.variants[:1])
+    layout = replace(layout, variants=layout.variants[:1], note="")
     other = [run.name for run in runs if not run.published_data]
-    table = layout_table(layout, runs, counted=not other)
+    table = layout_table(layout, runs)
     columns = [" & ".join(["", *(_multicolumn(title, width) for title, width in table.groups())]) + r" \\"]
     rules, start = [], 2
     for _, width in table.groups():
@@ -138,9 +138,9 @@ def _plain_layout(runs: Sequence[FinishedRun]) -> Layout:
     """For a benchmark that no paper's table is known of: the headline score by category."""
     metric = next((run.headline.metric for run in runs if run.headline.metric), "")
     counts = {name: count for run in runs for name, count in run.summary.questions.by_category.items()}
-    columns = [Column(name, "score", f"{name.replace('_', ' ')} {count:,}", "", count) for name, count in counts.items()]
-    columns.append(Column(ALL, "score", "Overall"))
-    return Layout(runs[0].family, "by category", tuple(columns), (Variant("", {"score": metric}),))
+    columns = by_category("score", counts, {name: name.replace("_", " ") for name in counts})
+    overall = Column(ALL, "score", "Overall")
+    return Layout(runs[0].family, "by category", (*columns, overall), (Variant("", {"score": metric}),))
 
 
 def _multicolumn(title: str, width: int) -> str:
@@ -164,8 +164,8 @@ def _note(card: Card) -> str:
         f"{headline.silent:,} silent answers",
     ]
     parts += [f"{tokens(headline)} context tokens an answer"] if tokens(headline) else []
-    parts += [f"{name} of the judge {value}" for name, value in card.facts if name.startswith("false ")]
-    parts += [f"headline withheld: {card.withheld}"] if card.withheld else []
+    parts += [f"{name} of the judge {value}" for name, value in card.facts.items() if name.startswith("false ")]
+    parts += [f"headline withheld: {headline.withheld}"] if headline.withheld else []
     return f"{card.run.name}: {'; '.join(parts)}."
 
 

@@ -18,7 +18,7 @@ class Column:
 
     group: str  # What is measured: a category, an operation, or `all`
     measure: str  # Which score
-    title: str  # Upper line of the heading, the same for neighbours of one group
+    name: str  # Upper line of the heading without the count, the same for neighbours of one group
     heading: str = ""  # Lower line; empty where there is one column of the group
     count: int | None = None  # Questions of the group in the whole benchmark; None where that is not questions
 
@@ -26,6 +26,11 @@ class Column:
     def key(self) -> str:
         """Names the column in ``published.yaml``."""
         return f"{self.group}/{self.measure}"
+
+    @property
+    def title(self) -> str:
+        """Upper line of the heading."""
+        return self.name if self.count is None else f"{self.name} {self.count:,}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,53 +56,59 @@ class Layout:
     note: str = ""  # What the reader must know
 
 
-LOCOMO_COUNTS = {"single-hop": 841, "multi-hop": 282, "open-domain": 96, "temporal": 321, "all": 1540}
+LOCOMO_COUNTS = {"single-hop": 841, "multi-hop": 282, "open-domain": 96, "temporal": 321, ALL: 1540}
 """Questions by category, in the order of the paper's table; ``all`` leaves out category 5."""
 
 
-def _columns(group: str, title: str, headings: Mapping[str, str], count: int | None = None) -> tuple[Column, ...]:
-    return tuple(Column(group, measure, title, heading, count) for measure, heading in headings.items())
+def by_category(measure: str, counts: Mapping[str, int], names: Mapping[str, str] = {}) -> tuple[Column, ...]:
+    """A column for each category, with its count; `names` where they are not those of the categories."""
+    return tuple(Column(group, measure, names.get(group, group), "", count) for group, count in counts.items())
 
 
-def _locomo_columns(group: str, count: int) -> tuple[Column, ...]:
-    title = "Overall" if group == ALL else group.capitalize()
-    return _columns(group, f"{title} {count:,}", {"bleu1": "B1", "f1": "F1", "judge": "LJ"}, count)
+def _columns(group: str, name: str, headings: Mapping[str, str], count: int | None = None) -> tuple[Column, ...]:
+    return tuple(Column(group, measure, name, heading, count) for measure, heading in headings.items())
 
 
 _OUTCOMES = {"correct": "C", "hallucination": "H", "omission": "O"}
-_UPDATE = _columns("update", "Updating", _OUTCOMES)
-_QA = _columns("qa", "QA", _OUTCOMES)
+_ANSWERS = (*_columns("update", "Updating", _OUTCOMES), *_columns("qa", "QA", _OUTCOMES))
+_EXTRACTION = {"recall": "R", "weighted_recall": "Weighted R", "target_precision": "Target P", "accuracy": "Acc."}
+_EXTRACTION |= {"resistance": "FMR", "f1": "F1"}
 
 
-def _halumem_variants() -> tuple[Variant, ...]:
-    def metrics(scope: str) -> dict[str, str]:
-        return {
-            "extraction/recall": f"recall({scope})",
-            "extraction/weighted_recall": f"weighted_recall({scope})",
-            "extraction/target_precision": f"target_accuracy({scope})",
-            "extraction/accuracy": f"weighted_accuracy({scope})",
-            "extraction/resistance": f"interference_accuracy({scope})",
-            **{f"update/{label}": f"{label}_update_memory_ratio({scope})" for label in _OUTCOMES},
-            **{f"qa/{label}": f"{label}_qa_ratio({scope})" for label in _OUTCOMES},
-        }
+def _halumem(scope: str) -> dict[str, str]:
+    return {
+        "extraction/recall": f"recall({scope})",
+        "extraction/weighted_recall": f"weighted_recall({scope})",
+        "extraction/target_precision": f"target_accuracy({scope})",
+        "extraction/accuracy": f"weighted_accuracy({scope})",
+        "extraction/resistance": f"interference_accuracy({scope})",
+        **{f"update/{label}": f"{label}_update_memory_ratio({scope})" for label in _OUTCOMES},
+        **{f"qa/{label}": f"{label}_qa_ratio({scope})" for label in _OUTCOMES},
+    }
 
-    return (
-        Variant("failed judges count", {"extraction/f1": "memory_extraction_f1", **metrics("all")}, "all"),
-        Variant("failed judges left out", metrics("valid"), "all"),
-        Variant(
-            "strict judge of answers, failed judges count",
-            {f"qa/{label}": f"strict_{label}_qa_ratio(all)" for label in _OUTCOMES},
-            "all",
-        ),
-    )
 
+_STRICT = {f"qa/{label}": f"strict_{label}_qa_ratio(all)" for label in _OUTCOMES}
+_HALUMEM = (
+    Variant("failed judges count", {"extraction/f1": "memory_extraction_f1", **_halumem("all")}, ALL),
+    Variant("failed judges left out", _halumem("valid"), ALL),
+    Variant("strict judge of answers, failed judges count", _STRICT, ALL),
+)
 
 LAYOUTS: Mapping[str, tuple[Layout, ...]] = {
     "locomo": (
         Layout(
             "locomo",
             "as in Table 1 of the DeltaMem paper",
-            tuple(column for group, count in LOCOMO_COUNTS.items() for column in _locomo_columns(group, count)),
+            tuple(
+                column
+                for group, count in LOCOMO_COUNTS.items()
+                for column in _columns(
+                    group,
+                    "Overall" if group == ALL else group.capitalize(),
+                    {"bleu1": "B1", "f1": "F1", "judge": "LJ"},
+                    count,
+                )
+            ),
             (
                 Variant("F1 of Mem0 (set_f1), lenient judge", {"bleu1": "bleu1", "f1": "set_f1", "judge": "lenient"}),
                 Variant("F1 of LoCoMo (locomo_f1), strict judge", {"f1": "locomo_f1", "judge": "strict"}),
@@ -113,19 +124,13 @@ LAYOUTS: Mapping[str, tuple[Layout, ...]] = {
         Layout(
             "abstention",
             "category 5: share of questions without an answer at which the run abstained",
-            (
-                Column("adversarial", "abstention", "Adversarial 446", "official rule", 446),
-                Column("adversarial", "abstention_judge", "Adversarial 446", "judge", 446),
-            ),
+            _columns("adversarial", "Adversarial", {"abstention": "official rule", "abstention_judge": "judge"}, 446),
             (Variant("", {"abstention": "abstention", "abstention_judge": "abstention_judge"}),),
         ),
         Layout(
             "queries",
             "searches of the system by memory that it wrote, as in Table 7 of the DeltaMem paper",
-            (
-                Column("all", "queries_per_memory", "Queries per memory"),
-                Column("all", "judge", "LJ", "", LOCOMO_COUNTS["all"]),
-            ),
+            (Column(ALL, "queries_per_memory", "Queries per memory"), Column(ALL, "judge", "LJ", "", LOCOMO_COUNTS[ALL])),
             (Variant("lenient judge", {"judge": "lenient"}),),
         ),
     ),
@@ -133,10 +138,7 @@ LAYOUTS: Mapping[str, tuple[Layout, ...]] = {
         Layout(
             "personamem",
             "as in Table 2 of the DeltaMem paper",
-            (
-                *(Column(name, "accuracy", f"{LABELS[name]} {count}", "", count) for name, count in COUNTS_32K.items()),
-                Column("all", "accuracy", f"Overall {sum(COUNTS_32K.values())}", "", sum(COUNTS_32K.values())),
-            ),
+            by_category("accuracy", COUNTS_32K | {ALL: sum(COUNTS_32K.values())}, LABELS | {ALL: "Overall"}),
             (
                 Variant("official rule", {"accuracy": "accuracy"}),
                 Variant("final answer alone", {"accuracy": "accuracy_final"}),
@@ -149,10 +151,7 @@ LAYOUTS: Mapping[str, tuple[Layout, ...]] = {
         Layout(
             "longmemeval",
             "as in Table 3 of the Zep paper",
-            (
-                *(Column(name, "accuracy", f"{name} {count}", "", count) for name, count in TYPES.items()),
-                Column(ALL, "accuracy", f"Overall {sum(TYPES.values())}", "", sum(TYPES.values())),
-            ),
+            by_category("accuracy", TYPES | {ALL: sum(TYPES.values())}, {ALL: "Overall"}),
             (Variant("", {"accuracy": "accuracy"}),),
             note="Published rows are of the file before its histories were cleaned in September 2025.",
         ),
@@ -173,30 +172,15 @@ LAYOUTS: Mapping[str, tuple[Layout, ...]] = {
         Layout(
             "halumem",
             "as in Tables 3 and 6 of the DeltaMem paper",
-            (Column("extraction", "f1", "Extraction", "F1"), *_UPDATE, *_QA),
-            _halumem_variants(),
+            (Column("extraction", "f1", "Extraction", "F1"), *_ANSWERS),
+            _HALUMEM,
             note="QA: question answering. C: correct, H: hallucination, O: omission. Published rows are of HaluMem-Medium.",
         ),
         Layout(
             "operations",
             "as in Table 3 of the HaluMem paper",
-            (
-                *_columns(
-                    "extraction",
-                    "Extraction",
-                    {
-                        "recall": "R",
-                        "weighted_recall": "Weighted R",
-                        "target_precision": "Target P",
-                        "accuracy": "Acc.",
-                        "resistance": "FMR",
-                        "f1": "F1",
-                    },
-                ),
-                *_UPDATE,
-                *_QA,
-            ),
-            _halumem_variants(),
+            (*_columns("extraction", "Extraction", _EXTRACTION), *_ANSWERS),
+            _HALUMEM,
         ),
     ),
 }

@@ -11,11 +11,11 @@ from typing import Any
 from markupsafe import Markup
 
 from deltamem.html import render_page, write_page
-from eval.compare.cards import cards, shared_warnings
 from eval.compare.charts import charts, colour, mark_svg
+from eval.compare.conditions import bounds, cards, shared_warnings
 from eval.compare.runs import FinishedRun, load_runs
 from eval.compare.tables import compare
-from eval.records import AnswerRecord, Found, PassageRecord, PointRecord, QuestionRecord, Verdict
+from eval.records import Found, PassageRecord, PointRecord, QuestionRecord, Verdict
 
 
 def write_report(runs: Sequence[Path], out: Path) -> Path:
@@ -42,6 +42,7 @@ def render(runs: Sequence[FinishedRun]) -> str:
         marks=[mark_svg(number) for number in range(len(runs))],
         colours=[colour(number) for number in range(len(runs))],
         facts=[(run, _facts(run)) for run in runs],
+        bounds=bounds,
         outcomes=OUTCOMES,
         data=viewer_data(runs),
         script=Markup((folder / "viewer.js").read_text(encoding="utf-8")),
@@ -124,57 +125,56 @@ def _found(retrieved: Iterable[Found], numbers: Mapping[str, int]) -> list[Any]:
     ]
 
 
+_SHOWN_OF_QUESTIONS = {
+    "key",
+    "category",
+    "question",
+    "gold",
+    "evidence",
+    "ranks",
+    "shown",
+    "context_tokens",
+    "notes",
+    "error",
+}
+_SHOWN_OF_VERDICTS = {"label", "reason", "error", "flags"}
+
+
 def _question(record: QuestionRecord, numbers: Mapping[str, int]) -> dict[str, Any]:
-    item = {
-        "key": record.key,
-        "category": record.category,
-        "outcome": outcome(record),
-        "question": record.question,
-        "gold": record.gold,
-        "evidence": record.evidence,
-        "ranks": record.ranks,
-        "found": _found(record.retrieved, numbers),
-        "shown": record.shown,
-        "tokens": record.context_tokens,
-        "session": record.session,
-        "answers": [_answer(answer) for answer in record.answers],
-        "notes": record.notes,
-        "error": record.error,
-    }
-    return _without_empty(item)
-
-
-def _answer(answer: AnswerRecord) -> dict[str, Any]:
-    return _without_empty(
-        {
-            "text": answer.text,
-            "error": answer.error,
-            "scores": {name: round(score, 4) for name, score in answer.scores.items()},
-            "verdicts": {judge: _verdict(verdict) for judge, verdict in answer.verdicts.items()},
-        }
-    )
+    answers = [
+        _without_empty(
+            {
+                "text": answer.text,
+                "error": answer.error,
+                "scores": {name: round(score, 4) for name, score in answer.scores.items()},
+                "verdicts": {judge: _verdict(verdict) for judge, verdict in answer.verdicts.items()},
+            }
+        )
+        for answer in record.answers
+    ]
+    made = {"outcome": outcome(record), "found": _found(record.retrieved, numbers), "answers": answers}
+    return _without_empty(record.model_dump(include=_SHOWN_OF_QUESTIONS) | made)
 
 
 def _verdict(verdict: Verdict) -> dict[str, Any]:
-    return _without_empty({"label": verdict.label, "reason": verdict.reason, "error": verdict.error, "flags": verdict.flags})
+    return _without_empty(verdict.model_dump(include=_SHOWN_OF_VERDICTS))
 
 
 def _point(record: PointRecord, numbers: Mapping[str, int]) -> dict[str, Any]:
     notes = [f"{record.memory_type}, {record.source}"] if record.memory_type is not None else []
-    verdicts = {} if record.verdict is None else {record.kind: _verdict(record.verdict)}
-    item = {
-        "key": record.key,
-        "category": f"memory points: {record.kind}",
-        "outcome": point_outcome(record),
-        "question": record.text,
-        "found": _found(record.retrieved, numbers),
-        "ranks": [record.rank] if record.searched else [],
-        "session": record.session,
-        "answers": [{"verdicts": verdicts}] if verdicts else [],
-        "notes": [*notes, *record.notes],
-        "error": record.error,
-    }
-    return _without_empty(item)
+    return _without_empty(
+        {
+            "key": record.key,
+            "category": f"memory points: {record.kind}",
+            "outcome": point_outcome(record),
+            "question": record.text,
+            "found": _found(record.retrieved, numbers),
+            "ranks": [record.rank] if record.searched else [],
+            "answers": [] if record.verdict is None else [{"verdicts": {record.kind: _verdict(record.verdict)}}],
+            "notes": [*notes, *record.notes],
+            "error": record.error,
+        }
+    )
 
 
 def outcome(record: QuestionRecord) -> str:

@@ -7,10 +7,10 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from importlib import resources
 from pathlib import Path
 from typing import Any, TypeVar
 
+from omegaconf import OmegaConf
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from deltamem.config import StrictModel, first_error
@@ -59,30 +59,23 @@ class ContextTokens(Quantiles):
 class Failures(_SummaryPart):
     """What broke."""
 
-    count: int
-    by_stage: dict[str, int]
-    first: list[str]
-
-
-class JudgeError(_SummaryPart):
-    """How often a judge is wrong on the calibration answers."""
-
-    false_accept: Interval | None = None
-    false_reject: Interval | None = None
+    count: int = 0
+    by_stage: dict[str, int] = {}
+    first: list[str] = []
 
 
 class Headline(_SummaryPart):
     """The score that stands for a run, and what it must not be read without."""
 
-    metric: str | None
-    score: Interval | None
+    metric: str | None = None
+    score: Interval | None = None
     withheld: str | None = None  # Why the score must not be shown
     n: int  # Questions that it is of
     of: int | None  # Questions of the file; None if unknown
     failures: int = 0
     silent: int = 0  # Answers without a word
     context_tokens: float | None = None
-    judge_error: JudgeError | None = None
+    judge_error: dict[str, Interval | None] | None = None  # Of false accepts and false rejects on the calibration answers
 
 
 class Passages(_SummaryPart):
@@ -102,13 +95,6 @@ class BudgetScores(_SummaryPart):
     withheld: dict[str, str] = {}
 
 
-class Partial(_SummaryPart):
-    """How far an interrupted run came."""
-
-    done: int
-    questions: int | None  # None if unknown
-
-
 class Fingerprint(_SummaryPart):
     """What answered, beyond names: code, packages, addresses, what the servers say that they serve."""
 
@@ -121,8 +107,8 @@ class Fingerprint(_SummaryPart):
 class Provenance(_SummaryPart):
     """What the numbers were made with; the key ``making`` of the summary."""
 
-    git_commit: str | None
-    config: dict[str, Any]
+    git_commit: str | None = None
+    config: dict[str, Any] = {}
     prompt_hashes: dict[str, str]
     models: dict[str, str | None]
     versions: dict[str, str | None] = {}
@@ -138,40 +124,32 @@ class Summary(_SummaryPart):
     mode: str
     questions: QuestionCounts
     scores: dict[str, dict[str, Interval | None]]
-    headline: Headline | None = None  # None in summaries made before there was one
+    headline: Headline
     withheld: dict[str, str] = {}  # By metric why it must not be shown
     warnings: list[str] = []
-    partial: Partial | None = None
+    partial: dict[str, int | None] | None = None  # How many questions of an interrupted run are done, and of how many
     budgets: list[BudgetScores] = []
     passages: Passages | None = None
     cost: dict[str, dict[str, float]]
-    latency: dict[str, Quantiles | None]
-    context_tokens: ContextTokens | None
-    memories: dict[str, Any] | None
-    queries_per_memory: float | None
-    sessions: dict[str, int]
-    failures: Failures
-    probes: list[dict[str, Any]]
-    protocol: dict[str, Any]
+    latency: dict[str, Quantiles | None] = {}
+    context_tokens: ContextTokens | None = None
+    memories: dict[str, Any] | None = None
+    queries_per_memory: float | None = None
+    sessions: dict[str, int] = {}
+    failures: Failures = Failures()
+    probes: list[dict[str, Any]] = []
+    protocol: dict[str, Any] = {}
     data: dict[str, Any]
     system_facts: dict[str, Any] = {}
     making: Provenance
-    seconds: dict[str, float]
+    seconds: dict[str, float] = {}
     # LoCoMo alone: share of gold answers that an audit found right, by category
     ceiling: dict[str, float] | None = None
     cumulative: list[dict[str, float]] | None = None  # HaluMem alone: accuracy of all questions up to a session
 
-    def why_withheld(self, metric: str) -> str | None:
-        """Why a score must not be shown; None if it may."""
-        return self.withheld.get(metric)
-
     def score(self, metric: str, group: str) -> Interval | None:
         """A score of a category or of ``all``; None if the run has none, or if it is withheld."""
-        return None if self.why_withheld(metric) else self.scores.get(metric, {}).get(group)
-
-    def setting(self, key: str) -> Any:
-        """A value of the configuration by its key with dots; None if there is none."""
-        return setting(self.making.config, key)
+        return None if metric in self.withheld else self.scores.get(metric, {}).get(group)
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,6 +163,11 @@ class FinishedRun:
     recorded: int  # How many the folder holds: an earlier call may have asked more
     passages: dict[str, PassageRecord]  # What was found for the questions, by id
     points: list[PointRecord]  # Memory points and extracted memories; HaluMem alone
+
+    @property
+    def headline(self) -> Headline:
+        """The headline of the summary."""
+        return self.summary.headline
 
     @property
     def family(self) -> str:
@@ -214,22 +197,6 @@ class FinishedRun:
         partial = "partial" if self.summary.partial else ""
         remarks = ", ".join(remark for remark in (partial, closed, self.lacks) if remark)
         return f"{self.name} ({remarks})" if remarks else self.name
-
-    @property
-    def headline(self) -> Headline:
-        """The headline of the summary; without a score where the summary is older than headlines."""
-        summary = self.summary
-        if summary.headline is not None:
-            return summary.headline
-        return Headline(
-            metric=None,
-            score=None,
-            withheld="written by an earlier version, in which failures do not count; the same command writes it again",
-            n=summary.questions.answered,
-            of=summary.questions.total,
-            failures=summary.failures.count,
-            context_tokens=summary.context_tokens.mean if summary.context_tokens else None,
-        )
 
 
 def setting(config: Mapping[str, Any], key: str) -> Any:
@@ -290,14 +257,7 @@ def _load(folder: Path, name: str) -> FinishedRun:
 def _unfinished(config: Mapping[str, Any], questions: Sequence[QuestionRecord]) -> Summary:
     """What is known of a run that was killed before it had a summary: what was done, and no score."""
     done = sum(record.complete for record in questions)
-    headline = Headline(
-        metric=None,
-        score=None,
-        withheld=f"the run is not finished: {done:,} questions are done; the same command goes on with it",
-        n=done,
-        of=None,
-        failures=len(questions) - done,
-    )
+    why = f"the run is not finished: {done:,} questions are done; the same command goes on with it"
     return Summary(
         benchmark=config["benchmark"],
         version="not finished",
@@ -311,25 +271,14 @@ def _unfinished(config: Mapping[str, Any], questions: Sequence[QuestionRecord]) 
             by_category=Counter(record.category for record in questions),
         ),
         scores={},
-        headline=headline,
-        partial=Partial(done=done, questions=None),
+        headline=Headline(withheld=why, n=done, of=None, failures=len(questions) - done),
+        partial={"done": done, "questions": None},
         cost={},
-        latency={},
-        context_tokens=None,
-        memories=None,
-        queries_per_memory=None,
-        sessions={},
-        failures=Failures(count=0, by_stage={}, first=[]),
-        probes=[],
-        protocol={},
         data={"sha256": config.get("data_sha256")},
         making=Provenance(
-            git_commit=None,
-            config={},
             prompt_hashes=config.get("prompts", {}),
             models={part: config[part].get("model") for part in ("answer", "judge", "manager") if part in config},
         ),
-        seconds={},
     )
 
 
@@ -358,59 +307,28 @@ def by_family(runs: Sequence[FinishedRun]) -> dict[str, list[FinishedRun]]:
 class PublishedTable(StrictModel):
     """Rows of one source."""
 
-    table: str  # The layout that they belong to, see `eval.compare.tables.LAYOUTS`
+    table: str  # The layout that they belong to, see `eval.compare.layouts.LAYOUTS`
     source: str
     note: str = ""  # Conditions that differ from ours
     columns: list[str]  # `<group>/<measure>` of each value
     # Values by name of the system, in percent, or counts; None where nothing is given
     rows: dict[str, list[float | None]]
     doubts: dict[str, str] = Field(default_factory=dict)  # What does not add up, by row
-    page_only: bool = False  # Whether the terminal leaves them out
 
     @model_validator(mode="after")
     def _fits(self) -> PublishedTable:
-        if (
-            any(len(values) != len(self.columns) for values in self.rows.values())
-            or not self.doubts.keys() <= self.rows.keys()
-        ):
+        lengths = {len(values) for values in self.rows.values()}
+        if lengths - {len(self.columns)} or not self.doubts.keys() <= self.rows.keys():
             raise ValueError(f"{self.source}: a row does not have {len(self.columns)} values, or a doubt has no row")
         return self
 
-
-@dataclass(frozen=True, slots=True)
-class PublishedRow:
-    """One row of a `PublishedTable`; `values` by ``<group>/<measure>``."""
-
-    system: str
-    source: str
-    note: str
-    doubt: str
-    values: Mapping[str, float]
-    page_only: bool
+    def values(self, system: str) -> dict[str, float]:
+        """What is given of a row, by column."""
+        return {name: value for name, value in zip(self.columns, self.rows[system], strict=True) if value is not None}
 
 
 @cache
 def published_tables() -> tuple[PublishedTable, ...]:
-    """Everything in the file."""
-    from omegaconf import OmegaConf
-
-    text = (resources.files("eval.compare") / "published.yaml").read_text(encoding="utf-8")
-    content: Any = OmegaConf.to_container(OmegaConf.create(text))
+    """Everything in ``published.yaml``."""
+    content: Any = OmegaConf.to_container(OmegaConf.load(Path(__file__).with_name("published.yaml")))
     return tuple(PublishedTable.model_validate(table) for table in content["tables"])
-
-
-def published_rows(table: str) -> list[PublishedRow]:
-    """The rows of one layout, source by source."""
-    return [
-        PublishedRow(
-            system,
-            part.source,
-            part.note,
-            part.doubts.get(system, ""),
-            {name: value for name, value in zip(part.columns, values, strict=True) if value is not None},
-            part.page_only,
-        )
-        for part in published_tables()
-        if part.table == table
-        for system, values in part.rows.items()
-    ]

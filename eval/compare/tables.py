@@ -8,11 +8,13 @@ from dataclasses import dataclass, field, replace
 from itertools import combinations, groupby
 from typing import Any, Literal
 
+from omegaconf import OmegaConf
+
 from deltamem.config import CONFIGS
 from eval.beam import scores as beam
-from eval.compare.conditions import differences, warnings_of
+from eval.compare.conditions import bounds, differences, warnings_of
 from eval.compare.layouts import BASELINES, LAYOUTS, Column, Layout, Variant
-from eval.compare.runs import CLOSED_BOOK, FinishedRun, Quantiles, by_family, published_rows, setting
+from eval.compare.runs import CLOSED_BOOK, FinishedRun, Quantiles, by_family, published_tables, setting
 from eval.headline import SCOPES
 from eval.longmemeval import scores as longmemeval
 from eval.metrics import Interval, bootstrap_interval
@@ -63,7 +65,7 @@ def paired_differences(runs: Sequence[FinishedRun], *, resamples: int = 2000, se
         pairs = [(record, others[record.key]) for record in first.questions if record.key in others]
         pairs = [(one, two) for one, two in pairs if one.question == two.question]
         for metric in first.summary.scores:
-            if any(metric not in run.summary.scores or run.summary.why_withheld(metric) for run in (first, second)):
+            if any(metric not in run.summary.scores or metric in run.summary.withheld for run in (first, second)):
                 continue
             if metric.endswith(SCOPES[1]) or (value := _value(metric, first)) is None:
                 continue
@@ -124,7 +126,6 @@ class Row:
     detail: str  # More about it: variant, doubts, or the command that makes the run
     cells: tuple[Cell | None, ...]
     source: str = ""  # Where a published row was printed, and under which conditions
-    page_only: bool = False  # Whether the terminal leaves the row out
     group: str = ""  # What the row has in its columns, where other rows of the table have other scores
 
 
@@ -138,7 +139,6 @@ class Table:
     by_measure: bool = False  # See `Layout`
     banner: str = ""  # Above the table: why it must not be read as what its title says
     note: str = ""  # Below the table
-    compact: bool = False  # Whether the terminal leaves out what stands under the numbers
 
     def groups(self) -> list[tuple[str, int]]:
         """The upper line of the heading: title and number of columns below it."""
@@ -216,55 +216,40 @@ OTHER_DATA = (
 def paper_tables(runs: Sequence[FinishedRun]) -> list[Table]:
     """The tables of the papers with our rows and theirs, for runs of one benchmark; none if no paper has the benchmark.
 
-    Runs on other data than the published file have tables of their own, without published rows and without the counts by
-    which the benchmark is known.
+    Runs on other data than the published file have tables of their own.
     """
     tables = []
     for layout in LAYOUTS.get(runs[0].family, ()) if runs else ():
-        real = [run for run in runs if run.published_data]
-        other = [run for run in runs if not run.published_data]
-        if real:
-            tables.append(_paper_table(layout, real))
-        if other:
-            tables.append(_other_data_table(layout, other))
+        for published in (True, False):
+            if group := [run for run in runs if run.published_data is published]:
+                table = layout_table(layout, group)
+                table.rows.extend([*_missing_rows(table.columns, group), *(_published_rows(layout) if published else ())])
+                tables.append(table)
     return tables
 
 
-def _paper_table(layout: Layout, runs: Sequence[FinishedRun]) -> Table:
-    table = layout_table(layout, runs, counted=True)
-    table.rows.extend(_missing_rows(layout.columns, runs))
-    for published in published_rows(layout.id):
-        values = [published.values.get(column.key) for column in layout.columns]
-        cells = tuple(None if value is None else Cell(f"{value:.2f}") for value in values)
-        detail = f"in doubt: {published.doubt}" if published.doubt else ""
-        source = "; ".join(part for part in (published.source, published.note) if part)
-        table.rows.append(Row("published", published.system, detail, cells, source, published.page_only))
-    return replace(table, note=f"{layout.note} {table.note}".strip())
-
-
-def _other_data_table(layout: Layout, runs: Sequence[FinishedRun]) -> Table:
-    table = layout_table(layout, runs, counted=False)
-    table.rows.extend(_missing_rows(table.columns, runs))
-    return replace(table, banner=OTHER_DATA)
-
-
-def layout_table(layout: Layout, runs: Sequence[FinishedRun], *, counted: bool) -> Table:
-    """Our rows in the layout of a paper; without the counts of the benchmark unless `counted`."""
-    title, columns = f"{_benchmark(runs)}, {layout.title}", layout.columns
-    if not counted:
-        columns = tuple(
-            column if column.count is None else replace(column, title=_without_count(column), count=None)
-            for column in columns
-        )
+def layout_table(layout: Layout, runs: Sequence[FinishedRun]) -> Table:
+    """Our rows in the layout of a paper; without the counts of the benchmark if a run is not on the published file."""
+    published, columns = all(run.published_data for run in runs), layout.columns
+    if not published:
+        columns = tuple(replace(column, count=None) for column in columns)
     rows = [row for run in runs for row in _our_rows(layout, columns, run)]
     groups = list(dict.fromkeys(row.group for row in rows))
     rows.sort(key=lambda row: groups.index(row.group))
-    note = " ".join(_withheld_notes(runs, rows))
-    return Table(title, columns, rows, layout.by_measure, note=note)
+    notes = [layout.note if published else "", _withheld_note(runs, rows)]
+    title, banner = f"{_benchmark(runs)}, {layout.title}", "" if published else OTHER_DATA
+    return Table(title, columns, rows, layout.by_measure, banner, " ".join(filter(None, notes)))
 
 
-def _without_count(column: Column) -> str:
-    return column.title.removesuffix(f" {column.count:,}")
+def _published_rows(layout: Layout) -> Iterator[Row]:
+    for table in published_tables():
+        if table.table == layout.id:
+            source = "; ".join(part for part in (table.source, table.note) if part)
+            for system in table.rows:
+                values = [table.values(system).get(column.key) for column in layout.columns]
+                cells = tuple(None if value is None else Cell(f"{value:.2f}") for value in values)
+                detail = f"in doubt: {table.doubts[system]}" if system in table.doubts else ""
+                yield Row("published", system, detail, cells, source)
 
 
 def _missing_rows(columns: Sequence[Column], runs: Sequence[FinishedRun]) -> Iterator[Row]:
@@ -303,67 +288,45 @@ def score_cell(run: FinishedRun, metric: str, group: str, count: int | None = No
     interval = run.summary.scores.get(metric, {}).get(group)
     if interval is None:
         return None
-    if run.summary.why_withheld(metric):
+    if metric in run.summary.withheld:
         return Cell(WITHHELD, f"n={interval.count:,}", metric)
-    small = f"{100 * interval.low:.1f}\u2013{100 * interval.high:.1f}"
+    small = bounds(interval)
     if interval.count != count:
         small += f"\nn={interval.count:,}"
     return Cell(f"{100 * interval.estimate:.2f}", small, metric)
 
 
-def _withheld_notes(runs: Sequence[FinishedRun], rows: Iterable[Row]) -> Iterator[str]:
+def _withheld_note(runs: Sequence[FinishedRun], rows: Iterable[Row]) -> str:
     """Why scores of a table are withheld, a sentence for each reason."""
     shown = {cell.metric for row in rows for cell in row.cells if cell is not None and cell.text == WITHHELD}
     by_reason: dict[str, dict[str, None]] = {}
     for run in runs:
         for metric in run.summary.scores:
-            if metric in shown and (reason := run.summary.why_withheld(metric)):
+            if metric in shown and (reason := run.summary.withheld.get(metric)):
                 by_reason.setdefault(reason, {})[run.name] = None
-    yield from (f"Withheld ({', '.join(names)}): {reason.rstrip('.')}." for reason, names in by_reason.items())
+    return " ".join(f"Withheld ({', '.join(names)}): {reason.rstrip('.')}." for reason, names in by_reason.items())
 
 
-_CONDITIONS = (
-    "protocol",
-    "embedder.name",
-    "with_time",
-    "answer.prompt",
-    "answer.runs",
-    "answer.temperature",
-    "answer.max_tokens",
-    "answer.context_tokens",
-    "categories",
-    "update_k",
-    "question_k",
-    "system_messages",
-    "version",
-    "seed",
+_NAMED = (
+    *("base_url", "answer.base_url", "judge.base_url", "answer.model", "judge.model", "k", "limit", "gold", "captions"),
+    *("protocol", "embedder.name", "with_time", "answer.prompt", "answer.runs", "answer.temperature", "answer.max_tokens"),
+    *("answer.context_tokens", "categories", "update_k", "question_k", "system_messages", "version", "seed"),
 )
 """Keys that a command for another system names where they are not the defaults: they decide what is measured."""
 
 
 def command_for(system: str, run: FinishedRun) -> str:
     """The command that measures another system under the conditions of a run."""
-    summary = run.summary
+    config, usual = run.summary.making.config, _default_config(run.family)
     given = {"system": system, "out": f"runs/{run.family}_{system}"}
-    for key in ("base_url", "answer.base_url", "judge.base_url", "answer.model", "judge.model"):
-        value = summary.setting(key)
-        inherited = summary.setting("base_url") if key.endswith(".base_url") else None
-        if value is not None and value != inherited:
-            given[key] = str(value)
-    for key in ("k", "limit", "gold", "captions"):
-        if summary.setting(key) is not None:
-            given[key] = str(summary.setting(key))
-    defaults = _default_config(run.family)
-    for key in _CONDITIONS:
-        value = summary.setting(key)
-        if value is not None and value != setting(defaults, key):
+    for key in _NAMED:
+        value = setting(config, key)
+        if value not in (None, setting(config, "base_url") if key.endswith(".base_url") else setting(usual, key)):
             given[key] = value if isinstance(value, str) else json.dumps(value, separators=(",", ":"))
     return f"python -m eval.{run.family} {' '.join(f'{key}={value}' for key, value in given.items())}"
 
 
 def _default_config(family: str) -> dict[str, Any]:
-    from omegaconf import OmegaConf
-
     files = (CONFIGS / "base" / "benchmark.yaml", CONFIGS / f"{family}.yaml")
     config: Any = OmegaConf.to_container(OmegaConf.merge(*map(OmegaConf.load, files)))
     return filled(PROTOCOLS.get(family, {}), config)
@@ -379,7 +342,7 @@ def judge_table(runs: Sequence[FinishedRun]) -> Table:
         cells = tuple(score_cell(run, judge, category) for run in judged for judge in pair)
         if any(cells):
             table.rows.append(Row("ours", category, "", cells))
-    return replace(table, note=" ".join(_withheld_notes(judged, table.rows)))
+    return replace(table, note=_withheld_note(judged, table.rows))
 
 
 def score_table(runs: Sequence[FinishedRun]) -> Table:
@@ -388,16 +351,15 @@ def score_table(runs: Sequence[FinishedRun]) -> Table:
     for run in runs:
         for name, count in run.summary.questions.by_category.items():
             counts[name] = max(count, counts.get(name, 0))
-    columns = [Column(name, "", f"{_title(name)} {count:,}", "", count) for name, count in counts.items()]
     groups = dict.fromkeys(group for run in runs for scores in run.summary.scores.values() for group in scores)
-    columns += [Column(ALL, "", ALL), *(Column(name, "", _title(name)) for name in groups if name not in (*counts, ALL))]
-    table = Table("All scores by category", tuple(columns), compact=True)
+    columns = tuple(Column(name, "", _title(name), "", counts.get(name)) for name in {**counts, ALL: 0, **groups})
+    table = Table("All scores by category", columns)
     for metric in dict.fromkeys(metric for run in runs for metric in run.summary.scores):
         for run in runs:
             cells = tuple(score_cell(run, metric, column.group, column.count) for column in columns)
             if any(cells):
                 table.rows.append(Row("ours", metric, run.title, cells, group=metric))
-    return replace(table, note=" ".join(_withheld_notes(runs, table.rows)))
+    return replace(table, note=_withheld_note(runs, table.rows))
 
 
 def _title(category: str) -> str:
@@ -406,26 +368,21 @@ def _title(category: str) -> str:
 
 def difference_table(differences: Sequence[Difference], titles: Mapping[str, str]) -> Table:
     """Paired differences, with the intervals that leave out 0 marked; `titles` of the runs by name."""
-    table = Table(
+    rows = []
+    for one in differences:
+        interval = one.interval
+        between = f"{100 * interval.low:+.1f} to {100 * interval.high:+.1f}"
+        shown = f"{100 * interval.estimate:+.2f}{' *' if one.significant else ''}"
+        difference = Cell(shown, between if interval.groups > 1 else "one group: no interval")
+        cells = (difference, Cell(f"{interval.count:,}"), Cell(f"{interval.groups:,}"))
+        rows.append(Row("ours", one.metric, f"{titles[one.first]} minus {titles[one.second]}", cells, group=one.metric))
+    return Table(
         "Differences on the same questions, in percentage points",
         tuple(Column(name, "", name) for name in ("difference", "questions", "groups")),
+        rows,
         note="Paired bootstrap by group with a 95% interval; * where it leaves out 0. The number of comparisons is not "
         "corrected for.",
     )
-    for one in differences:
-        interval = one.interval
-        bounds = f"{100 * interval.low:+.1f} to {100 * interval.high:+.1f}"
-        cells = (
-            Cell(
-                f"{100 * interval.estimate:+.2f}{' *' if one.significant else ''}",
-                bounds if interval.groups > 1 else "one group: no interval",
-            ),
-            Cell(f"{interval.count:,}"),
-            Cell(f"{interval.groups:,}"),
-        )
-        pair = f"{titles[one.first]} minus {titles[one.second]}"
-        table.rows.append(Row("ours", one.metric, pair, cells, group=one.metric))
-    return table
 
 
 def cost_table(runs: Sequence[FinishedRun]) -> Table:

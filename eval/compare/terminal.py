@@ -12,7 +12,7 @@ from rich.markup import escape
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from eval.compare.cards import Card, cards, shared_warnings, tokens
+from eval.compare.conditions import Card, bounds, cards, shared_warnings, tokens
 from eval.compare.layouts import BASELINES
 from eval.compare.runs import FinishedRun
 from eval.compare.tables import Cell, Comparison, Row, Table, compare
@@ -77,7 +77,7 @@ def _headline_row(card: Card, *, several: bool) -> Iterator[str]:
     headline, system = card.run.headline, card.run.summary.system
     yield card.run.title if system in card.run.name else f"{card.run.title}, {system}"
     yield f"{card.percent}\n{card.metric}" if several else card.percent
-    yield card.bounds
+    yield bounds(card.score)
     yield (
         f"{headline.n:,}"
         if headline.n == headline.of
@@ -86,14 +86,14 @@ def _headline_row(card: Card, *, several: bool) -> Iterator[str]:
     yield f"{headline.failures:,}" + (f"\n{headline.silent:,} silent" if headline.silent else "")
     yield tokens(headline)
     error = headline.judge_error
-    rates = [] if error is None else [error.false_accept, error.false_reject]
+    rates = [] if error is None else [error.get("false_accept"), error.get("false_reject")]
     yield " / ".join("-" if rate is None else f"{100 * rate.estimate:.0f}" for rate in rates)
 
 
 def _sentences(section: Comparison) -> Iterator[str]:
     """All warnings, what weighs most first: withheld scores, other conditions, what each run lacks."""
     shown = cards(section.runs)
-    yield from _by_run((f"withheld: {card.withheld}", card) for card in shown if card.withheld)
+    yield from _by_run((f"withheld: {why}", card) for card in shown if (why := card.run.headline.withheld))
     yield from (f"all runs: {sentence}" for sentence in shared_warnings(section.runs))
     yield from section.differences
     yield from _by_run((sentence, card) for card in shown for sentence in card.warnings)
@@ -137,7 +137,7 @@ def _part(table: Table, columns: Sequence[int], title: str) -> RichTable:
         column = table.columns[number]
         heading = "" if table.by_measure else column.heading
         part.add_column(Text(f"{column.title}\n{heading}".strip()), justify="right", overflow="fold")
-    compact = table.compact or len(columns) > _WIDE
+    compact = len(columns) > _WIDE
     before = ("", "")
     for row in _shown(table, columns):
         if (row.kind, row.source) != before:
@@ -153,7 +153,7 @@ def _part(table: Table, columns: Sequence[int], title: str) -> RichTable:
 
 def _shown(table: Table, columns: Sequence[int]) -> Iterator[Row]:
     for row in table.rows:
-        if row.kind == "missing" or (not row.page_only and any(row.cells[number] for number in columns)):
+        if row.kind == "missing" or any(row.cells[number] for number in columns):
             yield row
 
 
@@ -168,7 +168,7 @@ def _label(row: Row, cells: Sequence[Cell | None], *, split: bool) -> Text:
 
 def _remarks(tables: Sequence[Table]) -> Iterator[str]:
     """What is too long for a cell: commands for what was not run, conditions of the sources, doubts."""
-    rows = [row for table in tables for row in table.rows if not row.page_only]
+    rows = [row for table in tables for row in table.rows]
     yield from dict.fromkeys(f"{row.label} {row.detail}" for row in rows if row.kind == "missing")
     yield from dict.fromkeys(f"published: {row.source}" for row in rows if row.kind == "published")
     yield from dict.fromkeys(

@@ -147,7 +147,7 @@
     });
     const list = item.found || [];
     if (list.length) {
-      const shown = item.shown === undefined ? "" : `, ${item.shown} of them shown in ${item.tokens || 0} tokens`;
+      const shown = item.shown === undefined ? "" : `, ${item.shown} of them shown in ${item.context_tokens || 0} tokens`;
       node.append(make("h4", "", `${list.length} passages retrieved${shown}`));
       const grid = make("div", "found");
       list.forEach(([number, similarity]) => {

@@ -223,17 +223,6 @@ def test_a_killed_run_is_shown_without_scores(tmp_path: Path) -> None:
         load_runs([killed])
 
 
-def test_a_summary_from_before_headlines_has_none(tmp_path: Path) -> None:
-    run = edited(write_run(tmp_path / "run", records()), headline=None)
-    assert "failures do not count" in render(load_runs([run]))
-
-
-def test_the_judge_of_the_papers_is_said_to_be_another(tmp_path: Path) -> None:
-    note = paper_tables(load_runs([write_run(tmp_path / "run", records())]))[0].note
-    assert "the one to compare" not in note
-    assert "No judge here is the papers' LJ" in note and "GPT-4o-mini" in note
-
-
 def test_accuracy_at_equal_budgets_is_one_line_a_system(tmp_path: Path) -> None:
     def budgets(*scores: float) -> list[dict[str, Any]]:
         return [

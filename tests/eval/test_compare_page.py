@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 from compare_cases import ORDER, ingest, question, write_run
+from eval.compare.conditions import cards
 from page_cases import Page
 
 from deltamem.errors import DeltaMemError
 from deltamem.runs import RecordFile
 from eval.compare import page as page_module
-from eval.compare.cards import cards
 from eval.compare.page import outcome, point_outcome, render, text_length, viewer_data, write_report
 from eval.compare.runs import load_runs
 from eval.compare.tables import compare
@@ -30,13 +30,13 @@ def test_everything_that_was_read_is_escaped(tmp_path: Path) -> None:
     answer = asked.answers[0].model_copy(update={"verdicts": verdicts})
     asked = asked.model_copy(update={"answers": (answer,), "gold": EVIL, "notes": (EVIL,), "evidence": (EVIL,)})
     other = question("conv-2/1", EVIL.replace("/", "|"))
-    folder = tmp_path / "<b>$^$ & _run"
+    folder = tmp_path / "<q>$^$ & _run"
     run = write_run(folder, [asked, other], passages=[passage], problems=[EVIL], config={"answer.model": EVIL})
 
     text = write_report([run], tmp_path / "report.html").read_text(encoding="utf-8")
     page = Page(text)
     page.check_self_contained()
-    assert len(page.scripts) == 2 and page.count("b") == 0
+    assert len(page.scripts) == 2 and page.count("q") == 0
     (data,) = json.loads(page.scripts[0])
     item = data["items"][0]
     assert item["question"] == EVIL and item["gold"] == EVIL
