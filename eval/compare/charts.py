@@ -47,8 +47,10 @@ _LEAST_RANGE = 6.0
 
 def charts(prefix: str, runs: Sequence[FinishedRun]) -> list[Chart]:
     """All charts of one benchmark that there are numbers for; withheld scores are in none."""
-    drawn: list[tuple[str, Callable[[Axes], None]]] = []
-    broad = [(f"{metric_label(one)} by category", partial(_by_category, runs=runs, metric=one)) for one in _metrics(runs)]
+    drawn: list[tuple[str, Callable[[Axes], None]]] = [
+        (f"{metric_label(one)} by category", partial(_by_category, runs=runs, metric=one)) for one in _metrics(runs)
+    ]
+    broad = len(drawn)
     # The headline of most runs
     headlines = Counter(run.headline.metric for run in runs if run.headline.metric)
     for metric, _ in headlines.most_common(1):
@@ -68,8 +70,8 @@ def charts(prefix: str, runs: Sequence[FinishedRun]) -> list[Chart]:
     if any(run.summary.latency.get(part) for run in runs for part in PARTS):
         drawn.append(("seconds a call: bar p50, line p95", partial(_latency, runs=runs)))
     return [
-        Chart(title, inline_svg(f"{prefix}-{number}", draw, size=(11.6, 3.4) if wide else (5.6, 3.2)), broad=wide)
-        for number, (title, draw, wide) in enumerate([*((*one, True) for one in broad), *((*one, False) for one in drawn)])
+        Chart(title, inline_svg(f"{prefix}-{n}", draw, size=(11.6, 3.4) if n < broad else (5.6, 3.2)), broad=n < broad)
+        for n, (title, draw) in enumerate(drawn)
     ]
 
 

@@ -93,38 +93,33 @@ _PREAMBLE = r"""% Tables of python -m eval compare --latex; pdflatex compiles th
 
 def _latex_table(runs: Sequence[FinishedRun]) -> str:
     layout = LAYOUTS[runs[0].family][0] if runs[0].family in LAYOUTS else _plain_layout(runs)
-    layout = replace(layout, variants=layout.variants[:1], note="")
-    other = [run.name for run in runs if not run.published_data]
-    table = layout_table(layout, runs)
-    columns = [" & ".join(["", *(_multicolumn(title, width) for title, width in table.groups())]) + r" \\"]
-    rules, start = [], 2
-    for _, width in table.groups():
+    (variant, *_) = layout.variants
+    table = layout_table(replace(layout, variants=(variant,), note=""), runs)
+    headings, rules, start = [], [], 2
+    for title, width in table.groups():
+        headings.append(rf"\multicolumn{{{width}}}{{{'c' if width > 1 else 'r'}}}{{{escape(title)}}}")
         rules += [rf"\cmidrule(lr){{{start}-{start + width - 1}}}"] if width > 1 else []
         start += width
+    lines = [["", *headings]]
     if any(column.heading for column in table.columns):
-        columns += [" ".join(rules), " & ".join(["", *(escape(column.heading) for column in table.columns)]) + r" \\"]
-    rows = [
-        " & ".join([escape(row.label), *map(_latex_cell, table.columns, row.cells)]) + r" \\"
-        for row in table.rows
-        if row.detail == layout.variants[0].label
-    ]
-    caption = [
-        f"{table.title}, in percent ({layout.variants[0].label or metric_label(runs[0].headline.metric) or 'scores'})."
-    ]
-    if other:
-        caption.append(f"{OTHER_DATA} That is so for: {', '.join(other)}.")
+        lines.append([" ".join(rules), *(escape(column.heading) for column in table.columns)])
+    measured = [row for row in table.rows if row.detail == variant.label]
+    rows = [[escape(row.label), *map(_latex_cell, table.columns, row.cells)] for row in measured]
+    caption = f"{table.title}, in percent ({variant.label or metric_label(runs[0].headline.metric) or 'scores'})."
+    if other := [run.name for run in runs if not run.published_data]:
+        caption += f" {OTHER_DATA} That is so for: {', '.join(other)}."
     notes = [_note(card) for card in cards(runs)] + ([table.note] if table.note else [])
     return "\n".join(
         [
             r"\begin{table}[p]",
             r"\centering",
-            rf"\caption{{{escape(' '.join(caption))}}}",
+            rf"\caption{{{escape(caption)}}}",
             r"\resizebox{\textwidth}{!}{%",
             rf"\begin{{tabular}}{{l{'r' * len(table.columns)}}}",
             r"\toprule",
-            *columns,
+            *(" & ".join(line) + r" \\" for line in lines),
             r"\midrule",
-            *rows,
+            *(" & ".join(row) + r" \\" for row in rows),
             r"\bottomrule",
             r"\end{tabular}}",
             r"\par\medskip\raggedright\footnotesize",
@@ -143,10 +138,6 @@ def _plain_layout(runs: Sequence[FinishedRun]) -> Layout:
     return Layout(runs[0].family, "by category", (*columns, overall), (Variant("", {"score": metric}),))
 
 
-def _multicolumn(title: str, width: int) -> str:
-    return rf"\multicolumn{{{width}}}{{{'c' if width > 1 else 'r'}}}{{{escape(title)}}}"
-
-
 def _latex_cell(column: Column, cell: Cell | None) -> str:
     if cell is None:
         return ""
@@ -158,11 +149,7 @@ def _latex_cell(column: Column, cell: Cell | None) -> str:
 
 def _note(card: Card) -> str:
     headline = card.run.headline
-    parts = [
-        f"n = {questions(headline)}",
-        f"{headline.failures:,} failures",
-        f"{headline.silent:,} silent answers",
-    ]
+    parts = [f"n = {questions(headline)}", f"{headline.failures:,} failures", f"{headline.silent:,} silent answers"]
     parts += [f"{tokens(headline)} context tokens an answer"] if tokens(headline) else []
     parts += [f"{name} of the judge {value}" for name, value in card.facts.items() if name.startswith("false ")]
     parts += [f"headline withheld: {headline.withheld}"] if headline.withheld else []

@@ -58,10 +58,7 @@ def _facts(run: FinishedRun) -> dict[str, Any]:
         "commit": summary.making.git_commit,
         **{f"{part} model": name for part, name in summary.making.models.items()},
         "system facts": summary.system_facts,
-        "protocol": summary.protocol,
-        "data": summary.data,
-        "failures": summary.failures.model_dump(),
-        "making": summary.making.model_dump(),
+        **summary.model_dump(include={"protocol", "data", "failures", "making"}),
     }
 
 
@@ -106,10 +103,8 @@ def text_length(passages: Iterable[PassageRecord]) -> int | None:
     lengths = [len(record.text) for record in passages]
     if sum(lengths) <= TEXT_BUDGET:
         return None
-    for length in _LENGTHS:
-        if sum(min(length, one) for one in lengths) <= TEXT_BUDGET:
-            return length
-    return _LENGTHS[-1]
+    fitting = (length for length in _LENGTHS if sum(min(length, one) for one in lengths) <= TEXT_BUDGET)
+    return next(fitting, _LENGTHS[-1])
 
 
 def _passage(record: PassageRecord, length: int | None) -> list[Any]:
@@ -179,28 +174,22 @@ def _point(record: PointRecord, numbers: Mapping[str, int]) -> dict[str, Any]:
 
 def outcome(record: QuestionRecord) -> str:
     """One of `OUTCOMES`: what all judges and all answer runs together say; of multiple choice, whether it was right."""
-    if not record.complete:
-        return "failed"
-    said = {
-        verdict.worth == 1 for answer in record.answers for verdict in answer.verdicts.values() if verdict.label is not None
-    }
+    verdicts = [verdict for answer in record.answers for verdict in answer.verdicts.values()]
+    said = {verdict.worth == 1 for verdict in verdicts if verdict.label is not None}
     said |= {answer.scores["correct"] == 1 for answer in record.answers if "correct" in answer.scores}
-    return _outcome(said)
+    return _outcome(said, record.complete)
 
 
 def point_outcome(record: PointRecord) -> str:
     """One of `OUTCOMES`; a false fact is right if nothing of it was remembered."""
-    if not record.complete:
-        return "failed"
-    if record.verdict is None or record.verdict.label is None:
-        return "not judged"
-    resisted = record.source == "interference" and record.kind == "integrity"
-    return _outcome({record.verdict.label.lower() in ({"0"} if resisted else {"2", "correct"})})
+    right = {"0"} if record.source == "interference" and record.kind == "integrity" else {"2", "correct"}
+    label = record.verdict and record.verdict.label
+    return _outcome({label.lower() in right} if label else set(), record.complete)
 
 
-def _outcome(said: set[bool]) -> str:
-    if not said:
-        return "not judged"
+def _outcome(said: set[bool], complete: bool) -> str:
+    if not complete or not said:
+        return "not judged" if complete else "failed"
     return "disagreement" if len(said) > 1 else "right" if True in said else "wrong"
 
 

@@ -179,25 +179,19 @@ def compare(runs: Sequence[FinishedRun]) -> dict[str, Comparison]:
     Returns:
         By the name of the benchmark's command, in the order in which benchmarks first occur.
     """
-    return {name: _comparison(group) for name, group in by_family(runs).items()}
-
-
-def _comparison(runs: list[FinishedRun]) -> Comparison:
-    scored = [run for run in runs if run.summary.scores]
-    tables = (
-        judge_table(scored),
-        score_table(scored),
-        difference_table(paired_differences(scored), {run.name: run.title for run in scored}),
-        cost_table(scored),
-        probe_table(scored),
-    )
-    return Comparison(
-        title=_benchmark(scored or runs),
-        runs=runs,
-        differences=differences(scored),
-        papers=paper_tables(scored),
-        tables=[table for table in tables if table.rows],
-    )
+    found = {}
+    for name, group in by_family(runs).items():
+        scored = [run for run in group if run.summary.scores]
+        tables = (
+            judge_table(scored),
+            score_table(scored),
+            difference_table(paired_differences(scored), {run.name: run.title for run in scored}),
+            cost_table(scored),
+            probe_table(scored),
+        )
+        shown = [table for table in tables if table.rows]
+        found[name] = Comparison(_benchmark(scored or group), group, differences(scored), paper_tables(scored), shown)
+    return found
 
 
 def _benchmark(runs: Sequence[FinishedRun]) -> str:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from rich import box
 from rich.cells import cell_len
-from rich.console import Console, Group, RenderableType
+from rich.console import Console, Group
 from rich.markup import escape
 from rich.table import Table as RichTable
 from rich.text import Text
@@ -36,9 +36,9 @@ def print_comparison(runs: Sequence[FinishedRun], console: Console, *, page: Pat
     """
     for section in compare(runs).values():
         console.rule(Text(section.title))
-        table = headline_table(section)
-        console.print(table)
-        lines = LINES - len(console.render_lines(table))
+        headlines = _headline_table(section)
+        console.print(headlines)
+        lines = LINES - len(console.render_lines(headlines))
         sentences = list(_sentences(section))
         shown = sentences if full else _fitting(sentences, lines, console.width)
         for sentence in shown:
@@ -46,8 +46,8 @@ def print_comparison(runs: Sequence[FinishedRun], console: Console, *, page: Pat
         if len(shown) < len(sentences):
             console.print(Text(f"{len(sentences) - len(shown)} more warnings are on the page and in --full", style="yellow"))
         if full:
-            for paper in [*section.papers, *section.tables]:
-                console.print(rich_table(paper))
+            for table in [*section.papers, *section.tables]:
+                console.print(Group(*_rich_tables(table)))
             for sentence in _remarks(section.papers):
                 console.print(Text(sentence, style="dim"))
     if page is not None:
@@ -56,7 +56,7 @@ def print_comparison(runs: Sequence[FinishedRun], console: Console, *, page: Pat
         console.print(Text("--out page.html writes every table, chart and question; --full prints the tables"))
 
 
-def headline_table(section: Comparison) -> RichTable:
+def _headline_table(section: Comparison) -> RichTable:
     """A row for each run: the score that stands for it, and what that must not be read without."""
     shown = cards(section.runs)
     metrics = {card.metric for card in shown if card.metric}
@@ -78,33 +78,25 @@ def _headline_row(card: Card, *, several: bool) -> Iterator[str]:
     yield card.run.title if system in card.run.name else f"{card.run.title}, {system}"
     yield f"{card.percent}\n{card.metric}" if several else card.percent
     yield bounds(card.score)
-    yield (
-        f"{headline.n:,}"
-        if headline.n == headline.of
-        else f"{headline.n:,}/{'?' if headline.of is None else f'{headline.of:,}'}"
-    )
+    of = "?" if headline.of is None else f"{headline.of:,}"
+    yield f"{headline.n:,}" if headline.n == headline.of else f"{headline.n:,}/{of}"
     yield f"{headline.failures:,}" + (f"\n{headline.silent:,} silent" if headline.silent else "")
     yield tokens(headline)
-    error = headline.judge_error
-    rates = [] if error is None else [error.get("false_accept"), error.get("false_reject")]
-    yield " / ".join("-" if rate is None else f"{100 * rate.estimate:.0f}" for rate in rates)
+    rates = [rate and f"{100 * rate.estimate:.0f}" for rate in (headline.judge_error or {}).values()]
+    yield " / ".join(rate or "-" for rate in rates)
 
 
 def _sentences(section: Comparison) -> Iterator[str]:
     """All warnings, what weighs most first: withheld scores, other conditions, what each run lacks."""
     shown = cards(section.runs)
-    yield from _by_run((f"withheld: {why}", card) for card in shown if (why := card.run.headline.withheld))
-    yield from (f"all runs: {sentence}" for sentence in shared_warnings(section.runs))
-    yield from section.differences
-    yield from _by_run((sentence, card) for card in shown for sentence in card.warnings)
-
-
-def _by_run(sentences: Iterable[tuple[str, Card]]) -> Iterator[str]:
-    """Each sentence once, after the names of the runs that it is about."""
+    withheld = [(f"withheld: {why}", card) for card in shown if (why := card.run.headline.withheld)]
+    lacking = [(sentence, card) for card in shown for sentence in card.warnings]
+    said = [*withheld, *((f"all runs: {sentence}", None) for sentence in shared_warnings(section.runs))]
+    said += [*((sentence, None) for sentence in section.differences), *lacking]
     names: dict[str, list[str]] = {}
-    for sentence, card in sentences:
-        names.setdefault(sentence, []).append(card.run.name)
-    yield from (f"{', '.join(of)}: {sentence}" for sentence, of in names.items())
+    for sentence, card in said:
+        names.setdefault(sentence, []).extend([card.run.name] if card else [])
+    yield from (f"{', '.join(of)}: {sentence}" if of else sentence for sentence, of in names.items())
 
 
 def _fitting(sentences: Sequence[str], lines: int, width: int) -> list[str]:
@@ -118,51 +110,40 @@ def _fitting(sentences: Sequence[str], lines: int, width: int) -> list[str]:
     return shown
 
 
-def rich_table(table: Table) -> RenderableType:
+def _rich_tables(table: Table) -> Iterator[RichTable]:
     """Lay a table out, split by measure where it asks for it; published rows follow a line and are marked."""
-    if not table.by_measure:
-        return _part(table, list(range(len(table.columns))), table.title)
-    parts = []
-    for measure in dict.fromkeys(column.measure for column in table.columns):
-        columns = [number for number, column in enumerate(table.columns) if column.measure == measure]
-        parts.append(_part(table, columns, f"{table.title}: {table.columns[columns[0]].heading}"))
-    return Group(*parts)
+    for measure in dict.fromkeys(column.measure for column in table.columns) if table.by_measure else [None]:
+        numbers = [number for number, column in enumerate(table.columns) if measure in (None, column.measure)]
+        columns = [table.columns[number] for number in numbers]
+        title = escape(table.title if measure is None else f"{table.title}: {columns[0].heading}")
+        caption = escape(" ".join(text for text in (table.banner, table.note) if text))
+        laid = RichTable(title=title, caption=caption or None, title_justify="left", caption_justify="left")
+        laid.add_column("", min_width=24, overflow="fold")
+        for column in columns:
+            heading = column.title if measure else f"{column.title}\n{column.heading}".strip()
+            laid.add_column(Text(heading), justify="right", overflow="fold")
+        before = ("", "")
+        for row in table.rows:
+            cells = [row.cells[number] or Cell("") for number in numbers]
+            if row.kind != "missing" and not any(cell.text for cell in cells):
+                continue
+            style = _STYLES[row.kind]
+            if (row.kind, row.source) != before:
+                laid.add_section()
+                if row.source:
+                    laid.add_row(Text(f"published: {row.source.partition(';')[0]}", style="italic"), style=style)
+            before = (row.kind, row.source)
+            texts = [cell.text if len(cells) > _WIDE else f"{cell.text}\n{cell.small}".strip() for cell in cells]
+            metric = next((cell.metric for cell in cells if cell.text), "")
+            laid.add_row(_label(row, metric if measure else row.detail), *map(Text, texts), style=style)
+        yield laid
 
 
-def _part(table: Table, columns: Sequence[int], title: str) -> RichTable:
-    caption = escape(" ".join(text for text in (table.banner, table.note) if text))
-    part = RichTable(title=escape(title), caption=caption or None, title_justify="left", caption_justify="left")
-    part.add_column("", min_width=24, overflow="fold")
-    for number in columns:
-        column = table.columns[number]
-        heading = "" if table.by_measure else column.heading
-        part.add_column(Text(f"{column.title}\n{heading}".strip()), justify="right", overflow="fold")
-    compact = len(columns) > _WIDE
-    before = ("", "")
-    for row in _shown(table, columns):
-        if (row.kind, row.source) != before:
-            part.add_section()
-            if row.source:
-                part.add_row(Text(f"published: {row.source.partition(';')[0]}", style="italic"), style=_STYLES[row.kind])
-        before = (row.kind, row.source)
-        cells = [row.cells[number] for number in columns]
-        texts = ["" if cell is None else cell.text if compact else f"{cell.text}\n{cell.small}".strip() for cell in cells]
-        part.add_row(_label(row, cells, split=table.by_measure), *(Text(text) for text in texts), style=_STYLES[row.kind])
-    return part
-
-
-def _shown(table: Table, columns: Sequence[int]) -> Iterator[Row]:
-    for row in table.rows:
-        if row.kind == "missing" or any(row.cells[number] for number in columns):
-            yield row
-
-
-def _label(row: Row, cells: Sequence[Cell | None], *, split: bool) -> Text:
+def _label(row: Row, detail: str) -> Text:
     if row.kind == "missing":
         return Text(f"{row.label}: not run")
     if row.kind == "published":
         return Text(f"{row.label}{' (?)' if row.detail else ''}")
-    detail = next((cell.metric for cell in cells if cell is not None), "") if split else row.detail
     return Text(row.label).append(f"\n{detail}" if detail else "", style="dim")
 
 

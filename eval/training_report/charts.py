@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal, NamedTuple
 
@@ -18,17 +17,16 @@ SMOOTHED_FROM = 20
 """Curves with at least this many points are shown as a running mean over the faint points."""
 
 
-@dataclass(frozen=True, slots=True)
-class Curve:
+class Curve(NamedTuple):
     """One line of a chart over the training step."""
 
-    label: str  # in the legend
+    label: str  # In the legend
     x: Sequence[float]
     y: Sequence[float]
     colour: str
+    # Measured curves are rare and exact and get markers; running ones are noisy and get smoothed; target ones are where
+    # another curve should go, dotted
     style: Literal["running", "measured", "target"] = "running"
-    """``measured`` curves are rare and exact and get markers; ``running`` ones are noisy and get smoothed; ``target`` ones
-    are where another curve should go, dotted."""
 
 
 def line_chart(
@@ -106,18 +104,18 @@ class _Plan(NamedTuple):
     title: str
     y_label: str
     colours: Mapping[str, str]
-    share: bool = True
     prefixes: tuple[str, ...] = (TRAIN, HELDOUT)
+    y_range: tuple[float, float | None] | None = _SHARE
 
     def charts(self, metrics: Sequence[Record]) -> Iterator[Chart]:
         curves = []
         for metric, colour in self.colours.items():
             for prefix in self.prefixes or ("",):
                 where = "" if len(self.prefixes) < 2 else ", held out" if prefix == HELDOUT else ", training"
-                label = _words(metric if self.prefixes else metric.split("/", 1)[1])
+                label = _words(metric if self.prefixes else metric.rpartition("/")[2])
                 curves += _curve(metrics, prefix + metric, label + where, colour, measured=prefix == HELDOUT)
         if curves:
-            yield line_chart(self.title, self.name, curves, self.y_label, _SHARE if self.share else _AMOUNT)
+            yield line_chart(self.title, self.name, curves, self.y_label, self.y_range)
 
 
 _KINDS = {"add_recall": BLUE, "add_precision": TEAL, "update_recall": GREEN, "update_precision": ORANGE}
@@ -129,26 +127,21 @@ _POLICY = (
     _Plan("parts", "Parts of the reward", "share", {"transition": VIOLET, "retrieval": ORANGE, "format": GREEN}),
     _Plan("match", "Soft precision and recall", "share", {"precision": ORANGE, "recall": BLUE}),
     _Plan("updates", "Updates: right target, wrong target, and ADD in their place", "share", _UPDATES),
-    _Plan("kinds", "Held out, by kind of operation", "share", _KINDS, prefixes=(HELDOUT,)),
-    _Plan("searches", "Searches", "number", _SEARCHES, share=False, prefixes=(TRAIN,)),
-    _Plan("signal", "Signal of the groups", "reward, share", {"group_std": BLUE, "no_signal": RED}, prefixes=(TRAIN,)),
-    _Plan("cut", "Cut off and broken", "share of rollouts", {"truncated": ORANGE, "failure": RED}, prefixes=(TRAIN,)),
+    _Plan("kinds", "Held out, by kind of operation", "share", _KINDS, (HELDOUT,)),
+    _Plan("searches", "Searches", "number", _SEARCHES, (TRAIN,), _AMOUNT),
+    _Plan("signal", "Signal of the groups", "reward, share", {"group_std": BLUE, "no_signal": RED}, (TRAIN,)),
+    _Plan("cut", "Cut off and broken", "share of rollouts", {"truncated": ORANGE, "failure": RED}, (TRAIN,)),
 )
+_LENGTHS = {"mean": BLUE, "p50": TEAL, "p95": ORANGE, "max": RED}
 _ROLLOUT = {"generate": BLUE, "search": GREEN, "reward": ORANGE}
 _MEMORY = {"rss": BLUE, "pss": TEAL, "gpu_allocated": GREEN, "gpu_reserved": ORANGE}
-_machine = partial(_Plan, share=False, prefixes=())
+_machine = partial(_Plan, prefixes=(), y_range=_AMOUNT)
 _MACHINE = (
     _machine(
         "lengths",
         "Tokens of an episode",
         "tokens",
-        {
-            "train/model_tokens_mean": BLUE,
-            "train/model_tokens_p50": TEAL,
-            "train/model_tokens_p95": ORANGE,
-            "train/model_tokens_max": RED,
-            "train/tool_tokens": GREY,
-        },
+        {f"train/model_tokens_{part}": colour for part, colour in _LENGTHS.items()} | {"train/tool_tokens": GREY},
     ),
     _machine(
         "rollout-time",
@@ -159,6 +152,10 @@ _MACHINE = (
     _machine("speed", "Speed", "tokens/s on each GPU", {"speed/tokens_per_second_per_gpu": BLUE}),
     _machine("mfu", "Model FLOP/s utilisation of the update", "share", {"speed/mfu": VIOLET}),
     _machine("memory", "Memory", "GB, most in use", {f"memory/{part}_gb": colour for part, colour in _MEMORY.items()}),
+)
+_WARM_START = (
+    _Plan("loss", "Loss", "cross entropy", {"loss": BLUE}, (), None),
+    _Plan("accuracy", "Accuracy", "share of tokens", {"accuracy": GREEN}, ()),
 )
 _OPERATIONS = {
     "ADD": ("adds", "target_adds", BLUE),
@@ -196,12 +193,7 @@ def machine_charts(metrics: Sequence[Record]) -> list[Chart]:
 
 def warm_start_charts(records: Sequence[Record]) -> list[Chart]:
     """Draw loss and accuracy of the warm start."""
-    charts = []
-    if loss := _curve(records, "loss", "loss", BLUE):
-        charts.append(line_chart("Loss", "loss", loss, "cross entropy"))
-    if accuracy := _curve(records, "accuracy", "accuracy", GREEN):
-        charts.append(line_chart("Accuracy", "accuracy", accuracy, "share of tokens", _SHARE))
-    return charts
+    return [chart for plan in _WARM_START for chart in plan.charts(records)]
 
 
 def _of_kind(metrics: Sequence[Record], event: str) -> list[Curve]:
@@ -228,13 +220,11 @@ def _time_split(metrics: Sequence[Record]) -> list[Curve]:
         return []
     x = [float(record["step"]) for record in steps]
     spent = {
-        phase: [float(record[f"seconds/{phase}"]) if _number(record, f"seconds/{phase}") else 0.0 for record in steps]
-        for phase in _PHASES
+        phase: [float(record[key]) if _number(record, key) else 0.0 for record in steps]
+        for phase, key in ((phase, f"seconds/{phase}") for phase in _PHASES)
     }
-    rest = [
-        max(0.0, float(record["seconds/step"]) - sum(values[place] for values in spent.values()))
-        for place, record in enumerate(steps)
-    ]
+    explained = [sum(values) for values in zip(*spent.values(), strict=True)]
+    rest = [max(0.0, float(record["seconds/step"]) - known) for record, known in zip(steps, explained, strict=True)]
     layers = [Curve(_PHASES[phase][0], x, values, _PHASES[phase][1]) for phase, values in spent.items() if any(values)]
     return [*layers, Curve("other", x, rest, GREY)]
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from deltamem.episode import Message, read_turn
 from deltamem.memory import Event
@@ -14,44 +13,36 @@ from deltamem.memory import Event
 Record = Mapping[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class Piece:
+class Piece(NamedTuple):
     """A stretch of a target's text; of a keyword, whether the matched prediction contains it, else None."""
 
     text: str
     found: bool | None
 
 
-@dataclass(frozen=True, slots=True)
-class OperationView:
+class OperationView(NamedTuple):
     """An operation as shown."""
 
     event: str
     target_id: str | None
     old_text: str | None
-    pieces: list[Piece]
-    """The new text, split at its keywords."""
-    keywords: list[Piece]
-    """Empty for predictions."""
-    pair: Record | None = None
-    """The matched pair of a target operation, if there is one."""
-    remark: str = ""
-    """What became of a target operation without a pair."""
+    pieces: list[Piece]  # The new text, split at its keywords
+    keywords: Sequence[Piece] = ()  # Empty for predictions
+    pair: Record | None = None  # The matched pair of a target operation, if there is one
+    remark: str = ""  # What became of a target operation without a pair
 
 
-@dataclass(frozen=True, slots=True)
-class TurnView:
+class TurnView(NamedTuple):
     """One message after the opening: an assistant's thinking and action, or what a search returned."""
 
     role: str
-    think: str
-    queries: list[str]
-    memories: list[Record]
-    rest: str
+    think: str = ""
+    queries: Sequence[str] = ()
+    memories: Sequence[Record] = ()
+    rest: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class TrajectoryView:
+class TrajectoryView(NamedTuple):
     """A record with the reason for showing it and its parts taken apart."""
 
     record: Record
@@ -59,14 +50,6 @@ class TrajectoryView:
     turns: list[TurnView]
     predicted: list[OperationView] | None
     target: list[OperationView]
-
-
-@dataclass(frozen=True, slots=True)
-class History:
-    """One session at several steps of training, in order."""
-
-    key: str
-    steps: list[tuple[int, TrajectoryView]]
 
 
 def choose(records: Sequence[Record], count: int) -> list[tuple[str, Record]]:
@@ -102,7 +85,7 @@ def choose(records: Sequence[Record], count: int) -> list[tuple[str, Record]]:
 _SHOWN_STEPS = 5
 
 
-def histories(validation: Mapping[int, Sequence[Record]], count: int) -> list[History]:
+def histories(validation: Mapping[int, Sequence[Record]], count: int) -> dict[str, list[tuple[int, TrajectoryView]]]:
     """What became of the same sessions in the course of training.
 
     Args:
@@ -110,20 +93,20 @@ def histories(validation: Mapping[int, Sequence[Record]], count: int) -> list[Hi
         count: How many sessions to show at most.
 
     Returns:
-        The sessions in the order of their keys, each with at most five steps: the first, the last and some between.
+        The sessions by their keys in order, each with at most five steps: the first, the last and some between.
     """
     by_key: dict[str, dict[int, Record]] = {}
     for step, records in validation.items():
         for record in records:
             by_key.setdefault(str(record["key"]), {}).setdefault(step, record)
-    return [History(key, _between(by_key[key])) for key in sorted(by_key)[:count]]
+    return {key: _between(by_key[key]) for key in sorted(by_key)[:count]}
 
 
 def _between(records: Mapping[int, Record]) -> list[tuple[int, TrajectoryView]]:
     steps = sorted(records)
     last, shown = len(steps) - 1, min(len(steps), _SHOWN_STEPS)
     places = sorted({round(place * last / max(shown - 1, 1)) for place in range(shown)})
-    return [(steps[place], view(records[steps[place]], "")) for place in places]
+    return [(steps[place], view(records[steps[place]])) for place in places]
 
 
 def _spread(length: int, count: int) -> list[int]:
@@ -131,7 +114,7 @@ def _spread(length: int, count: int) -> list[int]:
     return sorted({int((position + 0.5) * length / count) for position in range(count)} & set(range(length)))
 
 
-def view(record: Record, reason: str) -> TrajectoryView:
+def view(record: Record, reason: str = "") -> TrajectoryView:
     """Take a record apart for the page."""
     predicted = record["operations"]
     return TrajectoryView(
@@ -154,18 +137,18 @@ def _turn(message: Message) -> TurnView:
         except ValueError:
             memories = None
         readable = isinstance(memories, list) and all(isinstance(memory, dict) for memory in memories)
-        return TurnView("tool", "", [], memories if readable else [], "" if readable else content)
+        return TurnView("tool", memories=memories) if readable else TurnView("tool", rest=content)
     match = _THINK.fullmatch(content)
     think, rest = (match[1].strip(), match[2].strip()) if match else ("", content)
     read = read_turn(rest, (), thinking=False)
     # A call that departs from the protocol is shown as it was written.
     queries = [] if read.violations else list(read.queries or ())
-    return TurnView("assistant", think, queries, [], "" if queries else rest)
+    return TurnView("assistant", think, queries, rest="" if queries else rest)
 
 
 def _predicted(operation: Record, record: Record) -> OperationView:
     target_id = operation["target_memory_id"]
-    return OperationView(operation["event"], target_id, _old_text(target_id, record), [Piece(operation["text"], None)], [])
+    return OperationView(operation["event"], target_id, _old_text(target_id, record), [Piece(operation["text"], None)])
 
 
 def _target(operation: Record, record: Record) -> OperationView:

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 from compare_cases import ORDER, ingest, question, write_run
-from eval.compare.conditions import cards
 from page_cases import Page
 
 from deltamem.errors import DeltaMemError
 from deltamem.runs import RecordFile
 from eval.compare import page as page_module
+from eval.compare.conditions import cards
 from eval.compare.page import outcome, point_outcome, render, text_length, viewer_data, write_report
 from eval.compare.runs import load_runs
 from eval.compare.tables import compare

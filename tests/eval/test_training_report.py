@@ -18,7 +18,7 @@ from deltamem.errors import DeltaMemError
 from deltamem.sessions import LabelledSession
 from eval.heldout import HeldoutResult, evaluate
 from eval.training_report.charts import Curve, line_chart, running_mean
-from eval.training_report.page import comparison, read_run, write_report
+from eval.training_report.page import RunInputs, comparison, write_report
 from eval.training_report.trajectories import choose, histories, view
 
 CONFIG = EpisodeConfig(k=2)
@@ -126,9 +126,9 @@ def test_the_same_sessions_are_shown_step_by_step(page: Page) -> None:
 def test_of_many_validations_the_first_the_last_and_some_between_are_shown(tmp_path: Path) -> None:
     write_validation(tmp_path, people(1, 1), range(0, 100, 10))
     (tmp_path / "validation" / "notes.jsonl").write_text("{}")
-    (history,) = histories(read_run(tmp_path).validation, 5)
-    assert [step for step, _ in history.steps] == [0, 20, 40, 70, 90]
-    assert histories({3: [], 4: []}, 5) == []
+    (steps,) = histories(RunInputs(tmp_path).validation, 5).values()
+    assert [step for step, _ in steps] == [0, 20, 40, 70, 90]
+    assert histories({3: [], 4: []}, 5) == {}
 
 
 def test_nothing_comes_from_outside(page: Page) -> None:
@@ -150,7 +150,7 @@ def test_keywords_found_and_missing_are_marked() -> None:
     (item,) = people(1, 1)
     due, _ = item.operations
     written = outputs(due, add("Person0 plays trumpet every  EVENING0 evening"))
-    shown = view(run_policy(lambda item, turn: written, [item]).records[0], "")
+    shown = view(run_policy(lambda item, turn: written, [item]).records[0])
     due_shown, new = shown.target
     marked = [(piece.text, piece.found) for piece in new.pieces]
     assert marked == [("Person0 plays ", None), ("violin", False), (" every ", None), ("evening", True), ("0", None)]
@@ -167,7 +167,7 @@ def test_what_became_of_targets_without_a_pair() -> None:
     def script(item: LabelledSession, turn: int) -> str:
         return search("dog") if turn == 0 else outputs(none("m1", ""))
 
-    nothing, six = view(run_policy(script, [item]).records[0], "").target
+    nothing, six = view(run_policy(script, [item]).records[0]).target
     assert nothing.remark == "named by a NONE, found by a search"
     assert six.remark == "no counterpart" and not six.keywords[0].found
 
@@ -177,11 +177,11 @@ def test_turns_are_taken_apart_and_what_cannot_be_is_shown_raw() -> None:
         return search("a", "b") if turn == 0 else "<think>x</think><tool_call>{}</tool_call>"
 
     record = run_policy(script, people(1, 1)).records[0]
-    asked, answered, broken = view(record, "").turns
+    asked, answered, broken = view(record).turns
     assert (asked.think, asked.queries, asked.rest) == ("What is known?", ["a", "b"], "")
     assert [memory["id"] for memory in answered.memories] == record["retrieved_ids"][0]
     assert (broken.think, broken.queries, broken.rest) == ("x", [], "<tool_call>{}</tool_call>")
-    assert view(record, "").predicted is None
+    assert view(record).predicted is None
 
 
 def record(reward: float, due: int = 0, failure: str | None = None) -> dict[str, object]:
@@ -214,7 +214,7 @@ def test_the_table_tells_better_from_worse() -> None:
             "after_sampled": summary(reward=0.7, add_for_update_rate=0.4, format=0.91, queries_per_memory=0.9),
         }
     )
-    verdicts = {row.label: (row.changes[0].verdict, row.changes[1].difference) for row in rows}
+    verdicts = {name: (sampled.verdict, greedy.difference) for name, (sampled, greedy) in rows.items()}
     assert verdicts == {
         "reward": ("better", None),
         "due UPDATEs done as ADD": ("worse", None),
