@@ -102,7 +102,7 @@ def _latex_table(runs: Sequence[FinishedRun]) -> str:
         start += width
     lines = [["", *headings]]
     if any(column.heading for column in table.columns):
-        lines.append([" ".join(rules), *(escape(column.heading) for column in table.columns)])
+        lines.append([f"{' '.join(rules)}\n", *(escape(column.heading) for column in table.columns)])
     measured = [row for row in table.rows if row.detail == variant.label]
     rows = [[escape(row.label), *map(_latex_cell, table.columns, row.cells)] for row in measured]
     caption = f"{table.title}, in percent ({variant.label or metric_label(runs[0].headline.metric) or 'scores'})."

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -84,17 +84,27 @@ def question(
     )
 
 
+def records(right: Container[int] = range(20)) -> list[QuestionRecord]:
+    """Twenty questions of four groups; the lenient judge accepts those in `right`, the strict one the even ones of them."""
+    return [
+        question(
+            f"c{number % 4}/{number}",
+            ORDER[number % 5],
+            lenient="correct" if number in right else "wrong",
+            strict="correct" if number in right and number % 2 == 0 else "wrong",
+        )
+        for number in range(20)
+    ]
+
+
 def ingest(
     store: str, number: int, *, outcome: Any = "applied", memories: Sequence[str] | None = ("one", "two")
 ) -> IngestRecord:
+    named: dict[str, Any] = {"store": store, "owner": "Ana", "session": f"S{number}", "number": number, "outcome": outcome}
     if outcome == "failed":
-        return IngestRecord(store=store, owner="Ana", session=f"S{number}", number=number, outcome="failed", reason="broke")
+        return IngestRecord(**named, reason="broke")
     return IngestRecord(
-        store=store,
-        owner="Ana",
-        session=f"S{number}",
-        number=number,
-        outcome=outcome,
+        **named,
         memories=None if memories is None else tuple(memories),
         operations={"ADD": len(memories or ())},
         cost=Cost(calls=2, prompt_tokens=300, completion_tokens=30, searches=1, seconds=2.0),
@@ -104,15 +114,9 @@ def ingest(
 def locomo_summary(
     config: BenchmarkConfig, questions: Sequence[QuestionRecord], sessions: Sequence[IngestRecord], **changes: Any
 ) -> dict[str, Any]:
-    values = {
-        "lenient": verdict_value("lenient"),
-        "strict": verdict_value("strict"),
-        "set_f1": answer_value("set_f1"),
-        "locomo_f1": answer_value("locomo_f1"),
-        "bleu1": answer_value("bleu1"),
-        "abstention": answer_value("abstention"),
-        "recall@5": recall_value(5),
-    }
+    """The summary of a run; `changes` are arguments of `build_summary` or fields of `Report`."""
+    values = {judge: verdict_value(judge) for judge in ("lenient", "strict")} | {"recall@5": recall_value(5)}
+    values |= {name: answer_value(name) for name in ("set_f1", "locomo_f1", "bleu1", "abstention")}
     arguments: dict[str, Any] = {
         "benchmark": "LoCoMo",
         "protocol": {"k": 20, "pooled": list(POOLED)},
@@ -129,8 +133,7 @@ def locomo_summary(
         "problems": [],
         "order": ORDER,
         "headline": ("lenient", "set_f1"),
-    }
-    arguments |= changes
+    } | changes
     report = Report(**{field.name: arguments.pop(field.name) for field in fields(Report) if field.name in arguments})
     return build_summary(config, report, questions=questions, sessions=sessions, **arguments)
 
@@ -144,17 +147,22 @@ def write_run(
     config: dict[str, Any] | None = None,
     **changes: Any,
 ) -> Path:
-    """A finished LoCoMo run; `changes` are arguments of `build_summary` or fields of `Report`."""
+    """A finished LoCoMo run; for `changes` see `locomo_summary`."""
     settings = {"answer.model": "answerer", "base_url": "http://localhost:1/v1", "with_time": "hour", **(config or {})}
     summary = locomo_summary(benchmark_config(folder, **settings), questions, sessions, **changes)
-    with RecordFile(folder / "questions.jsonl", QuestionRecord, lambda record: record.key) as file:
-        for record in questions:
-            file.add(record)
+    add(folder, questions)
     with RecordFile(folder / "passages.jsonl", PassageRecord, lambda record: record.id) as found:
         for passage in passages:
             found.add(PassageRecord.of(passage, "store"))
     write_summary(folder, summary)
     return folder
+
+
+def add(folder: Path, questions: Sequence[QuestionRecord]) -> None:
+    """Records that the summary does not know of, once there is one."""
+    with RecordFile(folder / "questions.jsonl", QuestionRecord, lambda record: record.key) as file:
+        for record in questions:
+            file.add(record)
 
 
 def edited(folder: Path, **changes: Any) -> Path:

@@ -5,14 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import pytest
-from compare_cases import ORDER, edited, ingest, question, write_run
+from compare_cases import add, edited, ingest, interval, question, records, write_run
 from pydantic import ValidationError
 
 from deltamem.errors import DeltaMemError
-from deltamem.runs import RecordFile
 from eval.compare.conditions import differences, warnings_of
 from eval.compare.layouts import LAYOUTS, LOCOMO_COUNTS
 from eval.compare.runs import FinishedRun, PublishedTable, family, load_runs, published_tables
@@ -28,7 +26,7 @@ from eval.compare.tables import (
     score_table,
 )
 from eval.personamem.data import COUNTS_32K
-from eval.records import Cost, QuestionRecord
+from eval.records import Cost
 
 DATA = {"sha256": "ab" * 32, "published": True, "questions": 1}
 ASKED = [question("a/1", "temporal")]
@@ -66,27 +64,6 @@ def test_a_bad_folder_is_one_sentence(tmp_path: Path) -> None:
 AUDIT = {"applied": True, "sha256": "ef" * 32}
 
 
-@pytest.mark.parametrize(
-    ("config", "changes", "expected"),
-    [
-        ({"answer.model": "other"}, {}, "answer model differs: answerer (one); other (two)"),
-        ({"judge.model": "other"}, {}, "judge model differs"),
-        ({"embedder.name": "other"}, {}, "embedder differs"),
-        ({"answer.context_tokens": 100}, {}, "protocol context_tokens differs: 40000 (one); 100 (two)"),
-        ({"limit": 3}, {}, "limit differs: null (one); 3 (two)"),
-        ({"judge.max_tokens": 9}, {}, "judge.max_tokens differs: 8192 (one); 9 (two)"),
-        ({}, {"protocol": {"k": 10}}, "protocol k differs: 20 (one); 10 (two)"),
-        ({}, {"data": DATA | {"sha256": "ef" * 32}}, "data sha256 differs: abababababab (one); efefefefefef (two)"),
-        ({}, {"data": DATA | {"audit": AUDIT}}, "audit sha256 differs: null (one); efef"),
-        ({}, {"prompt_hashes": {"judge_lenient": "ef" * 32}}, "prompt judge_lenient differs"),
-    ],
-)
-def test_differences_of_conditions(tmp_path: Path, config: dict[str, Any], changes: dict[str, Any], expected: str) -> None:
-    one = write_run(tmp_path / "one", ASKED, config={"judge.model": "grader"})
-    two = write_run(tmp_path / "two", ASKED, config={"judge.model": "grader", **config}, **changes)
-    assert any(note.startswith(expected) for note in differences(load_runs([one, two])))
-
-
 def test_what_may_differ_and_other_categories_may_not(tmp_path: Path) -> None:
     """The system with its own prompts and stores, an answerer that is named or implied, an audit that is not applied."""
     hashes = {"judge_lenient": "cd" * 32}
@@ -114,8 +91,7 @@ def test_warnings_of_an_incomplete_and_of_a_resumed_run(tmp_path: Path) -> None:
     (run,) = load_runs([folder])
     cut, unknown = warnings_of(run)[-2:]
     assert cut.startswith("at 1 of 2 questions") and unknown.startswith("what 1 sessions cost is not known")
-    with RecordFile(folder / "questions.jsonl", QuestionRecord, lambda record: record.key) as file:
-        file.add(question("a/3", "temporal"))
+    add(folder, [question("a/3", "temporal")])
     (run,) = load_runs([folder])
     assert any("holds 3 questions, the scores are of 2" in warning for warning in warnings_of(run))
 
@@ -172,21 +148,8 @@ def test_published_figures_of_halumem_add_up_and_both_papers_agree() -> None:
         assert deltamem.get(system, row).items() <= row.items(), system
 
 
-PROBE = {"estimate": 0.1, "low": 0.05, "high": 0.2, "count": 30, "groups": 30}
+PROBE = interval(0.1)
 PROBES_COST = Cost(calls=7, prompt_tokens=70, completion_tokens=7, seconds=0.7).model_dump()
-
-
-def questions(right: set[int]) -> list[QuestionRecord]:
-    """Twenty questions; the lenient judge accepts those in `right`, the strict one those of them that are even."""
-    return [
-        question(
-            f"conv-{number % 4}/{number}",
-            ORDER[number % 5],
-            lenient="correct" if number in right else "wrong",
-            strict="correct" if number in right and number % 2 == 0 else "wrong",
-        )
-        for number in range(20)
-    ]
 
 
 def texts(table: Table, row: Row) -> Mapping[str, str]:
@@ -198,13 +161,13 @@ def texts(table: Table, row: Row) -> Mapping[str, str]:
 def runs(tmp_path: Path) -> list[FinishedRun]:
     ours = write_run(
         tmp_path / "ours",
-        questions(set(range(20))),
+        records(),
         sessions=[ingest("conv-0", number) for number in range(3)],
         config={"system": "deltamem"},
         probes=[{"judge": "lenient", "false_accept": PROBE, "false_reject": PROBE, "errors": 0, "cost": PROBES_COST}],
         more={"ceiling": {"temporal": 0.95, "all": 0.9357}},
     )
-    naive = write_run(tmp_path / "naive", questions({0, 1, 2, 3, 5, 6, 7, 8}), sessions=[ingest("conv-0", 0, memories=None)])
+    naive = write_run(tmp_path / "naive", records({0, 1, 2, 3, 5, 6, 7, 8}), sessions=[ingest("conv-0", 0, memories=None)])
     return load_runs([ours, naive])
 
 
@@ -231,7 +194,7 @@ def test_table_1_has_our_rows_then_what_was_not_run_then_published_rows(runs: li
 
 def test_the_command_for_a_baseline_names_the_conditions_that_are_not_the_usual_ones(tmp_path: Path) -> None:
     config = {"system": "oracle", "limit": 2, "judge.model": "grader"}
-    (run,) = load_runs([write_run(tmp_path / "oracle", questions({1}), config=config)])
+    (run,) = load_runs([write_run(tmp_path / "oracle", records({1}), config=config)])
     for table in paper_tables([run]):
         assert [row.label for row in table.rows if row.kind == "missing"] == ["none", "full_context", "naive_rag"]
     common = "python -m eval.locomo system=naive_rag out=runs/locomo_naive_rag base_url=http://localhost:1/v1 "
@@ -288,9 +251,6 @@ def test_what_is_left_out_of_a_difference(tmp_path: Path) -> None:
 
 
 def test_halumem_and_personamem_rows(tmp_path: Path) -> None:
-    def interval(estimate: float) -> dict[str, float]:
-        return {"estimate": estimate, "low": 0.0, "high": 1.0, "count": 5, "groups": 2}
-
     estimates = {
         "memory_extraction_f1": 0.25,
         "recall(all)": 0.1,

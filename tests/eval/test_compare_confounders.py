@@ -7,25 +7,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from compare_cases import ORDER, edited, headline, ingest, interval, question, write_run
+from compare_cases import add, edited, headline, ingest, interval, question, records, write_run
 
 from deltamem.errors import DeltaMemError
-from deltamem.runs import RecordFile
 from eval.compare.conditions import differences, warnings_of
 from eval.compare.page import render
 from eval.compare.runs import FinishedRun, load_runs
 from eval.compare.tables import Table, compare, judge_table, paired_differences, paper_tables
-from eval.records import QuestionRecord
 
 MEM0 = {"package": "mem0ai 2.2.1", "keyword_search": False, "entity_links": False}
-
-
-def records(right: int = 20) -> list[QuestionRecord]:
-    """Twenty questions of four conversations, the first so many of them right."""
-    return [
-        question(f"c{number % 4}/{number}", ORDER[number % 5], lenient="correct" if number < right else "wrong")
-        for number in range(20)
-    ]
 
 
 def pair(tmp_path: Path, one: dict[str, Any], two: dict[str, Any], **config: Any) -> list[FinishedRun]:
@@ -45,44 +35,55 @@ def everything(table: Table) -> str:
     return "\n".join([table.title, table.banner, table.note, *columns, *rows])
 
 
-@pytest.mark.parametrize(
-    ("one", "two", "said"),
-    [
-        (
-            {"making__models__manager": "strong"},
-            {"making__models__manager": "weak"},
-            "manager model differs: strong (ours); weak (peer)",
-        ),
-        (
-            {"making__fingerprint__endpoints__answer": "http://a/v1"},
-            {"making__fingerprint__endpoints__answer": "http://b/v1"},
-            "answer endpoint differs: http://a/v1 (ours); http://b/v1 (peer)",
-        ),
-        (
-            {"making__fingerprint__served__judge": {"id": "j", "created": 1}},
-            {"making__fingerprint__served__judge": {"id": "j", "created": 2}},
-            "judge served model differs",
-        ),
-        ({"making__git_commit": "aa"}, {"making__git_commit": "bb"}, "commit differs: aa (ours); bb (peer)"),
-        (
-            {"making__versions": {"openai": "1.0", "mem0ai": None}},
-            {"making__versions": {"openai": "2.0", "mem0ai": "2.2.1"}},
-            "version of openai differs: 1.0 (ours); 2.0 (peer)",
-        ),
-        (
-            {"headline": headline(context_tokens=28623.0)},
-            {"headline": headline(context_tokens=2133.0)},
-            "context tokens an answer differ by a factor of 13.4: peer 2,133, ours 28,623",
-        ),
-        (
-            {"passages": {"per_question": 20, "tokens_each": 1400, "sources_each": 12.0}},
-            {"passages": {"per_question": 20, "tokens_each": 40, "sources_each": None}},
-            "tokens a passage differ by a factor of 35.0",
-        ),
-    ],
-)
-def test_confounders_are_named(tmp_path: Path, one: dict[str, Any], two: dict[str, Any], said: str) -> None:
-    (note,) = differences(pair(tmp_path, one, two))
+CONFOUNDERS = [
+    ("making__models__answer", "gpt", "small", "answer model differs: gpt (ours); small (peer)"),
+    ("making__models__judge", "gpt", "small", "judge model differs"),
+    ("making__models__manager", "strong", "weak", "manager model differs: strong (ours); weak (peer)"),
+    ("making__models__embedder", "one", "other", "embedder differs"),
+    (
+        "making__fingerprint__endpoints__answer",
+        "http://a/v1",
+        "http://b/v1",
+        "answer endpoint differs: http://a/v1 (ours); http://b/v1 (peer)",
+    ),
+    (
+        "making__fingerprint__served__judge",
+        {"id": "j", "created": 1},
+        {"id": "j", "created": 2},
+        "judge served model differs",
+    ),
+    ("making__git_commit", "aa", "bb", "commit differs: aa (ours); bb (peer)"),
+    (
+        "making__versions",
+        {"openai": "1.0", "mem0ai": None},
+        {"openai": "2.0", "mem0ai": "2.2.1"},
+        "version of openai differs: 1.0 (ours); 2.0 (peer)",
+    ),
+    ("making__config__limit", None, 3, "limit differs: null (ours); 3 (peer)"),
+    ("making__config__judge__max_tokens", 8, 9, "judge.max_tokens differs: 8 (ours); 9 (peer)"),
+    ("making__prompt_hashes", {"judge_lenient": "ab" * 32}, {"judge_lenient": "cd" * 32}, "prompt judge_lenient differs"),
+    ("protocol__k", 20, 10, "protocol k differs: 20 (ours); 10 (peer)"),
+    ("protocol__context_tokens", 40, 100, "protocol context_tokens differs: 40 (ours); 100 (peer)"),
+    ("data__sha256", "ab" * 32, "ef" * 32, "data sha256 differs: abababababab (ours); efefefefefef (peer)"),
+    ("data__audit", None, {"applied": True, "sha256": "ef" * 32}, "audit sha256 differs: null (ours); efef"),
+    (
+        "headline",
+        headline(context_tokens=28623.0),
+        headline(context_tokens=2133.0),
+        "context tokens an answer differ by a factor of 13.4: peer 2,133, ours 28,623",
+    ),
+    (
+        "passages",
+        {"per_question": 20, "tokens_each": 1400, "sources_each": 12.0},
+        {"per_question": 20, "tokens_each": 40, "sources_each": None},
+        "tokens a passage differ by a factor of 35.0",
+    ),
+]
+
+
+@pytest.mark.parametrize(("key", "one", "two", "said"), CONFOUNDERS)
+def test_confounders_are_named(tmp_path: Path, key: str, one: Any, two: Any, said: str) -> None:
+    (note,) = differences(pair(tmp_path, {key: one}, {key: two}))
     assert note.startswith(said)
 
 
@@ -116,7 +117,7 @@ def test_a_closed_book_is_asked_for_and_says_what_is_known_without_a_memory(tmp_
     missing = [row for row in paper_tables(runs)[0].rows if row.kind == "missing"]
     assert [row.label for row in missing] == ["none", "full_context", "naive_rag"]
     assert "python -m eval.locomo system=none" in missing[0].detail
-    closed = edited(write_run(tmp_path / "closed", records(4), config={"system": "none"}), headline=headline(0.21))
+    closed = edited(write_run(tmp_path / "closed", records(range(4)), config={"system": "none"}), headline=headline(0.21))
     runs += load_runs([closed])
     (section,) = compare(runs).values()
     assert "closed (closed book: known without any memory)" in everything(section.papers[0])
@@ -129,12 +130,8 @@ def test_differences_are_of_the_questions_that_the_scores_are_of(tmp_path: Path)
     """A folder in which more was asked before: the second half, which only the first run answered right, is not scored."""
     data = {"sha256": "ab" * 32, "published": True, "questions": 20}
     folders = [write_run(tmp_path / name, records()[:10], data=data) for name in ("one", "two")]
-    with RecordFile(folders[1] / "questions.jsonl", QuestionRecord, lambda record: record.key) as file:
-        for record in records(right=10)[10:]:
-            file.add(record)
-    with RecordFile(folders[0] / "questions.jsonl", QuestionRecord, lambda record: record.key) as file:
-        for record in records()[10:]:
-            file.add(record)
+    add(folders[0], records()[10:])
+    add(folders[1], records(range(10))[10:])
     runs = load_runs(folders)
     assert [len(run.questions) for run in runs] == [10, 10]
     lenient = next(one for one in paired_differences(runs) if one.metric == "lenient")
@@ -188,7 +185,7 @@ def test_withheld_scores_are_in_no_table_chart_or_difference(tmp_path: Path) -> 
     for table in (section.papers[0], judge_table(runs)):
         assert "withheld" in everything(table) and f"{why}." in table.note
     by_judge = [cell and cell.text for cell in judge_table(runs).rows[-1].cells]
-    assert by_judge == ["100.00", "0.00", "withheld", "0.00"]
+    assert by_judge == ["100.00", "50.00", "withheld", "50.00"]
     assert not any(difference.metric == "lenient" for difference in paired_differences(runs))
     page = render(runs)
     assert why in page and "<strong>withheld</strong>" in page

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from compare_cases import ORDER, edited, headline, ingest, interval, question, write_run
+from compare_cases import ORDER, edited, headline, ingest, interval, question, records, write_run
 from rich.console import Console
 
 from deltamem.errors import DeltaMemError
@@ -28,9 +28,7 @@ def seven(tmp_path: Path, **changes: Any) -> list[FinishedRun]:
     """A run of each system, with everything in which runs can differ."""
     folders = []
     for number, system in enumerate(SYSTEMS):
-        asked = [
-            question(f"c{n % 4}/{n}", ORDER[n % 5], lenient="correct" if n % 7 > number else "wrong") for n in range(20)
-        ]
+        asked = records([n for n in range(20) if n % 7 > number])
         broken = [question("c0/99", "temporal", text=None)] * (number == 5)
         facts = {"keyword_search": False} if system == "mem0" else {}
         config = {"system": system, "answer.max_tokens": 100 + number, "judge.model": f"judge {number}", "seed": number}
@@ -44,10 +42,9 @@ def seven(tmp_path: Path, **changes: Any) -> list[FinishedRun]:
             **changes,
         )
         tokens = 100.0 * 3**number
-        edited(folder, headline=headline(0.1 * number, context_tokens=tokens), making__git_commit=f"commit {number}")
-        folders.append(
-            edited(folder, warnings=[f"a warning of {system} that is so long that no line of a terminal holds it " * 2])
-        )
+        said = {"headline": headline(0.1 * number, context_tokens=tokens), "making__git_commit": f"commit {number}"}
+        warning = f"a warning of {system} that is so long that no line of a terminal holds it " * 2
+        folders.append(edited(folder, warnings=[warning], **said))
     why = "the lenient judge accepts 98% of the wrong answers"
     edited(folders[4], withheld={"lenient": why}, headline=headline(1.0, withheld=why))
     return load_runs(folders)
@@ -65,13 +62,8 @@ def test_seven_runs_take_forty_lines(tmp_path: Path, width: int) -> None:
     text = printed(runs, width, page=Path("page.html"))
     assert len(text.splitlines()) <= 40
     flat = " ".join(text.split())
-    for expected in (
-        *(run.name for run in runs),
-        "withheld: the lenient judge",
-        "more warnings are on the page",
-        "page.html",
-    ):
-        assert expected in flat, expected
+    said = ("withheld: the lenient judge", "more warnings are on the page", "page.html")
+    assert all(expected in flat for expected in (*said, *(run.name for run in runs)))
     assert "keyword" in flat and "100.0" not in flat
     full = printed(runs, width, full=True)
     assert len(full.splitlines()) > 200 and "Paired bootstrap" in full and "more warnings" not in full
@@ -105,14 +97,8 @@ def test_latex_has_the_columns_of_the_paper_and_everything_is_escaped(tmp_path: 
     path = tmp_path / "tables.tex"
     write_latex(runs, path)
     text = path.read_text(encoding="utf-8")
-    for expected in (
-        r"\toprule",
-        "Single-hop 841",
-        r"\multicolumn{3}{c}{Overall 1,540}",
-        r"locomo\_naive\_rag & ",
-        r"\textit{withheld}",
-    ):
-        assert expected in text, expected
+    said = ("Single-hop 841", r"\multicolumn{3}{c}{Overall 1,540}", r"locomo\_naive\_rag & ", r"\textit{withheld}")
+    assert all(expected in text for expected in said)
     rows = [line for line in text.splitlines() if line.startswith("locomo") and " & " in line]
     assert len(rows) == 7 and all(row.count(" & ") == 15 for row in rows)
     write_latex([*runs, *load_runs([odd])], path)

@@ -6,7 +6,7 @@ from datetime import datetime
 from pathlib import Path
 
 import pytest
-from compare_cases import ORDER, ingest, question, write_run
+from compare_cases import ingest, question, records, write_run
 from page_cases import Page
 
 from deltamem.errors import DeltaMemError
@@ -48,10 +48,9 @@ def test_everything_that_was_read_is_escaped(tmp_path: Path) -> None:
 
 def test_tables_charts_and_warnings_are_on_the_page(tmp_path: Path) -> None:
     points = [{"session": number, "mean": 0.5, "low": 0.4, "high": 0.6, "users": 2} for number in range(3)]
-    records = [question(f"conv-{number % 3}/{number}", ORDER[number % 5]) for number in range(10)]
     sessions = [ingest("conv-0", 0), ingest("conv-1", 0, outcome="unreadable")]
-    first = write_run(tmp_path / "first", records, sessions=sessions, more={"cumulative": points})
-    second = write_run(tmp_path / "second", records, sessions=sessions[:1], config={"judge.model": "other"})
+    first = write_run(tmp_path / "first", records(), sessions=sessions, more={"cumulative": points})
+    second = write_run(tmp_path / "second", records(), sessions=sessions[:1], config={"judge.model": "other"})
     runs = load_runs([first, second])
     page = Page(render(runs))
     page.check_self_contained()
@@ -84,9 +83,9 @@ def test_outcomes(labels: list[str | None], expected: str) -> None:
     assert outcome(record.model_copy(update={"answers": (choice,)})) == "wrong"
 
 
-@pytest.mark.parametrize(
-    ("kind", "source", "label", "expected"),
-    [
+def test_outcomes_of_points() -> None:
+    fields = {"key": "u/S1/p1", "user": "u", "session": 0, "text": "t"}
+    for kind, source, label, expected in (
         ("integrity", "system", "2", "right"),
         ("integrity", "system", "1", "wrong"),
         ("integrity", "interference", "0", "right"),
@@ -94,13 +93,10 @@ def test_outcomes(labels: list[str | None], expected: str) -> None:
         ("update", "secondary", "correct", "right"),
         ("update", "secondary", "omission", "wrong"),
         ("update", "secondary", None, "not judged"),
-    ],
-)
-def test_outcomes_of_points(kind: str, source: str, label: str | None, expected: str) -> None:
-    fields = {"key": "u/S1/p1", "kind": kind, "user": "u", "session": 0, "text": "t", "source": source}
-    verdict = None if label is None else Verdict(label=label)
-    assert point_outcome(PointRecord.model_validate({**fields, "verdict": verdict})) == expected
-    assert point_outcome(PointRecord.model_validate({**fields, "error": "gone"})) == "failed"
+    ):
+        point = fields | {"kind": kind, "source": source, "verdict": label and {"label": label}}
+        assert point_outcome(PointRecord.model_validate(point)) == expected, point
+        assert point_outcome(PointRecord.model_validate(point | {"verdict": None, "error": "gone"})) == "failed"
 
 
 def test_memory_points_are_browsable_wrong_ones_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -119,11 +115,10 @@ def test_memory_points_are_browsable_wrong_ones_first(tmp_path: Path, monkeypatc
 def test_long_passages_are_cut_and_it_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(page_module, "TEXT_BUDGET", 1_000)
     passages = [Passage("x" * 900), Passage("y" * 900), Passage("short")]
-    ids = [PassageRecord.of(passage, "store").id for passage in passages]
-    records = [PassageRecord.of(passage, "store") for passage in passages]
-    assert text_length(records) == 250
-    assert text_length(records[:1]) is None
-    run = write_run(tmp_path / "run", [question("a/1", "temporal", passages=[*ids, "gone"])], passages=passages)
+    kept = [PassageRecord.of(passage, "store") for passage in passages]
+    assert (text_length(kept), text_length(kept[:1])) == (250, None)
+    asked = question("a/1", "temporal", passages=[*(record.id for record in kept), "gone"])
+    run = write_run(tmp_path / "run", [asked], passages=passages)
     (data,) = json.loads(viewer_data(load_runs([run])))
     assert data["cut"] == 250
     assert [len(passage[0]) for passage in data["passages"]] == [251, 251, 5]

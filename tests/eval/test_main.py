@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from compare_cases import ORDER, question, write_run
+from compare_cases import records, write_run
 
 from eval.__main__ import main
 from eval.data import LOCOMO
@@ -26,8 +26,7 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
 
 
 def test_compare_prints_tables_and_writes_the_page(tmp_path: Path, run) -> None:
-    records = [question(f"conv-{number % 2}/{number}", ORDER[number % 5]) for number in range(10)]
-    folder = write_run(tmp_path / "ours", records, config={"system": "[deltamem]"})
+    folder = write_run(tmp_path / "ours", records(), config={"system": "[deltamem]"})
     code, printed, _ = run("compare", folder, "--out", tmp_path / "report.html")
     assert code == 0
     for expected in ("[deltamem]", "not run: none", str(tmp_path / "report.html")):

@@ -115,9 +115,6 @@ def test_it_shows_header_table_charts_and_trajectories(page: Page) -> None:
         assert f">{legend}<" in page.source, legend
     for legend in ("turn limit", "weight sync"):
         assert f">{legend}<" not in page.source, "it never happened"
-
-
-def test_the_same_sessions_are_shown_step_by_step(page: Page) -> None:
     assert page.count("details", "history") == 3
     # The evil session was kept at step 40 only.
     assert [page.text.count(f"at step {step}") for step in (0, 40, 60)] == [2, 3, 2]
@@ -131,19 +128,13 @@ def test_of_many_validations_the_first_the_last_and_some_between_are_shown(tmp_p
     assert histories({3: [], 4: []}, 5) == {}
 
 
-def test_nothing_comes_from_outside(page: Page) -> None:
+def test_nothing_comes_from_outside_and_everything_is_escaped(page: Page) -> None:
     page.check_self_contained()
     assert not page.scripts
-    assert set(re.findall(r"https?://[^\"'\s<]+", page.source)) <= {
-        "http://www.w3.org/2000/svg",
-        "http://www.w3.org/1999/xlink",
-    }
-
-
-def test_everything_is_escaped(page: Page) -> None:
+    outside = set(re.findall(r"https?://[^\"'\s<]+", page.source))
+    assert outside <= {"http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink"}
     assert page.count("i") == page.count("u") == 0
-    assert EVIL in page.text and "<i>eve</i>/0" in page.text and "<i>eve</i>/1" in page.text
-    assert RAW in page.text
+    assert all(text in page.text for text in (EVIL, "<i>eve</i>/0", "<i>eve</i>/1", RAW))
 
 
 def test_keywords_found_and_missing_are_marked() -> None:
@@ -197,11 +188,7 @@ def test_a_spread_is_chosen() -> None:
     assert {0.40, 0.41} <= set(rewards), "those with due updates"
     middle = [reward for reward in rewards if 0.1 < reward < 0.9 and reward not in (0.40, 0.41)]
     assert len(middle) >= 3 and max(middle) - min(middle) > 0.4
-
-
-@pytest.mark.parametrize("available", [0, 5, 11])
-def test_fewer_than_asked_for_are_all_shown(available: int) -> None:
-    assert len(choose([record(0.5) for _ in range(available)], 12)) == available
+    assert all(len(choose(records[:available], 12)) == available for available in (0, 5, 11))
 
 
 def test_the_table_tells_better_from_worse() -> None:
@@ -272,7 +259,4 @@ def test_charts_follow_the_colours_of_the_page() -> None:
     svg = line_chart("", "one", [curve], "y").svg
     assert "currentColor" in svg and "#010203" not in svg and "a &amp; b" in svg
     assert svg == line_chart("", "one", [curve], "y").svg
-
-
-def test_running_mean_is_narrower_at_the_ends() -> None:
-    assert running_mean([0, 3, 6, 9]) == [1.5, 3, 6, 7.5]
+    assert running_mean([0, 3, 6, 9]) == [1.5, 3, 6, 7.5], "narrower at the ends"
