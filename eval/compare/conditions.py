@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -92,18 +92,14 @@ def _settings_and_code(run: FinishedRun) -> Iterator[tuple[str, Any]]:
 def _amounts(runs: Sequence[FinishedRun]) -> Iterator[str]:
     """By how much contexts, and passages, differ; whoever shows more has the easier task."""
     contexts = {run.name: run.headline.context_tokens for run in runs if run.summary.system != CLOSED_BOOK}
-    yield from _by_factor(
-        "context tokens an answer", contexts, "compare at equal budgets (budgets=[1024,2048,4096]) before you compare scores"
-    )
     passages = {run.name: run.summary.passages.tokens_each for run in runs if run.summary.passages}
-    yield from _by_factor("tokens a passage", passages, "the same recall at k means more text for the longer passages")
-
-
-def _by_factor(what: str, amounts: Mapping[str, float | None], meaning: str) -> Iterator[str]:
-    known = {name: amount for name, amount in amounts.items() if amount}
-    if known and (factor := max(known.values()) / min(known.values())) > FACTOR:
-        listed = ", ".join(f"{name} {amount:,.0f}" for name, amount in sorted(known.items(), key=lambda one: one[1]))
-        yield f"{what} differ by a factor of {factor:.1f}: {listed}; {meaning}"
+    equal = "compare at equal budgets (budgets=[1024,2048,4096]) before you compare scores"
+    longer = "the same recall at k means more text for the longer passages"
+    for what, amounts, meaning in (("context tokens an answer", contexts, equal), ("tokens a passage", passages, longer)):
+        known = sorted(((amount, name) for name, amount in amounts.items() if amount), key=lambda one: one[0])
+        if known and (factor := known[-1][0] / known[0][0]) > FACTOR:
+            listed = ", ".join(f"{name} {amount:,.0f}" for amount, name in known)
+            yield f"{what} differ by a factor of {factor:.1f}: {listed}; {meaning}"
 
 
 def _short(value: str) -> str:

@@ -219,10 +219,10 @@ def load_runs(folders: Sequence[Path]) -> list[FinishedRun]:
     Raises:
         DeltaMemError: If a folder is not that of a finished run; names the file, and what is wrong with it.
     """
-    distinct = list(dict.fromkeys(folder.resolve() for folder in folders))
-    for given, folder in zip(folders, map(Path.resolve, folders), strict=True):
+    for folder in folders:
         if not folder.is_dir():
-            raise DeltaMemError(f"{given}: no such folder")
+            raise DeltaMemError(f"{folder}: no such folder")
+    distinct = list(dict.fromkeys(folder.resolve() for folder in folders))
     return [_load(folder, name) for folder, name in zip(distinct, _names(distinct), strict=True)]
 
 

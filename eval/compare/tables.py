@@ -14,7 +14,7 @@ from deltamem.config import CONFIGS
 from eval.beam import scores as beam
 from eval.compare.conditions import bounds, differences, warnings_of
 from eval.compare.layouts import BASELINES, LAYOUTS, Column, Layout, Variant
-from eval.compare.runs import CLOSED_BOOK, FinishedRun, Quantiles, by_family, published_tables, setting
+from eval.compare.runs import CLOSED_BOOK, FinishedRun, by_family, published_tables, setting
 from eval.headline import SCOPES
 from eval.longmemeval import scores as longmemeval
 from eval.metrics import Interval, bootstrap_interval
@@ -49,7 +49,7 @@ class Difference:
         return self.interval.groups > 1 and (self.interval.low > 0 or self.interval.high < 0)
 
 
-def paired_differences(runs: Sequence[FinishedRun], *, resamples: int = 2000, seed: int = 0) -> list[Difference]:
+def paired_differences(runs: Sequence[FinishedRun]) -> list[Difference]:
     """Compare every two runs of a benchmark on every score that both have.
 
     Failures count as wrong, as in the scores, and withheld scores are left out. Two runs on other data are not compared, nor
@@ -72,9 +72,7 @@ def paired_differences(runs: Sequence[FinishedRun], *, resamples: int = 2000, se
             pooled = _pooled(first, metric)
             values = [(value(one), value(two), one.group) for one, two in pairs if one.category in pooled]
             both = [(one - two, group) for one, two, group in values if one is not None and two is not None]
-            interval = bootstrap_interval(
-                [difference for difference, _ in both], [group for _, group in both], resamples=resamples, seed=seed
-            )
+            interval = bootstrap_interval([difference for difference, _ in both], [group for _, group in both])
             if interval is not None:
                 found.append(Difference(metric, first.name, second.name, interval))
     return found
@@ -389,7 +387,7 @@ def cost_table(runs: Sequence[FinishedRun]) -> Table:
 
 def _costs(run: FinishedRun) -> Iterator[tuple[str, Cell | None]]:
     summary = run.summary
-    counts, failures, sessions, context = summary.questions, summary.failures, summary.sessions, summary.context_tokens
+    counts, failures, sessions = summary.questions, summary.failures, summary.sessions
     failed = f"{counts.failed:,} failed" if counts.failed else ""
     yield "questions answered, of those in the file", Cell(f"{counts.answered:,} of {counts.total:,}", failed)
     yield "failures", Cell(f"{failures.count:,}", _by_stage(failures.by_stage))
@@ -397,23 +395,20 @@ def _costs(run: FinishedRun) -> Iterator[tuple[str, Cell | None]]:
     ingested = f"{sessions.get('applied', 0):,} of {sessions.get('total', 0):,}"
     yield "sessions ingested", Cell(ingested, _by_stage(broken)) if sessions.get("total") else None
     yield "memories written", None if summary.memories is None else Cell(f"{summary.memories['written']:,}")
-    queries = summary.queries_per_memory
+    queries, context = summary.queries_per_memory, summary.context_tokens
     yield "searches of the system by memory", None if queries is None else Cell(f"{queries:.2f}")
-    yield (
-        "context tokens by answer, estimated",
-        None if context is None else Cell(f"{context.mean:,.0f}", f"p50 {context.p50:,.0f}, p95 {context.p95:,.0f}"),
-    )
+    spread = "" if context is None else f"p50 {context.p50:,.0f}, p95 {context.p95:,.0f}"
+    yield "context tokens by answer, estimated", None if context is None else Cell(f"{context.mean:,.0f}", spread)
+    labels = {"prompt_tokens": "tokens read", "completion_tokens": "tokens written", "calls": "calls"}
     for part in PARTS:
-        cost = summary.cost.get(part, {})
+        cost, latency = summary.cost.get(part, {}), summary.latency.get(part)
         cached = f"{cost['cached']:,.0f} from the cache" if cost.get("cached") else ""
-        if part != "search":
-            yield f"{part}: tokens read", _amount(cost.get("prompt_tokens"))
-            yield f"{part}: tokens written", _amount(cost.get("completion_tokens"))
-            yield f"{part}: calls", _amount(cost.get("calls"), small=cached)
+        for name, label in labels.items() if part != "search" else ():
+            yield f"{part}: {label}", _amount(cost.get(name), small=cached if name == "calls" else "")
         yield f"{part}: seconds, summed over calls", _amount(cost.get("seconds"), digits=1)
-        yield f"{part}: seconds, p50 / p95", _quantiles(summary.latency.get(part))
+        yield f"{part}: seconds, p50 / p95", Cell(f"{latency.p50:.3g} / {latency.p95:.3g}") if latency else None
     # What it came to to measure all judges; not part of the cost of judging.
-    for name, label in (("prompt_tokens", "tokens read"), ("completion_tokens", "tokens written"), ("calls", "calls")):
+    for name, label in labels.items():
         yield f"probes: {label}", _amount(sum(probe.get("cost", {}).get(name, 0) for probe in summary.probes))
     for stage, seconds in summary.seconds.items():
         yield f"wall seconds of the last invocation, {stage}", Cell(f"{seconds:,.1f}")
@@ -423,30 +418,27 @@ def _amount(value: float | None, digits: int = 0, small: str = "") -> Cell | Non
     return Cell(f"{value:,.{digits}f}", small) if value else None
 
 
-def _quantiles(seconds: Quantiles | None) -> Cell | None:
-    return None if seconds is None else Cell(f"{seconds.p50:.3g} / {seconds.p95:.3g}")
-
-
 def _by_stage(stages: Mapping[str, int]) -> str:
     return ", ".join(f"{stage} {count:,}" for stage, count in stages.items())
 
 
 def probe_table(runs: Sequence[FinishedRun]) -> Table:
     """How often each judge accepts what is known to be wrong, and rejects what is known to be right."""
+    probes = [{str(probe.get("judge")): probe for probe in reversed(run.summary.probes)} for run in runs]
+    rates = {"false_accept": "calls wrong answers right", "false_reject": "calls right answers wrong"}
     rows = []
     for judge in dict.fromkeys(str(probe.get("judge")) for run in runs for probe in run.summary.probes):
-        for rate, label in (("false_accept", "calls wrong answers right"), ("false_reject", "calls right answers wrong")):
-            cells = tuple(_probe_cell(run, judge, rate) for run in runs)
+        for rate, label in rates.items():
+            cells = tuple(_probe_cell(of_run.get(judge, {}).get(rate)) for of_run in probes)
             rows.append(Row("ours", f"{judge} judge", label, cells))
     return Table("Judges on probe answers that are known to be right or wrong, in percent", _run_columns(runs), rows)
 
 
-def _probe_cell(run: FinishedRun, judge: str, rate: str) -> Cell | None:
-    for probe in run.summary.probes:
-        if probe.get("judge") == judge and isinstance(measured := probe.get(rate), Mapping):
-            small = f"{100 * measured['low']:.0f} to {100 * measured['high']:.0f}, n={measured['count']}"
-            return Cell(f"{100 * measured['estimate']:.1f}", small)
-    return None
+def _probe_cell(rate: Mapping[str, float] | None) -> Cell | None:
+    if rate is None:
+        return None
+    small = f"{100 * rate['low']:.0f} to {100 * rate['high']:.0f}, n={rate['count']}"
+    return Cell(f"{100 * rate['estimate']:.1f}", small)
 
 
 def _run_columns(runs: Sequence[FinishedRun]) -> tuple[Column, ...]:

@@ -147,19 +147,18 @@ def _turn(message: Message) -> TurnView:
 
 
 def _predicted(operation: Record, record: Record) -> OperationView:
-    target_id = operation["target_memory_id"]
-    return OperationView(operation["event"], target_id, _old_text(target_id, record), [Piece(operation["text"], None)])
+    old = _old_text(operation, record)
+    return OperationView(operation["event"], operation["target_memory_id"], old, [Piece(operation["text"], None)])
 
 
 def _target(operation: Record, record: Record) -> OperationView:
-    target_id, event = operation["target_memory_id"], operation["event"]
     pair = _pair(operation, record["score"]["transition"]["pairs"])
     predicted_text = pair["predicted"]["text"] if pair else ""
     keywords = [Piece(text, _normalise(text) in _normalise(predicted_text)) for text in operation["keywords"]]
     return OperationView(
-        event,
-        target_id,
-        _old_text(target_id, record),
+        operation["event"],
+        operation["target_memory_id"],
+        _old_text(operation, record),
         _pieces(operation["text"], keywords),
         keywords,
         pair,
@@ -167,8 +166,8 @@ def _target(operation: Record, record: Record) -> OperationView:
     )
 
 
-def _old_text(memory_id: str | None, record: Record) -> str | None:
-    memory = record["prior_state"].get(memory_id)
+def _old_text(operation: Record, record: Record) -> str | None:
+    memory = record["prior_state"].get(operation["target_memory_id"])
     return None if memory is None else memory["text"]
 
 
