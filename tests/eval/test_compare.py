@@ -300,17 +300,13 @@ def everything(table: Table) -> str:
     return "\n".join([table.title, table.banner, table.note, *columns, *rows])
 
 
+PASSAGES = {"per_question": 20, "tokens_each": 40, "sources_each": None}
 CONFOUNDERS = [
     ("making__models__answer", "gpt", "small", "answer model differs: gpt (ours); small (peer)"),
     ("making__models__judge", "gpt", "small", "judge model differs"),
     ("making__models__manager", "strong", "weak", "manager model differs: strong (ours); weak (peer)"),
     ("making__models__embedder", "one", "other", "embedder differs"),
-    (
-        "making__fingerprint__endpoints__answer",
-        "http://a/v1",
-        "http://b/v1",
-        "answer endpoint differs: http://a/v1 (ours); http://b/v1 (peer)",
-    ),
+    ("making__fingerprint__endpoints__answer", "a/v1", "b/v1", "answer endpoint differs: a/v1 (ours); b/v1 (peer)"),
     (
         "making__fingerprint__served__judge",
         {"id": "j", "created": 1},
@@ -318,12 +314,7 @@ CONFOUNDERS = [
         "judge served model differs",
     ),
     ("making__git_commit", "aa", "bb", "commit differs: aa (ours); bb (peer)"),
-    (
-        "making__versions",
-        {"openai": "1.0", "mem0ai": None},
-        {"openai": "2.0", "mem0ai": "2.2.1"},
-        "version of openai differs: 1.0 (ours); 2.0 (peer)",
-    ),
+    ("making__versions", {"openai": "1.0"}, {"openai": "2.0"}, "version of openai differs: 1.0 (ours); 2.0 (peer)"),
     ("making__config__limit", None, 3, "limit differs: null (ours); 3 (peer)"),
     ("making__config__judge__max_tokens", 8, 9, "judge.max_tokens differs: 8 (ours); 9 (peer)"),
     ("making__prompt_hashes", {"judge_lenient": "ab" * 32}, {"judge_lenient": "cd" * 32}, "prompt judge_lenient differs"),
@@ -337,12 +328,7 @@ CONFOUNDERS = [
         headline(context_tokens=2133.0),
         "context tokens an answer differ by a factor of 13.4: peer 2,133, ours 28,623",
     ),
-    (
-        "passages",
-        {"per_question": 20, "tokens_each": 1400, "sources_each": 12.0},
-        {"per_question": 20, "tokens_each": 40, "sources_each": None},
-        "tokens a passage differ by a factor of 35.0",
-    ),
+    ("passages", PASSAGES, PASSAGES | {"tokens_each": 1400}, "tokens a passage differ by a factor of 35.0"),
 ]
 
 
