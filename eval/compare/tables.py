@@ -17,7 +17,7 @@ from eval.compare.layouts import BASELINES, LAYOUTS, Column, Layout, Variant
 from eval.compare.runs import CLOSED_BOOK, FinishedRun, by_family, published_tables, setting
 from eval.headline import SCOPES
 from eval.longmemeval import scores as longmemeval
-from eval.metrics import Interval, bootstrap_interval
+from eval.metrics import RESAMPLES, Interval, bootstrap_interval
 from eval.personamem.data import LABELS
 from eval.protocols import PROTOCOLS, filled
 from eval.summary import ALL, Value, answer_value, recall_value, reciprocal_rank_value, verdict_value
@@ -49,7 +49,7 @@ class Difference:
         return self.interval.groups > 1 and (self.interval.low > 0 or self.interval.high < 0)
 
 
-def paired_differences(runs: Sequence[FinishedRun]) -> list[Difference]:
+def paired_differences(runs: Sequence[FinishedRun], *, resamples: int = RESAMPLES) -> list[Difference]:
     """Compare every two runs of a benchmark on every score that both have.
 
     Failures count as wrong, as in the scores, and withheld scores are left out. Two runs on other data are not compared, nor
@@ -72,7 +72,8 @@ def paired_differences(runs: Sequence[FinishedRun]) -> list[Difference]:
             pooled = _pooled(first, metric)
             values = [(value(one), value(two), one.group) for one, two in pairs if one.category in pooled]
             both = [(one - two, group) for one, two, group in values if one is not None and two is not None]
-            interval = bootstrap_interval([difference for difference, _ in both], [group for _, group in both])
+            gains, groups = [gain for gain, _ in both], [group for _, group in both]
+            interval = bootstrap_interval(gains, groups, resamples=resamples)
             if interval is not None:
                 found.append(Difference(metric, first.name, second.name, interval))
     return found
