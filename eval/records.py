@@ -29,7 +29,6 @@ RUN_CONFIG_FILE = "making.json"
 _NAMED_FIRST = ("benchmark", "system")
 """Where these differ, so does much else, which would say less."""
 
-
 FINGERPRINTS = "fingerprints"
 """Key of that file, see `eval.fingerprint`."""
 
@@ -74,30 +73,10 @@ def write_run_config(folder: Path, config: Mapping[str, Any], fingerprints: Sequ
         json.dump({**config, FINGERPRINTS: list(fingerprints)}, file, indent=2)
 
 
-class Cost(StrictModel):
-    """What calls of one kind came to; see `eval.systems.base.Usage`."""
+class Cost(Usage):
+    """What calls of one kind came to, and how long they took."""
 
-    calls: int = 0  # Answers obtained, cached ones included; repeats after a failure are not counted
-    cached: int = 0  # How many of them the response cache gave
-    prompt_tokens: int = 0  # Tokens read
-    completion_tokens: int = 0  # Tokens written
-    searches: int = 0  # Queries of a system to its own memory
     seconds: float = 0.0  # Wall time
-
-    @classmethod
-    def of(cls, usage: Usage, seconds: float) -> Self:
-        """The cost of some usage."""
-        return cls(
-            calls=usage.calls,
-            cached=usage.cached,
-            prompt_tokens=usage.prompt_tokens,
-            completion_tokens=usage.completion_tokens,
-            searches=usage.searches,
-            seconds=round(seconds, 4),
-        )
-
-    def __add__(self, other: Cost) -> Cost:
-        return Cost(**{name: getattr(self, name) + getattr(other, name) for name in Cost.model_fields})
 
 
 class IngestRecord(StrictModel):
@@ -139,7 +118,7 @@ class IngestRecord(StrictModel):
             memories=ingested.memories,
             operations=dict(ingested.operations),
             violations=dict(ingested.violations),
-            cost=Cost.of(ingested.usage, seconds),
+            cost=Cost(**ingested.usage.model_dump(), seconds=round(seconds, 4)),
             parts=ingested.parts,
             late=late,
         )

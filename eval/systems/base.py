@@ -7,8 +7,9 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, Self
 
+from deltamem.config import StrictModel
 from deltamem.errors import DeltaMemError
 
 Role = Literal["user", "assistant"]
@@ -61,24 +62,17 @@ class Passage:
     similarity: float | None = None  # To the query, comparable within one system; None if unknown
 
 
-@dataclass(frozen=True, slots=True)
-class Usage:
+class Usage(StrictModel):
     """What calls of language models came to."""
 
-    calls: int = 0  # Answers obtained, cached ones included
+    calls: int = 0  # Answers obtained, cached ones included; repeats after a failure are not counted
     cached: int = 0  # How many of them a response cache gave
     prompt_tokens: int = 0  # Tokens read, as the server counts them; those of cached answers included
     completion_tokens: int = 0  # Tokens written, likewise
     searches: int = 0  # Queries that the system itself asked its memory while it read
 
-    def __add__(self, other: Usage) -> Usage:
-        return Usage(
-            self.calls + other.calls,
-            self.cached + other.cached,
-            self.prompt_tokens + other.prompt_tokens,
-            self.completion_tokens + other.completion_tokens,
-            self.searches + other.searches,
-        )
+    def __add__(self, other: Self) -> Self:
+        return type(self)(**{name: getattr(self, name) + getattr(other, name) for name in type(self).model_fields})
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +83,7 @@ class Ingested:
     memories: tuple[str, ...] | None = None
     operations: Mapping[str, int] = field(default_factory=dict)  # Changes by kind (`ADD`, `UPDATE`, ...)
     violations: Mapping[str, int] = field(default_factory=dict)  # Departures from the system's own protocol, by name
-    usage: Usage = Usage()  # What it cost
+    usage: Usage = field(default_factory=Usage)  # What it cost
     parts: int = 1  # Into how many parts the system split the session because it was too long for its model
     readable: bool = True  # False if the model's answers could not be understood, so that nothing changed
 
@@ -154,11 +148,7 @@ class System(Protocol):
 
 
 class SessionBuffer:
-    """The part of `eval.systems.base.Memory` that systems without a language model share.
-
-    Attributes:
-        sessions: In the order in which they were ingested.
-    """
+    """A store that keeps sessions in the order in which they were ingested, and finds nothing in them."""
 
     def __init__(self) -> None:
         """Begin with nothing."""
@@ -174,13 +164,13 @@ class SessionBuffer:
         self.sessions.setdefault(session.id, session)
         return Ingested()
 
+    async def search(self, query: str, k: int) -> list[Passage]:
+        """Nothing."""
+        return []
+
     async def reset(self) -> None:
         """Forget everything."""
         self.sessions.clear()
-
-
-_LONGEST = 255
-"""Bytes that file systems take as a name."""
 
 
 def store_folder(root: Path, key: StoreKey) -> Path:
@@ -189,7 +179,7 @@ def store_folder(root: Path, key: StoreKey) -> Path:
     Raises:
         DeltaMemError: If the id cannot be the name of a folder.
     """
-    name = key.id
-    if name in ("", ".", "..") or set(name) & set("/\\\0") or len(name.encode("utf-8", "surrogatepass")) > _LONGEST:
+    name, longest = key.id, 255  # bytes that file systems take as a name
+    if name in ("", ".", "..") or set(name) & set("/\\\0") or len(name.encode("utf-8", "surrogatepass")) > longest:
         raise DeltaMemError(f"the id {name!r} of a store cannot be the name of a folder")
     return root / name

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
@@ -13,49 +14,51 @@ from deltamem.embedding import Embedder, Vectors
 from eval.systems.base import DialogueTurn, Passage, SessionBuffer, StoreKey, WithTime, dated
 
 
-class ClosedBook:
-    """Remembers nothing, so that the model answers from what it knows: what it gets right says nothing of a memory."""
+class Baseline(ABC):
+    """A system without a model, whose stores end with their block."""
 
-    name = "none"
+    name: str
     per_speaker = False
     ranked = False
+    shown: str
+
+    @abstractmethod
+    def store(self, key: StoreKey) -> SessionBuffer:
+        """A new store."""
 
     @asynccontextmanager
-    async def open(self, key: StoreKey) -> AsyncIterator[NoMemory]:
-        """Begin a store, which ends with the block."""
-        yield NoMemory()
+    async def open(self, key: StoreKey) -> AsyncIterator[SessionBuffer]:
+        """Begin a store."""
+        yield self.store(key)
 
     def facts(self) -> dict[str, Any]:
         """What is shown."""
-        return {"shown": "nothing: the model answers from what it knows"}
+        return {"shown": self.shown}
 
 
-class NoMemory(SessionBuffer):
-    """A store in which nothing is ever found."""
+class ClosedBook(Baseline):
+    """Remembers nothing, so that the model answers from what it knows: what it gets right says nothing of a memory."""
 
-    async def search(self, query: str, k: int) -> list[Passage]:
-        """Nothing."""
-        return []
+    name = "none"
+    shown = "nothing: the model answers from what it knows"
+
+    def store(self, key: StoreKey) -> SessionBuffer:
+        """One in which nothing is ever found."""
+        return SessionBuffer()
 
 
-class FullContext:
+class FullContext(Baseline):
     """Every session is one passage, and a search returns all of them whatever it asks for and whatever `k` is.
 
     The newest session comes first, so that a budget of context tokens leaves out the oldest; what is left is shown by time.
     """
 
     name = "full_context"
-    per_speaker = False
-    ranked = False
+    shown = "the newest sessions that fit the budget, by time"
 
-    @asynccontextmanager
-    async def open(self, key: StoreKey) -> AsyncIterator[Transcript]:
-        """Begin a store, which ends with the block."""
-        yield Transcript()
-
-    def facts(self) -> dict[str, Any]:
-        """What is shown."""
-        return {"shown": "the newest sessions that fit the budget, by time"}
+    def store(self, key: StoreKey) -> SessionBuffer:
+        """An empty transcript."""
+        return Transcript()
 
 
 class Transcript(SessionBuffer):
@@ -78,10 +81,8 @@ def _line(turn: DialogueTurn) -> str:
 _DECIMALS = 6
 """Of a similarity. Sums of float32 differ in the seventh by where a row stands in the matrix, which would break ties."""
 
-
 _AT_ONCE = 128
 """Turns a call of the embedder: a command that is interrupted ends with the call."""
-
 
 _TIMES: dict[WithTime, str] = {False: "", True: "date and ", "hour": "hour, date and "}
 
@@ -110,10 +111,7 @@ class NaiveRag:
 
     def facts(self) -> dict[str, Any]:
         """What is embedded, and by which model."""
-        return {
-            "embedder": self._embedder.name,
-            "embedded": f"a turn with its {_TIMES[self._with_time]}speaker",
-        }
+        return {"embedder": self._embedder.name, "embedded": f"a turn with its {_TIMES[self._with_time]}speaker"}
 
 
 class TurnIndex(SessionBuffer):
@@ -160,25 +158,19 @@ Evidence = Mapping[str, Mapping[str, Sequence[str | Passage]]]
 """By id of the store and text of the question: ids of turns, or passages where the benchmark's evidence is not turns."""
 
 
-class Oracle:
+class Oracle(Baseline):
     """Returns the evidence that the benchmark names. All of it, whatever `k` is."""
 
     name = "oracle"
-    per_speaker = False
-    ranked = False
+    shown = "the gold evidence of the question"
 
     def __init__(self, evidence: Evidence) -> None:
         """Bind the benchmark's evidence."""
         self._evidence = evidence
 
-    @asynccontextmanager
-    async def open(self, key: StoreKey) -> AsyncIterator[GoldEvidence]:
-        """Begin a store, which ends with the block."""
-        yield GoldEvidence(self._evidence.get(key.id, {}))
-
-    def facts(self) -> dict[str, Any]:
-        """What is shown."""
-        return {"shown": "the gold evidence of the question"}
+    def store(self, key: StoreKey) -> SessionBuffer:
+        """One that knows the evidence of its questions."""
+        return GoldEvidence(self._evidence.get(key.id, {}))
 
 
 class GoldEvidence(SessionBuffer):

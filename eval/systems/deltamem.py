@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
-from contextlib import asynccontextmanager, closing
-from dataclasses import replace
+from contextlib import asynccontextmanager
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -31,50 +31,6 @@ class _Turns(StrictModel):
 
     session: str
     turns: tuple[str, ...]
-
-
-class Sources:
-    """The turns that each memory comes from, as in `deltamem.manager.MemoryManager.blame`.
-
-    The journal names turns by number. The ids are kept beside it, because a later run searches a store without giving it
-    the sessions again.
-    """
-
-    def __init__(self, folder: Path) -> None:
-        """Open the list of ids in the folder of a store, or begin one.
-
-        Raises:
-            DeltaMemError: If a line cannot be read; names file and line.
-        """
-        self._file = RecordFile(folder / TURNS_FILE, _Turns, lambda record: record.session)
-        self._found: dict[str, dict[str, None]] = {}
-
-    def expect(self, session: str, ids: Sequence[str]) -> None:
-        """Note the ids of a session before it is read, so that the journal never holds one whose ids are not known."""
-        record = _Turns(session=session, turns=tuple(ids))
-        if self._file.get(session) != record:
-            self._file.add(record)
-
-    def add(self, session: str, changes: Sequence[Change]) -> None:
-        """Note what a session did. A memory comes from the turns of its addition and of every update since."""
-        record = self._file.get(session)
-        ids = () if record is None else record.turns
-        for change in changes:
-            if change.event in (ChangeEvent.ADD, ChangeEvent.UPDATE):
-                named = self._found.setdefault(change.memory_id, {})
-                named.update((ids[number - 1], None) for number in change.turns if number <= len(ids))
-
-    def __getitem__(self, memory_id: str) -> tuple[str, ...]:
-        """Ids of the turns, oldest first; empty if they are not known."""
-        return tuple(self._found.get(memory_id, ()))
-
-    def clear(self) -> None:
-        """Forget what sessions did; the ids of their turns stay."""
-        self._found.clear()
-
-    def close(self) -> None:
-        """Close the list."""
-        self._file.close()
 
 
 Connect = Callable[[], Awaitable[int | None]]
@@ -103,7 +59,7 @@ class DeltaMemSystem:
             policy: Decides about the memories.
             embedder: Embeds memories and queries.
             folder: Each store gets a folder in it.
-            settings: Prompts and limits of the manager; with `connect`, the window is filled in.
+            settings: Prompts and limits of the manager; `connect` fills in the window.
             connect: Called once, before the first session that has to be read.
         """
         self._policy = policy
@@ -125,8 +81,11 @@ class DeltaMemSystem:
         folder = store_folder(self._folder, key)
         await asyncio.to_thread(self._embedder.queries, [])  # a missing model is found before work is half done
         # Not in a thread: if the run were cancelled meanwhile, nobody would close the store.
-        with MemoryStore.open(folder, self._embedder) as store, closing(Sources(folder)) as sources:
-            yield ManagedMemory(store, key.owner, sources, self._manager)
+        with (
+            MemoryStore.open(folder, self._embedder) as store,
+            RecordFile(folder / TURNS_FILE, _Turns, lambda record: record.session) as turn_ids,
+        ):
+            yield ManagedMemory(store, key.owner, turn_ids, self._manager)
 
     def facts(self) -> dict[str, Any]:
         """Model, prompts, version, and the window by which long sessions were split (None if nobody knows it)."""
@@ -156,19 +115,25 @@ class DeltaMemSystem:
 
 
 class ManagedMemory:
-    """One person's memory in a store of its own."""
+    """One person's memory in a store of its own.
+
+    The sources of a memory are the turns of its addition and of every update since, as in `MemoryManager.blame`. The journal
+    names turns by number; their ids are kept beside it, because a later run searches a store without giving it the sessions
+    again.
+    """
 
     def __init__(
         self,
         store: MemoryStore,
         owner: str,
-        sources: Sources,
+        turn_ids: RecordFile[_Turns],
         manager: Callable[[MemoryStore, str], Awaitable[MemoryManager]],
     ) -> None:
         """Bind an open store; `manager` is called when the first session has to be read."""
         self._store = store
         self._owner = owner
-        self._sources = sources
+        self._turn_ids = turn_ids
+        self._sources: defaultdict[str, dict[str, None]] = defaultdict(dict)
         self._make_manager = manager
         self._manager: MemoryManager | None = None
         self._known: dict[str, int] = {}
@@ -196,14 +161,15 @@ class ManagedMemory:
         if self._manager is None:
             self._manager = await self._make_manager(self._store, self._owner)
         turns = [Turn(turn.role, turn.spoken) for turn in session.turns]
-        self._sources.expect(session.id, [turn.id for turn in session.turns])
+        named = _Turns(session=session.id, turns=tuple(turn.id for turn in session.turns))
+        if self._turn_ids.get(session.id) != named:  # first, so that the journal never holds a session whose ids are unknown
+            self._turn_ids.add(named)
         transition = await self._manager.ingest(self._manager.session(session.id, session.time, turns))
         if transition.position is not None:
             self._note(session.id, transition.position, transition.changes)
-        usage = transition.usage
         return replace(
             _ingested(transition.changes, transition.violations),
-            usage=Usage(usage.calls, usage.cached, usage.prompt_tokens, usage.completion_tokens, usage.searches),
+            usage=Usage(**asdict(transition.usage)),
             parts=transition.parts,
             readable=transition.outcome is not Outcome.UNREADABLE,
         )
@@ -214,9 +180,8 @@ class ManagedMemory:
             return []
         bank = self._store.bank(self._owner).bank
         (hits,) = await asyncio.to_thread(lambda: bank.search(self._store.embedder.queries([query]), k))
-        return [
-            Passage(hit.memory.text, hit.memory.time, self._sources[hit.memory.id], float(hit.similarity)) for hit in hits
-        ]
+        found = [(hit.memory, float(hit.similarity)) for hit in hits]
+        return [Passage(one.text, one.time, tuple(self._sources.get(one.id, ())), near) for one, near in found]
 
     async def reset(self) -> None:
         """Erase the memories, their journal and index; answers in a response cache stay."""
@@ -228,7 +193,12 @@ class ManagedMemory:
 
     def _note(self, session: str, position: int, changes: Sequence[Change]) -> None:
         self._known[session] = position
-        self._sources.add(session, changes)
+        record = self._turn_ids.get(session)
+        ids = () if record is None else record.turns
+        for change in changes:
+            if change.event in (ChangeEvent.ADD, ChangeEvent.UPDATE):
+                turns = (ids[number - 1] for number in change.turns if number <= len(ids))
+                self._sources[change.memory_id].update(dict.fromkeys(turns))
 
 
 def _ingested(changes: Sequence[Change], violations: Mapping[str, int]) -> Ingested:

@@ -8,11 +8,11 @@ import json
 import os
 import re
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Self
+from typing import Any, Self
 
 import httpx
 import openai
@@ -42,9 +42,8 @@ class HttpCache:
         Args:
             cache: Where answers are kept; None keeps none.
             scope: For whom (see `deltamem.llm`): the store.
-            volatile: What a library puts into requests and what differs from run to run, for example random ids or today's
-                date; without groups. Requests that differ in nothing else are the same, and in a cached answer the old
-                values are replaced by the new ones.
+            volatile: What differs from run to run in the requests of a library, such as random ids; without groups.
+                Requests that differ in nothing else are the same; a cached answer gets the new values for the old ones.
             fields: Put into the body of every request unless the library sends them itself, for example a seed.
         """
         self._cache = cache
@@ -56,14 +55,9 @@ class HttpCache:
         """The cache entry of a request; None for requests that are not metered."""
         if request.method != "POST" or not request.url.path.endswith(CHAT):
             return None
-        try:
-            body = json.loads(request.content)
-        except ValueError:
-            return None
-        if not isinstance(body, dict):
-            return None
-        body = self._fields | body
-        values = _volatile_values(body, self._volatile)
+        body = self._fields | json.loads(request.content)
+        drawn = (found for part in _strings(body) for found in self._volatile.findall(part)) if self._volatile else ()
+        values = tuple(dict.fromkeys(drawn))
         text = json.dumps(body, ensure_ascii=False, sort_keys=True)
         # Masked as text, not as JSON again: a value may stand next to an escape and look like a part of it.
         key = {"url": str(request.url), "body": _masked(text, values)}
@@ -103,21 +97,13 @@ class CacheEntry:
             self.cache.put(self.scope, self.key, {"body": _masked(body.decode(), self.values)})
 
 
-def _volatile_values(body: object, volatile: re.Pattern[str] | None) -> tuple[str, ...]:
-    """The volatile texts in the strings of a body, each once."""
-    if volatile is None:
-        return ()
-    found: dict[str, None] = {}
-    parts = [body]
-    while parts:
-        part = parts.pop()
-        if isinstance(part, str):
-            found.update(dict.fromkeys(volatile.findall(part)))
-        elif isinstance(part, dict):
-            parts.extend(reversed(part.values()))
-        elif isinstance(part, list):
-            parts.extend(reversed(part))
-    return tuple(found)
+def _strings(part: object) -> Iterator[str]:
+    """All strings in a JSON value, in order, apart from keys."""
+    if isinstance(part, str):
+        yield part
+    elif isinstance(part, dict | list):
+        for inner in part.values() if isinstance(part, dict) else part:
+            yield from _strings(inner)
 
 
 def _masked(text: str, values: Sequence[str]) -> str:
@@ -144,72 +130,48 @@ class Meter:
             usage, self._usage = self._usage, Usage()
         return usage
 
-    def count(self, answer: _Answer, *, cached: bool) -> None:
-        """Count an answer."""
-        with self._lock:
-            self._usage += Usage(1, int(cached), answer.prompt_tokens, answer.completion_tokens)
-
-
-@dataclass(frozen=True, slots=True)
-class _Answer:
-    """An answer that counts; tokens are as the server counts them."""
-
-    prompt_tokens: int
-    completion_tokens: int
-    complete: bool  # Whether it ended by itself; an answer that was cut off is not cached
-
-    @classmethod
-    def read(cls, body: bytes) -> _Answer | None:
-        """The answer in a body that came with status 200, or None if there is none."""
+    def count(self, body: bytes, *, cached: bool) -> Sequence[str | None]:
+        """Count the answer in a body that came with status 200, and return why each choice ended; nothing if it is none."""
         try:
             reply = json.loads(body)
         except ValueError:
-            return None
+            return ()
         choices = reply.get("choices") if isinstance(reply, dict) else None
-        if not isinstance(choices, list) or not choices or not all(isinstance(choice, dict) for choice in choices):
-            return None
-        tokens = reply.get("usage") or {}
-        return cls(
-            prompt_tokens=int(tokens.get("prompt_tokens") or 0),
-            completion_tokens=int(tokens.get("completion_tokens") or 0),
-            complete=not any(choice.get("finish_reason") == "length" for choice in choices),
-        )
+        if not isinstance(choices, list) or not all(isinstance(choice, dict) for choice in choices):
+            return ()
+        tokens = reply.get("usage") or {}  # as the server counts them
+        read, written = (int(tokens.get(f"{kind}_tokens") or 0) for kind in ("prompt", "completion"))
+        if choices:
+            with self._lock:
+                self._usage += Usage(calls=1, cached=int(cached), prompt_tokens=read, completion_tokens=written)
+        return [choice.get("finish_reason") for choice in choices]
 
 
 class _Metered:
     """What both transports do with a metered request apart from sending it."""
 
-    def __init__(self, meter: Meter, cache: HttpCache) -> None:
+    def __init__(self, meter: Meter, cache: HttpCache, slots: Any = None) -> None:
+        """Count into `meter`, look up in `cache`; `slots` are held while a metered request is under way."""
         self._meter = meter
         self._cache = cache
+        self._slots = slots or nullcontext()
 
     def _cached(self, entry: CacheEntry) -> httpx.Response | None:
         body = entry.find()
-        answer = None if body is None else _Answer.read(body)
-        if body is None or answer is None:
-            return None
-        self._meter.count(answer, cached=True)
-        return _response(body)
+        return None if body is None or not self._meter.count(body, cached=True) else _response(body)
 
     def _received(self, entry: CacheEntry, body: bytes) -> httpx.Response:
-        answer = _Answer.read(body)
-        if answer is not None:
-            self._meter.count(answer, cached=False)
-            if answer.complete:
-                entry.keep(body)
+        ended = self._meter.count(body, cached=False)
+        if ended and "length" not in ended:  # an answer that was cut off is not cached
+            entry.keep(body)
         return _response(body)
 
 
 class MeteredTransport(_Metered, httpx.BaseTransport):
-    """Under a synchronous client; threads may share it.
-
-    `slots` are held while a metered request is under way, so that transports together keep to a limit.
-    """
+    """Under a synchronous client; threads may share it. Transports that share slots keep to their limit together."""
 
     def __init__(self, meter: Meter, cache: HttpCache, *, slots: AbstractContextManager[object] | None = None) -> None:
-        """Count into `meter`, look up in `cache`."""
-        super().__init__(meter, cache)
-        self._slots = slots or nullcontext()
+        super().__init__(meter, cache, slots)
         self._inner = httpx.HTTPTransport()
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
@@ -238,9 +200,7 @@ class AsyncMeteredTransport(_Metered, httpx.AsyncBaseTransport):
     """Under an asynchronous client; see `MeteredTransport`."""
 
     def __init__(self, meter: Meter, cache: HttpCache, *, slots: AbstractAsyncContextManager[object] | None = None) -> None:
-        """As `MeteredTransport`."""
-        super().__init__(meter, cache)
-        self._slots = slots or nullcontext()
+        super().__init__(meter, cache, slots)
         self._inner = httpx.AsyncHTTPTransport()
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
@@ -300,14 +260,10 @@ class PeerEndpoint:
         self.reached = self.reached or usage.calls > usage.cached
 
     def explain(self, error: BaseException, what: str) -> DeltaMemError:
-        """A failure of a library in one sentence; failures of the endpoint read the same for all systems.
+        """The error to raise for what a library raised while it did `what`, in one sentence.
 
-        Args:
-            error: What the library raised.
-            what: What it was doing.
-
-        Returns:
-            The error to raise; a `SystemUnavailableError` if the endpoint has never answered and will not.
+        Failures of the endpoint read the same for all systems; one that has never answered and will not is a
+        `SystemUnavailableError`.
         """
         cause: BaseException | None = error
         while cause is not None and not isinstance(cause, openai.OpenAIError | DeltaMemError):
@@ -328,11 +284,11 @@ def require_peer(system: str, *modules: str) -> None:
     Raises:
         DeltaMemError: If one is missing; names the command that installs it.
     """
-    missing = [module for module in modules if importlib.util.find_spec(module) is None]
-    if missing:
-        raise DeltaMemError(
-            f'system={system} needs the Python module {missing[0]}; install it with: pip install "deltamem[peers]"'
-        )
+    for module in modules:
+        if importlib.util.find_spec(module) is None:
+            raise DeltaMemError(
+                f'system={system} needs the Python module {module}; install it with: pip install "deltamem[peers]"'
+            )
 
 
 def spoken_date(time: datetime) -> str:

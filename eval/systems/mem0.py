@@ -185,12 +185,8 @@ class Mem0Store:
             found = self._memory.search(query, top_k=k, filters={"user_id": _USER})["results"]
         except Exception as error:
             raise self._endpoint.explain(error, "mem0's search") from error
-        return [
-            Passage(
-                result["memory"], time=datetime.fromisoformat(result["metadata"]["timestamp"]), similarity=result["score"]
-            )
-            for result in found
-        ]
+        times = [datetime.fromisoformat(one["metadata"]["timestamp"]) for one in found]
+        return [Passage(one["memory"], time, (), one["score"]) for one, time in zip(found, times, strict=True)]
 
 
 def _readable(answer: str) -> bool:
@@ -205,9 +201,7 @@ def _readable(answer: str) -> bool:
             reply = json.loads(extract_json(text), strict=False)
     except ValueError:
         return False
-    if not isinstance(reply, dict):
-        return False
-    memories = reply.get("memory") or []
+    memories = reply.get("memory") or [] if isinstance(reply, dict) else None
     return isinstance(memories, list) and all(
         isinstance(memory, dict) and isinstance(memory.get("text") or "", str) for memory in memories
     )
@@ -245,7 +239,7 @@ class Mem0System:
             model: The model that extracts memories.
             cache: Where its answers are kept.
             seed: Of its sampling.
-            degraded: Whether it may work without its keyword search and entity links where their packages are missing.
+            degraded: Whether it may work without keyword search and entity links where their packages are missing.
 
         Raises:
             DeltaMemError: If mem0 or a part of it is not installed, or the model's settings cannot be right.

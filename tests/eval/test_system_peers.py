@@ -281,7 +281,7 @@ class TestLangMem:
                 assert first.memories == ("Ana likes tea.",) and first.operations == {"ADD": 1}
                 assert second.memories == ("Ana likes coffee.", "Ana owns a cat.")
                 assert second.operations == {"UPDATE": 1, "ADD": 1}
-                assert second.usage == Usage(1, cached, prompt_tokens=11, completion_tokens=5, searches=1)
+                assert second.usage == Usage(calls=1, cached=cached, prompt_tokens=11, completion_tokens=5, searches=1)
                 assert [(passage.text, passage.time) for passage in found] == [(text, MAY) for text in second.memories]
             asked = server.requests
         assert len(asked) == 2 and asked[0]["seed"] == 3 and asked[0]["temperature"] == 0
