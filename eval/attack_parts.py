@@ -269,10 +269,9 @@ async def examine_judge(judge: Judge, accept: float, reject: float) -> list[Find
         "options": await accepted([" or ".join([golds[at - 2], golds[at - 1], gold]) for at, gold in enumerate(golds)]),
     }
     share = {name: _share(label is True for label in labels) for name, labels in takes.items()}
-    unread = calibration.errors + sum(label is None for labels in takes.values() for label in labels)
+    unread = calibration["errors"] + sum(label is None for labels in takes.values() for label in labels)
     asked = len(load_calibration()) + sum(map(len, takes.values()))
-    accepts = calibration.false_accept.estimate if calibration.false_accept else 1.0
-    rejects = calibration.false_reject.estimate if calibration.false_reject else 1.0
+    accepts, rejects = (of["estimate"] if (of := calibration[f"false_{kind}"]) else 1.0 for kind in ("accept", "reject"))
     order = _share(takes["right"][at] != takes["turned"][at] for at, gold in enumerate(golds) if ", " in gold)
     same = share["wrong"] <= accept and 1 - share["right"] <= reject
     steady = max(abs(share["right"] - share["long"]), abs(share["wrong"] - share["long wrong"])) <= 0.1

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import re
 import string
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cache, lru_cache
-from itertools import accumulate
 from math import comb, exp
-from typing import Protocol
+from typing import NamedTuple
 
 import numpy as np
 
@@ -64,8 +63,6 @@ def bootstrap_interval(
         ValueError: If the sequences differ in length.
     """
     counts = [1.0] * len(values) if denominators is None else denominators
-    if not len(values) == len(groups) == len(counts):
-        raise ValueError(f"{len(values)} values, {len(groups)} groups, {len(counts)} denominators")
     total = float(np.sum(counts))
     if total <= 0:
         return None
@@ -109,8 +106,8 @@ def wilson_interval(successes: int, count: int) -> Interval | None:
     return Interval(successes / count, float(bounds.low), float(bounds.high), count, count)
 
 
-MULTI_HOP, TEMPORAL, OPEN_DOMAIN, SINGLE_HOP, ADVERSARIAL = 1, 2, 3, 4, 5
-"""LoCoMo's categories by id (PROTOCOLS.md 1.4)."""
+MULTI_HOP, OPEN_DOMAIN, ADVERSARIAL = 1, 3, 5
+"""LoCoMo's categories that are scored in a way of their own, by id (PROTOCOLS.md 1.4)."""
 
 _ABBREVIATIONS = (
     "mr mrs ms dr prof st jr sr rev gen gov sen rep lt col capt sgt hon a.m p.m u.s u.k d.c ph.d b.a m.a m.d e.g vs dept "
@@ -122,10 +119,6 @@ ABBREVIATIONS = frozenset(_ABBREVIATIONS.split())
 _ARTICLES = re.compile(r"\b(?:a|an|the|and)\b")
 _NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
 _SENTENCE_MARKS = str.maketrans(dict.fromkeys(".,!?", " "))
-
-
-class _Stemmer(Protocol):
-    def stem(self, word: str) -> str: ...
 
 
 def locomo_f1(prediction: object, gold: object, category: int) -> float:
@@ -140,7 +133,6 @@ def locomo_f1(prediction: object, gold: object, category: int) -> float:
     * 5, adversarial: 1 if the prediction abstains, else 0; the gold answer plays no part. See `abstains`.
 
     Raises:
-        ValueError: If there is no such category.
         DeltaMemError: If nltk is not installed.
     """
     answer, reference = _text(prediction), _text(gold)
@@ -150,11 +142,7 @@ def locomo_f1(prediction: object, gold: object, category: int) -> float:
         parts = answer.split(",")
         best = [max(_stemmed_f1(part, wanted) for part in parts) for wanted in reference.split(",")]
         return sum(best) / len(best)
-    if category == OPEN_DOMAIN:
-        return _stemmed_f1(answer, reference.partition(";")[0])
-    if category in (TEMPORAL, SINGLE_HOP):
-        return _stemmed_f1(answer, reference)
-    raise ValueError(f"LoCoMo has categories 1 to 5, not {category}")
+    return _stemmed_f1(answer, reference.partition(";")[0] if category == OPEN_DOMAIN else reference)
 
 
 def abstains(prediction: object) -> bool:
@@ -215,22 +203,12 @@ def treebank_words(text: str) -> tuple[str, ...]:
     Raises:
         DeltaMemError: If nltk is not installed.
     """
-    sentences, words = _treebank()
-    return tuple(word for sentence in sentences(text) for word in words(sentence))
+    nltk = load_nltk()
+    return tuple(word for sentence in nltk.sentences(text) for word in nltk.words(sentence))
 
 
 def _text(value: object) -> str:
     return "" if value is None else str(value)
-
-
-def load_nltk() -> None:
-    """Load what the scores need of nltk, which takes seconds: before many answers come, not with the first of them.
-
-    Raises:
-        DeltaMemError: If nltk is not installed.
-    """
-    _stemmer()
-    _treebank()
 
 
 def _blank_words(text: str) -> list[str]:
@@ -259,33 +237,31 @@ def _stems(text: str) -> list[str]:
 
 @lru_cache(maxsize=1 << 16)
 def _stem(word: str) -> str:
-    return _stemmer().stem(word)
+    return load_nltk().stem(word)
+
+
+class _Nltk(NamedTuple):
+    stem: Callable[[str], str]
+    sentences: Callable[[str], list[str]]
+    words: Callable[[str], list[str]]
 
 
 @cache
-def _stemmer() -> _Stemmer:
+def load_nltk() -> _Nltk:
+    """Load what the scores need of nltk, which takes seconds: before many answers come, not with the first of them.
+
+    Raises:
+        DeltaMemError: If nltk is not installed.
+    """
     try:
         from nltk.stem.porter import PorterStemmer
-    except ImportError as error:
-        raise _no_nltk() from error
-    stemmer: _Stemmer = PorterStemmer()
-    return stemmer
-
-
-@cache
-def _treebank() -> tuple[Callable[[str], list[str]], Callable[[str], list[str]]]:
-    try:
         from nltk.tokenize.destructive import NLTKWordTokenizer
         from nltk.tokenize.punkt import PunktParameters, PunktSentenceTokenizer
     except ImportError as error:
-        raise _no_nltk() from error
+        raise DeltaMemError("lexical scores need nltk; install it with: pip install 'deltamem[eval]'") from error
     parameters = PunktParameters()
     parameters.abbrev_types.update(ABBREVIATIONS)
-    return PunktSentenceTokenizer(parameters).tokenize, NLTKWordTokenizer().tokenize
-
-
-def _no_nltk() -> DeltaMemError:
-    return DeltaMemError("lexical scores need nltk; install it with: pip install 'deltamem[eval]'")
+    return _Nltk(PorterStemmer().stem, PunktSentenceTokenizer(parameters).tokenize, NLTKWordTokenizer().tokenize)
 
 
 @dataclass(frozen=True, slots=True)
@@ -316,83 +292,36 @@ def cumulative_accuracy(
     Returns:
         One point for each session from the first at which any user was asked something; a user without questions in a
         session keeps the accuracy that they had.
-
-    Raises:
-        ValueError: If a session or a value is out of range.
     """
-    users = [user for user in values if user]
-    for session, value in (question for user in users for question in user):
-        if session < 0 or not 0 <= value <= 1:
-            raise ValueError(f"session {session}, value {value}; expected a session from 0 and a value from 0 to 1")
-    last = max((session for user in users for session, _ in user), default=-1)
-    count = last + 1 if sessions is None else min(sessions, last + 1)
-    curves = [_curve(user, count) for user in users]
+    last = max((session for user in values for session, _ in user), default=-1)
     points = []
-    for session in range(count):
-        asked = [accuracy for curve in curves if (accuracy := curve[session]) is not None]
-        if asked:
-            mean, spread = float(np.mean(asked)), float(np.std(asked))
-            points.append(CumulativePoint(session, mean, max(0.0, mean - spread), min(1.0, mean + spread), len(asked)))
+    for session in range(last + 1 if sessions is None else min(sessions, last + 1)):
+        asked = [[float(value) for when, value in user if when <= session] for user in values]
+        accuracies = [sum(own) / len(own) for own in asked if own]
+        if accuracies:
+            mean, spread = float(np.mean(accuracies)), float(np.std(accuracies))
+            low, high = max(0.0, mean - spread), min(1.0, mean + spread)
+            points.append(CumulativePoint(session, mean, low, high, len(accuracies)))
     return points
-
-
-def _curve(questions: Sequence[tuple[int, bool | float]], count: int) -> list[float | None]:
-    """A user's accuracy after each session; None before the first question."""
-    by_session: dict[int, list[float]] = defaultdict(list)
-    for session, value in questions:
-        by_session[session].append(float(value))
-    sums = accumulate(sum(by_session[session]) for session in range(count))
-    asked = accumulate(len(by_session[session]) for session in range(count))
-    return [total / number if number else None for total, number in zip(sums, asked, strict=True)]
 
 
 def pass_at_k(n: int, c: int, k: int) -> float:
     """Chance that at least one of k trials passes: ``1 - C(n-c, k) / C(n, k)`` (PROTOCOLS.md 5.6; Chen et al. 2021).
 
-    The k trials are drawn without replacement from the n that were run, which makes the estimate unbiased.
-
-    Args:
-        n: Trials that were run.
-        c: Trials that passed.
-        k: Trials that are drawn, from 1 to n.
-
-    Raises:
-        ValueError: If the numbers do not fit together.
+    The k trials are drawn without replacement from the n that were run, of which c passed, so the estimate is unbiased.
     """
-    if not (0 <= c <= n and 1 <= k <= n):
-        raise ValueError(f"{c} of {n} trials passed, {k} drawn; expected 0 <= c <= n and 1 <= k <= n")
     return 1 - comb(n - c, k) / comb(n, k)
 
 
 def recall_at(ranks: Sequence[int | None], k: int) -> float:
     """Share of the evidence that is among the first k passages.
 
-    Args:
-        ranks: Rank from 1 of each piece of evidence; None where it was not found.
-        k: How many passages count, at least 1.
-
-    Raises:
-        ValueError: If there is no evidence, whose recall means nothing, or if a number is below 1.
+    `ranks` are those of each piece of evidence, from 1; None where it was not found. There is at least one piece.
     """
-    _check_ranks(ranks)
-    if k < 1:
-        raise ValueError(f"recall at {k}; k is at least 1")
     return sum(rank is not None and rank <= k for rank in ranks) / len(ranks)
 
 
 def reciprocal_rank(ranks: Sequence[int | None]) -> float:
-    """One over the best rank of any piece of evidence; 0 if none was found.
-
-    Raises:
-        ValueError: If there is no evidence, or if a rank is below 1.
-    """
-    _check_ranks(ranks)
+    """One over the best rank of any piece of evidence; 0 if none was found."""
     found = [rank for rank in ranks if rank is not None]
     return 1 / min(found) if found else 0.0
-
-
-def _check_ranks(ranks: Sequence[int | None]) -> None:
-    if not ranks:
-        raise ValueError("a question without evidence has no retrieval score; leave it out")
-    if any(rank is not None and rank < 1 for rank in ranks):
-        raise ValueError(f"ranks count from 1, got {list(ranks)}")

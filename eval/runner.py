@@ -238,7 +238,7 @@ async def _evaluate(benchmark: Benchmark[Config], prompts: Prompts, parts: Parts
                 swapped = await measure_swapped(judges, run.results().questions, benchmark.judge_fields, config.seed)
             if specs:
                 seconds["probes"] = time.perf_counter() - started - seconds["run"]
-            summary = summarised(probes=[probe.as_dict() for probe in probes], swapped=swapped, seconds=seconds)
+            summary = summarised(probes=probes, swapped=swapped, seconds=seconds)
     write_summary(config.out, summary)
     return summary
 
