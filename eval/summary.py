@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from pydantic_core import to_jsonable_python
 from rich import box
 from rich.console import RenderableType
 from rich.table import Table
@@ -22,7 +23,7 @@ from eval.config import BenchmarkConfig
 from eval.headline import ALL as ALL
 from eval.headline import answer_scores, headline, run_warnings, withheld_scores
 from eval.metrics import RESAMPLES, Interval, bootstrap_interval, recall_at, reciprocal_rank, wilson_interval, with_width
-from eval.records import Cost, IngestRecord, PassageRecord, PointRecord, QuestionRecord, Verdict
+from eval.records import AnswerRecord, Cost, IngestRecord, PassageRecord, PointRecord, QuestionRecord, Verdict
 
 Value = Callable[[QuestionRecord], float | None]
 
@@ -63,23 +64,22 @@ class AskedValue:
 
 def verdict_value(judge: str) -> AskedValue:
     """Share of the answers that a judge found right, over answer runs and runs of the judge."""
-
-    def parts(record: QuestionRecord) -> list[tuple[float | None, bool]]:
-        return [
+    return AskedValue(
+        lambda record: [
             (verdict.worth, answer.silent) for answer in record.answers for verdict in judge_runs(answer.verdicts, judge)
         ]
-
-    return AskedValue(parts)
+    )
 
 
 def answer_value(score: str) -> AskedValue:
     """Mean of a score that needs no judge over the answer runs."""
-
-    def parts(record: QuestionRecord) -> list[tuple[float | None, bool]]:
-        answers = [answer for answer in record.answers if score in answer.scores]
-        return [(None if answer.error is not None else answer.scores[score], answer.silent) for answer in answers]
-
-    return AskedValue(parts)
+    return AskedValue(
+        lambda record: [
+            (None if answer.error is not None else answer.scores[score], answer.silent)
+            for answer in record.answers
+            if score in answer.scores
+        ]
+    )
 
 
 def recall_value(k: int) -> AskedValue:
@@ -88,10 +88,9 @@ def recall_value(k: int) -> AskedValue:
 
 
 def _of_ranks(worth: Callable[[Sequence[int | None]], float]) -> AskedValue:
-    def parts(record: QuestionRecord) -> list[tuple[float | None, bool]]:
-        return [(None if record.error is not None else worth(record.ranks), False)] if record.ranks else []
-
-    return AskedValue(parts)
+    return AskedValue(
+        lambda record: [(None if record.error is not None else worth(record.ranks), False)] if record.ranks else []
+    )
 
 
 reciprocal_rank_value = _of_ranks(reciprocal_rank)
@@ -124,10 +123,7 @@ def category_scores(
         fault of the answerer: at how many of the questions; None where no question has a value.
     """
     valued = [(record, worth) for record in questions if (worth := value(record)) is not None]
-    present = {record.category for record in questions}
-    names = [name for name in order if name in present]
-    names += dict.fromkeys(record.category for record in questions if record.category not in names)
-    members = {name: [pair for pair in valued if pair[0].category == name] for name in names}
+    members = {name: [pair for pair in valued if pair[0].category == name] for name in counts_by_category(questions, order)}
     members[ALL] = [pair for pair in valued if pooled is None or pair[0].category in pooled]
     scores: dict[str, dict[str, float | int] | None] = {}
     for name, pairs in members.items():
@@ -198,11 +194,10 @@ def build_summary(
 ) -> dict[str, Any]:
     """Put the summary of a run together; all records count, those of earlier runs too, `usage` is of this one.
 
-    `passages` are those that the questions name, `budgets` are further budgets of context tokens with the mean of the tokens
-    that were shown and the report on the answers, `partial` is how much of an unfinished run is done, `warnings` are further
-    ones, and `fingerprint` is what the run was made with beyond its configuration.
-
-    `probes` are how judges did on the calibration items, `swapped` on answers to other questions of the run.
+    `passages` are those that the questions name; `budgets` are further budgets of context tokens with the mean of the tokens
+    that were shown and the report on the answers; `partial` is how much of an unfinished run is done; `probes` are how
+    judges did on the calibration items, `swapped` on answers to other questions of the run; `fingerprint` is what the run
+    was made with beyond its configuration.
 
     Returns:
         JSON values; no `None` stands for a zero and no zero for a failure. ``cost.ingest.sessions_lost`` counts the sessions
@@ -215,6 +210,7 @@ def build_summary(
     priced = [record for record in read if not record.cost_lost]
     searches = [record.search_seconds for record in questions if record.error is None]
     searches += [record.search_seconds for record in points if record.searched]
+    records: list[QuestionRecord | IngestRecord | AnswerRecord | Verdict] = [*questions, *sessions, *answers, *judged]
     settings = config.reported()
     other = ", not the published file" if report.data.get("published") is False else ""
     report = dataclasses.replace(report, benchmark=report.benchmark + other)
@@ -292,11 +288,11 @@ def build_summary(
             "seeds": {"sampling": config.seed, "bootstrap": config.seed},
             "versions": versions(_PACKAGES),
             "fingerprint": fingerprint or {},
-            "made": _made(questions, sessions, points),
+            "made": sorted({record.made for record in records} - {""}),
         },
         "seconds": {stage: round(value, 3) for stage, value in seconds.items()},
     }
-    plain: dict[str, Any] = _plain(summary | dict(report.more))
+    plain: dict[str, Any] = to_jsonable_python(summary | dict(report.more), fallback=np.generic.item)
     return plain
 
 
@@ -362,27 +358,17 @@ def _passages(questions: Iterable[QuestionRecord], passages: Mapping[str, Passag
     }
 
 
-def _made(questions: Sequence[QuestionRecord], sessions: Sequence[IngestRecord], points: Sequence[PointRecord]) -> list[str]:
-    """Under which fingerprints the records were made."""
-    answers = [answer for record in questions for answer in record.answers]
-    verdicts = [verdict for answer in answers for verdict in answer.verdicts.values()]
-    verdicts += [record.verdict for record in points if record.verdict is not None]
-    made = {record.made for record in questions} | {record.made for record in sessions}
-    return sorted((made | {record.made for record in answers} | {record.made for record in verdicts}) - {""})
-
-
 def _memories(read: Sequence[IngestRecord]) -> dict[str, Any] | None:
     """How many memories the system wrote (added or rewrote); None for systems that extract nothing."""
     written: Counter[str] = Counter()
+    operations: Counter[str] = Counter()
     for record in read:
+        operations.update(record.operations)
         if record.memories is not None:
             written[record.store] += len(record.memories)
     if not written:
         return None
     counts = list(written.values())
-    operations: Counter[str] = Counter()
-    for record in read:
-        operations.update(record.operations)
     return {
         "written": sum(counts),
         "stores": len(counts),
@@ -398,14 +384,9 @@ def _queries_per_memory(priced: Sequence[IngestRecord]) -> float | None:
 
 
 def _sessions(sessions: Sequence[IngestRecord]) -> dict[str, int]:
-    outcomes = Counter(record.outcome for record in sessions)
-    return {
-        "total": len(sessions),
-        "applied": outcomes["applied"],
-        "unreadable": outcomes["unreadable"],
-        "failed": outcomes["failed"],
-        "late": sum(record.late for record in sessions),
-    }
+    outcomes = [record.outcome for record in sessions]
+    counts = {outcome: outcomes.count(outcome) for outcome in ("applied", "unreadable", "failed")}
+    return {"total": len(sessions), **counts, "late": sum(record.late for record in sessions)}
 
 
 def _failures(
@@ -416,9 +397,9 @@ def _failures(
 ) -> dict[str, Any]:
     """What broke, by stage. Sessions that were read but not understood are the system's own doing and not among them."""
     broken: dict[str, list[str]] = {"data": list(problems)}
+    searched: list[QuestionRecord | PointRecord] = [*questions, *points]
     broken["ingest"] = [f"{record.key}: {record.reason}" for record in sessions if record.outcome == "failed"]
-    broken["search"] = [f"{record.key}: {record.error}" for record in questions if record.error is not None]
-    broken["search"] += [f"{record.key}: {record.error}" for record in points if record.error is not None]
+    broken["search"] = [f"{record.key}: {record.error}" for record in searched if record.error is not None]
     broken |= {"answer": [], "silent": [], "judge": []}
     for record in questions:
         for run, answer in enumerate(record.answers):
@@ -448,19 +429,6 @@ def _models(config: BenchmarkConfig) -> dict[str, str | None]:
         "answer": config.answer.model if config.answer.answerer == "llm" else config.answer.answerer,
         "judge": config.judge.model if config.judged else None,
     }
-
-
-def _plain(value: Any) -> Any:
-    """Dataclasses and tuples as JSON values."""
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return _plain(dataclasses.asdict(value))
-    if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(item) for item in value]
-    if isinstance(value, np.generic):
-        return value.item()
-    return value
 
 
 def cost_line(summary: Mapping[str, Any]) -> str:
