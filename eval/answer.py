@@ -6,6 +6,7 @@ import asyncio
 import json
 import re
 import time
+from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -59,14 +60,10 @@ def against_cuts(part: str) -> str:
 
 
 def last_object(text: str, keys: Collection[str]) -> dict[str, str] | None:
-    """Find the last JSON object with certain keys.
+    """Find the last JSON object with certain keys, given in lower case, in what a model wrote after thinking.
 
     Models quote the task, try, and correct themselves, so the last one counts. Where no object can be decoded, because of
     quotation marks within a string for example, single fields are looked for, and count if they are not contradictory.
-
-    Args:
-        text: What the model wrote after thinking.
-        keys: What the object must have, in lower case; its own keys may be in any case.
 
     Returns:
         The object's fields by lower-case key, values as strings; None if there is no such object.
@@ -131,12 +128,7 @@ class Answerer(Protocol):
     name: str
 
     async def answer(self, request: AnswerRequest, run: int) -> AnswerRecord:
-        """Answer once; a failure is in the record (`AnswerRecord.error`), never raised.
-
-        Args:
-            request: The question.
-            run: Number of the answer run, from 0; another run samples again.
-        """
+        """Answer once; a failure is in the record (`AnswerRecord.error`), never raised. Another `run` samples again."""
         ...
 
 
@@ -151,11 +143,9 @@ class Judge(Protocol):
 
 
 def load_prompt(name_or_path: str, fields: Collection[str]) -> Prompt:
-    """Load a prompt of this package by its name, or any file.
+    """Load a prompt of this package by its name, such as ``answer_locomo``, or a file: ends in ``.md`` or has a folder.
 
-    Args:
-        name_or_path: A name such as ``answer_locomo``, or the path of a file: what ends in ``.md`` or has a folder in it.
-        fields: What the prompt must leave room for, all of it and nothing else.
+    `fields` are what the prompt must leave room for, all of it and nothing else.
 
     Raises:
         DeltaMemError: If there is no such prompt, or its marked places are not the fields.
@@ -194,23 +184,18 @@ def cut_to_budget(blocks: Sequence[ContextBlock], budget: int, *, with_time: Wit
     """
     left = budget * BYTES_PER_TOKEN
     taken = [0] * len(blocks)
-    begun = False
-    open_blocks = [number for number, block in enumerate(blocks) if block.passages]
-    while open_blocks:
-        still_open = []
-        for number in open_blocks:
-            block = blocks[number]
-            line = _line(block.passages[taken[number]], with_time)
-            before = "\n" if taken[number] else (_BETWEEN_BLOCKS if begun else "") + _head(block)
-            size = _bytes(before + line)
-            if size > left:
-                continue
+    in_turn = deque(range(len(blocks)))
+    while in_turn:
+        number = in_turn.popleft()
+        block = blocks[number]
+        if taken[number] == len(block.passages):
+            continue
+        before = "\n" if taken[number] else (_BETWEEN_BLOCKS if any(taken) else "") + _head(block)
+        size = len((before + _line(block.passages[taken[number]], with_time)).encode("utf-8", "surrogatepass"))
+        if size <= left:
             left -= size
-            begun = True
             taken[number] += 1
-            if taken[number] < len(block.passages):
-                still_open.append(number)
-        open_blocks = still_open
+            in_turn.append(number)
     shown = tuple(_first(block, count) for block, count in zip(blocks, taken, strict=True) if count)
     return AnswerContext(shown, sum(taken), estimate_tokens(render_all(shown, with_time=with_time)))
 
@@ -245,10 +230,6 @@ def _line(passage: Passage, with_time: WithTime) -> str:
     return dated(passage.text, passage.time, with_time)
 
 
-def _bytes(text: str) -> int:
-    return len(text.encode("utf-8", "surrogatepass"))
-
-
 NOTHING_FOUND = "(nothing was found)"
 """Shown to the model in place of passages if there are none."""
 
@@ -264,19 +245,14 @@ _RUN = 1_000
 
 @dataclass(frozen=True, slots=True)
 class Sampler:
-    """A model and how its replies are sampled; a limit of tokens counts thinking, and sample n adds n to the seed.
-
-    Attributes:
-        run: Of those that sample the same requests, which draw other samples.
-        extra_body: Fields of requests outside the OpenAI protocol.
-    """
+    """A model and how its replies are sampled; a limit of tokens counts thinking, and sample n adds n to the seed."""
 
     llm: LLM
     temperature: float
     max_tokens: int | None
     seed: int | None
-    run: int = 0
-    extra_body: Mapping[str, object] = field(default_factory=dict)
+    run: int = 0  # Of those that sample the same requests, which draw other samples
+    extra_body: Mapping[str, object] = field(default_factory=dict)  # Fields of requests outside the OpenAI protocol
 
     async def chat(self, messages: Sequence[Mapping[str, str]], scope: str, sample: int) -> Answer:
         """One reply.
@@ -298,9 +274,7 @@ class Sampler:
 class LLMAnswerer:
     """Sends one user message for each answer; an answer that reaches the limit of tokens is kept as far as it goes.
 
-    Attributes:
-        name: ``llm``.
-        prompt: With the fields ``context`` and ``question``, and perhaps ``options`` (of multiple choice) and ``date``.
+    The prompt has the fields ``context`` and ``question``, and perhaps ``options`` (of multiple choice) and ``date``.
     """
 
     name = "llm"
@@ -342,11 +316,7 @@ _LETTER = re.compile(r"\s*\(([a-z])\)\s*", re.IGNORECASE)
 
 
 class ExtractiveAnswerer:
-    """Copies; costs no calls. All runs give the same.
-
-    Attributes:
-        name: ``extractive``.
-    """
+    """Copies; costs no calls. All runs give the same."""
 
     name = "extractive"
 
@@ -366,10 +336,11 @@ class ExtractiveAnswerer:
 
     def _text(self, request: AnswerRequest) -> str:
         candidates = [
-            (sentence, passage)
+            (sentence.strip(), passage)
             for block in request.context
             for passage in block.passages[:_BEST]
-            for sentence in _sentences(passage.text)
+            for sentence in _SENTENCE_END.split(passage.text)
+            if sentence.strip()
         ]
         if not candidates:
             return NO_INFORMATION
@@ -377,11 +348,8 @@ class ExtractiveAnswerer:
         question = self._embedder.queries([request.question])[0]
         if request.options:
             return f"<final_answer> ({self._letter(request.options, question, sentences)})"
-        return self._best(request.question, candidates, sentences @ question)
-
-    def _best(self, question: str, candidates: Sequence[tuple[str, Passage]], similarities: Vectors) -> str:
-        sentence, passage = candidates[int(np.argmax(similarities))]
-        if self._with_time and passage.time and _ASKS_FOR_TIME.match(question):
+        sentence, passage = candidates[int(np.argmax(sentences @ question))]
+        if self._with_time and passage.time and _ASKS_FOR_TIME.match(request.question):
             return format_date(passage.time)
         return sentence
 
@@ -391,10 +359,6 @@ class ExtractiveAnswerer:
         best = int(np.argmax(vectors @ question + (vectors @ sentences.T).max(axis=1)))
         letter = _LETTER.match(options[best])
         return letter[1].lower() if letter else chr(ord("a") + best)
-
-
-def _sentences(text: str) -> list[str]:
-    return [sentence for part in _SENTENCE_END.split(text) if (sentence := part.strip())]
 
 
 def _for_nothing(answer: AnswerRecord) -> AnswerRecord:

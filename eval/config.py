@@ -48,14 +48,14 @@ class EndpointSettings(_Endpoint):
 
     tool_role: ToolRole
 
-    def client(self, max_concurrency: int, cache: ResponseCache | None = None) -> LLM:
+    def client(self, max_concurrency: int) -> LLM:
         """The client of the endpoint; nothing is sent yet.
 
         Raises:
             DeltaMemError: If URL or model are missing or wrong.
         """
         needs = "an endpoint needs both endpoint.base_url=<url> and endpoint.model=<name>"
-        return self._client(needs, max_concurrency, cache, aiohttp=False)
+        return self._client(needs, max_concurrency, None, aiohttp=False)
 
 
 class EpisodeSettings(StrictModel):
@@ -102,9 +102,9 @@ class ModelSettings(_Endpoint):
         needs = f"{part} needs both base_url=<url> (or {part}.base_url=<url>) and {part}.model=<name>"
         return self._client(needs, self.slots, cache, aiohttp=True)
 
-    def run_config(self) -> dict[str, Any]:
-        """What decides the answers: not where the model is or how long it may take."""
-        return self.model_dump(mode="json", include={"model", "temperature", "max_tokens", "extra_body"})
+    def run_config(self, *further: str) -> dict[str, Any]:
+        """What decides the answers, with `further` fields: not where the model is or how long it may take."""
+        return self.model_dump(mode="json", include={"model", "temperature", "max_tokens", "extra_body", *further})
 
 
 class ManagerModel(ModelSettings):
@@ -230,19 +230,14 @@ class BenchmarkConfig(StrictModel):
 
     def run_config(self) -> dict[str, Any]:
         """What decides the records, apart from data and prompts; see `eval.records.check_run_config`."""
-        return {
-            "system": self.system,
+        plain = self.model_dump(
+            mode="json", include={"system", "episode", "attempts", "with_time", "peers_degraded", "seed"}
+        )
+        return plain | {
             "embedder": self.embedder.name,
-            "manager": self.manager.run_config() | self.manager.model_dump(mode="json", include={"tool_role", "window"}),
-            "episode": self.episode.model_dump(mode="json"),
+            "manager": self.manager.run_config("tool_role", "window"),
             "episode_prompts": self.manager_settings().episode.prompt_hashes,
-            "attempts": self.attempts,
-            "answer": self.answer.run_config()
-            | {"kind": self.answer.answerer}
-            | self.answer.model_dump(mode="json", include={"runs", "context_tokens"}),
-            "judge": self.judge.run_config() | {"attempts": self.judge.attempts, "runs": self.judge.runs},
+            "answer": self.answer.run_config("runs", "context_tokens") | {"kind": self.answer.answerer},
+            "judge": self.judge.run_config("attempts", "runs"),
             "budget_k": self.budget_k if self.budgets else None,
-            "with_time": self.with_time,
-            "peers_degraded": self.peers_degraded,
-            "seed": self.seed,
         }

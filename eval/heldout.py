@@ -77,23 +77,17 @@ class HeldoutSettings(StrictModel):
         Raises:
             DeltaMemError: If ``episode.json`` cannot be read, or a prompt does not exist or does not fit.
         """
-        base = EpisodeConfig()
-        if self.checkpoint is not None:
-            base = load_episode_config(self.checkpoint)
+        base = EpisodeConfig() if self.checkpoint is None else load_episode_config(self.checkpoint)
         config = self.episode.over(base)
         config.check()  # before the model is loaded
         return config
 
 
 def select(sessions: Iterable[LabelledSession], n: int, seed: int = 0) -> list[LabelledSession]:
-    """Choose sessions so that every person contributes as evenly as possible.
+    """Choose `n` sessions, or all if there are fewer, so that every person contributes as evenly as possible.
 
-    People and the sessions of each are shuffled; then one session of each person is taken in turn.
-
-    Args:
-        sessions: The candidates.
-        n: How many to choose; all of them if there are fewer.
-        seed: Decides the choice. A larger n with the same seed keeps the sessions of a smaller one.
+    People and the sessions of each are shuffled; then one session of each person is taken in turn. A larger n with the same
+    seed keeps the sessions of a smaller one.
 
     Returns:
         The chosen sessions, ordered by person and session index.
@@ -168,9 +162,8 @@ async def evaluate(
         options: Of the reward.
         max_concurrency: Episodes under way at once.
         resamples: Bootstrap draws of people.
-        seed: Seed of the bootstrap.
-        provenance: What the caller knows (files, their hashes, its configuration); kept in the summary beside commit,
-            versions, episode configuration and prompt hashes.
+        seed: Of the bootstrap.
+        provenance: What the caller knows (files, their hashes, its configuration), for the summary.
         on_done: Called after each episode.
 
     Returns:
@@ -238,12 +231,7 @@ def summarise(records: Sequence[Record], *, resamples: int = RESAMPLES, seed: in
     """Summarise the records of an evaluation.
 
     Sessions that broke in our own machinery say nothing about the policy: they are counted and left out of everything
-    but ``failure_rate``.
-
-    Args:
-        records: Of `HeldoutResult`.
-        resamples: Bootstrap draws of people.
-        seed: Seed of the draws.
+    but ``failure_rate``. Intervals are a bootstrap of people.
 
     Returns:
         ``sessions, people, answered, failed``, ``failures`` (how often each reason occurred), ``metrics`` (name to
@@ -334,10 +322,12 @@ def summary_table(summary: Mapping[str, Any]) -> Table:
     table.add_column("95% interval by person", justify="right")
     for name in shown_metrics(summary["metrics"]):
         value = summary["metrics"][name]
-        if value is None:
-            table.add_row(label(name), "-", "nothing to count")
-        else:
-            table.add_row(label(name), f"{value['estimate']:.3f}", f"{value['low']:.3f} to {value['high']:.3f}")
+        cells = (
+            (f"{value['estimate']:.3f}", f"{value['low']:.3f} to {value['high']:.3f}")
+            if value
+            else ("-", "nothing to count")
+        )
+        table.add_row(label(name), *cells)
     return table
 
 

@@ -101,14 +101,12 @@ async def open_models(config: BenchmarkConfig, without: Collection[str] = ()) ->
         DeltaMemError: If a URL or model is missing or wrong, or the cache cannot be used.
         OSError: If the folder of the cache cannot be made.
     """
-    wanted: dict[str, ModelSettings] = {}
-    if config.manager.model is not None:
-        wanted["manager"] = config.manager
-    if config.answer.answerer == "llm":
-        wanted["answer"] = config.answer
-    if config.judged:
-        wanted["judge"] = config.judge
-    wanted = {part: settings for part, settings in wanted.items() if part not in without}
+    asked: dict[str, tuple[ModelSettings, bool]] = {
+        "manager": (config.manager, config.manager.model is not None),
+        "answer": (config.answer, config.answer.answerer == "llm"),
+        "judge": (config.judge, config.judged),
+    }
+    wanted = {part: settings for part, (settings, needed) in asked.items() if needed and part not in without}
     async with AsyncExitStack() as stack:
         cache = None
         if config.cache is not None and wanted:
@@ -189,12 +187,7 @@ def make_system(
 ) -> System:
     """The system that the configuration names; what it needs is opened with its stores.
 
-    Args:
-        config: The configuration.
-        folder: Where systems that keep their memories on disk put them.
-        embedder: Of the run (see `eval.models.make_embedder`).
-        models: The clients of the run; ``models.manager`` decides about the memories of ``deltamem``.
-        evidence: Gold evidence, for ``oracle``.
+    Systems that keep their memories on disk put them in the `folder`; the `evidence` is the gold evidence, for ``oracle``.
 
     Raises:
         DeltaMemError: If the system is unknown, or what it needs is missing.
@@ -202,6 +195,7 @@ def make_system(
     check_system(config.system)
     if config.system in WITH_MODEL and (config.manager.base_url is None or config.manager.model is None):
         raise DeltaMemError(_NEEDS_MODEL.format(system=config.system))
+    manager = config.manager
     match config.system:
         case ClosedBook.name:
             return ClosedBook()
@@ -213,22 +207,14 @@ def make_system(
             if evidence is None:
                 raise DeltaMemError("system=oracle needs gold evidence, and this benchmark names none")
             return Oracle(evidence)
-        case DeltaMemSystem.name:
-            return _deltamem(config, folder, embedder, models)
         case "mem0":
             from eval.systems.mem0 import Mem0System  # optional packages, and seconds of imports
 
-            return Mem0System(
-                folder, embedder, config.manager, models.cache, seed=config.seed, degraded=config.peers_degraded
-            )
-        case _:
+            return Mem0System(folder, embedder, manager, models.cache, seed=config.seed, degraded=config.peers_degraded)
+        case "langmem":
             from eval.systems.langmem import LangMemSystem
 
-            return LangMemSystem(embedder, config.manager, models.cache, seed=config.seed, degraded=config.peers_degraded)
-
-
-def _deltamem(config: BenchmarkConfig, folder: Path, embedder: Embedder, models: Models) -> DeltaMemSystem:
-    manager = config.manager
+            return LangMemSystem(embedder, manager, models.cache, seed=config.seed, degraded=config.peers_degraded)
     settings = config.manager_settings()
     if models.manager is None:
         raise DeltaMemError(_NEEDS_MODEL.format(system=config.system))
