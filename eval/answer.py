@@ -207,14 +207,11 @@ def _first(block: ContextBlock, count: int) -> ContextBlock:
     return replace(block, passages=passages)
 
 
-def render(block: ContextBlock, *, with_time: WithTime) -> str:
-    """Write out a block: its title, then each passage on a line of its own with its date before it."""
-    return _head(block) + "\n".join(_line(passage, with_time) for passage in block.passages)
-
-
 def render_all(blocks: Sequence[ContextBlock], *, with_time: WithTime) -> str:
-    """Write out blocks, an empty line between them."""
-    return _BETWEEN_BLOCKS.join(render(block, with_time=with_time) for block in blocks)
+    """Write out blocks, an empty line between them: the title, then each passage on a line of its own after its date."""
+    return _BETWEEN_BLOCKS.join(
+        _head(block) + "\n".join(_line(passage, with_time) for passage in block.passages) for block in blocks
+    )
 
 
 def format_date(time: datetime) -> str:

@@ -112,16 +112,3 @@ class EvidenceFinder:
 
     def _stems(self, text: str) -> frozenset[str]:
         return content_stems(text) - self._names
-
-
-def passage_holds(passage: str, text: str, others: Iterable[str] = ()) -> bool:
-    """Whether a passage still holds a turn.
-
-    Args:
-        passage: The text of the passage.
-        text: The turn.
-        others: The other turns of the conversation, which the passage may hold instead; without them a passage counts that
-            shares a few words with the turn. For many passages make one `EvidenceFinder`.
-    """
-    turns = {"": text} | {str(number): other for number, other in enumerate(others)}
-    return "" in EvidenceFinder(turns).held(passage)

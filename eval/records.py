@@ -291,22 +291,17 @@ class RunFiles:
             found.append(Found(passage=record.id, similarity=passage.similarity))
         return tuple(found)
 
-    def passage(self, found: Found) -> PassageRecord:
-        """The passage that `keep` named.
+    def by_store(self, found: Iterable[Found]) -> dict[str, list[Passage]]:
+        """The passages that `keep` named, by store, in order.
 
         Raises:
-            DeltaMemError: If it is not there.
+            DeltaMemError: If one is not there.
         """
-        record = self.passages.get(found.passage)
-        if record is None:
-            raise DeltaMemError(f"{self.passages.path} does not hold the passage {found.passage}")
-        return record
-
-    def by_store(self, found: Iterable[Found]) -> dict[str, list[Passage]]:
-        """The passages that `keep` named, by store, in order."""
         stores: dict[str, list[Passage]] = defaultdict(list)
         for one in found:
-            record = self.passage(one)
+            record = self.passages.get(one.passage)
+            if record is None:
+                raise DeltaMemError(f"{self.passages.path} does not hold the passage {one.passage}")
             stores[record.store].append(Passage(record.text, record.time, record.sources, one.similarity))
         return stores
 

@@ -16,7 +16,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scripted_server import Reply, completion, failure, replies, too_long
 
-from deltamem.embedding import CachedEmbedder
 from deltamem.errors import DeltaMemError
 from deltamem.ingest import estimate_tokens
 from deltamem.prompts import Prompt
@@ -28,7 +27,6 @@ from eval.answer import (
     QAGrader,
     cut_to_budget,
     load_prompt,
-    render,
     render_all,
 )
 from eval.judge import ABSTENTION_FIELDS, ABSTENTION_LABELS, QUESTION_FIELDS, QUESTION_LABELS
@@ -61,13 +59,6 @@ def test_contents_are_never_expanded(gold: str, question: str, answer: str) -> N
     assert filled == f"<{gold}|{odd}|{answer}|$>"
 
 
-def test_a_file_is_a_prompt_too(tmp_path: Path) -> None:
-    path = tmp_path / "mine.md"
-    path.write_text("\nAsk: $question\n\n", encoding="utf-8")
-    own = load_prompt(str(path), ["question"])
-    assert (own.name, own.text, own.fill(question="1 $", more="x")) == ("mine", "Ask: $question", "Ask: 1 $")
-
-
 @pytest.mark.parametrize(
     ("text", "said"),
     [
@@ -93,10 +84,9 @@ def test_a_name_that_is_no_prompt_lists_those_that_are() -> None:
 
 
 def test_passages_are_lines_after_their_date() -> None:
-    two = render(block("Ana moved.", "Two\nlines."), with_time=True)
-    assert two == "Memories of Ana:\n[8 May 2023] Ana moved.\n[8 May 2023] Two\nlines."
-    assert render(block("Ana moved.", title=""), with_time=False) == "Ana moved."
-    assert render(block("Ana moved.", title="", time=None), with_time=True) == "Ana moved."
+    two = render_all([block("Ana moved.", "Two\nlines."), block("x", title="", time=None)], with_time=True)
+    assert two == "Memories of Ana:\n[8 May 2023] Ana moved.\n[8 May 2023] Two\nlines.\n\nx"
+    assert render_all([block("Ana moved.", title="")], with_time=False) == "Ana moved."
 
 
 def test_blocks_take_turns_until_the_budget_is_full() -> None:
@@ -283,15 +273,6 @@ async def test_the_option_nearest_to_what_was_found_is_chosen() -> None:
     assert (await extractive().answer(bare, 0)).text == "<final_answer> (b)"
 
 
-async def test_many_questions_at_once_share_what_is_embedded() -> None:
-    embedder = WordEmbedder()
-    one = ExtractiveAnswerer(CachedEmbedder(embedder), with_time=True, timed=asyncio.Semaphore(1))
-    questions = [f"Who plays the violin, {number}?" for number in range(20)]
-    records = await asyncio.gather(*(one.answer(request(*MEMORIES, question=text), 0) for text in questions))
-    assert {record.text for record in records} == {"Ana plays the violin."}
-    assert sum(map(len, embedder.calls)) == 4 + len(questions), "four sentences, each once"
-
-
 async def test_waiting_for_a_search_is_no_part_of_an_answer() -> None:
     words, timed = WordEmbedder(), asyncio.Semaphore(1)
     async with timed:
@@ -360,13 +341,6 @@ async def test_a_question_is_answered_scored_and_judged_in_every_run() -> None:
     assert (sent.question, sent.options, sent.scope, len(sent.context)) == ("Q?", ("(a) 1",), "c1", 1)
     assert strict.asked[0] == ({"gold": "g", "answer": "a"}, "c1")
     assert (record.shown, record.context_tokens > 0) == (1, True)
-
-
-async def test_the_context_is_cut_to_the_budget() -> None:
-    listed = Listed(["a"])
-    record = await grader(listed, budget=20).ask(RECORD, [block("x" * 9, "y" * 9)])
-    assert (record.shown, record.context_tokens) == (1, 13)  # 17 bytes of title, 13 of date, 9
-    assert listed.asked[0][1].context == (block("x" * 9),)
 
 
 async def test_asked_again_only_what_failed_is_done() -> None:

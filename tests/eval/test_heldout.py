@@ -271,19 +271,3 @@ def test_the_episode_comes_from_the_checkpoint_and_keys_win(checkpoint: Path) ->
     config = settings(checkpoint, "episode.k=4").episode_config()
     assert (config.system_prompt, config.k, config.max_turns) == ("manager_compact", 4, 3)
     assert config.memory_fields == ("text", "id") and config.session_prompt == "session"
-
-
-def test_a_prompt_must_fit_the_thinking(checkpoint: Path) -> None:
-    with pytest.raises(DeltaMemError, match="prompt 'manager' asks for a think block"):
-        settings(checkpoint, "episode.thinking=false").episode_config()
-    config = settings(checkpoint, "episode.thinking=false", "episode.system_prompt=manager_direct").episode_config()
-    assert not config.thinking and config.max_invalid_calls == 0
-
-
-@pytest.mark.parametrize(
-    ("text", "said"), [("{", "episode.json: the file: "), ('{"k": "two"}', "k: "), ('{"shots": 3}', "shots: ")]
-)
-def test_an_unreadable_episode_file_is_told(checkpoint: Path, text: str, said: str) -> None:
-    (checkpoint / "episode.json").write_text(text)
-    with pytest.raises(DeltaMemError, match=said):
-        settings(checkpoint).episode_config()

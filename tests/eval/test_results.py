@@ -38,17 +38,6 @@ from eval.summary import (
 )
 from eval.systems.base import Ingested, Passage, Usage
 
-COUNTS = st.integers(0, 10**6)
-COSTS = st.builds(Cost, calls=COUNTS, cached=COUNTS, prompt_tokens=COUNTS, completion_tokens=COUNTS, searches=COUNTS)
-
-
-@given(COSTS, COSTS)
-def test_costs_add_field_by_field(one: Cost, two: Cost) -> None:
-    total = one + two
-    assert total == two + one
-    assert total.model_dump() == {name: getattr(one, name) + getattr(two, name) for name in Cost.model_fields}
-    assert one + Cost() == one
-
 
 def test_ingest_record_of_what_a_system_did() -> None:
     usage = Usage(calls=2, cached=1, prompt_tokens=30, completion_tokens=4, searches=3)

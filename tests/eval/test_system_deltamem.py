@@ -180,16 +180,6 @@ async def test_nonsense_is_counted_and_not_asked_for_again(tmp_path: Path) -> No
         assert (await memory.ingest(dialogue()[1])).memories == (DENVER,)
 
 
-async def test_cached_answers_are_counted(tmp_path: Path) -> None:
-    cache = f"cache={tmp_path / 'answers.sqlite'}"
-    with serve(rules) as server:
-        await run(configure(tmp_path / "first", server.url, cache))
-        asked = len([body for body in server.requests if not is_check(body)])
-        records = await run(configure(tmp_path / "second", server.url, cache))
-        assert len([body for body in server.requests if not is_check(body)]) == asked == 6
-    assert sum(record.cost.cached for record in records) == sum(record.cost.calls for record in records) == 6
-
-
 async def test_the_model_is_connected_once_and_only_if_something_must_be_read(tmp_path: Path) -> None:
     connected: list[int] = []
 

@@ -366,9 +366,3 @@ def test_mem0_without_a_part_is_refused_unless_that_is_accepted(
         name.replace(" ", "_") for name in without.split(" and its ")
     }
     assert facts["warnings"] == [f"mem0 works without its {without}: below its best"]
-
-
-def test_an_endpoint_must_be_named(tmp_path: Path) -> None:
-    needs("mem0")
-    with pytest.raises(DeltaMemError, match=r"manager needs both base_url=<url>"):
-        Mem0System(tmp_path, WordEmbedder(), manager("http://x/v1", model=None), None, seed=0)
