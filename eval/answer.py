@@ -227,17 +227,10 @@ def _line(passage: Passage, with_time: WithTime) -> str:
     return dated(passage.text, passage.time, with_time)
 
 
-NOTHING_FOUND = "(nothing was found)"
-"""Shown to the model in place of passages if there are none."""
-
-_DRAWS = 2
-"""How often a model that says nothing is asked."""
-
-_REDRAW = 1_000
-"""Added to the number of the run for the second draw, so that it is no other run's first."""
-
-_RUN = 1_000
-"""Added to the numbers of samples for each `Sampler.run`, which is more than a judge has attempts."""
+NOTHING_FOUND = "(nothing was found)"  # Shown to the model in place of passages if there are none
+_DRAWS = 2  # How often a model that says nothing is asked
+_REDRAW = 1_000  # Added to the number of the run for the second draw, so that it is no other run's first
+_RUN = 1_000  # Added to the numbers of samples for each `Sampler.run`, which is more than a judge has attempts
 
 
 @dataclass(frozen=True, slots=True)

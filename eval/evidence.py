@@ -20,8 +20,7 @@ from eval.systems.base import DialogueSession, Passage
 LEAST_WEIGHT = 1.4
 """What a sentence of a passage and a turn must share, counted in words that no other turn has: two rare words, or more."""
 
-LEAST_SHARE = 0.3
-"""Share of the sentence, by weight of its words, that the turn must hold."""
+LEAST_SHARE = 0.3  # Share of the sentence, by weight of its words, that the turn must hold
 
 NEAR = 0.8
 """A sentence also counts for other turns that hold it nearly as well as the best one: this share of its best weight."""

@@ -10,8 +10,7 @@ from eval.benchmark import Report
 from eval.config import BenchmarkConfig
 from eval.records import QuestionRecord
 
-ALL = "all"
-"""Name of the row of all pooled categories."""
+ALL = "all"  # Name of the row of all pooled categories
 
 SCOPES = ("(all)", "(valid)")
 """Ends of names of scores: every failure counts as wrong, which is meant where a name has no such end; failures left out."""
@@ -19,11 +18,8 @@ SCOPES = ("(all)", "(valid)")
 MOST_FAILURES = 0.01
 """Share of the questions at which the judge or the machinery may fail; above it nobody knows what the score is."""
 
-FEWEST_ITEMS = 5
-"""Answers of which a judge's share is telling."""
-
-USUAL_LIMIT = 0.4
-"""Of the share of wrong answers that a judge may accept, and of right ones that it may reject."""
+FEWEST_ITEMS = 5  # Answers of which a judge's share is telling
+USUAL_LIMIT = 0.4  # Of the share of wrong answers that a judge may accept, and of right ones that it may reject
 
 MOST_UNJUDGED = 0.1
 """Share of the calibration items at which a judge may fail; above it its errors on the others say little."""

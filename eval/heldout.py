@@ -220,8 +220,7 @@ def _scored_texts(sessions: Sequence[LabelledSession], rollouts: Sequence[Rollou
 
 Record = Mapping[str, Any]
 
-SCORES = ("reward", "format", "retrieval", "transition", "precision", "recall")
-"""Means over sessions."""
+SCORES = ("reward", "format", "retrieval", "transition", "precision", "recall")  # Means over sessions
 
 VIOLATIONS_PER_EPISODE = "violations_per_episode/"
 """Prefix of the metrics that say how often each kind of violation occurs."""

@@ -86,8 +86,7 @@ class Parts:
         return {name for name, part in given.items() if part is not None}
 
 
-CONFIGURED = Parts()
-"""Nothing is replaced."""
+CONFIGURED = Parts()  # Nothing is replaced
 
 
 @asynccontextmanager
@@ -155,8 +154,7 @@ async def check_models(models: Models, parts: Collection[str] = PARTS) -> dict[s
     return hashes
 
 
-SYSTEMS = ("deltamem", "full_context", "naive_rag", "mem0", "langmem", "oracle", "none")
-"""All systems by name."""
+SYSTEMS = ("deltamem", "full_context", "naive_rag", "mem0", "langmem", "oracle", "none")  # All systems by name
 
 WITH_MODEL = ("deltamem", "mem0", "langmem")
 """Those that need a language model (configuration group ``manager``) to keep their memories."""

@@ -26,11 +26,8 @@ MemorySource = Literal["primary", "system", "secondary", "interference"]
 
 RUN_CONFIG_FILE = "making.json"
 
-_NAMED_FIRST = ("benchmark", "system")
-"""Where these differ, so does much else, which would say less."""
-
-FINGERPRINTS = "fingerprints"
-"""Key of that file, see `eval.fingerprint`."""
+_NAMED_FIRST = ("benchmark", "system")  # Where these differ, so does much else, which would say less
+FINGERPRINTS = "fingerprints"  # Key of that file, see `eval.fingerprint`
 
 
 def read_run_config(folder: Path) -> dict[str, Any]:

@@ -169,8 +169,7 @@ def counts_by_category(questions: Iterable[QuestionRecord], order: Sequence[str]
 
 SUMMARY_FILE = "summary.json"
 _PACKAGES = ("torch", "transformers", "sentence-transformers", "numpy", "openai", "nltk", "mem0ai", "langmem")
-_SHOWN_FAILURES = 5
-"""Failures of each stage that the summary quotes; the records hold them all."""
+_SHOWN_FAILURES = 5  # Failures of each stage that the summary quotes; the records hold them all
 
 
 def build_summary(

@@ -81,8 +81,7 @@ def _line(turn: DialogueTurn) -> str:
 _DECIMALS = 6
 """Of a similarity. Sums of float32 differ in the seventh by where a row stands in the matrix, which would break ties."""
 
-_AT_ONCE = 128
-"""Turns a call of the embedder: a command that is interrupted ends with the call."""
+_AT_ONCE = 128  # Turns a call of the embedder: a command that is interrupted ends with the call
 
 _TIMES: dict[WithTime, str] = {False: "", True: "date and ", "hour": "hour, date and "}
 

@@ -40,11 +40,8 @@ from eval.systems.http_cache import (
 _IDS = re.compile(r"[0-9a-f]{8}-?[0-9a-f]{4}-?[0-9a-f]{4}-?[0-9a-f]{4}-?[0-9a-f]{12}")
 """LangMem gives memories and sessions random ids, and shows them to the model."""
 
-_QUERY_LIMIT = 5
-"""Memories that the model is shown of what is known already: LangMem's own default."""
-
-_NAMESPACE = ("memories",)
-"""Each store has a LangGraph store of its own, so one namespace does for all."""
+_QUERY_LIMIT = 5  # Memories that the model is shown of what is known already: LangMem's own default
+_NAMESPACE = ("memories",)  # Each store has a LangGraph store of its own, so one namespace does for all
 
 
 class LangMemSystem:
