@@ -54,7 +54,6 @@ def main(config: DictConfig) -> None:
     out = settings.out
     sessions = out / "synth" / "sessions.jsonl"
     train = ["+experiment=tiny", f"deltamem.seed={settings.seed}", *settings.train]
-    evaluation = {"n": settings.n, "temperatures": TEMPERATURES}
     locomo = find(LOCOMO)
     root = Path(__file__).resolve().parents[1]
     stages = [
@@ -66,7 +65,7 @@ def main(config: DictConfig) -> None:
         ),
         Stage(
             "evaluate",
-            evaluation,
+            {"n": settings.n, "temperatures": TEMPERATURES},
             lambda: _evaluate(settings, sessions, console),
             out / "eval" / "after_greedy" / "summary.json",
         ),
@@ -113,20 +112,11 @@ def _evaluate(settings: DemoSettings, sessions: Path, console: Console) -> None:
                 settings.out / folder, temperature=temperature, seed=settings.seed, max_new_tokens=_MAX_NEW_TOKENS
             )
             provenance = {"seed": settings.seed, "sessions_sha256": file_sha256(sessions), "temperature": temperature}
-            result = asyncio.run(
-                evaluate(
-                    policy,
-                    chosen,
-                    embedder,
-                    episode,
-                    max_concurrency=len(chosen),
-                    seed=settings.seed,
-                    provenance=provenance,
-                )
-            )
+            options: dict[str, Any] = {"max_concurrency": len(chosen), "seed": settings.seed, "provenance": provenance}
+            result = asyncio.run(evaluate(policy, chosen, embedder, episode, **options))
             result.write(settings.out / "eval" / f"{phase}_{mode}")
-            reward = result.summary["metrics"]["reward"]
-            console.print(f"{phase} GRPO, {mode}: reward {_interval(reward)}", markup=False, highlight=False)
+            shown = _interval(*(result.summary["metrics"]["reward"][name] for name in ("estimate", "low", "high")))
+            console.print(f"{phase} GRPO, {mode}: reward {shown}", markup=False, highlight=False)
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -152,16 +142,12 @@ def _summary(settings: DemoSettings, seconds: Mapping[str, float], locomo: Path 
             figure = result["metrics"][metric]
             summary[f"{name}_{when}"] = figure["estimate"]
             summary[f"{name}_{when}_interval"] = [figure["low"], figure["high"]]
-    training = {path.stem: _read(path)["seconds"] for path in sorted((out / "stages").glob("*.json"))}
+    training = {f"train/{path.stem}": _read(path)["seconds"] for path in sorted((out / "stages").glob("*.json"))}
     summary |= {
         "heldout_sessions": results["before"]["sessions"],
         "heldout_people": results["before"]["people"],
         "failed_episodes": sum(result["failed"] for result in results.values()),
-        "seconds": {
-            **seconds,
-            **{f"train/{stage}": spent for stage, spent in training.items()},
-            "total": sum(seconds.values()),
-        },
+        "seconds": {**seconds, **training, "total": sum(seconds.values())},
         **_locomo(out, locomo),
         "versions": versions(),
         "git_commit": git_commit(),
@@ -185,8 +171,8 @@ def _locomo(out: Path, path: Path | None) -> dict[str, Any]:
     }
 
 
-def _interval(figure: Mapping[str, float]) -> str:
-    return f"{figure['estimate']:.3f} [{figure['low']:.3f}, {figure['high']:.3f}]"
+def _interval(estimate: float, low: float, high: float) -> str:
+    return f"{estimate:.3f} [{low:.3f}, {high:.3f}]"
 
 
 def _table(summary: Mapping[str, Any]) -> Table:
@@ -197,11 +183,8 @@ def _table(summary: Mapping[str, Any]) -> Table:
         ("ADD for a due UPDATE", "add_for_update"),
     ):
         for mode in ("", "_greedy"):
-            cells = []
-            for phase in CHECKPOINTS:
-                key = f"{name}_{phase}{mode}"
-                low, high = summary[f"{key}_interval"]
-                cells.append(_interval({"estimate": summary[key], "low": low, "high": high}))
+            keys = (f"{name}_{phase}{mode}" for phase in CHECKPOINTS)
+            cells = (_interval(summary[key], *summary[f"{key}_interval"]) for key in keys)
             table.add_row(f"{label}, {'greedy' if mode else 'sampled'}", *cells)
     return table
 

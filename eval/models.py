@@ -165,8 +165,6 @@ LEFT_OUT = {
 }
 """Systems that people ask for, and why they are not here."""
 
-_NEEDS_MODEL = "system={system} needs a model: both base_url=<url> (or manager.base_url=<url>) and manager.model=<name>"
-
 
 def check_system(name: str) -> None:
     """Refuse an unknown name before anything expensive happens.
@@ -192,7 +190,8 @@ def make_system(
     """
     check_system(config.system)
     if config.system in WITH_MODEL and (config.manager.base_url is None or config.manager.model is None):
-        raise DeltaMemError(_NEEDS_MODEL.format(system=config.system))
+        needs = "both base_url=<url> (or manager.base_url=<url>) and manager.model=<name>"
+        raise DeltaMemError(f"system={config.system} needs a model: {needs}")
     manager = config.manager
     match config.system:
         case ClosedBook.name:
@@ -214,8 +213,7 @@ def make_system(
 
             return LangMemSystem(embedder, manager, models.cache, seed=config.seed, degraded=config.peers_degraded)
     settings = config.manager_settings()
-    if models.manager is None:
-        raise DeltaMemError(_NEEDS_MODEL.format(system=config.system))
+    assert models.manager is not None  # as one is named
     policy = EndpointPolicy(
         models.manager,
         temperature=manager.temperature,

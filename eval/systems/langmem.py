@@ -63,11 +63,11 @@ class LangMemSystem:
             DeltaMemError: If LangMem is not installed, or the model's settings cannot be right.
         """
         require_peer(self.name, "langmem", "langchain_openai")
-        self._endpoint = PeerEndpoint.of(model)
-        self._embedder = embedder
+        self.endpoint = PeerEndpoint.of(model)
+        self.embedder = embedder
+        self.writes_queries = not degraded
         self._cache = cache
         self._seed = seed
-        self._writes_queries = not degraded
         self._slots = asyncio.Semaphore(model.slots)
 
     @asynccontextmanager
@@ -75,14 +75,12 @@ class LangMemSystem:
         """Make a store."""
         await asyncio.to_thread(importlib.import_module, "langmem")  # takes seconds
         await asyncio.to_thread(importlib.import_module, "langchain_openai")
-        settings = self._endpoint.settings
+        settings = self.endpoint.settings
         meter = Meter()
         cached = HttpCache(self._cache, key.id, volatile=_IDS, fields={"seed": self._seed} | settings.extra_body)
         transport = AsyncMeteredTransport(meter, cached, slots=self._slots)
         async with httpx.AsyncClient(transport=transport, timeout=settings.timeout) as client:
-            chat_model = self._chat_model(client)
-            query_model = chat_model if self._writes_queries else None
-            store = LangMemStore(key, chat_model, query_model, meter, self._embedder, self._endpoint)
+            store = LangMemStore(self, key, self._chat_model(client), meter)
             await store.reset()
             yield store
 
@@ -91,23 +89,23 @@ class LangMemSystem:
         packages = ("langmem", "langgraph", "trustcall", "langchain-openai")
         return {
             "package": ", ".join(f"{name} {importlib.metadata.version(name)}" for name in packages),
-            "model": self._endpoint.model,
-            "embedder": self._embedder.name,
+            "model": self.endpoint.model,
+            "embedder": self.embedder.name,
             "embedded": "the text of each memory",
-            "query_generation": self._writes_queries,
+            "query_generation": self.writes_queries,
             "query_limit": _QUERY_LIMIT,
-            "warnings": [] if self._writes_queries else ["langmem works without generated queries: below its best"],
+            "warnings": [] if self.writes_queries else ["langmem works without generated queries: below its best"],
             "session_date": "as a system message before each group",
         }
 
     def _chat_model(self, client: httpx.AsyncClient) -> Any:
         from langchain_openai import ChatOpenAI
 
-        settings = self._endpoint.settings
+        settings = self.endpoint.settings
         return ChatOpenAI(
-            model=self._endpoint.model,
-            base_url=self._endpoint.base_url,
-            api_key=self._endpoint.api_key,
+            model=self.endpoint.model,
+            base_url=self.endpoint.base_url,
+            api_key=self.endpoint.api_key,
             temperature=settings.temperature,
             max_tokens=settings.max_tokens,
             timeout=settings.timeout,
@@ -121,22 +119,12 @@ class LangMemSystem:
 class LangMemStore:
     """One store."""
 
-    def __init__(
-        self,
-        key: StoreKey,
-        chat_model: Any,
-        query_model: Any | None,
-        meter: Meter,
-        embedder: Embedder,
-        endpoint: PeerEndpoint,
-    ) -> None:
+    def __init__(self, system: LangMemSystem, key: StoreKey, chat_model: Any, meter: Meter) -> None:
         """Describe the store; `reset` makes it."""
+        self._system = system
         self._key = key
         self._chat_model = chat_model
-        self._query_model = query_model
         self._meter = meter
-        self._embedder = embedder
-        self._endpoint = endpoint
         self._manager: Any = None
         self._embeddings: Any = None
         self._times: dict[str, datetime] = {}
@@ -152,12 +140,12 @@ class LangMemStore:
         from langgraph.store.memory import InMemoryStore
         from langmem import create_memory_store_manager
 
-        dimension = (await asyncio.to_thread(self._embedder.documents, ["dimension"])).shape[1]
-        self._embeddings = _embeddings(self._embedder)
+        dimension = (await asyncio.to_thread(self._system.embedder.documents, ["dimension"])).shape[1]
+        self._embeddings = _embeddings(self._system.embedder)
         index = {"dims": dimension, "embed": self._embeddings, "fields": ["content.content"]}
         self._manager = create_memory_store_manager(
             self._chat_model,
-            query_model=self._query_model,
+            query_model=self._chat_model if self._system.writes_queries else None,
             query_limit=_QUERY_LIMIT,
             namespace=_NAMESPACE,
             store=InMemoryStore(index=index),
@@ -182,7 +170,7 @@ class LangMemStore:
                 self._times[put["key"]] = session.time
                 texts.append(str(put["value"]["content"]["content"]))
         usage = self._meter.take()
-        self._endpoint.note(usage)
+        self._system.endpoint.note(usage)
         usage += Usage(searches=self._embeddings.searches - searches)
         ingested = Ingested(memories=tuple(texts), operations=operations, usage=usage)
         self._ingested[session.id] = ingested
@@ -193,7 +181,7 @@ class LangMemStore:
         try:
             found = await self._manager.asearch(query=query, limit=k)
         except Exception as error:  # whatever its parts raise
-            raise self._endpoint.explain(error, "langmem's search") from error
+            raise self._system.endpoint.explain(error, "langmem's search") from error
         return [Passage(str(item.value.content), time=self._times.get(item.key), similarity=item.score) for item in found]
 
     async def _enrich(self, messages: list[dict[str, str]]) -> list[dict[str, Any]]:
@@ -209,9 +197,9 @@ class LangMemStore:
         except asyncio.CancelledError:
             if failure.error is None:
                 raise
-            raise self._endpoint.explain(failure.error, "langmem") from failure.error
+            raise self._system.endpoint.explain(failure.error, "langmem") from failure.error
         except Exception as error:
-            raise self._endpoint.explain(error, "langmem") from error
+            raise self._system.endpoint.explain(error, "langmem") from error
 
 
 class _NoTransport(httpx.BaseTransport):

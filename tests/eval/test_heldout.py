@@ -188,13 +188,15 @@ def test_an_endpoint_is_scored_and_a_failed_episode_gives_exit_code_1(
     def answer(body: dict[str, Any]) -> Reply:
         if "Person1" in body["messages"][1]["content"]:
             return failure(400, "no room")
-        return completion(outputs())
+        return completion(outputs().partition("</think>")[2].strip())
 
     monkeypatch.setattr(command_module, "load_embedder", lambda *_, **__: WordEmbedder())
     out = tmp_path / "out"
     with serve(answer) as server:
         endpoint = [f"endpoint.base_url={server.url}", "endpoint.model=tiny"]
-        assert main(composed(*endpoint, f"sessions={sessions_file}", f"out={out}", "n=5", "seed=3")) == 1
+        direct = ["episode.thinking=false", "episode.system_prompt=manager_compact"]
+        assert main(composed(*endpoint, *direct, f"sessions={sessions_file}", f"out={out}", "n=5", "seed=3")) == 1
+    assert {str(request.get("chat_template_kwargs")) for request in server.requests} == {"{'enable_thinking': False}"}
     summary = json.loads((out / "summary.json").read_text(encoding="utf-8"))
     assert summary["sessions"] == 5 and summary["failed"] in (1, 2)
     assert summary["metrics"]["reward"]["estimate"] == pytest.approx(0.1)
@@ -245,19 +247,6 @@ def test_wrong_settings_are_told_before_anything_runs(
     with pytest.raises(DeltaMemError, match=said):
         main(composed("sessions=sessions.jsonl", "out=out", *overrides))
     assert not (tmp_path / "out").exists() or not list((tmp_path / "out").iterdir())
-
-
-@pytest.mark.parametrize("thinking", [True, False])
-def test_the_endpoint_is_told_whether_to_think(
-    sessions_file: Path, tmp_path: Path, thinking: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(command_module, "load_embedder", lambda *_, **__: WordEmbedder())
-    with serve(lambda body: completion(outputs())) as server:
-        endpoint = [f"endpoint.base_url={server.url}", "endpoint.model=tiny", "n=1", "resamples=2"]
-        episode = [f"episode.thinking={thinking}", "episode.system_prompt=manager_compact"]
-        assert main(composed(*endpoint, *episode, f"sessions={sessions_file}", f"out={tmp_path / 'out'}")) == 0
-    told = [request.get("chat_template_kwargs") for request in server.requests]
-    assert told == [None if thinking else {"enable_thinking": False}] * 2
 
 
 def settings(checkpoint: Path, *overrides: str) -> HeldoutSettings:

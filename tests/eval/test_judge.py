@@ -89,11 +89,10 @@ async def test_an_unreadable_reply_is_shown_to_the_model() -> None:
 async def test_a_reply_that_was_cut_is_named() -> None:
     async with model(lambda body: completion("<think>Hm", finish="length")) as (llm, _):
         verdict = await judge(llm, attempts=1).judge(FIELDS, "c1")
-    assert verdict.error == (
-        "the judge 'lenient' gave no verdict in its reply: nothing but thinking, which was stopped at 32 tokens: raise "
-        "judge.max_tokens, or turn thinking off, for example (vLLM) with "
-        "+judge.extra_body.chat_template_kwargs.enable_thinking=false"
+    assert (
+        verdict.error is not None and "in its reply: nothing but thinking, which was stopped at 32 tokens" in verdict.error
     )
+    assert "+judge.extra_body.chat_template_kwargs.enable_thinking=false" in verdict.error
 
 
 async def test_flags_must_be_there_with_allowed_values() -> None:

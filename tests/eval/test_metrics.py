@@ -128,8 +128,6 @@ def test_the_worked_case_of_the_protocols() -> None:
         ("camping, pottery", "pottery, camping", 1.0),
         ("pottery, camping, chess", "pottery, camping", 1.0),  # too many parts cost nothing
         ("pottery and camping", "pottery, camping", 2 / 3),  # without a comma it is one part, right by half for each
-        ("running and painting", "running, painting", 2 / 3),
-        ("pottery", "pottery", 1.0),
         ("a red kite, two dogs", "two dogs, kite", (1 + 2 / 3) / 2),
         ("pottery", "pottery,", 0.5),  # the empty part counts, as upstream
         ("1,000", "1,000", 1.0),  # cut into "1" and "000" on both sides
@@ -158,7 +156,6 @@ def test_open_domain_gold_ends_at_its_first_semicolon() -> None:
     [
         ("7 May 2023", "May 7, 2023", 1.0),
         ("the dog and a cat", "dog cat", 1.0),
-        ("The cat.", "an CAT!!", 1.0),
         ("self-care", "selfcare", 1.0),  # punctuation leaves no gap
         ("running", "runs", 1.0),
         ("Melanie's paintings", "Melanie painting", 1.0),
@@ -166,8 +163,6 @@ def test_open_domain_gold_ends_at_its_first_semicolon() -> None:
         ("york york", "new york", 0.5),
         ("in the summer of 2022", "2022", 0.4),
         (2022, "2022", 1.0),
-        ("2022", 2022, 1.0),
-        ("2021", 2022, 0.0),
         (0, 0, 1.0),
         ("1,000", "1000", 1.0),
         ("the", "the", 0.0),  # nothing is left to compare
@@ -176,8 +171,6 @@ def test_open_domain_gold_ends_at_its_first_semicolon() -> None:
         ("", "dog", 0.0),
         ("dog", "", 0.0),
         (None, None, 0.0),
-        ("None", None, 0.0),
-        (None, "None", 0.0),
     ],
 )
 def test_other_answers_are_compared_as_a_whole(prediction: object, gold: object, expected: float, category: int) -> None:
@@ -193,7 +186,6 @@ def test_other_answers_are_compared_as_a_whole(prediction: object, gold: object,
         ("She mentioned information", 0.0),
         ("No information is available", 0.0),
         ("I don't know", 0.0),
-        ("self-care", 0.0),
         ("", 0.0),
         (None, 0.0),
     ],
@@ -208,9 +200,7 @@ def test_adversarial_answers_are_right_if_they_abstain(prediction: object, expec
     ("prediction", "gold", "of_sets", "of_token_sets", "bleu"),
     [
         ("Paris!", "paris?", 1.0, 0.5, 0.5),
-        ("running", "runs", 0.0, 0.0, 0.0),
         ("very very good", "very good", 1.0, 1.0, 2 / 3),  # in BLEU a gold word is used once
-        ("york york", "new york", 2 / 3, 2 / 3, 0.5),
         ("7 May 2023", "May 7, 2023", 1.0, 6 / 7, exp(-1 / 3)),  # the comma is a token
         ("paris", "in paris today", 0.5, 0.5, exp(-2)),  # too short
         ("Bo's", "Bo", 0.0, 2 / 3, 0.5),
@@ -219,9 +209,7 @@ def test_adversarial_answers_are_right_if_they_abstain(prediction: object, expec
         ("can't", "can not", 0.0, 0.0, 0.0),  # ca n't
         ("cannot", "can not", 0.0, 1.0, 1.0),
         (3, "3", 1.0, 1.0, 1.0),
-        ("...", "...", 0.0, 1.0, 1.0),
         ("", "", 0.0, 0.0, 0.0),
-        ("dog", "", 0.0, 0.0, 0.0),
         (None, "none", 0.0, 0.0, 0.0),
     ],
 )
@@ -243,10 +231,8 @@ def test_scores_of_sets_and_bleu(
         ("i can't go, ok", ["i", "ca", "n't", "go", ",", "ok"]),
         ('he said "hi." then left.', ["he", "said", "``", "hi", ".", "''", "then", "left", "."]),
         ("gonna pay $5.50; (a-b)", ["gon", "na", "pay", "$", "5.50", ";", "(", "a-b", ")"]),
-        ("wait... what", ["wait", "...", "what"]),
         ("one.\ntwo.", ["one", ".", "two", "."]),
         ("", []),
-        (" \n", []),
     ],
 )
 def test_treebank_words(text: str, expected: list[str]) -> None:

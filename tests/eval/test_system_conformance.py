@@ -7,7 +7,7 @@ import importlib.util
 import json
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -227,10 +227,3 @@ async def test_what_a_system_lacks_is_said(tmp_path: Path, overrides: list[str],
     async with open_models(config) as models:
         with pytest.raises(DeltaMemError, match=message):
             make_system(config, tmp_path, WordEmbedder(), models)
-
-
-async def test_a_manager_that_was_not_opened_is_missing_too(tmp_path: Path) -> None:
-    config = benchmark_config(tmp_path, "system=deltamem", "base_url=http://x/v1", "manager.model=tiny", "cache=null")
-    async with open_models(config) as models:
-        with pytest.raises(DeltaMemError, match="system=deltamem needs a model"):
-            make_system(config, tmp_path, WordEmbedder(), replace(models, manager=None))

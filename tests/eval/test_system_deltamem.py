@@ -229,11 +229,14 @@ async def test_a_session_that_is_too_long_is_split_by_the_window(tmp_path: Path)
         assert (await memory.ingest(long)).parts == 1
 
 
-async def test_the_window_is_that_of_the_configuration_or_the_endpoint(tmp_path: Path) -> None:
+async def test_the_window_is_that_of_the_configuration_or_the_endpoint_which_is_told_whether_to_think(
+    tmp_path: Path,
+) -> None:
+    direct = ("episode.thinking=false", "episode.system_prompt=manager_direct")
     for overrides, models, window in (
         ((), ({"id": "tiny", "max_model_len": 9000},), 9000),
         (("manager.window=5000",), ({"id": "tiny", "max_model_len": 9000},), 5000),
-        (("manager.max_tokens=null",), ({"id": "tiny"},), None),
+        (("manager.max_tokens=null", *direct), ({"id": "tiny"},), None),
     ):
         with serve(rules, models=models) as server:
             async with opened(configure(tmp_path / str(window), server.url, *overrides)) as system:
@@ -241,18 +244,9 @@ async def test_the_window_is_that_of_the_configuration_or_the_endpoint(tmp_path:
                     await memory.ingest(dialogue()[0])
                 assert system.facts()["window"] == window
             sent = {body.get("max_tokens") for body in server.requests if not is_check(body)}
+            thinking = {str(body.get("chat_template_kwargs")) for body in server.requests}
         assert sent == ({2048} if window else {None})
-
-
-async def test_the_endpoint_is_told_whether_to_think(tmp_path: Path) -> None:
-    direct = ("episode.thinking=false", "episode.system_prompt=manager_direct")
-    told = []
-    for name, overrides in (("plain", ()), ("direct", direct)):
-        with serve(rules) as server:
-            async with opened(configure(tmp_path / name, server.url, *overrides)) as system, system.open(ANA) as memory:
-                await memory.ingest(dialogue()[0])
-            told.append({str(body.get("chat_template_kwargs")) for body in server.requests})
-    assert told == [{"None"}, {"{'enable_thinking': False}"}]
+        assert thinking == ({"None"} if window else {"{'enable_thinking': False}"})
 
 
 async def test_a_model_that_does_not_answer_ends_the_run(tmp_path: Path) -> None:

@@ -64,16 +64,6 @@ def test_another_model_of_the_same_name_is_not_given_the_answers_of_the_first(ca
         assert said == ["second", "third", "second"]
 
 
-def test_calls_and_tokens_are_counted_as_the_server_counts_them() -> None:
-    meter = Meter()
-    with serve(answering("one", "two")) as server, client(server.url, meter, None) as openai_client:
-        assert (ask(openai_client), ask(openai_client)) == ("one", "two")
-        assert meter.take() == Usage(calls=2, prompt_tokens=22, completion_tokens=10)
-        assert meter.take() == Usage()
-        assert ask(openai_client) == "two"
-        assert meter.take() == Usage(calls=1, prompt_tokens=11, completion_tokens=5)
-
-
 def test_a_kept_answer_costs_no_request_and_another_request_or_scope_is_asked_again(cache: ResponseCache) -> None:
     asked: list[tuple[dict[str, Any], dict[str, Any], bool]] = [
         ({}, {}, False),
