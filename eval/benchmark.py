@@ -1,7 +1,7 @@
 """What a benchmark supplies to `eval.runner`: timelines of steps, judges, scores, and what its summary says.
 
 A new benchmark is a package with ``data`` (its configuration and files), ``scores`` and ``__main__``, in which a subclass of
-`Benchmark` is given to `eval.runner.main`.
+`Benchmark` is given to `eval.runner.command`.
 """
 
 from __future__ import annotations
@@ -141,6 +141,15 @@ class PointChecks(ABC):
         self, point: PointRecord, ingested: Sequence[IngestRecord], passages: Sequence[Passage], *, ranked: bool
     ) -> Mapping[str, str] | Verdict:
         """What the judge called `PointRecord.kind` is shown, or the verdict where none need be asked."""
+
+
+def gold_evidence(named: Iterable[tuple[str, str, Iterable[str]]]) -> dict[str, dict[str, tuple[str, ...]]]:
+    """By store and question the ids of turns that are named for them; a question that occurs twice has those of both."""
+    found: dict[str, dict[str, tuple[str, ...]]] = {}
+    for store, question, turns in named:
+        of_store = found.setdefault(store, {})
+        of_store[question] = tuple(dict.fromkeys((*of_store.get(question, ()), *turns)))
+    return found
 
 
 Config = TypeVar("Config", bound=BenchmarkConfig)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Generic, Literal, TypeVar
 
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
@@ -208,16 +208,6 @@ class BenchmarkConfig(StrictModel):
             DeltaMemError: If some do not.
         """
 
-    @staticmethod
-    def check_cutoffs(cutoffs: list[int], deepest: int, searched: str) -> None:
-        """Refuse recall that is asked for deeper than is searched.
-
-        Raises:
-            DeltaMemError: If it is.
-        """
-        if max(cutoffs) > deepest:
-            raise DeltaMemError(f"cutoffs has {max(cutoffs)}, but only {searched} are searched for")
-
     def reported(self) -> dict[str, Any]:
         """The settings as the summary has them: JSON values without paths of this machine."""
         return self.model_dump(mode="json", exclude={"data", "out", "cache", "answers_from", "estimate", "speed"})
@@ -241,3 +231,45 @@ class BenchmarkConfig(StrictModel):
             "judge": self.judge.run_config("attempts", "runs"),
             "budget_k": self.budget_k if self.budgets else None,
         }
+
+
+class RecallConfig(BenchmarkConfig):
+    """The keys of a benchmark that tells at which rank the evidence of its questions is found."""
+
+    depth: ClassVar[str] = "k"
+    """Key that says for how many passages of a store a question is searched."""
+    most_stores: ClassVar[int] = 1
+    decisive: ClassVar[frozenset[str]] = frozenset({"k"})
+    """Own keys that decide the records."""
+
+    cutoffs: Annotated[list[PositiveInt], Field(min_length=1)]
+
+    def check(self) -> None:
+        """Refuse recall that is asked for deeper than is searched."""
+        k, times = getattr(self, self.depth), f"{self.most_stores} x " if self.most_stores > 1 else ""
+        if max(self.cutoffs) > self.most_stores * k:
+            raise DeltaMemError(
+                f"cutoffs has {max(self.cutoffs)}, but only {times}{self.depth}={k} passages are searched for"
+            )
+
+    def run_config(self) -> dict[str, Any]:
+        """What decides the records, apart from data and prompts."""
+        return super().run_config() | self.model_dump(mode="json", include=set(self.decisive))
+
+
+JudgeName = TypeVar("JudgeName", bound=str)
+
+
+class JudgedConfig(RecallConfig, Generic[JudgeName]):
+    """The same of a benchmark whose judges can be chosen."""
+
+    judges: Annotated[list[JudgeName], Field(min_length=1)]
+
+    @property
+    def asked_judges(self) -> list[JudgeName]:
+        """Those that are asked."""
+        return list(dict.fromkeys(self.judges)) if self.judged else []
+
+    def run_config(self) -> dict[str, Any]:
+        """What decides the records, apart from data and prompts."""
+        return super().run_config() | {"judges": sorted(self.asked_judges)}

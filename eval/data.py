@@ -1,18 +1,21 @@
-"""Where the data of benchmarks lie, and how they are fetched."""
+"""Where the data of benchmarks lie, how they are fetched, and how a reader names what is wrong with them."""
 
 from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
 import httpx
+from pydantic import ValidationError
 from rich.console import Console
 from rich.markup import escape
 
+from deltamem.config import first_error
 from deltamem.errors import DeltaMemError
 from deltamem.runs import file_sha256, partial_file
 
@@ -63,19 +66,17 @@ LOCOMO_AUDIT = Dataset(
     origin="https://raw.githubusercontent.com/dial481/locomo-audit/9493fb4b4af4256ed17a18e8fd0b3cfdeec29539/errors.json",
     sha256="f298ef46263fada20688a1d672be37d4f488c6da3b19343eea55ae5c1b5fe55e",
 )
-HALUMEM_MEDIUM = Dataset(
-    name="HaluMem-Medium",
-    path="halumem/HaluMem-Medium.jsonl",
-    source="the Hugging Face dataset IAAR-Shanghai/HaluMem, file HaluMem-Medium.jsonl",
-    licence=_HALUMEM_LICENCE,
-    origin=HubFile("IAAR-Shanghai/HaluMem", "HaluMem-Medium.jsonl"),
-)
-HALUMEM_LONG = Dataset(
-    name="HaluMem-Long",
-    path="halumem/HaluMem-Long.jsonl",
-    source="the Hugging Face dataset IAAR-Shanghai/HaluMem, file HaluMem-Long.jsonl",
-    licence=_HALUMEM_LICENCE,
-    origin=HubFile("IAAR-Shanghai/HaluMem", "HaluMem-Long.jsonl"),
+
+
+def _of_hub(name: str, folder: str, licence: str, origin: HubFile, sha256: str | None = None) -> Dataset:
+    source = f"the Hugging Face dataset {origin.repo}, file {origin.file}"
+    return Dataset(name, f"{folder}/{Path(origin.file).name}", source, licence, origin, sha256)
+
+
+_HALUMEM = "IAAR-Shanghai/HaluMem"
+HALUMEM_MEDIUM, HALUMEM_LONG = (
+    _of_hub(name, "halumem", _HALUMEM_LICENCE, HubFile(_HALUMEM, f"{name}.jsonl"))
+    for name in ("HaluMem-Medium", "HaluMem-Long")
 )
 HALUMEM_USER = Dataset(
     name="HaluMem-Medium (one complete user)",
@@ -84,20 +85,14 @@ HALUMEM_USER = Dataset(
     licence=_HALUMEM_LICENCE,
     sha256="d0f50369d6f3faef9ba2597619c7ee3f970a61cf452d13f9c832c072a5f8899e",
 )
-PERSONAMEM_QUESTIONS = Dataset(
-    name="PersonaMem 32k (questions)",
-    path="personamem/questions_32k.csv",
-    source="the Hugging Face dataset bowen-upenn/PersonaMem, file questions_32k.csv",
-    licence="MIT",
-    origin=HubFile("bowen-upenn/PersonaMem", "questions_32k.csv"),
-)
-PERSONAMEM_CONTEXTS = Dataset(
-    name="PersonaMem 32k (contexts)",
-    path="personamem/shared_contexts_32k.jsonl",
-    source="the Hugging Face dataset bowen-upenn/PersonaMem, file shared_contexts_32k.jsonl",
-    licence="MIT",
-    origin=HubFile("bowen-upenn/PersonaMem", "shared_contexts_32k.jsonl"),
-    sha256="217247ebfec9e8442fc53570c795ab69f21aad08745f7de78d9beab51b122d4a",
+_PERSONAMEM = "bowen-upenn/PersonaMem"
+PERSONAMEM_QUESTIONS = _of_hub("PersonaMem 32k (questions)", "personamem", "MIT", HubFile(_PERSONAMEM, "questions_32k.csv"))
+PERSONAMEM_CONTEXTS = _of_hub(
+    "PersonaMem 32k (contexts)",
+    "personamem",
+    "MIT",
+    HubFile(_PERSONAMEM, "shared_contexts_32k.jsonl"),
+    "217247ebfec9e8442fc53570c795ab69f21aad08745f7de78d9beab51b122d4a",
 )
 PERSONAMEM_EXCERPT = Dataset(
     name="PersonaMem (excerpt of the contexts)",
@@ -106,27 +101,21 @@ PERSONAMEM_EXCERPT = Dataset(
     licence="MIT",
     sha256="6e91aeeecbf1d5f2d62dfad9b44ec4cbc2d1f02784406a7367c923cabb80fcb4",
 )
-
-
-def _longmemeval(variant: str, name: str, sha256: str) -> Dataset:
-    return Dataset(
-        name=f"LongMemEval-{variant}",
-        path=f"longmemeval/{name}",
-        source=f"the Hugging Face dataset xiaowu0162/longmemeval-cleaned, file {name}",
-        licence="MIT; its filler sessions come from ShareGPT and UltraChat",
-        origin=HubFile("xiaowu0162/longmemeval-cleaned", name, "98d7416c24c778c2fee6e6f3006e7a073259d48f"),
-        sha256=sha256,
-    )
-
-
 # The sums are those of the release of September 2025. Nobody downloaded it here: independent projects state the same sums,
 # also as the hub's own ids of the files, and so it is with BEAM.
 LONGMEMEVAL: dict[str, Dataset] = {
-    "s": _longmemeval("S", "longmemeval_s_cleaned.json", "d6f21ea9d60a0d56f34a05b609c79c88a451d2ae03597821ea3d5a9678c3a442"),
-    "m": _longmemeval("M", "longmemeval_m_cleaned.json", "9d79e5524794a2e6900a3aa9cb7d9152c5a3e8319c9a87c25494ba1eacee495f"),
-    "oracle": _longmemeval(
-        "oracle", "longmemeval_oracle.json", "821a2034d219ab45846873dd14c14f12cfe7776e73527a483f9dac095d38620c"
-    ),
+    variant.lower(): _of_hub(
+        f"LongMemEval-{variant}",
+        "longmemeval",
+        "MIT; its filler sessions come from ShareGPT and UltraChat",
+        HubFile("xiaowu0162/longmemeval-cleaned", file, "98d7416c24c778c2fee6e6f3006e7a073259d48f"),
+        sha256,
+    )
+    for variant, file, sha256 in (
+        ("S", "longmemeval_s_cleaned.json", "d6f21ea9d60a0d56f34a05b609c79c88a451d2ae03597821ea3d5a9678c3a442"),
+        ("M", "longmemeval_m_cleaned.json", "9d79e5524794a2e6900a3aa9cb7d9152c5a3e8319c9a87c25494ba1eacee495f"),
+        ("oracle", "longmemeval_oracle.json", "821a2034d219ab45846873dd14c14f12cfe7776e73527a483f9dac095d38620c"),
+    )
 }
 LONGMEMEVAL_RECORD = Dataset(
     name="LongMemEval-S (one record)",
@@ -135,26 +124,22 @@ LONGMEMEVAL_RECORD = Dataset(
     licence="MIT",
     sha256="9c5d1cd86db0d66671786bae984d94337cde306f1235a14bb12bd6a958b27d81",
 )
+_BEAM = ("Mohammadta/BEAM", "3205395e897e7318c7b094ef4e6047b9b82dbb03")
+_BEAM_10M = ("Mohammadta/BEAM-10M", "9b2096193fe74e2837e4713e483351e19817773c")
 
 
-def _beam(size: str, *sums: str) -> tuple[Dataset, ...]:
-    big = size == "10M"
-    repo, revision = (
-        ("Mohammadta/BEAM-10M", "9b2096193fe74e2837e4713e483351e19817773c")
-        if big
-        else ("Mohammadta/BEAM", "3205395e897e7318c7b094ef4e6047b9b82dbb03")
-    )
-    files = [f"{size}-{number:05}-of-{len(sums):05}.parquet" for number in range(len(sums))]
+def _beam(size: str, *sums: str, origin: tuple[str, str] = _BEAM) -> tuple[Dataset, ...]:
+    repo, revision = origin
+    of = len(sums)
     return tuple(
-        Dataset(
-            name=f"BEAM {size}" + (f" ({number} of {len(sums)})" if big else ""),
-            path=f"beam/{file}",
-            source=f"the Hugging Face dataset {repo}, file data/{file}",
-            licence="CC BY-SA 4.0",
-            origin=HubFile(repo, f"data/{file}", revision),
-            sha256=sha256,
+        _of_hub(
+            f"BEAM {size}" + (f" ({number} of {of})" if of > 1 else ""),
+            "beam",
+            "CC BY-SA 4.0",
+            HubFile(repo, f"data/{size}-{number - 1:05}-of-{of:05}.parquet", revision),
+            sha256,
         )
-        for number, (file, sha256) in enumerate(zip(files, sums, strict=True), start=1)
+        for number, sha256 in enumerate(sums, start=1)
     )
 
 
@@ -166,6 +151,7 @@ BEAM: dict[str, tuple[Dataset, ...]] = {
         "10M",
         "31d96fd47ec56221d202e68792f26c00e49467dd4b36ee105c36ebd19ef78ad5",
         "a4f13fe25af51d57405ae41008689c31d1421377f3efde56a024b441deb2ee65",
+        origin=_BEAM_10M,
     ),
 }
 
@@ -222,6 +208,35 @@ def missing(dataset: Dataset) -> str:
         f"{dataset.name} is not here: {fetch}fetch it from {dataset.source} (licence {dataset.licence}) and put it at "
         f"data/{dataset.path} of the checkout or ${DATA_VARIABLE}/{dataset.path}"
     )
+
+
+@contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """Name a file that the operating system does not let us read.
+
+    Raises:
+        DeltaMemError: Instead of `OSError`.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise DeltaMemError(f"{path}: {error.strerror or error}") from error
+
+
+@contextmanager
+def noted(problems: list[str], place: str) -> Iterator[None]:
+    """Note what is wrong with one record, by where it is, and go on; what is left of the block is skipped."""
+    try:
+        yield
+    except ValidationError as error:
+        problems.append(f"{place}: {first_error(error)}")
+    except DeltaMemError as error:
+        problems.append(f"{place}: {error}")
+
+
+def nothing_usable(sentence: str, problems: Sequence[str]) -> DeltaMemError:
+    """The error where nothing of a file can be used, with the first reason."""
+    return DeltaMemError("; ".join([sentence, *problems[:1]]))
 
 
 TIMEOUT = 60.0

@@ -12,10 +12,11 @@ from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, aclosing, suppress
 from dataclasses import replace
 from itertools import chain
-from typing import Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from rich.console import Console
 
+from deltamem.config import run_hydra, validated
 from deltamem.errors import DeltaMemError, EmbedderUnavailableError, reason_of
 from deltamem.runs import RecordFile, run_tasks
 from eval.answer import ContextBlock, Judge, QAGrader
@@ -56,6 +57,9 @@ from eval.stores import ingest_sessions, merged, search_stores
 from eval.summary import brief_table, build_summary, cost_line, failure_lines, probe_line, write_summary
 from eval.systems.base import Memory, Passage, System, SystemUnavailableError
 
+if TYPE_CHECKING:
+    from omegaconf import DictConfig
+
 MEMORY_FOLDER = "memory"
 REPORT_FILE = "report.html"
 LINES = 40
@@ -72,6 +76,15 @@ LACKING = "searched without earlier sessions that failed: "
 _FEW_RESAMPLES = 20
 
 _OUTDATED = "searched for before all sessions were ingested"
+
+
+def command(benchmark: type[Benchmark[Any]], name: str) -> NoReturn:
+    """The command of a benchmark, whose configuration has this name."""
+
+    def task(config: DictConfig) -> int:
+        return main(benchmark, validated(config, benchmark.config_type))
+
+    run_hydra(task, name)
 
 
 def main(benchmark: type[Benchmark[Config]], config: Config) -> int:

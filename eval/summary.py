@@ -481,11 +481,27 @@ def _share(interval: Mapping[str, float] | None) -> str:
     return f"{100 * interval['estimate']:.0f}% ({100 * interval['low']:.0f}-{100 * interval['high']:.0f})"
 
 
-def score_table(title: str | None = None, caption: str | None = None, *, corner: str = "") -> Table:
-    """A table of scores with its first column, in the style of all benchmarks."""
+def score_table(
+    title: str | None = None, caption: str | None = None, columns: Iterable[str] = (), *, corner: str = ""
+) -> Table:
+    """A table of scores with its first column and columns of numbers, in the style of all benchmarks."""
     table = Table(box=box.SIMPLE_HEAD, collapse_padding=True, pad_edge=False, title=title, caption=caption)
     table.add_column(corner)
+    for heading in columns:
+        table.add_column(heading, justify="right")
     return table
+
+
+def counted(summary: Mapping[str, Any]) -> dict[str, int]:
+    """How many questions each category has, and all of them."""
+    counts: dict[str, int] = summary["questions"]["by_category"]
+    return {**counts, ALL: sum(counts.values())}
+
+
+def score_cells(summary: Mapping[str, Any], metric: str, counts: Mapping[str, int], digits: int = 0) -> list[str]:
+    """The `percent_cell` of a metric in each category, whose number of values the table gives elsewhere."""
+    of, withheld = summary["scores"].get(metric, {}), metric in summary["withheld"]
+    return [percent_cell(of.get(name), digits, count=count, withheld=withheld) for name, count in counts.items()]
 
 
 def percent_cell(

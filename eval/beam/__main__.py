@@ -7,21 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rich.console import RenderableType
 
-from deltamem.config import run_hydra, validated
 from eval import runner
 from eval.beam import scores
 from eval.beam.data import ABILITIES, BATCH_TURNS, BeamConfig, read_data
-from eval.benchmark import Benchmark, JudgeSpec, Report, Results, Step, Store, Timeline
+from eval.benchmark import Benchmark, JudgeSpec, Report, Results, Step, Store, Timeline, gold_evidence
 from eval.evidence import EvidenceFinder
 from eval.records import QuestionRecord
 from eval.systems.base import Passage, StoreKey, System
-
-if TYPE_CHECKING:
-    from omegaconf import DictConfig
 
 
 class Beam(Benchmark[BeamConfig]):
@@ -37,7 +33,7 @@ class Beam(Benchmark[BeamConfig]):
         self.config = config
         self.data = read_data(config)
         self.k = config.k
-        self._questions = {question.key: question for _, asked in self.data.asked for question in asked}
+        self._questions = {one.record.key: one for chat in self.data.asked for one in chat.questions}
         self._finder = lru_cache(maxsize=config.stores_at_once)(self._find_in)
 
     @classmethod
@@ -54,26 +50,22 @@ class Beam(Benchmark[BeamConfig]):
         return [
             Timeline(
                 (Store(StoreKey(chat.id, "the user", BATCH_TURNS)),),
-                (Step((chat.sessions,), tuple(question.record for question in asked)),),
+                (Step((chat.sessions,), tuple(question.record for question in chat.questions)),),
             )
-            for chat, asked in self.data.asked
+            for chat in self.data.asked
         ]
 
     def evidence(self) -> dict[str, dict[str, tuple[str, ...]]]:
-        """By chat and question; a question that occurs twice has the evidence of both."""
-        found: dict[str, dict[str, tuple[str, ...]]] = {}
-        for question in self._questions.values():
-            named = found.setdefault(question.chat, {})
-            both = (*named.get(question.text, ()), *(turn.id for turn in question.evidence))
-            named[question.text] = tuple(dict.fromkeys(both))
-        return found
+        """By chat and question."""
+        records = (question.record for question in self._questions.values())
+        return gold_evidence((record.group, record.question, record.evidence) for record in records)
 
     def ranks(self, question: QuestionRecord, passages: Sequence[Passage]) -> tuple[int | None, ...]:
         """Of each message that the question rests on, by the text of the passages."""
         return self._finder(question.group).ranks(question.evidence, passages) if question.evidence else ()
 
     def _find_in(self, chat: str) -> EvidenceFinder:
-        return EvidenceFinder.of(next(one.sessions for one, _ in self.data.asked if one.id == chat))
+        return EvidenceFinder.of(next(one.sessions for one in self.data.asked if one.id == chat))
 
     def judge_fields(self, question: QuestionRecord, answer: str) -> dict[str, dict[str, str]]:
         """Once for each item of the rubric."""
@@ -96,9 +88,7 @@ class Beam(Benchmark[BeamConfig]):
                 "intervals": "95%, bootstrap over chats",
             },
             data=data.description(),
-            scores=scores.run_scores(
-                results.questions, cutoffs=config.cutoffs, resamples=config.resamples, seed=config.seed
-            ),
+            scores=scores.run_scores(results.questions, config),
             headline=(scores.SCORE, f"recall@{max(config.cutoffs)}"),
             judged_by=dict.fromkeys((scores.SCORE, scores.STRICT), scores.RUBRIC),
             problems=data.problems,
@@ -111,10 +101,5 @@ class Beam(Benchmark[BeamConfig]):
         return (scores.table(summary),)
 
 
-def main(config: DictConfig) -> int:
-    """Entry of the command; returns its exit code."""
-    return runner.main(Beam, validated(config, BeamConfig))
-
-
 if __name__ == "__main__":
-    run_hydra(main, "beam")
+    runner.command(Beam, "beam")

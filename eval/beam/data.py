@@ -5,18 +5,17 @@ from __future__ import annotations
 import ast
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, Field, PositiveInt, TypeAdapter, ValidationError
+from pydantic import BaseModel, Field, PositiveInt, TypeAdapter
 
-from deltamem.config import first_error
 from deltamem.errors import DeltaMemError
 from deltamem.runs import file_sha256
-from eval.config import BenchmarkConfig
-from eval.data import BEAM, require
+from eval.config import RecallConfig
+from eval.data import BEAM, noted, nothing_usable, reading, require
 from eval.records import QuestionRecord
 from eval.sampling import Groups, chosen_groups, sample_note, stratified
 from eval.systems.base import DialogueSession, DialogueTurn
@@ -47,21 +46,12 @@ _ANSWERS = ("answer", "ideal_answer", "ideal_response", "ideal_summary", "expect
 """Keys of a question that hold its reference answer, which no score uses; one of them is there."""
 
 
-class BeamConfig(BenchmarkConfig):
+class BeamConfig(RecallConfig):
     """All keys of the command; ``configs/beam.yaml`` says what they mean."""
 
     size: Size
     k: PositiveInt
-    cutoffs: Annotated[list[PositiveInt], Field(min_length=1)]
     conversations: Groups
-
-    def check(self) -> None:
-        """Refuse values that do not fit each other."""
-        self.check_cutoffs(self.cutoffs, self.k, f"k={self.k} passages")
-
-    def run_config(self) -> dict[str, Any]:
-        """What decides the records, apart from data and prompts."""
-        return super().run_config() | {"k": self.k}
 
 
 class _Message(BaseModel):
@@ -85,27 +75,8 @@ _BATCHES = TypeAdapter(list[list[_Message]])
 class Question:
     """A question of a chat."""
 
-    key: str  # Chat, ability and number
-    chat: str
-    ability: str
-    text: str
+    record: QuestionRecord  # Before anything was searched for; its category is the ability
     rubric: tuple[str, ...]  # What an answer must show; of event ordering the events in their order
-    gold: str | None  # The reference answer
-    evidence: tuple[DialogueTurn, ...]  # The messages that it rests on; none for abstention
-    notes: tuple[str, ...]
-
-    @property
-    def record(self) -> QuestionRecord:
-        """Before anything was searched for."""
-        return QuestionRecord(
-            key=self.key,
-            group=self.chat,
-            category=self.ability,
-            question=self.text,
-            gold=self.gold,
-            evidence=tuple(turn.id for turn in self.evidence),
-            notes=self.notes,
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,13 +95,13 @@ class BeamData:
     size: str
     hashes: dict[str, str]  # sha256 by name of the file
     chats: tuple[Chat, ...]
-    asked: tuple[tuple[Chat, tuple[Question, ...]], ...]  # Chats that are asked about, and what
+    asked: tuple[Chat, ...]  # Those that are asked about, with what is asked
     sample: str | None  # How the questions were drawn; None if they are all
     problems: tuple[str, ...]  # What could not be read, one sentence each
 
     def description(self) -> dict[str, Any]:
         """What the summary says about the data."""
-        questions = [question for chat in self.chats for question in chat.questions]
+        questions = [question.record for chat in self.chats for question in chat.questions]
         return {
             "files": list(self.hashes),
             "sha256": self.hashes,
@@ -141,8 +112,8 @@ class BeamData:
             "sessions": sum(len(chat.sessions) for chat in self.chats),
             "messages": sum(len(session.turns) for chat in self.chats for session in chat.sessions),
             "unreadable": len(self.problems),
-            "questions_without_evidence": sum(not (one.evidence or one.ability == ABSTENTION) for one in questions),
-            "by_ability": dict(Counter(question.ability for question in questions)),
+            "questions_without_evidence": sum(not (one.evidence or one.category == ABSTENTION) for one in questions),
+            "by_ability": dict(Counter(question.category for question in questions)),
         }
 
 
@@ -163,33 +134,32 @@ def read_data(config: BeamConfig) -> BeamData:
     for path in paths:
         for row in _rows(path):
             place = f"{path.name}: conversation {row['conversation_id']}"
-            try:
+            with noted(problems, place):
                 chat = _chat(str(row["conversation_id"]), row["chat"], row["probing_questions"], place, problems)
                 if chat.id in chats:
                     raise DeltaMemError("occurs twice")
-            except (DeltaMemError, ValidationError) as error:
-                problems.append(f"{place}: {_why(error)}")
-            else:
                 chats[chat.id] = chat
     groups = chosen_groups(list(chats), config.conversations, "conversations", config.seed)
-    every = [question for name in groups for question in chats[name].questions]
-    drawn = stratified(every, config.limit, category=lambda one: one.ability, group=lambda one: one.chat, seed=config.seed)
+    every = [question.record for name in groups for question in chats[name].questions]
+    drawn = stratified(every, config.limit, category=lambda one: one.category, group=lambda one: one.group, seed=config.seed)
     if not drawn:
-        raise DeltaMemError(f"{paths[0]}: nothing can be asked" + (f"; {problems[0]}" if problems else ""))
-    asked = [(chat, tuple(one for one in drawn if one.chat == chat.id)) for chat in chats.values()]
-    total = sum(len(chat.questions) for chat in chats.values())
+        raise nothing_usable(f"{paths[0]}: nothing can be asked", problems)
+    keys = {record.key for record in drawn}
+    asked = [
+        replace(chat, questions=tuple(one for one in chat.questions if one.record.key in keys)) for chat in chats.values()
+    ]
     return BeamData(
         size=config.size,
         hashes={path.name: file_sha256(path) for path in paths},
         chats=tuple(chats.values()),
-        asked=tuple((chat, questions) for chat, questions in asked if questions),
-        sample=sample_note(len(drawn), total, {"conversations": config.conversations, "limit": config.limit}),
+        asked=tuple(chat for chat in asked if chat.questions),
+        sample=sample_note(
+            len(drawn),
+            sum(len(chat.questions) for chat in chats.values()),
+            {"conversations": config.conversations, "limit": config.limit},
+        ),
         problems=tuple(problems),
     )
-
-
-def _why(error: DeltaMemError | ValidationError) -> str:
-    return first_error(error) if isinstance(error, ValidationError) else str(error)
 
 
 _COLUMNS = ["conversation_id", "chat", "probing_questions"]
@@ -206,13 +176,11 @@ def _rows(path: Path) -> Iterator[dict[str, Any]]:
     except ImportError as error:
         raise DeltaMemError("BEAM's files need pyarrow; install it with: pip install 'deltamem[eval]'") from error
     try:
-        with parquet.ParquetFile(path) as file:
+        with reading(path), parquet.ParquetFile(path) as file:
             if lacking := set(_COLUMNS) - set(file.schema_arrow.names):
                 raise DeltaMemError(f"{path} is not one of BEAM's files: it has no column {sorted(lacking)[0]}")
             for batch in file.iter_batches(batch_size=1, columns=_COLUMNS):
                 yield from batch.to_pylist()
-    except OSError as error:
-        raise DeltaMemError(f"{path}: {error.strerror or error}") from error
     except ArrowException as error:
         raise DeltaMemError(f"{path} is not a parquet file: {error}") from error
 
@@ -235,12 +203,10 @@ def _chat(name: str, raw: Any, probes: str, place: str, problems: list[str]) -> 
     questions = []
     for ability, asked in found.items() if isinstance(found, dict) else ():
         for number, value in enumerate(asked if isinstance(asked, list) else [asked], start=1):
-            try:
+            with noted(problems, f"{place}: question {number} of {ability}"):
                 if ability not in ABILITIES:
                     raise DeltaMemError("there is no such ability")
                 questions.append(_question(name, ability, number, _Probe.model_validate(value), named))
-            except (DeltaMemError, ValidationError) as error:
-                problems.append(f"{place}: question {number} of {ability}: {_why(error)}")
     return Chat(name, sessions, tuple(questions))
 
 
@@ -320,24 +286,24 @@ def _leaves(sources: Any) -> list[Any]:
 
 
 def _question(chat: str, ability: str, number: int, probe: _Probe, named: dict[int, list[DialogueTurn]]) -> Question:
-    evidence: dict[str, DialogueTurn] = {}
+    evidence: dict[str, None] = {}
     notes = []
     for source in _leaves(probe.source_chat_ids):
         turns = named.get(source, []) if isinstance(source, int) else []
         if len(turns) == 1:
-            evidence[turns[0].id] = turns[0]
+            evidence[turns[0].id] = None
         else:
             notes.append(f"evidence {source!r} names {'several messages' if turns else 'no message'}")
     if not evidence and ability != ABSTENTION:
         notes.append("no usable evidence")
     gold = next((value for key in _ANSWERS if (value := (probe.model_extra or {}).get(key))), None)
-    return Question(
+    record = QuestionRecord(
         key=f"{chat}/{ability}/{number}",
-        chat=chat,
-        ability=ability,
-        text=probe.question,
-        rubric=tuple(probe.rubric),
+        group=chat,
+        category=ability,
+        question=probe.question,
         gold=None if gold is None else str(gold),
-        evidence=tuple(evidence.values()),
+        evidence=tuple(evidence),
         notes=tuple(notes),
     )
+    return Question(record, tuple(probe.rubric))

@@ -7,11 +7,11 @@ from typing import Any
 
 from rich.table import Table
 
-from eval.beam.data import ABILITIES, EVENT_ORDERING, Question
+from eval.beam.data import ABILITIES, EVENT_ORDERING, BeamConfig, Question
 from eval.benchmark import JudgeSpec
 from eval.judge import CORRECT, QUESTION_FIELDS, WRONG
 from eval.records import AnswerRecord, QuestionRecord
-from eval.summary import ALL, AskedValue, Value, metric_scores, percent_cell, retrieval_values, score_table
+from eval.summary import AskedValue, Value, counted, metric_scores, retrieval_values, score_cells, score_table
 
 SCORE, STRICT = "score", "score_strict"
 
@@ -37,11 +37,11 @@ def judge_specs() -> dict[str, JudgeSpec]:
 def judge_fields(question: Question, text: str) -> dict[str, dict[str, str]]:
     """What the judge is shown of an answer, once for each item of the rubric."""
     judge, key, shown = RUBRIC, "answer", text
-    if question.ability == EVENT_ORDERING:
+    if question.record.category == EVENT_ORDERING:
         numbered = enumerate(answer_lines(text)[:MOST_LINES], start=1)
         judge, key, shown = ORDER, "lines", "\n".join(f"{number}: {line}" for number, line in numbered)
     return {
-        f"{judge}/{number}": {"question": question.text, "gold": item, key: shown}
+        f"{judge}/{number}": {"question": question.record.question, "gold": item, key: shown}
         for number, item in enumerate(question.rubric, start=1)
     }
 
@@ -82,16 +82,14 @@ def order_score(found: Sequence[int | None], lines: int) -> float:
     return float(tau + 1) / 2
 
 
-def run_scores(
-    questions: Sequence[QuestionRecord], *, cutoffs: Sequence[int], resamples: int, seed: int
-) -> dict[str, dict[str, Any]]:
+def run_scores(questions: Sequence[QuestionRecord], config: BeamConfig) -> dict[str, dict[str, Any]]:
     """All scores by metric and ability.
 
     ``score``: the mean of the rubric's items, or the order of events; ``score_strict`` gives nothing for an item that is
     shown in part, as the official code does, against the paper; ``recall@k`` and ``mrr`` of the messages.
     """
-    values: dict[str, Value] = {**VALUES, **retrieval_values(cutoffs)}
-    return metric_scores(questions, values, resamples=resamples, seed=seed, order=ABILITIES)
+    values: dict[str, Value] = {**VALUES, **retrieval_values(config.cutoffs)}
+    return metric_scores(questions, values, resamples=config.resamples, seed=config.seed, order=ABILITIES)
 
 
 def _value(credit: Mapping[str, float]) -> AskedValue:
@@ -124,14 +122,10 @@ def _ordered(answer: AnswerRecord) -> Iterator[tuple[float | None, bool]]:
 
 def table(summary: Mapping[str, Any]) -> Table:
     """Scores in percent, one row an ability, as there are ten of them; each with its interval."""
-    scores, counts = summary["scores"], summary["questions"]["by_category"]
     caption = "95% intervals: bootstrap over chats. Recall: whether the text of a passage still holds what was said."
-    view = score_table(f"{summary['version'].partition(':')[0]}, {summary['system']}: %", caption, corner="questions")
-    for metric in scores:
-        view.add_column(metric, justify="right")
-    for name, count in [*counts.items(), (ALL, sum(counts.values()))]:
-        cells = [
-            percent_cell(of.get(name), count=count, withheld=metric in summary["withheld"]) for metric, of in scores.items()
-        ]
+    title = f"{summary['version'].partition(':')[0]}, {summary['system']}: %"
+    view = score_table(title, caption, summary["scores"], corner="questions")
+    for name, count in counted(summary).items():
+        cells = (score_cells(summary, metric, {name: count})[0] for metric in summary["scores"])
         view.add_row(f"{name.replace('_', ' ')} {count}", *(cell.replace("\n", " ") for cell in cells))
     return view

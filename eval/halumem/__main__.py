@@ -9,11 +9,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rich.console import RenderableType
 
-from deltamem.config import run_hydra, validated
 from eval import runner
 from eval.answer import ContextBlock, cut_to_budget
 from eval.benchmark import Benchmark, JudgeSpec, PointChecks, Report, Results, Step, Store, Timeline
@@ -23,10 +22,7 @@ from eval.halumem.data import (
     QUESTION_TYPES,
     HalumemConfig,
     HalumemSession,
-    MemoryPoint,
     PointFinder,
-    Question,
-    User,
     gold_passages,
     load_halumem,
     sampled,
@@ -34,9 +30,6 @@ from eval.halumem.data import (
 from eval.records import IngestRecord, PointRecord, QuestionRecord, Verdict
 from eval.sampling import sample_note
 from eval.systems.base import Passage, StoreKey, System
-
-if TYPE_CHECKING:
-    from omegaconf import DictConfig
 
 NOTHING_EXTRACTED = Verdict(label="0", reason="The session left no memory; no judge was asked.")
 """Of a point of a session without memories: it is absent, which is what is wished of an interference."""
@@ -63,7 +56,6 @@ class Halumem(Benchmark[HalumemConfig]):
         self.users = sampled(self.data, config)
         self.points = Points(self)
         self.k = config.question_k
-        self._judges = list(dict.fromkeys(config.judges)) if config.judged else []
         self._questions = {question.key: question for user in self.data.users for question in user.questions}
         self.finder = lru_cache(maxsize=None)(lambda user: PointFinder(self.users[user]))
 
@@ -79,7 +71,7 @@ class Halumem(Benchmark[HalumemConfig]):
     def timelines(self, system: System) -> list[Timeline]:
         """One for each user."""
         return [
-            Timeline((Store(StoreKey(user.id, user.name)),), tuple(_step(user, session) for session in user.sessions))
+            Timeline((Store(StoreKey(user.id, user.name)),), tuple(map(_step, user.sessions)))
             for user in self.users.values()
         ]
 
@@ -101,11 +93,11 @@ class Halumem(Benchmark[HalumemConfig]):
 
     def score(self, question: QuestionRecord, answer: str) -> dict[str, float]:
         """Lexical scores."""
-        return scores.lexical_scores(self._questions[question.key].answer, answer)
+        return scores.lexical_scores(question.gold or "", answer)
 
     def judge_fields(self, question: QuestionRecord, answer: str) -> dict[str, dict[str, str]]:
         """All judges are shown the same."""
-        return dict.fromkeys(self._judges, scores.qa_fields(self._questions[question.key], answer))
+        return dict.fromkeys(self.config.asked_judges, scores.qa_fields(self._questions[question.key], answer))
 
     def report(self, results: Results) -> Report:
         """All scores, with these keys besides.
@@ -116,7 +108,6 @@ class Halumem(Benchmark[HalumemConfig]):
         ``cumulative_strict``: accuracy by session.
         """
         config, questions, points = self.config, results.questions, results.points
-        ranked = results.system.ranked
         judged = [judgement for _, judgement in scores.point_judgements(points)]
         return Report(
             benchmark=self.data.version,
@@ -125,27 +116,20 @@ class Halumem(Benchmark[HalumemConfig]):
                 "question_k": config.question_k,
                 "stores": "one per user",
                 "cutoffs": sorted(set(config.cutoffs)),
-                "judges": self._judges,
+                "judges": self.config.asked_judges,
             },
             data={"file": self.file, "sha256": self.data.sha256, "published": self.data.published, "sample": self._sample()}
             | self.data.counts
             | {"unusable_lines": len(self.data.problems)},
-            scores=scores.run_scores(
-                questions,
-                points,
-                judges=self._judges,
-                cutoffs=config.cutoffs,
-                update_k=config.update_k,
-                ranked=ranked,
-                resamples=config.resamples,
-                seed=config.seed,
-            ),
+            scores=scores.run_scores(questions, points, config, ranked=results.system.ranked),
             headline=(
-                *(scores.question_metric(judge, "correct_qa_ratio(all)") for judge in self._judges),
+                *(scores.question_metric(judge, "correct_qa_ratio(all)") for judge in self.config.asked_judges),
                 "set_f1",
                 *(f"recall@{k}" for k in sorted(config.cutoffs, reverse=True)),
             ),
-            judged_by={scores.question_metric(judge, name): judge for judge in self._judges for name in scores.QA},
+            judged_by={
+                scores.question_metric(judge, name): judge for judge in self.config.asked_judges for name in scores.QA
+            },
             problems=self.data.problems,
             order=QUESTION_TYPES,
             more={
@@ -153,7 +137,7 @@ class Halumem(Benchmark[HalumemConfig]):
                     judge: scores.aggregate(
                         judged + [item for record in questions for item in scores.question_judgements(record, judge)]
                     )
-                    for judge in self._judges
+                    for judge in self.config.asked_judges
                 },
                 "points": _point_counts(self.data.counts["memory_points"], points),
                 "evidence": self._evidence_counts(questions),
@@ -209,7 +193,7 @@ class Points(PointChecks):
         self._config = benchmark.config
         self._finder = lambda user: benchmark.finder(user)
         self._sessions = {(user.id, session.number): session for user in benchmark.data.users for session in user.sessions}
-        self._points = {point.key: point for session in self._sessions.values() for point in session.points}
+        self._points = {point.record.key: point for session in self._sessions.values() for point in session.points}
 
     def extracted(self, step: Step, ingested: Sequence[IngestRecord]) -> list[PointRecord]:
         """The memories of the step's only session."""
@@ -258,38 +242,14 @@ class Points(PointChecks):
         return scores.integrity_fields(memories, point.text) if memories else NOTHING_EXTRACTED
 
 
-def _step(user: User, session: HalumemSession) -> Step:
+def _step(session: HalumemSession) -> Step:
     dialogue = ((session.dialogue,),)
     if session.generated:
         return Step(dialogue)
-    questions = tuple(_question_record(user, session, question) for question in session.questions)
-    return Step(dialogue, questions, tuple(_point_record(user, session, point) for point in session.points))
-
-
-def _question_record(user: User, session: HalumemSession, question: Question) -> QuestionRecord:
-    return QuestionRecord(
-        key=question.key,
-        group=user.id,
-        category=question.type,
-        question=question.text,
-        gold=question.answer,
-        evidence=tuple(dict.fromkeys(question.evidence)),
-        session=session.number,
+    questions = (
+        question.model_copy(update={"evidence": tuple(dict.fromkeys(question.evidence))}) for question in session.questions
     )
-
-
-def _point_record(user: User, session: HalumemSession, point: MemoryPoint) -> PointRecord:
-    return PointRecord(
-        key=point.key,
-        kind="integrity",
-        user=user.id,
-        session=session.number,
-        text=point.text,
-        memory_type=point.type,
-        source=point.source,
-        importance=point.importance,
-        is_update=point.is_update,
-    )
+    return Step(dialogue, tuple(questions), tuple(point.record for point in session.points))
 
 
 def _memories(record: IngestRecord) -> tuple[str, ...] | None:
@@ -328,10 +288,5 @@ def _out_of_order(records: Sequence[QuestionRecord | PointRecord]) -> dict[str, 
     }
 
 
-def main(config: DictConfig) -> int:
-    """Entry of the command; returns its exit code."""
-    return runner.main(Halumem, validated(config, HalumemConfig))
-
-
 if __name__ == "__main__":
-    run_hydra(main, "halumem")
+    runner.command(Halumem, "halumem")

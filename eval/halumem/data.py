@@ -10,44 +10,33 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import lru_cache
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, NonNegativeFloat, PositiveInt, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, NonNegativeFloat, PositiveInt
 
-from deltamem.config import first_error
 from deltamem.errors import DeltaMemError
 from deltamem.sessions import Turn
 from deltamem.text import SourceFinder
-from eval.config import BenchmarkConfig
+from eval.config import JudgedConfig
+from eval.data import noted, nothing_usable, reading
 from eval.evidence import EvidenceFinder
-from eval.records import MemorySource, MemoryType
+from eval.records import MemorySource, MemoryType, PointRecord, QuestionRecord
 from eval.sampling import Groups, chosen_groups, stratified
 from eval.systems.base import DialogueSession, DialogueTurn, Passage
 
 JudgeName = Literal["qa", "qa_strict"]
 
 
-class HalumemConfig(BenchmarkConfig):
+class HalumemConfig(JudgedConfig[JudgeName]):
     """All keys of the command; ``configs/halumem.yaml`` says what they mean."""
+
+    depth: ClassVar[str] = "question_k"
+    decisive: ClassVar[frozenset[str]] = frozenset({"question_k", "update_k"})
 
     version: Literal["medium", "long"]
     update_k: PositiveInt
     question_k: PositiveInt
-    cutoffs: Annotated[list[PositiveInt], Field(min_length=1)]
-    judges: Annotated[list[JudgeName], Field(min_length=1)]
     users: Groups
-
-    def check(self) -> None:
-        """Refuse values that do not fit each other."""
-        self.check_cutoffs(self.cutoffs, self.question_k, f"question_k={self.question_k} passages")
-
-    def run_config(self) -> dict[str, Any]:
-        """What decides the records, apart from data and prompts."""
-        return super().run_config() | {
-            "update_k": self.update_k,
-            "question_k": self.question_k,
-            "judges": sorted(set(self.judges)) if self.judged else [],
-        }
 
 
 QUESTION_TYPES = (
@@ -131,30 +120,13 @@ _FOLDER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 class MemoryPoint:
     """A fact that a memory should hold after its session, or, if it is an interference, should not."""
 
-    key: str  # Unique in the file: user, session and position, for example `<uuid>/S4/p7`
-    text: str  # The fact
-    type: MemoryType  # Kind of fact
-    # Where it comes from; `interference` is a false one that the assistant says and the user never confirms
-    source: MemorySource
-    importance: float  # Weight in weighted recall
-    is_update: bool  # Whether it replaces older facts
+    record: PointRecord  # Before anything was searched for; its key is for example `<uuid>/S4/p7`
     originals: tuple[str, ...]  # The facts that it replaces
 
     @property
     def searched(self) -> bool:
         """Whether the memory is searched for it after its session."""
-        return self.is_update and bool(self.originals)
-
-
-@dataclass(frozen=True, slots=True)
-class Question:
-    """A question, asked right after its session."""
-
-    key: str  # Unique in the file: user, session and position, for example `<uuid>/S4/q2`
-    type: str  # One of `eval.halumem.data.QUESTION_TYPES`
-    text: str  # The question
-    answer: str  # The reference answer
-    evidence: tuple[str, ...]  # Texts of the memory points that hold the answer; none for questions that cannot be answered
+        return self.record.is_update and bool(self.originals)
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +136,8 @@ class HalumemSession:
     number: int  # Position among the sessions of the user, from 0
     dialogue: DialogueSession  # As a system takes it in
     points: tuple[MemoryPoint, ...]  # Expected and interfering facts
-    questions: tuple[Question, ...]  # Asked right after it
+    # Asked right after it; the evidence of each is the texts of memory points, none for questions that cannot be answered
+    questions: tuple[QuestionRecord, ...]
     generated: bool  # Whether it is a distraction of the long version, ingested but not evaluated
 
 
@@ -177,7 +150,7 @@ class User:
     sessions: tuple[HalumemSession, ...]
 
     @property
-    def questions(self) -> tuple[Question, ...]:
+    def questions(self) -> tuple[QuestionRecord, ...]:
         """All questions in the order in which they are asked."""
         return tuple(question for session in self.sessions for question in session.questions)
 
@@ -241,28 +214,20 @@ def load_halumem(path: Path) -> Halumem:
         DeltaMemError: If the file cannot be read or holds no usable user.
     """
     users: dict[str, User] = {}
-    problems = []
+    problems: list[str] = []
     digest = hashlib.sha256()
-    try:
-        with path.open("rb") as file:
-            for number, line in enumerate(file, start=1):
-                digest.update(line)
-                if not line.strip():
-                    continue
-                try:
-                    user = _user(_RawUser.model_validate_json(line))
-                    if user.id in users:
-                        raise DeltaMemError(f"the user {user.id} occurs twice")
-                    users[user.id] = user
-                except ValidationError as error:
-                    problems.append(f"{path}, line {number}: {first_error(error)}")
-                except DeltaMemError as error:
-                    problems.append(f"{path}, line {number}: {error}")
-    except OSError as error:
-        raise DeltaMemError(f"{path}: {error.strerror}") from error
+    with reading(path), path.open("rb") as file:
+        for number, line in enumerate(file, start=1):
+            digest.update(line)
+            if not line.strip():
+                continue
+            with noted(problems, f"{path}, line {number}"):
+                user = _user(_RawUser.model_validate_json(line))
+                if user.id in users:
+                    raise DeltaMemError(f"the user {user.id} occurs twice")
+                users[user.id] = user
     if not users:
-        detail = f"; {problems[0]}" if problems else ""
-        raise DeltaMemError(f"{path} holds no user of HaluMem, whose files have one JSON object a line{detail}")
+        raise nothing_usable(f"{path} holds no user of HaluMem, whose files have one JSON object a line", problems)
     return Halumem(tuple(users.values()), tuple(problems), digest.hexdigest())
 
 
@@ -285,23 +250,30 @@ def _sessions(raw: _RawUser) -> Iterable[HalumemSession]:
         )
         points = tuple(
             MemoryPoint(
-                key=f"{key}/p{position}",
-                text=point.memory_content,
-                type=point.memory_type,
-                source=point.memory_source,
-                importance=point.importance,
-                is_update=point.is_update != "False",
-                originals=tuple(point.original_memories),
+                PointRecord(
+                    key=f"{key}/p{position}",
+                    kind="integrity",
+                    user=raw.uuid,
+                    session=number,
+                    text=point.memory_content,
+                    memory_type=point.memory_type,
+                    source=point.memory_source,
+                    importance=point.importance,
+                    is_update=point.is_update != "False",
+                ),
+                tuple(point.original_memories),
             )
             for position, point in enumerate(session.memory_points, start=1)
         )
         questions = tuple(
-            Question(
+            QuestionRecord(
                 key=f"{key}/q{position}",
-                type=question.question_type,
-                text=question.question,
-                answer=question.answer,
+                group=raw.uuid,
+                category=question.question_type,
+                question=question.question,
+                gold=question.answer,
                 evidence=tuple(evidence.memory_content for evidence in question.evidence),
+                session=number,
             )
             for position, question in enumerate(session.questions, start=1)
         )
@@ -312,11 +284,11 @@ def _sessions(raw: _RawUser) -> Iterable[HalumemSession]:
 def sampled(data: Halumem, config: HalumemConfig) -> dict[str, User]:
     """By id the users of whom something is asked, each with what is asked and the sessions that it takes."""
     chosen = chosen_groups([user.id for user in data.users], config.users, "users", config.seed)
-    questions = [(user.id, question) for user in data.users if user.id in chosen for question in user.questions]
+    questions = [question for user in data.users if user.id in chosen for question in user.questions]
     drawn = stratified(
-        questions, config.limit, category=lambda pair: pair[1].type, group=lambda pair: pair[0], seed=config.seed
+        questions, config.limit, category=lambda one: one.category, group=lambda one: one.group, seed=config.seed
     )
-    keys = {question.key for _, question in drawn}
+    keys = {question.key for question in drawn}
     users = {user.id: user.asked(keys) for user in data.users if user.id in chosen}
     return {name: user for name, user in users.items() if user.sessions}
 
@@ -333,7 +305,7 @@ class PointFinder:
         self._homes: dict[str, list[tuple[HalumemSession, MemoryPoint]]] = defaultdict(list)
         for session in user.sessions:
             for point in session.points:
-                self._homes[point.text].append((session, point))
+                self._homes[point.record.text].append((session, point))
 
     def _turns(self, text: str, session: int) -> tuple[str, ...]:
         """Ids of the turns that a memory point of the first sessions comes from; none if no session or no turn says it."""
@@ -372,8 +344,7 @@ def gold_passages(user: User) -> dict[str, list[Passage]]:
     for session in user.sessions:
         for question in session.questions:
             for text in question.evidence:
-                found[question.text][text] = finder.passage(text, session)
-        for point in session.points:
-            if point.searched:
-                found[point.text][point.text] = finder.passage(point.text, session)
+                found[question.question][text] = finder.passage(text, session)
+        for text in (point.record.text for point in session.points if point.searched):
+            found[text][text] = finder.passage(text, session)
     return {sought: list(passages.values()) for sought, passages in found.items()}

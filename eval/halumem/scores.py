@@ -12,18 +12,19 @@ from rich.table import Table
 from deltamem.errors import DeltaMemError
 from eval.answer import ContextBlock, render_all
 from eval.benchmark import JudgeSpec
-from eval.halumem.data import DATE_FORMAT, QUESTION_TYPES, HalumemSession, MemoryPoint, Question
+from eval.halumem.data import DATE_FORMAT, QUESTION_TYPES, HalumemConfig, HalumemSession, MemoryPoint
 from eval.metrics import Interval, bleu1, cumulative_accuracy, set_f1, with_width
 from eval.records import MemoryType, PointRecord, QuestionRecord
 from eval.summary import (
     ALL,
     Value,
     answer_value,
+    counted,
     group_interval,
     judge_runs,
     metric_scores,
-    percent_cell,
     retrieval_values,
+    score_cells,
     score_table,
     verdict_value,
 )
@@ -247,23 +248,15 @@ def lexical_scores(gold: str, text: str) -> dict[str, float]:
 
 
 def run_scores(
-    questions: Sequence[QuestionRecord],
-    points: Sequence[PointRecord],
-    *,
-    judges: Sequence[str],
-    cutoffs: Sequence[int],
-    update_k: int,
-    ranked: bool,
-    resamples: int,
-    seed: int,
+    questions: Sequence[QuestionRecord], points: Sequence[PointRecord], config: HalumemConfig, *, ranked: bool
 ) -> Scores:
     """All scores of a run, by metric and category.
 
     Only metrics that something has a value of: no recall where the system does not order by relevance (`ranked`), none of
-    questions whose evidence is not linked to turns. `cutoffs` are the k of questions, `update_k` that of updated points.
+    questions whose evidence is not linked to turns.
     """
     judged = [(record.user, record.memory_type or "", judgement) for record, judgement in point_judgements(points)]
-    draws = {"resamples": resamples, "seed": seed}
+    draws = {"resamples": config.resamples, "seed": config.seed}
     scores: Scores = {}
     for group in ("memory_integrity", "memory_accuracy", "memory_update"):
         scores |= _metric_scores(METRICS[group], judged, (), **draws)
@@ -273,7 +266,7 @@ def run_scores(
             name: _interval(metric, judged, scope == "valid", **draws)
             for name, metric in METRICS["memory_type_accuracy"].items()
         }
-    for judge in judges:
+    for judge in config.asked_judges:
         answers = [
             (record.group, record.category, judgement)
             for record in questions
@@ -283,10 +276,10 @@ def run_scores(
         scores |= _metric_scores(named, answers, QUESTION_TYPES, **draws)
     values: dict[str, Value] = {name: answer_value(name) for name in ("set_f1", "bleu1")}
     if ranked:
-        values |= retrieval_values(cutoffs)
-    scores |= metric_scores(questions, values, order=QUESTION_TYPES, resamples=resamples, seed=seed)
+        values |= retrieval_values(config.cutoffs)
+    scores |= metric_scores(questions, values, order=QUESTION_TYPES, **draws)
     if ranked:
-        scores[f"update_recall@{update_k}"] = {ALL: _update_recall(points, update_k, **draws)}
+        scores[f"update_recall@{config.update_k}"] = {ALL: _update_recall(points, config.update_k, **draws)}
     return {name: rows for name, rows in scores.items() if any(rows.values())}
 
 
@@ -406,7 +399,7 @@ def accuracy_fields(session: HalumemSession, memory: str) -> dict[str, str]:
         f"[{(turn.time or session.dialogue.time).strftime(DATE_FORMAT)}]{turn.role}: {turn.text}"
         for turn in session.dialogue.turns
     ]
-    golden = [point.text for point in session.points if point.source != "interference"]
+    golden = [point.record.text for point in session.points if point.record.source != "interference"]
     return {"dialogue": "\n".join(lines), "golden": "\n".join(golden) or _NONE, "memory": memory}
 
 
@@ -414,16 +407,16 @@ def update_fields(blocks: Sequence[ContextBlock], point: MemoryPoint, *, with_ti
     """What the judge of an update sees: what was found, the new text, and the ones that it replaces."""
     return {
         "memories": render_all(blocks, with_time=with_time) or _NONE,
-        "target": point.text,
+        "target": point.record.text,
         "originals": "\n".join(point.originals) or _NONE,
     }
 
 
-def qa_fields(question: Question, answer: str) -> dict[str, str]:
+def qa_fields(question: QuestionRecord, answer: str) -> dict[str, str]:
     """What the judges of an answer see."""
     return {
-        "question": question.text,
-        "gold": question.answer,
+        "question": question.question,
+        "gold": question.gold or "",
         "evidence": "\n".join(question.evidence) or _NONE,
         "answer": answer,
     }
@@ -448,31 +441,25 @@ _Scores = Mapping[str, Mapping[str, Mapping[str, float] | None]]
 
 def extraction_table(summary: Mapping[str, Any]) -> Table:
     """Extraction in percent; - for systems that extract nothing."""
-    view = score_table(
-        f"{summary['benchmark']}, {summary['system']}: extraction, %", SCOPES + "\nF1 is defined for (all) only."
-    )
-    for heading in EXTRACTION:
-        view.add_column(heading, justify="right")
-    for scope, _, cells in _scoped(summary, list(EXTRACTION.values()), "all"):
+    title = f"{summary['benchmark']}, {summary['system']}: extraction, %"
+    view = score_table(title, SCOPES + "\nF1 is defined for (all) only.", EXTRACTION)
+    for scope, _, cells in _scoped(summary, list(EXTRACTION.values()), ALL):
         view.add_row(scope, *cells)
     return view
 
 
 def outcomes_table(summary: Mapping[str, Any]) -> Table:
     """Updates and answers that are correct (C), hallucinated (H) or omitted (O), in percent."""
-    counts: Mapping[str, int] = summary["questions"]["by_category"]
     judges = {name: heading for name, heading in (("qa", ""), ("qa_strict", "strict ")) if name in summary["aggregate"]}
-    view = score_table(f"{summary['benchmark']}, {summary['system']}: updating and questions, %", SCOPES)
-    view.add_column("n", justify="right")
-    for heading in judges.values():
-        for short in OUTCOMES:
-            view.add_column(f"{heading}{short}", justify="right")
+    headings = [f"{heading}{short}" for heading in judges.values() for short in OUTCOMES]
+    title = f"{summary['benchmark']}, {summary['system']}: updating and questions, %"
+    view = score_table(title, SCOPES, ["n", *headings])
     names = [name for judge in judges for name in (QA if judge == "qa" else STRICT_QA)]
-    for scope, count, cells in _scoped(summary, UPDATE, "all"):
+    for scope, count, cells in _scoped(summary, UPDATE, ALL):
         view.add_row(f"updating{scope}", f"{count:,}", *cells)
     view.add_section()
-    for category in [*counts, "all"]:
-        label = "all questions" if category == "all" else category
+    for category in counted(summary):
+        label = "all questions" if category == ALL else category
         for scope, count, cells in _scoped(summary, names, category):
             view.add_row(f"{label}{scope}", f"{count:,}", *cells)
     return view
@@ -480,24 +467,19 @@ def outcomes_table(summary: Mapping[str, Any]) -> Table:
 
 def retrieval_table(summary: Mapping[str, Any]) -> Table | None:
     """Recall of memory points and lexical scores by type of question, in percent; None if nothing of it was measured."""
-    scores: _Scores = summary["scores"]
-    counts: Mapping[str, int] = summary["questions"]["by_category"]
-    evidence = summary["evidence"]
-    names = [name for name in scores if name in ("set_f1", "bleu1", "mrr") or name.startswith("recall@")]
+    counts, evidence = counted(summary), summary["evidence"]
+    names = [name for name in summary["scores"] if name in ("set_f1", "bleu1", "mrr") or name.startswith("recall@")]
     if not names:
         return None
     view = score_table(
         f"{summary['benchmark']}, {summary['system']}: recall of memory points and lexical scores, %",
-        f"Questions: {summary['questions']['total']:,} in the file, {sum(counts.values()):,} asked, "
+        f"Questions: {summary['questions']['total']:,} in the file, {counts[ALL]:,} asked, "
         f"{evidence['questions_with_evidence']:,} with evidence;\n{evidence['linked_to_turns']:,} of their "
         f"{evidence['memory_points']:,} memory points are linked to turns and scored.",
+        ["n", *names],
     )
-    view.add_column("n", justify="right")
-    for name in names:
-        view.add_column(name, justify="right")
-    for category in [*counts, "all"]:
-        count = sum(counts.values()) if category == "all" else counts[category]
-        view.add_row(category, f"{count:,}", *(_cell(summary, name, category, count) for name in names))
+    for category, count in counts.items():
+        view.add_row(category, f"{count:,}", *(score_cells(summary, name, {category: count})[0] for name in names))
     return view
 
 
@@ -532,12 +514,7 @@ def _scoped(summary: Mapping[str, Any], names: Sequence[str], category: str) -> 
     for scope, metrics in (("", every),) if same else ((" (all)", every), (" (valid)", valid)):
         found = (scores[metric].get(category) for metric in metrics if metric in scores)
         count = max((int(interval["count"]) for interval in found if interval is not None), default=0)
-        yield scope, count, [_cell(summary, metric, category, count) for metric in metrics]
-
-
-def _cell(summary: Mapping[str, Any], metric: str, category: str, count: int) -> str:
-    interval = summary["scores"].get(metric, {}).get(category)
-    return percent_cell(interval, count=count, withheld=metric in summary["withheld"])
+        yield scope, count, [score_cells(summary, metric, {category: count})[0] for metric in metrics]
 
 
 def _percent(interval: Mapping[str, float]) -> str:

@@ -7,13 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rich.console import RenderableType
 
-from deltamem.config import run_hydra, validated
 from eval import runner
-from eval.benchmark import Benchmark, JudgeSpec, Report, Results, Step, Store, Timeline
+from eval.benchmark import Benchmark, JudgeSpec, Report, Results, Step, Store, Timeline, gold_evidence
 from eval.data import LOCOMO
 from eval.evidence import EvidenceFinder
 from eval.locomo import scores
@@ -22,16 +21,12 @@ from eval.locomo.data import (
     COLUMNS,
     LocomoConfig,
     dialogues,
-    question_key,
     question_record,
     read_data,
     version_name,
 )
 from eval.records import QuestionRecord
 from eval.systems.base import Passage, System
-
-if TYPE_CHECKING:
-    from omegaconf import DictConfig
 
 
 class Locomo(Benchmark[LocomoConfig]):
@@ -47,9 +42,8 @@ class Locomo(Benchmark[LocomoConfig]):
         """Read the benchmark and the audit."""
         self.config = config
         self.data = read_data(config)
-        self._judges = list(dict.fromkeys(config.judges)) if config.judged else []
         self._questions = {
-            question_key(conversation, question): question
+            question_record(conversation, question).key: question
             for conversation, questions in self.data.asked.items()
             for question in questions
         }
@@ -79,14 +73,9 @@ class Locomo(Benchmark[LocomoConfig]):
         return timelines
 
     def evidence(self) -> dict[str, dict[str, tuple[str, ...]]]:
-        """By conversation and question; a question that occurs twice has the evidence of both."""
-        found: dict[str, dict[str, tuple[str, ...]]] = {}
-        for conversation in self.data.conversations:
-            named = found.setdefault(conversation.id, {})
-            for question in conversation.questions:
-                both = (*named.get(question.text, ()), *question.evidence)
-                named[question.text] = tuple(dict.fromkeys(both))
-        return found
+        """By conversation and question."""
+        every = ((one.id, question) for one in self.data.conversations for question in one.questions)
+        return gold_evidence((name, question.text, question.evidence) for name, question in every)
 
     def ranks(self, question: QuestionRecord, passages: Sequence[Passage]) -> tuple[int | None, ...]:
         """Of each evidence turn."""
@@ -98,7 +87,7 @@ class Locomo(Benchmark[LocomoConfig]):
 
     def judge_fields(self, question: QuestionRecord, answer: str) -> dict[str, dict[str, str]]:
         """Category 5 has a judge of its own."""
-        return scores.judge_fields(self._questions[question.key], answer, self._judges)
+        return scores.judge_fields(self._questions[question.key], answer, self.config.asked_judges)
 
     def report(self, results: Results) -> Report:
         """Scores by category, how the questions of the file add up, and the ceiling that an audit sets."""
@@ -114,17 +103,15 @@ class Locomo(Benchmark[LocomoConfig]):
                 "captions": config.captions,
                 "gold": config.gold,
                 "pooled": COLUMNS,
-                "judges": self._judges,
+                "judges": self.config.asked_judges,
             },
             data=data.description() | {"published": data.sha256 == LOCOMO.sha256},
-            scores=scores.run_scores(
-                questions,
-                cutoffs=config.cutoffs,
-                judges=self._judges,
-                resamples=config.resamples,
-                seed=config.seed,
+            scores=scores.run_scores(questions, config),
+            headline=(
+                *self.config.asked_judges,
+                "locomo_f1",
+                *(f"recall@{k}" for k in sorted(config.cutoffs, reverse=True)),
             ),
-            headline=(*self._judges, "locomo_f1", *(f"recall@{k}" for k in sorted(config.cutoffs, reverse=True))),
             order=(*COLUMNS, ADVERSARIAL),
             more={
                 "version": version_name(data.released, data.sha256, data.sample),
@@ -149,10 +136,5 @@ class Locomo(Benchmark[LocomoConfig]):
         return scores.table(summary), scores.adversarial_table(summary)
 
 
-def main(config: DictConfig) -> int:
-    """Entry of the command; returns its exit code."""
-    return runner.main(Locomo, validated(config, LocomoConfig))
-
-
 if __name__ == "__main__":
-    run_hydra(main, "locomo")
+    runner.command(Locomo, "locomo")

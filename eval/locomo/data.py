@@ -15,8 +15,8 @@ from pydantic import BaseModel, Field, PositiveInt, TypeAdapter, ValidationError
 from deltamem.config import first_error
 from deltamem.errors import DeltaMemError
 from deltamem.runs import file_sha256
-from eval.config import BenchmarkConfig
-from eval.data import LOCOMO, LOCOMO_AUDIT, find, missing, require
+from eval.config import JudgedConfig
+from eval.data import LOCOMO, LOCOMO_AUDIT, find, missing, reading, require
 from eval.protocols import LOCOMO as LOCOMO_PROTOCOLS
 from eval.protocols import Protocol
 from eval.records import QuestionRecord
@@ -28,33 +28,20 @@ Gold = Literal["original", "audited"]
 JudgeName = Literal["lenient", "strict"]
 
 
-class LocomoConfig(BenchmarkConfig):
+class LocomoConfig(JudgedConfig[JudgeName]):
     """All keys of the command; ``configs/locomo.yaml`` says what they mean."""
 
     protocols: ClassVar[Mapping[str, Protocol]] = LOCOMO_PROTOCOLS
+    most_stores: ClassVar[int] = 2
+    decisive: ClassVar[frozenset[str]] = frozenset({"k", "captions", "gold"})
 
     protocol: Literal["default", "mem0", "memos"]  # type: ignore[assignment]
     k: PositiveInt
-    cutoffs: Annotated[list[PositiveInt], Field(min_length=1)]
     categories: Annotated[list[Annotated[int, Field(ge=1, le=5)]], Field(min_length=1)]
     captions: Captions
     gold: Gold
     audit: Path | None
-    judges: Annotated[list[JudgeName], Field(min_length=1)]
     conversations: Groups
-
-    def check(self) -> None:
-        """Refuse values that do not fit each other."""
-        self.check_cutoffs(self.cutoffs, 2 * self.k, f"2 x k={self.k} passages")
-
-    def run_config(self) -> dict[str, Any]:
-        """What decides the records, apart from data and prompts."""
-        return super().run_config() | {
-            "k": self.k,
-            "captions": self.captions,
-            "gold": self.gold,
-            "judges": sorted(set(self.judges)) if self.judged else [],
-        }
 
     def reported(self) -> dict[str, Any]:
         """The settings as the summary has them; the data says which audit it is."""
@@ -151,10 +138,8 @@ def load_locomo(path: Path) -> list[Conversation]:
     Raises:
         DeltaMemError: If the file cannot be read or has another shape; names the file and the place.
     """
-    try:
+    with reading(path):
         content = path.read_bytes()
-    except OSError as error:
-        raise DeltaMemError(f"{path}: {error.strerror}") from error
     if content.startswith(b"PK"):
         raise DeltaMemError(f"{path}: an archive; expected the single file locomo10.json, which replaced it")
     try:
@@ -354,19 +339,14 @@ class Audit:
 
 
 def load_audit(path: Path, conversations: Sequence[Conversation]) -> Audit:
-    """Read an audit and make sure that it is one of this benchmark file.
-
-    Args:
-        path: ``errors.json``.
-        conversations: The benchmark, unchanged and in file order.
+    """Read an audit, ``errors.json``, and make sure that it is one of this benchmark file.
 
     Raises:
         DeltaMemError: If the file cannot be read, has another shape, or names other questions; says where.
     """
     try:
-        entries = _ENTRIES.validate_json(path.read_bytes())
-    except OSError as error:
-        raise DeltaMemError(f"{path}: {error.strerror}") from error
+        with reading(path):
+            entries = _ENTRIES.validate_json(path.read_bytes())
     except ValidationError as error:
         raise DeltaMemError(f"{path}: {first_error(error)}") from error
     corrections: dict[tuple[str, int], Correction] = {}
@@ -481,11 +461,6 @@ def _repeated(conversation: Conversation) -> int:
     return sum(count - 1 for count in seen.values())
 
 
-def question_key(conversation: str, question: Question) -> str:
-    """Key of the record of a question."""
-    return f"{conversation}/{question.index}"
-
-
 def question_record(conversation: str, question: Question) -> QuestionRecord:
     """The record of a question before anything was searched for."""
     notes = [f"evidence {text!r} was repaired" for text in question.repaired]
@@ -497,7 +472,7 @@ def question_record(conversation: str, question: Question) -> QuestionRecord:
     elif question.answer is None:
         notes.append("no gold answer")
     return QuestionRecord(
-        key=question_key(conversation, question),
+        key=f"{conversation}/{question.index}",
         group=conversation,
         category=CATEGORIES[question.category],
         question=question.text,
@@ -516,7 +491,7 @@ def read_data(config: LocomoConfig) -> LocomoData:
     path = config.data or require(LOCOMO)
     released = tuple(load_locomo(path))
     sha256 = file_sha256(path)
-    audit = _audit(config, released, version_name(released, sha256))
+    audit = _audit(config, released, published=sha256 == LOCOMO.sha256)
     conversations = released
     if config.gold == "audited" and audit is not None:
         conversations = tuple(map(audit.apply, released))
@@ -550,8 +525,8 @@ def read_data(config: LocomoConfig) -> LocomoData:
     )
 
 
-def _audit(config: LocomoConfig, released: Sequence[Conversation], version: str) -> Audit | None:
-    if config.audit is None and config.gold == "original" and version.startswith("unknown"):
+def _audit(config: LocomoConfig, released: Sequence[Conversation], *, published: bool) -> Audit | None:
+    if config.audit is None and config.gold == "original" and not published:
         return None  # the list that happens to lie there is of the released file
     path: Path | None = config.audit or find(LOCOMO_AUDIT)
     if path is not None:

@@ -10,10 +10,10 @@ from rich.table import Table
 from eval.benchmark import JudgeSpec
 from eval.headline import without_scope
 from eval.judge import ABSTENTION_FIELDS, ABSTENTION_LABELS, QUESTION_FIELDS, QUESTION_LABELS
-from eval.locomo.data import ADVERSARIAL, ADVERSARIAL_NUMBER, COLUMNS, Question
+from eval.locomo.data import ADVERSARIAL, ADVERSARIAL_NUMBER, COLUMNS, LocomoConfig, Question
 from eval.metrics import bleu1, locomo_f1, set_f1, token_set_f1
 from eval.records import QuestionRecord
-from eval.summary import Value, answer_value, metric_scores, percent_cell, retrieval_values, score_table, verdict_value
+from eval.summary import ALL, Value, answer_value, metric_scores, retrieval_values, score_cells, score_table, verdict_value
 
 ABSTENTION = "abstention"
 """The official rule for category 5: whether the answer says that nothing is known."""
@@ -54,23 +54,16 @@ def judge_fields(question: Question, text: str, judges: Sequence[str]) -> dict[s
     return {name: {"question": question.text, "gold": question.answer, "answer": text} for name in judges}
 
 
-def run_scores(
-    records: Sequence[QuestionRecord],
-    *,
-    cutoffs: Sequence[int],
-    judges: Sequence[str],
-    resamples: int,
-    seed: int,
-) -> dict[str, dict[str, Any]]:
+def run_scores(records: Sequence[QuestionRecord], config: LocomoConfig) -> dict[str, dict[str, Any]]:
     """All scores of a run, by metric and category; category 5 never counts for ``all``.
 
     Only metrics that some question has a value of. Questions without usable evidence have no recall.
     """
-    values: dict[str, Value] = {judge: verdict_value(judge) for judge in (*judges, ABSTENTION_JUDGE)}
+    values: dict[str, Value] = {judge: verdict_value(judge) for judge in (*config.asked_judges, ABSTENTION_JUDGE)}
     values |= {name: answer_value(name) for name in (*LEXICAL, ABSTENTION)}
-    values |= retrieval_values(cutoffs)
+    values |= retrieval_values(config.cutoffs)
     order = (*COLUMNS, ADVERSARIAL)
-    return metric_scores(records, values, resamples=resamples, seed=seed, pooled=COLUMNS, order=order)
+    return metric_scores(records, values, resamples=config.resamples, seed=config.seed, pooled=COLUMNS, order=order)
 
 
 ABSTENTIONS = {ABSTENTION: "abstention\nby phrase", ABSTENTION_JUDGE: "abstention\njudged"}
@@ -81,44 +74,38 @@ def table(summary: Mapping[str, Any]) -> Table:
 
     With an audit the ceiling is beside the judges' scores: the share of questions whose answer in the file is right.
     """
-    counts: dict[str, int] = summary["questions"]["by_category"]
-    accounting = summary["accounting"]
-    pooled = sum(counts.get(name, 0) for name in COLUMNS)
+    counts = dict.fromkeys(COLUMNS, 0) | summary["questions"]["by_category"]
+    columns = {name: counts[name] for name in COLUMNS}
+    columns[ALL] = sum(columns.values())
+    ceiling = summary["ceiling"] or {}
     view = score_table(
         f"{summary['version']}, {summary['system']}, gold {summary['protocol']['gold']}: %",
-        _caption(accounting, audited=summary["ceiling"] is not None),
+        _caption(summary["accounting"], audited=bool(ceiling)),
+        (f"{'overall' if name == ALL else name}\n{count}" for name, count in columns.items()),
     )
-    for name in COLUMNS:
-        view.add_column(f"{name}\n{counts.get(name, 0)}", justify="right")
-    view.add_column(f"overall\n{pooled}", justify="right")
     judges = set(summary["protocol"]["judges"])
-    abstentions = {name for name in summary["scores"] if without_scope(name) in ABSTENTIONS}
-    rows = {name: of for name, of in summary["scores"].items() if of["all"] is not None and name not in abstentions}
-    last_judge = max((number for number, name in enumerate(rows) if without_scope(name) in judges), default=-1)
-    ceiling = summary["ceiling"] or {}
-    if ceiling and last_judge < 0:
-        view.add_row(*_ceiling(ceiling), end_section=True)
-    for number, (name, of) in enumerate(rows.items()):
-        cells = ((of.get(category), counts.get(category, pooled)) for category in (*COLUMNS, "all"))
-        view.add_row(name, *(percent_cell(one, 1, count=n, withheld=name in summary["withheld"]) for one, n in cells))
-        if ceiling and number == last_judge:
-            view.add_row(*_ceiling(ceiling), end_section=True)
+    rows = [name for name, of in summary["scores"].items() if of[ALL] is not None and without_scope(name) not in ABSTENTIONS]
+    for name in [name for name in rows if without_scope(name) in judges]:
+        view.add_row(name, *score_cells(summary, name, columns, 1))
+    if ceiling:
+        shares = (ceiling.get(name) for name in columns)
+        view.add_row("ceiling", *("-" if one is None else f"{100 * one:.1f}" for one in shares), end_section=True)
+    for name in [name for name in rows if without_scope(name) not in judges]:
+        view.add_row(name, *score_cells(summary, name, columns, 1))
     return view
 
 
 def adversarial_table(summary: Mapping[str, Any]) -> Table | None:
     """The row of category 5, in percent; None if nothing of it was asked or scored."""
-    scores = {name: of[ADVERSARIAL] for name, of in summary["scores"].items() if of.get(ADVERSARIAL) is not None}
+    scores = [name for name, of in summary["scores"].items() if of.get(ADVERSARIAL) is not None]
     if not scores:
         return None
-    view = score_table()
     names = sorted(scores, key=lambda name: without_scope(name) not in ABSTENTIONS)
-    for name in names:
-        base = without_scope(name)
-        view.add_column(ABSTENTIONS.get(base, base) + name.removeprefix(base), justify="right")
-    count, withheld = summary["questions"]["by_category"][ADVERSARIAL], summary["withheld"]
-    cells = (percent_cell(scores[name], 1, count=count, withheld=name in withheld) for name in names)
-    view.add_row(f"{ADVERSARIAL} {count}", *cells)
+    bases = {name: without_scope(name) for name in names}
+    view = score_table(columns=(ABSTENTIONS.get(base, base) + name.removeprefix(base) for name, base in bases.items()))
+    count = {ADVERSARIAL: summary["questions"]["by_category"][ADVERSARIAL]}
+    cells = (score_cells(summary, name, count, 1)[0] for name in names)
+    view.add_row(f"{ADVERSARIAL} {count[ADVERSARIAL]}", *cells)
     return view
 
 
@@ -127,8 +114,3 @@ def _caption(accounting: Mapping[str, Any], *, audited: bool) -> str:
     parts = [f"{accounting['asked']:,} asked", *left_out, f"{accounting['failed']:,} failed"]
     ceiling = " Ceiling: questions whose answer in the file is right." if audited else ""
     return f"95% intervals: bootstrap over conversations. Questions: {accounting['total']:,} = {' + '.join(parts)}.{ceiling}"
-
-
-def _ceiling(ceiling: Mapping[str, float]) -> list[str]:
-    shares = [ceiling.get(category) for category in (*COLUMNS, "all")]
-    return ["ceiling", *("-" if share is None else f"{100 * share:.1f}" for share in shares)]

@@ -6,11 +6,10 @@ Exit code 0; 1 if something broke or was missing in the data (it is counted, the
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rich.console import RenderableType
 
-from deltamem.config import run_hydra, validated
 from eval import runner
 from eval.benchmark import Benchmark, JudgeSpec, Report, Results, Step, Store, Timeline
 from eval.evidence import EvidenceFinder
@@ -18,9 +17,6 @@ from eval.longmemeval import scores
 from eval.longmemeval.data import BATCH_TURNS, TYPES, LongMemEvalConfig, read_data
 from eval.records import QuestionRecord
 from eval.systems.base import Passage, StoreKey, System
-
-if TYPE_CHECKING:
-    from omegaconf import DictConfig
 
 
 class LongMemEval(Benchmark[LongMemEvalConfig]):
@@ -37,7 +33,7 @@ class LongMemEval(Benchmark[LongMemEvalConfig]):
         self.config = config
         self.data = read_data(config)
         self.k = config.k
-        self._questions = {question.id: question for question in self.data.asked}
+        self._questions = {question.record.key: question for question in self.data.asked}
 
     @classmethod
     def judges(cls, config: LongMemEvalConfig) -> Mapping[str, JudgeSpec]:
@@ -51,15 +47,13 @@ class LongMemEval(Benchmark[LongMemEvalConfig]):
     def timelines(self, system: System) -> list[Timeline]:
         """One for each question that is asked; nothing else is ingested."""
         return [
-            Timeline(
-                (Store(StoreKey(question.id, "the user", BATCH_TURNS)),), (Step((question.sessions,), (question.record,)),)
-            )
-            for question in self.data.asked
+            Timeline((Store(StoreKey(name, "the user", BATCH_TURNS)),), (Step((question.sessions,), (question.record,)),))
+            for name, question in self._questions.items()
         ]
 
     def evidence(self) -> dict[str, dict[str, tuple[str, ...]]]:
         """All turns that hold the answer, those of the assistant and of abstention questions too."""
-        return {question.id: {question.text: tuple(turn.id for turn in question.answers)} for question in self.data.asked}
+        return {name: {question.record.question: question.answers} for name, question in self._questions.items()}
 
     def ranks(self, question: QuestionRecord, passages: Sequence[Passage]) -> tuple[int | None, ...]:
         """Of each turn that holds the answer, by the text of the passages."""
@@ -93,9 +87,7 @@ class LongMemEval(Benchmark[LongMemEvalConfig]):
                 "intervals": "95%, bootstrap over questions",
             },
             data=data.description(),
-            scores=scores.run_scores(
-                results.questions, cutoffs=config.cutoffs, resamples=config.resamples, seed=config.seed
-            ),
+            scores=scores.run_scores(results.questions, config),
             headline=(scores.ACCURACY, f"session_recall@{max(config.cutoffs)}"),
             judged_by=dict.fromkeys((scores.ACCURACY, scores.TASKS, scores.ABSTENTION), tuple(scores.judge_specs())),
             problems=data.problems,
@@ -108,10 +100,5 @@ class LongMemEval(Benchmark[LongMemEvalConfig]):
         return (scores.table(summary),)
 
 
-def main(config: DictConfig) -> int:
-    """Entry of the command; returns its exit code."""
-    return runner.main(LongMemEval, validated(config, LongMemEvalConfig))
-
-
 if __name__ == "__main__":
-    run_hydra(main, "longmemeval")
+    runner.command(LongMemEval, "longmemeval")

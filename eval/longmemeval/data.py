@@ -12,14 +12,13 @@ from dataclasses import dataclass
 from datetime import datetime
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
-from pydantic import BaseModel, Field, PositiveInt, ValidationError
+from pydantic import BaseModel, Field, PositiveInt
 
-from deltamem.config import first_error
 from deltamem.errors import DeltaMemError
-from eval.config import BenchmarkConfig
-from eval.data import LONGMEMEVAL, LONGMEMEVAL_RECORD, find, missing
+from eval.config import RecallConfig
+from eval.data import LONGMEMEVAL, LONGMEMEVAL_RECORD, find, missing, noted, nothing_usable, reading
 from eval.records import QuestionRecord
 from eval.sampling import sample_note, stratified
 from eval.systems.base import DialogueSession, DialogueTurn
@@ -39,20 +38,11 @@ BATCH_TURNS = 2
 """Messages an add call: what a user said and the reply to it."""
 
 
-class LongMemEvalConfig(BenchmarkConfig):
+class LongMemEvalConfig(RecallConfig):
     """All keys of the command; ``configs/longmemeval.yaml`` says what they mean."""
 
     version: Variant
     k: PositiveInt
-    cutoffs: Annotated[list[PositiveInt], Field(min_length=1)]
-
-    def check(self) -> None:
-        """Refuse values that do not fit each other."""
-        self.check_cutoffs(self.cutoffs, self.k, f"k={self.k} passages")
-
-    def run_config(self) -> dict[str, Any]:
-        """What decides the records, apart from data and prompts."""
-        return super().run_config() | {"k": self.k}
 
 
 class _Turn(BaseModel):
@@ -129,54 +119,22 @@ def is_abstention(question: str) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class AnswerTurn:
-    """A turn that holds the answer of a question."""
-
-    id: str
-    role: str
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
 class Question:
-    """A question with its haystack."""
+    """A question with its haystack.
 
-    id: str
-    type: str
-    text: str
-    answer: str  # Gold answer; of preference questions a rubric, of abstention questions why they have no answer
-    time: datetime  # When it is asked
+    Its gold answer is a rubric if it is about preferences, and says why there is no answer if it is one of abstention. Its
+    evidence is what counts for recall: turns of the user, as officially, and the assistant's where only it has the answer.
+    Abstention questions have none, as officially.
+    """
+
+    record: QuestionRecord  # Before anything was searched for; its time is when it is asked
     sessions: tuple[DialogueSession, ...]  # By date
-    answers: tuple[AnswerTurn, ...]  # In order
+    answers: tuple[str, ...]  # Ids of all turns that hold the answer, in order
 
     @property
     def abstention(self) -> bool:
         """Whether it has no answer."""
-        return is_abstention(self.id)
-
-    @property
-    def evidence(self) -> tuple[AnswerTurn, ...]:
-        """Turns that count for recall: those of the user, as officially, and the assistant's where only it has the answer.
-
-        Abstention questions have none, as officially.
-        """
-        said = tuple(turn for turn in self.answers if turn.role == "user")
-        return () if self.abstention else said or self.answers
-
-    @property
-    def record(self) -> QuestionRecord:
-        """Before anything was searched for."""
-        notes = () if self.evidence or self.abstention else ("no turn is marked as holding the answer",)
-        return QuestionRecord(
-            key=self.id,
-            group=self.id,
-            category=self.type,
-            question=self.text,
-            time=self.time,
-            gold=self.answer,
-            evidence=tuple(turn.id for turn in self.evidence),
-            notes=notes,
-        )
+        return is_abstention(self.record.key)
 
 
 @dataclass(frozen=True)
@@ -194,7 +152,7 @@ class LongMemEvalData:
 
     def description(self) -> dict[str, Any]:
         """What the summary says about the data."""
-        counts = Counter(question.type for question in self.questions)
+        counts = Counter(question.record.category for question in self.questions)
         return {
             "file": self.file,
             "sha256": self.sha256,
@@ -205,7 +163,7 @@ class LongMemEvalData:
             "sessions": sum(len(question.sessions) for question in self.questions),
             "turns": self.turns,
             "unreadable_records": len(self.problems),
-            "questions_without_evidence": sum(not (one.evidence or one.abstention) for one in self.questions),
+            "questions_without_evidence": sum(not (one.record.evidence or one.abstention) for one in self.questions),
             "by_type": {name: counts[name] for name in TYPES if counts[name]},
         }
 
@@ -226,22 +184,23 @@ def read_data(config: LongMemEvalConfig) -> LongMemEvalData:
     turns = 0
     digest = hashlib.sha256()
     for number, (value, place) in enumerate(_records(path, digest), start=1):
-        try:
+        with noted(problems, f"{path.name}: record {number}"):
             record = _Record.model_validate(value)
             question = _question(record, place, haystacks)
-            if question.id in questions:
-                raise DeltaMemError(f"question_id {question.id} occurs twice")
-        except ValidationError as error:
-            problems.append(f"{path.name}: record {number}: {first_error(error)}")
-        except DeltaMemError as error:
-            problems.append(f"{path.name}: record {number}: {error}")
-        else:
-            questions[question.id] = question
+            if record.question_id in questions:
+                raise DeltaMemError(f"question_id {record.question_id} occurs twice")
+            questions[record.question_id] = question
             turns += sum(map(len, record.haystack_sessions))
     if not questions:
-        raise DeltaMemError(f"{path}: no record is a question of LongMemEval" + (f"; {problems[0]}" if problems else ""))
+        raise nothing_usable(f"{path}: no record is a question of LongMemEval", problems)
     every = tuple(questions.values())
-    asked = stratified(every, config.limit, category=lambda one: one.type, group=lambda one: one.id, seed=config.seed)
+    asked = stratified(
+        every,
+        config.limit,
+        category=lambda one: one.record.category,
+        group=lambda one: one.record.group,
+        seed=config.seed,
+    )
     sha256 = digest.hexdigest()
     variant = next((name for name, published in LONGMEMEVAL.items() if published.sha256 == sha256), "")
     sample = sample_note(len(asked), len(every), {"limit": config.limit})
@@ -272,22 +231,27 @@ def _question(record: _Record, place: tuple[int, int], haystacks: HaystackFile) 
         seen[name] += 1
         names.append(name if seen[name] == 1 else f"{name}#{seen[name]}")
     order = [number for number in sorted(range(len(names)), key=times.__getitem__) if record.haystack_sessions[number]]
-    answers = (
-        AnswerTurn(turn_id(names[number], position), turn.role, turn.content)
+    answers = [
+        (turn_id(names[number], position), turn.role)
         for number in order
         for position, turn in enumerate(record.haystack_sessions[number], start=1)
         if turn.has_answer
-    )
+    ]
+    abstention = is_abstention(record.question_id)
+    said = [name for name, role in answers if role == "user"] or [name for name, _ in answers]
     return Question(
-        id=record.question_id,
-        type=record.question_type,
-        text=record.question,
-        answer=str(record.answer),
-        time=_time(record.question_date),
-        sessions=tuple(
-            StoredSession(names[number], times[number], partial(haystacks.messages, place, number)) for number in order
+        QuestionRecord(
+            key=record.question_id,
+            group=record.question_id,
+            category=record.question_type,
+            question=record.question,
+            time=_time(record.question_date),
+            gold=str(record.answer),
+            evidence=() if abstention else tuple(said),
+            notes=() if said or abstention else ("no turn is marked as holding the answer",),
         ),
-        answers=tuple(answers),
+        tuple(StoredSession(names[number], times[number], partial(haystacks.messages, place, number)) for number in order),
+        tuple(name for name, _ in answers),
     )
 
 
@@ -306,7 +270,7 @@ def _records(path: Path, digest: Any) -> Iterator[tuple[Any, tuple[int, int]]]:
     decoder = json.JSONDecoder()
     text, offset, number = "", 0, 0  # `text` is what is left of the chunks so far, and begins at `offset`
     try:
-        with path.open("rb") as file:
+        with reading(path), path.open("rb") as file:
             while chunk := file.read(_CHUNK):
                 digest.update(chunk)
                 text += utf8.decode(chunk)
@@ -332,8 +296,6 @@ def _records(path: Path, digest: Any) -> Iterator[tuple[Any, tuple[int, int]]]:
                     offset += length
                     position, number = end, number + 1
                 text = text[position:]
-    except OSError as error:
-        raise DeltaMemError(f"{path}: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise DeltaMemError(f"{path}: not UTF-8") from error
     if text.strip(", \t\r\n") != "]":

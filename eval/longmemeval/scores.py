@@ -11,7 +11,7 @@ from rich.table import Table
 from eval.benchmark import JudgeSpec
 from eval.headline import SCOPES
 from eval.judge import CORRECT, QUESTION_FIELDS, QUESTION_LABELS
-from eval.longmemeval.data import TYPES, Question, is_abstention, session_of
+from eval.longmemeval.data import TYPES, LongMemEvalConfig, Question, is_abstention, session_of
 from eval.metrics import recall_at, set_f1
 from eval.records import QuestionRecord
 from eval.summary import (
@@ -19,10 +19,11 @@ from eval.summary import (
     AskedValue,
     Value,
     answer_value,
+    counted,
     group_interval,
     metric_scores,
-    percent_cell,
     retrieval_values,
+    score_cells,
     score_table,
 )
 
@@ -47,34 +48,34 @@ def judge_specs() -> dict[str, JudgeSpec]:
 
 def judge_fields(question: Question, text: str) -> dict[str, dict[str, str]]:
     """The judge of a question, and what it is shown of an answer."""
-    judge = _UNANSWERABLE if question.abstention else JUDGES.get(question.type, GENERIC)
-    return {judge: {"question": question.text, "gold": question.answer, "answer": text}}
+    record = question.record
+    judge = _UNANSWERABLE if question.abstention else JUDGES.get(record.category, GENERIC)
+    return {judge: {"question": record.question, "gold": record.gold or "", "answer": text}}
 
 
 def lexical_scores(question: Question, text: str) -> dict[str, float]:
     """Word overlap, where the gold answer is an answer; LongMemEval itself has no such score."""
-    if question.abstention or question.type == "single-session-preference":
+    if question.abstention or question.record.category == "single-session-preference":
         return {}
-    return {"set_f1": set_f1(text, question.answer)}
+    return {"set_f1": set_f1(text, question.record.gold or "")}
 
 
-def run_scores(
-    questions: Sequence[QuestionRecord], *, cutoffs: Sequence[int], resamples: int, seed: int
-) -> dict[str, dict[str, Any]]:
+def run_scores(questions: Sequence[QuestionRecord], config: LongMemEvalConfig) -> dict[str, dict[str, Any]]:
     """All scores by metric and type of question.
 
     ``accuracy`` (of the judges; abstention questions count for their type, as officially), ``task_average`` (the mean of
     the types), ``abstention_accuracy``, ``set_f1``; ``recall@k`` (share of the answer turns), ``session_recall@k`` (share of
     the sessions with an answer turn) and ``all_sessions@k`` (whether all were found), each among the first k passages.
     """
-    values: dict[str, Value] = {**VALUES, "set_f1": answer_value("set_f1"), **retrieval_values(cutoffs)}
-    for k in sorted(set(cutoffs)):
+    values: dict[str, Value] = {**VALUES, "set_f1": answer_value("set_f1"), **retrieval_values(config.cutoffs)}
+    for k in sorted(set(config.cutoffs)):
         values[f"session_recall@{k}"] = _sessions_value(lambda ranks, k=k: recall_at(ranks, k))  # type: ignore[misc]
         values[f"all_sessions@{k}"] = _sessions_value(lambda ranks, k=k: float(recall_at(ranks, k) == 1))  # type: ignore[misc]
-    scores = metric_scores(questions, values, resamples=resamples, seed=seed, order=tuple(TYPES))
+    draws = {"resamples": config.resamples, "seed": config.seed}
+    scores = metric_scores(questions, values, order=tuple(TYPES), **draws)
     for scope, value in (("", VALUES[ACCURACY]), (SCOPES[1], VALUES[ACCURACY].valid)):
         if (accuracy := scores.get(f"{ACCURACY}{scope}")) is not None:
-            average = _task_average(questions, value, resamples=resamples, seed=seed)
+            average = _task_average(questions, value, **draws)
             scores[f"{TASKS}{scope}"] = {ALL: accuracy[ALL] | average}  # which fails where the accuracy does
     return scores
 
@@ -125,15 +126,11 @@ def _sessions_value(worth: Callable[[Sequence[int | None]], float]) -> AskedValu
 
 def table(summary: Mapping[str, Any]) -> Table:
     """Scores by type of question in percent, each with its interval."""
-    scores, counts = summary["scores"], summary["questions"]["by_category"]
+    counts = counted(summary)
     caption = "95% intervals: bootstrap over questions. Recall: whether the text of a passage still holds what was said."
-    view = score_table(f"{summary['version'].partition(':')[0]}, {summary['system']}: %", caption)
-    columns = {name: f"{name.replace('-', '-' + chr(10))}\n{count}" for name, count in counts.items()}
-    for title in (*columns.values(), f"overall\n\n{sum(counts.values())}"):
-        view.add_column(title, justify="right")
-    shown = {**counts, ALL: sum(counts.values())}
-    for metric, by_category in scores.items():
-        withheld = metric in summary["withheld"]
-        cells = (percent_cell(by_category.get(name), count=count, withheld=withheld) for name, count in shown.items())
-        view.add_row(metric, *cells)
+    headings = [f"{name.replace('-', '-' + chr(10))}\n{count}" for name, count in counts.items() if name != ALL]
+    title = f"{summary['version'].partition(':')[0]}, {summary['system']}: %"
+    view = score_table(title, caption, [*headings, f"overall\n\n{counts[ALL]}"])
+    for metric in summary["scores"]:
+        view.add_row(metric, *score_cells(summary, metric, counts))
     return view

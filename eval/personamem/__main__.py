@@ -8,22 +8,18 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rich.console import RenderableType
 
-from deltamem.config import run_hydra, validated
 from eval import runner
-from eval.benchmark import Benchmark, Report, Results, Step, Store, Timeline
+from eval.benchmark import Benchmark, Report, Results, Step, Store, Timeline, gold_evidence
 from eval.evidence import EvidenceFinder
 from eval.personamem import scores
 from eval.personamem.data import BATCH_TURNS, FIRST_DAY, History, PersonaMemConfig, group_of, in_order, read_data, record_key
 from eval.records import PassageRecord, QuestionRecord
 from eval.sampling import sample_note
 from eval.systems.base import Passage, System
-
-if TYPE_CHECKING:
-    from omegaconf import DictConfig
 
 _LOST = {"context_missing": "their context is not in", "end_out_of_range": "their end index is not within their context in"}
 
@@ -82,13 +78,9 @@ class PersonaMem(Benchmark[PersonaMemConfig]):
                 )
 
     def evidence(self) -> dict[str, dict[str, tuple[str, ...]]]:
-        """Ids of the turns of the referenced block; a question that occurs twice has those of both."""
-        found: dict[str, dict[str, set[str]]] = {}
-        for history in self.data.histories:
-            named = found.setdefault(history.key.id, {})
-            for sample in history.samples:
-                named.setdefault(sample.question.text, set()).update(sample.evidence)
-        return {store: {text: tuple(sorted(ids, key=int)) for text, ids in named.items()} for store, named in found.items()}
+        """Ids of the turns of the referenced block."""
+        every = ((history.key.id, sample) for history in self.data.histories for sample in history.samples)
+        return gold_evidence((store, sample.question.text, sorted(sample.evidence, key=int)) for store, sample in every)
 
     def ranks(self, question: QuestionRecord, passages: Sequence[Passage]) -> tuple[int | None, ...]:
         """Of the referenced block."""
@@ -130,10 +122,7 @@ class PersonaMem(Benchmark[PersonaMemConfig]):
                 questions,
                 self._samples,
                 lambda record, k: self._held(record, results.found(record)[:k]),
-                runs=config.runs,
-                cutoffs=config.cutoffs,
-                resamples=config.resamples,
-                seed=config.seed,
+                config,
             ),
             problems=(*self.data.questions.problems, *self.data.contexts.problems),
             headline=("accuracy_final", *(f"recall@{k}" for k in sorted(config.cutoffs, reverse=True))),
@@ -200,10 +189,5 @@ def _finder(history: History) -> EvidenceFinder:
     return EvidenceFinder.of((piece.session for piece in history.pieces), (history.key.owner, "User", "Assistant"))
 
 
-def main(config: DictConfig) -> int:
-    """Entry of the command; returns its exit code."""
-    return runner.main(PersonaMem, validated(config, PersonaMemConfig))
-
-
 if __name__ == "__main__":
-    run_hydra(main, "personamem")
+    runner.command(PersonaMem, "personamem")

@@ -17,12 +17,12 @@ from itertools import accumulate, groupby, pairwise
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PositiveInt, TypeAdapter, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, PositiveInt, TypeAdapter, ValidationError
 
 from deltamem.config import first_error
 from deltamem.errors import DeltaMemError
-from eval.config import BenchmarkConfig
-from eval.data import PERSONAMEM_CONTEXTS, PERSONAMEM_QUESTIONS, require
+from eval.config import RecallConfig
+from eval.data import PERSONAMEM_CONTEXTS, PERSONAMEM_QUESTIONS, noted, nothing_usable, reading, require
 from eval.protocols import PERSONAMEM, Protocol
 from eval.sampling import Groups, chosen_groups, stratified
 from eval.systems.base import DialogueSession, DialogueTurn, StoreKey
@@ -30,16 +30,16 @@ from eval.systems.base import DialogueSession, DialogueTurn, StoreKey
 SystemMessages = Literal["keep", "drop"]
 
 
-class PersonaMemConfig(BenchmarkConfig):
+class PersonaMemConfig(RecallConfig):
     """All keys of the command; ``configs/personamem.yaml`` says what they mean."""
 
     protocols: ClassVar[Mapping[str, Protocol]] = PERSONAMEM
+    decisive: ClassVar[frozenset[str]] = frozenset({"k", "system_messages"})
 
     protocol: Literal["default", "memos"]  # type: ignore[assignment]
     questions: Path | None
     contexts: Path | None
     k: PositiveInt
-    cutoffs: Annotated[list[PositiveInt], Field(min_length=1)]
     system_messages: SystemMessages
     users: Groups
 
@@ -55,7 +55,7 @@ class PersonaMemConfig(BenchmarkConfig):
 
     def check(self) -> None:
         """Refuse values that do not fit each other, and a folder of the data that is none."""
-        self.check_cutoffs(self.cutoffs, self.k, f"k={self.k} passages")
+        super().check()
         if self.data is not None and not self.data.is_dir():
             raise DeltaMemError(
                 f"data={self.data} is not a folder; expected one with {Path(PERSONAMEM_QUESTIONS.path).name} and "
@@ -76,9 +76,7 @@ class PersonaMemConfig(BenchmarkConfig):
 
     def run_config(self) -> dict[str, Any]:
         """What decides the records, apart from data and prompts; nothing is judged."""
-        shared = super().run_config()
-        del shared["judge"]
-        return shared | {"k": self.k, "system_messages": self.system_messages}
+        return {key: value for key, value in super().run_config().items() if key != "judge"}
 
 
 TOLERANCE = 0.05
@@ -274,7 +272,8 @@ def load_questions(path: Path) -> QuestionFile:
     Raises:
         DeltaMemError: If the file cannot be read, is no CSV file, lacks columns or has no rows.
     """
-    data = _read(path)
+    with reading(path):
+        data = path.read_bytes()
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -290,10 +289,8 @@ def load_questions(path: Path) -> QuestionFile:
         problems: list[str] = []
         row = 0
         for row, values in enumerate(reader, start=1):
-            try:
+            with noted(problems, f"{path.name}, row {row} (line {reader.line_num})"):
                 questions.append(_question(row, values))
-            except DeltaMemError as error:
-                problems.append(f"{path.name}, row {row} (line {reader.line_num}): {error}")
     except csv.Error as error:
         raise DeltaMemError(f"{path}, line {reader.line_num}: not a CSV file: {error}") from error
     if not row:
@@ -307,30 +304,21 @@ def load_contexts(path: Path) -> ContextFile:
     Raises:
         DeltaMemError: If the file cannot be read, or no line of it is a context.
     """
-    data = _read(path)
+    with reading(path):
+        data = path.read_bytes()
     contexts: dict[str, tuple[Message, ...]] = {}
     problems: list[str] = []
     for number, line in enumerate(data.splitlines(), start=1):
         if not line.strip():
             continue
-        try:
+        with noted(problems, f"{path.name}, line {number}"):
             name, messages = _context(line)
             if name in contexts:
                 raise DeltaMemError(f"context {name} is in the file a second time; the first one counts")
             contexts[name] = messages
-        except DeltaMemError as error:
-            problems.append(f"{path.name}, line {number}: {error}")
     if not contexts:
-        why = f"; {problems[0]}" if problems else ""
-        raise DeltaMemError(f"{path}: no line is a context of PersonaMem{why}")
+        raise nothing_usable(f"{path}: no line is a context of PersonaMem", problems)
     return ContextFile(path.name, hashlib.sha256(data).hexdigest(), contexts, tuple(problems))
-
-
-def _read(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise DeltaMemError(f"{path}: {error.strerror}") from error
 
 
 def _question(row: int, values: Mapping[str | None, str | list[str] | None]) -> Question:

@@ -12,17 +12,18 @@ from typing import Any
 from rich.table import Table
 
 from eval.metrics import pass_at_k
-from eval.personamem.data import Sample, group_of, in_order, label
+from eval.personamem.data import PersonaMemConfig, Sample, group_of, in_order, label
 from eval.records import QuestionRecord
 from eval.summary import (
     ALL,
     AskedValue,
     Value,
     answer_value,
+    counted,
     metric_scores,
-    percent_cell,
     recall_value,
     reciprocal_rank_value,
+    score_cells,
     score_table,
 )
 
@@ -111,14 +112,7 @@ def score_answer(record: QuestionRecord, text: str) -> dict[str, float]:
 
 
 def run_scores(
-    questions: Sequence[QuestionRecord],
-    samples: Mapping[str, Sample],
-    held: Held,
-    *,
-    runs: int,
-    cutoffs: Sequence[int],
-    resamples: int,
-    seed: int,
+    questions: Sequence[QuestionRecord], samples: Mapping[str, Sample], held: Held, config: PersonaMemConfig
 ) -> dict[str, dict[str, Any]]:
     """All scores by metric and type, with intervals by bootstrap of the personas.
 
@@ -127,10 +121,10 @@ def run_scores(
     (``random_...``).
     """
     values: dict[str, Value] = {"accuracy_final": answer_value(FINAL), "accuracy": answer_value(CORRECT)}
-    if runs > 1:
+    if (runs := config.runs) > 1:
         values |= {f"accuracy_run_{run + 1}": _of_run(run) for run in range(runs)}
         values |= {f"pass@{k}": _pass_value(k) for k in range(1, runs + 1)}
-    for k in sorted(set(cutoffs)):
+    for k in sorted(set(config.cutoffs)):
         values |= {
             f"recall@{k}": recall_value(k),
             f"random_recall@{k}": _where_ranked(lambda one, k=k: random_recall(one, k), samples),  # type: ignore[misc]
@@ -139,7 +133,7 @@ def run_scores(
     values["random_precision"] = _where_ranked(random_precision, samples)
     values["mrr"] = reciprocal_rank_value
     order = in_order(record.category for record in questions)
-    return metric_scores(questions, values, resamples=resamples, seed=seed, order=order)
+    return metric_scores(questions, values, resamples=config.resamples, seed=config.seed, order=order)
 
 
 def spread_over_runs(questions: Sequence[QuestionRecord], runs: int) -> dict[str, dict[str, Any]]:
@@ -197,20 +191,15 @@ def _pass_value(k: int) -> AskedValue:
 
 def table(summary: Mapping[str, Any]) -> Table:
     """Accuracy and recall by type of question, and over all questions."""
-    scores, spread = summary["scores"], summary["accuracy_over_runs"]
-    counts = summary["questions"]["by_category"]
+    spread, counts = summary["accuracy_over_runs"], counted(summary)
+    headings = [f"{label(name).replace('-', '-' + chr(10))}\n{count}" for name, count in counts.items() if name != ALL]
     title = f"{summary['benchmark']}, {summary['system']} ({summary['mode']}): in %"
-    view = score_table(title, _caption(summary), corner="questions")
-    for name, count in counts.items():
-        view.add_column(f"{label(name).replace('-', '-' + chr(10))}\n{count}", justify="right")
-    view.add_column(f"Over-\nall\n{sum(counts.values())}", justify="right")
-    columns = [*counts, ALL]
-    for metric in _metrics(scores):
-        cells = ((scores[metric].get(name), counts.get(name, sum(counts.values()))) for name in columns)
-        withheld = metric in summary["withheld"]
-        view.add_row(_title(metric), *(percent_cell(one, count=count, withheld=withheld) for one, count in cells))
+    view = score_table(title, _caption(summary), [*headings, f"Over-\nall\n{counts[ALL]}"], corner="questions")
+    for metric in _metrics(summary["scores"]):
+        view.add_row(_title(metric), *score_cells(summary, metric, counts))
         if metric == "accuracy" and len(spread.get(ALL, {}).get("per_run", ())) > 1:
-            view.add_row("std over runs", *(_std(spread.get(name)) for name in columns))
+            deviations = (f"{100 * spread[name]['std']:.1f}" if name in spread else "-" for name in counts)
+            view.add_row("std over runs", *deviations)
     return view
 
 
@@ -223,10 +212,6 @@ def _metrics(scores: Mapping[str, Any]) -> list[str]:
 
 def _title(metric: str) -> str:
     return {"mrr": "MRR"}.get(metric, metric.replace("random_", " at random: "))
-
-
-def _std(spread: Mapping[str, float] | None) -> str:
-    return "-" if spread is None else f"{100 * spread['std']:.1f}"
 
 
 def _caption(summary: Mapping[str, Any]) -> str:

@@ -28,26 +28,16 @@ from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 from scripted_server import Reply, Served, is_check
 
-from deltamem.config import CONFIGS, run_hydra, validated
+from deltamem.config import CONFIGS, validated
 from deltamem.embedding import CachedEmbedder
 from deltamem.errors import DeltaMemError
 from eval import fingerprint, runner, summary
 from eval.beam.__main__ import Beam
-from eval.beam.__main__ import main as beam_main
-from eval.beam.data import BeamConfig
 from eval.benchmark import Benchmark
 from eval.halumem.__main__ import Halumem
-from eval.halumem.__main__ import main as halumem_main
-from eval.halumem.data import HalumemConfig
 from eval.locomo.__main__ import Locomo
-from eval.locomo.__main__ import main as locomo_main
-from eval.locomo.data import LocomoConfig
 from eval.longmemeval.__main__ import LongMemEval
-from eval.longmemeval.__main__ import main as longmemeval_main
-from eval.longmemeval.data import LongMemEvalConfig
 from eval.personamem.__main__ import PersonaMem
-from eval.personamem.__main__ import main as personamem_main
-from eval.personamem.data import PersonaMemConfig
 from eval.systems.base import DialogueSession, Ingested, Passage, StoreKey, SystemUnavailableError
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -136,8 +126,6 @@ class Case:
 
     name: str
     kind: type[Benchmark[Any]]
-    config: type[Any]
-    main: Callable[[DictConfig], int]
     embedder: Callable[[], Any]
     write: Callable[[Path], list[str]]
     script: Callable[[dict[str, Any]], Reply]
@@ -151,7 +139,7 @@ class Case:
     def configured(self, folder: Path, *overrides: str) -> Any:
         """The configuration with quick intervals and results in ``out``."""
         chosen = [*self.write(folder), f"out={folder / 'out'}", "resamples=20", "judge.probes=false", *overrides]
-        return validated(OmegaConf.merge(composed(self.name), OmegaConf.from_dotlist(chosen)), self.config)
+        return validated(OmegaConf.merge(composed(self.name), OmegaConf.from_dotlist(chosen)), self.kind.config_type)
 
     def run(self, folder: Path, *overrides: str) -> dict[str, Any]:
         """A run in this process; its summary."""
@@ -178,8 +166,6 @@ def _write_halumem(folder: Path) -> list[str]:
 LOCOMO = Case(
     name="locomo",
     kind=Locomo,
-    config=LocomoConfig,
-    main=locomo_main,
     embedder=locomo_cases.WordEmbedder,
     write=_write_locomo,
     script=locomo_cases.script,
@@ -193,8 +179,6 @@ LOCOMO = Case(
 HALUMEM = Case(
     name="halumem",
     kind=Halumem,
-    config=HalumemConfig,
-    main=halumem_main,
     embedder=halumem_cases.StemEmbedder,
     write=_write_halumem,
     script=halumem_cases.models,
@@ -208,8 +192,6 @@ HALUMEM = Case(
 PERSONAMEM = Case(
     name="personamem",
     kind=PersonaMem,
-    config=PersonaMemConfig,
-    main=personamem_main,
     embedder=personamem_cases.WordEmbedder,
     write=personamem_cases.write_data,
     script=personamem_cases.script,
@@ -223,8 +205,6 @@ PERSONAMEM = Case(
 LONGMEMEVAL = Case(
     name="longmemeval",
     kind=LongMemEval,
-    config=LongMemEvalConfig,
-    main=longmemeval_main,
     embedder=longmemeval_cases.WordEmbedder,
     write=longmemeval_cases.write_data,
     script=longmemeval_cases.script,
@@ -238,8 +218,6 @@ LONGMEMEVAL = Case(
 BEAM = Case(
     name="beam",
     kind=Beam,
-    config=BeamConfig,
-    main=beam_main,
     embedder=beam_cases.WordEmbedder,
     write=beam_cases.write_data,
     script=beam_cases.script,
@@ -320,7 +298,7 @@ def command(case: Case, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
     def run(*overrides: str) -> Done:
         monkeypatch.setattr("sys.argv", [f"eval.{case.name}", *overrides])
         with pytest.raises(SystemExit) as stopped:
-            run_hydra(case.main, case.name)
+            runner.command(case.kind, case.name)
         return Done(int(stopped.value.code or 0), *capsys.readouterr())
 
     return run

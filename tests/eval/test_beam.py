@@ -44,8 +44,8 @@ def test_sessions_are_topics_on_the_days_of_their_batches(tmp_path: Path) -> Non
 
 
 def test_evidence_is_what_the_ids_name(tmp_path: Path) -> None:
-    found = {question.ability: question for chat in read(tmp_path).chats[:1] for question in chat.questions}
-    evidence = {ability: [turn.id for turn in question.evidence] for ability, question in found.items()}
+    found = {one.record.category: one.record for chat in read(tmp_path).chats[:1] for one in chat.questions}
+    evidence = {ability: list(record.evidence) for ability, record in found.items()}
     assert evidence == {
         "abstention": [],
         "contradiction_resolution": ["4", "6"],
@@ -75,10 +75,10 @@ def test_the_plans_of_ten_million_tokens_are_one_chat_whose_numbers_go_on(tmp_pa
         (1, ["0", "1"]),
         (9, ["2", "3"]),
     ]
-    assert [turn.text for turn in found.questions[0].evidence] == ["D."]
+    assert found.questions[0].record.evidence == ("3",)
     plans[1]["plan-2"][0]["turns"] = [batch(1, None, "*C.", "D.")]  # type: ignore[index]
     (found,) = read(tmp_path, row("1", plans, {"information_extraction": [probe("?", "x", source=[1, 2])]})).chats
-    assert found.questions[0].notes == ("evidence 1 names several messages",)
+    assert found.questions[0].record.notes == ("evidence 1 names several messages",)
 
 
 @pytest.mark.parametrize(

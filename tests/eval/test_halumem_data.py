@@ -29,10 +29,10 @@ def test_sessions_points_and_questions(tmp_path: Path) -> None:
     assert [turn.id for turn in first.dialogue.turns] == ["S1:1", "S1:2"]
     assert first.dialogue.turns[1].time == datetime(2025, 9, 1, 10, 5)
     assert first.dialogue.turns[1].role == "assistant"
-    assert [point.source for point in first.points] == ["system", "secondary", "interference"]
-    assert first.points[1].type == "Event Memory"
+    assert [point.record.source for point in first.points] == ["system", "secondary", "interference"]
+    assert first.points[1].record.memory_type == "Event Memory"
     assert generated.generated and not first.generated
-    assert [point.is_update for point in third.points] == [True, True]
+    assert [point.record.is_update for point in third.points] == [True, True]
     assert [point.searched for point in third.points] == [True, False]
     assert third.questions[0].evidence == ("Ana Lee's city is Denver.", "Ana Lee's xylophone hums.")
     assert last.questions == ()
@@ -43,7 +43,7 @@ def test_decorated_types_and_the_source_of_the_readme(tmp_path: Path) -> None:
     user = ben()
     user["sessions"][0]["memory_points"] = [point("x", "primary", memory_type="[Sep 01, 2025][Event Memory]")]
     (found,) = load(tmp_path, user).users[0].sessions[0].points
-    assert (found.type, found.source) == ("Event Memory", "primary")
+    assert (found.record.memory_type, found.record.source) == ("Event Memory", "primary")
 
 
 @pytest.mark.parametrize(
@@ -120,7 +120,7 @@ def test_the_real_user() -> None:
     assert user.name == "Sharon Brown"
     points = [point for session in user.sessions for point in session.points]
     assert sum(point.searched for point in points) == 145
-    assert sum(point.source == "interference" for point in points) == 126
+    assert sum(point.record.source == "interference" for point in points) == 126
     finder = PointFinder(user)
     evidence = {(text, s.number) for s in user.sessions for question in s.questions for text in question.evidence}
     assert all(finder.turns(text, number) for text, number in evidence)

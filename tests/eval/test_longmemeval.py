@@ -22,7 +22,7 @@ def read(folder: Path, *overrides: str, content: object = None) -> LongMemEvalDa
 
 
 def test_a_haystack_is_in_order_and_its_answer_turns_are_known(tmp_path: Path) -> None:
-    found = {question.id: question for question in read(tmp_path).questions}
+    found = {question.record.key: question for question in read(tmp_path).questions}
     update = found["q-update"]
     assert [(session.id, session.time.day) for session in update.sessions] == [
         ("f1", 20),
@@ -30,13 +30,13 @@ def test_a_haystack_is_in_order_and_its_answer_turns_are_known(tmp_path: Path) -
         ("answer_b", 22),
     ]
     assert [turn.text for turn in update.sessions[1].turns] == ["My bicycle is blue."]
-    assert found["q-both"].answer == "3"
-    assert found["q-time"].time == datetime(2023, 5, 30, 23, 40)
-    evidence = {name: [turn.id for turn in question.evidence] for name, question in found.items()}
-    assert evidence["q-both"] == ["answer_dog_1", "answer_boat_1", "answer_boat_2"], "turns of the user"
-    assert evidence["q-said"] == ["answer_tea_2"], "only the assistant says it"
-    assert evidence["q-none_abs"] == []
-    assert [turn.id for turn in found["q-none_abs"].answers] == ["answer_dog_1", "answer_dog_2"]
+    assert found["q-both"].record.gold == "3"
+    assert found["q-time"].record.time == datetime(2023, 5, 30, 23, 40)
+    evidence = {name: question.record.evidence for name, question in found.items()}
+    assert evidence["q-both"] == ("answer_dog_1", "answer_boat_1", "answer_boat_2"), "turns of the user"
+    assert evidence["q-said"] == ("answer_tea_2",), "only the assistant says it"
+    assert evidence["q-none_abs"] == ()
+    assert found["q-none_abs"].answers == ("answer_dog_1", "answer_dog_2")
 
 
 @pytest.mark.parametrize("chunk", [1, 7, 100, 5_000, 1 << 25])
