@@ -12,12 +12,15 @@ from __future__ import annotations
 
 import json
 import multiprocessing
+import random
 import resource
 import sys
 import tempfile
 import time
 from collections.abc import Sequence
+from itertools import accumulate
 from pathlib import Path
+from typing import Any
 from zlib import crc32
 
 import numpy as np
@@ -31,6 +34,8 @@ import longmemeval_cases  # noqa: E402
 
 from deltamem.embedding import Vectors  # noqa: E402
 from eval import runner  # noqa: E402
+from eval.beam.data import ABILITIES  # noqa: E402
+from eval.longmemeval.data import TYPES  # noqa: E402
 
 
 class HashedWords:
@@ -48,12 +53,78 @@ class HashedWords:
     queries = documents
 
 
+SYLLABLES = [f"{a}{b}{c}" for a in "bdfgk" for b in "aeiou" for c in ("ra", "lin", "to", "shek")]
+WORDS = [f"{first}{second}" for first in SYLLABLES for second in SYLLABLES]
+OFTEN = list(accumulate(1 / rank for rank in range(1, len(WORDS) + 1)))
+
+
+def babble(draw: random.Random, count: int) -> str:
+    """Sentences of words that occur about as often as those of a language."""
+    words = draw.choices(WORDS, cum_weights=OFTEN, k=count)
+    return " ".join(f"{word}." if number % 12 == 0 or number == count else word for number, word in enumerate(words, 1))
+
+
+def many_questions(questions: int, sessions: int, turns: int, words: int = 20, seed: int = 0) -> list[dict[str, Any]]:
+    """As large a file as is wanted: sessions are drawn from a pool, as the filler sessions of the benchmark are."""
+    draw = random.Random(seed)
+    pool = [
+        (f"filler_{n}", [(("user", "assistant")[i % 2], babble(draw, words)) for i in range(turns)])
+        for n in range(40 * sessions)
+    ]
+    kinds = list(TYPES)
+    found = []
+    for number in range(questions):
+        fact = babble(draw, 6)
+        day = [("user", f"By the way: {fact}*"), ("assistant", babble(draw, words))]
+        own = [*draw.sample(pool, sessions - 2), (f"answer_{number}", day)]
+        dates = [f"2023/{1 + n % 12:02}/{1 + n % 28:02} (Mon) {n % 24:02}:{n % 60:02}" for n in range(sessions)]
+        abstention = "_abs" if number % 17 == 0 else ""
+        found.append(
+            longmemeval_cases.record(
+                f"q{number}{abstention}", kinds[number % len(kinds)], f"What of {fact[:12]}?", fact, *own,
+                haystack_dates=dates,
+            )
+        )  # fmt: skip
+    return found
+
+
+def many_chats(chats: int, batches: int, messages: int, words: int = 20, seed: int = 0) -> list[dict[str, Any]]:
+    """As large a file as is wanted, with two questions for each ability on every chat."""
+    draw = random.Random(seed)
+    found = []
+    for name in range(chats):
+        texts = [babble(draw, words) for _ in range(batches * messages)]
+        asked = {
+            ability: [
+                beam_cases.probe(
+                    f"What of {texts[place][:30]}?",
+                    "one thing",
+                    "another",
+                    source=[] if ability == "abstention" else [place],
+                )
+                for place in draw.sample(range(len(texts)), 2)
+            ]
+            for ability in ABILITIES
+        }
+        days = [f"{('March', 'April', 'May')[number % 3]}-{1 + number % 28:02}-2024" for number in range(batches)]
+        begins = range(0, len(texts), messages)
+        starred = ["*" * (place % 4 == 0) + text for place, text in enumerate(texts)]
+        found.append(
+            beam_cases.row(
+                str(name),
+                [beam_cases.batch(at, day, *starred[at : at + messages]) for at, day in zip(begins, days, strict=True)],
+                asked,
+            )
+        )
+    return found
+
+
 def write(name: str, data: Path, sizes: Sequence[int]) -> None:
     """Write the data."""
     if name == "beam":
-        beam_cases.write(data, beam_cases.many(*sizes, words=300))
+        beam_cases.write(data, many_chats(*sizes, words=300))
     else:
-        longmemeval_cases.write(data, longmemeval_cases.many(*sizes, words=160))
+        longmemeval_cases.write(data, many_questions(*sizes, words=160))
 
 
 def main(name: str, *sizes: int) -> None:

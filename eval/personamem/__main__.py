@@ -16,7 +16,16 @@ from eval import runner
 from eval.benchmark import Benchmark, Report, Results, Step, Store, Timeline, gold_evidence
 from eval.evidence import EvidenceFinder
 from eval.personamem import scores
-from eval.personamem.data import BATCH_TURNS, FIRST_DAY, History, PersonaMemConfig, group_of, in_order, read_data, record_key
+from eval.personamem.data import (
+    BATCH_TURNS,
+    FIRST_DAY,
+    History,
+    PersonaMemConfig,
+    in_order,
+    question_record,
+    read_data,
+    record_key,
+)
 from eval.records import PassageRecord, QuestionRecord
 from eval.sampling import sample_note
 from eval.systems.base import Passage, System
@@ -38,8 +47,8 @@ class PersonaMem(Benchmark[PersonaMemConfig]):
         self.config = config
         self.data = read_data(config)
         self.k = config.k
-        self._samples = {sample.key: sample for history in self.data.histories for sample in history.samples}
-        self._histories = {sample.key: history for history in self.data.histories for sample in history.samples}
+        self._samples = {sample.record.key: sample for history in self.data.histories for sample in history.samples}
+        self._histories = {sample.record.key: history for history in self.data.histories for sample in history.samples}
         self._finder = lru_cache(maxsize=None)(_finder)
         self._keys = [record_key(question) for question in self.data.selected]
 
@@ -52,7 +61,7 @@ class PersonaMem(Benchmark[PersonaMemConfig]):
         timelines = []
         for history in self.data.histories:
             steps = [
-                Step((sessions,), tuple(map(scores.question_record, samples)))
+                Step((sessions,), tuple(sample.record for sample in samples))
                 for sessions, samples in history.steps(set(self._keys))
             ]
             if steps:
@@ -66,16 +75,8 @@ class PersonaMem(Benchmark[PersonaMemConfig]):
     def unaskable(self) -> Iterable[QuestionRecord]:
         """Questions without a history."""
         for question in self.data.selected:
-            key = record_key(question)
-            if lost := self.data.lost.get(key):
-                yield QuestionRecord(
-                    key=key,
-                    group=group_of(question),
-                    category=question.type,
-                    question=question.text,
-                    gold=question.gold,
-                    error=lost.reason,
-                )
+            if lost := self.data.lost.get(record_key(question)):
+                yield question_record(question, error=lost.reason)
 
     def evidence(self) -> dict[str, dict[str, tuple[str, ...]]]:
         """Ids of the turns of the referenced block."""

@@ -24,6 +24,7 @@ from deltamem.errors import DeltaMemError
 from eval.config import RecallConfig
 from eval.data import PERSONAMEM_CONTEXTS, PERSONAMEM_QUESTIONS, noted, nothing_usable, reading, require
 from eval.protocols import PERSONAMEM, Protocol
+from eval.records import QuestionRecord
 from eval.sampling import Groups, chosen_groups, stratified
 from eval.systems.base import DialogueSession, DialogueTurn, StoreKey
 
@@ -411,9 +412,10 @@ _NAME = re.compile(r"Name:[ \t]*(\S[^\n]*)")
 class Sample:
     """A question at its place in a history."""
 
-    key: str  # Of its record
-    question: Question  # The question
-    session: int  # Number of the session in which the history ends, from 0
+    # Before anything was searched for. Its session is that in which the history ends; its evidence is the referenced block
+    # as one thing, so that recall at k tells whether any passage holds a turn of it
+    record: QuestionRecord
+    question: Question
     turns: int  # How many turns the history has
     block: Block | None  # What the question refers to; None if unknown
     evidence: frozenset[str]  # Ids of the turns of that block, those that were fed and are no persona text
@@ -437,7 +439,9 @@ class History:
 
     def steps(self, keys: Collection[str]) -> list[tuple[tuple[DialogueSession, ...], tuple[Sample, ...]]]:
         """What is ingested before questions, and the questions that see that and all before, and nothing else."""
-        asked = sorted((sample for sample in self.samples if sample.key in keys), key=lambda sample: sample.question.end)
+        asked = sorted(
+            (sample for sample in self.samples if sample.record.key in keys), key=lambda sample: sample.question.end
+        )
         steps: list[tuple[tuple[DialogueSession, ...], tuple[Sample, ...]]] = []
         start = 0
         for end, samples in groupby(asked, key=lambda sample: sample.question.end):
@@ -470,15 +474,13 @@ def without_history(question: Question, contexts: ContextFile) -> Lost | None:
     return None
 
 
-def history(
-    store: str, messages: Sequence[Message], questions: Sequence[tuple[str, Question]], *, keep_system: bool
-) -> History:
+def history(store: str, messages: Sequence[Message], questions: Sequence[Question], *, keep_system: bool) -> History:
     """Cut one context at all of its questions, whose end indices are within it.
 
     All questions decide the cuts, whichever of them are asked, so that a store fits every run.
     """
     starts = session_starts(messages)
-    ends = {question.end for _, question in questions}
+    ends = {question.end for question in questions}
     bounds = sorted({*(start for start in starts if start < max(ends)), *ends})
     pieces = []
     session, part = -1, 0
@@ -488,19 +490,22 @@ def history(
             time = FIRST_DAY + timedelta(days=session, minutes=part)
             pieces.append(Piece(stop, DialogueSession(f"{start}-{stop - 1}", time, turns)))
     samples = []
-    for key, question in questions:
-        block = referenced_block(messages, question)
-        evidence = () if block is None else _turns(messages, block.start, block.stop, keep_system=False)
-        samples.append(
-            Sample(
-                key=key,
-                question=question,
-                session=sum(start < question.end for start in starts) - 1,
-                turns=len(_turns(messages, 0, question.end, keep_system=keep_system)),
-                block=block,
-                evidence=frozenset(turn.id for turn in evidence),
-            )
+    for question in questions:
+        block, notes = referenced_block(messages, question), []
+        if block is None:
+            notes.append(f"a distance of {question.blocks_back} blocks points to no session before the question")
+        elif not block.agrees:
+            back = f"{question.blocks_back} blocks and {question.tokens_back} tokens"
+            notes.append(f"distances of {back} do not fit each other")
+        held = () if block is None else _turns(messages, block.start, block.stop, keep_system=False)
+        record = question_record(
+            question,
+            evidence=(f"messages {block.start}-{block.stop - 1}",) if block is not None and held else (),
+            session=sum(start < question.end for start in starts) - 1,
+            notes=tuple(notes),
         )
+        turns = len(_turns(messages, 0, question.end, keep_system=keep_system))
+        samples.append(Sample(record, question, turns, block, frozenset(turn.id for turn in held)))
     return History(StoreKey(store, _owner(messages), BATCH_TURNS), tuple(pieces), tuple(samples))
 
 
@@ -509,9 +514,9 @@ def histories(
 ) -> list[History]:
     """The history of each context, in the order in which questions name them."""
     stores = store_ids({question.context for question in questions})
-    by_context: dict[str, list[tuple[str, Question]]] = {}
+    by_context: dict[str, list[Question]] = {}
     for question in questions:
-        by_context.setdefault(question.context, []).append((record_key(question), question))
+        by_context.setdefault(question.context, []).append(question)
     return [
         history(stores[context], contexts[context], members, keep_system=keep_system)
         for context, members in by_context.items()
@@ -523,9 +528,16 @@ def record_key(question: Question) -> str:
     return f"{question.context[:_SHORT]}/{question.row}"
 
 
-def group_of(question: Question) -> str:
-    """The persona, whose questions are resampled together."""
-    return f"persona_{question.persona}"
+def question_record(question: Question, **fields: Any) -> QuestionRecord:
+    """The record of a question; those of a persona are resampled together."""
+    return QuestionRecord(
+        key=record_key(question),
+        group=f"persona_{question.persona}",
+        category=question.type,
+        question=question.text,
+        gold=question.gold,
+        **fields,
+    )
 
 
 def _turns(messages: Sequence[Message], start: int, stop: int, *, keep_system: bool) -> tuple[DialogueTurn, ...]:

@@ -12,7 +12,7 @@ from typing import Any
 from rich.table import Table
 
 from eval.metrics import pass_at_k
-from eval.personamem.data import PersonaMemConfig, Sample, group_of, in_order, label
+from eval.personamem.data import PersonaMemConfig, Sample, in_order, label
 from eval.records import QuestionRecord
 from eval.summary import (
     ALL,
@@ -61,29 +61,6 @@ def is_final(text: str, gold: str) -> bool:
 def _letters(text: str) -> frozenset[str]:
     lowered = text.lower()
     return frozenset(_IN_PARENTHESES.findall(lowered) or _ALONE.findall(lowered))
-
-
-def question_record(sample: Sample) -> QuestionRecord:
-    """The record of a question before it is searched for.
-
-    Its evidence is the referenced block as one thing, so that recall at k tells whether any passage holds a turn of it.
-    """
-    question, block = sample.question, sample.block
-    notes = []
-    if block is None:
-        notes.append(f"a distance of {question.blocks_back} blocks points to no session before the question")
-    elif not block.agrees:
-        notes.append(f"distances of {question.blocks_back} blocks and {question.tokens_back} tokens do not fit each other")
-    return QuestionRecord(
-        key=sample.key,
-        group=group_of(question),
-        category=question.type,
-        question=question.text,
-        gold=question.gold,
-        evidence=(f"messages {block.start}-{block.stop - 1}",) if block is not None and sample.evidence else (),
-        session=sample.session,
-        notes=tuple(notes),
-    )
 
 
 Held = Callable[[QuestionRecord, int], list[bool]]
@@ -196,7 +173,9 @@ def table(summary: Mapping[str, Any]) -> Table:
     title = f"{summary['benchmark']}, {summary['system']} ({summary['mode']}): in %"
     view = score_table(title, _caption(summary), [*headings, f"Over-\nall\n{counts[ALL]}"], corner="questions")
     for metric in _metrics(summary["scores"]):
-        view.add_row(_title(metric), *score_cells(summary, metric, counts))
+        view.add_row(
+            "MRR" if metric == "mrr" else metric.replace("random_", " at random: "), *score_cells(summary, metric, counts)
+        )
         if metric == "accuracy" and len(spread.get(ALL, {}).get("per_run", ())) > 1:
             deviations = (f"{100 * spread[name]['std']:.1f}" if name in spread else "-" for name in counts)
             view.add_row("std over runs", *deviations)
@@ -208,10 +187,6 @@ def _metrics(scores: Mapping[str, Any]) -> list[str]:
     precisions = [name for name in scores if name.startswith("precision@")]
     hidden = {"pass@1", *precisions[:-1]}
     return [name for name in scores if not name.startswith("accuracy_run") and name not in hidden]
-
-
-def _title(metric: str) -> str:
-    return {"mrr": "MRR"}.get(metric, metric.replace("random_", " at random: "))
 
 
 def _caption(summary: Mapping[str, Any]) -> str:

@@ -1,17 +1,12 @@
 """Invented data in the shape of BEAM, with the irregularities of the real files, and models of rules."""
 
 import json
-import random
 from pathlib import Path
 from typing import Any
 
-import locomo_cases
-import longmemeval_cases
 import pyarrow as pa
 from pyarrow import parquet
 from scripted_server import Reply, completion
-
-from eval.beam.data import ABILITIES
 
 
 def batch(first: int, day: str | None, *texts: str) -> list[dict[str, Any]]:
@@ -82,12 +77,6 @@ def write_data(folder: Path) -> list[str]:
     return [f"data={write(folder / '100K-00000-of-00001.parquet', rows())}"]
 
 
-class WordEmbedder(locomo_cases.WordEmbedder):
-    """The same for other words."""
-
-    words = ("dog", "boat", "tea", "bicycle", "beagle", "cat")
-
-
 def script(body: dict[str, Any]) -> Reply:
     """Answers in two lines; items of one word are met in part, and the dog stands in the second line."""
     asked = body["messages"][0]["content"]
@@ -99,34 +88,3 @@ def script(body: dict[str, Any]) -> Reply:
     else:
         return completion("the boat\n\nthe dog", prompt_tokens=1000, tokens=4)
     return completion(json.dumps({"reason": "r", "label": label}), prompt_tokens=100, tokens=3)
-
-
-def many(chats: int, batches: int, messages: int, words: int = 20, seed: int = 0) -> list[dict[str, Any]]:
-    """As large a file as is wanted, with two questions for each ability on every chat."""
-    draw = random.Random(seed)
-    found = []
-    for name in range(chats):
-        texts = [longmemeval_cases.babble(draw, words) for _ in range(batches * messages)]
-        asked = {
-            ability: [
-                probe(
-                    f"What of {texts[place][:30]}?",
-                    "one thing",
-                    "another",
-                    source=[] if ability == "abstention" else [place],
-                )
-                for place in draw.sample(range(len(texts)), 2)
-            ]
-            for ability in ABILITIES
-        }
-        days = [f"{('March', 'April', 'May')[number % 3]}-{1 + number % 28:02}-2024" for number in range(batches)]
-        begins = range(0, len(texts), messages)
-        starred = ["*" * (place % 4 == 0) + text for place, text in enumerate(texts)]
-        found.append(
-            row(
-                str(name),
-                [batch(at, day, *starred[at : at + messages]) for at, day in zip(begins, days, strict=True)],
-                asked,
-            )
-        )
-    return found

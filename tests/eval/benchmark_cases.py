@@ -13,7 +13,7 @@ import sys
 from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -192,7 +192,7 @@ HALUMEM = Case(
 PERSONAMEM = Case(
     name="personamem",
     kind=PersonaMem,
-    embedder=personamem_cases.WordEmbedder,
+    embedder=partial(locomo_cases.WordEmbedder, "tea", "dog", "coffee", "bicycle", "boat", "cat"),
     write=personamem_cases.write_data,
     script=personamem_cases.script,
     is_answer=lambda body: True,
@@ -205,7 +205,7 @@ PERSONAMEM = Case(
 LONGMEMEVAL = Case(
     name="longmemeval",
     kind=LongMemEval,
-    embedder=longmemeval_cases.WordEmbedder,
+    embedder=partial(locomo_cases.WordEmbedder, "dog", "boat", "tea", "bicycle", "coffee", "cat"),
     write=longmemeval_cases.write_data,
     script=longmemeval_cases.script,
     is_answer=lambda body: not body["messages"][0]["content"].startswith("You grade"),
@@ -218,7 +218,7 @@ LONGMEMEVAL = Case(
 BEAM = Case(
     name="beam",
     kind=Beam,
-    embedder=beam_cases.WordEmbedder,
+    embedder=partial(locomo_cases.WordEmbedder, "dog", "boat", "tea", "bicycle", "beagle", "cat"),
     write=beam_cases.write_data,
     script=beam_cases.script,
     is_answer=lambda body: not body["messages"][0]["content"].startswith(("You check", "A user asked")),

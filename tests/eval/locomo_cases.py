@@ -89,7 +89,9 @@ class WordEmbedder:
     """One dimension a word that matters."""
 
     name = "words"
-    words: tuple[str, ...] = ("dog", "sister", "bicycle")
+
+    def __init__(self, *words: str) -> None:
+        self.words = words or ("dog", "sister", "bicycle")
 
     def documents(self, texts) -> Vectors:
         counts = np.array([[word in text for word in self.words] for text in texts], dtype=np.float32)

@@ -1,15 +1,10 @@
 """Invented data in the shape of LongMemEval, with the irregularities that its files may have, and models of rules."""
 
 import json
-import random
-from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
-import locomo_cases
 from scripted_server import Reply, completion
-
-from eval.longmemeval.data import TYPES
 
 FILLER = "f1", [("user", "Name three rivers."), ("assistant", "Rhine, Elbe, Oder.")]
 DATES = ["2023/05/20 (Sat) 02:21", "2023/05/21 (Sun) 09:00", "2023/05/22 (Mon) 23:05"]
@@ -78,12 +73,6 @@ def write_data(folder: Path) -> list[str]:
     return [f"data={write(folder / 'lme.json', benchmark())}"]
 
 
-class WordEmbedder(locomo_cases.WordEmbedder):
-    """The same for other words."""
-
-    words = ("dog", "boat", "tea", "bicycle", "coffee", "cat")
-
-
 def script(body: dict[str, Any]) -> Reply:
     """Answers "a dog" to everything; the judges accept it where it is the reference, and where nothing is known."""
     asked = body["messages"][0]["content"]
@@ -91,38 +80,3 @@ def script(body: dict[str, Any]) -> Reply:
         return completion("a dog", prompt_tokens=1000, tokens=2)
     right = "Right answer: a dog\n" in asked or "do not answer" in asked
     return completion(json.dumps({"reason": "r", "label": "correct" if right else "wrong"}), prompt_tokens=100, tokens=3)
-
-
-SYLLABLES = [f"{a}{b}{c}" for a in "bdfgk" for b in "aeiou" for c in ("ra", "lin", "to", "shek")]
-WORDS = [f"{first}{second}" for first in SYLLABLES for second in SYLLABLES]
-OFTEN = list(accumulate(1 / rank for rank in range(1, len(WORDS) + 1)))
-
-
-def babble(draw: random.Random, count: int) -> str:
-    """Sentences of words that occur about as often as those of a language."""
-    words = draw.choices(WORDS, cum_weights=OFTEN, k=count)
-    return " ".join(f"{word}." if number % 12 == 0 or number == count else word for number, word in enumerate(words, 1))
-
-
-def many(questions: int, sessions: int, turns: int, words: int = 20, seed: int = 0) -> list[dict[str, Any]]:
-    """As large a file as is wanted: sessions are drawn from a pool, as the filler sessions of the benchmark are."""
-    draw = random.Random(seed)
-    pool = [
-        (f"filler_{n}", [(("user", "assistant")[i % 2], babble(draw, words)) for i in range(turns)])
-        for n in range(40 * sessions)
-    ]
-    kinds = list(TYPES)
-    found = []
-    for number in range(questions):
-        fact = babble(draw, 6)
-        day = [("user", f"By the way: {fact}*"), ("assistant", babble(draw, words))]
-        own = [*draw.sample(pool, sessions - 2), (f"answer_{number}", day)]
-        dates = [f"2023/{1 + n % 12:02}/{1 + n % 28:02} (Mon) {n % 24:02}:{n % 60:02}" for n in range(sessions)]
-        abstention = "_abs" if number % 17 == 0 else ""
-        found.append(
-            record(
-                f"q{number}{abstention}", kinds[number % len(kinds)], f"What of {fact[:12]}?", fact, *own,
-                haystack_dates=dates,
-            )
-        )  # fmt: skip
-    return found

@@ -6,7 +6,6 @@ import re
 from pathlib import Path
 from typing import Any
 
-import locomo_cases
 from scripted_server import Reply, completion
 
 from eval.personamem.data import COLUMNS
@@ -113,12 +112,6 @@ def write_data(folder: Path) -> list[str]:
     """Write both files; returns the overrides that name them."""
     questions, shared = write_questions(folder / "questions.csv"), write_contexts(folder / "contexts.jsonl")
     return [f"questions={questions}", f"contexts={shared}"]
-
-
-class WordEmbedder(locomo_cases.WordEmbedder):
-    """The same for other words."""
-
-    words = ("tea", "dog", "coffee", "bicycle", "boat", "cat")
 
 
 def asked(body: dict[str, Any]) -> str:

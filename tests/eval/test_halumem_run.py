@@ -25,17 +25,13 @@ def _prepared(monkeypatch: pytest.MonkeyPatch) -> None:
     prepare(monkeypatch, HALUMEM)
 
 
-def judged(server: Served, system: str = "deltamem") -> list[str]:
-    return served(server, system)
-
-
 def asked(server: Served) -> Counter[str]:
     return Counter(map(kind, server.requests))
 
 
 def test_every_point_memory_and_question_is_judged(tmp_path: Path) -> None:
     with serve(models) as server:
-        summary = HALUMEM.run(tmp_path, *judged(server))
+        summary = HALUMEM.run(tmp_path, *served(server, "deltamem"))
     wanted = Counter(integrity=4, accuracy=3, update=1, answer=3, qa=3, qa_strict=3)
     assert asked(server) - Counter(check=9, manager=99) == wanted
     found = records(tmp_path, "points")
@@ -84,7 +80,7 @@ def test_every_point_memory_and_question_is_judged(tmp_path: Path) -> None:
 
 def test_what_judges_and_answerer_are_shown(tmp_path: Path) -> None:
     with serve(models) as server:
-        HALUMEM.run(tmp_path, *judged(server))
+        HALUMEM.run(tmp_path, *served(server, "deltamem"))
     shown: dict[str, list[dict[str, str]]] = {}
     for body in server.requests:
         if kind(body) not in ("manager", "check"):
@@ -121,7 +117,7 @@ def test_questions_are_asked_right_after_their_session(tmp_path: Path) -> None:
 @pytest.mark.parametrize("system", ["naive_rag", "full_context", "oracle"])
 def test_systems_that_extract_nothing_have_no_extraction_scores(tmp_path: Path, system: str) -> None:
     with serve(models) as server:
-        summary = HALUMEM.run(tmp_path, *judged(server, system))
+        summary = HALUMEM.run(tmp_path, *served(server, system))
     assert set(asked(server)) == {"answer", "update", "qa", "qa_strict", "check"}
     scores = summary["scores"]
     assert not [name for name in scores if name.startswith(("recall(", "weighted", "target", "interference"))]
@@ -170,7 +166,7 @@ def test_a_judge_that_answers_prose_fails_and_is_no_zero(tmp_path: Path) -> None
         return completion("Well, it depends.") if kind(body) in ("integrity", "accuracy", "qa") else models(body)
 
     with serve(prose) as server:
-        summary = HALUMEM.run(tmp_path, *judged(server))
+        summary = HALUMEM.run(tmp_path, *served(server, "deltamem"))
     assert asked(server)["integrity"] == 3 * 4  # judge.attempts
     assert summary["failures"]["by_stage"] == {"judge": 4 + 3 + 3}
     quoted = " ".join(summary["failures"]["first"])
@@ -182,7 +178,7 @@ def test_a_judge_that_answers_prose_fails_and_is_no_zero(tmp_path: Path) -> None
     assert "correct_qa_ratio(valid)" not in summary["scores"]
     assert summary["points"]["failed"] == 4
     with serve(models) as mended:
-        summary = HALUMEM.run(tmp_path, *judged(mended), "mixed=true")
+        summary = HALUMEM.run(tmp_path, *served(mended, "deltamem"), "mixed=true")
     assert asked(mended) == Counter(check=1, integrity=4, accuracy=3, qa=3), "only what failed is asked again"
     assert summary["failures"]["count"] == 0
     assert summary["aggregate"]["qa"]["memory_extraction_f1"] == pytest.approx(2 / 3)
@@ -196,7 +192,7 @@ def test_a_session_that_fails_is_tried_again_later(tmp_path: Path) -> None:
 
     with serve(broken) as server:
         retries = [f"{part}.max_retries=0" for part in ("manager", "answer", "judge")]
-        summary = HALUMEM.run(tmp_path, *judged(server), *retries)
+        summary = HALUMEM.run(tmp_path, *served(server, "deltamem"), *retries)
     assert summary["sessions"]["failed"] == 1
     # The session, its two questions and three points; the later session goes on.
     assert summary["failures"]["by_stage"] == {"ingest": 1, "search": 5}
@@ -206,7 +202,7 @@ def test_a_session_that_fails_is_tried_again_later(tmp_path: Path) -> None:
     assert points[f"{ANA}/S3/p1"]["kind"] == "update"
     assert summary["aggregate"]["qa"]["counts"]["qa"] == {"all": 3, "valid": 1}
     with serve(models) as server:
-        summary = HALUMEM.run(tmp_path, *judged(server), "mixed=true")
+        summary = HALUMEM.run(tmp_path, *served(server, "deltamem"), "mixed=true")
     assert summary["failures"]["count"] == 0
     assert summary["sessions"]["late"] == 1
     questions, points = records(tmp_path), records(tmp_path, "points")
@@ -254,7 +250,7 @@ def test_failures_are_no_zeros_of_a_system_that_extracts_nothing(tmp_path: Path,
     two["sessions"].append(session("Oct 02, 2025, 09:00:00", second, memory_points=points))
     data = write(tmp_path / "two.jsonl", ana(), two)
     with serve(models) as server:
-        summary = HALUMEM.run(tmp_path, *judged(server, "naive_rag"), f"data={data}")
+        summary = HALUMEM.run(tmp_path, *served(server, "naive_rag"), f"data={data}")
     assert summary["points"]["by_kind"]["update"] == 2  # the one that could not be searched for is an update too
     metrics = summary["aggregate"]["qa"]
     assert metrics["memory_update"]["omission_update_memory_ratio(valid)"] == 1
@@ -267,7 +263,7 @@ def test_an_unreadable_session_left_no_memories(tmp_path: Path, monkeypatch) -> 
     system = Notebook(unreadable=[f"{ANA}/S{number}" for number in range(1, 5)] + [f"{BEN}/S1"])
     prepare(monkeypatch, HALUMEM, system)
     with serve(models) as server:
-        metrics = HALUMEM.run(tmp_path, *judged(server, "naive_rag"))["aggregate"]["qa"]
+        metrics = HALUMEM.run(tmp_path, *served(server, "naive_rag"))["aggregate"]["qa"]
     assert asked(server)["integrity"] == 0
     assert metrics["memory_integrity"]["recall(all)"] == 0
     assert metrics["memory_accuracy"]["interference_accuracy(all)"] == 1
@@ -293,7 +289,7 @@ def test_probes_measure_the_judges(tmp_path: Path) -> None:
         return verdict(labels[kind(body)]) if kind(body) in labels else models(body)
 
     with serve(extreme) as server:
-        summary = HALUMEM.run(tmp_path, *judged(server, "full_context"), "judge.probes=true")
+        summary = HALUMEM.run(tmp_path, *served(server, "full_context"), "judge.probes=true")
     lenient, strict = summary["probes"]
     assert (lenient["judge"], lenient["false_accept"]["estimate"], lenient["false_reject"]["estimate"]) == ("qa", 1, 0)
     assert (strict["judge"], strict["false_accept"]["estimate"], strict["false_reject"]["estimate"]) == ("qa_strict", 0, 1)
@@ -313,7 +309,7 @@ def test_tables_of_a_judged_run(tmp_path: Path, monkeypatch, capsys, fails: bool
 
     overrides = [*HALUMEM.write(tmp_path), f"out={tmp_path / 'out'}", "resamples=20", "judge.probes=false"]
     with serve(script) as server:
-        done = command(HALUMEM, monkeypatch, capsys)(*overrides, *judged(server))
+        done = command(HALUMEM, monkeypatch, capsys)(*overrides, *served(server, "deltamem"))
     assert done.code == int(fails)
     rows = [line.split() for line in done.out.splitlines()]
     heading = rows.index(["R", "Weighted", "R", "Target", "P", "Acc.", "FMR", "F1"])

@@ -21,10 +21,6 @@ def _prepared(monkeypatch: pytest.MonkeyPatch) -> None:
     prepare(monkeypatch, LOCOMO)
 
 
-def judged(server: Served) -> list[str]:
-    return served(server, "naive_rag")
-
-
 def prompts(server: Served) -> list[str]:
     """What was asked, without the checks whether the server is there."""
     return [json.loads(request)[0][-1]["content"] for request in sent(server)]
@@ -64,7 +60,7 @@ def test_every_question_of_the_file_is_accounted_for(tmp_path: Path) -> None:
 
 def test_answers_are_judged_by_both_and_category_5_stands_apart(tmp_path: Path) -> None:
     with serve(script) as server:
-        summary = LOCOMO.run(tmp_path, *judged(server))
+        summary = LOCOMO.run(tmp_path, *served(server, "naive_rag"))
     scores = summary["scores"]
     assert summary["mode"] == "judged"
     assert scores["lenient"]["all"]["estimate"] == 1.0
@@ -92,12 +88,12 @@ def test_answers_are_judged_by_both_and_category_5_stands_apart(tmp_path: Path) 
 def test_audited_gold_is_what_judges_see(tmp_path: Path) -> None:
     path = write(tmp_path / "a.json", audit())
     with serve(script) as server:
-        summary = LOCOMO.run(tmp_path, *judged(server), f"audit={path}", "gold=audited")
+        summary = LOCOMO.run(tmp_path, *served(server, "naive_rag"), f"audit={path}", "gold=audited")
         assert any("Reference answer: 2023\n" in text for text in prompts(server))
         assert not any("Reference answer: 2022\n" in text for text in prompts(server))
         assert summary["ceiling"]["all"] == pytest.approx(6 / 7)
         with pytest.raises(DeltaMemError, match="made with audit_sha256 = "):
-            LOCOMO.run(tmp_path, *judged(server))
+            LOCOMO.run(tmp_path, *served(server, "naive_rag"))
 
 
 def test_the_oracle_is_shown_the_evidence_and_has_no_recall(tmp_path: Path) -> None:
@@ -131,7 +127,7 @@ def test_questions_are_searched_again_once_a_missing_session_came_in(tmp_path: P
     system = Notebook(per_speaker=True, break_ingest={"conv-1.Ana/session_10", "conv-1.Bo/session_10"})
     prepare(monkeypatch, LOCOMO, system)
     with serve(script) as server:
-        overrides = [*judged(server), "cache=null"]
+        overrides = [*served(server, "naive_rag"), "cache=null"]
         summary = LOCOMO.run(tmp_path, *overrides)
         assert summary["sessions"] == {"total": 6, "applied": 4, "unreadable": 0, "failed": 2, "late": 0}
         assert summary["failures"]["by_stage"] == {"ingest": 2}

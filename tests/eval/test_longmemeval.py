@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 from benchmark_cases import DELETED, LONGMEMEVAL, Notebook, changed, prepare, records, sent, served
-from longmemeval_cases import DATES, benchmark, many, write
+from longmemeval_cases import DATES, benchmark, record, write
 from scripted_server import serve
 
 from deltamem.errors import DeltaMemError
 from eval.longmemeval import data
-from eval.longmemeval.data import LongMemEvalData, read_data
+from eval.longmemeval.data import TYPES, LongMemEvalData, read_data
 
 
 def read(folder: Path, *overrides: str, content: object = None) -> LongMemEvalData:
@@ -48,18 +48,18 @@ def test_the_file_is_read_in_pieces_of_any_size(monkeypatch, tmp_path: Path, chu
     monkeypatch.setattr(data, "_CHUNK", chunk)
     (tmp_path / "other").mkdir()
     found = read_data(LONGMEMEVAL.configured(tmp_path / "other", f"data={tmp_path / 'lme.json'}"))
-    for question, record in zip(found.questions, records, strict=True):
+    for question, one in zip(found.questions, records, strict=True):
         texts = [[turn.text for turn in session.turns] for session in question.sessions]
-        assert sorted(texts) == sorted([turn["content"] for turn in session] for session in record["haystack_sessions"])
+        assert sorted(texts) == sorted([turn["content"] for turn in session] for session in one["haystack_sessions"])
 
 
 def test_turns_stay_in_the_file(monkeypatch, tmp_path: Path) -> None:
     parsed: list[object] = []
     monkeypatch.setattr(data.json, "loads", lambda text: parsed.append(0) or json.JSONDecoder().decode(text.decode()))
-    found = read(tmp_path, "stores_at_once=1", content=many(5, 8, 6))
+    found = read(tmp_path, "stores_at_once=1")
     assert parsed == []
     for _ in range(3):
-        assert sum(len(session.turns) for session in found.questions[0].sessions) == 2 + 6 * 6 + 2
+        assert sum(len(session.turns) for session in found.questions[0].sessions) == 2 + 3
     assert len(parsed) == 1, "the last haystack is kept"
 
 
@@ -166,8 +166,9 @@ def test_the_oracle_shows_all_answer_turns(monkeypatch, tmp_path: Path) -> None:
 
 def test_a_sample_keeps_the_shares_of_the_types_and_nothing_else_is_ingested(monkeypatch, tmp_path: Path) -> None:
     prepare(monkeypatch, LONGMEMEVAL, system := Notebook())
-    monkeypatch.setattr("longmemeval_cases.benchmark", lambda: many(60, 4, 2))
+    many = [record(f"q{n}", kind, "?", "x", ("said", [("user", "x")])) for n, kind in enumerate([*TYPES] * 10)]
+    monkeypatch.setattr("longmemeval_cases.benchmark", lambda: many)
     summary = LONGMEMEVAL.run(tmp_path, "answer.kind=none", "limit=12")
     assert list(summary["questions"]["by_category"].values()) == [2] * 6
-    assert len(system.ingested) == 12 * 4 and len(system.opened) == 12
+    assert len(system.ingested) == 12 * 2 and len(system.opened) == 12
     assert "a sample: 12 of 60 questions (limit=12)" in summary["version"]

@@ -17,6 +17,7 @@ from personamem_cases import ANA, BO, BO_AGAIN, contexts, persona, rows, user, w
 from deltamem.errors import DeltaMemError
 from eval.data import PERSONAMEM_QUESTIONS, find
 from eval.personamem.data import (
+    COLUMNS,
     COUNTS_32K,
     PROFILE_MARK,
     ContextFile,
@@ -89,32 +90,24 @@ def test_a_row_that_is_cut_off_and_one_that_is_too_long(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "message"),
+    ("load", "content", "message"),
     [
-        (b"", "the header lacks persona_id"),
-        (b"a,b\n1,2\n", "the header lacks persona_id"),
-        (b"\xff\xfe\x00", "not a UTF-8 text file"),
-        (b"question,answer,options,persona_id\n", "no questions of PersonaMem v1"),
+        (load_questions, b"", "the header lacks persona_id"),
+        (load_questions, b"a,b\n1,2\n", "the header lacks persona_id"),
+        (load_questions, b"\xff\xfe\x00", "not a UTF-8 text file"),
+        (load_questions, b"question,answer,options,persona_id\n", "no questions of PersonaMem v1"),
+        (load_questions, ",".join(COLUMNS).encode(), "no rows"),
+        (load_questions, None, "No such file"),
+        (load_contexts, None, "No such file"),
+        (load_contexts, b"hello\n", r"no line is a context of PersonaMem; file, line 1: not valid JSON"),
     ],
 )
-def test_a_wrong_file_is_refused(tmp_path: Path, content: bytes, message: str) -> None:
-    path = tmp_path / "q.csv"
-    path.write_bytes(content)
-    with pytest.raises(DeltaMemError, match=message):
-        load_questions(path)
-
-
-def test_questions_without_rows_and_absent_files_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(DeltaMemError, match="no rows"):
-        load_questions(write_questions(tmp_path / "q.csv", []))
-    with pytest.raises(DeltaMemError, match=r"absent\.csv: No such file"):
-        load_questions(tmp_path / "absent.csv")
-    with pytest.raises(DeltaMemError, match=r"absent\.jsonl: No such file"):
-        load_contexts(tmp_path / "absent.jsonl")
-    path = tmp_path / "c.jsonl"
-    path.write_text("hello\n")
-    with pytest.raises(DeltaMemError, match=r"no line is a context of PersonaMem; c\.jsonl, line 1: not valid JSON"):
-        load_contexts(path)
+def test_a_wrong_file_is_refused(tmp_path: Path, load, content: bytes | None, message: str) -> None:
+    path = tmp_path / "file"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(DeltaMemError, match=f"file: .*{message}"):
+        load(path)
 
 
 def test_broken_lines_of_contexts_are_named(tmp_path: Path) -> None:
@@ -192,10 +185,6 @@ def messages(roles: str) -> tuple[Message, ...]:
     return tuple(Message(role=names[role], content=f"{index:010d}") for index, role in enumerate(roles))
 
 
-def keyed(*questions: Question) -> list[tuple[str, Question]]:
-    return [(f"x/{number}", one) for number, one in enumerate(questions)]
-
-
 @pytest.fixture
 def questions(tmp_path: Path) -> Sequence[Question]:
     return load_questions(write_questions(tmp_path / "q.csv")).questions
@@ -218,8 +207,8 @@ def test_a_context_is_cut_at_sessions_and_at_questions(questions, shared) -> Non
     assert [(turn.id, turn.role) for turn in first] == [("0", "user"), ("1", "user"), ("2", "assistant")]
     assert first[0].text.startswith(f"{PROFILE_MARK}Current user persona: Name: Ana Lopez")
     assert first[1].spoken == "User: I love tea more than anything."
-    assert [asked.key for asked in ana.samples] == [f"{'a1' * 6}/{n}" for n in (1, 2, 3, 4)]
-    assert [asked.session for asked in ana.samples] == [2, 2, 2, 2]
+    assert [asked.record.key for asked in ana.samples] == [f"{'a1' * 6}/{n}" for n in (1, 2, 3, 4)]
+    assert [asked.record.session for asked in ana.samples] == [2, 2, 2, 2]
     evidence = [{"1", "2"}, {"1", "2"}, {"4", "5", "6"}, {"8", "9", "10"}]
     assert [asked.evidence for asked in ana.samples] == evidence
     assert [asked.turns for asked in ana.samples] == [11, 9, 11, 11]
@@ -245,9 +234,9 @@ def test_what_is_fed_before_a_question_is_its_history_and_nothing_else(
 ) -> None:
     context = messages(roles)
     asked = [question(min(end, len(roles)), row=row) for row, end in enumerate(ends)]
-    cut = history("x", context, keyed(*asked), keep_system=keep_system)
+    cut = history("x", context, asked, keep_system=keep_system)
     for one in cut.samples:
-        steps = cut.steps({one.key})
+        steps = cut.steps({one.record.key})
         fed = [turn for sessions, _ in steps for session in sessions for turn in session.turns]
         expected = [
             (str(index), "user", PROFILE_MARK + message.content)
