@@ -13,11 +13,17 @@ from rich.console import RenderableType
 
 from eval import runner
 from eval.beam import scores
-from eval.beam.data import ABILITIES, BATCH_TURNS, BeamConfig, read_data
+from eval.beam.data import ABILITIES, BATCH_TURNS, EVENT_ORDERING, BeamConfig, read_data
 from eval.benchmark import Benchmark, JudgeSpec, Report, Results, Step, Store, Timeline, gold_evidence
 from eval.evidence import EvidenceFinder
+from eval.judge import QUESTION_FIELDS
 from eval.records import QuestionRecord
 from eval.systems.base import Passage, StoreKey, System
+
+RUBRIC, ORDER = "rubric", "order"
+NO_LINE = "none"
+MOST_LINES = 60
+"""Lines of an answer in which events are looked for; later ones count as wrong."""
 
 
 class Beam(Benchmark[BeamConfig]):
@@ -38,8 +44,12 @@ class Beam(Benchmark[BeamConfig]):
 
     @classmethod
     def judges(cls, config: BeamConfig) -> Mapping[str, JudgeSpec]:
-        """Of rubric items, and of the order of events."""
-        return scores.judge_specs()
+        """One for the items of rubrics, which is measured as a judge of answers, and one that finds an event among lines."""
+        lines = (NO_LINE, *map(str, range(1, MOST_LINES + 1)))
+        return {
+            RUBRIC: JudgeSpec("judge_beam_rubric", QUESTION_FIELDS, tuple(scores.CREDIT)),
+            ORDER: JudgeSpec("judge_beam_order", ("question", "gold", "lines"), lines, calibrated=False),
+        }
 
     def data_hashes(self) -> dict[str, str | None]:
         """Of each file."""
@@ -69,7 +79,14 @@ class Beam(Benchmark[BeamConfig]):
 
     def judge_fields(self, question: QuestionRecord, answer: str) -> dict[str, dict[str, str]]:
         """Once for each item of the rubric."""
-        return scores.judge_fields(self._questions[question.key], answer)
+        judge, key, shown = RUBRIC, "answer", answer
+        if question.category == EVENT_ORDERING:
+            numbered = enumerate(scores.answer_lines(answer)[:MOST_LINES], start=1)
+            judge, key, shown = ORDER, "lines", "\n".join(f"{number}: {line}" for number, line in numbered)
+        return {
+            f"{judge}/{number}": {"question": question.question, "gold": item, key: shown}
+            for number, item in enumerate(self._questions[question.key].rubric, start=1)
+        }
 
     def report(self, results: Results) -> Report:
         """Scores by ability."""
@@ -90,7 +107,7 @@ class Beam(Benchmark[BeamConfig]):
             data=data.description(),
             scores=scores.run_scores(results.questions, config),
             headline=(scores.SCORE, f"recall@{max(config.cutoffs)}"),
-            judged_by=dict.fromkeys((scores.SCORE, scores.STRICT), scores.RUBRIC),
+            judged_by=dict.fromkeys((scores.SCORE, scores.STRICT), RUBRIC),
             problems=data.problems,
             order=ABILITIES,
         )

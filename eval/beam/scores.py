@@ -7,43 +7,15 @@ from typing import Any
 
 from rich.table import Table
 
-from eval.beam.data import ABILITIES, EVENT_ORDERING, BeamConfig, Question
-from eval.benchmark import JudgeSpec
-from eval.judge import CORRECT, QUESTION_FIELDS, WRONG
+from eval.beam.data import ABILITIES, EVENT_ORDERING, BeamConfig
+from eval.judge import CORRECT, WRONG
 from eval.records import AnswerRecord, QuestionRecord
 from eval.summary import AskedValue, Value, counted, metric_scores, retrieval_values, score_cells, score_table
 
 SCORE, STRICT = "score", "score_strict"
 
-RUBRIC = "rubric"
 CREDIT = {CORRECT: 1.0, "partial": 0.5, WRONG: 0.0}
 """Labels of the judge of rubric items, and what they count."""
-
-ORDER = "order"
-NO_LINE = "none"
-MOST_LINES = 60
-"""Lines of an answer in which events are looked for; later ones count as wrong."""
-
-
-def judge_specs() -> dict[str, JudgeSpec]:
-    """One for the items of rubrics, which is measured as a judge of answers, and one that finds an event among lines."""
-    lines = (NO_LINE, *map(str, range(1, MOST_LINES + 1)))
-    return {
-        RUBRIC: JudgeSpec("judge_beam_rubric", QUESTION_FIELDS, tuple(CREDIT)),
-        ORDER: JudgeSpec("judge_beam_order", ("question", "gold", "lines"), lines, calibrated=False),
-    }
-
-
-def judge_fields(question: Question, text: str) -> dict[str, dict[str, str]]:
-    """What the judge is shown of an answer, once for each item of the rubric."""
-    judge, key, shown = RUBRIC, "answer", text
-    if question.record.category == EVENT_ORDERING:
-        numbered = enumerate(answer_lines(text)[:MOST_LINES], start=1)
-        judge, key, shown = ORDER, "lines", "\n".join(f"{number}: {line}" for number, line in numbered)
-    return {
-        f"{judge}/{number}": {"question": question.record.question, "gold": item, key: shown}
-        for number, item in enumerate(question.rubric, start=1)
-    }
 
 
 def answer_lines(text: str) -> list[str]:

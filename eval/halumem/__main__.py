@@ -14,11 +14,12 @@ from typing import Any
 from rich.console import RenderableType
 
 from eval import runner
-from eval.answer import ContextBlock, cut_to_budget
+from eval.answer import ContextBlock, cut_to_budget, render_all
 from eval.benchmark import Benchmark, JudgeSpec, PointChecks, Report, Results, Step, Store, Timeline
 from eval.data import HALUMEM_LONG, HALUMEM_MEDIUM, require
 from eval.halumem import scores
 from eval.halumem.data import (
+    DATE_FORMAT,
     QUESTION_TYPES,
     HalumemConfig,
     HalumemSession,
@@ -27,9 +28,22 @@ from eval.halumem.data import (
     load_halumem,
     sampled,
 )
+from eval.metrics import bleu1, set_f1
 from eval.records import IngestRecord, PointRecord, QuestionRecord, Verdict
 from eval.sampling import sample_note
 from eval.systems.base import Passage, StoreKey, System
+
+POINT_FIELDS: Mapping[str, tuple[str, ...]] = {
+    "integrity": ("memories", "point"),
+    "accuracy": ("dialogue", "golden", "memory"),
+    "update": ("memories", "target", "originals"),
+}
+"""Fields of the prompts of the judges of points and memories, by the kind of record."""
+
+QA_FIELDS = ("question", "gold", "evidence", "answer")
+
+_FLAGS: Mapping[str, Mapping[str, tuple[str, ...]]] = {"accuracy": {"included": ("true", "false")}}
+_NONE = "(none)"
 
 NOTHING_EXTRACTED = Verdict(label="0", reason="The session left no memory; no judge was asked.")
 """Of a point of a session without memories: it is absent, which is what is wished of an interference."""
@@ -62,7 +76,12 @@ class Halumem(Benchmark[HalumemConfig]):
     @classmethod
     def judges(cls, config: HalumemConfig) -> Mapping[str, JudgeSpec]:
         """Those of points and memories, and those of answers that the configuration names."""
-        return scores.judge_specs(config.judges)
+        labels = scores.LABELS
+        specs = {
+            kind: JudgeSpec(f"halumem_{kind}", fields, labels[kind], _FLAGS.get(kind, {}), calibrated=False)
+            for kind, fields in POINT_FIELDS.items()
+        }
+        return specs | {name: JudgeSpec(f"halumem_{name}", QA_FIELDS, labels["qa"]) for name in config.judges}
 
     def data_hashes(self) -> dict[str, str | None]:
         """Of the file."""
@@ -93,11 +112,14 @@ class Halumem(Benchmark[HalumemConfig]):
 
     def score(self, question: QuestionRecord, answer: str) -> dict[str, float]:
         """Lexical scores."""
-        return scores.lexical_scores(question.gold or "", answer)
+        gold = question.gold or ""
+        return {"set_f1": set_f1(answer, gold), "bleu1": bleu1(answer, gold)}
 
     def judge_fields(self, question: QuestionRecord, answer: str) -> dict[str, dict[str, str]]:
         """All judges are shown the same."""
-        return dict.fromkeys(self.config.asked_judges, scores.qa_fields(self._questions[question.key], answer))
+        evidence = "\n".join(self._questions[question.key].evidence) or _NONE
+        shown = {"question": question.question, "gold": question.gold or "", "evidence": evidence, "answer": answer}
+        return dict.fromkeys(self.config.asked_judges, shown)
 
     def report(self, results: Results) -> Report:
         """All scores, with these keys besides.
@@ -230,16 +252,26 @@ class Points(PointChecks):
     def judge_fields(
         self, point: PointRecord, ingested: Sequence[IngestRecord], passages: Sequence[Passage], *, ranked: bool
     ) -> Mapping[str, str] | Verdict:
-        """What the three judges of points and memories are shown."""
+        """What the three judges of points and memories are shown; none of interference where what is agreed matters."""
         if point.kind == "accuracy":
-            return scores.accuracy_fields(self._sessions[point.user, point.session], point.text)
+            session = self._sessions[point.user, point.session]
+            said = (
+                f"[{(turn.time or session.dialogue.time).strftime(DATE_FORMAT)}]{turn.role}: {turn.text}"
+                for turn in session.dialogue.turns
+            )
+            golden = [one.record.text for one in session.points if one.record.source != "interference"]
+            return {"dialogue": "\n".join(said), "golden": "\n".join(golden) or _NONE, "memory": point.text}
         if point.kind == "update":
             block = ContextBlock("", tuple(passages), by_time=not ranked)
             with_time = self._config.with_time
             shown = cut_to_budget([block], self._config.answer.context_tokens, with_time=with_time)
-            return scores.update_fields(shown.blocks, self._points[point.key], with_time=with_time)
+            return {
+                "memories": render_all(shown.blocks, with_time=with_time) or _NONE,
+                "target": point.text,
+                "originals": "\n".join(self._points[point.key].originals) or _NONE,
+            }
         memories = _memories(ingested[0])
-        return scores.integrity_fields(memories, point.text) if memories else NOTHING_EXTRACTED
+        return {"memories": "\n".join(memories) or _NONE, "point": point.text} if memories else NOTHING_EXTRACTED
 
 
 def _step(session: HalumemSession) -> Step:

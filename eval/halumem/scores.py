@@ -1,4 +1,4 @@
-"""HaluMem's scores: extraction, updates, questions, by the official formulas; what judges are shown; tables."""
+"""HaluMem's scores: extraction, updates, questions, by the official formulas; tables."""
 
 from __future__ import annotations
 
@@ -10,10 +10,8 @@ import numpy as np
 from rich.table import Table
 
 from deltamem.errors import DeltaMemError
-from eval.answer import ContextBlock, render_all
-from eval.benchmark import JudgeSpec
-from eval.halumem.data import DATE_FORMAT, QUESTION_TYPES, HalumemConfig, HalumemSession, MemoryPoint
-from eval.metrics import Interval, bleu1, cumulative_accuracy, set_f1, with_width
+from eval.halumem.data import QUESTION_TYPES, HalumemConfig
+from eval.metrics import Interval, cumulative_accuracy, with_width
 from eval.records import MemoryType, PointRecord, QuestionRecord
 from eval.summary import (
     ALL,
@@ -28,7 +26,6 @@ from eval.summary import (
     score_table,
     verdict_value,
 )
-from eval.systems.base import WithTime
 
 JudgedKind = Literal["integrity", "accuracy", "update", "qa"]
 
@@ -242,11 +239,6 @@ def question_metric(judge: str, name: str) -> str:
     return name if judge == MAIN_JUDGE else f"{STRICT}{name}"
 
 
-def lexical_scores(gold: str, text: str) -> dict[str, float]:
-    """The lexical scores of an answer."""
-    return {"set_f1": set_f1(text, gold), "bleu1": bleu1(text, gold)}
-
-
 def run_scores(
     questions: Sequence[QuestionRecord], points: Sequence[PointRecord], config: HalumemConfig, *, ranked: bool
 ) -> Scores:
@@ -364,62 +356,6 @@ def _update_recall(points: Iterable[PointRecord], k: int, *, resamples: int, see
     interval = group_interval(found, [record.user for record in scored], resamples=resamples, seed=seed)
     failed = sum(record.error is not None for record in scored)
     return None if interval is None else interval.as_dict() | {"failed": failed}
-
-
-POINT_FIELDS: Mapping[str, tuple[str, ...]] = {
-    "integrity": ("memories", "point"),
-    "accuracy": ("dialogue", "golden", "memory"),
-    "update": ("memories", "target", "originals"),
-}
-"""Fields of the prompts of the judges of points and memories, by the kind of record."""
-
-QA_FIELDS = ("question", "gold", "evidence", "answer")
-
-_FLAGS: Mapping[str, Mapping[str, tuple[str, ...]]] = {"accuracy": {"included": ("true", "false")}}
-_NONE = "(none)"
-
-
-def judge_specs(answer_judges: Sequence[str]) -> dict[str, JudgeSpec]:
-    """The judges of points and memories by kind of record, and those of answers by name."""
-    specs = {
-        kind: JudgeSpec(f"halumem_{kind}", fields, LABELS[kind], _FLAGS.get(kind, {}), calibrated=False)
-        for kind, fields in POINT_FIELDS.items()
-    }
-    return specs | {name: JudgeSpec(f"halumem_{name}", QA_FIELDS, LABELS["qa"]) for name in answer_judges}
-
-
-def integrity_fields(memories: Sequence[str], point: str) -> dict[str, str]:
-    """What the judge of extraction sees: all memories of the session, and one expected point."""
-    return {"memories": "\n".join(memories) or _NONE, "point": point}
-
-
-def accuracy_fields(session: HalumemSession, memory: str) -> dict[str, str]:
-    """What the judge of an extracted memory sees: the dialogue, and the session's points without interference."""
-    lines = [
-        f"[{(turn.time or session.dialogue.time).strftime(DATE_FORMAT)}]{turn.role}: {turn.text}"
-        for turn in session.dialogue.turns
-    ]
-    golden = [point.record.text for point in session.points if point.record.source != "interference"]
-    return {"dialogue": "\n".join(lines), "golden": "\n".join(golden) or _NONE, "memory": memory}
-
-
-def update_fields(blocks: Sequence[ContextBlock], point: MemoryPoint, *, with_time: WithTime) -> dict[str, str]:
-    """What the judge of an update sees: what was found, the new text, and the ones that it replaces."""
-    return {
-        "memories": render_all(blocks, with_time=with_time) or _NONE,
-        "target": point.record.text,
-        "originals": "\n".join(point.originals) or _NONE,
-    }
-
-
-def qa_fields(question: QuestionRecord, answer: str) -> dict[str, str]:
-    """What the judges of an answer see."""
-    return {
-        "question": question.question,
-        "gold": question.gold or "",
-        "evidence": "\n".join(question.evidence) or _NONE,
-        "answer": answer,
-    }
 
 
 EXTRACTION = {

@@ -18,6 +18,7 @@ from eval.evidence import EvidenceFinder
 from eval.locomo import scores
 from eval.locomo.data import (
     ADVERSARIAL,
+    ADVERSARIAL_NUMBER,
     COLUMNS,
     LocomoConfig,
     dialogues,
@@ -25,6 +26,7 @@ from eval.locomo.data import (
     read_data,
     version_name,
 )
+from eval.metrics import bleu1, locomo_f1, set_f1, token_set_f1
 from eval.records import QuestionRecord
 from eval.systems.base import Passage, System
 
@@ -82,12 +84,28 @@ class Locomo(Benchmark[LocomoConfig]):
         return self._finder(question.group).ranks(question.evidence, passages)
 
     def score(self, question: QuestionRecord, answer: str) -> dict[str, float]:
-        """Lexical scores."""
-        return scores.lexical_scores(self._questions[question.key], answer)
+        """Lexical scores; none where there is no gold answer to compare with."""
+        number, gold = self._questions[question.key].category, question.gold
+        if number == ADVERSARIAL_NUMBER:
+            return {scores.ABSTENTION: locomo_f1(answer, gold, number)}
+        if gold is None:
+            return {}
+        return {
+            "locomo_f1": locomo_f1(answer, gold, number),
+            "set_f1": set_f1(answer, gold),
+            "token_set_f1": token_set_f1(answer, gold),
+            "bleu1": bleu1(answer, gold),
+        }
 
     def judge_fields(self, question: QuestionRecord, answer: str) -> dict[str, dict[str, str]]:
-        """Category 5 has a judge of its own."""
-        return scores.judge_fields(self._questions[question.key], answer, self.config.asked_judges)
+        """Those of the configuration where there is a gold answer, in category 5 the one of abstention."""
+        shown = {"question": question.question, "answer": answer}
+        asked = self._questions[question.key]
+        if asked.category == ADVERSARIAL_NUMBER:
+            return {scores.ABSTENTION_JUDGE: shown | {"trap": asked.adversarial_answer or ""}}
+        if question.gold is None:
+            return {}
+        return dict.fromkeys(self.config.asked_judges, shown | {"gold": question.gold})
 
     def report(self, results: Results) -> Report:
         """Scores by category, how the questions of the file add up, and the ceiling that an audit sets."""

@@ -10,8 +10,7 @@ from rich.table import Table
 from eval.benchmark import JudgeSpec
 from eval.headline import without_scope
 from eval.judge import ABSTENTION_FIELDS, ABSTENTION_LABELS, QUESTION_FIELDS, QUESTION_LABELS
-from eval.locomo.data import ADVERSARIAL, ADVERSARIAL_NUMBER, COLUMNS, LocomoConfig, Question
-from eval.metrics import bleu1, locomo_f1, set_f1, token_set_f1
+from eval.locomo.data import ADVERSARIAL, COLUMNS, LocomoConfig
 from eval.records import QuestionRecord
 from eval.summary import ALL, Value, answer_value, metric_scores, retrieval_values, score_cells, score_table, verdict_value
 
@@ -28,30 +27,6 @@ def judge_specs(judges: Sequence[str]) -> dict[str, JudgeSpec]:
     specs = {name: JudgeSpec(f"judge_{name}", QUESTION_FIELDS, QUESTION_LABELS) for name in judges}
     abstention = JudgeSpec("judge_abstention", ABSTENTION_FIELDS, ABSTENTION_LABELS, calibrated=False)
     return specs | {ABSTENTION_JUDGE: abstention}
-
-
-def lexical_scores(question: Question, text: str) -> dict[str, float]:
-    """The lexical scores of an answer; none where there is no gold answer to compare with."""
-    if question.category == ADVERSARIAL_NUMBER:
-        return {ABSTENTION: locomo_f1(text, question.answer, ADVERSARIAL_NUMBER)}
-    if question.answer is None:
-        return {}
-    return {
-        "locomo_f1": locomo_f1(text, question.answer, question.category),
-        "set_f1": set_f1(text, question.answer),
-        "token_set_f1": token_set_f1(text, question.answer),
-        "bleu1": bleu1(text, question.answer),
-    }
-
-
-def judge_fields(question: Question, text: str, judges: Sequence[str]) -> dict[str, dict[str, str]]:
-    """By judge what it is shown of an answer: `judges` where there is a gold answer, in category 5 the one of abstention."""
-    if question.category == ADVERSARIAL_NUMBER:
-        trap = question.adversarial_answer or ""
-        return {ABSTENTION_JUDGE: {"question": question.text, "trap": trap, "answer": text}}
-    if question.answer is None:
-        return {}
-    return {name: {"question": question.text, "gold": question.answer, "answer": text} for name in judges}
 
 
 def run_scores(records: Sequence[QuestionRecord], config: LocomoConfig) -> dict[str, dict[str, Any]]:

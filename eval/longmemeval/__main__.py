@@ -13,10 +13,16 @@ from rich.console import RenderableType
 from eval import runner
 from eval.benchmark import Benchmark, JudgeSpec, Report, Results, Step, Store, Timeline
 from eval.evidence import EvidenceFinder
+from eval.judge import QUESTION_FIELDS, QUESTION_LABELS
 from eval.longmemeval import scores
-from eval.longmemeval.data import BATCH_TURNS, TYPES, LongMemEvalConfig, read_data
+from eval.longmemeval.data import BATCH_TURNS, TYPES, LongMemEvalConfig, is_abstention, read_data
+from eval.metrics import set_f1
 from eval.records import QuestionRecord
 from eval.systems.base import Passage, StoreKey, System
+
+GENERIC, UNANSWERABLE = "generic", "unanswerable"
+JUDGES = {"temporal-reasoning": "temporal", "knowledge-update": "update", "single-session-preference": "preference"}
+"""The judges of types that have rules of their own; the others have the generic one."""
 
 
 class LongMemEval(Benchmark[LongMemEvalConfig]):
@@ -37,8 +43,11 @@ class LongMemEval(Benchmark[LongMemEvalConfig]):
 
     @classmethod
     def judges(cls, config: LongMemEvalConfig) -> Mapping[str, JudgeSpec]:
-        """By the official rules for types of questions."""
-        return scores.judge_specs()
+        """One for each of the official rules; the generic one is measured on the calibration items."""
+        return {
+            name: JudgeSpec(f"judge_longmemeval_{name}", QUESTION_FIELDS, QUESTION_LABELS, calibrated=name == GENERIC)
+            for name in (GENERIC, *JUDGES.values(), UNANSWERABLE)
+        }
 
     def data_hashes(self) -> dict[str, str | None]:
         """Of the file."""
@@ -63,12 +72,15 @@ class LongMemEval(Benchmark[LongMemEvalConfig]):
         return finder.ranks(question.evidence, passages)
 
     def score(self, question: QuestionRecord, answer: str) -> dict[str, float]:
-        """Word overlap with the gold answer."""
-        return scores.lexical_scores(self._questions[question.key], answer)
+        """Word overlap, where the gold answer is an answer; LongMemEval itself has no such score."""
+        if is_abstention(question.key) or question.category == "single-session-preference":
+            return {}
+        return {"set_f1": set_f1(answer, question.gold or "")}
 
     def judge_fields(self, question: QuestionRecord, answer: str) -> dict[str, dict[str, str]]:
         """The judge of the question's type."""
-        return scores.judge_fields(self._questions[question.key], answer)
+        judge = UNANSWERABLE if is_abstention(question.key) else JUDGES.get(question.category, GENERIC)
+        return {judge: {"question": question.question, "gold": question.gold or "", "answer": answer}}
 
     def report(self, results: Results) -> Report:
         """Scores by type of question."""
@@ -89,7 +101,7 @@ class LongMemEval(Benchmark[LongMemEvalConfig]):
             data=data.description(),
             scores=scores.run_scores(results.questions, config),
             headline=(scores.ACCURACY, f"session_recall@{max(config.cutoffs)}"),
-            judged_by=dict.fromkeys((scores.ACCURACY, scores.TASKS, scores.ABSTENTION), tuple(scores.judge_specs())),
+            judged_by=dict.fromkeys((scores.ACCURACY, scores.TASKS, scores.ABSTENTION), tuple(self.judges(config))),
             problems=data.problems,
             order=tuple(TYPES),
         )

@@ -1,4 +1,4 @@
-"""LongMemEval's scores: one judge by type of question, recall of turns and of sessions, and their table."""
+"""LongMemEval's scores: accuracy by type of question, recall of turns and of sessions, and their table."""
 
 from __future__ import annotations
 
@@ -8,11 +8,10 @@ from typing import Any
 
 from rich.table import Table
 
-from eval.benchmark import JudgeSpec
 from eval.headline import SCOPES
-from eval.judge import CORRECT, QUESTION_FIELDS, QUESTION_LABELS
-from eval.longmemeval.data import TYPES, LongMemEvalConfig, Question, is_abstention, session_of
-from eval.metrics import recall_at, set_f1
+from eval.judge import CORRECT
+from eval.longmemeval.data import TYPES, LongMemEvalConfig, is_abstention, session_of
+from eval.metrics import recall_at
 from eval.records import QuestionRecord
 from eval.summary import (
     ALL,
@@ -30,34 +29,6 @@ from eval.summary import (
 ACCURACY = "accuracy"
 ABSTENTION = "abstention_accuracy"
 TASKS = "task_average"
-
-GENERIC = "generic"
-JUDGES = {"temporal-reasoning": "temporal", "knowledge-update": "update", "single-session-preference": "preference"}
-"""The judges of types that have rules of their own; the others have the generic one."""
-
-_UNANSWERABLE = "unanswerable"
-
-
-def judge_specs() -> dict[str, JudgeSpec]:
-    """One for each of the official rules; the generic one is measured on the calibration items."""
-    return {
-        name: JudgeSpec(f"judge_longmemeval_{name}", QUESTION_FIELDS, QUESTION_LABELS, calibrated=name == GENERIC)
-        for name in (GENERIC, *JUDGES.values(), _UNANSWERABLE)
-    }
-
-
-def judge_fields(question: Question, text: str) -> dict[str, dict[str, str]]:
-    """The judge of a question, and what it is shown of an answer."""
-    record = question.record
-    judge = _UNANSWERABLE if question.abstention else JUDGES.get(record.category, GENERIC)
-    return {judge: {"question": record.question, "gold": record.gold or "", "answer": text}}
-
-
-def lexical_scores(question: Question, text: str) -> dict[str, float]:
-    """Word overlap, where the gold answer is an answer; LongMemEval itself has no such score."""
-    if question.abstention or question.record.category == "single-session-preference":
-        return {}
-    return {"set_f1": set_f1(text, question.record.gold or "")}
 
 
 def run_scores(questions: Sequence[QuestionRecord], config: LongMemEvalConfig) -> dict[str, dict[str, Any]]:
