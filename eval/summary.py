@@ -62,11 +62,13 @@ class AskedValue:
         return any(worth is None and not silent for worth, silent in self.parts(record))
 
 
-def verdict_value(judge: str) -> AskedValue:
-    """Share of the answers that a judge found right, over answer runs and runs of the judge."""
+def verdict_value(judge: str | None = None) -> AskedValue:
+    """Share of the answers that a judge, or each question's own, found right, over answer runs and runs of the judge."""
     return AskedValue(
         lambda record: [
-            (verdict.worth, answer.silent) for answer in record.answers for verdict in judge_runs(answer.verdicts, judge)
+            (verdict.worth, answer.silent)
+            for answer in record.answers
+            for verdict in (answer.verdicts.values() if judge is None else judge_runs(answer.verdicts, judge))
         ]
     )
 

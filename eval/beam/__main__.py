@@ -35,7 +35,6 @@ class Beam(Benchmark[BeamConfig]):
     answer_prompt = "answer_beam"
 
     def __init__(self, config: BeamConfig) -> None:
-        """Read the chats of a size."""
         self.config = config
         self.data = read_data(config)
         self.k = config.k

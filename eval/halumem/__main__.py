@@ -62,16 +62,15 @@ class Halumem(Benchmark[HalumemConfig]):
     uses_nltk = True
 
     def __init__(self, config: HalumemConfig) -> None:
-        """Read the file."""
         self.config = config
         path = config.data or require({"medium": HALUMEM_MEDIUM, "long": HALUMEM_LONG}[config.version])
         self.file = path.name
         self.data = load_halumem(path)
         self.users = sampled(self.data, config)
-        self.points = Points(self)
         self.k = config.question_k
         self._questions = {question.key: question for user in self.data.users for question in user.questions}
         self.finder = lru_cache(maxsize=None)(lambda user: PointFinder(self.users[user]))
+        self.points = Points(self)
 
     @classmethod
     def judges(cls, config: HalumemConfig) -> Mapping[str, JudgeSpec]:
@@ -210,10 +209,9 @@ class Points(PointChecks):
     """
 
     def __init__(self, benchmark: Halumem) -> None:
-        """Index the points of all users."""
         self.k = benchmark.config.update_k
         self._config = benchmark.config
-        self._finder = lambda user: benchmark.finder(user)
+        self._finder = benchmark.finder
         self._sessions = {(user.id, session.number): session for user in benchmark.data.users for session in user.sessions}
         self._points = {point.record.key: point for session in self._sessions.values() for point in session.points}
 
@@ -252,7 +250,7 @@ class Points(PointChecks):
     def judge_fields(
         self, point: PointRecord, ingested: Sequence[IngestRecord], passages: Sequence[Passage], *, ranked: bool
     ) -> Mapping[str, str] | Verdict:
-        """What the three judges of points and memories are shown; none of interference where what is agreed matters."""
+        """What the three judges of points and memories are shown; no interference is among the agreed facts."""
         if point.kind == "accuracy":
             session = self._sessions[point.user, point.session]
             said = (

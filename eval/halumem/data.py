@@ -297,7 +297,6 @@ class PointFinder:
     """Links the memory points of one user to turns, and finds them among passages: in those that hold one of the turns."""
 
     def __init__(self, user: User) -> None:
-        """Take the user and all of their turns apart."""
         self._user = user
         self._evidence = EvidenceFinder.of((session.dialogue for session in user.sessions), [user.name])
         self._finder = lru_cache(maxsize=None)(self._make_finder)

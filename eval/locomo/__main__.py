@@ -41,7 +41,6 @@ class Locomo(Benchmark[LocomoConfig]):
     uses_nltk = True
 
     def __init__(self, config: LocomoConfig) -> None:
-        """Read the benchmark and the audit."""
         self.config = config
         self.data = read_data(config)
         self._questions = {

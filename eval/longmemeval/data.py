@@ -90,7 +90,6 @@ class StoredSession(DialogueSession):
     _read: Callable[[], list[dict[str, Any]]]
 
     def __init__(self, id: str, time: datetime, read: Callable[[], list[dict[str, Any]]]) -> None:
-        """Say how its messages are read."""
         for name, value in (("id", id), ("time", time), ("_read", read)):
             object.__setattr__(self, name, value)
 

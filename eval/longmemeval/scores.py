@@ -9,7 +9,6 @@ from typing import Any
 from rich.table import Table
 
 from eval.headline import SCOPES
-from eval.judge import CORRECT
 from eval.longmemeval.data import TYPES, LongMemEvalConfig, is_abstention, session_of
 from eval.metrics import recall_at
 from eval.records import QuestionRecord
@@ -24,6 +23,7 @@ from eval.summary import (
     retrieval_values,
     score_cells,
     score_table,
+    verdict_value,
 )
 
 ACCURACY = "accuracy"
@@ -51,20 +51,11 @@ def run_scores(questions: Sequence[QuestionRecord], config: LongMemEvalConfig) -
     return scores
 
 
-def _judged(record: QuestionRecord) -> list[tuple[float | None, bool]]:
-    """What the judge of the question said, over answer runs and runs of the judge."""
-    return [
-        (None if verdict.label is None else float(verdict.label == CORRECT), answer.silent)
-        for answer in record.answers
-        for verdict in answer.verdicts.values()
-    ]
+def _abstained(record: QuestionRecord) -> Sequence[tuple[float | None, bool]]:
+    return verdict_value().parts(record) if is_abstention(record.key) else ()
 
 
-def _abstained(record: QuestionRecord) -> list[tuple[float | None, bool]]:
-    return _judged(record) if is_abstention(record.key) else []
-
-
-VALUES: Mapping[str, AskedValue] = {ACCURACY: AskedValue(_judged), ABSTENTION: AskedValue(_abstained)}
+VALUES: Mapping[str, AskedValue] = {ACCURACY: verdict_value(), ABSTENTION: AskedValue(_abstained)}
 """What a question is worth by the scores of the judges."""
 
 

@@ -43,7 +43,6 @@ class PersonaMem(Benchmark[PersonaMemConfig]):
     answer_fields = ("context", "question", "options")
 
     def __init__(self, config: PersonaMemConfig) -> None:
-        """Read both files."""
         self.config = config
         self.data = read_data(config)
         self.k = config.k

@@ -262,6 +262,15 @@ def test_a_store_that_does_not_open_costs_its_own_questions_only(case: Case, not
     assert len(notebook.ingested) == len(set(notebook.ingested))
 
 
+def test_recall_needs_an_order_of_passages_and_no_sources(case: Case, notebook: Notebook, tmp_path: Path) -> None:
+    found = []
+    for notebook.ranked, notebook.with_sources in ((True, True), (True, False), (False, True)):
+        notebook.stores.clear()
+        scores = case.run(tmp_path, "answer.kind=none", f"out={tmp_path / str(len(found))}")["scores"]
+        found.append({name: rows["all"] for name, rows in scores.items() if "recall" in name})
+    assert found[0] == found[1] and found[0]["recall@20"]["estimate"] > 0 and found[2] == {}
+
+
 def test_a_session_that_fails_is_counted_and_mended(case: Case, notebook: Notebook, tmp_path: Path) -> None:
     notebook.break_ingest = {case.session}
     summary = case.run(tmp_path, "answer.kind=none")

@@ -147,12 +147,6 @@ def test_offline(tmp_path: Path) -> None:
     assert summary["aggregate"] == {}
 
 
-def test_points_are_found_where_passages_have_no_sources(tmp_path: Path, monkeypatch) -> None:
-    prepare(monkeypatch, HALUMEM, Notebook(with_sources=False))
-    summary = HALUMEM.run(tmp_path, "answer.kind=none")
-    assert summary["scores"]["recall@5"]["all"]["estimate"] == 1
-
-
 def test_an_update_that_finds_nothing_is_a_point_of_extraction(tmp_path: Path, monkeypatch) -> None:
     prepare(monkeypatch, HALUMEM, Notebook(finds_nothing={"Ana Lee's city is Denver."}))
     summary = HALUMEM.run(tmp_path, "answer.kind=none")

@@ -142,15 +142,6 @@ def test_questions_are_searched_again_once_a_missing_session_came_in(tmp_path: P
         assert len(prompts(server)) == asked + 6 * 3 + 2 * 2
 
 
-def test_recall_does_not_ask_where_passages_come_from(tmp_path: Path, monkeypatch) -> None:
-    recalls = []
-    for told in (True, False):
-        prepare(monkeypatch, LOCOMO, Notebook(with_sources=told))
-        scores = LOCOMO.run(tmp_path, f"out={tmp_path / str(told)}")["scores"]
-        recalls.append({name: rows["all"] for name, rows in scores.items() if name.startswith("recall")})
-    assert recalls[0] == recalls[1] and recalls[0]["recall@5"]["estimate"] == 1
-
-
 def test_columns_are_in_the_order_of_papers_with_their_counts(tmp_path: Path, monkeypatch, capsys) -> None:
     overrides = [*LOCOMO.write(tmp_path), f"audit={write(tmp_path / 'a.json', audit())}", f"out={tmp_path / 'out'}"]
     shown = command(LOCOMO, monkeypatch, capsys)(*overrides, "resamples=20", "answer.kind=none").out

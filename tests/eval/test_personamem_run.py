@@ -137,17 +137,6 @@ def test_ranks_and_chance_of_the_referenced_block(tmp_path: Path, system: Notebo
     assert scores["random_precision"]["recall_user_shared_facts"]["estimate"] == pytest.approx(2 / 11)
 
 
-def test_systems_without_order_have_no_recall_those_without_sources_have(tmp_path: Path, system: Notebook) -> None:
-    system.ranked = False
-    assert run(tmp_path, f"out={tmp_path / 'unranked'}")["scores"] == {}
-    system.ranked = True
-    recalls = []
-    for system.with_sources in (True, False):
-        scores = run(tmp_path, f"out={tmp_path / str(system.with_sources)}")["scores"]
-        recalls.append({name: rows["all"] for name, rows in scores.items()})
-    assert recalls[0] == recalls[1] and recalls[0]["mrr"]["estimate"] > 0
-
-
 def test_whole_contexts_are_shown_in_the_order_of_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shown: dict[str, list[str]] = {}
 
