@@ -98,17 +98,12 @@ COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
 @dataclass
 class Site:
-    """A web server; `pages` maps paths to contents, `asked` lists what was requested.
-
-    Attributes:
-        cut: Paths whose connection closes half-way.
-        moved: Paths that answer with a redirect to another path.
-    """
+    """A web server that notes what it was asked for."""
 
     url: str = ""
     pages: dict[str, bytes] = field(default_factory=dict)
-    moved: dict[str, str] = field(default_factory=dict)
-    cut: set[str] = field(default_factory=set)
+    moved: dict[str, str] = field(default_factory=dict)  # to another path
+    cut: set[str] = field(default_factory=set)  # the connection closes half-way
     asked: list[str] = field(default_factory=list)
 
 
