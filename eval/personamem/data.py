@@ -504,8 +504,8 @@ def history(store: str, messages: Sequence[Message], questions: Sequence[Questio
             session=sum(start < question.end for start in starts) - 1,
             notes=tuple(notes),
         )
-        turns = len(_turns(messages, 0, question.end, keep_system=keep_system))
-        samples.append(Sample(record, question, turns, block, frozenset(turn.id for turn in held)))
+        before = len(_turns(messages, 0, question.end, keep_system=keep_system))
+        samples.append(Sample(record, question, before, block, frozenset(turn.id for turn in held)))
     return History(StoreKey(store, _owner(messages), BATCH_TURNS), tuple(pieces), tuple(samples))
 
 
