@@ -11,10 +11,10 @@ import sys
 import tempfile
 from collections.abc import Iterable, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from statistics import fmean
-from typing import Any
+from typing import Any, NamedTuple
 
 from rich.console import Console
 
@@ -53,8 +53,7 @@ _AROUND = 6
 """Turns before and after the evidence that it is shown otherwise."""
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
+class Finding(NamedTuple):
     """What one test of a part saw."""
 
     name: str
@@ -63,101 +62,99 @@ class Finding:
     must: str  # What a report must say if it did not hold
 
 
-@dataclass(frozen=True, slots=True)
-class Seen:
-    """What a system found."""
+class Search(NamedTuple):
+    """What a system found for a question."""
 
-    own: list[list[Passage]]  # For each question about its own conversation
-    others: list[list[Passage]]  # For each question about another one
+    about: Conversation
+    question: Question
+    passages: list[Passage]  # Of all stores
     deepest: int  # The most passages of one store
-    known: int  # Sessions that the stores said they hold when they were opened
+
+    @property
+    def text(self) -> str:
+        """All that was found."""
+        return " ".join(passage.text for passage in self.passages)
 
 
-class SystemExam:
-    """Feeds a system invented conversations, one store or two each, and looks at what it finds."""
+async def _search(
+    system: System, conversations: Sequence[Conversation], *, ingest: bool
+) -> tuple[list[Search], list[Search], int]:
+    """Search each conversation's stores for its own questions, and for the next one's; also how many sessions they knew."""
+    own: list[Search] = []
+    others: list[Search] = []
+    known = 0
+    k = K if system.per_speaker else 2 * K
+    for one, other in zip(conversations, [*conversations[1:], conversations[0]], strict=True):
+        stores = dialogues(one, per_speaker=system.per_speaker, captions="none")
+        async with AsyncExitStack() as stack:
+            memories = [await stack.enter_async_context(system.open(store.key)) for store in stores]
+            known += sum(len(memory.known) for memory in memories)
+            for store, memory in zip(stores, memories, strict=True):
+                for session in store.sessions if ingest else ():
+                    await memory.ingest(session)
+            for about, searches in ((one, own), (other, others)):
+                for question in _answerable(about):
+                    found = [await memory.search(question.text, k) for memory in memories]
+                    searches.append(Search(about, question, list(chain.from_iterable(found)), max(map(len, found))))
+    return own, others, known
 
-    def __init__(self, system: System, folder: Path, data: Path | None = None) -> None:
-        """Lay conversations out; the gold answers of `data`, a file in LoCoMo's format, are looked for first."""
-        self.system = system
-        self.world = load_locomo(World.invent(7, conversations=3).write(folder / "invented.json"))
-        self.published = load_locomo(data)[:3] if data else self.world
 
-    async def findings(self) -> list[Finding]:
-        """Everything that was seen."""
-        fresh = await self._seen(self.system, self.published, ingest=False)
-        full = await self._seen(self.system, self.world, ingest=True)
-        again = await self._seen(self.system, self.world, ingest=False)
-        control = await self._seen(honest_system(), self.world, ingest=True)
-        leaked = _share_with_gold(fresh.own, _questions(self.published))
-        mixed = _share_with_gold(full.others, _questions(_rotated(self.world)))
-        found = sum(map(len, full.own))
-        after = sum(map(len, again.own))
-        invented = self._never_said(full.own)
-        tokens, fair = _tokens(full.own), _tokens(control.own)
-        claimed, backed = self._claims(full.own)
-        kept = f"{after:,} of {found:,} passages" if again.known else "keeps nothing, so that all is ingested again"
-        k = K if self.system.per_speaker else 2 * K
-        hoards = f"claims {claimed:.0%} of the evidence, holds {backed:.0%}" if claimed else "names no sources"
-        return [
-            Finding("finds anything", f"{found:,} passages", found > 0, "that the memory finds nothing"),
-            Finding("knows the gold", f"{leaked:.0%} in an empty store", leaked <= CHANCE, "that it knows the benchmark"),
-            Finding("mixes owners", f"{mixed:.0%} of another's facts", mixed <= CHANCE, "that stores are not apart"),
-            Finding("makes up text", f"{invented:.0%} of the passages", invented <= CHANCE, "how much was never said"),
-            Finding("hogs context", f"{tokens / fair:.1f} times naive RAG's", tokens <= 2 * fair, "scores at equal budgets"),
-            Finding("hoards sources", hoards, claimed - backed <= 0.2, "recall by text, never by sources"),
-            Finding("survives reopening", kept, not again.known or after >= 0.9 * found, "that ingested sessions get lost"),
-            Finding("obeys k", f"{full.deepest} of {k}", full.deepest <= k or not self.system.ranked, "passages a question"),
-        ]
+async def examine_system(system: System, folder: Path, data: Path | None = None) -> list[Finding]:
+    """Feed a system invented conversations, one store or two each, and look at what it finds.
 
-    async def _seen(self, system: System, conversations: Sequence[Conversation], *, ingest: bool) -> Seen:
-        """Search each conversation's stores for its own questions and for those of the next conversation."""
-        own: list[list[Passage]] = []
-        others: list[list[Passage]] = []
-        deepest = known = 0
-        for one, other in zip(conversations, _rotated(conversations), strict=True):
-            stores = dialogues(one, per_speaker=system.per_speaker, captions="none")
-            async with AsyncExitStack() as stack:
-                memories = [await stack.enter_async_context(system.open(store.key)) for store in stores]
-                known += sum(len(memory.known) for memory in memories)
-                for store, memory in zip(stores, memories, strict=True):
-                    for session in store.sessions if ingest else ():
-                        await memory.ingest(session)
-                k = K if system.per_speaker else 2 * K
-                for about, results in ((one, own), (other, others)):
-                    for question, _ in _questions([about]):
-                        found = [await memory.search(question, k) for memory in memories]
-                        deepest = max(deepest, *map(len, found))
-                        results.append([passage for passages in found for passage in passages])
-        return Seen(own, others, deepest, known)
+    The gold answers of `data`, a file in LoCoMo's format, are looked for before.
+    """
+    world = load_locomo(World(7, conversations=3).write(folder / "invented.json"))
+    fresh, _, _ = await _search(system, load_locomo(data)[:3] if data else world, ingest=False)
+    full, others, _ = await _search(system, world, ingest=True)
+    again, _, known = await _search(system, world, ingest=False)
+    control, _, _ = await _search(honest_system(), world, ingest=True)
+    found, after = (sum(len(one.passages) for one in searches) for searches in (full, again))
+    tokens, fair = (
+        sum(estimate_tokens(passage.text) for one in searches for passage in one.passages) for searches in (full, control)
+    )
+    leaked = _share(_says(one.text, one.question) for one in fresh)
+    mixed = _share(_says(one.text, one.question) for one in others)
+    invented = _never_said(world, full)
+    claimed, backed = _claims(full)
+    kept = f"{after:,} of {found:,} passages" if known else "keeps nothing, so that all is ingested again"
+    hoards = f"claims {claimed:.0%} of the evidence, holds {backed:.0%}" if claimed else "names no sources"
+    deepest, k = max(one.deepest for one in [*full, *others]), K if system.per_speaker else 2 * K
+    return [
+        Finding("finds anything", f"{found:,} passages", found > 0, "that the memory finds nothing"),
+        Finding("knows the gold", f"{leaked:.0%} in an empty store", leaked <= CHANCE, "that it knows the benchmark"),
+        Finding("mixes owners", f"{mixed:.0%} of another's facts", mixed <= CHANCE, "that stores are not apart"),
+        Finding("makes up text", f"{invented:.0%} of the passages", invented <= CHANCE, "how much was never said"),
+        Finding("hogs context", f"{tokens / fair:.1f} times naive RAG's", tokens <= 2 * fair, "scores at equal budgets"),
+        Finding("hoards sources", hoards, claimed - backed <= 0.2, "recall by text, never by sources"),
+        Finding("survives reopening", kept, not known or after >= 0.9 * found, "that ingested sessions get lost"),
+        Finding("obeys k", f"{deepest} of {k}", deepest <= k or not system.ranked, "passages a question"),
+    ]
 
-    def _never_said(self, found: Sequence[Sequence[Passage]]) -> float:
-        """Share of passages of which most words were never said, or which hold no word beyond the question."""
-        said = {stem for one in self.world for turn in one.turns for stem in content_stems(f"{turn.speaker} {turn.text}")}
-        said |= {
-            stem for one in self.world for session in one.sessions for stem in content_stems(f"{session.time:%-d %B %Y}")
-        }
-        texts = [
-            (question, passage.text)
-            for (question, _), passages in zip(_questions(self.world), found, strict=True)
-            for passage in passages
-        ]
-        return _share(
-            words(text) <= words(question) or 2 * len(stems & said) < len(stems)
-            for question, text in texts
-            for stems in [set(content_stems(text))]
-        )
 
-    def _claims(self, found: Sequence[Sequence[Passage]]) -> tuple[float, float]:
-        """Share of the evidence that some passage names as its source, and that a passage which names it still holds."""
-        claimed, backed = [], []
-        asked = [(one, question) for one in self.world for question in _answerable(one)]
-        finders = {one.id: EvidenceFinder({turn.id: turn.text for turn in one.turns}, one.speakers) for one in self.world}
-        for (conversation, question), passages in zip(asked, found, strict=True):
-            for turn in question.evidence:
-                naming = [passage for passage in passages if turn in passage.sources]
-                claimed.append(bool(naming))
-                backed.append(any(turn in finders[conversation.id].held(passage.text) for passage in naming))
-        return _share(claimed), _share(backed)
+def _never_said(world: Sequence[Conversation], searches: Sequence[Search]) -> float:
+    """Share of passages of which most words were never said, or which hold no word beyond the question."""
+    lines = [f"{turn.speaker} {turn.text}" for one in world for turn in one.turns]
+    lines += [f"{session.time:%-d %B %Y}" for one in world for session in one.sessions]
+    said = frozenset[str]().union(*map(content_stems, lines))
+
+    def made_up(text: str, question: str) -> bool:
+        stems = content_stems(text)
+        return words(text) <= words(question) or 2 * len(stems & said) < len(stems)
+
+    return _share(made_up(passage.text, one.question.text) for one in searches for passage in one.passages)
+
+
+def _claims(searches: Sequence[Search]) -> tuple[float, float]:
+    """Share of the evidence that some passage names as its source, and that a passage which names it still holds."""
+    claimed, backed = [], []
+    for one in searches:
+        finder = EvidenceFinder({turn.id: turn.text for turn in one.about.turns}, one.about.speakers)
+        for turn in one.question.evidence:
+            naming = [passage for passage in one.passages if turn in passage.sources]
+            claimed.append(bool(naming))
+            backed.append(any(turn in finder.held(passage.text) for passage in naming))
+    return _share(claimed), _share(backed)
 
 
 def _answerable(conversation: Conversation) -> list[Question]:
@@ -165,23 +162,8 @@ def _answerable(conversation: Conversation) -> list[Question]:
     return [question for question in conversation.questions if question.category in (1, 4) and question.answer]
 
 
-def _questions(conversations: Sequence[Conversation]) -> list[tuple[str, str]]:
-    """These with their gold answers."""
-    return [(question.text, question.answer or "") for one in conversations for question in _answerable(one)]
-
-
-def _rotated(conversations: Sequence[Conversation]) -> list[Conversation]:
-    return [*conversations[1:], *conversations[:1]]
-
-
-def _share_with_gold(found: Sequence[Sequence[Passage]], questions: Sequence[tuple[str, str]]) -> float:
-    """Share of the questions whose gold answer stands in what was found."""
-    texts = [" ".join(passage.text for passage in passages) for passages in found]
-    return _share(_says(text, gold) for text, (_, gold) in zip(texts, questions, strict=True))
-
-
-def _says(text: str | None, gold: str) -> bool:
-    return words(gold) <= words(text or "")
+def _says(text: str | None, question: Question) -> bool:
+    return words(question.answer or "") <= words(text or "")
 
 
 def _share(values: Iterable[float]) -> float:
@@ -189,21 +171,15 @@ def _share(values: Iterable[float]) -> float:
     return fmean(kept) if kept else 0.0
 
 
-def _tokens(found: Sequence[Sequence[Passage]]) -> float:
-    return _share(sum(estimate_tokens(passage.text) for passage in passages) for passages in found)
-
-
 async def examine_answerer(answerer: Answerer, folder: Path, data: Path | None = None) -> list[Finding]:
     """Ask questions with the evidence, without any, and such as have no answer.
 
     With `data`, a file in LoCoMo's format, the questions that are asked without evidence are its own.
     """
-    world = load_locomo(World.invent(7, conversations=3).write(folder / "invented.json"))
-    published = load_locomo(data) if data else world
-    known = [(one, question) for one in world for question in _answerable(one)]
-    tricks = [(one, question) for one in world for question in one.questions if question.category == ADVERSARIAL_NUMBER]
-    unseen = _questions(published)[:_CLOSED]
-    values = {word for _, gold in _questions(world) for word in words(gold)}
+    world = load_locomo(World(7, conversations=3).write(folder / "invented.json"))
+    known = [question for one in world for question in _answerable(one)]
+    unseen = [question for one in (load_locomo(data) if data else world) for question in _answerable(one)][:_CLOSED]
+    values = {word for question in known for word in words(question.answer or "")}
 
     async def ask(question: Question, turns: Sequence[Turn]) -> AnswerRecord:
         """With the evidence and the turns round it."""
@@ -212,16 +188,19 @@ async def examine_answerer(answerer: Answerer, folder: Path, data: Path | None =
         block = ContextBlock("Memories", tuple(Passage(f"{turn.speaker}: {turn.text}") for turn in seen))
         return await answerer.answer(AnswerRequest(question.text, (block,)), 0)
 
-    shown = await asyncio.gather(*(ask(question, one.turns) for one, question in known))
-    tricked = await asyncio.gather(*(ask(question, one.turns) for one, question in tricks))
-    closed = await asyncio.gather(*(answerer.answer(AnswerRequest(text, ()), 0) for text, _ in unseen))
+    shown = await asyncio.gather(*(ask(question, one.turns) for one in world for question in _answerable(one)))
+    tricks = [(question, one) for one in world for question in one.questions if question.category == ADVERSARIAL_NUMBER]
+    tricked = await asyncio.gather(*(ask(question, one.turns) for question, one in tricks))
+    closed = await asyncio.gather(*(answerer.answer(AnswerRequest(question.text, ()), 0) for question in unseen))
     every = [*shown, *closed, *tricked]
     silent, cut = _share(answer.silent for answer in every), _share(answer.cut for answer in every)
     broken = [answer.error for answer in every if answer.error and not answer.silent]
-    golds = [gold for _, gold in _questions(world)]
-    right = _share(_says(answer.text, gold) for answer, gold in zip(shown, golds, strict=True))
-    guessed = _share(_says(answer.text, gold) for answer, (_, gold) in zip(closed, unseen, strict=True))
-    lists = _share(len(words(a.text or "") & values) > len(words(gold)) for a, gold in zip(shown, golds, strict=True))
+    right = _share(_says(answer.text, question) for answer, question in zip(shown, known, strict=True))
+    guessed = _share(_says(answer.text, question) for answer, question in zip(closed, unseen, strict=True))
+    lists = _share(
+        len(words(answer.text or "") & values) > len(words(question.answer or ""))
+        for answer, question in zip(shown, known, strict=True)
+    )
     abstained = _share(abstains(answer.text) for answer in tricked)
     failed = f"{len(broken):,} of {len(every):,}" + (f": {broken[0]}" if broken else "")
     return [
@@ -244,74 +223,64 @@ async def examine_judge(judge: Judge, accept: float, reject: float) -> list[Find
 
     At most a share `accept` of wrong answers may be accepted, and a share `reject` of right ones rejected.
     """
-    world = World.invent(7, conversations=3)
-    questions = list(world.gold)
+    world = World(7, conversations=3)
     golds = list(world.gold.values())
     wrong = golds[1:] + golds[:1]
-
-    async def accepted(answers: Sequence[str]) -> list[bool | None]:
-        fields = [
-            {"question": question, "gold": gold, "evidence": gold, "answer": answer}
-            for question, gold, answer in zip(questions, golds, answers, strict=True)
-        ]
-        verdicts = await asyncio.gather(*(judge.judge(one, "attack") for one in fields))
-        return [None if verdict.label is None else verdict.label == CORRECT for verdict in verdicts]
-
-    calibration = await measure(judge, load_calibration())
-    takes = {
-        "right": await accepted(golds),
-        "turned": await accepted([", ".join(reversed(gold.split(", "))) for gold in golds]),
-        "long": await accepted([f"It was {gold}.{_WAFFLE}" for gold in golds]),
-        "wrong": await accepted(wrong),
-        "long wrong": await accepted([f"It was {answer}.{_WAFFLE}" for answer in wrong]),
-        "empty": await accepted([""] * len(golds)),
-        "plea": await accepted([_PLEA] * len(golds)),
-        "options": await accepted([" or ".join([golds[at - 2], golds[at - 1], gold]) for at, gold in enumerate(golds)]),
+    answers = {
+        "right": golds,
+        "turned": [", ".join(reversed(gold.split(", "))) for gold in golds],
+        "long": [f"It was {gold}.{_WAFFLE}" for gold in golds],
+        "wrong": wrong,
+        "long wrong": [f"It was {answer}.{_WAFFLE}" for answer in wrong],
+        "empty": [""] * len(golds),
+        "plea": [_PLEA] * len(golds),
+        "options": [" or ".join([golds[at - 2], golds[at - 1], gold]) for at, gold in enumerate(golds)],
     }
-    share = {name: _share(label is True for label in labels) for name, labels in takes.items()}
-    unread = calibration["errors"] + sum(label is None for labels in takes.values() for label in labels)
-    asked = len(load_calibration()) + sum(map(len, takes.values()))
+    accepted: dict[str, list[bool | None]] = {}
+    for name, given in answers.items():
+        cases = [
+            {"question": question, "gold": gold, "evidence": gold, "answer": answer}
+            for (question, gold), answer in zip(world.gold.items(), given, strict=True)
+        ]
+        verdicts = await asyncio.gather(*(judge.judge(fields, "attack") for fields in cases))
+        accepted[name] = [None if verdict.label is None else verdict.label == CORRECT for verdict in verdicts]
+    share = {name: _share(label is True for label in labels) for name, labels in accepted.items()}
+    calibration = await measure(judge, load_calibration())
     accepts, rejects = (of["estimate"] if (of := calibration[f"false_{kind}"]) else 1.0 for kind in ("accept", "reject"))
-    order = _share(takes["right"][at] != takes["turned"][at] for at, gold in enumerate(golds) if ", " in gold)
+    unread = calibration["errors"] + sum(label is None for labels in accepted.values() for label in labels)
+    asked = len(load_calibration()) + sum(map(len, answers.values()))
     same = share["wrong"] <= accept and 1 - share["right"] <= reject
+    pairs = zip(golds, accepted["right"], accepted["turned"], strict=True)
+    order = _share(one != other for gold, one, other in pairs if ", " in gold)
     steady = max(abs(share["right"] - share["long"]), abs(share["wrong"] - share["long wrong"])) <= 0.1
-    options = share["options"]
+    others = "of other answers it accepts {right:.0%} of the right and {wrong:.0%} of the wrong".format_map(share)
+    length = "{long:.0%} of right, {long wrong:.0%} of wrong".format_map(share)
+    empty, plea, options = (share[name] for name in ("empty", "plea", "options"))
     return [
-        Finding(
-            "prose", f"{unread:,} of {asked:,} without a verdict", unread <= 0.01 * asked, "no score: verdicts are missing"
-        ),
+        Finding("prose", f"{unread:,} of {asked:,} without a verdict", unread <= 0.01 * asked, "that verdicts are missing"),
         Finding("says yes", f"to {accepts:.0%} of wrong calibration answers", accepts <= accept, "no judged score"),
         Finding("says no", f"to {rejects:.0%} of right calibration answers", rejects <= reject, "no judged score"),
-        Finding(
-            "knows the calibration",
-            "of other answers it accepts {right:.0%} of the right and {wrong:.0%} of the wrong".format_map(share),
-            same,
-            "no judged score: it judges otherwise where it is not measured",
-        ),
-        Finding("empty answers", f"accepts {share['empty']:.0%}", share["empty"] <= CHANCE, "how many answers are empty"),
-        Finding("pleas", f"accepts {share['plea']:.0%}", share["plea"] <= CHANCE, "that the judge can be talked to"),
+        Finding("knows the calibration", others, same, "no judged score: it judges otherwise where it is not measured"),
+        Finding("empty answers", f"accepts {empty:.0%}", empty <= CHANCE, "how many answers are empty"),
+        Finding("pleas", f"accepts {plea:.0%}", plea <= CHANCE, "that the judge can be talked to"),
         Finding("lists of options", f"accepts {options:.0%}", options <= accept, "a lexical score beside it"),
         Finding("order", f"{order:.0%} of lists judged otherwise", order <= CHANCE, "several judge.runs"),
-        Finding(
-            "length", "{long:.0%} of right, {long wrong:.0%} of wrong".format_map(share), steady, "the length of answers"
-        ),
+        Finding("length", length, steady, "the length of answers"),
     ]
 
 
-PARTS = ("system", "answerer", "judge")
+PARTS = {"system": "manager", "answerer": "answer", "judge": "judge"}
+"""What may be examined, with the configuration group of the model that plays it."""
 
 
 def run_part(part: str, arguments: Sequence[str], console: Console) -> int:
-    """Run the attacks on a user's part and print a line each.
+    """Run the attacks on a user's part and print a line each; returns 0 if the part held all of them, else 1.
 
     Args:
         part: One of `PARTS`.
         arguments: ``module:callable``, or keys of the configuration such as ``base_url=... judge.model=...``; for a system
             of ours its name comes first.
         console: For the lines.
-
-    Returns:
-        0 if the part held all of them, else 1.
 
     Raises:
         DeltaMemError: If the part is unknown, cannot be made or does not answer.
@@ -323,16 +292,15 @@ def run_part(part: str, arguments: Sequence[str], console: Console) -> int:
     if len(specs) > 1 or (part == "system" and not specs):
         raise DeltaMemError(f"attack {part} takes one name or module:callable, and keys such as base_url=...")
     (spec,) = specs or [""]
-    if part != "system" and spec and ":" not in spec:
+    own = _load(spec) if ":" in spec else None
+    if part == "system" and own is None:
+        check_system(spec)
+        keys.append(f"system={spec}")
+    elif spec and own is None:
         raise DeltaMemError(f"{spec!r} is not module:callable; an endpoint is named by base_url=... and {part}.model=...")
-    failed = 0
+    fixed = {"system": [], "answerer": ["answer.kind=llm"], "judge": ["answer.model=none", "judge.model=null"]}[part]
     with tempfile.TemporaryDirectory() as folder:
-        fixed = {"answerer": ["answer.kind=llm"], "judge": ["answer.model=none", "judge.model=null"]}.get(part, [])
-        if part == "system" and ":" not in spec:
-            check_system(spec)
-            fixed = [f"system={spec}"]
         config = validated(composed("locomo", [f"out={folder}", "cache=null", *fixed, *keys]), LocomoConfig)
-        own = _load(spec) if ":" in spec else None
         if part == "judge" and own is None and config.judge.model is None:
             raise DeltaMemError("attack judge takes module:callable, or base_url=... judge.model=...")
         try:
@@ -341,28 +309,25 @@ def run_part(part: str, arguments: Sequence[str], console: Console) -> int:
             raise
         except Exception as error:  # whatever the user's own code raises
             raise DeltaMemError(f"the {part} failed: {reason_of(error)}") from error
-        for name, findings in examined.items():
-            for one in findings:
-                failed += not one.held
-                verdict = "held" if one.held else f"NOT HELD: a report must say {one.must}"
-                console.print(f"{name}: {one.name:<22} {one.saw}  {verdict}", markup=False, soft_wrap=True)
-    return 1 if failed else 0
+    for name, findings in examined.items():
+        for one in findings:
+            verdict = "held" if one.held else f"NOT HELD: a report must say {one.must}"
+            console.print(f"{name}: {one.name:<22} {one.saw}  {verdict}", markup=False, soft_wrap=True)
+    return int(not all(one.held for findings in examined.values() for one in findings))
 
 
 async def _examine(part: str, own: Any, config: LocomoConfig, folder: Path) -> dict[str, list[Finding]]:
-    needed = {"system": "manager", "answerer": "answer", "judge": "judge"}[part]
-    others = {"manager", "answer", "judge"} - ({needed} if own is None else set())
+    needed = {PARTS[part]} if own is None else set()
     embedder = make_embedder(config.embedder)
     specs = {name: spec for name, spec in judge_specs(config.judges).items() if name != ABSTENTION_JUDGE}
-    async with open_models(config, others) as models:
+    async with open_models(config, set(PARTS.values()) - needed) as models:
         await check_models(models)
         if part == "system":
             system = own or make_system(config, folder / "memory", embedder, models)
-            return {system.name: await SystemExam(system, folder, config.data).findings()}
+            return {system.name: await examine_system(system, folder, config.data)}
         prompts = load_prompts(config, Locomo.answer_prompt, Locomo.answer_fields, specs)
         if part == "answerer":
-            answerer = own or make_answerer(config, models, embedder, prompts.answer)
-            assert answerer is not None  # as a model is named
+            answerer: Any = own or make_answerer(config, models, embedder, prompts.answer)
             return {answerer.name: await examine_answerer(answerer, folder, config.data)}
         limits = config.judge.max_false_accept, config.judge.max_false_reject
         made = [own] if own else [make_judge(config, models, name, specs[name], prompts.judges[name]) for name in specs]

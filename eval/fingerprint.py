@@ -19,7 +19,7 @@ from deltamem.config import StrictModel
 from deltamem.errors import DeltaMemError, LLMError
 from deltamem.llm import LLM, is_passing
 from deltamem.runs import config_hash, git_commit, versions
-from eval.answer import Answerer, AnswerRequest, Judge
+from eval.answer import AnswerRequest
 from eval.config import BenchmarkConfig
 from eval.models import WITH_MODEL, Models, check_models
 from eval.records import FINGERPRINTS, AnswerRecord, Verdict, read_run_config, write_run_config
@@ -223,31 +223,21 @@ class Makings:
                 )
 
 
-class StampedAnswerer:
-    """Marks the answers of another answerer."""
+class Stamped:
+    """Marks the answers of an answerer, or the verdicts of a judge."""
 
-    def __init__(self, answerer: Answerer, makings: Makings) -> None:
-        """Wrap it."""
-        self.name = answerer.name
-        self._answerer = answerer
+    def __init__(self, maker: Any, makings: Makings) -> None:
+        """Wrap an `Answerer` or a `Judge`."""
+        self.name: str = maker.name
+        self._maker = maker
         self._makings = makings
 
     async def answer(self, request: AnswerRequest, run: int) -> AnswerRecord:
         """Answer once; see `Answerer`."""
-        record = await self._answerer.answer(request, run)
+        record: AnswerRecord = await self._maker.answer(request, run)
         return record.model_copy(update={"made": self._makings.made})
-
-
-class StampedJudge:
-    """Marks the verdicts of another judge."""
-
-    def __init__(self, judge: Judge, makings: Makings) -> None:
-        """Wrap it."""
-        self.name = judge.name
-        self._judge = judge
-        self._makings = makings
 
     async def judge(self, fields: Mapping[str, str], scope: str) -> Verdict:
         """Judge once; see `Judge`."""
-        verdict = await self._judge.judge(fields, scope)
+        verdict: Verdict = await self._maker.judge(fields, scope)
         return verdict.model_copy(update={"made": self._makings.made})

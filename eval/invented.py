@@ -5,7 +5,6 @@ Names and facts are drawn with a seed, so no model can know them, and every gold
 
 from __future__ import annotations
 
-import asyncio
 import csv
 import json
 import random
@@ -13,7 +12,7 @@ import re
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import product
@@ -44,30 +43,30 @@ _ASKED = {
 }
 
 
-class _Said(NamedTuple):
-    """A fact: the name of somebody's thing, told in a session."""
+class _Fact(NamedTuple):
+    """The name of somebody's thing, told in a session."""
 
     speaker: str
     thing: str
     value: str
     session: int
 
+    @property
+    def told(self) -> str:
+        return f"You know, my {self.thing}, the name is {self.value} after all."
 
-@dataclass
+
 class World:
     """Invented conversations, and the gold answers that a scripted model may know."""
 
-    conversations: list[dict[str, Any]] = field(default_factory=list)  # As LoCoMo's file has them
-    gold: dict[str, str] = field(default_factory=dict)  # By question; those of category 5 have none
-    traps: dict[str, str] = field(default_factory=dict)  # By question of category 5 the wrong answer that it suggests
-
-    @classmethod
-    def invent(cls, seed: int, conversations: int = 6) -> World:
+    def __init__(self, seed: int, conversations: int = 6) -> None:
         """Draw people, facts and questions; twenty questions a conversation."""
-        world, rng = cls(), random.Random(seed)
+        self.conversations: list[dict[str, Any]] = []  # As LoCoMo's file has them
+        self.gold: dict[str, str] = {}  # By question; those of category 5 have none
+        self.traps: dict[str, str] = {}  # By question of category 5 the wrong answer that it suggests
+        rng = random.Random(seed)
         for number in range(conversations):
-            world._add(rng, f"conv-{number + 1}", (PEOPLE[2 * number % 12], PEOPLE[(2 * number + 1) % 12]))
-        return world
+            self._add(rng, f"conv-{number + 1}", (PEOPLE[2 * number % 12], PEOPLE[(2 * number + 1) % 12]))
 
     def write(self, path: Path) -> Path:
         """Write the file that the benchmark reads."""
@@ -80,67 +79,60 @@ class World:
         names = rng.sample(_SYLLABLES, 4 * _FACTS)
         things = rng.sample(THINGS, len(THINGS))
         own = {pair[0]: things[:_FACTS], pair[1]: things[-_FACTS:]}  # Some things both have, some only one
-        said: list[_Said] = []
+        facts: list[_Fact] = []
         turns: list[list[tuple[str, str]]] = [[] for _ in range(_SESSIONS)]
         for speaker in pair:
             for thing in own[speaker]:
-                fact = _Said(speaker, thing, (names.pop() + names.pop()).capitalize(), rng.randrange(_SESSIONS))
-                said.append(fact)
-                turns[fact.session].append((speaker, f"You know, my {thing}, the name is {fact.value} after all."))
-        for spoken in turns:
+                fact = _Fact(speaker, thing, (names.pop() + names.pop()).capitalize(), rng.randrange(_SESSIONS))
+                facts.append(fact)
+                turns[fact.session].append((speaker, fact.told))
+        conversation: dict[str, Any] = {"speaker_a": pair[0], "speaker_b": pair[1]}
+        ids: dict[str, str] = {}  # By text
+        for number, (time, spoken) in enumerate(zip(times, turns, strict=True), 1):
             for thing in rng.sample(THINGS, _CHATTER):
                 spoken.append((rng.choice(pair), f"How is your {thing}? I always forget the name of a {thing}."))
             rng.shuffle(spoken)
-        rng.shuffle(said)
-        ids = {text: f"D{number}:{at}" for number, spoken in enumerate(turns, 1) for at, (_, text) in enumerate(spoken, 1)}
-        evidence = {fact: next(ids[text] for text in ids if f" {fact.value} " in text) for fact in said}
-        conversation: dict[str, Any] = {"speaker_a": pair[0], "speaker_b": pair[1]}
-        for number, (time, spoken) in enumerate(zip(times, turns, strict=True), 1):
+            ids |= {text: f"D{number}:{at}" for at, (_, text) in enumerate(spoken, 1)}
             conversation[f"session_{number}_date_time"] = f"{time:%I:%M} am on {time:%-d %B, %Y}"
             conversation[f"session_{number}"] = [
                 {"speaker": who, "dia_id": f"D{number}:{at}", "text": text} for at, (who, text) in enumerate(spoken, 1)
             ]
-        asked = []
+        rng.shuffle(facts)
+        asked: list[dict[str, Any]] = []
         for at, category in enumerate(_CATEGORIES):
-            fact, more = said[at], said[at - 1]
+            fact, more = facts[at], facts[at - 1]
             about = [fact, more] if category == 1 else [fact]
             question = _ASKED[category].format(fact.speaker, fact.thing, more.speaker, more.thing)
             gold = f"{times[fact.session]:%-d %B %Y}" if category == 2 else ", ".join(one.value for one in about)
             self.gold[question] = gold
-            asked.append(
-                {"question": question, "answer": gold, "evidence": [evidence[one] for one in about], "category": category}
-            )
+            evidence = [ids[one.told] for one in about]
+            asked.append({"question": question, "answer": gold, "evidence": evidence, "category": category})
         for other, speaker in (pair, pair[::-1]):
-            for fact in [one for one in said if one.speaker == speaker and one.thing not in own[other]][:2]:
+            for fact in [one for one in facts if one.speaker == speaker and one.thing not in own[other]][:2]:
                 question = _ASKED[4].format(other, fact.thing)
                 self.traps[question] = fact.value
-                trick = {"question": question, "evidence": [evidence[fact]], "category": 5, "adversarial_answer": fact.value}
-                asked.append(trick)
+                trick = {"question": question, "evidence": [ids[fact.told]], "category": 5}
+                asked.append(trick | {"adversarial_answer": fact.value})
         self.conversations.append({"sample_id": name, "conversation": conversation, "qa": asked})
-
-
-_WORD = re.compile(r"\w+")
 
 
 def words(text: str) -> set[str]:
     """The words of a text in lower case."""
-    return set(_WORD.findall(text.lower()))
+    return set(re.findall(r"\w+", text.lower()))
 
 
 Find = Callable[["Store", str, int], list[Passage]]
 
 
+@dataclass
 class ScriptedSystem:
     """A system that keeps all sessions but those that it refuses, and finds what a function returns."""
 
+    name: str
+    find: Find  # Given the store, the query and k
+    refuses: Callable[[DialogueSession], bool] = lambda session: False
     per_speaker = False
     ranked = True
-
-    def __init__(self, name: str, find: Find, *, refuses: Callable[[DialogueSession], bool] = lambda session: False) -> None:
-        """Bind the functions; `find` is given the store, the query and k."""
-        self.name = name
-        self.find = find
-        self.refuses = refuses
 
     @asynccontextmanager
     async def open(self, key: StoreKey) -> AsyncIterator[Store]:
@@ -303,18 +295,16 @@ Label = Callable[[Mapping[str, str]], str | None]
 """What a scripted judge says of the fields of its prompt; None stands for a reply without a verdict."""
 
 
+@dataclass
 class ScriptedJudge:
     """A judge that a function plays."""
 
-    def __init__(self, name: str, label: Label) -> None:
-        """Bind the function."""
-        self.name = name
-        self._label = label
+    name: str
+    label: Label
 
     async def judge(self, fields: Mapping[str, str], scope: str) -> Verdict:
         """See `eval.answer.Judge`."""
-        await asyncio.sleep(0)
-        label = self._label(fields)
+        label = self.label(fields)
         return Verdict(label=label, error=None if label else f"the judge {self.name!r} gave no verdict: prose")
 
 
@@ -334,34 +324,29 @@ def fair(fields: Mapping[str, str]) -> str:
     return CORRECT if right else WRONG
 
 
-def judges(label: Label = fair) -> dict[str, ScriptedJudge]:
-    """All judges of LoCoMo, played by one function."""
-    return {name: ScriptedJudge(name, label) for name in ("lenient", "strict", "abstention_judge")}
-
-
 def write_letters(folder: Path) -> dict[str, str]:
     """Write PersonaMem's two files with 96 questions on 6 contexts; returns the right letters, drawn, by question."""
     rng = random.Random(0)
     letters = {f"Which name is number {number}?": rng.choice("abcd") for number in range(96)}
     with (folder / "questions_32k.csv").open("w", encoding="utf-8", newline="") as file:
-        table = csv.DictWriter(file, COLUMNS)
+        table = csv.DictWriter(file, COLUMNS, restval="1")
         table.writeheader()
         for number, (question, letter) in enumerate(letters.items()):
-            values = {
-                "question_id": f"q{number}",
-                "persona_id": str(number % 6),
-                "question_type": "suggest_new_ideas",
-                "user_question_or_message": question,
-                "correct_answer": f"({letter})",
-                "all_options": str([f"({letter}) Name {letter}" for letter in "abcd"]),
-                "shared_context_id": f"{number % 6}" * 8,
-                "end_index_in_shared_context": "3",
-            }
-            table.writerow(dict.fromkeys(COLUMNS, "1") | values)
+            table.writerow(
+                {
+                    "question_id": f"q{number}",
+                    "persona_id": str(number % 6),
+                    "question_type": "suggest_new_ideas",
+                    "user_question_or_message": question,
+                    "correct_answer": f"({letter})",
+                    "all_options": str([f"({letter}) Name {letter}" for letter in "abcd"]),
+                    "shared_context_id": f"{number % 6}" * 8,
+                    "end_index_in_shared_context": "3",
+                }
+            )
     lines = []
     for number in range(6):
-        texts = ("Name: Odra", "User: What is it called?", f"Assistant: number {number % 2}")
-        said = [{"role": role, "content": text} for role, text in zip(("system", "user", "assistant"), texts, strict=True)]
-        lines.append(json.dumps({f"{number}" * 8: said}))
+        texts = {"system": "Name: Odra", "user": "User: What is it called?", "assistant": f"Assistant: number {number % 2}"}
+        lines.append(json.dumps({f"{number}" * 8: [{"role": role, "content": text} for role, text in texts.items()]}))
     (folder / "shared_contexts_32k.jsonl").write_text("\n".join(lines), encoding="utf-8")
     return letters

@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from deltamem.errors import DeltaMemError
+from deltamem.prompts import Prompt
 from deltamem.runs import RecordFile, read_records
 from eval.answer import AnswerRequest
+from eval.config import BenchmarkConfig
 from eval.records import FINGERPRINTS, AnswerRecord, PointRecord, QuestionRecord, read_run_config
 
 TAKEN_FROM = "answers_from"
@@ -21,35 +23,30 @@ _FILES = ("sessions.jsonl", "passages.jsonl", "retrieved.jsonl")
 
 
 class TakenAnswers:
-    """The answers of a finished run, without verdicts.
+    """The answers of the finished run that a configuration names, without verdicts; stands for its answerer.
 
     Attributes:
-        name: Of the answerer that gave them.
-        fingerprints: Under which the run was made.
+        name: Of the answerer.
+        fingerprints: Under which they were made.
         questions: By key, with answers whose verdicts are left out.
     """
 
-    def __init__(self, folder: Path, run_config: Mapping[str, Any], answer_prompt: str | None, name: str) -> None:
-        """Read them.
-
-        Args:
-            folder: Of the finished run.
-            run_config: Of the run that takes them over.
-            answer_prompt: Name of its prompt for answers; None if no model answers.
-            name: Of the answerer.
+    def __init__(self, config: BenchmarkConfig, run_config: Mapping[str, Any], prompt: Prompt | None) -> None:
+        """Read them; `prompt` is that of the answerer, None if no model answers.
 
         Raises:
             DeltaMemError: If there is no such run, or it differs in something else than its judges; names the first.
         """
-        self.name = name
-        self._folder = folder
+        assert config.answers_from is not None
+        self.name: str = config.answer.answerer
+        self._folder = folder = config.answers_from
         before = read_run_config(folder)
         if not before:
             raise DeltaMemError(f"answers_from={folder} is not the folder of a run")
         self.fingerprints: list[dict[str, Any]] = before.get(FINGERPRINTS, [])
         now = json.loads(json.dumps(run_config))
         for of in (before, now):
-            of["answer prompt"] = of["prompts"].get(answer_prompt)
+            of["answer prompt"] = prompt and of["prompts"].get(prompt.name)
         for key in sorted({*before, *now} - _MAY_DIFFER):
             if before.get(key) != now.get(key):
                 raise DeltaMemError(

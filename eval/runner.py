@@ -10,7 +10,8 @@ import time
 from collections import defaultdict
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, aclosing, suppress
-from dataclasses import replace
+from copy import copy
+from dataclasses import dataclass, replace
 from itertools import chain
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -19,17 +20,18 @@ from rich.console import Console
 from deltamem.config import run_hydra, validated
 from deltamem.errors import DeltaMemError, EmbedderUnavailableError, reason_of
 from deltamem.runs import RecordFile, run_tasks
-from eval.answer import ContextBlock, Judge, QAGrader
+from eval.answer import Answerer, ContextBlock, Judge, QAGrader
 from eval.benchmark import Benchmark, Config, PointChecks, Report, Results, SearchState, Step, Timeline
 from eval.compare.page import write_report
 from eval.estimate import estimate, estimate_table
-from eval.fingerprint import Makings, StampedAnswerer, StampedJudge
+from eval.fingerprint import Makings, Stamped
 from eval.headline import budget_lines, headline_line, warning_lines
 from eval.judge import load_calibration, measure, measure_swapped
 from eval.metrics import load_nltk
 from eval.models import (
     CONFIGURED,
     WITH_MODEL,
+    Models,
     Parts,
     Prompts,
     check_system,
@@ -157,28 +159,18 @@ def evaluate(
 async def _evaluate(benchmark: Benchmark[Config], prompts: Prompts, parts: Parts, console: Console) -> dict[str, Any]:
     started = time.perf_counter()
     config = benchmark.config
-    specs = benchmark.judges(config)
     run_config = {"benchmark": benchmark.name, **config.run_config(), **benchmark.data_hashes(), "prompts": prompts.hashes}
-    taken = None
-    if config.answers_from is not None:
-        prompt = prompts.answer.name if prompts.answer is not None else None
-        taken = TakenAnswers(config.answers_from, run_config, prompt, config.answer.answerer)
+    taken = TakenAnswers(config, run_config, prompts.answer) if config.answers_from is not None else None
+    if taken is not None:
         run_config[TAKEN_FROM] = taken.made
     embedder = make_embedder(config.embedder)
     evidence = benchmark.evidence() if config.system == "oracle" else None
     async with open_models(config, parts.names | ({"answer"} if taken is not None else set())) as models:
         system = parts.system or make_system(config, config.out / MEMORY_FOLDER, embedder, models, evidence=evidence)
         answerer = taken or parts.answerer or make_answerer(config, models, embedder, prompts.answer)
-        judges: dict[str, Judge] = {
-            name if run == 0 else f"{name}#{run + 1}": parts.judges[name]
-            if parts.judges
-            else make_judge(config, models, name, specs[name], prompt, run)
-            for name, prompt in prompts.judges.items()
-            for run in range(config.judge.runs)
-        }
+        judges = _make_judges(benchmark, prompts, parts, models)
         check_run_config(config.out, run_config)
         makings = Makings(config.out, mixed=config.mixed)
-        judges = {name: StampedJudge(judge, makings) for name, judge in judges.items()}
         timelines = benchmark.timelines(system)
         if taken is not None:
             unaskable = {record.key for record in benchmark.unaskable()}
@@ -186,15 +178,10 @@ async def _evaluate(benchmark: Benchmark[Config], prompts: Prompts, parts: Parts
             if makings.last is None:
                 taken.copy(config.out)
         with open_files(config.out, points=benchmark.points is not None) as files:
-            grader = None
-            budgets = set(config.budgets) if answerer is not None else set()
-            if answerer is not None:
-                budget, with_time = config.answer.context_tokens, config.with_time
-                score, judge_fields = benchmark.score, benchmark.judge_fields
-                stamped = StampedAnswerer(answerer, makings)
-                grader = QAGrader(stamped, judges, config.runs, budget, with_time, score, judge_fields, config.budgets)
             progress = ProgressBars(console, timelines, points=benchmark.points is not None)
-            run = Run(benchmark, system, timelines, files, grader, judges, progress, models.timed, makings, taken)
+            run = Run(
+                benchmark, system, timelines, files, answerer, judges, progress, models, prompts, makings, taken, started
+            )
             if taken is not None and run.needs_stores():
                 raise DeltaMemError(f"answers_from={config.answers_from} lacks sessions or searches; finish that run first")
             todo = run.unfinished() or run.needs_stores()
@@ -202,117 +189,129 @@ async def _evaluate(benchmark: Benchmark[Config], prompts: Prompts, parts: Parts
             makings.write(run_config)  # not before, so that the command can be corrected
             if answerer is not None and benchmark.uses_nltk and run.unfinished():
                 load_nltk()
-
-            def summarised(**measured: Any) -> dict[str, Any]:
-                results = run.results()
-                return build_summary(
-                    config,
-                    benchmark.report(results),
-                    questions=results.questions,
-                    sessions=results.sessions,
-                    points=results.points,
-                    system_facts=system.facts(),
-                    usage=models.usage(),
-                    prompt_hashes=prompts.hashes,
-                    passages={passage.id: passage for passage in results.passages},
-                    warnings=[*makings.warnings(), *([taken.warning()] if taken is not None else ())],
-                    fingerprint=makings.as_dict() | ({} if taken is None else {TAKEN_FROM: taken.fingerprints}),
-                    budgets=[_at_budget(benchmark, results, budget) for budget in sorted(budgets)],
-                    **measured,
-                )
-
-            def write_partial() -> None:
-                """What there is so far, for `compare`; its intervals are rough, so that it costs little."""
-                benchmark.config = config.model_copy(update={"resamples": _FEW_RESAMPLES})
-                try:
-                    seconds = {"run": time.perf_counter() - started}
-                    summary = summarised(probes=(), seconds=seconds, partial=run.counts())
-                finally:
-                    benchmark.config = config
-                write_summary(config.out, summary)
-
             with progress:
-                watch = asyncio.create_task(progress.watch(write_partial))
+                watch = asyncio.create_task(progress.watch(run.write_partial))
                 try:
                     await run.do()
                 except BaseException:
                     with suppress(Exception):  # what ended the run is what must be told
-                        write_partial()
+                        run.write_partial()
                     raise
                 finally:
                     watch.cancel()
-            seconds = {"run": time.perf_counter() - started}
-            calibrated = [
-                judge for name, judge in judges.items() if name in specs and specs[name].calibrated and config.judge.probes
-            ]
-            probes = [await measure(judge, load_calibration()) for judge in calibrated]
-            swapped = []
-            if grader is not None and judges and config.judge.probes:
-                swapped = await measure_swapped(judges, run.results().questions, benchmark.judge_fields, config.seed)
-            if specs:
-                seconds["probes"] = time.perf_counter() - started - seconds["run"]
-            summary = summarised(probes=probes, swapped=swapped, seconds=seconds)
+            summary = await run.measured_summary()
     write_summary(config.out, summary)
     return summary
 
 
-def _at_budget(benchmark: Benchmark[Config], results: Results, budget: int) -> tuple[int, float, Report]:
-    """A budget, the mean of the context tokens that it was filled with, and the report on the answers at it."""
-    found = [(record, one) for record in results.questions for one in record.budgets if one.budget == budget]
-    questions = [record.model_copy(update={"answers": one.answers}) for record, one in found]
-    tokens = [one.context_tokens for record, one in found if record.error is None]
-    return budget, sum(tokens) / max(1, len(tokens)), benchmark.report(replace(results, questions=questions, points=[]))
+def _make_judges(benchmark: Benchmark[Config], prompts: Prompts, parts: Parts, models: Models) -> dict[str, Judge]:
+    """The judges by name, those of further runs as `name#2`."""
+    config, judges = benchmark.config, {}
+    specs = benchmark.judges(config)
+    for name, prompt in prompts.judges.items():
+        for run in range(config.judge.runs):
+            given = parts.judges[name] if parts.judges else make_judge(config, models, name, specs[name], prompt, run)
+            judges[f"{name}#{run + 1}" if run else name] = given
+    return judges
 
 
+@dataclass
 class Run:
-    """Does what is not done yet.
+    """What a run works with; does what is not done yet and sums up.
 
-    Without a `grader` questions are only searched for; `judges` are those of points by kind, none if nothing is judged.
-    Each search holds `searches` while it is timed.
+    Without an `answerer` questions are only searched for; `judges` are those of points by kind too, none if nothing is
+    judged.
     """
 
-    def __init__(
-        self,
-        benchmark: Benchmark[Config],
-        system: System,
-        timelines: Sequence[Timeline],
-        files: RunFiles,
-        grader: QAGrader | None,
-        judges: Mapping[str, Judge],
-        progress: ProgressBars,
-        searches: asyncio.Semaphore,
-        makings: Makings,
-        taken: TakenAnswers | None = None,
-    ) -> None:
-        """Prepare a run; nothing is done yet."""
-        self._benchmark = benchmark
-        self._system = system
-        self._timelines = timelines
-        self._files = files
-        self._grader = grader
-        self._judges = judges
-        self._progress = progress
-        self._searches = searches
-        self._makings = makings
-        self._taken = {} if taken is None else taken.questions
-        stores = max((len(timeline.stores) for timeline in timelines), default=1)
-        self._slots = asyncio.Semaphore(max(1, benchmark.config.stores_at_once // stores))
+    benchmark: Benchmark[Any]
+    system: System
+    timelines: Sequence[Timeline]
+    files: RunFiles
+    answerer: Answerer | None
+    judges: Mapping[str, Judge]
+    progress: ProgressBars
+    models: Models
+    prompts: Prompts
+    makings: Makings
+    taken: TakenAnswers | None
+    started: float  # By `time.perf_counter`
+
+    def __post_init__(self) -> None:
+        self.config = config = self.benchmark.config
+        self.judges = {name: Stamped(judge, self.makings) for name, judge in self.judges.items()}
+        self.grader = None
+        if self.answerer is not None:
+            self.grader = QAGrader(
+                Stamped(self.answerer, self.makings),
+                self.judges,
+                config.runs,
+                config.answer.context_tokens,
+                config.with_time,
+                self.benchmark.score,
+                self.benchmark.judge_fields,
+                config.budgets,
+            )
+        stores = max((len(timeline.stores) for timeline in self.timelines), default=1)
+        self._slots = asyncio.Semaphore(max(1, config.stores_at_once // stores))
         self._twins: defaultdict[tuple[str, str], asyncio.Lock] = defaultdict(asyncio.Lock)
+
+    async def measured_summary(self) -> dict[str, Any]:
+        """The summary of a finished run, once the judges are calibrated."""
+        seconds = {"run": time.perf_counter() - self.started}
+        specs = self.benchmark.judges(self.config)
+        probes, swapped = [], []
+        if self.config.judge.probes:
+            calibrated = [judge for name, judge in self.judges.items() if name in specs and specs[name].calibrated]
+            probes = [(await measure(judge, load_calibration())).as_dict() for judge in calibrated]
+            if self.grader is not None and self.judges:
+                questions = self.results().questions
+                swapped = await measure_swapped(self.judges, questions, self.benchmark.judge_fields, self.config.seed)
+        if specs:
+            seconds["probes"] = time.perf_counter() - self.started - seconds["run"]
+        return self._summary(self.benchmark, probes=probes, swapped=swapped, seconds=seconds)
+
+    def write_partial(self) -> None:
+        """Write down what there is so far, for `compare`; its intervals are rough, so that it costs little."""
+        rough = copy(self.benchmark)
+        rough.config = self.config.model_copy(update={"resamples": _FEW_RESAMPLES})
+        keys = self.benchmark.question_keys(self.timelines)
+        partial = {"done": sum(key in self.files.questions for key in keys), "questions": len(keys)}
+        seconds = {"run": time.perf_counter() - self.started}
+        write_summary(self.config.out, self._summary(rough, probes=(), seconds=seconds, partial=partial))
+
+    def _summary(self, benchmark: Benchmark[Any], **measured: Any) -> dict[str, Any]:
+        results, taken = self.results(), self.taken
+        budgets = sorted(set(self.config.budgets)) if self.grader is not None else []
+        return build_summary(
+            self.config,
+            benchmark.report(results),
+            questions=results.questions,
+            sessions=results.sessions,
+            points=results.points,
+            system_facts=self.system.facts(),
+            usage=self.models.usage(),
+            prompt_hashes=self.prompts.hashes,
+            passages={passage.id: passage for passage in results.passages},
+            warnings=[*self.makings.warnings(), *([taken.warning()] if taken is not None else ())],
+            fingerprint=self.makings.as_dict() | ({} if taken is None else {TAKEN_FROM: taken.fingerprints}),
+            budgets=[_at_budget(benchmark, results, budget) for budget in budgets],
+            **measured,
+        )
 
     def models_needed(self) -> list[str]:
         """The parts of the models that will be asked something."""
         needed = ["answer", "judge"] if self.unfinished() else []
-        if self._benchmark.config.system in WITH_MODEL and self.needs_stores():
+        if self.config.system in WITH_MODEL and self.needs_stores():
             needed.append("manager")
         return needed
 
     def needs_stores(self) -> bool:
         """Whether something has to be ingested or searched for."""
-        return any(map(self._needs_store, self._timelines))
+        return any(map(self._needs_store, self.timelines))
 
     def unfinished(self) -> bool:
         """Whether something has to be answered or judged."""
-        return any(self._step_unfinished(timeline, step) for timeline in self._timelines for step in timeline.steps)
+        return any(self._step_unfinished(timeline, step) for timeline in self.timelines for step in timeline.steps)
 
     async def do(self) -> None:
         """Ingest, search, answer and judge, all at the same time.
@@ -322,40 +321,35 @@ class Run:
             EmbedderUnavailableError: If the embedder cannot be loaded.
             OSError: If a record cannot be written.
         """
-        for record in self._benchmark.unaskable():
-            if self._files.questions.get(record.key) != record:
-                self._files.questions.add(record)
+        for record in self.benchmark.unaskable():
+            if self.files.questions.get(record.key) != record:
+                self.files.questions.add(record)
         async with asyncio.TaskGroup() as later, asyncio.TaskGroup() as timelines:
-            for timeline in self._timelines:
+            for timeline in self.timelines:
                 timelines.create_task(self._timeline(timeline, later))
 
     def results(self) -> Results:
         """All records that belong to the timelines."""
-        sessions = {key for timeline in self._timelines for key in _session_keys(timeline)}
-        questions = map(self._files.questions.get, self._benchmark.question_keys(self._timelines))
+        sessions = {key for timeline in self.timelines for key in _session_keys(timeline)}
+        questions = map(self.files.questions.get, self.benchmark.question_keys(self.timelines))
         return Results(
-            system=self._system,
+            system=self.system,
             questions=[record for record in questions if record is not None],
-            sessions=[record for record in self._files.sessions if record.key in sessions],
+            sessions=[record for record in self.files.sessions if record.key in sessions],
             points=self._points_of_timelines(),
-            passages=self._files.passages,
+            passages=self.files.passages,
         )
 
-    def counts(self) -> dict[str, int]:
-        """How many questions are done or have failed, out of how many."""
-        keys = self._benchmark.question_keys(self._timelines)
-        return {"done": sum(key in self._files.questions for key in keys), "questions": len(keys)}
-
     def _points_of_timelines(self) -> list[PointRecord]:
-        if self._files.points is None:
+        if self.files.points is None:
             return []
         keys = {
             record.key
-            for timeline in self._timelines
+            for timeline in self.timelines
             for step in timeline.steps
             for record in self._point_records(step, self._ingested(timeline, step))
         }
-        return [record for record in self._files.points if record.key in keys]
+        return [record for record in self.files.points if record.key in keys]
 
     async def _timeline(self, timeline: Timeline, later: asyncio.TaskGroup) -> None:
         ingested = [self._ingested(timeline, step) for step in timeline.steps]
@@ -365,7 +359,7 @@ class Run:
             async with self._slots:
                 try:
                     async with AsyncExitStack() as stack:
-                        opened = (self._system.open(store.key) for store in timeline.stores)
+                        opened = (self.system.open(store.key) for store in timeline.stores)
                         memories = [await stack.enter_async_context(store) for store in opened]
                         failure = await self._walk(timeline, memories, reached, later)
                 except (SystemUnavailableError, EmbedderUnavailableError, BaseExceptionGroup):
@@ -375,14 +369,14 @@ class Run:
         for number, step in enumerate(timeline.steps):
             if number not in reached:
                 for record in ingested[number] or ():
-                    self._progress.session(record)
+                    self.progress.session(record)
                 self._finish_step(timeline, step, ingested[number], later, failure)
 
     async def _walk(
         self, timeline: Timeline, memories: Sequence[Memory], reached: set[int], later: asyncio.TaskGroup
     ) -> str | None:
         """Go through the steps, adding the numbers of those that were `reached`; returns why the others were not."""
-        state = self._benchmark.search_state
+        state = self.benchmark.search_state
         steps = timeline.steps
         if state == "exact":
             await self._reset_unless_exact(timeline, memories[0])
@@ -395,8 +389,8 @@ class Run:
             feeds = []
             for store, (key, memory) in enumerate(zip((one.key for one in timeline.stores), memories, strict=True)):
                 sessions = [session for step in steps for session in step.sessions[store]]
-                log, made = self._files.sessions, self._makings.made
-                feed = ingest_sessions(memory, key, sessions, log, self._progress.session, made)
+                log, made = self.files.sessions, self.makings.made
+                feed = ingest_sessions(memory, key, sessions, log, self.progress.session, made)
                 feeds.append(await stack.enter_async_context(aclosing(feed)))
             for number, step in enumerate(steps):
                 counts = map(len, step.sessions)
@@ -414,7 +408,7 @@ class Run:
                     if not changed:
                         for question in step.questions:
                             if question.key in outdated:
-                                self._files.retrieved.add(outdated[question.key])
+                                self.files.retrieved.add(outdated[question.key])
                     notes = self._notes(memories, steps[number + 1 :], lacking) if state == "session" else ()
                     await self._search_step(timeline, step, memories, notes)
                     self._finish_step(timeline, step, records, later)
@@ -436,7 +430,7 @@ class Run:
         found = [self._found(question.key) for step in timeline.steps for question in step.questions]
         outdated = {record.key: record for record in found if record is not None}
         for record in outdated.values():
-            self._files.retrieved.add(record.model_copy(update={"error": _OUTDATED}))
+            self.files.retrieved.add(record.model_copy(update={"error": _OUTDATED}))
         return outdated
 
     async def _reset_unless_exact(self, timeline: Timeline, memory: Memory) -> None:
@@ -449,11 +443,11 @@ class Run:
             if name in memory.known:
                 exact &= not gap
             else:
-                record = self._files.sessions.get(f"{key}/{name}")
+                record = self.files.sessions.get(f"{key}/{name}")
                 gap |= record is None or record.outcome != "unreadable"
         if not exact:
             sentence = f"{key}: the store does not hold exactly the sessions before the next question, so it is reset"
-            self._progress.say(sentence)
+            self.progress.say(sentence)
             await memory.reset()
 
     async def _search_step(self, timeline: Timeline, step: Step, memories: Sequence[Memory], notes: tuple[str, ...]) -> None:
@@ -465,30 +459,30 @@ class Run:
     async def _search_question(
         self, record: QuestionRecord, timeline: Timeline, memories: Sequence[Memory], notes: tuple[str, ...]
     ) -> None:
-        record = self._benchmark.prepare(record)
+        record = self.benchmark.prepare(record)
         record = record.model_copy(update={"notes": record.notes + notes})
-        k, config, ranked = self._benchmark.k, self._benchmark.config, self._system.ranked
+        k, config, ranked = self.benchmark.k, self.config, self.system.ranked
         depth = max(k, config.budget_k) if config.budgets else k
-        found, seconds, error = await search_stores(memories, record.question, depth, self._searches, ranked=ranked)
+        found, seconds, error = await search_stores(memories, record.question, depth, self.models.timed, ranked=ranked)
         if error is not None:
-            self._files.questions.add(self._failed(record, error))
+            self.files.questions.add(self._failed(record, error))
             return
         deeper = [passages[k:] if ranked else [] for passages in found]
         found = [passages[:k] if ranked else passages for passages in found]
-        ranks = self._benchmark.ranks(record, merged(found)) if ranked else ()
+        ranks = self.benchmark.ranks(record, merged(found)) if ranked else ()
         update: dict[str, Any] = {
             "retrieved": self._keep(timeline, found),
             "deeper": self._keep(timeline, deeper),
             "ranks": ranks,
         }
-        update |= {"search_seconds": seconds, "made": self._makings.made}
-        self._files.retrieved.add(record.model_copy(update=update))
+        update |= {"search_seconds": seconds, "made": self.makings.made}
+        self.files.retrieved.add(record.model_copy(update=update))
 
     def _failed(self, record: QuestionRecord, error: str) -> QuestionRecord:
         """The record of a question that could not be searched for: nothing was found, and every answer is wrong."""
-        ranks = self._benchmark.ranks(record, ()) if self._system.ranked else ()
+        ranks = self.benchmark.ranks(record, ()) if self.system.ranked else ()
         record = record.model_copy(update={"error": error, "ranks": ranks})
-        return record if self._grader is None else self._grader.failed(record)
+        return record if self.grader is None else self.grader.failed(record)
 
     async def _search_point(
         self, record: PointRecord, timeline: Timeline, memories: Sequence[Memory], notes: tuple[str, ...]
@@ -496,16 +490,16 @@ class Run:
         checks, points = self._checks()
         record = checks.prepare(record.model_copy(update={"notes": notes}))
         found, seconds, error = await search_stores(
-            memories, record.text, checks.k, self._searches, ranked=self._system.ranked
+            memories, record.text, checks.k, self.models.timed, ranked=self.system.ranked
         )
         if error is not None:
             points.add(checks.failed(record, error))
             return
         update = {"searched": True, "retrieved": self._keep(timeline, found), "search_seconds": seconds}
-        points.add(checks.found(record.model_copy(update=update), merged(found), ranked=self._system.ranked))
+        points.add(checks.found(record.model_copy(update=update), merged(found), ranked=self.system.ranked))
 
     def _keep(self, timeline: Timeline, found: Sequence[Sequence[Passage]]) -> tuple[Found, ...]:
-        kept = (self._files.keep(passages, store.key.id) for store, passages in zip(timeline.stores, found, strict=True))
+        kept = (self.files.keep(passages, store.key.id) for store, passages in zip(timeline.stores, found, strict=True))
         return tuple(chain.from_iterable(kept))
 
     def _finish_step(
@@ -522,15 +516,15 @@ class Run:
         is why the memory could not be searched.
         """
         for question in step.questions:
-            earlier = self._files.questions.get(question.key)
+            earlier = self.files.questions.get(question.key)
             if (done := self._done(question.key)) is not None:
-                self._progress.question(done)
+                self.progress.question(done)
             elif (found := self._found(question.key)) is not None:
                 later.create_task(self._answer(found, timeline))
             elif failure is not None:
-                self._finish_question(self._failed(self._benchmark.prepare(question), failure))
+                self._finish_question(self._failed(self.benchmark.prepare(question), failure))
             elif earlier is not None:  # the search failed just now
-                self._progress.question(earlier)
+                self.progress.question(earlier)
         for point in self._point_records(step, ingested):
             checks, points = self._checks()
             kept = points.get(point.key)
@@ -545,49 +539,51 @@ class Run:
 
     async def _answer(self, found: QuestionRecord, timeline: Timeline) -> None:
         """Answer and judge; answers to the same passages from an earlier run are kept."""
-        earlier = self._files.questions.get(found.key) or self._taken.get(found.key)
+        earlier = self.files.questions.get(found.key)
+        if earlier is None and self.taken is not None:
+            earlier = self.taken.questions.get(found.key)
         if earlier is not None and earlier.retrieved == found.retrieved:
             found = found.model_copy(update={"answers": earlier.answers})
             if earlier.deeper == found.deeper:
                 found = found.model_copy(update={"budgets": earlier.budgets})
-        if self._grader is not None:
+        if self.grader is not None:
             blocks, deep = (
                 self._blocks(timeline, passages) for passages in (found.retrieved, (*found.retrieved, *found.deeper))
             )
             # Some questions occur twice: the second then finds the answers to the first in the cache.
             async with self._twins[found.group, found.question]:
-                found = await self._grader.ask(found, blocks, self._benchmark.options(found), deep)
+                found = await self.grader.ask(found, blocks, self.benchmark.options(found), deep)
         self._finish_question(found)
 
     def _blocks(self, timeline: Timeline, found: Sequence[Found]) -> list[ContextBlock]:
         """What was found, by store."""
-        passages, by_time = self._files.by_store(found), not self._system.ranked
+        passages, by_time = self.files.by_store(found), not self.system.ranked
         return [ContextBlock(store.title, tuple(passages[store.key.id]), by_time) for store in timeline.stores]
 
     async def _judge(self, record: PointRecord, ingested: Sequence[IngestRecord]) -> None:
         checks, _ = self._checks()
-        if self._judges and checks.is_judged(record, ingested):
-            passages = list(chain.from_iterable(self._files.by_store(record.retrieved).values()))
-            asked = checks.judge_fields(record, ingested, passages, ranked=self._system.ranked)
-            verdict = asked if isinstance(asked, Verdict) else await self._judges[record.kind].judge(asked, record.user)
+        if self.judges and checks.is_judged(record, ingested):
+            passages = list(chain.from_iterable(self.files.by_store(record.retrieved).values()))
+            asked = checks.judge_fields(record, ingested, passages, ranked=self.system.ranked)
+            verdict = asked if isinstance(asked, Verdict) else await self.judges[record.kind].judge(asked, record.user)
             record = record.model_copy(update={"verdict": verdict})
         self._finish_point(record)
 
     def _finish_question(self, record: QuestionRecord) -> None:
-        self._files.questions.add(record)
-        self._progress.question(record)
+        self.files.questions.add(record)
+        self.progress.question(record)
 
     def _finish_point(self, record: PointRecord) -> None:
         _, points = self._checks()
         if points.get(record.key) != record:
             points.add(record)
-        self._progress.point(record)
+        self.progress.point(record)
 
     def _needs_store(self, timeline: Timeline) -> bool:
         """Whether something has to be ingested or searched for."""
         if any(self._to_search(step) for step in timeline.steps):
             return True
-        return self._benchmark.search_state != "exact" and bool(self._missing(timeline))
+        return self.benchmark.search_state != "exact" and bool(self._missing(timeline))
 
     def _step_unfinished(self, timeline: Timeline, step: Step) -> bool:
         if any(self._done(question.key) is None for question in step.questions):
@@ -612,35 +608,35 @@ class Run:
         return wanted + [question for question in step.questions if self._found(question.key) is None]
 
     def _found(self, key: str) -> QuestionRecord | None:
-        record = self._files.retrieved.get(key)
+        record = self.files.retrieved.get(key)
         return None if record is None or record.error is not None else record
 
     def _done(self, key: str) -> QuestionRecord | None:
         """The record of a question that needs no answer any more to what was last found for it."""
-        record, found = self._files.questions.get(key), self._found(key)
+        record, found = self.files.questions.get(key), self._found(key)
         if record is None or found is None or not record.complete:
             return None
         same = (record.retrieved, record.deeper) == (found.retrieved, found.deeper)
         budgets = {one.budget for one in record.budgets}
-        return record if same and (self._grader is None or budgets >= set(self._benchmark.config.budgets)) else None
+        return record if same and (self.grader is None or budgets >= set(self.config.budgets)) else None
 
     def _judged(self, record: PointRecord, ingested: Sequence[IngestRecord]) -> bool:
         """Whether a point or memory needs no judge any more, or never did."""
         if not record.complete:
             return False
         checks, _ = self._checks()
-        return record.verdict is not None or not (self._judges and checks.is_judged(record, ingested))
+        return record.verdict is not None or not (self.judges and checks.is_judged(record, ingested))
 
     def _ingested(self, timeline: Timeline, step: Step) -> list[IngestRecord] | None:
         """What became of the sessions of a step; None if some have to be ingested."""
         keys = [f"{store.key.id}/{one.id}" for store, own in zip(timeline.stores, step.sessions, strict=True) for one in own]
-        records = [record for key in keys if (record := self._files.sessions.get(key)) and record.outcome != "failed"]
+        records = [record for key in keys if (record := self.files.sessions.get(key)) and record.outcome != "failed"]
         return records if len(records) == len(keys) else None
 
     def _missing(self, timeline: Timeline) -> set[str]:
         """Keys of the sessions that have to be ingested."""
         keys = _session_keys(timeline)
-        return {key for key in keys if (record := self._files.sessions.get(key)) is None or record.outcome == "failed"}
+        return {key for key in keys if (record := self.files.sessions.get(key)) is None or record.outcome == "failed"}
 
     def _point_records(self, step: Step, ingested: Sequence[IngestRecord] | None) -> list[PointRecord]:
         """The points and extracted memories of a step, before anything was searched for or judged."""
@@ -650,8 +646,16 @@ class Run:
         return [*step.points, *(checks.extracted(step, ingested) if ingested is not None else ())]
 
     def _checks(self) -> tuple[PointChecks, RecordFile[PointRecord]]:
-        assert self._benchmark.points is not None and self._files.points is not None  # else no step has points
-        return self._benchmark.points, self._files.points
+        assert self.benchmark.points is not None and self.files.points is not None  # else no step has points
+        return self.benchmark.points, self.files.points
+
+
+def _at_budget(benchmark: Benchmark[Any], results: Results, budget: int) -> tuple[int, float, Report]:
+    """A budget, the mean of the context tokens that it was filled with, and the report on the answers at it."""
+    found = [(record, one) for record in results.questions for one in record.budgets if one.budget == budget]
+    questions = [record.model_copy(update={"answers": one.answers}) for record, one in found]
+    tokens = [one.context_tokens for record, one in found if record.error is None]
+    return budget, sum(tokens) / max(1, len(tokens)), benchmark.report(replace(results, questions=questions, points=[]))
 
 
 def _session_keys(timeline: Timeline) -> set[str]:

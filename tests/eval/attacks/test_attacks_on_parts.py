@@ -13,7 +13,7 @@ import pytest
 from scripted_server import Reply, completion, serve, unused_url
 
 from eval.__main__ import main
-from eval.attack_parts import Finding, SystemExam, examine_answerer, examine_judge
+from eval.attack_parts import Finding, examine_answerer, examine_judge, examine_system
 from eval.invented import (
     Label,
     Replies,
@@ -30,7 +30,7 @@ from eval.invented import (
 from eval.judge import load_calibration
 from eval.systems.base import DialogueSession, Passage, StoreKey
 
-WORLD = World.invent(7, conversations=3)
+WORLD = World(7, conversations=3)
 
 
 def leak(store: Store, query: str, k: int) -> list[Passage]:
@@ -104,15 +104,15 @@ SYSTEMS: dict[str, tuple[Callable[[], Any], set[str]]] = {
 @pytest.mark.parametrize("name", SYSTEMS)
 async def test_systems(name: str, tmp_path: Path) -> None:
     make, wrong = SYSTEMS[name]
-    findings = await SystemExam(make(), tmp_path).findings()
+    findings = await examine_system(make(), tmp_path)
     assert lost(findings) == wrong, findings
 
 
 async def test_gold_of_a_file_is_looked_for_before_any_session(tmp_path: Path) -> None:
     """A system that knows a published benchmark knows nothing of the invented one."""
-    published = World.invent(3, conversations=2)
+    published = World(3, conversations=2)
     system = ScriptedSystem("knows", lambda store, query, k: [Passage(published.gold.get(query, "nothing"))])
-    findings = await SystemExam(system, tmp_path, published.write(tmp_path / "locomo10.json")).findings()
+    findings = await examine_system(system, tmp_path, published.write(tmp_path / "locomo10.json"))
     assert "knows the gold" in lost(findings)
 
 
