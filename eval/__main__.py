@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, NoReturn
 
@@ -9,9 +11,19 @@ import typer
 from rich.console import Console
 from typer.exceptions import TyperException
 
-from deltamem.config import run_plain
+from deltamem.config import composed, run_plain, validated
 from deltamem.errors import DeltaMemError
 
+BENCHMARKS = {
+    "locomo": "Locomo",
+    "halumem": "Halumem",
+    "personamem": "PersonaMem",
+    "longmemeval": "LongMemEval",
+    "beam": "Beam",
+}
+"""The class of each benchmark in its ``__main__``, by the name of its command."""
+
+# Imports of what a single command needs are in the commands: they take seconds.
 app = typer.Typer(name="eval", add_completion=False, help="Work with benchmarks and their results.")
 
 
@@ -26,10 +38,63 @@ def run(
         ),
     ],
 ) -> int:
-    """Run several memory systems on one benchmark, one after the other, and compare them."""
-    from eval.run import run_systems
+    """Run several memory systems on one benchmark, one after the other, each in a folder of its own, and compare them.
 
-    return run_systems(settings, Console(highlight=False))
+    A system that cannot run at all does not keep the others from running; wrong settings are found before anything is run.
+    """
+    from eval import runner
+    from eval.compare.page import write_report
+    from eval.compare.runs import load_runs
+    from eval.compare.terminal import print_comparison
+    from eval.estimate import estimate, estimate_table
+    from eval.models import check_system
+
+    name, systems, given = _parsed(settings)
+    kind = getattr(importlib.import_module(f"eval.{name}.__main__"), BENCHMARKS[name])
+    out = Path(given.get("out", f"runs/{name}"))
+    overrides = [one for one in settings if one.partition("=")[0] not in ("benchmark", "systems", "out")]
+    configs = []
+    for system in systems:
+        check_system(system)
+        config = validated(composed(name, [*overrides, f"system={system}", f"out={out / system}"]), kind.config_type)
+        config.check()
+        configs.append(config)
+    console = Console(highlight=False)
+    if configs[0].estimate:
+        console.print(estimate_table([estimate(kind, config) for config in configs], configs[0]))
+        return 0
+    code, finished = 0, []
+    for number, config in enumerate(configs, start=1):
+        console.print(f"{config.system} ({number} of {len(configs)}), records in {config.out}")
+        try:
+            code |= bool(runner.evaluate(kind, config, console)["failures"]["count"])
+            finished.append(config.out)
+        except DeltaMemError as error:
+            code = runner.FAILED
+            Console(stderr=True, highlight=False, markup=False, soft_wrap=True).print(
+                f"{config.system} could not run: {error}"
+            )
+    if finished:
+        page = write_report(finished, out / runner.REPORT_FILE)
+        print_comparison(load_runs(finished), console)
+        console.print(f"every question: {page}", markup=False, soft_wrap=True)
+    return code
+
+
+def _parsed(settings: Sequence[str]) -> tuple[str, list[str], dict[str, str]]:
+    """The benchmark, the systems without repeats, and all that is given by key."""
+    from eval.models import SYSTEMS
+
+    given = dict(setting.partition("=")[::2] for setting in settings)
+    name = given.get("benchmark", "")
+    if name not in BENCHMARKS:
+        raise DeltaMemError(f"benchmark={name} does not exist; there are: {', '.join(BENCHMARKS)}")
+    systems = [part.strip() for part in given.get("systems", "").strip("[] ").split(",") if part.strip()]
+    if not systems:
+        raise DeltaMemError(f"name the systems, for example systems=[none,naive_rag]; there are: {', '.join(SYSTEMS)}")
+    if "system" in given:
+        raise DeltaMemError("say systems=[...] in place of system=...")
+    return name, list(dict.fromkeys(systems)), given
 
 
 @app.command()

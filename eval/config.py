@@ -148,8 +148,6 @@ class SpeedSettings(StrictModel):
     written: PositiveFloat  # Tokens a second that they write
     thinking: NonNegativeInt  # Tokens of thinking before each answer and verdict
     texts: PositiveFloat  # Texts a second that the embedder takes
-    price_read: PositiveFloat | None  # Of a million tokens
-    price_written: PositiveFloat | None
 
 
 class BenchmarkConfig(StrictModel):

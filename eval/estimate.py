@@ -18,7 +18,7 @@ from rich.table import Table
 from deltamem.ingest import estimate_tokens
 from deltamem.prompts import load_prompt
 from eval.benchmark import Benchmark, Step, Timeline
-from eval.config import BenchmarkConfig
+from eval.config import BenchmarkConfig, SpeedSettings
 from eval.judge import load_calibration
 from eval.models import WITH_MODEL, Prompts, load_prompts
 from eval.records import judge_name
@@ -49,11 +49,11 @@ class Stage:
     read: int = 0
     written: int = 0
 
-    def add(self, calls: float, read: float, written: float) -> None:
-        """Count more."""
+    def add(self, calls: float, read: float, each: float) -> None:
+        """Count calls that read so much together, and write so much `each`."""
         self.calls += ceil(calls)
         self.read += ceil(read)
-        self.written += ceil(written)
+        self.written += ceil(calls * each)
 
 
 @dataclass
@@ -73,24 +73,10 @@ class Estimate:
         """All that ask a model."""
         return self.ingest, self.answer, self.judge
 
-    @property
-    def read_and_written(self) -> tuple[int, int]:
-        """Tokens of all stages."""
-        return sum(stage.read for stage in self.stages), sum(stage.written for stage in self.stages)
-
-    def hours(self, config: BenchmarkConfig) -> float:
+    def hours(self, speed: SpeedSettings) -> float:
         """At the speeds of the configuration."""
-        speed = config.speed
-        read, written = self.read_and_written
-        return (read / speed.read + written / speed.written + self.texts / speed.texts) / 3600
-
-    def dollars(self, config: BenchmarkConfig) -> float | None:
-        """At the prices of the configuration; None without them."""
-        speed = config.speed
-        if speed.price_read is None or speed.price_written is None:
-            return None
-        read, written = self.read_and_written
-        return (read * speed.price_read + written * speed.price_written) / 1e6
+        asking = sum(stage.read / speed.read + stage.written / speed.written for stage in self.stages)
+        return (asking + self.texts / speed.texts) / 3600
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +109,7 @@ def estimate(benchmark: type[Benchmark[Any]], config: BenchmarkConfig) -> Estima
             if specs[name].calibrated:
                 items = load_calibration()
                 read = sum(estimate_tokens(prompt.text + item.question + item.gold + item.answer) for item in items)
-                result.judge.add(len(items), read, len(items) * (ASSUMED["verdict_written"] + config.speed.thinking))
+                result.judge.add(len(items), read, _verdict(config))
     return result
 
 
@@ -139,13 +125,13 @@ def _ingest(result: Estimate, timeline: Timeline, config: BenchmarkConfig) -> No
                     # Each call reads the session again, and what the calls before it wrote and found.
                     later = calls * (calls - 1) / 2 * (ASSUMED["deltamem_written"] + ASSUMED["deltamem_results"])
                     read = calls * (system_prompt + said) + later
-                    result.ingest.add(calls, read, calls * ASSUMED["deltamem_written"])
+                    result.ingest.add(calls, read, ASSUMED["deltamem_written"])
                 case "mem0" | "langmem":
                     groups = len(message_groups(session.turns, store.key.batch_turns))
                     read = said + groups * ASSUMED[f"{config.system}_prompt"]
-                    result.ingest.add(groups, read, groups * ASSUMED["peer_written"])
+                    result.ingest.add(groups, read, ASSUMED["peer_written"])
                     if config.system == "langmem" and not config.peers_degraded:  # its queries
-                        result.ingest.add(groups, said, groups * ASSUMED["peer_written"])
+                        result.ingest.add(groups, said, ASSUMED["peer_written"])
             if config.system in WITH_MODEL:
                 result.texts += ceil(2 * ASSUMED["memories_a_turn"] * len(session.turns))  # searched for, then kept
             elif config.system == "naive_rag":
@@ -167,11 +153,11 @@ def _ask(result: Estimate, loaded: Benchmark[Any], timeline: Timeline, config: B
             for budget in budgets:
                 context = min(shown, config.answer.context_tokens) if budget is None else budget
                 written = ASSUMED["answer_written"] + config.speed.thinking
-                result.answer.add(config.runs, config.runs * (asked + context), config.runs * written)
+                result.answer.add(config.runs, config.runs * (asked + context), written)
                 for name, fields in verdicts.items():
                     if prompt := prompts.judges.get(judge_name(name)):
                         calls, read = config.runs * config.judge.runs, estimate_tokens(prompt.fill(**fields))
-                        result.judge.add(calls, calls * read, calls * (ASSUMED["verdict_written"] + config.speed.thinking))
+                        result.judge.add(calls, calls * read, _verdict(config))
         if step.points is not None:
             _check(result, step, config, prompts)
 
@@ -185,7 +171,7 @@ def _check(result: Estimate, step: Step, config: BenchmarkConfig, prompts: Promp
     for kind, count in counts.items():
         if (prompt := prompts.judges.get(kind)) and (kind == "update" or config.system in WITH_MODEL):
             read = estimate_tokens(prompt.text) + 20 * ASSUMED["memory_tokens"]
-            result.judge.add(count, count * read, count * (ASSUMED["verdict_written"] + config.speed.thinking))
+            result.judge.add(count, count * read, _verdict(config))
 
 
 def _context(config: BenchmarkConfig, sessions: Sequence[DialogueSession], stores: int, k: int) -> float:
@@ -203,6 +189,11 @@ def _context(config: BenchmarkConfig, sessions: Sequence[DialogueSession], store
     return k * stores * ASSUMED["memory_tokens"]
 
 
+def _verdict(config: BenchmarkConfig) -> float:
+    """Tokens that a judge writes."""
+    return ASSUMED["verdict_written"] + config.speed.thinking
+
+
 def _tokens(session: DialogueSession) -> int:
     date = len(dated("", session.time, True))
     return sum(estimate_tokens(turn.spoken) + date // 3 for turn in session.turns)
@@ -218,16 +209,14 @@ def estimate_table(estimates: Sequence[Estimate], config: BenchmarkConfig) -> Ta
         "thinking a call, speed.thinking). Right to about a factor of two.",
         corner="system",
     )
-    priced = estimates[0].dollars(config) is not None
     headings = ["sessions", "questions", "ingest:\ncalls", "tokens", "answer:\ncalls", "tokens", "judge:\ncalls", "tokens"]
-    for heading in [*headings, "texts", "hours", *(["dollars"] if priced else [])]:
+    for heading in [*headings, "texts", "hours"]:
         view.add_column(heading, justify="right")
     for one in estimates:
         amounts = [one.sessions, one.questions]
         for stage in one.stages:
             amounts += [stage.calls, stage.read + stage.written]
-        cells = [*map(_short, [*amounts, one.texts]), f"{one.hours(config):.2f}"]
-        view.add_row(one.system, *cells, *([f"{one.dollars(config):,.2f}"] if priced else []))
+        view.add_row(one.system, *map(_short, [*amounts, one.texts]), f"{one.hours(speed):.2f}")
     return view
 
 

@@ -21,7 +21,7 @@ _OF_ALL = (
 _MODEL = "gpt-4o-mini"
 """Answers and judges in what Mem0 and MemOS published."""
 
-_LOCOMO = (
+_OF_LOCOMO = (
     "passages of a system with a single store are searched for there, twice as many, instead of in one store a speaker",
     "a system that takes whole sessions is given those, instead of two messages at a time",
 )
@@ -40,46 +40,32 @@ class Protocol:
     judge: str | None = _MODEL  # The published judge; None if answers need none
 
 
+_LOCOMO = {
+    "k": 20,
+    "categories": [1, 2, 3, 4, 5],
+    "captions": "none",
+    "with_time": "hour",
+    "judges": ["lenient", "strict"],
+    "judge.runs": 1,
+}
+_PUBLISHED = _LOCOMO | {
+    "categories": [1, 2, 3, 4],
+    "judges": ["lenient"],
+    "answer.runs": 1,
+    "answer.temperature": 0.0,
+    "judge.temperature": 0.0,
+    "gold": "original",
+}
+
 LOCOMO = {
-    DEFAULT: Protocol(
-        {
-            "k": 20,
-            "categories": [1, 2, 3, 4, 5],
-            "captions": "none",
-            "with_time": "hour",
-            "judges": ["lenient", "strict"],
-            "judge.runs": 1,
-        }
-    ),
+    DEFAULT: Protocol(_LOCOMO),
     "mem0": Protocol(
-        {
-            "k": 30,
-            "categories": [1, 2, 3, 4],
-            "captions": "none",
-            "with_time": "hour",
-            "judges": ["lenient"],
-            "judge.runs": 1,
-            "answer.runs": 1,
-            "answer.temperature": 0.0,
-            "judge.temperature": 0.0,
-            "gold": "original",
-        },
-        (*_OF_ALL, *_LOCOMO, "one run of the judge, as in Mem0's code; its paper reports the mean of ten"),
+        _PUBLISHED | {"k": 30},
+        (*_OF_ALL, *_OF_LOCOMO, "one run of the judge, as in Mem0's code; its paper reports the mean of ten"),
     ),
     "memos": Protocol(
-        {
-            "k": 20,
-            "categories": [1, 2, 3, 4],
-            "captions": "none",
-            "with_time": "hour",
-            "judges": ["lenient"],
-            "judge.runs": 3,
-            "answer.runs": 1,
-            "answer.temperature": 0.0,
-            "judge.temperature": 0.0,
-            "gold": "original",
-        },
-        (*_OF_ALL, *_LOCOMO, "sessions are dated as the file writes it, not in ISO format"),
+        _PUBLISHED | {"judge.runs": 3},
+        (*_OF_ALL, *_OF_LOCOMO, "sessions are dated as the file writes it, not in ISO format"),
     ),
 }
 
@@ -98,7 +84,6 @@ PERSONAMEM = {
     ),
 }
 
-
 PROTOCOLS = {"locomo": LOCOMO, "personamem": PERSONAMEM}
 """By benchmark, as commands call it."""
 
@@ -115,12 +100,7 @@ def filled(protocols: Mapping[str, Protocol], values: Mapping[str, Any]) -> dict
 
 
 def departures(protocols: Mapping[str, Protocol], config: Mapping[str, Any]) -> Iterator[str]:
-    """Where a run departs from the protocol that it names, one sentence each; none of our own.
-
-    Args:
-        protocols: Those of the benchmark.
-        config: The configuration as JSON values.
-    """
+    """Where a run departs from the protocol that its configuration (JSON values) names; nothing of our own."""
     name = config["protocol"]
     if name == DEFAULT:
         return
@@ -129,8 +109,7 @@ def departures(protocols: Mapping[str, Protocol], config: Mapping[str, Any]) -> 
         group, last = _place(config, key)
         if group[last] != value:
             yield f"{key}={_shown(group[last])}, where the protocol has {_shown(value)}"
-    published = {"answer": _MODEL, "judge": protocol.judge}
-    for part, model in published.items():
+    for part, model in (("answer", _MODEL), ("judge", protocol.judge)):
         given = config[part]["model"]
         if model is not None and given is not None and model not in given:
             yield f"{part}.model={given}, where published scores are of {model}"

@@ -262,7 +262,7 @@ class Run:
         probes, swapped = [], []
         if self.config.judge.probes:
             calibrated = [judge for name, judge in self.judges.items() if name in specs and specs[name].calibrated]
-            probes = [(await measure(judge, load_calibration())).as_dict() for judge in calibrated]
+            probes = [await measure(judge, load_calibration()) for judge in calibrated]
             if self.grader is not None and self.judges:
                 questions = self.results().questions
                 swapped = await measure_swapped(self.judges, questions, self.benchmark.judge_fields, self.config.seed)

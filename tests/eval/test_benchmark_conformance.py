@@ -121,7 +121,8 @@ def test_a_cut_off_record_is_made_again_without_repeating_a_call(case: Case, tmp
         again = case.run(tmp_path, *overrides)
         more = Counter(sent(server)) - asked
     assert again["scores"] == first["scores"]
-    assert 1 <= sum(more.values()) <= 4 < asked.total(), "one answer and its judges, which at BEAM are asked for each item"
+    judges = len(json.loads(lines[-1])["answers"][0].get("verdicts", ()))
+    assert 1 <= sum(more.values()) <= 1 + judges, "one answer and its judges"
 
 
 def test_an_answer_that_fails_is_counted_and_asked_for_again(case: Case, monkeypatch, capsys, tmp_path: Path) -> None:
