@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import ceil
+from types import SimpleNamespace
 from typing import Any
 
 from rich.table import Table
@@ -79,15 +80,6 @@ class Estimate:
         return (asking + self.texts / speed.texts) / 3600
 
 
-@dataclass(frozen=True, slots=True)
-class _Layout:
-    """As much of a `System` as a benchmark needs to lay out its timelines."""
-
-    name: str
-    per_speaker: bool
-    ranked: bool
-
-
 def estimate(benchmark: type[Benchmark[Any]], config: BenchmarkConfig) -> Estimate:
     """Estimate a run from its data and configuration; no model and no embedder is needed.
 
@@ -97,7 +89,9 @@ def estimate(benchmark: type[Benchmark[Any]], config: BenchmarkConfig) -> Estima
     prompts = load_prompts(config, benchmark.answer_prompt, benchmark.answer_fields, benchmark.judges(config))
     loaded = benchmark(config)
     with_model = config.system in WITH_MODEL
-    layout: Any = _Layout(config.system, per_speaker=with_model, ranked=with_model or config.system == "naive_rag")
+    ranked = with_model or config.system == "naive_rag"
+    # As much of a `System` as a benchmark needs to lay out its timelines
+    layout: Any = SimpleNamespace(name=config.system, per_speaker=with_model, ranked=ranked)
     result = Estimate(config.system)
     for timeline in loaded.timelines(layout):
         if config.system != "none":
@@ -105,9 +99,9 @@ def estimate(benchmark: type[Benchmark[Any]], config: BenchmarkConfig) -> Estima
         _ask(result, loaded, timeline, config, prompts)
     specs = benchmark.judges(config)
     if config.judge.probes:
+        items = load_calibration()
         for name, prompt in prompts.judges.items():
             if specs[name].calibrated:
-                items = load_calibration()
                 read = sum(estimate_tokens(prompt.text + item.question + item.gold + item.answer) for item in items)
                 result.judge.add(len(items), read, _verdict(config))
     return result

@@ -1,8 +1,9 @@
-"""What a run is made with beyond its configuration: endpoints, the models served there, commit and versions.
+"""What a run is made with beyond its configuration: endpoints, served models, commit, versions, or another run's answers.
 
 Two servers may call different models by one name, and a model may be trained again in the same folder. So each record of a
 run bears the hash of the fingerprint under which it was made, a run is not resumed under another one unless that is asked
-for, and the response cache keeps the answers of each served model apart.
+for, and the response cache keeps the answers of each served model apart. Answers of a finished run may be taken over by
+another one whose judges differ.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+import shutil
 from collections.abc import Collection, Iterator, Mapping
 from itertools import pairwise
 from pathlib import Path
@@ -18,11 +20,12 @@ from typing import Any
 from deltamem.config import StrictModel
 from deltamem.errors import DeltaMemError, LLMError
 from deltamem.llm import LLM, is_passing
-from deltamem.runs import config_hash, git_commit, versions
+from deltamem.prompts import Prompt
+from deltamem.runs import RecordFile, config_hash, git_commit, read_records, versions
 from eval.answer import AnswerRequest
 from eval.config import BenchmarkConfig
 from eval.models import WITH_MODEL, Models, check_models
-from eval.records import FINGERPRINTS, AnswerRecord, Verdict, read_run_config, write_run_config
+from eval.records import FINGERPRINTS, AnswerRecord, PointRecord, QuestionRecord, Verdict, read_run_config, write_run_config
 
 _PACKAGES = {
     "deltamem": ("chromadb",),
@@ -121,12 +124,7 @@ class Makings:
     """The fingerprints under which the records of a folder were made, in order."""
 
     def __init__(self, folder: Path, *, mixed: bool) -> None:
-        """Read them.
-
-        Args:
-            folder: The output folder.
-            mixed: Whether the run goes on although its fingerprint has changed.
-        """
+        """Read those of an output folder; a `mixed` run goes on although its fingerprint has changed."""
         self._folder = folder
         self._mixed = mixed
         noted = read_run_config(folder).get(FINGERPRINTS, ())
@@ -145,12 +143,8 @@ class Makings:
     async def go_on(self, config: BenchmarkConfig, models: Models, needed: Collection[str] | None) -> None:
         """Fail early if a model that is needed is unreachable, or if it is not the one that the run was begun with.
 
-        Where nothing is left to do the models need not be there: what they were is known.
-
-        Args:
-            config: Of the run.
-            models: Those of the run, whose cache learns what is served.
-            needed: The parts whose models will be asked; None if nothing is left to do.
+        The cache of `models` learns what is served. `needed` are the parts whose models will be asked; None if nothing is
+        left to do, when the models need not be there: what they were is known.
 
         Raises:
             DeltaMemError: If a model does not answer, or the run was begun otherwise and may not be mixed.
@@ -241,3 +235,94 @@ class Stamped:
         """Judge once; see `Judge`."""
         verdict: Verdict = await self._maker.judge(fields, scope)
         return verdict.model_copy(update={"made": self._makings.made})
+
+
+TAKEN_FROM = "answers_from"
+"""Key of the run's configuration: under which fingerprint the last of the answers was made."""
+
+_MAY_DIFFER = {"judge", "judges", "prompts", FINGERPRINTS, TAKEN_FROM}
+_FILES = ("sessions.jsonl", "passages.jsonl", "retrieved.jsonl")
+
+
+class TakenAnswers:
+    """The answers of the finished run that a configuration names, without verdicts; stands for its answerer.
+
+    Attributes:
+        name: Of the answerer.
+        fingerprints: Under which they were made.
+        questions: By key, with answers whose verdicts are left out.
+    """
+
+    def __init__(self, config: BenchmarkConfig, run_config: Mapping[str, Any], prompt: Prompt | None) -> None:
+        """Read them; `prompt` is that of the answerer, None if no model answers.
+
+        Raises:
+            DeltaMemError: If there is no such run, or it differs in something else than its judges; names the first.
+        """
+        assert config.answers_from is not None
+        self.name: str = config.answer.answerer
+        self._folder = folder = config.answers_from
+        before = read_run_config(folder)
+        if not before:
+            raise DeltaMemError(f"answers_from={folder} is not the folder of a run")
+        self.fingerprints: list[dict[str, Any]] = before.get(FINGERPRINTS, [])
+        now = json.loads(json.dumps(run_config))
+        for of in (before, now):
+            of["answer prompt"] = prompt and of["prompts"].get(prompt.name)
+        for key in sorted({*before, *now} - _MAY_DIFFER):
+            if before.get(key) != now.get(key):
+                raise DeltaMemError(
+                    f"answers_from={folder} was made with {key} = {before.get(key)!r}, not {now.get(key)!r}; "
+                    "only the judges may differ"
+                )
+        found = read_records(folder / "questions.jsonl", QuestionRecord, lambda record: record.key)
+        self.questions = {key: _without_verdicts(record) for key, record in found.items()}
+
+    @property
+    def made(self) -> str:
+        """Hash of the last fingerprint."""
+        return str(self.fingerprints[-1]["made"]) if self.fingerprints else "unknown"
+
+    def check_complete(self, keys: Collection[str]) -> None:
+        """Refuse a run in which some of these questions have no answer, or a failed one."""
+        missing = [key for key in keys if (record := self.questions.get(key)) is None or not _answered(record)]
+        if missing:
+            raise DeltaMemError(
+                f"answers_from={self._folder} lacks answers to {len(missing):,} of {len(keys):,} questions, for example "
+                f"{missing[0]}; finish that run first"
+            )
+
+    def copy(self, out: Path) -> None:
+        """Bring all but the answers into the folder of a run that has not begun."""
+        out.mkdir(parents=True, exist_ok=True)
+        for name in _FILES:
+            shutil.copyfile(self._folder / name, out / name)
+        source, target = self._folder / "points.jsonl", out / "points.jsonl"
+        if source.exists():
+            target.unlink(missing_ok=True)
+            with RecordFile(target, PointRecord, lambda record: record.key) as points:
+                for record in read_records(source, PointRecord, lambda record: record.key).values():
+                    if record.searched:  # the others are made of the data and the sessions
+                        points.add(record.model_copy(update={"verdict": None}))
+
+    async def answer(self, request: AnswerRequest, run: int) -> AnswerRecord:
+        """Stands for the answerer, who is only asked again where the model had said nothing: that stays so."""
+        return AnswerRecord(text=None, silent=True, error="the answerer had returned nothing")
+
+    def warning(self) -> str:
+        """What every output says."""
+        return f"answers are taken over from a finished run (made under {self.made}); only judges and scores are new"
+
+
+def _without_verdicts(record: QuestionRecord) -> QuestionRecord:
+    budgets = tuple(budget.model_copy(update={"answers": _bare(budget.answers)}) for budget in record.budgets)
+    return record.model_copy(update={"answers": _bare(record.answers), "budgets": budgets})
+
+
+def _bare(answers: tuple[AnswerRecord, ...]) -> tuple[AnswerRecord, ...]:
+    return tuple(answer.model_copy(update={"verdicts": {}}) for answer in answers)
+
+
+def _answered(record: QuestionRecord) -> bool:
+    answers = [*record.answers, *(answer for budget in record.budgets for answer in budget.answers)]
+    return record.error is None and bool(answers) and all(answer.error is None or answer.silent for answer in answers)

@@ -108,7 +108,7 @@ def departures(protocols: Mapping[str, Protocol], config: Mapping[str, Any]) -> 
     for key, value in protocol.values.items():
         group, last = _place(config, key)
         if group[last] != value:
-            yield f"{key}={_shown(group[last])}, where the protocol has {_shown(value)}"
+            yield f"{key}={shown(group[last])}, where the protocol has {shown(value)}"
     for part, model in (("answer", _MODEL), ("judge", protocol.judge)):
         given = config[part]["model"]
         if model is not None and given is not None and model not in given:
@@ -134,7 +134,8 @@ def _place(values: Mapping[str, Any], key: str) -> tuple[Any, str]:
     return place, last
 
 
-def _shown(value: object) -> str:
+def shown(value: object) -> str:
+    """A value as overrides have it."""
     if isinstance(value, list):
         return f"[{','.join(map(str, value))}]"
     return str(value).lower() if isinstance(value, bool) else str(value)

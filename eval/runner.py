@@ -24,7 +24,7 @@ from eval.answer import Answerer, ContextBlock, Judge, QAGrader
 from eval.benchmark import Benchmark, Config, PointChecks, Report, Results, SearchState, Step, Timeline
 from eval.compare.page import write_report
 from eval.estimate import estimate, estimate_table
-from eval.fingerprint import Makings, Stamped
+from eval.fingerprint import TAKEN_FROM, Makings, Stamped, TakenAnswers
 from eval.headline import budget_lines, headline_line, warning_lines
 from eval.judge import load_calibration, measure, measure_swapped
 from eval.metrics import load_nltk
@@ -54,7 +54,6 @@ from eval.records import (
     check_run_config,
     open_files,
 )
-from eval.rescore import TAKEN_FROM, TakenAnswers
 from eval.stores import ingest_sessions, merged, search_stores
 from eval.summary import brief_table, build_summary, cost_line, failure_lines, probe_line, write_summary
 from eval.systems.base import Memory, Passage, System, SystemUnavailableError
@@ -184,8 +183,7 @@ async def _evaluate(benchmark: Benchmark[Config], prompts: Prompts, parts: Parts
             )
             if taken is not None and run.needs_stores():
                 raise DeltaMemError(f"answers_from={config.answers_from} lacks sessions or searches; finish that run first")
-            todo = run.unfinished() or run.needs_stores()
-            await makings.go_on(config, models, run.models_needed() if todo else None)
+            await makings.go_on(config, models, run.models_needed())
             makings.write(run_config)  # not before, so that the command can be corrected
             if answerer is not None and benchmark.uses_nltk and run.unfinished():
                 load_nltk()
@@ -298,12 +296,12 @@ class Run:
             **measured,
         )
 
-    def models_needed(self) -> list[str]:
-        """The parts of the models that will be asked something."""
-        needed = ["answer", "judge"] if self.unfinished() else []
-        if self.config.system in WITH_MODEL and self.needs_stores():
-            needed.append("manager")
-        return needed
+    def models_needed(self) -> list[str] | None:
+        """The parts of the models that will be asked something; None if nothing is left to do."""
+        unfinished, searching = self.unfinished(), self.needs_stores()
+        needed = ["answer", "judge"] if unfinished else []
+        needed += ["manager"] if searching and self.config.system in WITH_MODEL else []
+        return needed if unfinished or searching else None
 
     def needs_stores(self) -> bool:
         """Whether something has to be ingested or searched for."""
@@ -446,8 +444,9 @@ class Run:
                 record = self.files.sessions.get(f"{key}/{name}")
                 gap |= record is None or record.outcome != "unreadable"
         if not exact:
-            sentence = f"{key}: the store does not hold exactly the sessions before the next question, so it is reset"
-            self.progress.say(sentence)
+            self.progress.say(
+                f"{key}: the store does not hold exactly the sessions before the next question, so it is reset"
+            )
             await memory.reset()
 
     async def _search_step(self, timeline: Timeline, step: Step, memories: Sequence[Memory], notes: tuple[str, ...]) -> None:
@@ -470,13 +469,9 @@ class Run:
         deeper = [passages[k:] if ranked else [] for passages in found]
         found = [passages[:k] if ranked else passages for passages in found]
         ranks = self.benchmark.ranks(record, merged(found)) if ranked else ()
-        update: dict[str, Any] = {
-            "retrieved": self._keep(timeline, found),
-            "deeper": self._keep(timeline, deeper),
-            "ranks": ranks,
-        }
-        update |= {"search_seconds": seconds, "made": self.makings.made}
-        self.files.retrieved.add(record.model_copy(update=update))
+        kept = {"retrieved": self._keep(timeline, found), "deeper": self._keep(timeline, deeper), "ranks": ranks}
+        more = {"search_seconds": seconds, "made": self.makings.made}
+        self.files.retrieved.add(record.model_copy(update=kept | more))
 
     def _failed(self, record: QuestionRecord, error: str) -> QuestionRecord:
         """The record of a question that could not be searched for: nothing was found, and every answer is wrong."""

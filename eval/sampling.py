@@ -14,6 +14,7 @@ from typing import Annotated, TypeVar
 from pydantic import BeforeValidator, Field, PositiveInt
 
 from deltamem.errors import DeltaMemError
+from eval.protocols import shown
 
 Item = TypeVar("Item")
 
@@ -28,13 +29,7 @@ Groups = Annotated[PositiveInt | Annotated[list[str], Field(min_length=1)] | Non
 
 
 def chosen_groups(ids: Sequence[str], wanted: int | Sequence[str] | None, key: str, seed: int) -> list[str]:
-    """The ids that are meant, in their own order.
-
-    Args:
-        ids: All there are, each once.
-        wanted: How many, which are drawn at random; or which; None for all.
-        key: Name of the configuration key.
-        seed: Of the draw.
+    """Those of all `ids` that the configuration key wants, in their own order: so many at random, or which; all if None.
 
     Raises:
         DeltaMemError: If an id does not exist, or there are not so many; lists those that exist.
@@ -84,12 +79,8 @@ def stratified(
 
 def sample_note(asked: int, total: int, chosen: Mapping[str, object]) -> str | None:
     """How a sample was drawn, for the name of the data: the keys that chose it; None if all questions are asked."""
-    how = ", ".join(f"{key}={_shown(value)}" for key, value in chosen.items() if value is not None)
+    how = ", ".join(f"{key}={shown(value)}" for key, value in chosen.items() if value is not None)
     return f"{asked:,} of {total:,} questions ({how})" if asked < total and how else None
-
-
-def _shown(value: object) -> str:
-    return f"[{','.join(map(str, value))}]" if isinstance(value, list) else str(value)
 
 
 def _shares(counts: Mapping[str, int], limit: int) -> dict[str, int]:

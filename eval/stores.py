@@ -6,7 +6,6 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 from itertools import chain, zip_longest
-from typing import NamedTuple
 
 from deltamem.errors import EmbedderUnavailableError, reason_of
 from deltamem.runs import RecordFile
@@ -14,20 +13,15 @@ from eval.records import Cost, IngestRecord
 from eval.systems.base import DialogueSession, Memory, Passage, StoreKey, SystemUnavailableError
 
 
-class Searched(NamedTuple):
-    """What a query found: passages of each store, best first; wall time; why it failed."""
-
-    passages: list[list[Passage]]
-    seconds: float
-    error: str | None
-
-
 async def search_stores(
     memories: Sequence[Memory], query: str, k: int, slots: asyncio.Semaphore, *, ranked: bool
-) -> Searched:
+) -> tuple[list[list[Passage]], float, str | None]:
     """Search all stores at the same time, holding `slots` while it is timed; see `eval.models.Models.timed`.
 
     Of a system that is `ranked` at most `k` passages of each store count, however many it returns.
+
+    Returns:
+        Passages of each store, best first; wall time; why it failed.
 
     Raises:
         SystemUnavailableError: If the system cannot search at all.
@@ -40,9 +34,9 @@ async def search_stores(
         except (SystemUnavailableError, EmbedderUnavailableError):
             raise
         except Exception as error:  # one failed search must not lose the other questions
-            return Searched([], 0.0, f"search: {reason_of(error)}")
+            return [], 0.0, f"search: {reason_of(error)}"
         kept = [passages[: k if ranked else None] for passages in found]
-        return Searched(kept, round(time.perf_counter() - started, 4), None)
+        return kept, round(time.perf_counter() - started, 4), None
 
 
 def merged(found: Sequence[Sequence[Passage]]) -> list[Passage]:

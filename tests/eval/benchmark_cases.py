@@ -155,19 +155,11 @@ def composed(name: str) -> DictConfig:
     return config
 
 
-def _write_locomo(folder: Path) -> list[str]:
-    return [f"data={locomo_cases.write(folder / 'l.json', locomo_cases.benchmark())}"]
-
-
-def _write_halumem(folder: Path) -> list[str]:
-    return [f"data={halumem_cases.write(folder / 'h.jsonl', halumem_cases.ana(), halumem_cases.ben())}"]
-
-
 LOCOMO = Case(
     name="locomo",
     kind=Locomo,
     embedder=locomo_cases.WordEmbedder,
-    write=_write_locomo,
+    write=lambda folder: [f"data={locomo_cases.write(folder / 'l.json', locomo_cases.benchmark())}"],
     script=locomo_cases.script,
     is_answer=lambda body: not body["messages"][0]["content"].startswith(("You grade", "You check")),
     questions=9,
@@ -180,7 +172,7 @@ HALUMEM = Case(
     name="halumem",
     kind=Halumem,
     embedder=halumem_cases.StemEmbedder,
-    write=_write_halumem,
+    write=lambda folder: [f"data={halumem_cases.write(folder / 'h.jsonl', halumem_cases.ana(), halumem_cases.ben())}"],
     script=halumem_cases.models,
     is_answer=lambda body: halumem_cases.kind(body) == "answer",
     questions=3,

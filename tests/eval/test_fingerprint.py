@@ -6,19 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from benchmark_cases import CASES, LOCOMO, Case, files, prepare, records, sent, served
+from benchmark_cases import LOCOMO, Case, files, prepare, records, sent, served
 from scripted_server import Reply, completion, is_check, serve
 
 from deltamem.errors import DeltaMemError
 from eval import fingerprint
 
 BEGUN = ("limit=1", "answer.runs=1")
-
-
-@pytest.fixture(params=CASES, ids=lambda case: case.name)
-def case(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Case:
-    prepare(monkeypatch, request.param)
-    return request.param
 
 
 def makings(folder: Path) -> set[str]:
@@ -103,13 +97,6 @@ def test_another_reply_to_the_canary_is_a_warning(case: Case, tmp_path: Path) ->
         summary = case.run(tmp_path, *served(server), "answer.runs=1")
     assert len(summary["making"]["made"]) == 1
     assert any(text.startswith("the model of answer has given 2 different answers") for text in summary["warnings"])
-
-
-def test_a_finished_run_needs_no_server(case: Case, tmp_path: Path) -> None:
-    with serve(case.script) as server:
-        first = case.run(tmp_path, *served(server))
-    again = case.run(tmp_path, *served(server))
-    assert (again["scores"], again["making"]["fingerprint"]) == (first["scores"], first["making"]["fingerprint"])
 
 
 def test_a_shared_cache_never_gives_the_answers_of_another_model(case: Case, tmp_path: Path) -> None:

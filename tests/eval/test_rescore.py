@@ -7,16 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from benchmark_cases import CASES, LOCOMO, Case, prepare, records, served
+from benchmark_cases import LOCOMO, Case, prepare, records, served
 from scripted_server import Reply, completion, failure, is_check, serve
 
 from deltamem.errors import DeltaMemError
-
-
-@pytest.fixture(params=CASES, ids=lambda case: case.name)
-def case(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Case:
-    prepare(monkeypatch, request.param)
-    return request.param
 
 
 def texts(folder: Path) -> dict[str, list[Any]]:

@@ -88,7 +88,6 @@ def lost(findings: Sequence[Finding]) -> set[str]:
 
 SYSTEMS: dict[str, tuple[Callable[[], Any], set[str]]] = {
     "honest": (honest_system, set()),
-    "honest words": (lambda: ScriptedSystem("words", turns_of), set()),
     "empty": (lambda: ScriptedSystem("empty", lambda store, query, k: []), {"finds anything"}),
     "echo": (lambda: ScriptedSystem("echo", lambda store, query, k: [Passage(query)]), {"makes up text"}),
     "leaker": (lambda: ScriptedSystem("leaker", leak), {"knows the gold", "mixes owners"}),
