@@ -257,7 +257,7 @@ async def examine_judge(judge: Judge, accept: float, reject: float) -> list[Find
     length = "{long:.0%} of right, {long wrong:.0%} of wrong".format_map(share)
     empty, plea, options = (share[name] for name in ("empty", "plea", "options"))
     return [
-        Finding("prose", f"{unread:,} of {asked:,} without a verdict", unread <= 0.01 * asked, "that verdicts are missing"),
+        Finding("prose", f"{unread:,} of {asked:,} unreadable", unread <= 0.01 * asked, "no score: verdicts are missing"),
         Finding("says yes", f"to {accepts:.0%} of wrong calibration answers", accepts <= accept, "no judged score"),
         Finding("says no", f"to {rejects:.0%} of right calibration answers", rejects <= reject, "no judged score"),
         Finding("knows the calibration", others, same, "no judged score: it judges otherwise where it is not measured"),
@@ -276,11 +276,7 @@ PARTS = {"system": "manager", "answerer": "answer", "judge": "judge"}
 def run_part(part: str, arguments: Sequence[str], console: Console) -> int:
     """Run the attacks on a user's part and print a line each; returns 0 if the part held all of them, else 1.
 
-    Args:
-        part: One of `PARTS`.
-        arguments: ``module:callable``, or keys of the configuration such as ``base_url=... judge.model=...``; for a system
-            of ours its name comes first.
-        console: For the lines.
+    The arguments are ``module:callable`` or the name of a system of ours, and keys of LoCoMo's configuration.
 
     Raises:
         DeltaMemError: If the part is unknown, cannot be made or does not answer.

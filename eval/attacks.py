@@ -32,6 +32,7 @@ from eval.invented import (
     answerer,
     broken,
     fair,
+    honest_system,
     lucky,
     most_similar,
     reader,
@@ -400,8 +401,7 @@ def _limit(lab: Lab) -> Outcome:
 
 @attack("two guesses", "names one letter in its thoughts and another as its answer", "the share of the final answers")
 def _guesses(lab: Lab) -> Outcome:
-    system = ScriptedSystem("turns", turns_of)
-    result = lab.letters_run("guesses", lambda question, shown: "It may be (a). <final_answer> b", system)
+    result = lab.letters_run("guesses", lambda question, shown: "It may be (a). <final_answer> b", honest_system())
     naive = _percent([record.gold in ("a", "b") for record in result.run.questions])
     return Outcome(f"{naive:.1f}", result.text, result.score < 35)
 
