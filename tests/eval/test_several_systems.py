@@ -10,9 +10,8 @@ import pytest
 from benchmark_cases import CASES, LOCOMO, Case, Done, prepare, sent, served
 from scripted_server import serve
 
-from eval.__main__ import main
+from eval.__main__ import BENCHMARKS, main
 from eval.estimate import ASSUMED, Estimate, estimate
-from eval.run import BENCHMARKS
 
 Command = Callable[..., Done]
 
