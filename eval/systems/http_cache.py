@@ -10,65 +10,53 @@ import re
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Self
+from typing import Any
 
 import httpx
 import openai
+from pydantic import ValidationError
 
+from deltamem.embedding import Embedder
 from deltamem.errors import DeltaMemError
-from deltamem.llm import ResponseCache, explain
+from deltamem.llm import Answer, ChatReply, ResponseCache, explain
 from eval.config import ManagerModel
-from eval.systems.base import DialogueTurn, SystemUnavailableError, Usage
+from eval.systems.base import DialogueTurn, StoreKey, SystemUnavailableError, Usage
 
 CHAT = "/chat/completions"
 """How the path of a metered request ends. Systems are given our embedder, so nothing else is asked of the endpoint."""
 
 
+@dataclass(frozen=True, slots=True)
 class HttpCache:
     """Looks up requests in the response cache of the run, for one store."""
 
-    def __init__(
-        self,
-        cache: ResponseCache | None,
-        scope: str,
-        *,
-        volatile: re.Pattern[str] | None = None,
-        fields: Mapping[str, object] | None = None,
-    ) -> None:
-        """Describe how requests are recognised.
-
-        Args:
-            cache: Where answers are kept; None keeps none.
-            scope: For whom (see `deltamem.llm`): the store.
-            volatile: What differs from run to run in the requests of a library, such as random ids; without groups.
-                Requests that differ in nothing else are the same; a cached answer gets the new values for the old ones.
-            fields: Put into the body of every request unless the library sends them itself, for example a seed.
-        """
-        self._cache = cache
-        self._scope = scope
-        self._volatile = volatile
-        self._fields = dict(fields or {})
+    cache: ResponseCache | None  # Where answers are kept; None keeps none
+    scope: str  # For whom (see `deltamem.llm`): the store
+    # What differs from run to run in the requests of a library, such as random ids; without groups. Requests that differ in
+    # nothing else are the same; a cached answer gets the new values for the old ones
+    volatile: re.Pattern[str] | None = None
+    # Put into the body of every request unless the library sends them itself, for example a seed
+    fields: Mapping[str, object] = field(default_factory=dict)
 
     def entry(self, request: httpx.Request) -> CacheEntry | None:
         """The cache entry of a request; None for requests that are not metered."""
         if request.method != "POST" or not request.url.path.endswith(CHAT):
             return None
-        body = self._fields | json.loads(request.content)
-        drawn = (found for part in _strings(body) for found in self._volatile.findall(part)) if self._volatile else ()
+        body = {**self.fields, **json.loads(request.content)}
+        drawn = (found for part in _strings(body) for found in self.volatile.findall(part)) if self.volatile else ()
         values = tuple(dict.fromkeys(drawn))
         text = json.dumps(body, ensure_ascii=False, sort_keys=True)
         # Masked as text, not as JSON again: a value may stand next to an escape and look like a part of it.
         key = {"url": str(request.url), "body": _masked(text, values)}
-        if self._cache is not None:
-            model = str(request.url).removesuffix(CHAT), str(body.get("model"))
-            if served := self._cache.served.get(model):
-                key["served"] = served
+        model = str(request.url).removesuffix(CHAT), str(body.get("model"))
+        if self.cache is not None and (served := self.cache.served.get(model)):
+            key["served"] = served
         headers = {name: value for name, value in request.headers.items() if name.lower() != "content-length"}
         content = json.dumps(body).encode()
         sent = httpx.Request(request.method, request.url, headers=headers, content=content, extensions=request.extensions)
-        return CacheEntry(self._cache, self._scope, key, sent, values)
+        return CacheEntry(self.cache, self.scope, key, sent, values)
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,21 +118,16 @@ class Meter:
             usage, self._usage = self._usage, Usage()
         return usage
 
-    def count(self, body: bytes, *, cached: bool) -> Sequence[str | None]:
-        """Count the answer in a body that came with status 200, and return why each choice ended; nothing if it is none."""
+    def count(self, body: bytes, *, cached: bool) -> Answer | None:
+        """Count the answer in a body that came with status 200, and return it; None if it is none."""
         try:
-            reply = json.loads(body)
-        except ValueError:
-            return ()
-        choices = reply.get("choices") if isinstance(reply, dict) else None
-        if not isinstance(choices, list) or not all(isinstance(choice, dict) for choice in choices):
-            return ()
-        tokens = reply.get("usage") or {}  # as the server counts them
-        read, written = (int(tokens.get(f"{kind}_tokens") or 0) for kind in ("prompt", "completion"))
-        if choices:
-            with self._lock:
-                self._usage += Usage(calls=1, cached=int(cached), prompt_tokens=read, completion_tokens=written)
-        return [choice.get("finish_reason") for choice in choices]
+            answer = ChatReply.model_validate_json(body).answer(0.0)
+        except ValidationError:
+            return None
+        read, written = answer.prompt_tokens, answer.completion_tokens
+        with self._lock:
+            self._usage += Usage(calls=1, cached=int(cached), prompt_tokens=read, completion_tokens=written)
+        return answer
 
 
 class _Metered:
@@ -158,11 +141,11 @@ class _Metered:
 
     def _cached(self, entry: CacheEntry) -> httpx.Response | None:
         body = entry.find()
-        return None if body is None or not self._meter.count(body, cached=True) else _response(body)
+        return None if body is None or self._meter.count(body, cached=True) is None else _response(body)
 
     def _received(self, entry: CacheEntry, body: bytes) -> httpx.Response:
-        ended = self._meter.count(body, cached=False)
-        if ended and "length" not in ended:  # an answer that was cut off is not cached
+        answer = self._meter.count(body, cached=False)
+        if answer is not None and not answer.truncated:
             entry.keep(body)
         return _response(body)
 
@@ -185,10 +168,7 @@ class MeteredTransport(_Metered, httpx.BaseTransport):
             response = self._inner.handle_request(entry.request)
             if response.status_code != httpx.codes.OK:
                 return response
-            try:
-                body = response.read()
-            finally:
-                response.close()
+            body = response.read()
         return self._received(entry, body)
 
     def close(self) -> None:
@@ -215,10 +195,7 @@ class AsyncMeteredTransport(_Metered, httpx.AsyncBaseTransport):
             response = await self._inner.handle_async_request(entry.request)
             if response.status_code != httpx.codes.OK:
                 return response
-            try:
-                body = await response.aread()
-            finally:
-                await response.aclose()
+            body = await response.aread()
         return await asyncio.to_thread(self._received, entry, body)
 
     async def aclose(self) -> None:
@@ -235,29 +212,49 @@ _HOPELESS = (openai.APIConnectionError, openai.AuthenticationError, openai.Permi
 """Failures that do not depend on the session."""
 
 
-@dataclass(slots=True)
-class PeerEndpoint:
-    """The model endpoint of a system that brings its own OpenAI client."""
+class Peer:
+    """A memory system of others, which brings its own OpenAI client."""
 
-    base_url: str  # Up to and including `/v1`
-    model: str
-    api_key: str  # Never empty, because clients refuse to go without
-    settings: ManagerModel
-    reached: bool = False  # Whether it has answered in this process
+    name: str
+    modules: tuple[str, ...]  # What must be installed
+    volatile: re.Pattern[str]  # See `HttpCache`
+    per_speaker = True
+    ranked = True
 
-    @classmethod
-    def of(cls, settings: ManagerModel) -> Self:
-        """The endpoint of a configuration.
+    def __init__(self, embedder: Embedder, settings: ManagerModel, cache: ResponseCache | None, *, seed: int) -> None:
+        """Describe the system; nothing is imported or sent yet.
+
+        The `embedder` is used in place of the system's own, so that queries get the same prompts in all systems; the `seed`
+        is that of the model's sampling.
 
         Raises:
-            DeltaMemError: If URL, model or key are missing or wrong.
+            DeltaMemError: If a package is missing (names the command that installs it), or the settings cannot be right.
         """
+        for module in self.modules:
+            if importlib.util.find_spec(module) is None:
+                raise DeltaMemError(
+                    f'system={self.name} needs the Python module {module}; install it with: pip install "deltamem[peers]"'
+                )
         llm = settings.client("manager", None)
-        return cls(llm.base_url, llm.model, os.environ.get(settings.api_key_env, "").strip() or "none", settings)
+        self.embedder = embedder
+        self.settings = settings
+        self.model = llm.model
+        # Never without a key, because clients refuse to go without.
+        self.api_key = os.environ.get(settings.api_key_env, "").strip() or "none"
+        self.base_url = llm.base_url
+        self._cache = cache
+        self._fields = {"seed": seed} | settings.extra_body
+        self._reached = False  # Whether the endpoint has answered in this process
 
-    def note(self, usage: Usage) -> None:
-        """Note that calls succeeded."""
-        self.reached = self.reached or usage.calls > usage.cached
+    def http_cache(self, key: StoreKey) -> HttpCache:
+        """For the transport of a store's client."""
+        return HttpCache(self._cache, key.id, self.volatile, self._fields)
+
+    def usage(self, meter: Meter, searches: int) -> Usage:
+        """What a session cost that succeeded."""
+        usage = meter.take()
+        self._reached |= usage.calls > usage.cached
+        return usage + Usage(searches=searches)
 
     def explain(self, error: BaseException, what: str) -> DeltaMemError:
         """The error to raise for what a library raised while it did `what`, in one sentence.
@@ -275,20 +272,7 @@ class PeerEndpoint:
         explained = explain(
             cause, endpoint=self.base_url, model=self.model, api_key=self.api_key, api_key_env=self.settings.api_key_env
         )
-        return SystemUnavailableError(str(explained)) if isinstance(cause, _HOPELESS) and not self.reached else explained
-
-
-def require_peer(system: str, *modules: str) -> None:
-    """Check that the packages of a system are installed, without importing them.
-
-    Raises:
-        DeltaMemError: If one is missing; names the command that installs it.
-    """
-    for module in modules:
-        if importlib.util.find_spec(module) is None:
-            raise DeltaMemError(
-                f'system={system} needs the Python module {module}; install it with: pip install "deltamem[peers]"'
-            )
+        return SystemUnavailableError(str(explained)) if isinstance(cause, _HOPELESS) and not self._reached else explained
 
 
 def spoken_date(time: datetime) -> str:

@@ -27,59 +27,40 @@ from deltamem.embedding import Embedder
 from deltamem.llm import ResponseCache
 from eval.config import ManagerModel
 from eval.systems.base import DialogueSession, Ingested, Passage, StoreKey, Usage
-from eval.systems.http_cache import (
-    AsyncMeteredTransport,
-    HttpCache,
-    Meter,
-    PeerEndpoint,
-    message_groups,
-    require_peer,
-    spoken_date,
-)
-
-_IDS = re.compile(r"[0-9a-f]{8}-?[0-9a-f]{4}-?[0-9a-f]{4}-?[0-9a-f]{4}-?[0-9a-f]{12}")
-"""LangMem gives memories and sessions random ids, and shows them to the model."""
+from eval.systems.http_cache import AsyncMeteredTransport, Meter, Peer, message_groups, spoken_date
 
 _QUERY_LIMIT = 5  # Memories that the model is shown of what is known already: LangMem's own default
 _NAMESPACE = ("memories",)  # Each store has a LangGraph store of its own, so one namespace does for all
 
 
-class LangMemSystem:
+class LangMemSystem(Peer):
     """LangMem, with a volatile store for each store key."""
 
     name = "langmem"
-    per_speaker = True
-    ranked = True
+    modules = ("langmem", "langchain_openai")
+    # LangMem gives memories and sessions random ids, and shows them to the model.
+    volatile = re.compile(r"[0-9a-f]{8}-?[0-9a-f]{4}-?[0-9a-f]{4}-?[0-9a-f]{4}-?[0-9a-f]{12}")
 
     def __init__(
-        self, embedder: Embedder, model: ManagerModel, cache: ResponseCache | None, *, seed: int, degraded: bool = False
+        self, embedder: Embedder, settings: ManagerModel, cache: ResponseCache | None, *, seed: int, degraded: bool = False
     ) -> None:
-        """Describe the system; nothing is imported or sent yet. See `eval.systems.mem0.Mem0System`.
+        """As `Peer`.
 
         The model writes LangMem's queries for what is known already, which costs a call for each group of messages.
         A `degraded` one searches for the last message instead, as LangMem does when it is not given a model for queries.
-
-        Raises:
-            DeltaMemError: If LangMem is not installed, or the model's settings cannot be right.
         """
-        require_peer(self.name, "langmem", "langchain_openai")
-        self.endpoint = PeerEndpoint.of(model)
-        self.embedder = embedder
+        super().__init__(embedder, settings, cache, seed=seed)
         self.writes_queries = not degraded
-        self._cache = cache
-        self._seed = seed
-        self._slots = asyncio.Semaphore(model.slots)
+        self._slots = asyncio.Semaphore(settings.slots)
 
     @asynccontextmanager
     async def open(self, key: StoreKey) -> AsyncIterator[LangMemStore]:
         """Make a store."""
         await asyncio.to_thread(importlib.import_module, "langmem")  # takes seconds
         await asyncio.to_thread(importlib.import_module, "langchain_openai")
-        settings = self.endpoint.settings
         meter = Meter()
-        cached = HttpCache(self._cache, key.id, volatile=_IDS, fields={"seed": self._seed} | settings.extra_body)
-        transport = AsyncMeteredTransport(meter, cached, slots=self._slots)
-        async with httpx.AsyncClient(transport=transport, timeout=settings.timeout) as client:
+        transport = AsyncMeteredTransport(meter, self.http_cache(key), slots=self._slots)
+        async with httpx.AsyncClient(transport=transport, timeout=self.settings.timeout) as client:
             store = LangMemStore(self, key, self._chat_model(client), meter)
             await store.reset()
             yield store
@@ -89,7 +70,7 @@ class LangMemSystem:
         packages = ("langmem", "langgraph", "trustcall", "langchain-openai")
         return {
             "package": ", ".join(f"{name} {importlib.metadata.version(name)}" for name in packages),
-            "model": self.endpoint.model,
+            "model": self.model,
             "embedder": self.embedder.name,
             "embedded": "the text of each memory",
             "query_generation": self.writes_queries,
@@ -101,15 +82,14 @@ class LangMemSystem:
     def _chat_model(self, client: httpx.AsyncClient) -> Any:
         from langchain_openai import ChatOpenAI
 
-        settings = self.endpoint.settings
         return ChatOpenAI(
-            model=self.endpoint.model,
-            base_url=self.endpoint.base_url,
-            api_key=self.endpoint.api_key,
-            temperature=settings.temperature,
-            max_tokens=settings.max_tokens,
-            timeout=settings.timeout,
-            max_retries=settings.max_retries,
+            model=self.model,
+            base_url=self.base_url,
+            api_key=self.api_key,
+            temperature=self.settings.temperature,
+            max_tokens=self.settings.max_tokens,
+            timeout=self.settings.timeout,
+            max_retries=self.settings.max_retries,
             http_async_client=client,
             http_client=httpx.Client(transport=_NoTransport()),
             use_responses_api=False,
@@ -169,9 +149,7 @@ class LangMemStore:
                 operations["UPDATE" if put["key"] in self._times else "ADD"] += 1
                 self._times[put["key"]] = session.time
                 texts.append(str(put["value"]["content"]["content"]))
-        usage = self._meter.take()
-        self._system.endpoint.note(usage)
-        usage += Usage(searches=self._embeddings.searches - searches)
+        usage = self._system.usage(self._meter, self._embeddings.searches - searches)
         ingested = Ingested(memories=tuple(texts), operations=operations, usage=usage)
         self._ingested[session.id] = ingested
         return ingested
@@ -181,7 +159,7 @@ class LangMemStore:
         try:
             found = await self._manager.asearch(query=query, limit=k)
         except Exception as error:  # whatever its parts raise
-            raise self._system.endpoint.explain(error, "langmem's search") from error
+            raise self._system.explain(error, "langmem's search") from error
         return [Passage(str(item.value.content), time=self._times.get(item.key), similarity=item.score) for item in found]
 
     async def _enrich(self, messages: list[dict[str, str]]) -> list[dict[str, Any]]:
@@ -197,9 +175,9 @@ class LangMemStore:
         except asyncio.CancelledError:
             if failure.error is None:
                 raise
-            raise self._system.endpoint.explain(failure.error, "langmem") from failure.error
+            raise self._system.explain(failure.error, "langmem") from failure.error
         except Exception as error:
-            raise self._system.endpoint.explain(error, "langmem") from error
+            raise self._system.explain(error, "langmem") from error
 
 
 class _NoTransport(httpx.BaseTransport):

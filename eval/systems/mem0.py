@@ -15,7 +15,8 @@ import warnings
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any, TypeVar
@@ -30,16 +31,8 @@ from deltamem.llm import ResponseCache
 from deltamem.runs import RecordFile, versions
 from deltamem.text import STOP_WORDS
 from eval.config import ManagerModel
-from eval.systems.base import DialogueSession, DialogueTurn, Ingested, Passage, StoreKey, Usage, store_folder
-from eval.systems.http_cache import (
-    HttpCache,
-    Meter,
-    MeteredTransport,
-    PeerEndpoint,
-    message_groups,
-    require_peer,
-    spoken_date,
-)
+from eval.systems.base import DialogueSession, DialogueTurn, Ingested, Passage, StoreKey, store_folder
+from eval.systems.http_cache import Meter, MeteredTransport, Peer, message_groups, spoken_date
 
 _USER = "owner"
 """mem0 forbids blanks in the names of users; each store has a mem0 of its own, so one name does for all."""
@@ -48,17 +41,10 @@ Result = TypeVar("Result")
 
 
 class _SessionEntry(BaseModel):
-    """One line of a store's journal: a session was begun, or is in the store, with what it did there."""
+    """One line of a store's journal: a session was begun, or is in the store, with what it did there but for the cost."""
 
     session: str
-    done: bool = False
-    memories: tuple[str, ...] = ()
-    operations: dict[str, int] = {}
-    violations: dict[str, int] = {}
-    readable: bool = True
-
-    def ingested(self, usage: Usage) -> Ingested:
-        return Ingested(self.memories, self.operations, self.violations, usage, readable=self.readable)
+    ingested: Ingested | None = None
 
 
 class Mem0Store:
@@ -69,23 +55,21 @@ class Mem0Store:
     are any.
     """
 
-    def __init__(
-        self, folder: Path, key: StoreKey, thread: ThreadPoolExecutor, make: Callable[[Meter], Any], endpoint: PeerEndpoint
-    ) -> None:
+    def __init__(self, system: Mem0System, key: StoreKey, thread: ThreadPoolExecutor) -> None:
         """Describe the store; `load` opens it, in the thread."""
-        self._folder = folder
+        self._system = system
+        self._folder = store_folder(system.folder, key)
         self._key = key
         self._thread = thread
-        self._make = make
-        self._endpoint = endpoint
         self._meter = Meter()
+        self._opened = ExitStack()
         self._memory: Any = None
-        self._journal: RecordFile[_SessionEntry] | None = None
+        self._journal: RecordFile[_SessionEntry]
 
     @property
     def known(self) -> set[str]:
         """Sessions that are in the store."""
-        return {entry.session for entry in self._journal or () if entry.done}
+        return {entry.session for entry in self._journal if entry.ingested is not None}
 
     async def run(self, work: Callable[..., Result], *arguments: object) -> Result:
         """Do something in the thread of the store."""
@@ -93,8 +77,8 @@ class Mem0Store:
 
     async def ingest(self, session: DialogueSession) -> Ingested:
         """Give mem0 the messages of a session, in groups if the protocol has groups."""
-        entry = self._journal.get(session.id) if self._journal is not None else None
-        return entry.ingested(Usage()) if entry is not None and entry.done else await self.run(self._ingest, session)
+        entry = self._journal.get(session.id)
+        return entry.ingested if entry and entry.ingested else await self.run(self._ingest, session)
 
     async def search(self, query: str, k: int) -> list[Passage]:
         """mem0's own search, with its default threshold; mem0 calls `k` ``top_k``."""
@@ -106,22 +90,18 @@ class Mem0Store:
 
     def load(self) -> None:
         """Open the store, or make it."""
-        self._journal = RecordFile(self._folder / "sessions.jsonl", _SessionEntry, lambda entry: entry.session)
-        if all(entry.done for entry in self._journal):
-            self._memory = self._make(self._meter)
-        else:
+        journal = RecordFile(self._folder / "sessions.jsonl", _SessionEntry, lambda entry: entry.session)
+        self._journal = self._opened.enter_context(journal)
+        if any(entry.ingested is None for entry in journal):
             self._wipe()
+            return
+        memory = self._memory = self._system.make(self._key, self._folder / "memory", self._meter)
+        for part in (memory, memory.vector_store.client, memory.llm.client):
+            self._opened.callback(part.close)
 
     def close(self) -> None:
         """Close all files and connections."""
-        if self._memory is not None:
-            self._memory.llm.client.close()
-            self._memory.vector_store.client.close()
-            self._memory.close()
-            self._memory = None
-        if self._journal is not None:
-            self._journal.close()
-            self._journal = None
+        self._opened.close()
 
     def _wipe(self) -> None:
         self.close()
@@ -132,7 +112,6 @@ class Mem0Store:
         self.load()
 
     def _ingest(self, session: DialogueSession) -> Ingested:
-        assert self._journal is not None
         self._journal.add(_SessionEntry(session=session.id))
         self._meter.take()
         searches = self._memory.embedding_model.searches
@@ -143,18 +122,14 @@ class Mem0Store:
             added = self._add(group, session.time)
             unreadable += added is None
             results += added or []
-        usage = self._meter.take() + Usage(searches=self._memory.embedding_model.searches - searches)
-        self._endpoint.note(usage)
-        entry = _SessionEntry(
-            session=session.id,
-            done=True,
+        ingested = Ingested(
             memories=tuple(result["memory"] for result in results if result["event"] in ("ADD", "UPDATE")),
             operations=Counter(result["event"] for result in results),
             violations={"unreadable_answer": unreadable} if unreadable else {},
             readable=not groups or unreadable < len(groups),
         )
-        self._journal.add(entry)
-        return entry.ingested(usage)
+        self._journal.add(_SessionEntry(session=session.id, ingested=ingested))
+        return replace(ingested, usage=self._system.usage(self._meter, self._memory.embedding_model.searches - searches))
 
     def _add(self, turns: Sequence[DialogueTurn], time: datetime) -> list[dict[str, Any]] | None:
         """What mem0 says that it changed; None if it could not read the model's answer, which it does not report."""
@@ -175,16 +150,16 @@ class Mem0Store:
         except Exception as error:  # mem0 raises whatever its parts raise
             if answers and not _readable(answers[-1]):
                 return None
-            raise self._endpoint.explain(error, "mem0's add") from error
+            raise self._system.explain(error, "mem0's add") from error
         if embedding.failure is not None:  # mem0 would go on without what it could not embed
-            raise self._endpoint.explain(embedding.failure, "mem0's embedding") from embedding.failure
+            raise self._system.explain(embedding.failure, "mem0's embedding") from embedding.failure
         return list(added["results"]) if added["results"] or all(map(_readable, answers)) else None
 
     def _search(self, query: str, k: int) -> list[Passage]:
         try:
             found = self._memory.search(query, top_k=k, filters={"user_id": _USER})["results"]
         except Exception as error:
-            raise self._endpoint.explain(error, "mem0's search") from error
+            raise self._system.explain(error, "mem0's search") from error
         times = [datetime.fromisoformat(one["metadata"]["timestamp"]) for one in found]
         return [Passage(one["memory"], time, (), one["score"]) for one, time in zip(found, times, strict=True)]
 
@@ -207,44 +182,36 @@ def _readable(answer: str) -> bool:
     )
 
 
-_TODAY = re.compile(r"(?:(?<=## Observation Date\n)|(?<=## Current Date\n))\d{4}-\d\d-\d\d")
-"""Where mem0's prompt shows the day on which it runs; the same request on another day is still the same."""
-
 _MAX_TOKENS = 2000
 """mem0's own default, for configurations that set no limit: it cannot leave the limit to the endpoint."""
 
 
-class Mem0System:
+class Mem0System(Peer):
     """mem0, with one store of its own kind (a local Qdrant collection and a history) for each store key."""
 
     name = "mem0"
-    per_speaker = True
-    ranked = True
+    modules = ("mem0",)
+    # Where mem0's prompt shows the day on which it runs; the same request on another day is still the same.
+    volatile = re.compile(r"(?:(?<=## Observation Date\n)|(?<=## Current Date\n))\d{4}-\d\d-\d\d")
 
     def __init__(
         self,
         folder: Path,
         embedder: Embedder,
-        model: ManagerModel,
+        settings: ManagerModel,
         cache: ResponseCache | None,
         *,
         seed: int,
         degraded: bool = False,
     ) -> None:
-        """Describe the system; nothing is imported or sent yet.
+        """As `Peer`; each store gets a folder in the `folder`.
 
-        Args:
-            folder: Holds a folder for each store.
-            embedder: Used in place of mem0's own, so that queries get the same prompts in all systems.
-            model: The model that extracts memories.
-            cache: Where its answers are kept.
-            seed: Of its sampling.
-            degraded: Whether it may work without keyword search and entity links where their packages are missing.
+        A `degraded` one may work without keyword search and entity links where their packages are missing.
 
         Raises:
-            DeltaMemError: If mem0 or a part of it is not installed, or the model's settings cannot be right.
+            DeltaMemError: Also if a part of mem0 is not installed.
         """
-        require_peer(self.name, "mem0")
+        super().__init__(embedder, settings, cache, seed=seed)
         self._language_model = next(filter(importlib.util.find_spec, _LANGUAGE_MODELS), None)
         self._parts = {
             "keyword_search": importlib.util.find_spec("fastembed") is not None,
@@ -256,21 +223,15 @@ class Mem0System:
                 f"system=mem0 would work without its {self._missing}; install what is missing with: "
                 'pip install "deltamem[peers]", or accept it, marked in every table, with peers_degraded=true'
             )
-        self._folder = folder
-        self._endpoint = PeerEndpoint.of(model)
-        self._embedder = embedder
-        self._cache = cache
-        self._seed = seed
-        self._slots = threading.Semaphore(model.slots)
+        self.folder = folder
+        self._slots = threading.Semaphore(settings.slots)
         self._loading = threading.Lock()
 
     @asynccontextmanager
     async def open(self, key: StoreKey) -> AsyncIterator[Mem0Store]:
         """Open a store. All its work is done in one thread, because mem0's local Qdrant is bound to one."""
         with ThreadPoolExecutor(max_workers=1, thread_name_prefix=f"mem0 {key.id}") as thread:
-            store = Mem0Store(
-                store_folder(self._folder, key), key, thread, lambda meter: self._make(key, meter), self._endpoint
-            )
+            store = Mem0Store(self, key, thread)
             try:
                 await store.run(store.load)
                 yield store
@@ -281,22 +242,20 @@ class Mem0System:
         """Version, and what mem0 could not do for want of optional packages."""
         return {
             "package": f"mem0ai {importlib.metadata.version('mem0ai')}",
-            "model": self._endpoint.model,
-            "embedder": self._embedder.name,
+            "model": self.model,
+            "embedder": self.embedder.name,
             **self._parts,
             "warnings": [f"mem0 works without its {self._missing}: below its best"] if self._missing else [],
             "parts": ", ".join(f"{name} {version}" for name, version in versions(_PARTS).items() if name in _PARTS),
             "session_date": "as metadata and as a custom instruction",
         }
 
-    def _make(self, key: StoreKey, meter: Meter) -> Any:
-        """A mem0 memory in the folder of a store."""
+    def make(self, key: StoreKey, folder: Path, meter: Meter) -> Any:
+        """A mem0 memory in a folder."""
         with self._loading:
-            memory_class = _load_mem0(self._folder)
+            memory_class = _load_mem0(self.folder)
             _set_language_model(self._language_model if self._parts["entity_links"] else None)
-            dimension = self._embedder.documents(["dimension"]).shape[1]
-        settings = self._endpoint.settings
-        folder = store_folder(self._folder, key) / "memory"
+            dimension = self.embedder.documents(["dimension"]).shape[1]
         folder.mkdir(parents=True, exist_ok=True)
         memory = memory_class.from_config(
             {
@@ -313,30 +272,28 @@ class Mem0System:
                 "llm": {
                     "provider": "openai",
                     "config": {
-                        "model": self._endpoint.model,
-                        "temperature": settings.temperature,
-                        "max_tokens": settings.max_tokens or _MAX_TOKENS,
-                        "openai_base_url": self._endpoint.base_url,
-                        "api_key": self._endpoint.api_key,
+                        "model": self.model,
+                        "temperature": self.settings.temperature,
+                        "max_tokens": self.settings.max_tokens or _MAX_TOKENS,
+                        "openai_base_url": self.base_url,
+                        "api_key": self.api_key,
                     },
                 },
                 "history_db_path": str(folder / "history.sqlite"),
             }
         )
-        cached = HttpCache(self._cache, key.id, volatile=_TODAY, fields={"seed": self._seed} | settings.extra_body)
-        memory.embedding_model = _Embedding(self._embedder)
+        memory.embedding_model = _Embedding(self.embedder)
         encoder = _keyword_encoder() if self._parts["keyword_search"] else False  # False: mem0 shall not look for one
         memory.vector_store._bm25_encoder = memory.entity_store._bm25_encoder = encoder
         memory.llm.client.close()
         # mem0 needs httpx, and openai takes a client of it, whatever later versions of openai annotate.
-        http_client: Any = httpx.Client(
-            transport=MeteredTransport(meter, cached, slots=self._slots), timeout=settings.timeout
-        )
+        transport = MeteredTransport(meter, self.http_cache(key), slots=self._slots)
+        http_client: Any = httpx.Client(transport=transport, timeout=self.settings.timeout)
         memory.llm.client = openai.OpenAI(
-            base_url=self._endpoint.base_url,
-            api_key=self._endpoint.api_key,
-            timeout=settings.timeout,
-            max_retries=settings.max_retries,
+            base_url=self.base_url,
+            api_key=self.api_key,
+            timeout=self.settings.timeout,
+            max_retries=self.settings.max_retries,
             http_client=http_client,
         )
         return memory
