@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -15,9 +16,9 @@ from typing import Any, Literal, Self, TypeVar
 from pydantic import BaseModel, Field
 
 from deltamem.config import StrictModel
-from deltamem.errors import DeltaMemError
+from deltamem.errors import DeltaMemError, EmbedderUnavailableError, reason_of
 from deltamem.runs import RecordFile, atomic_writer
-from eval.systems.base import Ingested, Passage, Usage
+from eval.systems.base import DialogueSession, Memory, Passage, StoreKey, SystemUnavailableError, Usage
 
 Record = TypeVar("Record", bound=BaseModel)
 
@@ -100,25 +101,6 @@ class IngestRecord(StrictModel):
     def key(self) -> str:
         """Names the record: store and session."""
         return f"{self.store}/{self.session}"
-
-    @classmethod
-    def of(
-        cls, store: str, owner: str, session: str, number: int, ingested: Ingested, seconds: float, *, late: bool
-    ) -> Self:
-        """The record of a session that was ingested."""
-        return cls(
-            store=store,
-            owner=owner,
-            session=session,
-            number=number,
-            outcome="applied" if ingested.readable else "unreadable",
-            memories=ingested.memories,
-            operations=dict(ingested.operations),
-            violations=dict(ingested.violations),
-            cost=Cost(**ingested.usage.model_dump(), seconds=round(seconds, 4)),
-            parts=ingested.parts,
-            late=late,
-        )
 
 
 class PassageRecord(StrictModel):
@@ -323,3 +305,56 @@ def open_files(folder: Path, *, points: bool = False) -> Iterator[RunFiles]:
             opened("questions", QuestionRecord, lambda record: record.key),
             opened("points", PointRecord, lambda record: record.key) if points else None,
         )
+
+
+async def ingest_session(
+    memory: Memory,
+    key: StoreKey,
+    sessions: Sequence[DialogueSession],
+    number: int,
+    log: RecordFile[IngestRecord],
+    made: str = "",
+) -> IngestRecord:
+    """Ingest one of the sessions of a store, by its position among them, unless that is done, and record it.
+
+    A failed session is recorded, so that the next one can go on without it; the same command tries it again. An unreadable
+    session is not tried again. A system that keeps nothing on disk ingests all sessions again, which is not recorded
+    twice. A session that is in the store but was not recorded (the process was killed in between) costs nothing now; what
+    it cost is lost.
+
+    Raises:
+        SystemUnavailableError: If the system cannot ingest anything.
+        EmbedderUnavailableError: If the embedder cannot be loaded.
+    """
+    session, known = sessions[number], memory.known
+    before, there = log.get(f"{key.id}/{session.id}"), session.id in known
+    if before is not None and before.outcome == "failed":
+        before = None
+    if before is not None and (there or before.outcome == "unreadable"):
+        return before
+    late = any(later.id in known for later in sessions[number + 1 :])
+    named: dict[str, Any] = {"store": key.id, "owner": key.owner, "session": session.id, "number": number}
+    named |= {"late": late, "made": made}
+    started = time.perf_counter()
+    try:
+        ingested = await memory.ingest(session)
+    except (SystemUnavailableError, EmbedderUnavailableError):
+        raise
+    except Exception as error:  # one failed session must not lose the others
+        record = IngestRecord(**named, outcome="failed", reason=reason_of(error))
+    else:
+        seconds = round(time.perf_counter() - started, 4)
+        record = IngestRecord(
+            **named,
+            outcome="applied" if ingested.readable else "unreadable",
+            memories=ingested.memories,
+            operations=dict(ingested.operations),
+            violations=dict(ingested.violations),
+            cost=Cost() if there else Cost(**ingested.usage.model_dump(), seconds=seconds),
+            cost_lost=there,
+            parts=ingested.parts,
+        )
+    if before is not None and record.outcome == "applied":  # the same again, in a store that did not last
+        return before
+    log.add(record)
+    return record

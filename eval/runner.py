@@ -8,11 +8,11 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import defaultdict
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
-from contextlib import AsyncExitStack, aclosing, suppress
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AsyncExitStack, suppress
 from copy import copy
 from dataclasses import dataclass, replace
-from itertools import chain
+from itertools import chain, islice, zip_longest
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from rich.console import Console
@@ -21,7 +21,7 @@ from deltamem.config import run_hydra, validated
 from deltamem.errors import DeltaMemError, EmbedderUnavailableError, reason_of
 from deltamem.runs import RecordFile, run_tasks
 from eval.answer import Answerer, ContextBlock, Judge, QAGrader
-from eval.benchmark import Benchmark, Config, PointChecks, Report, Results, SearchState, Step, Timeline
+from eval.benchmark import Benchmark, Config, PointChecks, Report, Results, Step, Timeline
 from eval.compare.page import write_report
 from eval.estimate import estimate, estimate_table
 from eval.fingerprint import TAKEN_FROM, Makings, Stamped, TakenAnswers
@@ -52,9 +52,9 @@ from eval.records import (
     RunFiles,
     Verdict,
     check_run_config,
+    ingest_session,
     open_files,
 )
-from eval.stores import ingest_sessions, merged, search_stores
 from eval.summary import brief_table, build_summary, cost_line, failure_lines, probe_line, write_summary
 from eval.systems.base import Memory, Passage, System, SystemUnavailableError
 
@@ -251,6 +251,9 @@ class Run:
             )
         stores = max((len(timeline.stores) for timeline in self.timelines), default=1)
         self._slots = asyncio.Semaphore(max(1, config.stores_at_once // stores))
+        # Without points they are never asked for, and then None.
+        self.checks: PointChecks = self.benchmark.points  # type: ignore[assignment]
+        self.points: RecordFile[PointRecord] = self.files.points  # type: ignore[assignment]
         self._twins: defaultdict[tuple[str, str], asyncio.Lock] = defaultdict(asyncio.Lock)
 
     async def measured_summary(self) -> dict[str, Any]:
@@ -283,13 +286,9 @@ class Run:
         return build_summary(
             self.config,
             benchmark.report(results),
-            questions=results.questions,
-            sessions=results.sessions,
-            points=results.points,
-            system_facts=self.system.facts(),
+            results,
             usage=self.models.usage(),
             prompt_hashes=self.prompts.hashes,
-            passages={passage.id: passage for passage in results.passages},
             warnings=[*self.makings.warnings(), *([taken.warning()] if taken is not None else ())],
             fingerprint=self.makings.as_dict() | ({} if taken is None else {TAKEN_FROM: taken.fingerprints}),
             budgets=[_at_budget(benchmark, results, budget) for budget in budgets],
@@ -329,25 +328,17 @@ class Run:
     def results(self) -> Results:
         """All records that belong to the timelines."""
         sessions = {key for timeline in self.timelines for key in _session_keys(timeline)}
+        steps = [(timeline, step) for timeline in self.timelines for step in timeline.steps]
+        checked = (at for at in steps if at[1].points is not None)
+        points = {one.key for at in checked for one in self._point_records(at[1], self._ingested(*at))}
         questions = map(self.files.questions.get, self.benchmark.question_keys(self.timelines))
         return Results(
             system=self.system,
             questions=[record for record in questions if record is not None],
             sessions=[record for record in self.files.sessions if record.key in sessions],
-            points=self._points_of_timelines(),
+            points=[record for record in self.files.points or () if record.key in points],
             passages=self.files.passages,
         )
-
-    def _points_of_timelines(self) -> list[PointRecord]:
-        if self.files.points is None:
-            return []
-        keys = {
-            record.key
-            for timeline in self.timelines
-            for step in timeline.steps
-            for record in self._point_records(step, self._ingested(timeline, step))
-        }
-        return [record for record in self.files.points if record.key in keys]
 
     async def _timeline(self, timeline: Timeline, later: asyncio.TaskGroup) -> None:
         ingested = [self._ingested(timeline, step) for step in timeline.steps]
@@ -383,34 +374,41 @@ class Run:
         outdated = self._mark_outdated(timeline) if state == "latest" and missing else {}
         changed = False
         lacking: list[str] = []
-        async with AsyncExitStack() as stack:
-            feeds = []
-            for store, (key, memory) in enumerate(zip((one.key for one in timeline.stores), memories, strict=True)):
-                sessions = [session for step in steps for session in step.sessions[store]]
-                log, made = self.files.sessions, self.makings.made
-                feed = ingest_sessions(memory, key, sessions, log, self.progress.session, made)
-                feeds.append(await stack.enter_async_context(aclosing(feed)))
-            for number, step in enumerate(steps):
-                counts = map(len, step.sessions)
-                taken = await asyncio.gather(*(_take(feed, count, state) for feed, count in zip(feeds, counts, strict=True)))
-                records = list(chain.from_iterable(taken))
-                failed = [record for record in records if record.outcome == "failed"]
-                if failed and state != "latest":
-                    reason = f"session {failed[0].session} could not be ingested: {failed[0].reason}"
-                    if state == "exact":
-                        return reason
-                    lacking += (record.session for record in failed)
-                    self._finish_step(timeline, step, None, later, reason)
-                else:
-                    changed |= any(record.key in missing and record.outcome == "applied" for record in records)
-                    if not changed:
-                        for question in step.questions:
-                            if question.key in outdated:
-                                self.files.retrieved.add(outdated[question.key])
-                    notes = self._notes(memories, steps[number + 1 :], lacking) if state == "session" else ()
-                    await self._search_step(timeline, step, memories, notes)
-                    self._finish_step(timeline, step, records, later)
-                reached.add(number)
+        sessions = [[one for step in steps for one in step.sessions[store]] for store in range(len(memories))]
+        numbers = [iter(range(len(own))) for own in sessions]
+
+        async def ingest(store: int, count: int) -> list[IngestRecord]:
+            """The next sessions of a store; in an exact state not beyond one that fails."""
+            key, log, made = timeline.stores[store].key, self.files.sessions, self.makings.made
+            done: list[IngestRecord] = []
+            for number in islice(numbers[store], count):
+                done.append(await ingest_session(memories[store], key, sessions[store], number, log, made))
+                self.progress.session(done[-1])
+                if done[-1].outcome == "failed" and state == "exact":
+                    break
+            return done
+
+        for number, step in enumerate(steps):
+            counts = enumerate(map(len, step.sessions))
+            taken = await asyncio.gather(*(ingest(store, count) for store, count in counts))
+            records = list(chain.from_iterable(taken))
+            failed = [record for record in records if record.outcome == "failed"]
+            if failed and state != "latest":
+                reason = f"session {failed[0].session} could not be ingested: {failed[0].reason}"
+                if state == "exact":
+                    return reason
+                lacking += (record.session for record in failed)
+                self._finish_step(timeline, step, None, later, reason)
+            else:
+                changed |= any(record.key in missing and record.outcome == "applied" for record in records)
+                if not changed:
+                    for question in step.questions:
+                        if question.key in outdated:
+                            self.files.retrieved.add(outdated[question.key])
+                notes = self._notes(memories, steps[number + 1 :], lacking) if state == "session" else ()
+                await self._search_step(timeline, step, memories, notes)
+                self._finish_step(timeline, step, records, later)
+            reached.add(number)
         return None
 
     def _notes(self, memories: Sequence[Memory], ahead: Sequence[Step], lacking: Sequence[str]) -> tuple[str, ...]:
@@ -462,7 +460,7 @@ class Run:
         record = record.model_copy(update={"notes": record.notes + notes})
         k, config, ranked = self.benchmark.k, self.config, self.system.ranked
         depth = max(k, config.budget_k) if config.budgets else k
-        found, seconds, error = await search_stores(memories, record.question, depth, self.models.timed, ranked=ranked)
+        found, seconds, error = await self._search(memories, record.question, depth)
         if error is not None:
             self.files.questions.add(self._failed(record, error))
             return
@@ -473,6 +471,24 @@ class Run:
         more = {"search_seconds": seconds, "made": self.makings.made}
         self.files.retrieved.add(record.model_copy(update=kept | more))
 
+    async def _search(self, memories: Sequence[Memory], query: str, k: int) -> tuple[list[list[Passage]], float, str | None]:
+        """Search all stores at the same time, one query after the other as searches are timed (`eval.models.Models.timed`).
+
+        Returns:
+            Passages of each store, best first, at most `k` of a ranked system however many it returns; wall time; why it
+            failed.
+        """
+        async with self.models.timed:
+            started = time.perf_counter()
+            try:
+                found = await asyncio.gather(*(memory.search(query, k) for memory in memories))
+            except (SystemUnavailableError, EmbedderUnavailableError):
+                raise
+            except Exception as error:  # one failed search must not lose the other questions
+                return [], 0.0, f"search: {reason_of(error)}"
+            seconds = round(time.perf_counter() - started, 4)
+            return [passages[: k if self.system.ranked else None] for passages in found], seconds, None
+
     def _failed(self, record: QuestionRecord, error: str) -> QuestionRecord:
         """The record of a question that could not be searched for: nothing was found, and every answer is wrong."""
         ranks = self.benchmark.ranks(record, ()) if self.system.ranked else ()
@@ -482,16 +498,13 @@ class Run:
     async def _search_point(
         self, record: PointRecord, timeline: Timeline, memories: Sequence[Memory], notes: tuple[str, ...]
     ) -> None:
-        checks, points = self._checks()
-        record = checks.prepare(record.model_copy(update={"notes": notes}))
-        found, seconds, error = await search_stores(
-            memories, record.text, checks.k, self.models.timed, ranked=self.system.ranked
-        )
+        record = self.checks.prepare(record.model_copy(update={"notes": notes}))
+        found, seconds, error = await self._search(memories, record.text, self.checks.k)
         if error is not None:
-            points.add(checks.failed(record, error))
+            self.points.add(self.checks.failed(record, error))
             return
         update = {"searched": True, "retrieved": self._keep(timeline, found), "search_seconds": seconds}
-        points.add(checks.found(record.model_copy(update=update), merged(found), ranked=self.system.ranked))
+        self.points.add(self.checks.found(record.model_copy(update=update), merged(found), ranked=self.system.ranked))
 
     def _keep(self, timeline: Timeline, found: Sequence[Sequence[Passage]]) -> tuple[Found, ...]:
         kept = (self.files.keep(passages, store.key.id) for store, passages in zip(timeline.stores, found, strict=True))
@@ -521,10 +534,9 @@ class Run:
             elif earlier is not None:  # the search failed just now
                 self.progress.question(earlier)
         for point in self._point_records(step, ingested):
-            checks, points = self._checks()
-            kept = points.get(point.key)
-            if checks.is_searched(point) and not (kept and kept.searched):
-                self._finish_point(checks.failed(point, failure) if failure or kept is None else kept)
+            kept = self.points.get(point.key)
+            if self.checks.is_searched(point) and not (kept and kept.searched):
+                self._finish_point(self.checks.failed(point, failure) if failure or kept is None else kept)
             elif ingested is None:
                 self._finish_point(point.model_copy(update={"error": failure}))
             elif kept is not None and self._judged(kept, ingested):
@@ -556,10 +568,9 @@ class Run:
         return [ContextBlock(store.title, tuple(passages[store.key.id]), by_time) for store in timeline.stores]
 
     async def _judge(self, record: PointRecord, ingested: Sequence[IngestRecord]) -> None:
-        checks, _ = self._checks()
-        if self.judges and checks.is_judged(record, ingested):
+        if self.judges and self.checks.is_judged(record, ingested):
             passages = list(chain.from_iterable(self.files.by_store(record.retrieved).values()))
-            asked = checks.judge_fields(record, ingested, passages, ranked=self.system.ranked)
+            asked = self.checks.judge_fields(record, ingested, passages, ranked=self.system.ranked)
             verdict = asked if isinstance(asked, Verdict) else await self.judges[record.kind].judge(asked, record.user)
             record = record.model_copy(update={"verdict": verdict})
         self._finish_point(record)
@@ -569,9 +580,8 @@ class Run:
         self.progress.question(record)
 
     def _finish_point(self, record: PointRecord) -> None:
-        _, points = self._checks()
-        if points.get(record.key) != record:
-            points.add(record)
+        if self.points.get(record.key) != record:
+            self.points.add(record)
         self.progress.point(record)
 
     def _needs_store(self, timeline: Timeline) -> bool:
@@ -588,17 +598,15 @@ class Run:
         ingested = self._ingested(timeline, step)
         if ingested is None:
             return True
-        _, points = self._checks()
-        kept = (points.get(point.key) for point in self._point_records(step, ingested))
+        kept = (self.points.get(point.key) for point in self._point_records(step, ingested))
         return any(record is None or not self._judged(record, ingested) for record in kept)
 
     def _to_search(self, step: Step) -> list[QuestionRecord | PointRecord]:
         """What the memory is to be searched for in a step and was not yet."""
         wanted: list[QuestionRecord | PointRecord] = []
         for point in step.points or ():
-            checks, points = self._checks()
-            kept = points.get(point.key)
-            if checks.is_searched(point) and not (kept and kept.searched):
+            kept = self.points.get(point.key)
+            if self.checks.is_searched(point) and not (kept and kept.searched):
                 wanted.append(point)
         return wanted + [question for question in step.questions if self._found(question.key) is None]
 
@@ -619,12 +627,11 @@ class Run:
         """Whether a point or memory needs no judge any more, or never did."""
         if not record.complete:
             return False
-        checks, _ = self._checks()
-        return record.verdict is not None or not (self.judges and checks.is_judged(record, ingested))
+        return record.verdict is not None or not (self.judges and self.checks.is_judged(record, ingested))
 
     def _ingested(self, timeline: Timeline, step: Step) -> list[IngestRecord] | None:
         """What became of the sessions of a step; None if some have to be ingested."""
-        keys = [f"{store.key.id}/{one.id}" for store, own in zip(timeline.stores, step.sessions, strict=True) for one in own]
+        keys = _session_keys(timeline, [step])
         records = [record for key in keys if (record := self.files.sessions.get(key)) and record.outcome != "failed"]
         return records if len(records) == len(keys) else None
 
@@ -637,12 +644,7 @@ class Run:
         """The points and extracted memories of a step, before anything was searched for or judged."""
         if step.points is None:
             return []
-        checks, _ = self._checks()
-        return [*step.points, *(checks.extracted(step, ingested) if ingested is not None else ())]
-
-    def _checks(self) -> tuple[PointChecks, RecordFile[PointRecord]]:
-        assert self.benchmark.points is not None and self.files.points is not None  # else no step has points
-        return self.benchmark.points, self.files.points
+        return [*step.points, *(self.checks.extracted(step, ingested) if ingested is not None else ())]
 
 
 def _at_budget(benchmark: Benchmark[Any], results: Results, budget: int) -> tuple[int, float, Report]:
@@ -653,21 +655,23 @@ def _at_budget(benchmark: Benchmark[Any], results: Results, budget: int) -> tupl
     return budget, sum(tokens) / max(1, len(tokens)), benchmark.report(replace(results, questions=questions, points=[]))
 
 
-def _session_keys(timeline: Timeline) -> set[str]:
-    """Keys of the records of all its sessions."""
-    return {
+def _session_keys(timeline: Timeline, steps: Iterable[Step] | None = None) -> list[str]:
+    """Keys of the records of all its sessions, or those of some steps; store after store in each step."""
+    return [
         f"{store.key.id}/{session.id}"
-        for step in timeline.steps
+        for step in (timeline.steps if steps is None else steps)
         for store, sessions in zip(timeline.stores, step.sessions, strict=True)
         for session in sessions
-    }
+    ]
 
 
-async def _take(feed: AsyncIterator[IngestRecord], count: int, state: SearchState) -> list[IngestRecord]:
-    """Ingest the next sessions of a store, `count` of them or up to one whose failure ends the timeline."""
-    records: list[IngestRecord] = []
-    while len(records) < count:
-        records.append(await anext(feed))
-        if records[-1].outcome == "failed" and state == "exact":
-            break
-    return records
+def merged(found: Sequence[Sequence[Passage]]) -> list[Passage]:
+    """Bring the passages of several stores into one order.
+
+    By similarity, the earlier store first where it is equal; where a system gives no similarities, the best of each
+    store come first, then the second of each, and so on.
+    """
+    together = list(chain.from_iterable(found))
+    if len(found) > 1 and all(passage.similarity is not None for passage in together):
+        return sorted(together, key=lambda passage: -(passage.similarity or 0.0))
+    return [passage for row in zip_longest(*found) for passage in row if passage is not None]

@@ -18,12 +18,12 @@ from rich.table import Table
 
 from deltamem.ingest import estimate_tokens
 from deltamem.runs import atomic_writer, config_hash, git_commit, versions
-from eval.benchmark import Report
+from eval.benchmark import Report, Results
 from eval.config import BenchmarkConfig
 from eval.headline import ALL as ALL
 from eval.headline import answer_scores, headline, run_warnings, withheld_scores
 from eval.metrics import RESAMPLES, Interval, bootstrap_interval, recall_at, reciprocal_rank, wilson_interval, with_width
-from eval.records import AnswerRecord, Cost, IngestRecord, PassageRecord, PointRecord, QuestionRecord, Verdict
+from eval.records import AnswerRecord, Cost, IngestRecord, PointRecord, QuestionRecord, Verdict
 
 Value = Callable[[QuestionRecord], float | None]
 
@@ -177,17 +177,13 @@ _SHOWN_FAILURES = 5  # Failures of each stage that the summary quotes; the recor
 def build_summary(
     config: BenchmarkConfig,
     report: Report,
+    results: Results,
     *,
-    questions: Sequence[QuestionRecord],
-    sessions: Sequence[IngestRecord],
-    points: Sequence[PointRecord] = (),
-    system_facts: Mapping[str, Any],
     usage: Mapping[str, Any],
     probes: Sequence[Mapping[str, Any]],
     swapped: Sequence[Mapping[str, Any]] = (),
     prompt_hashes: Mapping[str, str],
     seconds: Mapping[str, float],
-    passages: Mapping[str, PassageRecord] | None = None,
     budgets: Sequence[tuple[int, float, Report]] = (),
     partial: Mapping[str, int] | None = None,
     warnings: Sequence[str] = (),
@@ -195,7 +191,7 @@ def build_summary(
 ) -> dict[str, Any]:
     """Put the summary of a run together; all records count, those of earlier runs too, `usage` is of this one.
 
-    `passages` are those that the questions name; `budgets` are further budgets of context tokens with the mean of the tokens
+    `budgets` are further budgets of context tokens with the mean of the tokens
     that were shown and the report on the answers; `partial` is how much of an unfinished run is done; `probes` are how
     judges did on the calibration items, `swapped` on answers to other questions of the run; `fingerprint` is what the run
     was made with beyond its configuration.
@@ -204,6 +200,7 @@ def build_summary(
         JSON values; no `None` stands for a zero and no zero for a failure. ``cost.ingest.sessions_lost`` counts the sessions
         whose cost nobody knows (`IngestRecord.cost_lost`): they are in no sum, latency or ratio of costs.
     """
+    questions, sessions, points, system_facts = results.questions, results.sessions, results.points, results.system.facts()
     answers = [answer for record in questions for answer in record.answers]
     others = [record.verdict for record in points if record.verdict is not None]
     judged = [verdict for answer in answers for verdict in answer.verdicts.values()] + others
@@ -264,7 +261,7 @@ def build_summary(
             "judge": _spread(_asked(verdict.cost for verdict in judged if verdict.error is None)),
         },
         "context_tokens": context,
-        "passages": _passages(questions, passages or {}),
+        "passages": _passages(results),
         "memories": _memories(read),
         "queries_per_memory": _queries_per_memory(priced),
         "sessions": ingested,
@@ -345,9 +342,9 @@ def _budget_costs(questions: Iterable[QuestionRecord]) -> Iterator[Cost]:
         yield from (verdict.cost for verdict in answer.verdicts.values())
 
 
-def _passages(questions: Iterable[QuestionRecord], passages: Mapping[str, PassageRecord]) -> dict[str, float | None] | None:
+def _passages(results: Results) -> dict[str, float | None] | None:
     """What answerers were shown: passages a question, estimated tokens and sources each; None if nothing was found."""
-    shown = [[passages[found.passage] for found in record.retrieved if found.passage in passages] for record in questions]
+    shown = [results.found(record) for record in results.questions]
     every = [passage for found in shown for passage in found]
     if not every:
         return None

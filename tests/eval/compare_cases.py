@@ -6,13 +6,14 @@ import json
 from collections.abc import Container, Sequence
 from dataclasses import fields
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from omegaconf import OmegaConf
 
 from deltamem.config import CONFIGS
 from deltamem.runs import RecordFile
-from eval.benchmark import Report
+from eval.benchmark import Report, Results
 from eval.config import BenchmarkConfig
 from eval.records import AnswerRecord, Cost, Found, IngestRecord, PassageRecord, QuestionRecord, Verdict
 from eval.summary import answer_value, build_summary, category_scores, recall_value, verdict_value, write_summary
@@ -135,7 +136,10 @@ def locomo_summary(
         "headline": ("lenient", "set_f1"),
     } | changes
     report = Report(**{field.name: arguments.pop(field.name) for field in fields(Report) if field.name in arguments})
-    return build_summary(config, report, questions=questions, sessions=sessions, **arguments)
+    facts, found = arguments.pop("system_facts"), {}
+    system: Any = SimpleNamespace(facts=lambda: facts)
+    results = Results(system, questions, sessions, arguments.pop("points", ()), found)
+    return build_summary(config, report, results, **arguments)
 
 
 def write_run(

@@ -17,7 +17,6 @@ from eval.records import (
     RUN_CONFIG_FILE,
     AnswerRecord,
     Cost,
-    IngestRecord,
     PassageRecord,
     PointRecord,
     QuestionRecord,
@@ -36,16 +35,7 @@ from eval.summary import (
     verdict_value,
     write_summary,
 )
-from eval.systems.base import Ingested, Passage, Usage
-
-
-def test_ingest_record_of_what_a_system_did() -> None:
-    usage = Usage(calls=2, cached=1, prompt_tokens=30, completion_tokens=4, searches=3)
-    ingested = Ingested(memories=("a",), operations={"ADD": 1}, usage=usage, readable=False)
-    record = IngestRecord.of("store", "Ana", "S1", 4, ingested, 1.23456, late=True)
-    assert (record.key, record.outcome, record.late) == ("store/S1", "unreadable", True)
-    assert record.cost == Cost(calls=2, cached=1, prompt_tokens=30, completion_tokens=4, searches=3, seconds=1.2346)
-    assert IngestRecord.model_validate_json(record.model_dump_json(exclude_defaults=True)) == record
+from eval.systems.base import Passage
 
 
 def test_passages_have_the_same_id_only_if_they_are_the_same() -> None:

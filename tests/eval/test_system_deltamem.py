@@ -23,8 +23,7 @@ from deltamem.manager import ManagerSettings
 from deltamem.runs import RecordFile
 from eval.config import BenchmarkConfig
 from eval.models import make_system, open_models
-from eval.records import IngestRecord
-from eval.stores import ingest_sessions
+from eval.records import IngestRecord, ingest_session
 from eval.systems.base import DialogueSession, DialogueTurn, Memory, Passage, StoreKey, System, SystemUnavailableError
 from eval.systems.deltamem import TURNS_FILE, DeltaMemSystem
 
@@ -62,7 +61,7 @@ async def opened(config: BenchmarkConfig) -> AsyncIterator[System]:
 
 async def take_in(memory: Memory, key: StoreKey, folder: Path) -> list[IngestRecord]:
     with RecordFile(folder / "sessions.jsonl", IngestRecord, lambda record: record.key) as log:
-        return [record async for record in ingest_sessions(memory, key, dialogue(), log)]
+        return [await ingest_session(memory, key, dialogue(), number, log) for number in range(len(dialogue()))]
 
 
 async def run(config: BenchmarkConfig, key: StoreKey = ANA) -> list[IngestRecord]:

@@ -11,8 +11,7 @@ from system_cases import ANA, talk
 
 from deltamem.errors import DeltaMemError, EmbedderUnavailableError
 from deltamem.runs import RecordFile
-from eval.records import Cost, IngestRecord
-from eval.stores import ingest_sessions
+from eval.records import Cost, IngestRecord, ingest_session
 from eval.systems.base import DialogueSession, Ingested, Memory, Passage, SystemUnavailableError, Usage
 
 SESSIONS = [talk(number, datetime(2023, 5, number), ("user", f"Fact {number}.")) for number in range(1, 5)]
@@ -55,11 +54,8 @@ def log_in(folder: Path) -> RecordFile[IngestRecord]:
 
 
 async def take_in(folder: Path, memory: Memory, sessions: Sequence[DialogueSession] = SESSIONS) -> list[IngestRecord]:
-    told: list[IngestRecord] = []
     with log_in(folder) as log:
-        records = [record async for record in ingest_sessions(memory, ANA, sessions, log, told.append)]
-    assert told == records
-    return records
+        return [await ingest_session(memory, ANA, sessions, number, log) for number in range(len(sessions))]
 
 
 def lines(folder: Path) -> int:
@@ -69,7 +65,8 @@ def lines(folder: Path) -> int:
 async def test_each_session_has_its_record_and_can_be_searched_for_right_after(tmp_path: Path) -> None:
     memory, seen = Notebook(), []
     with log_in(tmp_path) as log:
-        async for record in ingest_sessions(memory, ANA, SESSIONS, log):
+        for number in range(len(SESSIONS)):
+            record = await ingest_session(memory, ANA, SESSIONS, number, log)
             assert log.get(record.key) == record
             seen.append(len(await memory.search("", 10)))
     assert seen == [1, 2, 3, 4]
