@@ -29,13 +29,8 @@ _DECODER = json.JSONDecoder(strict=False)  # line breaks within strings are comm
 
 def cost_of(answer: Answer) -> Cost:
     """The cost of one answer; waiting for a free slot does not count."""
-    return Cost(
-        calls=1,
-        cached=int(answer.cached),
-        prompt_tokens=answer.prompt_tokens,
-        completion_tokens=answer.completion_tokens,
-        seconds=round(answer.seconds, 4),
-    )
+    tokens = {"prompt_tokens": answer.prompt_tokens, "completion_tokens": answer.completion_tokens}
+    return Cost(calls=1, cached=int(answer.cached), **tokens, seconds=round(answer.seconds, 4))
 
 
 def without_thinking(text: str) -> str:
@@ -191,7 +186,9 @@ def cut_to_budget(blocks: Sequence[ContextBlock], budget: int, *, with_time: Wit
         if taken[number] == len(block.passages):
             continue
         before = "\n" if taken[number] else (_BETWEEN_BLOCKS if any(taken) else "") + _head(block)
-        size = len((before + _line(block.passages[taken[number]], with_time)).encode("utf-8", "surrogatepass"))
+        passage = block.passages[taken[number]]
+        line = dated(passage.text, passage.time, with_time)
+        size = len((before + line).encode("utf-8", "surrogatepass"))
         if size <= left:
             left -= size
             taken[number] += 1
@@ -209,9 +206,8 @@ def _first(block: ContextBlock, count: int) -> ContextBlock:
 
 def render_all(blocks: Sequence[ContextBlock], *, with_time: WithTime) -> str:
     """Write out blocks, an empty line between them: the title, then each passage on a line of its own after its date."""
-    return _BETWEEN_BLOCKS.join(
-        _head(block) + "\n".join(_line(passage, with_time) for passage in block.passages) for block in blocks
-    )
+    lines = ([dated(one.text, one.time, with_time) for one in block.passages] for block in blocks)
+    return _BETWEEN_BLOCKS.join(_head(block) + "\n".join(own) for block, own in zip(blocks, lines, strict=True))
 
 
 def format_date(time: datetime) -> str:
@@ -221,10 +217,6 @@ def format_date(time: datetime) -> str:
 
 def _head(block: ContextBlock) -> str:
     return f"{block.title}\n" if block.title else ""
-
-
-def _line(passage: Passage, with_time: WithTime) -> str:
-    return dated(passage.text, passage.time, with_time)
 
 
 NOTHING_FOUND = "(nothing was found)"  # Shown to the model in place of passages if there are none
@@ -317,12 +309,11 @@ class ExtractiveAnswerer:
         self._timed = timed
 
     async def answer(self, request: AnswerRequest, run: int) -> AnswerRecord:
-        """Answer; see `Answerer`."""
+        """See `Answerer`."""
         async with self._timed:
             started = time.perf_counter()
             text = await asyncio.to_thread(self._text, request)
-            seconds = round(time.perf_counter() - started, 4)
-        return AnswerRecord(text=text, cost=Cost(seconds=seconds))
+            return AnswerRecord(text=text, cost=Cost(seconds=round(time.perf_counter() - started, 4)))
 
     def _text(self, request: AnswerRequest) -> str:
         candidates = [
@@ -351,17 +342,11 @@ class ExtractiveAnswerer:
         return letter[1].lower() if letter else chr(ord("a") + best)
 
 
-def _for_nothing(answer: AnswerRecord) -> AnswerRecord:
-    """The same answer where it was not asked for again."""
-    verdicts = {name: verdict.model_copy(update={"cost": Cost()}) for name, verdict in answer.verdicts.items()}
-    return answer.model_copy(update={"verdicts": verdicts, "cost": Cost()})
-
-
 @dataclass(frozen=True)
 class QAGrader:
     """How questions are answered and judged."""
 
-    answerer: Answerer  # Answers
+    answerer: Answerer
     judges: Mapping[str, Judge]  # By name, those of further runs as `name#2`
     runs: int  # Answers to each question
     context_tokens: int  # Budget of estimated tokens for all blocks together
@@ -370,7 +355,7 @@ class QAGrader:
     score: Callable[[QuestionRecord, str], Mapping[str, float]]
     # What each judge of an answer is shown, by the judge's name, given the question's record
     judge_fields: Callable[[QuestionRecord, str], Mapping[str, Mapping[str, str]]]
-    budgets: Sequence[int] = ()  # Further budgets, at each of which every question is answered as well
+    budgets: Sequence[int] = ()  # Further budgets, ascending, at each of which every question is answered as well
 
     async def ask(
         self,
@@ -397,10 +382,10 @@ class QAGrader:
         earlier = {one.budget: one.answers for one in record.budgets}
         done: list[BudgetRecord] = []
         before = None
-        for budget in sorted(set(self.budgets)):
+        for budget in self.budgets:
             shown = cut_to_budget(blocks, budget, with_time=self.with_time)
             if before is not None and shown.blocks == before.blocks:
-                answers = tuple(map(_for_nothing, done[-1].answers))
+                answers = tuple(answer.without_cost() for answer in done[-1].answers)
             else:
                 asked = replace(request, context=shown.blocks)
                 answers = await self._answers(record, asked, earlier.get(budget, ()))
@@ -411,7 +396,7 @@ class QAGrader:
     def failed(self, record: QuestionRecord) -> QuestionRecord:
         """A question that could not be searched for (`QuestionRecord.error`), with an answer for each run that failed."""
         answers = (self._without_text(record, AnswerRecord(text=None, error=record.error)),) * self.runs
-        empty = [BudgetRecord(budget=one, shown=0, context_tokens=0, answers=answers) for one in sorted(set(self.budgets))]
+        empty = [BudgetRecord(budget=one, shown=0, context_tokens=0, answers=answers) for one in self.budgets]
         return record.model_copy(update={"answers": answers, "budgets": tuple(empty)})
 
     async def _answers(
@@ -428,13 +413,9 @@ class QAGrader:
             return self._without_text(record, answer)
         asked = self._asked(record, answer.text)
         missing = {name: asked[name] for name in asked if name not in answer.verdicts or answer.verdicts[name].error}
-        verdicts: list[Verdict] = await asyncio.gather(
-            *(judge.judge(fields, request.scope) for judge, fields in missing.values())
-        )
-        judged = dict(zip(missing, verdicts, strict=True))
-        return answer.model_copy(
-            update={"scores": dict(self.score(record, answer.text)), "verdicts": answer.verdicts | judged}
-        )
+        judging = (judge.judge(fields, request.scope) for judge, fields in missing.values())
+        verdicts = answer.verdicts | dict(zip(missing, await asyncio.gather(*judging), strict=True))
+        return answer.model_copy(update={"scores": dict(self.score(record, answer.text)), "verdicts": verdicts})
 
     def _without_text(self, record: QuestionRecord, answer: AnswerRecord) -> AnswerRecord:
         """An answer that is missing is wrong for every score and judge, and no judge need be asked."""

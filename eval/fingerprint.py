@@ -25,7 +25,16 @@ from deltamem.runs import RecordFile, config_hash, git_commit, read_records, ver
 from eval.answer import AnswerRequest
 from eval.config import BenchmarkConfig
 from eval.models import WITH_MODEL, Models, check_models
-from eval.records import FINGERPRINTS, AnswerRecord, PointRecord, QuestionRecord, Verdict, read_run_config, write_run_config
+from eval.records import (
+    FINGERPRINTS,
+    AnswerRecord,
+    PointRecord,
+    QuestionRecord,
+    Verdict,
+    differences,
+    read_run_config,
+    write_run_config,
+)
 
 _PACKAGES = {
     "deltamem": ("chromadb",),
@@ -58,28 +67,21 @@ class Fingerprint(StrictModel):
         return {"made": self.made} | self.model_dump(mode="json")
 
     def differences(self, before: Fingerprint) -> Iterator[tuple[str, Any, Any]]:
-        """What differs, with the value before and the value now."""
-        yield from _differences("commit", {"": before.commit}, {"": self.commit})
-        yield from _differences("versions", before.versions, self.versions)
-        yield from _differences("endpoints", before.endpoints, self.endpoints)
-        for part in sorted(self.served.keys() & before.served.keys()):
-            yield from _differences(f"served.{part}", before.served[part], self.served[part])
+        """What differs, with the value before and the value now; of the models that both runs asked."""
+        parts = self.served.keys() & before.served.keys()
+        return differences(before._flat(parts), self._flat(parts))
 
-
-def _differences(name: str, before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any]]:
-    for key in sorted({*before, *now}):
-        if before.get(key) != now.get(key):
-            yield f"{name}.{key}".rstrip("."), before.get(key), now.get(key)
+    def _flat(self, parts: Collection[str]) -> dict[str, Any]:
+        served = {f"served.{part}": self.served[part] for part in parts}
+        groups: dict[str, Mapping[str, Any]] = {"versions": self.versions, "endpoints": self.endpoints, **served}
+        return {"commit": self.commit} | {f"{group}.{key}": of for group, own in groups.items() for key, of in own.items()}
 
 
 def _endpoints(config: BenchmarkConfig) -> dict[str, str | None]:
     """Where the models are of the parts that a model plays."""
     playing = {"answer": config.answer.answerer == "llm", "judge": config.judged, "manager": config.system in WITH_MODEL}
-    return {part: _url(getattr(config, part).base_url) for part, plays in playing.items() if plays}
-
-
-def _url(base_url: str | None) -> str | None:
-    return base_url and base_url.rstrip("/")
+    urls = {part: getattr(config, part).base_url for part, plays in playing.items() if plays}
+    return {part: url and url.rstrip("/") for part, url in urls.items()}
 
 
 def _versions(system: str) -> dict[str, str]:
@@ -152,7 +154,7 @@ class Makings:
         endpoints = _endpoints(config)
         clients = {part: llm for part in endpoints if (llm := getattr(models, part)) is not None}
         if self.last is not None:  # also where nothing is left to ask
-            self._refuse(_differences("endpoints", self.last.endpoints, endpoints))
+            self._refuse(self.last.model_copy(update={"endpoints": endpoints}).differences(self.last))
         if self.last is None or needed is not None:
             canaries = await check_models(models, needed or ())
             asked = {part: llm for part, llm in clients.items() if part in canaries}
@@ -185,10 +187,8 @@ class Makings:
         others = [one for one in self._known if one not in same]
         self._known = [*others, fingerprint.model_copy(update={"canaries": canaries})]
 
-    def _refuse(self, differences: Iterator[tuple[str, Any, Any]]) -> None:
-        first = next(differences, None)
-        if first is not None and not self._mixed:
-            key, before, now = first
+    def _refuse(self, differing: Iterator[tuple[str, Any, Any]]) -> None:
+        for key, before, now in () if self._mixed else differing:
             raise DeltaMemError(
                 f"{self._folder} holds results that were made with {key} = {before!r}, not {now!r}; choose another out=..., "
                 "or go on with mixed=true, of which every output will warn"
@@ -227,12 +227,12 @@ class Stamped:
         self._makings = makings
 
     async def answer(self, request: AnswerRequest, run: int) -> AnswerRecord:
-        """Answer once; see `Answerer`."""
+        """See `Answerer`."""
         record: AnswerRecord = await self._maker.answer(request, run)
         return record.model_copy(update={"made": self._makings.made})
 
     async def judge(self, fields: Mapping[str, str], scope: str) -> Verdict:
-        """Judge once; see `Judge`."""
+        """See `Judge`."""
         verdict: Verdict = await self._maker.judge(fields, scope)
         return verdict.model_copy(update={"made": self._makings.made})
 
@@ -245,13 +245,7 @@ _FILES = ("sessions.jsonl", "passages.jsonl", "retrieved.jsonl")
 
 
 class TakenAnswers:
-    """The answers of the finished run that a configuration names, without verdicts; stands for its answerer.
-
-    Attributes:
-        name: Of the answerer.
-        fingerprints: Under which they were made.
-        questions: By key, with answers whose verdicts are left out.
-    """
+    """The answers of the finished run that a configuration names, without verdicts; stands for its answerer."""
 
     def __init__(self, config: BenchmarkConfig, run_config: Mapping[str, Any], prompt: Prompt | None) -> None:
         """Read them; `prompt` is that of the answerer, None if no model answers.
@@ -265,15 +259,14 @@ class TakenAnswers:
         before = read_run_config(folder)
         if not before:
             raise DeltaMemError(f"answers_from={folder} is not the folder of a run")
-        self.fingerprints: list[dict[str, Any]] = before.get(FINGERPRINTS, [])
-        now = json.loads(json.dumps(run_config))
+        self.fingerprints: list[dict[str, Any]] = before.get(FINGERPRINTS, [])  # Under which they were made
+        now = dict(run_config)
         for of in (before, now):
             of["answer prompt"] = prompt and of["prompts"].get(prompt.name)
-        for key in sorted({*before, *now} - _MAY_DIFFER):
-            if before.get(key) != now.get(key):
+        for key, old, new in differences(before, now):
+            if key not in _MAY_DIFFER:
                 raise DeltaMemError(
-                    f"answers_from={folder} was made with {key} = {before.get(key)!r}, not {now.get(key)!r}; "
-                    "only the judges may differ"
+                    f"answers_from={folder} was made with {key} = {old!r}, not {new!r}; only the judges may differ"
                 )
         found = read_records(folder / "questions.jsonl", QuestionRecord, lambda record: record.key)
         self.questions = {key: _without_verdicts(record) for key, record in found.items()}
@@ -315,14 +308,10 @@ class TakenAnswers:
 
 
 def _without_verdicts(record: QuestionRecord) -> QuestionRecord:
-    budgets = tuple(budget.model_copy(update={"answers": _bare(budget.answers)}) for budget in record.budgets)
-    return record.model_copy(update={"answers": _bare(record.answers), "budgets": budgets})
-
-
-def _bare(answers: tuple[AnswerRecord, ...]) -> tuple[AnswerRecord, ...]:
-    return tuple(answer.model_copy(update={"verdicts": {}}) for answer in answers)
+    answers = {"answers": {"__all__": {"verdicts"}}}
+    return QuestionRecord.model_validate(record.model_dump(exclude=answers | {"budgets": {"__all__": answers}}))
 
 
 def _answered(record: QuestionRecord) -> bool:
-    answers = [*record.answers, *(answer for budget in record.budgets for answer in budget.answers)]
+    answers = [*record.answers, *record.at_budgets]
     return record.error is None and bool(answers) and all(answer.error is None or answer.silent for answer in answers)

@@ -39,10 +39,7 @@ def withheld_scores(
     nothing: they are wrong, and so is what was not remembered.
     """
     reasons: dict[str, str] = {}
-    judges: dict[str, str] = {}
-    for probe in probes:
-        if reason := _misjudges(config, probe):
-            judges.setdefault(probe["judge"], reason)
+    judges = {probe["judge"]: reason for probe in reversed(probes) if (reason := _misjudges(config, probe))}
     for metric, rows in report.scores.items():
         base = without_scope(metric)
         failed, count = _failed(rows)
@@ -183,7 +180,6 @@ def run_warnings(
             if (limit := getattr(judge, f"max_{kind}")) > USUAL_LIMIT:
                 yield f"judge.max_{kind}={limit:g} is above the usual {USUAL_LIMIT:g}: judges that err more often count here"
     answers = [answer for record in questions for answer in record.answers]
-    silent = sum(answer.silent for answer in answers)
     if cut := sum(answer.cut for answer in answers):
         thinking = sum(answer.cut and answer.silent for answer in answers)
         yield (
@@ -191,7 +187,7 @@ def run_warnings(
             + (f", {thinking:,} of them before the model had said a word" if thinking else "")
             + f"; {against_cuts('answer')}"
         )
-    if silent:
+    if silent := sum(answer.silent for answer in answers):
         yield f"{silent:,} of {len(answers):,} answers are empty and count as wrong"
     if unasked := sum(record.error is not None and not record.answers for record in questions):
         yield f"{unasked:,} of {len(questions):,} questions could not be asked and are in no score of answers"
@@ -200,13 +196,9 @@ def run_warnings(
 
 def warning_lines(summary: Mapping[str, Any]) -> Iterator[str]:
     """Which scores are withheld and why, and the warnings."""
-    by_reason: dict[str, list[str]] = {}
-    for metric, reason in summary["withheld"].items():
-        by_reason.setdefault(reason, []).append(metric)
-    for reason, metrics in by_reason.items():
-        yield f"withheld: {', '.join(metrics)}: {reason}"
-    for warning in summary["warnings"]:
-        yield f"warning: {warning}"
+    for why in dict.fromkeys(summary["withheld"].values()):
+        yield f"withheld: {', '.join(metric for metric, reason in summary['withheld'].items() if reason == why)}: {why}"
+    yield from (f"warning: {warning}" for warning in summary["warnings"])
 
 
 def budget_lines(summary: Mapping[str, Any]) -> Iterator[str]:

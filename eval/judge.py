@@ -52,13 +52,8 @@ class LLMJudge:
     ) -> None:
         """Describe the judge.
 
-        Args:
-            name: As verdicts are filed.
-            sampler: The model; the nth attempt is its sample n.
-            prompt: Asks for the labels and flags; its fields are what `judge` is given.
-            labels: What ``label`` may be; case does not matter, and a number counts as its digits.
-            flags: Further keys of the object with what each may be.
-            attempts: Replies to ask for, at most.
+        The fields of the prompt are what `judge` is given. The reply's ``label`` may be one of the `labels`, and its further
+        keys what the `flags` allow; case does not matter, and a number counts as its digits. The nth attempt is sample n.
         """
         self.name = name
         self.prompt = prompt
@@ -194,7 +189,7 @@ async def measure_swapped(
     shown: dict[str, list[tuple[Mapping[str, str], str]]] = {}
     for number, record in enumerate(chosen):
         others = golds[number % len(golds) :] + golds[: number % len(golds)] if golds else []
-        wrong = next((gold for gold in others if _words(gold).isdisjoint(_words(record.gold or ""))), None)
+        wrong = next((gold for gold in others if _words(gold).isdisjoint(_words(record.gold))), None)
         for name, fields in judge_fields(record, wrong + _PLEA * (number % 2)).items() if wrong is not None else ():
             shown.setdefault(judge_name(name), []).append((fields, record.group))
     results = []
@@ -221,5 +216,5 @@ def _failures(verdicts: Sequence[Verdict]) -> dict[str, Any]:
     return {"errors": len(errors), "first_error": errors[0] if errors else None, "cost": cost.model_dump(mode="json")}
 
 
-def _words(text: str) -> set[str]:
-    return set(re.findall(r"\w+", text.casefold()))
+def _words(text: str | None) -> set[str]:
+    return set(re.findall(r"\w+", (text or "").casefold()))

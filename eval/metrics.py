@@ -157,7 +157,8 @@ def set_f1(prediction: object, gold: object) -> float:
     Words are lower-cased and cut at blanks and at ``. , ! ?``; other punctuation stays in the word. There are no stems, no
     articles are dropped, and no category is special.
     """
-    return _set_f1(_blank_words(_text(prediction)), _blank_words(_text(gold)))
+    answer, reference = (_text(value).lower().translate(_SENTENCE_MARKS).split() for value in (prediction, gold))
+    return _set_f1(answer, reference)
 
 
 def token_set_f1(prediction: object, gold: object) -> float:
@@ -168,7 +169,7 @@ def token_set_f1(prediction: object, gold: object) -> float:
     Raises:
         DeltaMemError: If nltk is not installed.
     """
-    return _set_f1(treebank_words(_text(prediction).lower()), treebank_words(_text(gold).lower()))
+    return _set_f1(_tokens(prediction), _tokens(gold))
 
 
 def bleu1(prediction: object, gold: object) -> float:
@@ -181,7 +182,7 @@ def bleu1(prediction: object, gold: object) -> float:
     Raises:
         DeltaMemError: If nltk is not installed.
     """
-    predicted, wanted = treebank_words(_text(prediction).lower()), treebank_words(_text(gold).lower())
+    predicted, wanted = _tokens(prediction), _tokens(gold)
     matched = (Counter(predicted) & Counter(wanted)).total()
     if matched == 0:
         return 0.0
@@ -211,8 +212,8 @@ def _text(value: object) -> str:
     return "" if value is None else str(value)
 
 
-def _blank_words(text: str) -> list[str]:
-    return text.lower().translate(_SENTENCE_MARKS).split()
+def _tokens(value: object) -> tuple[str, ...]:
+    return treebank_words(_text(value).lower())
 
 
 def _set_f1(prediction: Collection[str], gold: Collection[str]) -> float:
@@ -231,8 +232,7 @@ def _f1(matched: int, predicted: int, wanted: int) -> float:
 
 
 def _stems(text: str) -> list[str]:
-    words = _ARTICLES.sub(" ", text.lower().translate(_NO_PUNCTUATION))
-    return [_stem(word) for word in words.split()]
+    return [_stem(word) for word in _ARTICLES.sub(" ", text.lower().translate(_NO_PUNCTUATION)).split()]
 
 
 @lru_cache(maxsize=1 << 16)

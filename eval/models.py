@@ -21,7 +21,7 @@ from eval.benchmark import Config, JudgeSpec
 from eval.config import BenchmarkConfig, EmbedderSettings, ManagerModel, ModelSettings
 from eval.judge import LLMJudge
 from eval.systems.base import System
-from eval.systems.baselines import ClosedBook, Evidence, FullContext, NaiveRag, Oracle
+from eval.systems.baselines import Evidence, closed_book, full_context, naive_rag, oracle
 from eval.systems.deltamem import DeltaMemSystem
 
 PARTS = ("manager", "answer", "judge")
@@ -140,14 +140,12 @@ async def check_models(models: Models, parts: Collection[str] = PARTS) -> dict[s
         DeltaMemError: If one does not answer.
     """
     needed = {part: llm for part in PARTS if part in parts and (llm := getattr(models, part)) is not None}
-    clients = list(dict.fromkeys(needed.values()))
     asked = [{"role": "user", "content": CANARY}]
-    checks = (llm.check(asked, max_tokens=_CANARY_TOKENS, temperature=0.0) for llm in clients)
-    replies = dict(zip(clients, await asyncio.gather(*checks, return_exceptions=True), strict=True))
+    checks = {llm: llm.check(asked, max_tokens=_CANARY_TOKENS, temperature=0.0) for llm in dict.fromkeys(needed.values())}
+    replies = dict(zip(checks, await asyncio.gather(*checks.values(), return_exceptions=True), strict=True))
     hashes = {}
     for part, llm in needed.items():
-        reply = replies[llm]
-        if isinstance(reply, BaseException):
+        if isinstance(reply := replies[llm], BaseException):
             raise reply
         said = f"{reply.reasoning}\n{reply.text}"
         hashes[part] = hashlib.sha256(said.encode("utf-8", "surrogatepass")).hexdigest()[:12]
@@ -194,16 +192,16 @@ def make_system(
         raise DeltaMemError(f"system={config.system} needs a model: {needs}")
     manager = config.manager
     match config.system:
-        case ClosedBook.name:
-            return ClosedBook()
-        case FullContext.name:
-            return FullContext()
-        case NaiveRag.name:
-            return NaiveRag(embedder, with_time=config.with_time)
-        case Oracle.name:
+        case "none":
+            return closed_book()
+        case "full_context":
+            return full_context()
+        case "naive_rag":
+            return naive_rag(embedder, with_time=config.with_time)
+        case "oracle":
             if evidence is None:
                 raise DeltaMemError("system=oracle needs gold evidence, and this benchmark names none")
-            return Oracle(evidence)
+            return oracle(evidence)
         case "mem0":
             from eval.systems.mem0 import Mem0System  # optional packages, and seconds of imports
 

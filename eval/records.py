@@ -47,6 +47,14 @@ def read_run_config(folder: Path) -> dict[str, Any]:
     return noted
 
 
+def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any]]:
+    """The keys at which JSON values differ, with the value before and the value now."""
+    now = json.loads(json.dumps(now))
+    for key in sorted({*before, *now}, key=lambda key: (key not in _NAMED_FIRST, key)):
+        if before.get(key) != now.get(key):
+            yield key, before.get(key), now.get(key)
+
+
 def check_run_config(folder: Path, config: Mapping[str, Any]) -> None:
     """Refuse a folder whose records were made with other settings.
 
@@ -55,13 +63,11 @@ def check_run_config(folder: Path, config: Mapping[str, Any]) -> None:
     """
     before = read_run_config(folder)
     before.pop(FINGERPRINTS, None)
-    now = json.loads(json.dumps(config))
-    for key in sorted({*now, *before} if before else (), key=lambda key: (key not in _NAMED_FIRST, key)):
-        if now.get(key) != before.get(key):
-            raise DeltaMemError(
-                f"{folder} holds results that were made with {key} = {before.get(key)!r}, not {now.get(key)!r}; "
-                "choose another out=... or remove the folder"
-            )
+    for key, old, new in differences(before, config) if before else ():
+        raise DeltaMemError(
+            f"{folder} holds results that were made with {key} = {old!r}, not {new!r}; "
+            "choose another out=... or remove the folder"
+        )
 
 
 def write_run_config(folder: Path, config: Mapping[str, Any], fingerprints: Sequence[Mapping[str, Any]] = ()) -> None:
@@ -168,6 +174,16 @@ class AnswerRecord(StrictModel):
     cost: Cost = Cost()  # Of the answer, without the judges
     made: str = ""
 
+    def without_cost(self) -> Self:
+        """The same answer where it was not asked for again."""
+        verdicts = {name: verdict.model_copy(update={"cost": Cost()}) for name, verdict in self.verdicts.items()}
+        return self.model_copy(update={"verdicts": verdicts, "cost": Cost()})
+
+    @property
+    def costs(self) -> list[Cost]:
+        """Its own and those of its judges."""
+        return [self.cost, *(verdict.cost for verdict in self.verdicts.values())]
+
     @property
     def complete(self) -> bool:
         """Whether nothing failed."""
@@ -209,10 +225,14 @@ class QuestionRecord(StrictModel):
     made: str = ""
 
     @property
+    def at_budgets(self) -> list[AnswerRecord]:
+        """The answers at all further budgets."""
+        return [answer for budget in self.budgets for answer in budget.answers]
+
+    @property
     def complete(self) -> bool:
         """Whether nothing failed, so that a later run need not ask again."""
-        answers = [*self.answers, *(answer for budget in self.budgets for answer in budget.answers)]
-        return self.error is None and all(answer.complete for answer in answers)
+        return self.error is None and all(answer.complete for answer in (*self.answers, *self.at_budgets))
 
 
 PointKind = Literal["integrity", "accuracy", "update"]

@@ -239,16 +239,9 @@ class Run:
         self.judges = {name: Stamped(judge, self.makings) for name, judge in self.judges.items()}
         self.grader = None
         if self.answerer is not None:
-            self.grader = QAGrader(
-                Stamped(self.answerer, self.makings),
-                self.judges,
-                config.runs,
-                config.answer.context_tokens,
-                config.with_time,
-                self.benchmark.score,
-                self.benchmark.judge_fields,
-                config.budgets,
-            )
+            answerer, budget = Stamped(self.answerer, self.makings), config.answer.context_tokens
+            of = self.benchmark.score, self.benchmark.judge_fields, sorted(set(config.budgets))
+            self.grader = QAGrader(answerer, self.judges, config.runs, budget, config.with_time, *of)
         stores = max((len(timeline.stores) for timeline in self.timelines), default=1)
         self._slots = asyncio.Semaphore(max(1, config.stores_at_once // stores))
         # Without points they are never asked for, and then None.
@@ -282,7 +275,7 @@ class Run:
 
     def _summary(self, benchmark: Benchmark[Any], **measured: Any) -> dict[str, Any]:
         results, taken = self.results(), self.taken
-        budgets = sorted(set(self.config.budgets)) if self.grader is not None else []
+        budgets = self.grader.budgets if self.grader is not None else ()
         return build_summary(
             self.config,
             benchmark.report(results),
@@ -406,7 +399,10 @@ class Run:
                         if question.key in outdated:
                             self.files.retrieved.add(outdated[question.key])
                 notes = self._notes(memories, steps[number + 1 :], lacking) if state == "session" else ()
-                await self._search_step(timeline, step, memories, notes)
+                async with asyncio.TaskGroup() as searches:
+                    for record in self._to_search(step):
+                        search = self._search_point if isinstance(record, PointRecord) else self._search_question
+                        searches.create_task(search(record, timeline, memories, notes))  # type: ignore[arg-type]
                 self._finish_step(timeline, step, records, later)
             reached.add(number)
         return None
@@ -446,12 +442,6 @@ class Run:
                 f"{key}: the store does not hold exactly the sessions before the next question, so it is reset"
             )
             await memory.reset()
-
-    async def _search_step(self, timeline: Timeline, step: Step, memories: Sequence[Memory], notes: tuple[str, ...]) -> None:
-        async with asyncio.TaskGroup() as searches:
-            for record in self._to_search(step):
-                search = self._search_point if isinstance(record, PointRecord) else self._search_question
-                searches.create_task(search(record, timeline, memories, notes))  # type: ignore[arg-type]
 
     async def _search_question(
         self, record: QuestionRecord, timeline: Timeline, memories: Sequence[Memory], notes: tuple[str, ...]
@@ -535,7 +525,7 @@ class Run:
                 self.progress.question(earlier)
         for point in self._point_records(step, ingested):
             kept = self.points.get(point.key)
-            if self.checks.is_searched(point) and not (kept and kept.searched):
+            if self._unsearched(point, kept):
                 self._finish_point(self.checks.failed(point, failure) if failure or kept is None else kept)
             elif ingested is None:
                 self._finish_point(point.model_copy(update={"error": failure}))
@@ -603,12 +593,11 @@ class Run:
 
     def _to_search(self, step: Step) -> list[QuestionRecord | PointRecord]:
         """What the memory is to be searched for in a step and was not yet."""
-        wanted: list[QuestionRecord | PointRecord] = []
-        for point in step.points or ():
-            kept = self.points.get(point.key)
-            if self.checks.is_searched(point) and not (kept and kept.searched):
-                wanted.append(point)
-        return wanted + [question for question in step.questions if self._found(question.key) is None]
+        points = [point for point in step.points or () if self._unsearched(point, self.points.get(point.key))]
+        return [*points, *(question for question in step.questions if self._found(question.key) is None)]
+
+    def _unsearched(self, point: PointRecord, kept: PointRecord | None) -> bool:
+        return self.checks.is_searched(point) and not (kept and kept.searched)
 
     def _found(self, key: str) -> QuestionRecord | None:
         record = self.files.retrieved.get(key)
@@ -632,13 +621,17 @@ class Run:
     def _ingested(self, timeline: Timeline, step: Step) -> list[IngestRecord] | None:
         """What became of the sessions of a step; None if some have to be ingested."""
         keys = _session_keys(timeline, [step])
-        records = [record for key in keys if (record := self.files.sessions.get(key)) and record.outcome != "failed"]
+        records = [record for key in keys if (record := self._session(key)) is not None]
         return records if len(records) == len(keys) else None
 
     def _missing(self, timeline: Timeline) -> set[str]:
         """Keys of the sessions that have to be ingested."""
-        keys = _session_keys(timeline)
-        return {key for key in keys if (record := self.files.sessions.get(key)) is None or record.outcome == "failed"}
+        return {key for key in _session_keys(timeline) if self._session(key) is None}
+
+    def _session(self, key: str) -> IngestRecord | None:
+        """The record of a session that need not be ingested any more."""
+        record = self.files.sessions.get(key)
+        return None if record is None or record.outcome == "failed" else record
 
     def _point_records(self, step: Step, ingested: Sequence[IngestRecord] | None) -> list[PointRecord]:
         """The points and extracted memories of a step, before anything was searched for or judged."""

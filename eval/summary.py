@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -202,10 +202,12 @@ def build_summary(
     """
     questions, sessions, points, system_facts = results.questions, results.sessions, results.points, results.system.facts()
     answers = [answer for record in questions for answer in record.answers]
+    at_budgets = [answer for record in questions for answer in record.at_budgets]
     others = [record.verdict for record in points if record.verdict is not None]
     judged = [verdict for answer in answers for verdict in answer.verdicts.values()] + others
     read = [record for record in sessions if record.outcome != "failed"]
     priced = [record for record in read if not record.cost_lost]
+    written = sum(len(record.memories or ()) for record in priced)
     searches = [record.search_seconds for record in questions if record.error is None]
     searches += [record.search_seconds for record in points if record.searched]
     records: list[QuestionRecord | IngestRecord | AnswerRecord | Verdict] = [*questions, *sessions, *answers, *judged]
@@ -215,9 +217,16 @@ def build_summary(
     total = report.data.get("questions", len(questions))
     categories = report.data.get("by_category", {})
     pooled = sum(categories.get(name, 0) for name in report.protocol.get("pooled", ())) or total
-    context = _context(questions)
-    ingested = _sessions(sessions)
-    withheld = withheld_scores(config, report, sessions=ingested, probes=[*probes, *swapped], partial=partial)
+    tokens = [record.context_tokens for record in questions if record.answers]
+    context = None if not tokens else {"mean": round(float(np.mean(tokens)), 1)} | _percentiles(tokens)
+    outcomes = [record.outcome for record in sessions]
+    ingested = {
+        "total": len(sessions),
+        **{outcome: outcomes.count(outcome) for outcome in ("applied", "unreadable", "failed")},
+        "late": sum(record.late for record in sessions),
+    }
+    state: dict[str, Any] = {"sessions": ingested, "probes": [*probes, *swapped], "partial": partial}
+    withheld = withheld_scores(config, report, **state)
     summary = {
         "benchmark": report.benchmark,
         "version": _version(report.benchmark, report.data),
@@ -242,7 +251,7 @@ def build_summary(
                 "budget": budget,
                 "context_tokens": round(tokens, 1),
                 "scores": answer_scores(at),
-                "withheld": withheld_scores(config, at, sessions=ingested, probes=[*probes, *swapped], partial=partial),
+                "withheld": withheld_scores(config, at, **state),
             }
             for budget, tokens, at in budgets
         ],
@@ -250,7 +259,7 @@ def build_summary(
             "ingest": _total(record.cost for record in priced) | {"sessions_lost": len(read) - len(priced)},
             "search": {"searches": len(searches), "seconds": round(sum(searches), 4)},
             "answer": _total(answer.cost for answer in answers),
-            "budgets": _total(_budget_costs(questions)),
+            "budgets": _total(cost for answer in at_budgets for cost in answer.costs),
             "judge": _total(verdict.cost for verdict in judged),
         },
         "this_run": usage,
@@ -263,7 +272,8 @@ def build_summary(
         "context_tokens": context,
         "passages": _passages(results),
         "memories": _memories(read),
-        "queries_per_memory": _queries_per_memory(priced),
+        # Searches that the system made while it read, by memory that it wrote (Table 7 of the paper)
+        "queries_per_memory": sum(record.cost.searches for record in priced) / written if written else None,
         "sessions": ingested,
         "failures": _failures(questions, sessions, points, report.problems),
         "probes": probes,
@@ -282,7 +292,12 @@ def build_summary(
             "config": settings,
             "config_sha256": config_hash(settings),
             "prompt_hashes": prompt_hashes,
-            "models": _models(config),
+            "models": {
+                "embedder": config.embedder.name,
+                "manager": config.manager.model,
+                "answer": config.answer.model if config.answer.answerer == "llm" else config.answer.answerer,
+                "judge": config.judge.model if config.judged else None,
+            },
             "seeds": {"sampling": config.seed, "bootstrap": config.seed},
             "versions": versions(_PACKAGES),
             "fingerprint": fingerprint or {},
@@ -323,23 +338,11 @@ def _asked(costs: Iterable[Cost]) -> list[float]:
 def _spread(seconds: Sequence[float]) -> dict[str, float | int] | None:
     if not seconds:
         return None
-    p50, p95 = np.quantile(seconds, [0.5, 0.95])
-    return {"p50": round(float(p50), 4), "p95": round(float(p95), 4), "count": len(seconds)}
+    return {name: round(value, 4) for name, value in _percentiles(seconds).items()} | {"count": len(seconds)}
 
 
-def _context(questions: Iterable[QuestionRecord]) -> dict[str, float] | None:
-    tokens = [record.context_tokens for record in questions if record.answers]
-    if not tokens:
-        return None
-    p50, p95 = np.quantile(tokens, [0.5, 0.95])
-    return {"mean": round(float(np.mean(tokens)), 1), "p50": float(p50), "p95": float(p95)}
-
-
-def _budget_costs(questions: Iterable[QuestionRecord]) -> Iterator[Cost]:
-    """Of answers and verdicts at further budgets."""
-    for answer in (answer for record in questions for one in record.budgets for answer in one.answers):
-        yield answer.cost
-        yield from (verdict.cost for verdict in answer.verdicts.values())
+def _percentiles(values: Sequence[float]) -> dict[str, float]:
+    return dict(zip(("p50", "p95"), map(float, np.quantile(values, [0.5, 0.95])), strict=True))
 
 
 def _passages(results: Results) -> dict[str, float | None] | None:
@@ -375,18 +378,6 @@ def _memories(read: Sequence[IngestRecord]) -> dict[str, Any] | None:
     }
 
 
-def _queries_per_memory(priced: Sequence[IngestRecord]) -> float | None:
-    """Searches that the system made while it read, by memory that it wrote (Table 7 of the paper); of known costs alone."""
-    written = sum(len(record.memories) for record in priced if record.memories is not None)
-    return sum(record.cost.searches for record in priced) / written if written else None
-
-
-def _sessions(sessions: Sequence[IngestRecord]) -> dict[str, int]:
-    outcomes = [record.outcome for record in sessions]
-    counts = {outcome: outcomes.count(outcome) for outcome in ("applied", "unreadable", "failed")}
-    return {"total": len(sessions), **counts, "late": sum(record.late for record in sessions)}
-
-
 def _failures(
     questions: Sequence[QuestionRecord],
     sessions: Sequence[IngestRecord],
@@ -417,15 +408,6 @@ def _failures(
         "count": sum(len(reasons) for reasons in broken.values()),
         "by_stage": {stage: len(reasons) for stage, reasons in broken.items() if reasons},
         "first": [f"{stage}: {reason}" for stage, reasons in broken.items() for reason in reasons[:_SHOWN_FAILURES]],
-    }
-
-
-def _models(config: BenchmarkConfig) -> dict[str, str | None]:
-    return {
-        "embedder": config.embedder.name,
-        "manager": config.manager.model,
-        "answer": config.answer.model if config.answer.answerer == "llm" else config.answer.answerer,
-        "judge": config.judge.model if config.judged else None,
     }
 
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,51 +14,67 @@ from deltamem.embedding import Embedder, Vectors
 from eval.systems.base import DialogueTurn, Passage, SessionBuffer, StoreKey, WithTime, dated
 
 
-class Baseline(ABC):
+@dataclass(slots=True)
+class Baseline:
     """A system without a model, whose stores end with their block."""
 
     name: str
-    per_speaker = False
-    ranked = False
-    shown: str
-
-    @abstractmethod
-    def store(self, key: StoreKey) -> SessionBuffer:
-        """A new store."""
+    said: dict[str, Any]  # See `System.facts`
+    store: Callable[[StoreKey], SessionBuffer]  # Makes a new one
+    ranked: bool = False
+    embedder: Embedder | None = None
+    per_speaker: bool = False
 
     @asynccontextmanager
     async def open(self, key: StoreKey) -> AsyncIterator[SessionBuffer]:
-        """Begin a store."""
+        """Begin a store.
+
+        Raises:
+            EmbedderUnavailableError: If the embedder is missing.
+        """
+        if self.embedder is not None:
+            await asyncio.to_thread(self.embedder.queries, [])  # a missing model is found before work is half done
         yield self.store(key)
 
     def facts(self) -> dict[str, Any]:
-        """What is shown."""
-        return {"shown": self.shown}
+        """What is shown or embedded."""
+        return self.said
 
 
-class ClosedBook(Baseline):
-    """Remembers nothing, so that the model answers from what it knows: what it gets right says nothing of a memory."""
-
-    name = "none"
-    shown = "nothing: the model answers from what it knows"
-
-    def store(self, key: StoreKey) -> SessionBuffer:
-        """One in which nothing is ever found."""
-        return SessionBuffer()
+def closed_book() -> Baseline:
+    """Remembers nothing: what the model gets right says nothing of a memory."""
+    return Baseline("none", {"shown": "nothing: the model answers from what it knows"}, lambda key: SessionBuffer())
 
 
-class FullContext(Baseline):
+def full_context() -> Baseline:
     """Every session is one passage, and a search returns all of them whatever it asks for and whatever `k` is.
 
     The newest session comes first, so that a budget of context tokens leaves out the oldest; what is left is shown by time.
     """
+    said = {"shown": "the newest sessions that fit the budget, by time"}
+    return Baseline("full_context", said, lambda key: Transcript())
 
-    name = "full_context"
-    shown = "the newest sessions that fit the budget, by time"
 
-    def store(self, key: StoreKey) -> SessionBuffer:
-        """An empty transcript."""
-        return Transcript()
+Evidence = Mapping[str, Mapping[str, Sequence[str | Passage]]]
+"""By id of the store and text of the question: ids of turns, or passages where the benchmark's evidence is not turns."""
+
+
+def oracle(evidence: Evidence) -> Baseline:
+    """Returns the evidence that the benchmark names. All of it, whatever `k` is."""
+    said = {"shown": "the gold evidence of the question"}
+    return Baseline("oracle", said, lambda key: GoldEvidence(evidence.get(key.id, {})))
+
+
+_TIMES: dict[WithTime, str] = {False: "", True: "date and ", "hour": "hour, date and "}
+
+
+def naive_rag(embedder: Embedder, *, with_time: WithTime) -> Baseline:
+    """The baseline of every memory system: the turns with the most similar embeddings. No language model.
+
+    The embedder may see the time of the session, as in ``[8 May 2023] Ana: Look!``.
+    """
+    said = {"embedder": embedder.name, "embedded": f"a turn with its {_TIMES[with_time]}speaker"}
+    return Baseline("naive_rag", said, lambda key: TurnIndex(embedder, with_time=with_time), True, embedder)
 
 
 class Transcript(SessionBuffer):
@@ -83,41 +99,12 @@ _DECIMALS = 6
 
 _AT_ONCE = 128  # Turns a call of the embedder: a command that is interrupted ends with the call
 
-_TIMES: dict[WithTime, str] = {False: "", True: "date and ", "hour": "hour, date and "}
-
-
-class NaiveRag:
-    """The baseline of every memory system: the turns with the most similar embeddings. No language model."""
-
-    name = "naive_rag"
-    per_speaker = False
-    ranked = True
-
-    def __init__(self, embedder: Embedder, *, with_time: WithTime) -> None:
-        """Choose the embedder, and whether it sees the time of the session, as in ``[8 May 2023] Ana: Look!``."""
-        self._embedder = embedder
-        self._with_time = with_time
-
-    @asynccontextmanager
-    async def open(self, key: StoreKey) -> AsyncIterator[TurnIndex]:
-        """Begin a store, which ends with the block.
-
-        Raises:
-            EmbedderUnavailableError: If the embedder is missing.
-        """
-        await asyncio.to_thread(self._embedder.queries, [])  # a missing model is found before work is half done
-        yield TurnIndex(self._embedder, with_time=self._with_time)
-
-    def facts(self) -> dict[str, Any]:
-        """What is embedded, and by which model."""
-        return {"embedder": self._embedder.name, "embedded": f"a turn with its {_TIMES[self._with_time]}speaker"}
-
 
 class TurnIndex(SessionBuffer):
     """The turns of one store. They are embedded at the first search after they came."""
 
     def __init__(self, embedder: Embedder, *, with_time: WithTime) -> None:
-        """Begin with nothing; see `NaiveRag`."""
+        """Begin with nothing; see `naive_rag`."""
         super().__init__()
         self._embedder = embedder
         self._with_time = with_time
@@ -151,25 +138,6 @@ class TurnIndex(SessionBuffer):
         """Forget everything."""
         await super().reset()
         self._vectors = None
-
-
-Evidence = Mapping[str, Mapping[str, Sequence[str | Passage]]]
-"""By id of the store and text of the question: ids of turns, or passages where the benchmark's evidence is not turns."""
-
-
-class Oracle(Baseline):
-    """Returns the evidence that the benchmark names. All of it, whatever `k` is."""
-
-    name = "oracle"
-    shown = "the gold evidence of the question"
-
-    def __init__(self, evidence: Evidence) -> None:
-        """Bind the benchmark's evidence."""
-        self._evidence = evidence
-
-    def store(self, key: StoreKey) -> SessionBuffer:
-        """One that knows the evidence of its questions."""
-        return GoldEvidence(self._evidence.get(key.id, {}))
 
 
 class GoldEvidence(SessionBuffer):

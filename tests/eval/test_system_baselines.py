@@ -17,7 +17,7 @@ from deltamem.errors import EmbedderUnavailableError
 from eval.config import EmbedderSettings
 from eval.models import make_embedder
 from eval.systems.base import DialogueSession, DialogueTurn, Memory, Passage, StoreKey, WithTime
-from eval.systems.baselines import FullContext, NaiveRag, Oracle
+from eval.systems.baselines import full_context, naive_rag, oracle
 
 
 async def take_in(memory: Memory, sessions: Sequence[DialogueSession]) -> None:
@@ -27,7 +27,7 @@ async def take_in(memory: Memory, sessions: Sequence[DialogueSession]) -> None:
 
 
 async def test_the_most_similar_turn_with_time_source_and_similarity() -> None:
-    async with NaiveRag(WordEmbedder(), with_time=False).open(ANA) as memory:
+    async with naive_rag(WordEmbedder(), with_time=False).open(ANA) as memory:
         await take_in(memory, dialogue())
         first, *rest = await memory.search("Ana: My boat is the Otter.", 3)
         (otter,) = await memory.search("Bo My boat is the Otter", 1)
@@ -39,7 +39,7 @@ async def test_equal_similarities_keep_the_order_of_the_turns() -> None:
     # Enough rows that a product over the matrix takes them in blocks, which must not tell equal rows apart.
     said = [("user", "Thanks, I will see you there tomorrow!"), ("assistant", "Thanks, I will see you there tomorrow!")]
     many = [talk(number, datetime(2023, 5, 8), *said, *said) for number in range(1, 40)]
-    async with NaiveRag(WordEmbedder(), with_time=False).open(ANA) as memory:
+    async with naive_rag(WordEmbedder(), with_time=False).open(ANA) as memory:
         await take_in(memory, many)
         found = await memory.search("Ana: tomorrow thanks", 10)
     # Only what Ana says has her name; of that, the first ten.
@@ -52,7 +52,7 @@ async def test_equal_similarities_keep_the_order_of_the_turns() -> None:
 )
 async def test_what_is_embedded_once_and_at_the_first_search(with_time: WithTime, indexed: str) -> None:
     embedder = WordEmbedder()
-    async with NaiveRag(embedder, with_time=with_time).open(ANA) as memory:
+    async with naive_rag(embedder, with_time=with_time).open(ANA) as memory:
         embedder.calls.clear()
         await take_in(memory, [talk(1, datetime(2023, 5, 8, 13, 56), ("user", "Hello!"))])
         assert embedder.calls == []
@@ -66,7 +66,7 @@ async def test_what_is_embedded_once_and_at_the_first_search(with_time: WithTime
 @given(st.lists(st.text("abc ", min_size=1, max_size=8), min_size=1, max_size=12), st.integers(1, 15))
 def test_search_is_an_exact_ranking(texts: list[str], k: int) -> None:
     async def found() -> list[Passage]:
-        async with NaiveRag(WordEmbedder(), with_time=False).open(ANA) as memory:
+        async with naive_rag(WordEmbedder(), with_time=False).open(ANA) as memory:
             for number, text in enumerate(texts):
                 turn = DialogueTurn(str(number), "user", "", text)
                 await memory.ingest(DialogueSession(str(number), datetime(2023, 5, 8), (turn,)))
@@ -80,12 +80,12 @@ def test_search_is_an_exact_ranking(texts: list[str], k: int) -> None:
 
 async def test_an_embedder_that_is_missing_is_told_when_a_store_is_opened() -> None:
     with pytest.raises(EmbedderUnavailableError, match="fetch it"):
-        async with NaiveRag(MissingEmbedder(), with_time=True).open(ANA):
+        async with naive_rag(MissingEmbedder(), with_time=True).open(ANA):
             pass
 
 
 async def test_the_whole_dialogue_newest_session_first() -> None:
-    async with FullContext().open(ANA) as memory:
+    async with full_context().open(ANA) as memory:
         await take_in(memory, [*dialogue(), talk(4, datetime(2023, 7, 2))])
         found = await memory.search("anything", 1)
     assert [passage.time for passage in found] == [session.time for session in reversed(dialogue())]
@@ -96,7 +96,7 @@ async def test_the_whole_dialogue_newest_session_first() -> None:
 async def test_sessions_of_one_time_and_a_late_one() -> None:
     day, before = datetime(2023, 5, 8), datetime(2023, 5, 1)
     turns = (DialogueTurn("x", "user", "", "You are kind?"), DialogueTurn("y", "assistant", "", "Hello."))
-    async with FullContext().open(ANA) as memory:
+    async with full_context().open(ANA) as memory:
         for name, time in (("a", day), ("b", day), ("late", before)):
             await memory.ingest(DialogueSession(name, time, (DialogueTurn(name, "user", "", name),)))
         assert [passage.text for passage in await memory.search("", 5)] == ["user: b", "user: a", "user: late"]
@@ -107,7 +107,7 @@ async def test_sessions_of_one_time_and_a_late_one() -> None:
 
 async def test_the_gold_evidence_in_its_order_and_as_far_as_it_was_said() -> None:
     point = Passage("Ana has a dog.", datetime(2023, 7, 1))
-    system = Oracle({ANA.id: {"Where?": ["D2:2", "D1:1", "D9:9"], "Pet?": [point]}})
+    system = oracle({ANA.id: {"Where?": ["D2:2", "D1:1", "D9:9"], "Pet?": [point]}})
     first, *later = dialogue()
     async with system.open(ANA) as memory, system.open(StoreKey("conv-2", "Cy")) as other:
         await take_in(memory, [first])
