@@ -17,7 +17,6 @@ from deltamem.errors import DeltaMemError
 
 RESAMPLES = 2000
 _LEVEL = 0.95
-_TAIL = (1 - _LEVEL) / 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,12 +48,8 @@ def bootstrap_interval(
     Whole groups are drawn with replacement, as many as there are, and the statistic ``sum(values) / sum(denominators)`` is
     taken over all values of the draw; the interval is the central part of those statistics.
 
-    Args:
-        values: One number for each observation.
-        groups: The group of each observation.
-        denominators: What each value is counted out of, for ratios such as hits out of relevant items; 1 each if None.
-        resamples: Number of draws. Draws whose denominators sum to zero are left out.
-        seed: Seed of the draws; the same input and seed give the same interval.
+    `denominators` are what each value is counted out of, for ratios such as hits out of relevant items; 1 each if None.
+    Draws whose denominators sum to zero are left out. The same input and `seed` give the same interval.
 
     Returns:
         The interval, or None if there is nothing to take a ratio of.
@@ -74,7 +69,7 @@ def bootstrap_interval(
     drawn_sizes = sizes[draws].sum(axis=1)
     usable = drawn_sizes > 0
     statistics = sums[draws].sum(axis=1)[usable] / drawn_sizes[usable]
-    low, high = np.quantile(statistics, [_TAIL, 1 - _TAIL])
+    low, high = np.quantile(statistics, [(1 - _LEVEL) / 2, (1 + _LEVEL) / 2])
     return Interval(float(np.sum(values)) / total, float(low), float(high), len(values), len(positions))
 
 
@@ -284,10 +279,8 @@ def cumulative_accuracy(
     each user the same weight, however many questions they were asked. The spread is the population standard deviation across
     users; the paper shades "variability across these users" and does not say which.
 
-    Args:
-        values: For each user the session of each question, from 0, and whether it was answered rightly (or a score from 0
-            to 1); in any order.
-        sessions: How many sessions are shown, from the first; the paper shows 25. None means all.
+    `values` are for each user the session of each question, from 0, and whether it was answered rightly (or a score from 0
+    to 1), in any order; of `sessions`, so many are shown, from the first (the paper shows 25).
 
     Returns:
         One point for each session from the first at which any user was asked something; a user without questions in a

@@ -47,12 +47,9 @@ class Models:
 
     def by_parts(self) -> dict[str, LLM]:
         """Each client once, by the parts that it plays, for example ``answer+judge``."""
-        parts: dict[LLM, list[str]] = {}
-        for part in PARTS:
-            llm: LLM | None = getattr(self, part)
-            if llm is not None:
-                parts.setdefault(llm, []).append(part)
-        return {"+".join(names): llm for llm, names in parts.items()}
+        clients = {part: llm for part in PARTS if (llm := getattr(self, part)) is not None}
+        each = dict.fromkeys(clients.values())
+        return {"+".join(part for part, llm in clients.items() if llm is one): one for one in each}
 
     def usage(self) -> dict[str, dict[str, int]]:
         """What each client has done in this run (`deltamem.llm.Usage`), by its parts."""
@@ -100,12 +97,8 @@ async def open_models(config: BenchmarkConfig, without: Collection[str] = ()) ->
         DeltaMemError: If a URL or model is missing or wrong, or the cache cannot be used.
         OSError: If the folder of the cache cannot be made.
     """
-    asked: dict[str, tuple[ModelSettings, bool]] = {
-        "manager": (config.manager, config.manager.model is not None),
-        "answer": (config.answer, config.answer.answerer == "llm"),
-        "judge": (config.judge, config.judged),
-    }
-    wanted = {part: settings for part, (settings, needed) in asked.items() if needed and part not in without}
+    plays = {"manager": config.manager.model is not None, "answer": config.answer.answerer == "llm", "judge": config.judged}
+    wanted: dict[str, ModelSettings] = {part: getattr(config, part) for part in PARTS if plays[part] and part not in without}
     async with AsyncExitStack() as stack:
         cache = None
         if config.cache is not None and wanted:

@@ -53,14 +53,9 @@ class DeltaMemSystem:
         settings: ManagerSettings | None = None,
         connect: Connect | None = None,
     ) -> None:
-        """Begin with what the folder holds.
+        """Begin with what the `folder` holds, in which each store gets a folder.
 
-        Args:
-            policy: Decides about the memories.
-            embedder: Embeds memories and queries.
-            folder: Each store gets a folder in it.
-            settings: Prompts and limits of the manager; `connect` fills in the window.
-            connect: Called once, before the first session that has to be read.
+        `connect` is called once, before the first session that has to be read, and fills in the window of the `settings`.
         """
         self._policy = policy
         self._embedder = embedder
@@ -68,7 +63,6 @@ class DeltaMemSystem:
         self._settings = settings or ManagerSettings()
         self._connect = connect
         self._connecting = asyncio.Lock()
-        self._window: tuple[int | None] | None = None
 
     @asynccontextmanager
     async def open(self, key: StoreKey) -> AsyncIterator[ManagedMemory]:
@@ -89,10 +83,9 @@ class DeltaMemSystem:
 
     def facts(self) -> dict[str, Any]:
         """Model, prompts, version, and the window by which long sessions were split (None if nobody knows it)."""
-        window = self._window[0] if self._window else self._settings.window_tokens
         return {
             "model": self._policy.name,
-            "window": window,
+            "window": self._settings.window_tokens,
             "embedder": self._embedder.name,
             "prompt_hashes": self._settings.episode.prompt_hashes,
             "versions": {"deltamem": deltamem.__version__},
@@ -105,13 +98,13 @@ class DeltaMemSystem:
             SystemUnavailableError: If the model does not answer at all.
         """
         async with self._connecting:
-            if self._window is None:
+            if self._connect is not None:
                 try:
-                    self._window = (await self._connect() if self._connect else self._settings.window_tokens,)
+                    self._settings = replace(self._settings, window_tokens=await self._connect())
                 except DeltaMemError as error:
                     raise SystemUnavailableError(str(error)) from error
-        settings = replace(self._settings, window_tokens=self._window[0])
-        return MemoryManager(store, owner, self._policy, settings)
+                self._connect = None
+        return MemoryManager(store, owner, self._policy, self._settings)
 
 
 class ManagedMemory:

@@ -9,10 +9,10 @@ import os
 import re
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import httpx
 import openai
@@ -130,14 +130,20 @@ class Meter:
         return answer
 
 
-class _Metered:
+Inner = TypeVar("Inner", httpx.HTTPTransport, httpx.AsyncHTTPTransport)
+
+
+class _Metered(Generic[Inner]):
     """What both transports do with a metered request apart from sending it."""
 
-    def __init__(self, meter: Meter, cache: HttpCache, slots: Any = None) -> None:
+    inner: type[Inner]
+
+    def __init__(self, meter: Meter, cache: HttpCache, *, slots: Any = None) -> None:
         """Count into `meter`, look up in `cache`; `slots` are held while a metered request is under way."""
         self._meter = meter
         self._cache = cache
         self._slots = slots or nullcontext()
+        self._inner: Inner = self.inner()
 
     def _cached(self, entry: CacheEntry) -> httpx.Response | None:
         body = entry.find()
@@ -150,12 +156,10 @@ class _Metered:
         return _response(body)
 
 
-class MeteredTransport(_Metered, httpx.BaseTransport):
+class MeteredTransport(_Metered[httpx.HTTPTransport], httpx.BaseTransport):
     """Under a synchronous client; threads may share it. Transports that share slots keep to their limit together."""
 
-    def __init__(self, meter: Meter, cache: HttpCache, *, slots: AbstractContextManager[object] | None = None) -> None:
-        super().__init__(meter, cache, slots)
-        self._inner = httpx.HTTPTransport()
+    inner = httpx.HTTPTransport
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
         """Answer from the cache, or send."""
@@ -176,12 +180,10 @@ class MeteredTransport(_Metered, httpx.BaseTransport):
         self._inner.close()
 
 
-class AsyncMeteredTransport(_Metered, httpx.AsyncBaseTransport):
+class AsyncMeteredTransport(_Metered[httpx.AsyncHTTPTransport], httpx.AsyncBaseTransport):
     """Under an asynchronous client; see `MeteredTransport`."""
 
-    def __init__(self, meter: Meter, cache: HttpCache, *, slots: AbstractAsyncContextManager[object] | None = None) -> None:
-        super().__init__(meter, cache, slots)
-        self._inner = httpx.AsyncHTTPTransport()
+    inner = httpx.AsyncHTTPTransport
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         """Answer from the cache, or send."""
