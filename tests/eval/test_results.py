@@ -28,7 +28,6 @@ from eval.summary import (
     answer_value,
     category_scores,
     cost_line,
-    counts_by_category,
     metric_scores,
     recall_value,
     reciprocal_rank_value,
@@ -123,7 +122,6 @@ def test_order_and_pooling() -> None:
     assert list(scores) == ["single-hop", "temporal", "adversarial", "other", "all"]
     assert scores["adversarial"] is None, "it has no lexical score"
     assert scores["all"] is not None and (scores["all"]["estimate"], scores["all"]["count"]) == (0.5, 2)
-    assert counts_by_category(records, ORDER) == {"single-hop": 1, "temporal": 1, "adversarial": 1, "other": 1}
 
 
 def test_one_group_has_wilsons_interval_for_verdicts_and_a_bootstrap_of_questions_for_scores() -> None:

@@ -19,7 +19,7 @@ from system_cases import ANA, benchmark_config, dialogue, talk
 from system_scripts import manager_of
 
 from deltamem.errors import DeltaMemError
-from eval.models import SYSTEMS, WITH_MODEL, check_system, make_system, open_models
+from eval.models import SYSTEMS, WITH_MODEL, make_system, open_models
 from eval.systems.base import Ingested, Memory, StoreKey, System, Usage
 
 QUESTION = "What is Ana's city?"
@@ -203,20 +203,11 @@ async def test_the_system_says_what_it_is(bench: Bench) -> None:
         assert system.ranked == (bench.name not in ("full_context", "oracle"))
 
 
-def test_names() -> None:
-    assert SYSTEMS == ("deltamem", "full_context", "naive_rag", "mem0", "langmem", "oracle", "none")
-    for name in SYSTEMS:
-        check_system(name)
-    with pytest.raises(DeltaMemError, match=r"'memo' does not exist; there are: deltamem, .*, oracle, none$"):
-        check_system("memo")
-    with pytest.raises(DeltaMemError, match="'a_mem' is left out: its authors publish no package"):
-        check_system("a_mem")
-
-
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        (["system=zep"], "'zep' does not exist"),
+        (["system=zep"], r"'zep' does not exist; there are: deltamem, .*, oracle, none$"),
+        (["system=a_mem"], "'a_mem' is left out: its authors publish no package"),
         (["system=oracle"], "system=oracle needs gold evidence"),
         (["system=deltamem"], r"system=deltamem needs a model: .*manager\.model=<name>"),
         (["system=mem0", "base_url=http://x/v1"], r"system=mem0 needs a model: .*manager\.model=<name>"),

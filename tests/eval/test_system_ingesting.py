@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 
@@ -12,26 +12,25 @@ from system_cases import ANA, talk
 from deltamem.errors import DeltaMemError, EmbedderUnavailableError
 from deltamem.runs import RecordFile
 from eval.records import Cost, IngestRecord, ingest_session
-from eval.systems.base import DialogueSession, Ingested, Memory, Passage, SystemUnavailableError, Usage
+from eval.systems.base import DialogueSession, Ingested, Memory, SessionBuffer, SystemUnavailableError, Usage
 
 SESSIONS = [talk(number, datetime(2023, 5, number), ("user", f"Fact {number}.")) for number in range(1, 5)]
 
 
-class Notebook:
+class Notebook(SessionBuffer):
     """A memory on a page that the test keeps, or on one of its own; some sessions end in trouble."""
 
-    def __init__(self, page: dict[str, str] | None = None, trouble: dict[str, Exception | None] | None = None) -> None:
-        self.page = {} if page is None else page
+    def __init__(
+        self, page: dict[str, DialogueSession] | None = None, trouble: dict[str, Exception | None] | None = None
+    ) -> None:
+        self.sessions = {} if page is None else page
         self.trouble = trouble or {}
         self.asked: list[str] = []
 
-    @property
-    def known(self) -> Collection[str]:
-        return self.page.keys()
-
     async def ingest(self, session: DialogueSession) -> Ingested:
-        if session.id in self.page:
-            return Ingested(memories=(self.page[session.id],))
+        text = session.turns[0].text
+        if session.id in self.known:
+            return Ingested(memories=(text,))
         self.asked.append(session.id)
         usage = Usage(calls=1, prompt_tokens=10, completion_tokens=2, searches=3)
         if session.id in self.trouble:
@@ -39,14 +38,8 @@ class Notebook:
             if error is not None:
                 raise error
             return Ingested(memories=(), violations={"prose": 1}, usage=usage, readable=False)
-        self.page[session.id] = session.turns[0].text
-        return Ingested((session.turns[0].text,), {"ADD": 1}, usage=usage, parts=2)
-
-    async def search(self, query: str, k: int) -> list[Passage]:
-        return [Passage(text) for text in self.page.values()][:k]
-
-    async def reset(self) -> None:
-        self.page.clear()
+        self.sessions[session.id] = session
+        return Ingested((text,), {"ADD": 1}, usage=usage, parts=2)
 
 
 def log_in(folder: Path) -> RecordFile[IngestRecord]:
@@ -62,14 +55,12 @@ def lines(folder: Path) -> int:
     return len((folder / "sessions.jsonl").read_bytes().splitlines())
 
 
-async def test_each_session_has_its_record_and_can_be_searched_for_right_after(tmp_path: Path) -> None:
-    memory, seen = Notebook(), []
+async def test_each_session_has_its_record_right_after(tmp_path: Path) -> None:
+    memory = Notebook()
     with log_in(tmp_path) as log:
         for number in range(len(SESSIONS)):
             record = await ingest_session(memory, ANA, SESSIONS, number, log)
-            assert log.get(record.key) == record
-            seen.append(len(await memory.search("", 10)))
-    assert seen == [1, 2, 3, 4]
+            assert log.get(record.key) == record and len(memory.known) == number + 1
     assert (record.store, record.owner, record.session, record.number) == ("conv-1.Ana", "Ana", "s4", 3)
     assert (record.outcome, record.memories, record.operations, record.late) == ("applied", ("Fact 4.",), {"ADD": 1}, False)
     cost = record.cost
@@ -78,7 +69,7 @@ async def test_each_session_has_its_record_and_can_be_searched_for_right_after(t
 
 
 async def test_nothing_is_done_twice_in_a_store_that_lasts(tmp_path: Path) -> None:
-    page: dict[str, str] = {}
+    page: dict[str, DialogueSession] = {}
     first = await take_in(tmp_path, Notebook(page), SESSIONS[:2])
     memory = Notebook(page)
     records = await take_in(tmp_path, memory)
@@ -99,7 +90,7 @@ async def test_a_store_that_does_not_last_takes_in_everything_again_but_notes_it
 
 
 async def test_killed_between_memory_and_log(tmp_path: Path) -> None:
-    page: dict[str, str] = {}
+    page: dict[str, DialogueSession] = {}
     await take_in(tmp_path, Notebook(page), SESSIONS[:3])
     path = tmp_path / "sessions.jsonl"
     whole = path.read_bytes().splitlines(keepends=True)
@@ -117,7 +108,7 @@ async def test_killed_between_memory_and_log(tmp_path: Path) -> None:
     ("error", "reason"), [(DeltaMemError("no room today"), "no room today"), (KeyError("x"), "KeyError: 'x'")]
 )
 async def test_a_failure_is_noted_and_tried_again_late(tmp_path: Path, error: Exception, reason: str) -> None:
-    page: dict[str, str] = {}
+    page: dict[str, DialogueSession] = {}
     records = await take_in(tmp_path, Notebook(page, {"s2": error, "s4": error}))
     assert [record.outcome for record in records] == ["applied", "failed", "applied", "failed"]
     assert records[1].reason == reason and records[1].memories is None and records[1].cost.calls == 0
@@ -132,15 +123,15 @@ async def test_a_failure_is_noted_and_tried_again_late(tmp_path: Path, error: Ex
 
 
 async def test_a_retry_that_was_killed_before_it_was_noted_stays_late(tmp_path: Path) -> None:
-    page: dict[str, str] = {}
+    page: dict[str, DialogueSession] = {}
     await take_in(tmp_path, Notebook(page, {"s2": DeltaMemError("no")}))
-    page["s2"] = "Fact 2."
+    page["s2"] = SESSIONS[1]
     record = (await take_in(tmp_path, Notebook(page)))[1]
     assert (record.outcome, record.late, record.cost_lost) == ("applied", True, True)
 
 
 async def test_what_cannot_be_read_is_not_asked_for_again(tmp_path: Path) -> None:
-    page: dict[str, str] = {}
+    page: dict[str, DialogueSession] = {}
     records = await take_in(tmp_path, Notebook(page, {"s2": None}))
     unreadable = records[1]
     assert (unreadable.outcome, unreadable.violations, unreadable.cost.calls) == ("unreadable", {"prose": 1}, 1)
