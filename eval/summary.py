@@ -163,10 +163,8 @@ def group_interval(
 
 def counts_by_category(questions: Iterable[QuestionRecord], order: Sequence[str] = ()) -> dict[str, int]:
     """How many questions each category has."""
-    counts = dict.fromkeys(order, 0)
-    for record in questions:
-        counts[record.category] = counts.get(record.category, 0) + 1
-    return {name: count for name, count in counts.items() if count}
+    counts = Counter(record.category for record in questions)
+    return {name: counts[name] for name in (*order, *counts) if counts[name]}
 
 
 SUMMARY_FILE = "summary.json"

@@ -54,8 +54,7 @@ class HttpCache:
         if self.cache is not None and (served := self.cache.served.get(model)):
             key["served"] = served
         headers = {name: value for name, value in request.headers.items() if name.lower() != "content-length"}
-        content = json.dumps(body).encode()
-        sent = httpx.Request(request.method, request.url, headers=headers, content=content, extensions=request.extensions)
+        sent = httpx.Request(request.method, request.url, headers=headers, json=body, extensions=request.extensions)
         return CacheEntry(self.cache, self.scope, key, sent, values)
 
 
