@@ -7,14 +7,16 @@ A new benchmark is a package with ``data`` (its configuration and files), ``scor
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any, ClassVar, Generic, Literal, TypeVar
 
 from rich.console import RenderableType
 
 from deltamem.runs import RecordFile
 from eval.config import BenchmarkConfig
+from eval.evidence import EvidenceFinder
 from eval.records import IngestRecord, PassageRecord, PointRecord, QuestionRecord, Verdict
 from eval.systems.base import DialogueSession, Passage, StoreKey, System
 from eval.systems.baselines import Evidence
@@ -204,9 +206,21 @@ class Benchmark(ABC, Generic[Config]):
         """The record of a question right before it is searched for; for what is expensive to tell."""
         return question
 
-    def ranks(self, question: QuestionRecord, passages: Sequence[Passage]) -> tuple[int | None, ...]:
-        """Rank from 1 of each piece of evidence among the passages of all stores, best first; only of ranked systems."""
-        return ()
+    def finder(self, question: QuestionRecord) -> EvidenceFinder:
+        """Finds the turns of the conversation that a question with evidence is about."""
+        raise NotImplementedError
+
+    def evidence_turns(self, question: QuestionRecord) -> Sequence[Collection[str]]:
+        """For each piece of the evidence of a question the ids of the turns that say it."""
+        return [(turn,) for turn in question.evidence]
+
+    def recalled(self, question: QuestionRecord, passages: Sequence[Passage]) -> QuestionRecord:
+        """The record of a question with what the passages of all stores, best first, hold of its evidence, if it has any."""
+        if not (pieces := self.evidence_turns(question)):
+            return question
+        finder = self.finder(question)
+        ranks, shown = finder.ranks(pieces, passages), finder.words_shown(chain.from_iterable(pieces), passages)
+        return question.model_copy(update={"ranks": ranks, "gold_words_shown": shown})
 
     def options(self, question: QuestionRecord) -> tuple[str, ...]:
         """Of a multiple-choice question."""

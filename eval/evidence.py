@@ -11,10 +11,11 @@ from __future__ import annotations
 import math
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from functools import lru_cache
 from typing import Self
 
-from deltamem.text import content_stems, normalised
+from deltamem.text import content_stems, normalised, words
 from eval.systems.base import DialogueSession, Passage
 
 LEAST_WEIGHT = 1.4
@@ -45,6 +46,7 @@ class EvidenceFinder:
             turns: Text by id.
             names: Names of the people who speak. They do not count: people rarely name themselves, and memories always do.
         """
+        self._texts = turns
         self._names = frozenset(stem for name in names for stem in content_stems(name))
         self._turns_with: dict[str, list[str]] = defaultdict(list)
         for id, text in turns.items():
@@ -85,10 +87,18 @@ class EvidenceFinder:
         self._held[passage] = frozenset(held)
         return self._held[passage]
 
-    def ranks(self, evidence: Sequence[str], passages: Sequence[Passage]) -> tuple[int | None, ...]:
-        """For each of these turns the rank, from 1, of the first passage that holds it; None if none does."""
+    def ranks(self, pieces: Iterable[Collection[str]], passages: Sequence[Passage]) -> tuple[int | None, ...]:
+        """For each piece of evidence the rank from 1 of the first passage that holds one of its turns; None if none does."""
         held = [self.held(passage.text) for passage in passages]
-        return tuple(next((rank for rank, turns in enumerate(held, start=1) if id in turns), None) for id in evidence)
+        return tuple(
+            next((rank for rank, turns in enumerate(held, start=1) if not turns.isdisjoint(piece)), None) for piece in pieces
+        )
+
+    def words_shown(self, turns: Iterable[str], passages: Iterable[Passage]) -> float:
+        """Share of the distinct words of these turns, frequent ones too, that passages show: small for keywords alone."""
+        wanted = frozenset[str]().union(*(_all_words(self._texts[id]) for id in turns))
+        shown = frozenset[str]().union(*(_all_words(passage.text) for passage in passages))
+        return len(wanted & shown) / len(wanted) if wanted else 0.0
 
     def _sentences(self, text: str) -> list[tuple[dict[str, float], bool]]:
         """For each sentence that turns hold: those that hold it best with the weight, and whether they hold all of it."""
@@ -111,3 +121,8 @@ class EvidenceFinder:
 
     def _stems(self, text: str) -> frozenset[str]:
         return content_stems(text) - self._names
+
+
+@lru_cache(maxsize=1 << 14)
+def _all_words(text: str) -> frozenset[str]:
+    return frozenset(map(str.casefold, words(text)))

@@ -214,6 +214,7 @@ class QuestionRecord(StrictModel):
     deeper: tuple[Found, ...] = ()  # What it found below, likewise, for budgets that have room for it
     # Ranks from 1 at which each evidence was found, in the order of `evidence`; None where it was not
     ranks: tuple[int | None, ...] = ()
+    gold_words_shown: float | None = None  # Share of the words of the evidence that `retrieved` shows; None without evidence
     shown: int = 0  # How many passages fitted the budget of context tokens
     context_tokens: int = 0  # Estimated tokens of the context that was shown
     search_seconds: float = 0.0  # Wall time of the search, all stores together

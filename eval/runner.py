@@ -456,8 +456,8 @@ class Run:
             return
         deeper = [passages[k:] if ranked else [] for passages in found]
         found = [passages[:k] if ranked else passages for passages in found]
-        ranks = self.benchmark.ranks(record, merged(found)) if ranked else ()
-        kept = {"retrieved": self._keep(timeline, found), "deeper": self._keep(timeline, deeper), "ranks": ranks}
+        record = self.benchmark.recalled(record, merged(found)) if ranked else record
+        kept = {"retrieved": self._keep(timeline, found), "deeper": self._keep(timeline, deeper)}
         more = {"search_seconds": seconds, "made": self.makings.made}
         self.files.retrieved.add(record.model_copy(update=kept | more))
 
@@ -481,8 +481,8 @@ class Run:
 
     def _failed(self, record: QuestionRecord, error: str) -> QuestionRecord:
         """The record of a question that could not be searched for: nothing was found, and every answer is wrong."""
-        ranks = self.benchmark.ranks(record, ()) if self.system.ranked else ()
-        record = record.model_copy(update={"error": error, "ranks": ranks})
+        record = self.benchmark.recalled(record, ()) if self.system.ranked else record
+        record = record.model_copy(update={"error": error})
         return record if self.grader is None else self.grader.failed(record)
 
     async def _search_point(

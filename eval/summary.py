@@ -99,9 +99,22 @@ reciprocal_rank_value = _of_ranks(reciprocal_rank)
 """One over the rank of the first evidence that was found; None for questions without evidence."""
 
 
+def _gold_words(record: QuestionRecord) -> Sequence[tuple[float | None, bool]]:
+    shown = record.gold_words_shown
+    return [] if shown is None else [(None if record.error is not None else shown, False)]
+
+
+GOLD_WORDS = "gold_words_shown"
+"""Score of retrieval without which recall says little: keywords of many turns are recalled and hardly tell anything."""
+
+gold_words_value = AskedValue(_gold_words)
+"""Share of the words of the evidence that all passages found show; None for questions without evidence."""
+
+
 def retrieval_values(cutoffs: Iterable[int]) -> Mapping[str, Value]:
-    """Recall at each cutoff, and the mean reciprocal rank."""
-    return {f"recall@{k}": recall_value(k) for k in sorted(set(cutoffs))} | {"mrr": reciprocal_rank_value}
+    """Recall at each cutoff, the mean reciprocal rank, and how much of the evidence is shown."""
+    recall = {f"recall@{k}": recall_value(k) for k in sorted(set(cutoffs))}
+    return recall | {"mrr": reciprocal_rank_value, GOLD_WORDS: gold_words_value}
 
 
 def category_scores(

@@ -5,7 +5,7 @@ Exit code 0; 1 if something broke or was missing in the data (it is counted, the
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import Any
 
@@ -18,7 +18,7 @@ from eval.benchmark import Benchmark, JudgeSpec, Report, Results, Step, Store, T
 from eval.evidence import EvidenceFinder
 from eval.judge import QUESTION_FIELDS
 from eval.records import QuestionRecord
-from eval.systems.base import Passage, StoreKey, System
+from eval.systems.base import StoreKey, System
 
 RUBRIC, ORDER = "rubric", "order"
 NO_LINE = "none"
@@ -69,9 +69,9 @@ class Beam(Benchmark[BeamConfig]):
         records = (question.record for question in self._questions.values())
         return gold_evidence((record.group, record.question, record.evidence) for record in records)
 
-    def ranks(self, question: QuestionRecord, passages: Sequence[Passage]) -> tuple[int | None, ...]:
-        """Of each message that the question rests on, by the text of the passages."""
-        return self._finder(question.group).ranks(question.evidence, passages) if question.evidence else ()
+    def finder(self, question: QuestionRecord) -> EvidenceFinder:
+        """Of the chat."""
+        return self._finder(question.group)
 
     def _find_in(self, chat: str) -> EvidenceFinder:
         return EvidenceFinder.of(next(one.sessions for one in self.data.asked if one.id == chat))

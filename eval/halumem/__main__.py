@@ -17,13 +17,14 @@ from eval import runner
 from eval.answer import ContextBlock, cut_to_budget, render_all
 from eval.benchmark import Benchmark, JudgeSpec, PointChecks, Report, Results, Step, Store, Timeline
 from eval.data import HALUMEM_LONG, HALUMEM_MEDIUM, require
+from eval.evidence import EvidenceFinder
 from eval.halumem import scores
 from eval.halumem.data import (
     DATE_FORMAT,
     QUESTION_TYPES,
     HalumemConfig,
     HalumemSession,
-    PointFinder,
+    LinkedPoints,
     gold_passages,
     load_halumem,
     sampled,
@@ -69,7 +70,7 @@ class Halumem(Benchmark[HalumemConfig]):
         self.users = sampled(self.data, config)
         self.k = config.question_k
         self._questions = {question.key: question for user in self.data.users for question in user.questions}
-        self.finder = lru_cache(maxsize=None)(lambda user: PointFinder(self.users[user]))
+        self.linked = lru_cache(maxsize=None)(lambda user: LinkedPoints(self.users[user]))
         self.points = Points(self)
 
     @classmethod
@@ -104,10 +105,13 @@ class Halumem(Benchmark[HalumemConfig]):
         linked = tuple(text for text, ids in turns.items() if ids)
         return question.model_copy(update={"evidence": linked, "notes": unlinked})
 
-    def ranks(self, question: QuestionRecord, passages: Sequence[Passage]) -> tuple[int | None, ...]:
-        """Of each memory point behind the question."""
-        finder = self.finder(question.group)
-        return tuple(finder.rank(turns, passages) for turns in self._turns(question).values())
+    def finder(self, question: QuestionRecord) -> EvidenceFinder:
+        """Of the user's sessions."""
+        return self.linked(question.group).finder
+
+    def evidence_turns(self, question: QuestionRecord) -> list[tuple[str, ...]]:
+        """Those of each memory point behind the question."""
+        return list(self._turns(question).values())
 
     def score(self, question: QuestionRecord, answer: str) -> dict[str, float]:
         """Lexical scores."""
@@ -181,8 +185,8 @@ class Halumem(Benchmark[HalumemConfig]):
 
     def _turns(self, question: QuestionRecord) -> dict[str, tuple[str, ...]]:
         """The turns that each memory point behind a question comes from."""
-        finder = self.finder(question.group)
-        return {text: finder.turns(text, question.session or 0) for text in question.evidence}
+        linked = self.linked(question.group)
+        return {text: linked.turns(text, question.session or 0) for text in question.evidence}
 
     def _sample(self) -> str | None:
         asked = sum(len(user.questions) for user in self.users.values())
@@ -211,7 +215,7 @@ class Points(PointChecks):
     def __init__(self, benchmark: Halumem) -> None:
         self.k = benchmark.config.update_k
         self._config = benchmark.config
-        self._finder = benchmark.finder
+        self._linked = benchmark.linked
         self._sessions = {(user.id, session.number): session for user in benchmark.data.users for session in user.sessions}
         self._points = {point.record.key: point for session in self._sessions.values() for point in session.points}
 
@@ -231,11 +235,11 @@ class Points(PointChecks):
 
     def prepare(self, point: PointRecord) -> PointRecord:
         """Link a point to the turns that it comes from."""
-        return point.model_copy(update={"turns": self._finder(point.user).turns(point.text, point.session)})
+        return point.model_copy(update={"turns": self._linked(point.user).turns(point.text, point.session)})
 
     def found(self, point: PointRecord, passages: Sequence[Passage], *, ranked: bool) -> PointRecord:
         """Note the rank of the first passage that holds the point, and choose its judge."""
-        rank = self._finder(point.user).rank(point.turns, passages) if ranked and point.turns else None
+        rank = self._linked(point.user).finder.ranks([point.turns], passages)[0] if ranked and point.turns else None
         kind = "update" if point.is_update and point.retrieved else "integrity"
         return point.model_copy(update={"rank": rank, "kind": kind})
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import lru_cache
@@ -293,13 +293,13 @@ def sampled(data: Halumem, config: HalumemConfig) -> dict[str, User]:
     return {name: user for name, user in users.items() if user.sessions}
 
 
-class PointFinder:
-    """Links the memory points of one user to turns, and finds them among passages: in those that hold one of the turns."""
+class LinkedPoints:
+    """The memory points of one user by the turns that they come from, which `finder` finds in passages."""
 
     def __init__(self, user: User) -> None:
         self._user = user
-        self._evidence = EvidenceFinder.of((session.dialogue for session in user.sessions), [user.name])
-        self._finder = lru_cache(maxsize=None)(self._make_finder)
+        self.finder = EvidenceFinder.of((session.dialogue for session in user.sessions), [user.name])
+        self._sources = lru_cache(maxsize=None)(self._make_finder)
         self.turns = lru_cache(maxsize=None)(self._turns)
         self._homes: dict[str, list[tuple[HalumemSession, MemoryPoint]]] = defaultdict(list)
         for session in user.sessions:
@@ -312,14 +312,9 @@ class PointFinder:
         for home, point in self._homes.get(text, ()):
             if home.number <= session:
                 # Of an update the words that its session is the first to say.
-                numbers = self._finder(home.number).turns(text, " ".join(point.originals))
+                numbers = self._sources(home.number).turns(text, " ".join(point.originals))
                 found += (home.dialogue.turns[number - 1].id for number in numbers)
         return tuple(found)
-
-    def rank(self, turns: Collection[str], passages: Sequence[Passage]) -> int | None:
-        """Rank from 1 of the first passage that holds one of a point's turns; None if none does."""
-        held = (self._evidence.held(passage.text) for passage in passages)
-        return next((rank for rank, found in enumerate(held, start=1) if not found.isdisjoint(turns)), None)
 
     def passage(self, text: str, session: HalumemSession) -> Passage:
         """A memory point as a passage of the session that says it last, as known after a session."""
@@ -338,12 +333,12 @@ def gold_passages(user: User) -> dict[str, list[Passage]]:
 
     A question that is asked twice has the evidence of both.
     """
-    finder = PointFinder(user)
+    linked = LinkedPoints(user)
     found: dict[str, dict[str, Passage]] = defaultdict(dict)
     for session in user.sessions:
         for question in session.questions:
             for text in question.evidence:
-                found[question.question][text] = finder.passage(text, session)
+                found[question.question][text] = linked.passage(text, session)
         for text in (point.record.text for point in session.points if point.searched):
-            found[text][text] = finder.passage(text, session)
+            found[text][text] = linked.passage(text, session)
     return {sought: list(passages.values()) for sought, passages in found.items()}

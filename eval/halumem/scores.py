@@ -15,6 +15,7 @@ from eval.metrics import Interval, cumulative_accuracy, with_width
 from eval.records import MemoryType, PointRecord, QuestionRecord
 from eval.summary import (
     ALL,
+    GOLD_WORDS,
     Value,
     answer_value,
     counted,
@@ -404,7 +405,9 @@ def outcomes_table(summary: Mapping[str, Any]) -> Table:
 def retrieval_table(summary: Mapping[str, Any]) -> Table | None:
     """Recall of memory points and lexical scores by type of question, in percent; None if nothing of it was measured."""
     counts, evidence = counted(summary), summary["evidence"]
-    names = [name for name in summary["scores"] if name in ("set_f1", "bleu1", "mrr") or name.startswith("recall@")]
+    names = [
+        name for name in summary["scores"] if name in ("set_f1", "bleu1", "mrr", GOLD_WORDS) or name.startswith("recall@")
+    ]
     if not names:
         return None
     view = score_table(

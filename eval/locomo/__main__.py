@@ -5,7 +5,7 @@ Exit code 0; 1 if a session, an answer or a verdict failed (counted on stderr, t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import Any
 
@@ -28,7 +28,7 @@ from eval.locomo.data import (
 )
 from eval.metrics import bleu1, locomo_f1, set_f1, token_set_f1
 from eval.records import QuestionRecord
-from eval.systems.base import Passage, System
+from eval.systems.base import System
 
 
 class Locomo(Benchmark[LocomoConfig]):
@@ -78,9 +78,9 @@ class Locomo(Benchmark[LocomoConfig]):
         every = ((one.id, question) for one in self.data.conversations for question in one.questions)
         return gold_evidence((name, question.text, question.evidence) for name, question in every)
 
-    def ranks(self, question: QuestionRecord, passages: Sequence[Passage]) -> tuple[int | None, ...]:
-        """Of each evidence turn."""
-        return self._finder(question.group).ranks(question.evidence, passages)
+    def finder(self, question: QuestionRecord) -> EvidenceFinder:
+        """Of the conversation."""
+        return self._finder(question.group)
 
     def score(self, question: QuestionRecord, answer: str) -> dict[str, float]:
         """Lexical scores; none where there is no gold answer to compare with."""

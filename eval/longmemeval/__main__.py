@@ -5,7 +5,7 @@ Exit code 0; 1 if something broke or was missing in the data (it is counted, the
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from rich.console import RenderableType
@@ -18,7 +18,7 @@ from eval.longmemeval import scores
 from eval.longmemeval.data import BATCH_TURNS, TYPES, LongMemEvalConfig, is_abstention, read_data
 from eval.metrics import set_f1
 from eval.records import QuestionRecord
-from eval.systems.base import Passage, StoreKey, System
+from eval.systems.base import StoreKey, System
 
 GENERIC, UNANSWERABLE = "generic", "unanswerable"
 JUDGES = {"temporal-reasoning": "temporal", "knowledge-update": "update", "single-session-preference": "preference"}
@@ -64,12 +64,9 @@ class LongMemEval(Benchmark[LongMemEvalConfig]):
         """All turns that hold the answer, those of the assistant and of abstention questions too."""
         return {name: {question.record.question: question.answers} for name, question in self._questions.items()}
 
-    def ranks(self, question: QuestionRecord, passages: Sequence[Passage]) -> tuple[int | None, ...]:
-        """Of each turn that holds the answer, by the text of the passages."""
-        if not question.evidence:
-            return ()
-        finder = EvidenceFinder.of(self._questions[question.key].sessions)
-        return finder.ranks(question.evidence, passages)
+    def finder(self, question: QuestionRecord) -> EvidenceFinder:
+        """Of the haystack, which is read anew."""
+        return EvidenceFinder.of(self._questions[question.key].sessions)
 
     def score(self, question: QuestionRecord, answer: str) -> dict[str, float]:
         """Word overlap, where the gold answer is an answer; LongMemEval itself has no such score."""

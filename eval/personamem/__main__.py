@@ -28,7 +28,7 @@ from eval.personamem.data import (
 )
 from eval.records import PassageRecord, QuestionRecord
 from eval.sampling import sample_note
-from eval.systems.base import Passage, System
+from eval.systems.base import System
 
 _LOST = {"context_missing": "their context is not in", "end_out_of_range": "their end index is not within their context in"}
 
@@ -82,12 +82,13 @@ class PersonaMem(Benchmark[PersonaMemConfig]):
         every = ((history.key.id, sample) for history in self.data.histories for sample in history.samples)
         return gold_evidence((store, sample.question.text, sorted(sample.evidence, key=int)) for store, sample in every)
 
-    def ranks(self, question: QuestionRecord, passages: Sequence[Passage]) -> tuple[int | None, ...]:
-        """Of the referenced block."""
-        if not question.evidence:
-            return ()
-        held = self._held(question, passages)
-        return (held.index(True) + 1 if True in held else None,)
+    def finder(self, question: QuestionRecord) -> EvidenceFinder:
+        """Of the context."""
+        return self._finder(self._histories[question.key])
+
+    def evidence_turns(self, question: QuestionRecord) -> list[frozenset[str]]:
+        """Those of the referenced block, as one piece."""
+        return [self._samples[question.key].evidence] if question.evidence else []
 
     def options(self, question: QuestionRecord) -> tuple[str, ...]:
         """Four, each with its letter."""
@@ -153,10 +154,10 @@ class PersonaMem(Benchmark[PersonaMemConfig]):
         if broken := data["unreadable_rows"]:
             yield f"{broken} of {total} rows of {data['files'][0]} could not be read"
 
-    def _held(self, question: QuestionRecord, passages: Sequence[Passage | PassageRecord]) -> list[bool]:
+    def _held(self, question: QuestionRecord, passages: Sequence[PassageRecord]) -> list[bool]:
         """Of each passage whether it holds a turn of the block that a question refers to."""
-        finder, evidence = self._finder(self._histories[question.key]), self._samples[question.key].evidence
-        return [not evidence.isdisjoint(finder.held(passage.text)) for passage in passages]
+        held, evidence = self.finder(question).held, self._samples[question.key].evidence
+        return [not evidence.isdisjoint(held(passage.text)) for passage in passages]
 
     def _description(self) -> dict[str, Any]:
         questions, contexts = self.data.questions, self.data.contexts

@@ -16,10 +16,12 @@ from eval.personamem.data import PersonaMemConfig, Sample, in_order, label
 from eval.records import QuestionRecord
 from eval.summary import (
     ALL,
+    GOLD_WORDS,
     AskedValue,
     Value,
     answer_value,
     counted,
+    gold_words_value,
     metric_scores,
     recall_value,
     reciprocal_rank_value,
@@ -108,7 +110,7 @@ def run_scores(
             f"precision@{k}": precision_value(held, k),
         }
     values["random_precision"] = _where_ranked(random_precision, samples)
-    values["mrr"] = reciprocal_rank_value
+    values |= {"mrr": reciprocal_rank_value, GOLD_WORDS: gold_words_value}
     order = in_order(record.category for record in questions)
     return metric_scores(questions, values, resamples=config.resamples, seed=config.seed, order=order)
 

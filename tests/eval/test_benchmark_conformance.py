@@ -10,7 +10,7 @@ import subprocess
 import threading
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -27,6 +27,7 @@ from eval import runner
 from eval.answer import NOTHING_FOUND, AnswerRequest, ExtractiveAnswerer
 from eval.benchmark import Benchmark, Report, Results, Step, Store, Timeline
 from eval.config import BenchmarkConfig
+from eval.evidence import EvidenceFinder
 from eval.invented import ScriptedSystem
 from eval.records import AnswerRecord, QuestionRecord, Verdict
 from eval.summary import answer_value, metric_scores, retrieval_values
@@ -363,13 +364,18 @@ class Toy(Benchmark[BenchmarkConfig]):
         turn = DialogueTurn(f"t{day}", "user", person, f"My number of day {day} is {7 * day}.")
         session = DialogueSession(f"s{day}", datetime(2025, 1, 1) + timedelta(days=day), (turn,))
         question = QuestionRecord(
-            key=f"{person}/{day}", group=person, category="numbers", question=f"{person}, {day}?", gold=f"{7 * day}"
+            key=f"{person}/{day}",
+            group=person,
+            category="numbers",
+            question=f"{person}, {day}?",
+            gold=f"{7 * day}",
+            evidence=(turn.id,),
         )
         return Step(((session,),), (question,))
 
-    def ranks(self, question: QuestionRecord, passages: Sequence[Passage]) -> tuple[int | None, ...]:
-        hits = (rank for rank, passage in enumerate(passages, 1) if passage.sources == (f"t{question.key[-1]}",))
-        return (next(hits, None),)
+    def finder(self, question: QuestionRecord) -> EvidenceFinder:
+        sessions = (self._day(question.group, day).sessions[0][0] for day in range(3))
+        return EvidenceFinder.of(sessions, [question.group])
 
     def score(self, question: QuestionRecord, answer: str) -> Mapping[str, float]:
         return {"right": float(answer == question.gold)}

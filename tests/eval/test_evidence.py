@@ -69,13 +69,21 @@ def test_emptied_memories_hold_nothing(finder: EvidenceFinder, text: str) -> Non
 def test_an_overwritten_memory_holds_only_what_it_says_now(finder: EvidenceFinder) -> None:
     """The attack: an update kept the sources of everything that the memory had ever said."""
     overwritten = Passage("Ana dreams of having a kiln at her home.", sources=tuple(TURNS))
-    assert finder.ranks(("D1:3", "D1:5"), [Passage("hm", sources=tuple(TURNS)), overwritten]) == (None, 2)
+    assert finder.ranks((["D1:3"], ["D1:5", "D1:6"]), [Passage("hm", sources=tuple(TURNS)), overwritten]) == (None, 2)
 
 
 def test_systems_without_sources_get_the_same_ranks(finder: EvidenceFinder) -> None:
     texts = [TURNS["D2:2"], "Mel saw a meteor shower while camping in the mountains.", TURNS["D2:1"]]
     told = [Passage(text, sources=("D2:1",)) for text in texts]
-    assert finder.ranks(("D2:1", "D1:3"), list(map(Passage, texts))) == finder.ranks(("D2:1", "D1:3"), told) == (2, None)
+    pieces = (["D2:1"], ["D1:3"])
+    assert finder.ranks(pieces, list(map(Passage, texts))) == finder.ranks(pieces, told) == (2, None)
+
+
+def test_all_words_of_the_evidence_are_looked_for_in_all_passages(finder: EvidenceFinder) -> None:
+    said = [Passage(f"Ana: {TURNS['D1:6']}"), Passage("WOW, thanks to the teacher.")]
+    assert finder.words_shown(["D1:6"], said) == 1.0
+    assert finder.words_shown(["D1:4", "D1:6"], said) == 5 / 12  # wow, the, teacher, thanks, Ana
+    assert finder.words_shown(["D1:4"], []) == 0.0
 
 
 def test_frequent_words_are_no_evidence() -> None:

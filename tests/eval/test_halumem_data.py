@@ -10,7 +10,7 @@ from halumem_cases import ANA, ana, ben, point, question, write
 
 from deltamem.errors import DeltaMemError
 from eval.data import HALUMEM_USER, find
-from eval.halumem.data import PointFinder, gold_passages, load_halumem
+from eval.halumem.data import LinkedPoints, gold_passages, load_halumem
 from eval.systems.base import Passage
 
 
@@ -91,15 +91,15 @@ def test_a_user_is_read_as_far_as_the_last_question_that_is_asked(tmp_path: Path
 
 def test_points_are_linked_to_turns_and_found(tmp_path: Path) -> None:
     user = load(tmp_path, ana()).users[0]
-    finder = PointFinder(user)
+    finder = LinkedPoints(user)
     city, new_city = "Ana Lee's city is Boston.", "Ana Lee's city is Denver."
     assert finder.turns(city, 0) == ("S1:1",)
     assert finder.turns(new_city, 0) == ()  # not said yet
     assert "S3:1" in finder.turns(new_city, 2)
     assert finder.turns("Ana Lee's xylophone hums.", 3) == ()
     elsewhere, same = Passage("?", sources=("S1:1",)), Passage("She lives in the city of Boston", sources=("S3:1",))
-    assert finder.rank(("S1:1",), [elsewhere, same]) == 2
-    assert finder.rank(("S1:1",), [elsewhere]) is None
+    assert finder.finder.ranks([("S1:1", "S3:2")], [elsewhere, same]) == (2,)
+    assert finder.finder.ranks([("S1:1",)], [elsewhere]) == (None,)
 
 
 def test_gold_passages(tmp_path: Path) -> None:
@@ -121,6 +121,6 @@ def test_the_real_user() -> None:
     points = [point for session in user.sessions for point in session.points]
     assert sum(point.searched for point in points) == 145
     assert sum(point.record.source == "interference" for point in points) == 126
-    finder = PointFinder(user)
+    finder = LinkedPoints(user)
     evidence = {(text, s.number) for s in user.sessions for question in s.questions for text in question.evidence}
     assert all(finder.turns(text, number) for text, number in evidence)

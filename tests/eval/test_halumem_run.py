@@ -218,7 +218,7 @@ def test_points_that_cannot_be_searched_for_fail_and_are_mended(tmp_path: Path, 
     assert points[f"{ANA}/S3/p1"]["error"] == "search: RuntimeError: no index"
     assert points[f"{BEN}/S1/p1"]["error"] == "the store cannot be used: the disk is gone"
     assert summary["questions"]["failed"] == 1
-    found = {"recall@5", "recall@10", "recall@20", "mrr"}
+    found = {"recall@5", "recall@10", "recall@20", "mrr", "gold_words_shown"}
     kept = {name: of["all"] for name, of in summary["scores"].items() if "(valid)" not in name}
     assert kept.keys() <= found | {"update_recall@10"}, "nothing was judged, so nothing of that is 0"
     assert (kept["update_recall@10"]["estimate"], kept["update_recall@10"]["failed"]) == (0, 1)

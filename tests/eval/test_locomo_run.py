@@ -28,11 +28,15 @@ def prompts(server: Served) -> list[str]:
 
 def test_offline_recall_by_hand(tmp_path: Path) -> None:
     summary = LOCOMO.run(tmp_path, "k=2", "cutoffs=[2,1]", "answer.kind=none", "captions=all", "with_time=true")
-    ranks = {key: record.get("ranks") for key, record in records(tmp_path).items()}
+    found = records(tmp_path)
+    ranks = {key: record.get("ranks") for key, record in found.items()}
     # "sister dog?" is equally close to D2:1 and D10:1; the earlier one comes first. One store, so 2 k are searched.
     expected = [[1], [1, 2, 3], None, None, [1], [1], [1], [1]]
     assert ranks == {f"conv-1/{number}": found for number, found in enumerate(expected)} | {"conv-2/0": [1]}
-    assert list(summary["scores"]) == ["recall@1", "recall@2", "mrr"]
+    assert list(summary["scores"]) == ["recall@1", "recall@2", "mrr", "gold_words_shown"]
+    # All four passages of conv-1 are shown; "lost?" and "why?" have no evidence.
+    shown = [record.get("gold_words_shown") for record in found.values()]
+    assert (shown.count(1.0), shown.count(None)) == (7, 2)
     at_one = summary["scores"]["recall@1"]
     assert at_one["all"]["estimate"] == pytest.approx((1 + 1 / 3 + 1 + 1 + 1) / 5)
     assert (at_one["all"]["count"], at_one["all"]["groups"]) == (5, 2)

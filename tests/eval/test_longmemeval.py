@@ -144,6 +144,7 @@ def test_recall_of_turns_and_of_sessions_by_hand(monkeypatch, tmp_path: Path) ->
         "recall@3": 0.333,
         "recall@6": 0.667,
         "mrr": 0.333,
+        "gold_words_shown": 1.0,
         "session_recall@3": 0.5,
         "all_sessions@3": 0.0,
         "session_recall@6": 1.0,

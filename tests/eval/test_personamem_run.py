@@ -131,6 +131,7 @@ def test_ranks_and_chance_of_the_referenced_block(tmp_path: Path, system: Notebo
     assert by_question["dog?"]["ranks"] == [None]
     assert scores["recall@2"]["all"]["estimate"] == pytest.approx(3 / 7)
     assert scores["mrr"]["all"]["estimate"] == pytest.approx(3 / 7 / 2)
+    assert by_question["tea?"]["gold_words_shown"] == 1.0 > by_question["dog?"]["gold_words_shown"] > 0
     assert scores["precision@3"]["all"]["estimate"] == pytest.approx(3 * 2 / 3 / 7)
     # By hand, tea: two of eleven turns; none of two drawn with 9/11 * 8/10.
     assert scores["random_recall@2"]["recall_user_shared_facts"]["estimate"] == pytest.approx(1 - 72 / 110)
