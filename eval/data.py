@@ -223,13 +223,18 @@ def reading(path: Path) -> Iterator[None]:
         raise DeltaMemError(f"{path}: {error.strerror or error}") from error
 
 
+_LONGEST_SHOWN = 60
+
+
 @contextmanager
 def noted(problems: list[str], place: str) -> Iterator[None]:
     """Note what is wrong with one record, by where it is, and go on; what is left of the block is skipped."""
     try:
         yield
     except ValidationError as error:
-        problems.append(f"{place}: {first_error(error)}")
+        given = error.errors(include_url=False)[0]["input"]
+        got = f", got {given!r}" if isinstance(given, str | int | float) and len(str(given)) <= _LONGEST_SHOWN else ""
+        problems.append(f"{place}: {first_error(error)}{got}")
     except DeltaMemError as error:
         problems.append(f"{place}: {error}")
 

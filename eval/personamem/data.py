@@ -6,7 +6,6 @@ import ast
 import csv
 import hashlib
 import io
-import json
 import re
 from bisect import bisect_right
 from collections import Counter
@@ -17,9 +16,17 @@ from itertools import accumulate, groupby, pairwise
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, PositiveInt, TypeAdapter, ValidationError
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PositiveInt,
+    StringConstraints,
+    TypeAdapter,
+)
 
-from deltamem.config import first_error
 from deltamem.errors import DeltaMemError
 from eval.config import RecallConfig
 from eval.data import PERSONAMEM_CONTEXTS, PERSONAMEM_QUESTIONS, noted, nothing_usable, reading, require
@@ -203,19 +210,6 @@ COLUMNS = (
 )
 """Of the questions file. Another set of columns means another benchmark: v2 and v3 share the name."""
 
-LETTERS = "abcd"
-_GOLD = re.compile(rf"\s*\(([{LETTERS}])\)\s*")
-_CONTEXT_ID = re.compile(r"[A-Za-z0-9_-]{1,128}")
-
-
-def _unicode(text: str) -> str:
-    """Refuse half of a surrogate pair, which JSON and Python literals let through but no file and no model takes."""
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        raise ValueError("the text is not valid Unicode") from error
-    return text
-
 
 class Message(BaseModel):
     """One message of a context; its text as it is in the file, with a prefix such as ``User:``."""
@@ -223,27 +217,51 @@ class Message(BaseModel):
     model_config = ConfigDict(frozen=True)
 
     role: Literal["system", "user", "assistant"]
-    content: Annotated[str, AfterValidator(_unicode)]
+    content: str
 
 
-_MESSAGES = TypeAdapter(tuple[Message, ...])
+_CONTEXT = TypeAdapter(Annotated[dict[str, tuple[Message, ...]], Field(min_length=1, max_length=1)])
 
 
-@dataclass(frozen=True, slots=True)
-class Question:
+def _literal(text: Any) -> Any:
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError) as error:
+        raise ValueError("not a list of texts as Python writes one") from error
+
+
+def _lettered(options: tuple[str, ...]) -> tuple[str, ...]:
+    if [option[:3] for option in options] != ["(a)", "(b)", "(c)", "(d)"]:
+        raise ValueError("not a list of four texts that begin with (a), (b), (c) and (d)")
+    return options
+
+
+_Name = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
+_Option = Annotated[str, StringConstraints(pattern=r"^\([a-d]\)")]  # which also refuses half of a surrogate pair
+
+
+class Question(BaseModel):
     """One row of the questions file."""
 
+    model_config = ConfigDict(frozen=True)
+
     row: int  # Number of the row, from 1, without the header
-    persona: str  # Id of the persona
-    type: str  # As the file calls it; see `eval.personamem.data`
-    text: str  # Question or message of the user; some begin with `User:`
-    options: tuple[str, ...]  # Four, each with its letter, for example `(a) Tea.`
-    gold: str  # The right letter
-    context: str  # Id of the shared context
-    end: int  # How many messages of the context come before the question, as the file has it: it may be out of range
-    blocks_back: int  # `distance_to_ref_in_blocks`; see `eval.personamem.data`
-    tokens_back: int  # `distance_to_ref_in_tokens`, the question's own tokens included
-    tokens: int  # `context_length_in_tokens`, likewise
+    persona: _Name = Field(alias="persona_id")
+    type: _Name = Field(alias="question_type")  # As the file calls it
+    text: str = Field(alias="user_question_or_message", pattern=r"\S")  # Some begin with `User:`
+    # Four, each with its letter, for example `(a) Tea.`
+    options: Annotated[tuple[_Option, ...], BeforeValidator(_literal), AfterValidator(_lettered)] = Field(
+        alias="all_options"
+    )
+    gold: Annotated[str, AfterValidator(lambda text: text.strip(" ()"))] = Field(
+        alias="correct_answer", pattern=r"^\s*\([a-d]\)\s*$"
+    )
+    context: str = Field(alias="shared_context_id", pattern=r"^[A-Za-z0-9_-]{1,128}$")
+    # How many messages of the context come before the question, as the file has it: it may be out of range
+    end: int = Field(alias="end_index_in_shared_context")
+    blocks_back: int = Field(alias="distance_to_ref_in_blocks")
+    tokens_back: int = Field(alias="distance_to_ref_in_tokens")  # With the question's own tokens, as the next
+    tokens: int = Field(alias="context_length_in_tokens")
 
 
 @dataclass(frozen=True, slots=True)
@@ -291,7 +309,9 @@ def load_questions(path: Path) -> QuestionFile:
         row = 0
         for row, values in enumerate(reader, start=1):
             with noted(problems, f"{path.name}, row {row} (line {reader.line_num})"):
-                questions.append(_question(row, values))
+                if None in values:
+                    raise DeltaMemError("more values than columns")
+                questions.append(Question.model_validate(values | {"row": row}))
     except csv.Error as error:
         raise DeltaMemError(f"{path}, line {reader.line_num}: not a CSV file: {error}") from error
     if not row:
@@ -313,85 +333,13 @@ def load_contexts(path: Path) -> ContextFile:
         if not line.strip():
             continue
         with noted(problems, f"{path.name}, line {number}"):
-            name, messages = _context(line)
+            ((name, messages),) = _CONTEXT.validate_json(line).items()
             if name in contexts:
                 raise DeltaMemError(f"context {name} is in the file a second time; the first one counts")
             contexts[name] = messages
     if not contexts:
         raise nothing_usable(f"{path}: no line is a context of PersonaMem", problems)
     return ContextFile(path.name, hashlib.sha256(data).hexdigest(), contexts, tuple(problems))
-
-
-def _question(row: int, values: Mapping[str | None, str | list[str] | None]) -> Question:
-    def text(column: str) -> str:
-        value = values.get(column)
-        if not isinstance(value, str) or not value.strip():
-            raise DeltaMemError(f"{column} is missing")
-        return value
-
-    def number(column: str) -> int:
-        try:
-            return int(text(column))
-        except ValueError as error:
-            raise DeltaMemError(f"{column} is {text(column)!r}, not a whole number") from error
-
-    if None in values:
-        raise DeltaMemError("more values than columns")
-    gold = _GOLD.fullmatch(text("correct_answer"))
-    if gold is None:
-        raise DeltaMemError(f"correct_answer is {text('correct_answer')!r}, not a letter such as '(c)'")
-    context = text("shared_context_id")
-    if not _CONTEXT_ID.fullmatch(context):
-        raise DeltaMemError(f"shared_context_id is {context!r}; expected letters and digits")
-    return Question(
-        row=row,
-        persona=text("persona_id").strip(),
-        type=text("question_type").strip(),
-        text=text("user_question_or_message"),
-        options=_options(text("all_options")),
-        gold=gold[1],
-        context=context,
-        end=number("end_index_in_shared_context"),
-        blocks_back=number("distance_to_ref_in_blocks"),
-        tokens_back=number("distance_to_ref_in_tokens"),
-        tokens=number("context_length_in_tokens"),
-    )
-
-
-def _options(literal: str) -> tuple[str, ...]:
-    try:
-        options = ast.literal_eval(literal)
-    except (ValueError, SyntaxError, MemoryError, RecursionError) as error:
-        raise DeltaMemError("all_options is not a list of texts as Python writes one") from error
-    fits = (
-        isinstance(options, list)
-        and len(options) == len(LETTERS)
-        and all(
-            isinstance(option, str) and option.startswith(f"({letter})")
-            for letter, option in zip(LETTERS, options, strict=True)
-        )
-    )
-    if not fits:
-        raise DeltaMemError("all_options is not a list of four texts that begin with (a), (b), (c) and (d)")
-    try:
-        _unicode("".join(options))
-    except ValueError as error:
-        raise DeltaMemError(f"all_options: {error}") from error
-    return tuple(options)
-
-
-def _context(line: bytes) -> tuple[str, tuple[Message, ...]]:
-    try:
-        record = json.loads(line)
-    except ValueError as error:
-        raise DeltaMemError("not valid JSON; the line may be cut off") from error
-    if not isinstance(record, dict) or len(record) != 1:
-        raise DeltaMemError("expected an object with one key, the id of a context")
-    ((name, messages),) = record.items()
-    try:
-        return name, _MESSAGES.validate_python(messages)
-    except ValidationError as error:
-        raise DeltaMemError(f"context {name[:12]}, message {first_error(error, '?')}") from error
 
 
 BATCH_TURNS = 10

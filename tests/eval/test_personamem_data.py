@@ -56,17 +56,17 @@ def test_rows_become_questions(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "problem"),
     [
-        ({"all_options": "['(a) x', '(b) y'"}, "all_options is not a list of texts"),
+        ({"all_options": "['(a) x', '(b) y'"}, "all_options: Value error, not a list of texts"),
         ({"all_options": "['(a) x', '(b) y', '(c) z']"}, "four texts"),
         ({"all_options": "['(b) x', '(a) y', '(c) z', '(d) w']"}, "four texts"),
-        ({"all_options": "['(a) x', '(b) y', '(c) z', 4]"}, "four texts"),
-        ({"all_options": r"['(a) \ud800', '(b) y', '(c) z', '(d) w']"}, "all_options: the text is not valid Unicode"),
-        ({"all_options": "open('x')"}, "all_options is not a list of texts"),
-        ({"correct_answer": "(e)"}, "correct_answer is '(e)'"),
-        ({"correct_answer": ""}, "correct_answer is missing"),
-        ({"end_index_in_shared_context": "ten"}, "end_index_in_shared_context is 'ten'"),
-        ({"shared_context_id": "../x"}, "shared_context_id is '../x'"),
-        ({"user_question_or_message": " "}, "user_question_or_message is missing"),
+        ({"all_options": "['(a) x', '(b) y', '(c) z', 4]"}, "all_options.3: Input should be a valid string, got 4"),
+        ({"all_options": r"['(a) \ud800', '(b) y', '(c) z', '(d) w']"}, "all_options.0: Input should be a valid string"),
+        ({"all_options": "open('x')"}, "all_options: Value error, not a list of texts"),
+        ({"correct_answer": "(e)"}, "correct_answer: String should match pattern"),
+        ({"correct_answer": ""}, "correct_answer: "),
+        ({"end_index_in_shared_context": "ten"}, ", got 'ten'"),
+        ({"shared_context_id": "../x"}, ", got '../x'"),
+        ({"user_question_or_message": " "}, "user_question_or_message: "),
     ],
 )
 def test_a_broken_row_is_named_and_the_others_stay(tmp_path: Path, changes: dict[str, str], problem: str) -> None:
@@ -99,7 +99,7 @@ def test_a_row_that_is_cut_off_and_one_that_is_too_long(tmp_path: Path) -> None:
         (load_questions, ",".join(COLUMNS).encode(), "no rows"),
         (load_questions, None, "No such file"),
         (load_contexts, None, "No such file"),
-        (load_contexts, b"hello\n", r"no line is a context of PersonaMem; file, line 1: not valid JSON"),
+        (load_contexts, b"hello\n", r"no line is a context of PersonaMem; file, line 1: Invalid JSON"),
     ],
 )
 def test_a_wrong_file_is_refused(tmp_path: Path, load, content: bytes | None, message: str) -> None:
@@ -128,9 +128,9 @@ def test_broken_lines_of_contexts_are_named(tmp_path: Path) -> None:
     file = load_contexts(path)
     assert list(file.contexts) == [ANA, BO]
     assert [problem.split(":")[0] for problem in file.problems] == [f"c.jsonl, line {n}" for n in (3, 4, 5, 6, 7, 9)]
-    assert "message 0.role" in file.problems[1]
+    assert "z.0.role" in file.problems[1]
     assert "second time" in file.problems[4]
-    assert "cut off" in file.problems[5]
+    assert "Invalid JSON: EOF" in file.problems[5]
     assert [message.content for message in file.contexts[BO]] == [message["content"] for message in contexts()[BO]]
 
 
@@ -169,7 +169,9 @@ def test_the_published_questions() -> None:
 
 
 def question(end: int, *, row: int = 1, blocks_back: int = 1, tokens_back: int = 50, tokens: int = 100) -> Question:
-    return Question(row, "0", "t", "q", ("(a)", "(b)", "(c)", "(d)"), "a", "x", end, blocks_back, tokens_back, tokens)
+    distances = {"blocks_back": blocks_back, "tokens_back": tokens_back, "tokens": tokens}
+    texts = {"persona": "0", "type": "t", "text": "q", "options": (), "gold": "a", "context": "x"}
+    return Question.model_construct(row=row, end=end, **texts, **distances)
 
 
 def messages(roles: str) -> tuple[Message, ...]:
