@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import random
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import chain, zip_longest
 from typing import Annotated, TypeVar
 
@@ -15,6 +15,7 @@ from pydantic import BeforeValidator, Field, PositiveInt
 
 from deltamem.errors import DeltaMemError
 from eval.protocols import shown
+from eval.records import QuestionRecord
 
 Item = TypeVar("Item")
 
@@ -47,34 +48,27 @@ def chosen_groups(ids: Sequence[str], wanted: int | Sequence[str] | None, key: s
     return [name for name in ids if name in chosen]
 
 
-def stratified(
-    items: Sequence[Item],
-    limit: int | None,
-    *,
-    category: Callable[[Item], str],
-    group: Callable[[Item], str],
-    seed: int,
-) -> list[Item]:
+def stratified(questions: Sequence[QuestionRecord], limit: int | None, seed: int) -> list[QuestionRecord]:
     """Draw a sample of questions in which each category has its share, in the order of the questions.
 
     Shares are rounded by the largest remainder, at least one question each if the limit allows that. The questions of a
     category are taken in turn from the groups (conversations, users), which are in random order.
     """
-    if limit is None or limit >= len(items):
-        return list(items)
+    if limit is None or limit >= len(questions):
+        return list(questions)
     members: dict[str, list[int]] = defaultdict(list)
-    for position, item in enumerate(items):
-        members[category(item)].append(position)
+    for position, question in enumerate(questions):
+        members[question.category].append(position)
     shares = _shares({name: len(positions) for name, positions in members.items()}, limit)
     drawn: set[int] = set()
     for name, positions in members.items():
         by_group: dict[str, list[int]] = defaultdict(list)
         for position in _shuffled(positions, f"{name} {seed}"):
-            by_group[group(items[position])].append(position)
+            by_group[questions[position].group].append(position)
         order = _shuffled(list(by_group), f"groups of {name} {seed}")
         rounds = chain.from_iterable(zip_longest(*(by_group[one] for one in order)))
         drawn.update([position for position in rounds if position is not None][: shares[name]])
-    return [items[position] for position in sorted(drawn)]
+    return [questions[position] for position in sorted(drawn)]
 
 
 def sample_note(asked: int, total: int, chosen: Mapping[str, object]) -> str | None:

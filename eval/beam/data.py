@@ -141,7 +141,7 @@ def read_data(config: BeamConfig) -> BeamData:
                 chats[chat.id] = chat
     groups = chosen_groups(list(chats), config.conversations, "conversations", config.seed)
     every = [question.record for name in groups for question in chats[name].questions]
-    drawn = stratified(every, config.limit, category=lambda one: one.category, group=lambda one: one.group, seed=config.seed)
+    drawn = stratified(every, config.limit, config.seed)
     if not drawn:
         raise nothing_usable(f"{paths[0]}: nothing can be asked", problems)
     keys = {record.key for record in drawn}

@@ -285,10 +285,7 @@ def sampled(data: Halumem, config: HalumemConfig) -> dict[str, User]:
     """By id the users of whom something is asked, each with what is asked and the sessions that it takes."""
     chosen = chosen_groups([user.id for user in data.users], config.users, "users", config.seed)
     questions = [question for user in data.users if user.id in chosen for question in user.questions]
-    drawn = stratified(
-        questions, config.limit, category=lambda one: one.category, group=lambda one: one.group, seed=config.seed
-    )
-    keys = {question.key for question in drawn}
+    keys = {question.key for question in stratified(questions, config.limit, config.seed)}
     users = {user.id: user.asked(keys) for user in data.users if user.id in chosen}
     return {name: user for name, user in users.items() if user.sessions}
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
+from statistics import fmean
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BaseModel, Field, PositiveInt, TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, PositiveInt, TypeAdapter, ValidationError
 
 from deltamem.config import first_error
 from deltamem.errors import DeltaMemError
@@ -55,15 +56,22 @@ CATEGORIES = {1: "multi-hop", 2: "temporal", 3: "open-domain", 4: "single-hop", 
 DATE_FORMAT = "%I:%M %p on %d %B, %Y"
 
 
-@dataclass(frozen=True, slots=True)
-class Turn:
+class Turn(BaseModel):
     """One utterance."""
 
-    id: str  # `D<session>:<number>`, unique within the conversation
-    speaker: str  # Name of the speaker
-    text: str  # What was said
-    caption: str | None  # Machine caption of the picture that was sent along
-    has_url: bool = False  # Whether the address of the picture is there; 316 captions of the released file have lost theirs
+    model_config = ConfigDict(frozen=True)
+
+    id: str = Field(alias="dia_id")  # `D<session>:<number>`, unique within the conversation
+    speaker: str
+    text: str
+    caption: str | None = Field(default=None, alias="blip_caption")  # Machine caption of the picture that was sent along
+    # Addresses of the picture; 316 captions of the released file have lost theirs
+    urls: tuple[str, ...] = Field(default=(), alias="img_url")
+
+    @property
+    def has_url(self) -> bool:
+        """Whether there is an address of the picture."""
+        return bool(self.urls)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,18 +83,19 @@ class DatedSession:
     turns: tuple[Turn, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Question:
+class Question(BaseModel):
     """A question with its gold answer."""
 
-    index: int  # Position among the questions of the conversation. It is the key: some questions occur twice
-    category: int  # 1 to 5, see `CATEGORIES`
-    text: str  # The question
-    answer: str | None  # Gold answer as text; None for most of category 5, which has none
-    adversarial_answer: str | None  # The wrong answer that category 5 suggests
+    model_config = ConfigDict(frozen=True, coerce_numbers_to_str=True)
+
+    index: int = 0  # Position among the questions of the conversation. It is the key: some questions occur twice
+    category: int = Field(ge=1, le=5)  # See `CATEGORIES`
+    text: str = Field(alias="question")
+    answer: str | None = None  # Gold answer as text; None for most of category 5, which has none
+    adversarial_answer: str | None = None  # The wrong answer that category 5 suggests
     evidence: tuple[str, ...]  # Ids of the turns that hold the answer; each exists in the conversation and is named once
-    repaired: tuple[str, ...]  # Evidence strings that are not an id but from which ids could be read
-    unusable: tuple[str, ...]  # Evidence strings that name no turn of the conversation
+    repaired: tuple[str, ...] = ()  # Evidence strings that are not an id but from which ids could be read
+    unusable: tuple[str, ...] = ()  # Evidence strings that name no turn of the conversation
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,30 +113,14 @@ class Conversation:
         return tuple(turn for session in self.sessions for turn in session.turns)
 
 
-class _TurnRecord(BaseModel):
-    speaker: str
-    dia_id: str
-    text: str
-    blip_caption: str | None = None
-    img_url: list[str] = []
-
-
-class _QuestionRecord(BaseModel):
-    question: str
-    answer: str | int | None = None
-    adversarial_answer: str | None = None
-    evidence: list[str]
-    category: int = Field(ge=1, le=5)
-
-
 class _ConversationRecord(BaseModel):
     sample_id: str
     conversation: dict[str, Any]
-    qa: list[_QuestionRecord]
+    qa: list[Question]
 
 
 _RECORDS = TypeAdapter(list[_ConversationRecord])
-_TURNS = TypeAdapter(list[_TurnRecord])
+_TURNS = TypeAdapter(tuple[Turn, ...])
 _SESSION_KEY = re.compile(r"session_(\d+)")
 _EVIDENCE_ID = re.compile(r"D:?(\d+):(\d+)")
 
@@ -188,7 +181,7 @@ def _conversation(record: _ConversationRecord) -> Conversation:
         id=record.sample_id,
         speakers=speakers,
         sessions=sessions,
-        questions=tuple(_question(index, question, known) for index, question in enumerate(record.qa)),
+        questions=tuple(_with_ids(index, question, known) for index, question in enumerate(record.qa)),
     )
 
 
@@ -207,19 +200,17 @@ def _session(raw: dict[str, Any], number: int) -> DatedSession:
     except ValueError as error:
         raise DeltaMemError(f"{key}_date_time {date!r} is not like '1:56 pm on 8 May, 2023'") from error
     try:
-        turns = _TURNS.validate_python(raw[key])
+        return DatedSession(number, time, _TURNS.validate_python(raw[key]))
     except ValidationError as error:
         raise DeltaMemError(f"{key}: {first_error(error)}") from error
-    return DatedSession(
-        number, time, tuple(Turn(t.dia_id, t.speaker, t.text, t.blip_caption, bool(t.img_url)) for t in turns)
-    )
 
 
-def _question(index: int, record: _QuestionRecord, known: Collection[str]) -> Question:
+def _with_ids(index: int, question: Question, known: Collection[str]) -> Question:
+    """The question with its index, and with ids in place of the evidence strings of the file."""
     evidence: list[str] = []
     repaired: list[str] = []
     unusable: list[str] = []
-    for text in record.evidence:
+    for text in question.evidence:
         if text in known:
             evidence.append(text)
             continue
@@ -228,16 +219,8 @@ def _question(index: int, record: _QuestionRecord, known: Collection[str]) -> Qu
         found = [turn_id for turn_id in read if turn_id in known]
         evidence += found
         (repaired if found else unusable).append(text)
-    return Question(
-        index=index,
-        category=record.category,
-        text=record.question,
-        answer=None if record.answer is None else str(record.answer),
-        adversarial_answer=record.adversarial_answer,
-        evidence=tuple(dict.fromkeys(evidence)),
-        repaired=tuple(repaired),
-        unusable=tuple(unusable),
-    )
+    lists = {"evidence": tuple(dict.fromkeys(evidence)), "repaired": tuple(repaired), "unusable": tuple(unusable)}
+    return question.model_copy(update={"index": index} | lists)
 
 
 BATCH_TURNS = 2
@@ -287,24 +270,22 @@ ANSWER_IS_RIGHT = "WRONG_CITATION"
 _QUESTION_ID = re.compile(r"locomo_(\d+)_qa(\d+)")
 
 
-class _Entry(BaseModel):
-    question_id: str
-    question: str
-    error_type: str
-    correct_answer: str
-    correct_evidence: list[str]
-
-
-_ENTRIES = TypeAdapter(list[_Entry])
-
-
-@dataclass(frozen=True, slots=True)
-class Correction:
+class Correction(BaseModel):
     """What the audit says about one question."""
 
-    kind: str  # Type of the error
-    answer: str | None  # The right answer; None if that of the file is right
-    evidence: tuple[str, ...]  # Turns of the conversation that hold the answer; empty if the audit names none that exist
+    question_id: str
+    question: str
+    kind: str = Field(alias="error_type")
+    right: str = Field(alias="correct_answer")
+    evidence: tuple[str, ...] = Field(alias="correct_evidence")  # Turns that hold the answer; empty if one does not exist
+
+    @property
+    def answer(self) -> str | None:
+        """The right answer; None if that of the file is right."""
+        return None if self.kind == ANSWER_IS_RIGHT else self.right
+
+
+_CORRECTIONS = TypeAdapter(list[Correction])
 
 
 @dataclass(frozen=True, slots=True)
@@ -331,11 +312,8 @@ class Audit:
         correction = self.corrections.get((conversation, question.index))
         if correction is None:
             return question
-        return replace(
-            question,
-            answer=question.answer if correction.answer is None else correction.answer,
-            evidence=correction.evidence or question.evidence,
-        )
+        answer = question.answer if correction.answer is None else correction.answer
+        return question.model_copy(update={"answer": answer, "evidence": correction.evidence or question.evidence})
 
 
 def load_audit(path: Path, conversations: Sequence[Conversation]) -> Audit:
@@ -346,7 +324,7 @@ def load_audit(path: Path, conversations: Sequence[Conversation]) -> Audit:
     """
     try:
         with reading(path):
-            entries = _ENTRIES.validate_json(path.read_bytes())
+            entries = _CORRECTIONS.validate_json(path.read_bytes())
     except ValidationError as error:
         raise DeltaMemError(f"{path}: {first_error(error)}") from error
     corrections: dict[tuple[str, int], Correction] = {}
@@ -356,16 +334,12 @@ def load_audit(path: Path, conversations: Sequence[Conversation]) -> Audit:
         if key in corrections:
             raise DeltaMemError(f"{path}: {entry.question_id} occurs twice")
         known = {turn.id for turn in conversation.turns}
-        evidence = tuple(dict.fromkeys(entry.correct_evidence))
-        corrections[key] = Correction(
-            kind=entry.error_type,
-            answer=None if entry.error_type == ANSWER_IS_RIGHT else entry.correct_answer,
-            evidence=evidence if known.issuperset(evidence) else (),
-        )
+        evidence = tuple(dict.fromkeys(entry.evidence)) if known.issuperset(entry.evidence) else ()
+        corrections[key] = entry.model_copy(update={"evidence": evidence})
     return Audit(path.name, file_sha256(path), corrections)
 
 
-def _named(path: Path, entry: _Entry, conversations: Sequence[Conversation]) -> tuple[Conversation, Question]:
+def _named(path: Path, entry: Correction, conversations: Sequence[Conversation]) -> tuple[Conversation, Question]:
     """The question that an entry names; the text must be the same."""
     match = _QUESTION_ID.fullmatch(entry.question_id)
     if match is None:
@@ -410,20 +384,17 @@ class LocomoData:
         """Share of the asked questions whose answer in the file is right, by category and in all; None without an audit."""
         if self.audit is None:
             return None
-        right: Counter[str] = Counter()
-        count: Counter[str] = Counter()
-        for conversation, questions in self.asked.items():
-            for question in questions:
-                is_right = self.audit.gold_is_right(conversation, question)
-                if is_right is not None:
-                    for name in (CATEGORIES[question.category], "all"):
-                        count[name] += 1
-                        right[name] += is_right
-        return {name: right[name] / count[name] for name in (*COLUMNS, "all") if count[name]}
+        right: dict[str, list[bool]] = defaultdict(list)
+        for conversation, question in ((name, one) for name, questions in self.asked.items() for one in questions):
+            if (is_right := self.audit.gold_is_right(conversation, question)) is not None:
+                for name in (CATEGORIES[question.category], "all"):
+                    right[name].append(is_right)
+        return {name: fmean(right[name]) for name in (*COLUMNS, "all") if name in right}
 
     def description(self) -> dict[str, Any]:
         """What the summary says about the data."""
         questions = [question for conversation in self.released for question in conversation.questions]
+        categories = Counter(CATEGORIES[question.category] for question in questions)
         turns = [turn for conversation in self.released for turn in conversation.turns]
         described: dict[str, Any] = {
             "file": self.file,
@@ -435,10 +406,7 @@ class LocomoData:
             "captions_with_url": sum(turn.caption is not None and turn.has_url for turn in turns),
             "questions": len(questions),
             "sample": self.sample,
-            "by_category": {
-                name: sum(CATEGORIES[question.category] == name for question in questions)
-                for name in (*COLUMNS, ADVERSARIAL)
-            },
+            "by_category": {name: categories[name] for name in (*COLUMNS, ADVERSARIAL)},
             "evidence_strings_repaired": sum(len(question.repaired) for question in questions),
             "evidence_strings_unusable": sum(len(question.unusable) for question in questions),
             "questions_without_usable_evidence": sum(not question.evidence for question in questions),
@@ -498,14 +466,8 @@ def read_data(config: LocomoConfig) -> LocomoData:
     groups = chosen_groups([one.id for one in conversations], config.conversations, "conversations", config.seed)
     there = [(one.id, question) for one in conversations if one.id in groups for question in one.questions]
     wanted = [pair for pair in there if pair[1].category in config.categories]
-    chosen = stratified(
-        wanted,
-        config.limit,
-        category=lambda pair: CATEGORIES[pair[1].category],
-        group=lambda pair: pair[0],
-        seed=config.seed,
-    )
-    if not chosen:
+    drawn = {one.key for one in stratified([question_record(*pair) for pair in wanted], config.limit, config.seed)}
+    if not drawn:
         raise DeltaMemError(f"{path}: has no question of the categories {sorted(set(config.categories))}")
     total = sum(len(conversation.questions) for conversation in conversations)
     return LocomoData(
@@ -515,13 +477,13 @@ def read_data(config: LocomoConfig) -> LocomoData:
         conversations,
         audit,
         audited=conversations is not released,
-        asked={one.id: tuple(question for name, question in chosen if name == one.id) for one in conversations},
+        asked={one.id: tuple(q for q in one.questions if f"{one.id}/{q.index}" in drawn) for one in conversations},
         not_asked={
             "conversations": total - len(there),
             "category": len(there) - len(wanted),
-            "limit": len(wanted) - len(chosen),
+            "limit": len(wanted) - len(drawn),
         },
-        sample=sample_note(len(chosen), total, {"conversations": config.conversations, "limit": config.limit}),
+        sample=sample_note(len(drawn), total, {"conversations": config.conversations, "limit": config.limit}),
     )
 
 

@@ -193,13 +193,7 @@ def read_data(config: LongMemEvalConfig) -> LongMemEvalData:
     if not questions:
         raise nothing_usable(f"{path}: no record is a question of LongMemEval", problems)
     every = tuple(questions.values())
-    asked = stratified(
-        every,
-        config.limit,
-        category=lambda one: one.record.category,
-        group=lambda one: one.record.group,
-        seed=config.seed,
-    )
+    asked = [questions[record.key] for record in stratified([one.record for one in every], config.limit, config.seed)]
     sha256 = digest.hexdigest()
     variant = next((name for name, published in LONGMEMEVAL.items() if published.sha256 == sha256), "")
     sample = sample_note(len(asked), len(every), {"limit": config.limit})

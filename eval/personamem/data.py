@@ -540,17 +540,12 @@ def read_data(config: PersonaMemConfig) -> PersonaMemData:
     usable = [question for question in questions.questions if reasons[question.row] is None]
     personas = list(dict.fromkeys(question.persona for question in questions.questions))
     users = chosen_groups(personas, config.users, "users", config.seed)
-    selected = stratified(
-        [question for question in questions.questions if question.persona in users],
-        config.limit,
-        category=lambda question: question.type,
-        group=lambda question: question.persona,
-        seed=config.seed,
-    )
+    records = {question_record(one).key: one for one in questions.questions if one.persona in users}
+    drawn = stratified([question_record(one) for one in records.values()], config.limit, config.seed)
     return PersonaMemData(
         questions=questions,
         contexts=contexts,
         histories=tuple(histories(usable, contexts.contexts, keep_system=config.system_messages == "keep")),
-        selected=tuple(selected),
-        lost={record_key(question): lost for question in selected if (lost := reasons[question.row])},
+        selected=tuple(records[record.key] for record in drawn),
+        lost={record.key: lost for record in drawn if (lost := reasons[records[record.key].row])},
     )

@@ -8,15 +8,17 @@ from itertools import pairwise
 import pytest
 
 from deltamem.errors import DeltaMemError
+from eval.records import QuestionRecord
 from eval.sampling import chosen_groups, sample_note, stratified
 
 # As LoCoMo: 1,986 questions of ten conversations.
 COUNTS = {"multi": 282, "temporal": 321, "open": 96, "single": 841, "trap": 446}
 ITEMS = [(f"c{number % 10}", name, number) for name, count in COUNTS.items() for number in range(count)]
+RECORDS = [QuestionRecord(key=f"{number}", group=group, category=name, question="?") for group, name, number in ITEMS]
 
 
 def drawn(limit: int | None, seed: int = 0) -> list[tuple[str, str, int]]:
-    return stratified(ITEMS, limit, category=lambda one: one[1], group=lambda one: one[0], seed=seed)
+    return [(record.group, record.category, int(record.key)) for record in stratified(RECORDS, limit, seed)]
 
 
 def test_each_category_has_its_share_spread_over_the_groups() -> None:
