@@ -47,25 +47,14 @@ class Dataset:
     sha256: str | None = None  # Of the file that published numbers are made with, in hex; None if it is not known
 
 
+_LOCOMO_LICENCE = "CC BY-NC 4.0: research use, no redistribution with this project"
 _HALUMEM_LICENCE = "CC BY-NC-ND 4.0: research use, neither changed nor redistributed with this project"
 
-# Files on GitHub are named by commit, so that their sums stay true.
-LOCOMO = Dataset(
-    name="LoCoMo",
-    path="locomo/locomo10.json",
-    source="the GitHub repository snap-research/locomo, file data/locomo10.json",
-    licence="CC BY-NC 4.0: research use, no redistribution with this project",
-    origin="https://raw.githubusercontent.com/snap-research/locomo/3eb6f2c585f5e1699204e3c3bdf7adc5c28cb376/data/locomo10.json",
-    sha256="79fa87e90f04081343b8c8debecb80a9a6842b76a7aa537dc9fdf651ea698ff4",
-)
-LOCOMO_AUDIT = Dataset(
-    name="the LoCoMo audit",
-    path="locomo/audit_errors.json",
-    source="the GitHub repository dial481/locomo-audit, file errors.json",
-    licence="CC BY-NC 4.0: research use, no redistribution with this project; it quotes LoCoMo, which has the same licence",
-    origin="https://raw.githubusercontent.com/dial481/locomo-audit/9493fb4b4af4256ed17a18e8fd0b3cfdeec29539/errors.json",
-    sha256="f298ef46263fada20688a1d672be37d4f488c6da3b19343eea55ae5c1b5fe55e",
-)
+
+def _of_github(name: str, path: str, repo: str, commit: str, file: str, licence: str, sha256: str) -> Dataset:
+    """Named by commit, so that the sum stays true."""
+    origin = f"https://raw.githubusercontent.com/{repo}/{commit}/{file}"
+    return Dataset(name, path, f"the GitHub repository {repo}, file {file}", licence, origin, sha256)
 
 
 def _of_hub(name: str, folder: str, licence: str, origin: HubFile, sha256: str | None = None) -> Dataset:
@@ -73,32 +62,47 @@ def _of_hub(name: str, folder: str, licence: str, origin: HubFile, sha256: str |
     return Dataset(name, f"{folder}/{Path(origin.file).name}", source, licence, origin, sha256)
 
 
-_HALUMEM = "IAAR-Shanghai/HaluMem"
+LOCOMO = _of_github(
+    "LoCoMo",
+    "locomo/locomo10.json",
+    "snap-research/locomo",
+    "3eb6f2c585f5e1699204e3c3bdf7adc5c28cb376",
+    "data/locomo10.json",
+    _LOCOMO_LICENCE,
+    "79fa87e90f04081343b8c8debecb80a9a6842b76a7aa537dc9fdf651ea698ff4",
+)
+LOCOMO_AUDIT = _of_github(
+    "the LoCoMo audit",
+    "locomo/audit_errors.json",
+    "dial481/locomo-audit",
+    "9493fb4b4af4256ed17a18e8fd0b3cfdeec29539",
+    "errors.json",
+    f"{_LOCOMO_LICENCE}; it quotes LoCoMo, which has the same licence",
+    "f298ef46263fada20688a1d672be37d4f488c6da3b19343eea55ae5c1b5fe55e",
+)
 HALUMEM_MEDIUM, HALUMEM_LONG = (
-    _of_hub(name, "halumem", _HALUMEM_LICENCE, HubFile(_HALUMEM, f"{name}.jsonl"))
+    _of_hub(name, "halumem", _HALUMEM_LICENCE, HubFile("IAAR-Shanghai/HaluMem", f"{name}.jsonl"))
     for name in ("HaluMem-Medium", "HaluMem-Long")
 )
 HALUMEM_USER = Dataset(
-    name="HaluMem-Medium (one complete user)",
-    path="halumem/halumem_medium_user12_full.jsonl",
-    source="the Hugging Face dataset IAAR-Shanghai/HaluMem, one line of HaluMem-Medium.jsonl",
-    licence=_HALUMEM_LICENCE,
+    "HaluMem-Medium (one complete user)",
+    "halumem/halumem_medium_user12_full.jsonl",
+    "the Hugging Face dataset IAAR-Shanghai/HaluMem, one line of HaluMem-Medium.jsonl",
+    _HALUMEM_LICENCE,
     sha256="d0f50369d6f3faef9ba2597619c7ee3f970a61cf452d13f9c832c072a5f8899e",
 )
-_PERSONAMEM = "bowen-upenn/PersonaMem"
-PERSONAMEM_QUESTIONS = _of_hub("PersonaMem 32k (questions)", "personamem", "MIT", HubFile(_PERSONAMEM, "questions_32k.csv"))
-PERSONAMEM_CONTEXTS = _of_hub(
-    "PersonaMem 32k (contexts)",
-    "personamem",
-    "MIT",
-    HubFile(_PERSONAMEM, "shared_contexts_32k.jsonl"),
-    "217247ebfec9e8442fc53570c795ab69f21aad08745f7de78d9beab51b122d4a",
+PERSONAMEM_QUESTIONS, PERSONAMEM_CONTEXTS = (
+    _of_hub(f"PersonaMem 32k ({what})", "personamem", "MIT", HubFile("bowen-upenn/PersonaMem", file), sha256)
+    for what, file, sha256 in (
+        ("questions", "questions_32k.csv", None),
+        ("contexts", "shared_contexts_32k.jsonl", "217247ebfec9e8442fc53570c795ab69f21aad08745f7de78d9beab51b122d4a"),
+    )
 )
 PERSONAMEM_EXCERPT = Dataset(
-    name="PersonaMem (excerpt of the contexts)",
-    path="personamem/shared_contexts_excerpt.jsonl",
-    source="the Hugging Face dataset bowen-upenn/PersonaMem, the first messages of two contexts",
-    licence="MIT",
+    "PersonaMem (excerpt of the contexts)",
+    "personamem/shared_contexts_excerpt.jsonl",
+    "the Hugging Face dataset bowen-upenn/PersonaMem, the first messages of two contexts",
+    "MIT",
     sha256="6e91aeeecbf1d5f2d62dfad9b44ec4cbc2d1f02784406a7367c923cabb80fcb4",
 )
 # The sums are those of the release of September 2025. Nobody downloaded it here: independent projects state the same sums,
@@ -118,41 +122,34 @@ LONGMEMEVAL: dict[str, Dataset] = {
     )
 }
 LONGMEMEVAL_RECORD = Dataset(
-    name="LongMemEval-S (one record)",
-    path="longmemeval/longmemeval_s_one_record.json",
-    source="the GitHub repository zjunlp/LightMem, file tutorial-notebooks/longmemeval_single.json",
-    licence="MIT",
+    "LongMemEval-S (one record)",
+    "longmemeval/longmemeval_s_one_record.json",
+    "the GitHub repository zjunlp/LightMem, file tutorial-notebooks/longmemeval_single.json",
+    "MIT",
     sha256="9c5d1cd86db0d66671786bae984d94337cde306f1235a14bb12bd6a958b27d81",
 )
 _BEAM = ("Mohammadta/BEAM", "3205395e897e7318c7b094ef4e6047b9b82dbb03")
 _BEAM_10M = ("Mohammadta/BEAM-10M", "9b2096193fe74e2837e4713e483351e19817773c")
+_BEAM_SUMS = {
+    "100K": ["c0519be25907005ba873c927c50877471d550873039d96c041554d0075a78ace"],
+    "500K": ["af05921c979355038e1761b7cde3d2dd713200dd3071b278de0200f6c7f30122"],
+    "1M": ["41b5acbbb55a586b1305514ef9d9fb03365d9b3331b598a1c2dd7603d93ef533"],
+    "10M": [
+        "31d96fd47ec56221d202e68792f26c00e49467dd4b36ee105c36ebd19ef78ad5",
+        "a4f13fe25af51d57405ae41008689c31d1421377f3efde56a024b441deb2ee65",
+    ],
+}
 
 
-def _beam(size: str, *sums: str, origin: tuple[str, str] = _BEAM) -> tuple[Dataset, ...]:
-    repo, revision = origin
-    of = len(sums)
-    return tuple(
-        _of_hub(
-            f"BEAM {size}" + (f" ({number} of {of})" if of > 1 else ""),
-            "beam",
-            "CC BY-SA 4.0",
-            HubFile(repo, f"data/{size}-{number - 1:05}-of-{of:05}.parquet", revision),
-            sha256,
-        )
-        for number, sha256 in enumerate(sums, start=1)
-    )
+def _beam(size: str, number: int, of: int, sha256: str) -> Dataset:
+    repo, revision = _BEAM_10M if size == "10M" else _BEAM
+    origin = HubFile(repo, f"data/{size}-{number - 1:05}-of-{of:05}.parquet", revision)
+    return _of_hub(f"BEAM {size}" + (f" ({number} of {of})" if of > 1 else ""), "beam", "CC BY-SA 4.0", origin, sha256)
 
 
 BEAM: dict[str, tuple[Dataset, ...]] = {
-    "100k": _beam("100K", "c0519be25907005ba873c927c50877471d550873039d96c041554d0075a78ace"),
-    "500k": _beam("500K", "af05921c979355038e1761b7cde3d2dd713200dd3071b278de0200f6c7f30122"),
-    "1m": _beam("1M", "41b5acbbb55a586b1305514ef9d9fb03365d9b3331b598a1c2dd7603d93ef533"),
-    "10m": _beam(
-        "10M",
-        "31d96fd47ec56221d202e68792f26c00e49467dd4b36ee105c36ebd19ef78ad5",
-        "a4f13fe25af51d57405ae41008689c31d1421377f3efde56a024b441deb2ee65",
-        origin=_BEAM_10M,
-    ),
+    size.lower(): tuple(_beam(size, number, len(sums), sha256) for number, sha256 in enumerate(sums, start=1))
+    for size, sums in _BEAM_SUMS.items()
 }
 
 FETCHABLE: dict[str, tuple[Dataset, ...]] = {
@@ -264,11 +261,7 @@ def fetch(name: str, *, folder: Path, accept_licence: bool, console: Console) ->
     """
     if name not in FETCHABLE:
         raise DeltaMemError(f"there is no data named {name!r} to fetch; there are: {', '.join(FETCHABLE)}")
-    return fetch_all(name, FETCHABLE[name], folder=folder, accept_licence=accept_licence, console=console)
-
-
-def fetch_all(name: str, datasets: tuple[Dataset, ...], *, folder: Path, accept_licence: bool, console: Console) -> Path:
-    """Like `fetch`, for given files."""
+    datasets = FETCHABLE[name]
     for dataset in datasets:
         console.print(f"{escape(dataset.name)}: from {escape(str(dataset.origin))}", soft_wrap=True)
         console.print(f"  licence {escape(dataset.licence)}", soft_wrap=True)

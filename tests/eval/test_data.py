@@ -29,7 +29,6 @@ from eval.data import (
     HubFile,
     data_folders,
     fetch,
-    fetch_all,
     find,
     missing,
     require,
@@ -179,7 +178,13 @@ def from_site(site: Site, page: str = "/file.json", expected: str | None = sha25
 
 
 def get(dataset: Dataset, folder: Path, on: Console | None = None) -> Path:
-    return fetch_all("locomo", (dataset,), folder=folder, accept_licence=True, console=on or console())
+    return get_all((dataset,), folder, on or console())
+
+
+def get_all(datasets: tuple[Dataset, ...], folder: Path, on: Console) -> Path:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(FETCHABLE, "locomo", datasets)
+        return fetch("locomo", folder=folder, accept_licence=True, console=on)
 
 
 def files(folder: Path) -> list[Path]:
@@ -251,7 +256,7 @@ def test_files_of_the_hub(hub: Site, tmp_path: Path) -> None:
         replace(PERSONAMEM_CONTEXTS, origin=contexts, sha256=sha256(CONTENT)),
     )
     folder, on = tmp_path / "data", console()
-    assert fetch_all("personamem", datasets, folder=folder, accept_licence=True, console=on) == folder / "personamem"
+    assert get_all(datasets, folder, on) == folder / "personamem"
     assert (folder / PERSONAMEM_QUESTIONS.path).read_bytes() == b"a,b\n1,2\n"
     assert (folder / PERSONAMEM_CONTEXTS.path).read_bytes() == CONTENT
     assert len(files(folder)) == 2
