@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Literal, get_args
+from typing import Any, Literal, Self, get_args
 
 import numpy as np
+from pydantic import ConfigDict, TypeAdapter, ValidationError, model_validator
+from pydantic.dataclasses import dataclass as validated_dataclass
 from rich.table import Table
 
+from deltamem.config import first_error
 from deltamem.errors import DeltaMemError
 from eval.halumem.data import QUESTION_TYPES, HalumemConfig
 from eval.metrics import Interval, cumulative_accuracy, with_width
@@ -39,7 +42,7 @@ LABELS: Mapping[str, tuple[str, ...]] = {
 """What the judge of each kind may say."""
 
 
-@dataclass(frozen=True, slots=True)
+@validated_dataclass(frozen=True, config=ConfigDict(extra="forbid"))
 class JudgeRecord:
     """What one judge said about one thing."""
 
@@ -52,10 +55,21 @@ class JudgeRecord:
     included: bool | None = None
     silent: bool = False  # Whether there is no label because the answerer gave no answer (`qa`): no failure of the judge
 
+    @model_validator(mode="after")
+    def _labelled(self) -> Self:
+        if self.label is not None and self.label not in LABELS[self.kind]:
+            raise ValueError(
+                f"there is no label {self.label!r} of kind {self.kind!r}; it has {', '.join(LABELS[self.kind])}"
+            )
+        return self
+
     @property
     def score(self) -> int:
         """The points of an ``integrity`` or ``accuracy`` verdict: 0, 1 or 2; 0 if it failed."""
         return int(self.label or 0)
+
+
+_JUDGE_RECORDS = TypeAdapter(list[JudgeRecord])
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,9 +150,10 @@ def aggregate(records: Iterable[JudgeRecord | Mapping[str, Any]]) -> dict[str, A
     Raises:
         DeltaMemError: If a record has unknown fields or a label that its judge cannot give.
     """
-    known = [record if isinstance(record, JudgeRecord) else _record(record) for record in records]
-    for record in known:
-        _check(record)
+    try:
+        known = _JUDGE_RECORDS.validate_python(list(records))
+    except ValidationError as error:
+        raise DeltaMemError(f"judge record {first_error(error)}") from error
     result: dict[str, Any] = {
         group: {
             f"{name}({scope})": metric.ratio(known, valid=scope == "valid")
@@ -200,21 +215,6 @@ def question_judgements(record: QuestionRecord, judge: str) -> list[JudgeRecord]
         for label in [verdict.label for verdict in judge_runs(answer.verdicts, judge)] or [None]
     ]
     return said or [JudgeRecord("qa", None)]
-
-
-def _record(fields: Mapping[str, Any]) -> JudgeRecord:
-    try:
-        return JudgeRecord(**fields)
-    except TypeError as error:
-        raise DeltaMemError(f"not a judge record: {fields!r}") from error
-
-
-def _check(record: JudgeRecord) -> None:
-    labels = LABELS.get(record.kind)
-    if labels is None:
-        raise DeltaMemError(f"judge record of kind {record.kind!r}; there are: {', '.join(LABELS)}")
-    if record.label is not None and record.label not in labels:
-        raise DeltaMemError(f"judge record of kind {record.kind!r} with label {record.label!r}; it has {', '.join(labels)}")
 
 
 def _counts(records: Sequence[JudgeRecord]) -> dict[str, int]:
@@ -323,30 +323,26 @@ def _lost(record: JudgeRecord) -> bool:
 
 def _f1_interval(rows: Sequence[Row], *, resamples: int, seed: int) -> dict[str, float | int] | None:
     """F1 of extraction, by bootstrap of users, or of the records of a single user."""
-    records = [record for _, _, record in rows]
-    estimate = f1(TARGET_ACCURACY.ratio(records, valid=False), RECALL.ratio(records, valid=False))
-    if estimate is None:
+    single = len({user for user, _, _ in rows}) == 1
+    sums: dict[Any, list[float]] = {}  # By user or record: numerator and denominator of precision, then of recall
+    used = []
+    for column, metric in ((0, TARGET_ACCURACY), (2, RECALL)):
+        for position, value, weight in metric.terms((record for _, _, record in rows), valid=False):
+            own = sums.setdefault(position if single else rows[position][0], [0.0] * 4)
+            own[column] += value
+            own[column + 1] += weight
+            used.append(rows[position][2])
+    terms = np.array(list(sums.values())).reshape(-1, 4)
+    if (estimate := _f1_of(terms.sum(axis=0))) is None:
         return None
-    terms = {0: list(TARGET_ACCURACY.terms(records, valid=False)), 2: list(RECALL.terms(records, valid=False))}
-    users = {row[0] for row in rows}
-    used = [position for kind in terms.values() for position, _, _ in kind]
-    unit: dict[Any, int] = {}
-    name: Callable[[int], Any] = (lambda position: rows[position][0]) if len(users) > 1 else (lambda position: position)
-    for position in used:
-        unit.setdefault(name(position), len(unit))
-    sums = np.zeros((len(unit), 4))
-    for column, kind in terms.items():
-        for position, value, weight in kind:
-            sums[unit[name(position)], column : column + 2] += value, weight
-    draws = np.random.default_rng(seed).integers(len(unit), size=(resamples, len(unit)))
-    drawn = [_f1_of(sums[draw].sum(axis=0)) for draw in draws]
-    low, high = np.quantile([value for value in drawn if value is not None] or [estimate], [0.025, 0.975])
-    failed = sum(_lost(records[position]) for position in used)
-    return with_width(Interval(estimate, float(low), float(high), len(used), len(unit), failed)).as_dict()
+    draws = np.random.default_rng(seed).integers(len(terms), size=(resamples, len(terms)))
+    drawn = [one for draw in draws if (one := _f1_of(terms[draw].sum(axis=0))) is not None]
+    low, high = np.quantile(drawn or [estimate], [0.025, 0.975])
+    return with_width(Interval(estimate, float(low), float(high), len(used), len(terms), sum(map(_lost, used)))).as_dict()
 
 
 def _f1_of(sums: Any) -> float | None:
-    precision, targets, recall, expected = sums
+    precision, targets, recall, expected = map(float, sums)
     return f1(precision / targets if targets else None, recall / expected if expected else None)
 
 

@@ -242,21 +242,23 @@ def dialogues(conversation: Conversation, *, per_speaker: bool, captions: Captio
     With two stores the owner of each is its user and the other speaker its assistant. In a single store both speakers are
     users, because neither is there to help the other.
     """
-    if not per_speaker:
-        title = " and ".join(conversation.speakers)
-        key = StoreKey(conversation.id, title, BATCH_TURNS)
-        return (Dialogue(key, title, _sessions(conversation, None, captions)),)
-    keys = {speaker: StoreKey(f"{conversation.id}.{speaker}", speaker, BATCH_TURNS) for speaker in conversation.speakers}
-    return tuple(Dialogue(key, speaker, _sessions(conversation, speaker, captions)) for speaker, key in keys.items())
+    if per_speaker:
+        owners = {speaker: f"{conversation.id}.{speaker}" for speaker in conversation.speakers}
+    else:
+        owners = {" and ".join(conversation.speakers): conversation.id}
+    return tuple(
+        Dialogue(
+            StoreKey(name, title, BATCH_TURNS), title, _sessions(conversation, title if per_speaker else None, captions)
+        )
+        for title, name in owners.items()
+    )
 
 
 def _sessions(conversation: Conversation, owner: str | None, captions: Captions) -> tuple[DialogueSession, ...]:
+    sessions = (session for session in conversation.sessions if session.turns)
     return tuple(
-        DialogueSession(
-            f"session_{session.number}", session.time, tuple(_turn(turn, owner, captions) for turn in session.turns)
-        )
-        for session in conversation.sessions
-        if session.turns
+        DialogueSession(f"session_{one.number}", one.time, tuple(_turn(turn, owner, captions) for turn in one.turns))
+        for one in sessions
     )
 
 

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from itertools import accumulate, groupby, pairwise
+from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
@@ -369,8 +369,7 @@ class Sample:
     evidence: frozenset[str]  # Ids of the turns of that block, those that were fed and are no persona text
 
 
-@dataclass(frozen=True, slots=True)
-class Piece:
+class Piece(NamedTuple):
     """A session, or a part of one, and how many messages of the context are in the store when it has been ingested."""
 
     stop: int
@@ -387,15 +386,15 @@ class History:
 
     def steps(self, keys: Collection[str]) -> list[tuple[tuple[DialogueSession, ...], tuple[Sample, ...]]]:
         """What is ingested before questions, and the questions that see that and all before, and nothing else."""
-        asked = sorted(
-            (sample for sample in self.samples if sample.record.key in keys), key=lambda sample: sample.question.end
-        )
-        steps: list[tuple[tuple[DialogueSession, ...], tuple[Sample, ...]]] = []
-        start = 0
-        for end, samples in groupby(asked, key=lambda sample: sample.question.end):
-            steps.append((tuple(piece.session for piece in self.pieces if start < piece.stop <= end), tuple(samples)))
-            start = end
-        return steps
+        asked = [sample for sample in self.samples if sample.record.key in keys]
+        ends = sorted({sample.question.end for sample in asked})
+        return [
+            (
+                tuple(session for stop, session in self.pieces if start < stop <= end),
+                tuple(sample for sample in asked if sample.question.end == end),
+            )
+            for start, end in pairwise([0, *ends])
+        ]
 
 
 class Lost(NamedTuple):
@@ -461,13 +460,10 @@ def histories(
     questions: Sequence[Question], contexts: Mapping[str, Sequence[Message]], *, keep_system: bool
 ) -> list[History]:
     """The history of each context, in the order in which questions name them."""
-    stores = store_ids({question.context for question in questions})
-    by_context: dict[str, list[Question]] = {}
-    for question in questions:
-        by_context.setdefault(question.context, []).append(question)
+    stores = store_ids(dict.fromkeys(question.context for question in questions))
     return [
-        history(stores[context], contexts[context], members, keep_system=keep_system)
-        for context, members in by_context.items()
+        history(store, contexts[name], [one for one in questions if one.context == name], keep_system=keep_system)
+        for name, store in stores.items()
     ]
 
 
@@ -489,12 +485,11 @@ def question_record(question: Question, **fields: Any) -> QuestionRecord:
 
 
 def _turns(messages: Sequence[Message], start: int, stop: int, *, keep_system: bool) -> tuple[DialogueTurn, ...]:
-    numbered = ((index, messages[index]) for index in range(start, stop))
     return tuple(
         DialogueTurn(str(index), "user", "", PROFILE_MARK + message.content)
         if message.role == "system"
         else DialogueTurn(str(index), message.role, "", message.content)
-        for index, message in numbered
+        for index, message in enumerate(messages[start:stop], start)
         if keep_system or message.role != "system"
     )
 
