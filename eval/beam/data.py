@@ -118,11 +118,7 @@ class BeamData:
 
 
 def read_data(config: BeamConfig) -> BeamData:
-    """Read the chats of a size and choose what is asked.
-
-    Raises:
-        DeltaMemError: If a file is missing or is not one of BEAM, or nothing can be asked.
-    """
+    """Read the chats of a size and choose what is asked."""
     if config.data is None:
         paths = [require(dataset) for dataset in BEAM[config.size]]
     else:
@@ -166,11 +162,7 @@ _COLUMNS = ["conversation_id", "chat", "probing_questions"]
 
 
 def _rows(path: Path) -> Iterator[dict[str, Any]]:
-    """The rows of a file one by one, without the columns that tell how the chats were written.
-
-    Raises:
-        DeltaMemError: If the file cannot be read or has other columns.
-    """
+    """The rows of a file one by one, without the columns that tell how the chats were written."""
     try:
         from pyarrow import ArrowException, parquet
     except ImportError as error:

@@ -73,11 +73,11 @@ class _Raw(BaseModel):
 
 
 class _RawPoint(_Raw):
-    memory_content: str = Field(min_length=1)
+    text: str = Field(alias="memory_content", min_length=1)
     memory_type: Annotated[MemoryType, BeforeValidator(_memory_type)]
-    memory_source: MemorySource
+    source: MemorySource = Field(alias="memory_source")
     is_update: Literal["True", "False"]
-    original_memories: list[str]
+    original_memories: tuple[str, ...] = Field(strict=False)
     importance: NonNegativeFloat
 
 
@@ -93,9 +93,9 @@ class _RawEvidence(_Raw):
 
 class _RawQuestion(_Raw):
     question: str = Field(min_length=1)
-    answer: str
+    gold: str = Field(alias="answer")
     evidence: list[_RawEvidence]
-    question_type: Literal[QUESTION_TYPES]  # type: ignore[valid-type]
+    category: Literal[QUESTION_TYPES] = Field(alias="question_type")  # type: ignore[valid-type]
 
 
 class _RawSession(_Raw):
@@ -249,36 +249,30 @@ def _sessions(raw: _RawUser) -> Iterable[HalumemSession]:
             for position, turn in enumerate(session.dialogue, start=1)
         )
         points = tuple(
-            MemoryPoint(
-                PointRecord(
-                    key=f"{key}/p{position}",
-                    kind="integrity",
-                    user=raw.uuid,
-                    session=number,
-                    text=point.memory_content,
-                    memory_type=point.memory_type,
-                    source=point.memory_source,
-                    importance=point.importance,
-                    is_update=point.is_update != "False",
-                ),
-                tuple(point.original_memories),
+            PointRecord(
+                key=f"{key}/p{position}",
+                kind="integrity",
+                user=raw.uuid,
+                session=number,
+                is_update=point.is_update != "False",
+                **point.model_dump(exclude={"is_update", "original_memories"}),
             )
             for position, point in enumerate(session.memory_points, start=1)
         )
+        originals = (point.original_memories for point in session.memory_points)
         questions = tuple(
             QuestionRecord(
                 key=f"{key}/q{position}",
                 group=raw.uuid,
-                category=question.question_type,
-                question=question.question,
-                gold=question.answer,
-                evidence=tuple(evidence.memory_content for evidence in question.evidence),
                 session=number,
+                evidence=tuple(evidence.memory_content for evidence in question.evidence),
+                **question.model_dump(exclude={"evidence"}),
             )
             for position, question in enumerate(session.questions, start=1)
         )
         dialogue = DialogueSession(id, session.start_time, turns)
-        yield HalumemSession(number, dialogue, points, questions, session.is_generated_qa_session)
+        pairs = tuple(map(MemoryPoint, points, originals))
+        yield HalumemSession(number, dialogue, pairs, questions, session.is_generated_qa_session)
 
 
 def sampled(data: Halumem, config: HalumemConfig) -> dict[str, User]:

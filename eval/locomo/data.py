@@ -453,11 +453,7 @@ def question_record(conversation: str, question: Question) -> QuestionRecord:
 
 
 def read_data(config: LocomoConfig) -> LocomoData:
-    """Read the benchmark and the audit and choose the questions.
-
-    Raises:
-        DeltaMemError: If a file that is needed is missing or wrong.
-    """
+    """Read the benchmark and the audit and choose the questions."""
     path = config.data or require(LOCOMO)
     released = tuple(load_locomo(path))
     sha256 = file_sha256(path)

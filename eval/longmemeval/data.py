@@ -168,11 +168,7 @@ class LongMemEvalData:
 
 
 def read_data(config: LongMemEvalConfig) -> LongMemEvalData:
-    """Read the questions and where their haystacks lie, and choose those that are asked.
-
-    Raises:
-        DeltaMemError: If the file is missing, is not such a file, or has no question that can be asked.
-    """
+    """Read the questions and where their haystacks lie, and choose those that are asked."""
     dataset = LONGMEMEVAL[config.version]
     path = config.data or find(dataset) or (find(LONGMEMEVAL_RECORD) if config.version == "s" else None)
     if path is None:
@@ -254,11 +250,7 @@ _LONGEST_TOKEN = 16
 
 
 def _records(path: Path, digest: Any) -> Iterator[tuple[Any, tuple[int, int]]]:
-    """The elements of a file's JSON array one by one, each with its place (first byte, length); `digest` gets all bytes.
-
-    Raises:
-        DeltaMemError: If the file cannot be read, or is not valid JSON as far as it is read.
-    """
+    """The elements of a file's JSON array one by one, each with its place (first byte, length); `digest` gets all bytes."""
     utf8 = codecs.getincrementaldecoder("utf-8")()
     decoder = json.JSONDecoder()
     text, offset, number = "", 0, 0  # `text` is what is left of the chunks so far, and begins at `offset`

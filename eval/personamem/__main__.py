@@ -161,15 +161,15 @@ class PersonaMem(Benchmark[PersonaMemConfig]):
 
     def _description(self) -> dict[str, Any]:
         questions, contexts = self.data.questions, self.data.contexts
-        known = questions.questions
+        known, rows = questions.content, len(questions.content) + len(questions.problems)
         chosen = {"users": self.config.users, "limit": self.config.limit}
         return {
             "release": f"{self.name} v1, {self.data.size}",
             "files": [questions.name, contexts.name],
             "sha256": {questions.name: questions.sha256, contexts.name: contexts.sha256},
             "published": self.data.published,
-            "questions": questions.rows,
-            "sample": sample_note(len(self.data.selected), questions.rows, chosen),
+            "questions": rows,
+            "sample": sample_note(len(self.data.selected), rows, chosen),
             "types": len({question.type for question in known}),
             "personas": len({question.persona for question in known}),
             "contexts": len({question.context for question in known}),

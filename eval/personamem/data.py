@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import accumulate, pairwise
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, NamedTuple
+from typing import Annotated, Any, ClassVar, Generic, Literal, NamedTuple, TypeVar
 
 from pydantic import (
     AfterValidator,
@@ -71,11 +71,7 @@ class PersonaMemConfig(RecallConfig):
             )
 
     def files(self) -> tuple[Path, Path]:
-        """Where questions and contexts are.
-
-        Raises:
-            DeltaMemError: If one is neither named nor found; says what to fetch.
-        """
+        """Where questions and contexts are; fails if one is neither named nor found."""
         questions, contexts = self.questions, self.contexts
         if self.data is not None:
             questions = questions or self.data / Path(PERSONAMEM_QUESTIONS.path).name
@@ -264,28 +260,24 @@ class Question(BaseModel):
     tokens: int = Field(alias="context_length_in_tokens")
 
 
-@dataclass(frozen=True, slots=True)
-class QuestionFile:
-    """The questions."""
-
-    name: str  # Name of the file
-    sha256: str  # Of the file
-    rows: int  # How many rows there are, broken ones included
-    questions: tuple[Question, ...]  # In order
-    problems: tuple[str, ...]  # One sentence for each broken row
+Content = TypeVar("Content")
 
 
 @dataclass(frozen=True, slots=True)
-class ContextFile:
-    """The shared contexts."""
+class SourceFile(Generic[Content]):
+    """One of the two files."""
 
-    name: str  # Name of the file
-    sha256: str  # Of the file
-    contexts: Mapping[str, tuple[Message, ...]]  # Messages by id of the context
-    problems: tuple[str, ...]  # One sentence for each broken line
+    name: str
+    sha256: str
+    content: Content  # All that could be read
+    problems: tuple[str, ...]  # One sentence for each broken row or line
 
 
-def load_questions(path: Path) -> QuestionFile:
+Questions = SourceFile[tuple[Question, ...]]  # In order
+Contexts = SourceFile[Mapping[str, tuple[Message, ...]]]  # Messages by id of the context
+
+
+def load_questions(path: Path) -> Questions:
     """Read ``questions_32k.csv`` or one of its siblings.
 
     Raises:
@@ -306,7 +298,6 @@ def load_questions(path: Path) -> QuestionFile:
             )
         questions: list[Question] = []
         problems: list[str] = []
-        row = 0
         for row, values in enumerate(reader, start=1):
             with noted(problems, f"{path.name}, row {row} (line {reader.line_num})"):
                 if None in values:
@@ -314,12 +305,12 @@ def load_questions(path: Path) -> QuestionFile:
                 questions.append(Question.model_validate(values | {"row": row}))
     except csv.Error as error:
         raise DeltaMemError(f"{path}, line {reader.line_num}: not a CSV file: {error}") from error
-    if not row:
+    if not questions and not problems:
         raise DeltaMemError(f"{path}: no rows below the header")
-    return QuestionFile(path.name, hashlib.sha256(data).hexdigest(), row, tuple(questions), tuple(problems))
+    return SourceFile(path.name, hashlib.sha256(data).hexdigest(), tuple(questions), tuple(problems))
 
 
-def load_contexts(path: Path) -> ContextFile:
+def load_contexts(path: Path) -> Contexts:
     """Read ``shared_contexts_32k.jsonl`` or one of its siblings: an object with a single key on each line.
 
     Raises:
@@ -339,7 +330,7 @@ def load_contexts(path: Path) -> ContextFile:
             contexts[name] = messages
     if not contexts:
         raise nothing_usable(f"{path}: no line is a context of PersonaMem", problems)
-    return ContextFile(path.name, hashlib.sha256(data).hexdigest(), contexts, tuple(problems))
+    return SourceFile(path.name, hashlib.sha256(data).hexdigest(), contexts, tuple(problems))
 
 
 BATCH_TURNS = 10
@@ -410,9 +401,9 @@ def store_ids(contexts: Collection[str]) -> dict[str, str]:
     return short if len(set(short.values())) == len(short) else {context: context for context in contexts}
 
 
-def without_history(question: Question, contexts: ContextFile) -> Lost | None:
+def without_history(question: Question, contexts: Contexts) -> Lost | None:
     """Why a question has no history; None if it has one."""
-    messages = contexts.contexts.get(question.context)
+    messages = contexts.content.get(question.context)
     if messages is None:
         return Lost("context_missing", f"its context {question.context[:_SHORT]} is not in {contexts.name}")
     if not 0 < question.end <= len(messages):
@@ -504,8 +495,8 @@ def _owner(messages: Sequence[Message]) -> str:
 class PersonaMemData:
     """The data of a run."""
 
-    questions: QuestionFile  # The questions file
-    contexts: ContextFile  # The contexts file
+    questions: Questions
+    contexts: Contexts
     histories: tuple[History, ...]  # One for each context that some question can be asked about
     selected: tuple[Question, ...]  # The questions that the run accounts for
     lost: Mapping[str, Lost]  # By key those of them that cannot be asked, with the reason
@@ -513,7 +504,7 @@ class PersonaMemData:
     @property
     def size(self) -> str:
         """Which release the questions are of."""
-        return size_of(question.type for question in self.questions.questions) or "of unknown size"
+        return size_of(question.type for question in self.questions.content) or "of unknown size"
 
     @property
     def published(self) -> bool | None:
@@ -524,23 +515,19 @@ class PersonaMemData:
 
 
 def read_data(config: PersonaMemConfig) -> PersonaMemData:
-    """Read both files and lay the contexts out.
-
-    Raises:
-        DeltaMemError: If a file is missing or is not what it should be.
-    """
+    """Read both files and lay the contexts out."""
     questions_path, contexts_path = config.files()
     questions, contexts = load_questions(questions_path), load_contexts(contexts_path)
-    reasons = {question.row: without_history(question, contexts) for question in questions.questions}
-    usable = [question for question in questions.questions if reasons[question.row] is None]
-    personas = list(dict.fromkeys(question.persona for question in questions.questions))
+    reasons = {question.row: without_history(question, contexts) for question in questions.content}
+    usable = [question for question in questions.content if reasons[question.row] is None]
+    personas = list(dict.fromkeys(question.persona for question in questions.content))
     users = chosen_groups(personas, config.users, "users", config.seed)
-    records = {question_record(one).key: one for one in questions.questions if one.persona in users}
+    records = {question_record(one).key: one for one in questions.content if one.persona in users}
     drawn = stratified([question_record(one) for one in records.values()], config.limit, config.seed)
     return PersonaMemData(
         questions=questions,
         contexts=contexts,
-        histories=tuple(histories(usable, contexts.contexts, keep_system=config.system_messages == "keep")),
+        histories=tuple(histories(usable, contexts.content, keep_system=config.system_messages == "keep")),
         selected=tuple(records[record.key] for record in drawn),
         lost={record.key: lost for record in drawn if (lost := reasons[records[record.key].row])},
     )

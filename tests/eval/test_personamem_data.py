@@ -20,9 +20,9 @@ from eval.personamem.data import (
     COLUMNS,
     COUNTS_32K,
     PROFILE_MARK,
-    ContextFile,
     Message,
     Question,
+    SourceFile,
     histories,
     history,
     in_order,
@@ -41,8 +41,8 @@ from eval.personamem.scores import chosen_letters, is_correct, is_final
 
 def test_rows_become_questions(tmp_path: Path) -> None:
     file = load_questions(write_questions(tmp_path / "q.csv"))
-    assert (file.rows, file.problems, len(file.questions)) == (7, (), 7)
-    second = file.questions[1]
+    assert (file.problems, len(file.content)) == ((), 7)
+    second = file.content[1]
     assert second.text == "User: tea or coffee?"
     assert (second.row, second.persona, second.gold, second.end, second.blocks_back) == (2, "0", "b", 9, 2)
     assert second.options[0] == "(a) Have a 'cup' of juice."
@@ -73,10 +73,10 @@ def test_a_broken_row_is_named_and_the_others_stay(tmp_path: Path, changes: dict
     values = rows()
     values[2] |= changes
     file = load_questions(write_questions(tmp_path / "q.csv", values))
-    assert (file.rows, len(file.questions), len(file.problems)) == (7, 6, 1)
+    assert (len(file.content), len(file.problems)) == (6, 1)
     assert file.problems[0].startswith("q.csv, row 3 (line 4): ")
     assert problem in file.problems[0]
-    assert [question.row for question in file.questions] == [1, 2, 4, 5, 6, 7]
+    assert [question.row for question in file.content] == [1, 2, 4, 5, 6, 7]
 
 
 def test_a_row_that_is_cut_off_and_one_that_is_too_long(tmp_path: Path) -> None:
@@ -126,18 +126,18 @@ def test_broken_lines_of_contexts_are_named(tmp_path: Path) -> None:
     ]
     path.write_text("\n".join(broken))
     file = load_contexts(path)
-    assert list(file.contexts) == [ANA, BO]
+    assert list(file.content) == [ANA, BO]
     assert [problem.split(":")[0] for problem in file.problems] == [f"c.jsonl, line {n}" for n in (3, 4, 5, 6, 7, 9)]
     assert "z.0.role" in file.problems[1]
     assert "second time" in file.problems[4]
     assert "Invalid JSON: EOF" in file.problems[5]
-    assert [message.content for message in file.contexts[BO]] == [message["content"] for message in contexts()[BO]]
+    assert [message.content for message in file.content[BO]] == [message["content"] for message in contexts()[BO]]
 
 
 def test_line_separators_inside_texts_do_not_end_a_line(tmp_path: Path) -> None:
     path = tmp_path / "c.jsonl"
     path.write_text(json.dumps({"x": [persona("Ana"), user("one\u2028two")]}, ensure_ascii=False) + "\n", encoding="utf-8")
-    assert load_contexts(path).contexts["x"][1].content == "User: one\u2028two"
+    assert load_contexts(path).content["x"][1].content == "User: one\u2028two"
 
 
 def test_sizes_are_told_by_counts() -> None:
@@ -157,8 +157,8 @@ def test_the_published_questions() -> None:
     if path is None:
         pytest.skip("PersonaMem's questions are not here")
     file = load_questions(path)
-    questions = file.questions
-    assert (file.rows, len(questions), file.problems) == (589, 589, ())
+    questions = file.content
+    assert (len(questions), file.problems) == (589, ())
     assert size_of(question.type for question in questions) == "32k"
     assert Counter(question.type for question in questions) == COUNTS_32K
     assert Counter(question.gold for question in questions) == {"c": 158, "b": 146, "a": 143, "d": 142}
@@ -182,12 +182,12 @@ def messages(roles: str) -> tuple[Message, ...]:
 
 @pytest.fixture
 def questions(tmp_path: Path) -> Sequence[Question]:
-    return load_questions(write_questions(tmp_path / "q.csv")).questions
+    return load_questions(write_questions(tmp_path / "q.csv")).content
 
 
 @pytest.fixture
 def shared(tmp_path: Path) -> Mapping[str, Sequence[Message]]:
-    return load_contexts(write_contexts(tmp_path / "c.jsonl")).contexts
+    return load_contexts(write_contexts(tmp_path / "c.jsonl")).content
 
 
 def test_a_context_is_cut_at_sessions_and_at_questions(questions, shared) -> None:
@@ -315,7 +315,7 @@ def test_questions_without_history_are_told_why(tmp_path) -> None:
         assert lost is not None
         assert lost.kind == "end_out_of_range"
         assert f"end index {end} is not within its context, which has 6 messages" in lost.reason
-    lost = without_history(question(6), ContextFile("c.jsonl", "", {}, ()))
+    lost = without_history(question(6), SourceFile("c.jsonl", "", {}, ()))
     assert lost == ("context_missing", "its context x is not in c.jsonl")
 
 
@@ -323,7 +323,7 @@ def test_stores_and_records_are_named_by_as_much_as_tells_them_apart(tmp_path) -
     assert store_ids([ANA, BO, BO_AGAIN]) == {ANA: "a1" * 6, BO: "b2" * 6, BO_AGAIN: "c3" * 6}
     alike = ["x" * 12 + "1", "x" * 12 + "2"]
     assert store_ids(alike) == {name: name for name in alike}
-    twice = load_questions(write_questions(tmp_path / "q.csv", rows() + rows())).questions
+    twice = load_questions(write_questions(tmp_path / "q.csv", rows() + rows())).content
     assert len({record_key(one) for one in twice}) == 14
 
 
@@ -334,7 +334,7 @@ def test_the_published_distances_bear_out_what_blocks_are() -> None:
     if path is None:
         pytest.skip("PersonaMem's questions are not here")
     members = defaultdict(list)
-    for one in load_questions(path).questions:
+    for one in load_questions(path).content:
         members[one.context].append(one)
 
     def out_of_order(blocks_between: int) -> int:
