@@ -255,9 +255,9 @@ def run_scores(
         scores |= _metric_scores(METRICS[group], judged, (), **draws)
     scores["memory_extraction_f1"] = {ALL: _f1_interval(judged, **draws)}
     for scope in ("all", "valid"):
+        by_type = METRICS["memory_type_accuracy"].items()
         scores[f"memory_type_accuracy({scope})"] = {
-            name: _interval(metric, judged, scope == "valid", **draws)
-            for name, metric in METRICS["memory_type_accuracy"].items()
+            name: _interval(metric, judged, scope == "valid", **draws) for name, metric in by_type
         }
     for judge in config.asked_judges:
         answers = [
@@ -290,20 +290,16 @@ def _metric_scores(
     metrics: Mapping[str, Metric], rows: Sequence[Row], categories: Sequence[str], *, resamples: int, seed: int
 ) -> Scores:
     present = {category for _, category, _ in rows}
-    chosen = [name for name in categories if name in present]
-    scores: Scores = {}
-    for name, metric in metrics.items():
-        for scope in ("all", "valid"):
-            valid = scope == "valid"
-            by_category = {
-                category: _interval(
-                    metric, [row for row in rows if row[1] == category], valid, resamples=resamples, seed=seed
-                )
-                for category in chosen
-            }
-            by_category[ALL] = _interval(metric, rows, valid, resamples=resamples, seed=seed)
-            scores[f"{name}({scope})"] = by_category
-    return scores
+    chosen = [*(name for name in categories if name in present), ALL]
+    members = {name: [row for row in rows if name in (ALL, row[1])] for name in chosen}
+    return {
+        f"{name}({scope})": {
+            category: _interval(metric, own, scope == "valid", resamples=resamples, seed=seed)
+            for category, own in members.items()
+        }
+        for name, metric in metrics.items()
+        for scope in ("all", "valid")
+    }
 
 
 def _interval(
