@@ -105,7 +105,6 @@ def compare(
     latex: Annotated[
         Path | None, typer.Option(help="Write tables of the scores in the papers' layout there.", show_default=False)
     ] = None,
-    full: Annotated[bool, typer.Option("--full", help="Print all warnings and tables.")] = False,
 ) -> None:
     """Show runs beside each other and beside the numbers that papers report."""
     from eval.compare.export import write_csv, write_latex
@@ -122,7 +121,7 @@ def compare(
         from eval.compare.page import render
 
         write_page(out, render(loaded))
-    print_comparison(loaded, Console(highlight=False), page=out, full=full)
+    print_comparison(loaded, Console(highlight=False), page=out)
 
 
 @app.command()

@@ -9,15 +9,15 @@ from functools import partial
 from math import log10
 from typing import Any
 
+import numpy as np
 from markupsafe import Markup
 from matplotlib.axes import Axes
 from matplotlib.markers import MarkerStyle
-from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullFormatter, NullLocator, PercentFormatter
+from matplotlib.ticker import EngFormatter, LogLocator, MaxNLocator, NullLocator, PercentFormatter
 
 from deltamem.html import BLUE, GREEN, ORANGE, RED, VIOLET, Chart, inline_svg
 from eval.compare.conditions import metric_label
 from eval.compare.runs import CLOSED_BOOK, FinishedRun
-from eval.compare.tables import PARTS
 from eval.metrics import Interval
 from eval.summary import ALL
 
@@ -25,13 +25,8 @@ _COLOURS = (BLUE, ORANGE, GREEN, VIOLET, RED, "#0d9aa5", "#d946a0", "#9a6a1c", "
 _MARKS = "os^DvPX<>*"
 
 _JUDGED = (
-    "lenient",
-    "strict",
-    "accuracy_final",
-    "accuracy",
-    "score",
-    "correct_qa_ratio(all)",
-    "strict_correct_qa_ratio(all)",
+    *("lenient", "strict", "accuracy_final", "accuracy", "score"),
+    *("correct_qa_ratio(all)", "strict_correct_qa_ratio(all)"),
 )
 _UNJUDGED = ("set_f1", "locomo_f1", "recall@20", "recall@10", "recall@5", "mrr")
 
@@ -45,6 +40,10 @@ _LEAST_RANGE = 6.0
 """The least factor between both ends of an axis of costs, so that a small difference looks small."""
 
 
+Points = Sequence[tuple[float, Interval | None]]
+"""Scores of a run at places of the horizontal axis."""
+
+
 def charts(prefix: str, runs: Sequence[FinishedRun]) -> list[Chart]:
     """All charts of one benchmark that there are numbers for; withheld scores are in none."""
     drawn: list[tuple[str, Callable[[Axes], None]]] = [
@@ -54,21 +53,22 @@ def charts(prefix: str, runs: Sequence[FinishedRun]) -> list[Chart]:
     # The headline of most runs
     headlines = Counter(run.headline.metric for run in runs if run.headline.metric)
     for metric, _ in headlines.most_common(1):
-        name = metric_label(metric)
-        if any(len(_budget_points(run, metric)) > 1 for run in runs):
-            drawn.append((f"{name} at equal budgets of context tokens", partial(_budgets, runs=runs, metric=metric)))
-        contexts = [run.headline.context_tokens for run in runs]
         ingest = [run.summary.cost.get("ingest", {}) for run in runs]
         written = [cost.get("prompt_tokens", 0) + cost.get("completion_tokens", 0) for cost in ingest]
-        for label, costs in (("context tokens an answer", contexts), ("tokens to ingest the sessions", written)):
-            if any(cost and run.summary.score(metric, ALL) for cost, run in zip(costs, runs, strict=True)):
-                draw = partial(_against, runs=runs, metric=metric, costs=costs, label=label)
-                drawn.append((f"{name} against {label}", draw))
+        budgets = [_budgets(run, metric) for run in runs]
+        contexts = _at([run.headline.context_tokens for run in runs], runs, metric)
+        plots = (
+            ("at equal budgets of", "context tokens", budgets if any(len(points) > 1 for points in budgets) else []),
+            ("against", "context tokens an answer", contexts),
+            ("against", "tokens to ingest the sessions", _at(written, runs, metric)),
+        )
+        for how, label, points in plots:
+            if any(points):
+                draw = partial(_against, runs=runs, metric=metric, points=points, label=label)
+                drawn.append((f"{metric_label(metric)} {how} {label}", draw))
     if any(_cumulative_points(run) for run in runs):
         title = "accuracy of all questions up to a session, mean and spread over users"
         drawn.append((title, partial(_cumulative, runs=runs)))
-    if any(run.summary.latency.get(part) for run in runs for part in PARTS):
-        drawn.append(("seconds a call: bar p50, line p95", partial(_latency, runs=runs)))
     return [
         Chart(title, inline_svg(f"{prefix}-{n}", draw, size=(11.6, 3.4) if n < broad else (5.6, 3.2)), broad=n < broad)
         for n, (title, draw) in enumerate(drawn)
@@ -110,26 +110,23 @@ def _categories(runs: Sequence[FinishedRun], metric: str) -> list[str]:
     return list(names) if len(names) > 1 else []
 
 
-def _draw_scores(axes: Axes, number: int, points: Sequence[tuple[float, Interval | None]], *, line: bool = False) -> None:
-    """Scores of a run at places of the horizontal axis, with their intervals."""
+def _draw_scores(axes: Axes, number: int, points: Points, joined: str = "none") -> None:
+    """The scores of a run with their intervals; `joined` is the style of a line through them."""
     known = [(place, score) for place, score in points if score is not None]
-    if not known:
-        return
-    scores = [score for _, score in known]
-    below = [max(0.0, score.estimate - score.low) for score in scores]
-    above = [max(0.0, score.high - score.estimate) for score in scores]
-    axes.errorbar(
-        [place for place, _ in known],
-        [score.estimate for score in scores],
-        yerr=[below, above],
-        marker=mark(number),
-        markersize=7.5 if mark(number) == "*" else 5.5,
-        color=colour(number),
-        capsize=2.5,
-        elinewidth=1.1,
-        linewidth=1.4,
-        linestyle="-" if line else "none",
-    )
+    if known:
+        scores = np.array([(score.estimate, score.low, score.high) for _, score in known])
+        axes.errorbar(
+            [place for place, _ in known],
+            scores[:, 0],
+            yerr=np.maximum(0.0, [scores[:, 0] - scores[:, 1], scores[:, 2] - scores[:, 0]]),
+            marker=mark(number),
+            markersize=7.5 if mark(number) == "*" else 5.5,
+            color=colour(number),
+            capsize=2.5,
+            elinewidth=1.1,
+            linewidth=1.4,
+            linestyle=joined,
+        )
 
 
 def _by_category(axes: Axes, runs: Sequence[FinishedRun], metric: str) -> None:
@@ -147,28 +144,19 @@ def _by_category(axes: Axes, runs: Sequence[FinishedRun], metric: str) -> None:
     _percent(axes)
 
 
-def _budget_points(run: FinishedRun, metric: str) -> list[tuple[float, Interval]]:
-    """Context tokens and score of a run at each budget, in order."""
+def _budgets(run: FinishedRun, metric: str) -> Points:
+    """The score at the context tokens of each budget, in order."""
     if metric in run.summary.withheld:
         return []
-    shown = [point for point in run.summary.budgets if metric not in point.withheld]
-    points = [(point.context_tokens, point.scores.get(metric)) for point in shown]
-    return sorted((tokens, score) for tokens, score in points if tokens and score is not None)
+    known = sorted(run.summary.budgets, key=lambda point: point.context_tokens)
+    shown = [point for point in known if point.context_tokens and metric not in point.withheld]
+    return [(point.context_tokens, score) for point in shown if (score := point.scores.get(metric)) is not None]
 
 
-def _budgets(axes: Axes, runs: Sequence[FinishedRun], metric: str) -> None:
-    for number, run in enumerate(runs):
-        _draw_scores(axes, number, _budget_points(run, metric), line=True)
-    _closed_book(axes, runs, metric)
-    _logarithmic(axes, "context tokens an answer")
-
-
-def _against(axes: Axes, runs: Sequence[FinishedRun], metric: str, costs: Sequence[float | None], label: str) -> None:
-    for number, (run, place) in enumerate(zip(runs, spread_apart(costs), strict=True)):
-        if place is not None:
-            _draw_scores(axes, number, [(place, run.summary.score(metric, ALL))])
-    _closed_book(axes, runs, metric)
-    _logarithmic(axes, label)
+def _at(costs: Sequence[float | None], runs: Sequence[FinishedRun], metric: str) -> list[Points]:
+    """The score of each run at its cost."""
+    scores = [run.summary.score(metric, ALL) for run in runs]
+    return [[(place, score)] if place and score else [] for place, score in zip(spread_apart(costs), scores, strict=True)]
 
 
 def spread_apart(costs: Sequence[float | None]) -> list[float | None]:
@@ -176,52 +164,35 @@ def spread_apart(costs: Sequence[float | None]) -> list[float | None]:
     known = sorted((log10(cost), number) for number, cost in enumerate(costs) if cost)
     if not known:
         return [None] * len(costs)
-    step = _APART * max(1.0, known[-1][0] - known[0][0])
-    clusters: list[list[tuple[float, int]]] = []
-    for place, number in known:
-        if clusters and place - clusters[-1][-1][0] < step:
-            clusters[-1].append((place, number))
-        else:
-            clusters.append([(place, number)])
-    moved: list[float | None] = [None] * len(costs)
-    for cluster in clusters:
-        centre = sum(place for place, _ in cluster) / len(cluster)
-        for position, (_, number) in enumerate(cluster):
-            moved[number] = 10 ** (centre + step * (position - (len(cluster) - 1) / 2))
-    return moved
+    places = np.array([place for place, _ in known])
+    steps = _APART * max(1.0, places[-1] - places[0]) * np.arange(len(known))
+    # Moved to the right as far as it takes, and to the left; the mean leaves the middle of a cluster where it is.
+    right = np.maximum.accumulate(places - steps) + steps
+    left = np.minimum.accumulate((places - steps)[::-1])[::-1] + steps
+    moved = {number: float(place) for (_, number), place in zip(known, 10 ** ((left + right) / 2), strict=True)}
+    return [moved.get(number) for number in range(len(costs))]
 
 
-def _closed_book(axes: Axes, runs: Sequence[FinishedRun], metric: str) -> None:
-    """A line at what is known without any memory, which has no place on an axis of costs."""
+def _against(axes: Axes, runs: Sequence[FinishedRun], metric: str, points: Sequence[Points], label: str) -> None:
+    """Scores over tokens, on a logarithmic axis."""
     for number, run in enumerate(runs):
+        _draw_scores(axes, number, points[number], joined="-")
         score = run.summary.score(metric, ALL)
+        # What is known without any memory has no place on an axis of costs
         if run.summary.system == CLOSED_BOOK and score is not None:
             axes.axhline(score.estimate, color=colour(number), linewidth=1.1, linestyle=(0, (4, 3)))
             axes.axhspan(score.low, score.high, color=colour(number), alpha=0.1, linewidth=0)
             axes.annotate("closed book", (1, score.estimate), xycoords=("axes fraction", "data"), ha="right", va="bottom")
-
-
-def _logarithmic(axes: Axes, label: str) -> None:
     axes.set_xscale("log")
     low, high = axes.get_xlim()
     if high < _LEAST_RANGE * low:
         middle = (low * high) ** 0.5
-        low, high = middle / _LEAST_RANGE**0.5, middle * _LEAST_RANGE**0.5
-        axes.set_xlim(low, high)
-    steps = [digit * 10.0**power for power in range(-1, 10) for digit in (1, 2, 5)]
-    ticks = [step for step in steps if low <= step <= high]
-    axes.xaxis.set_major_locator(FixedLocator(ticks if len(ticks) < 8 else ticks[::3]))
+        axes.set_xlim(middle / _LEAST_RANGE**0.5, middle * _LEAST_RANGE**0.5)
+    axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if high < 200 * low else (1,)))
     axes.xaxis.set_minor_locator(NullLocator())
-    axes.xaxis.set_major_formatter(FuncFormatter(_amount))
+    axes.xaxis.set_major_formatter(EngFormatter(sep=""))
     axes.set_xlabel(label)
     _percent(axes)
-
-
-def _amount(value: float, _: object = None) -> str:
-    for size, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
-        if value >= size:
-            return f"{value / size:g}{unit}"
-    return f"{value:g}"
 
 
 def _cumulative_points(run: FinishedRun) -> list[dict[str, float]]:
@@ -240,24 +211,6 @@ def _cumulative(axes: Axes, runs: Sequence[FinishedRun]) -> None:
     axes.set_xlabel("sessions")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     _percent(axes)
-
-
-def _latency(axes: Axes, runs: Sequence[FinishedRun]) -> None:
-    width = 0.8 / len(runs)
-    for number, run in enumerate(runs):
-        for part, name in enumerate(PARTS):
-            if spread := run.summary.latency.get(name):
-                place = part + width * (number - (len(runs) - 1) / 2)
-                axes.bar([place], [spread.p50], width * 0.85, color=colour(number), alpha=0.55)
-                axes.plot([place, place], [spread.p50, spread.p95], color=colour(number), linewidth=1.6)
-                axes.plot([place], [spread.p95], color=colour(number), marker=mark(number), markersize=4)
-    axes.set_xticks(range(len(PARTS)), PARTS)
-    axes.grid(visible=False, axis="x")
-    if any(spread and spread.p95 > 0 for run in runs for spread in run.summary.latency.values()):
-        axes.set_yscale("log")  # which cannot show seconds that are all 0
-        axes.yaxis.set_major_formatter(FuncFormatter(_amount))
-        axes.yaxis.set_minor_formatter(NullFormatter())
-    axes.set_ylabel("seconds")
 
 
 def _percent(axes: Axes) -> None:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from eval.compare.runs import CLOSED_BOOK, FinishedRun, Headline, setting
+from eval.compare.runs import CLOSED_BOOK, FinishedRun
 from eval.metrics import Interval
 
 _CONFIG_KEYS = (
@@ -83,10 +83,18 @@ def _settings_and_code(run: FinishedRun) -> Iterator[tuple[str, Any]]:
     for name, prompt in making.prompt_hashes.items():
         yield f"prompt {name}", prompt  # a system may have prompts of its own; answerers and judges share theirs
     for key in _CONFIG_KEYS:
-        yield key, setting(making.config, key)
+        yield key, _setting(making.config, key)
     yield "commit", making.fingerprint.commit or making.git_commit
     for name, version in (making.versions | making.fingerprint.versions).items():
         yield f"version of {name}", version
+
+
+def _setting(config: Mapping[str, Any], key: str) -> Any:
+    """The value of a key with dots; None if there is none."""
+    value: Any = config
+    for part in key.split("."):
+        value = value.get(part) if isinstance(value, Mapping) else None
+    return value
 
 
 def _amounts(runs: Sequence[FinishedRun]) -> Iterator[str]:
@@ -127,9 +135,9 @@ def _warnings(run: FinishedRun) -> Iterator[str]:
         )
     if summary.mode == "offline":
         yield "offline, no model answered; lexical scores are those of the answerer that copies a sentence"
-    if summary.failures.count:
-        stages = ", ".join(f"{count:,} {stage}" for stage, count in summary.failures.by_stage.items())
-        yield f"{summary.failures.count:,} failures ({stages}); they count as wrong, except in scores named (valid)"
+    if stages := summary.failures.get("by_stage"):
+        listed = ", ".join(f"{count:,} {stage}" for stage, count in stages.items())
+        yield f"{sum(stages.values()):,} failures ({listed}); they count as wrong, except in scores named (valid)"
     if unreadable := summary.sessions.get("unreadable"):
         yield f"{unreadable:,} sessions could not be understood by the system"
     if late := summary.sessions.get("late"):
@@ -143,11 +151,10 @@ def _warnings(run: FinishedRun) -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True)
 class Card:
-    """What is said of a run before anything else."""
+    """What is said of a run before anything else: on the page, on the terminal, and below a table in LaTeX."""
 
     run: FinishedRun
     number: int  # Position among the runs, which decides mark and colour
-    score: Interval | None  # None if withheld, or if there is none
     closed_book: Interval | None  # The same score without any memory, of a run that is compared
     warnings: tuple[str, ...]  # Without those that all runs share, see `shared_warnings`
 
@@ -159,8 +166,8 @@ class Card:
     @property
     def percent(self) -> str:
         """The score, or why there is none."""
-        if self.score is not None:
-            return f"{100 * self.score.estimate:.1f}"
+        if (score := self.run.headline.shown) is not None:
+            return f"{100 * score.estimate:.1f}"
         return "withheld" if self.run.headline.withheld else "no score"
 
     @property
@@ -168,17 +175,17 @@ class Card:
         """What the score must not be read without."""
         summary, headline, passages = self.run.summary, self.run.headline, self.run.summary.passages
         models, error = summary.making.models, headline.judge_error or {}
-        managed = summary.cost.get("ingest", {}).get("calls")
+        known = "an unknown number" if headline.of is None else f"{headline.of:,}"
         facts = {
-            "questions": questions(headline),
+            "questions": f"all {known}" if headline.n == headline.of else f"{headline.n:,} of {known}",
             "failures": f"{headline.failures:,}",
             "silent answers": f"{headline.silent:,}",
-            "context tokens": tokens(headline),
+            "context tokens": "" if headline.context_tokens is None else f"{headline.context_tokens:,.0f}",
             "false accepts": _rate(error.get("false_accept")),
             "false rejects": _rate(error.get("false_reject")),
             "passages": f"{passages.per_question:.0f} of {passages.tokens_each:,.0f} tokens" if passages else "",
             "turns a passage": f"{passages.sources_each:.1f}" if passages and passages.sources_each else "",
-            "manager": models.get("manager") if managed else "",
+            "manager": models.get("manager") if summary.cost.get("ingest", {}).get("calls") else "",
             "answers by": models.get("answer"),
             "judged by": models.get("judge"),
             "package": str(summary.system_facts.get("package", "")),
@@ -188,20 +195,16 @@ class Card:
 
 def cards(runs: Sequence[FinishedRun]) -> list[Card]:
     """The cards of the runs of one benchmark."""
-    shown = [None if run.headline.withheld else run.headline.score for run in runs]
-    closed = {
-        run.headline.metric: score for run, score in zip(runs, shown, strict=True) if run.summary.system == CLOSED_BOOK
-    }
+    closed = {run.headline.metric: run.headline.shown for run in runs if run.summary.system == CLOSED_BOOK}
     common = shared_warnings(runs)
     return [
         Card(
             run,
             number,
-            score,
             closed.get(run.headline.metric) if run.summary.system != CLOSED_BOOK else None,
             tuple(sentence for sentence in warnings_of(run) if sentence not in common),
         )
-        for number, (run, score) in enumerate(zip(runs, shown, strict=True))
+        for number, run in enumerate(runs)
     ]
 
 
@@ -219,18 +222,6 @@ def metric_label(metric: str | None) -> str:
 def bounds(interval: Interval | None) -> str:
     """An interval in percent; empty if there is none."""
     return "" if interval is None else f"{100 * interval.low:.1f}\u2013{100 * interval.high:.1f}"
-
-
-def questions(headline: Headline) -> str:
-    """How many questions the headline is of, and of how many."""
-    if headline.n == headline.of:
-        return f"all {headline.n:,}"
-    return f"{headline.n:,} of {'an unknown number' if headline.of is None else f'{headline.of:,}'}"
-
-
-def tokens(headline: Headline) -> str:
-    """Context tokens of an answer; empty if there are none to tell."""
-    return "" if headline.context_tokens is None else f"{headline.context_tokens:,.0f}"
 
 
 def _rate(rate: Interval | None) -> str:

@@ -51,16 +51,15 @@ class Layout:
     title: str
     columns: tuple[Column, ...]
     variants: tuple[Variant, ...]  # Rows of each run
-    # Whether the terminal shows one table for each measure, because there are too many columns
-    by_measure: bool = False
-    note: str = ""  # What the reader must know
+    note: str = ""  # What the reader must know, below the table
+    banner: str = ""  # The same, above it
 
 
 LOCOMO_COUNTS = {"single-hop": 841, "multi-hop": 282, "open-domain": 96, "temporal": 321, ALL: 1540}
 """Questions by category, in the order of the paper's table; ``all`` leaves out category 5."""
 
 
-def by_category(measure: str, counts: Mapping[str, int], names: Mapping[str, str] = {}) -> tuple[Column, ...]:
+def by_category(measure: str, counts: Mapping[str, int | None], names: Mapping[str, str] = {}) -> tuple[Column, ...]:
     """A column for each category, with its count; `names` where they are not those of the categories."""
     return tuple(Column(group, measure, names.get(group, group), "", count) for group, count in counts.items())
 
@@ -114,7 +113,6 @@ LAYOUTS: Mapping[str, tuple[Layout, ...]] = {
                 Variant("F1 of LoCoMo (locomo_f1), strict judge", {"f1": "locomo_f1", "judge": "strict"}),
                 Variant("F1 of MemOS (token_set_f1)", {"f1": "token_set_f1"}),
             ),
-            by_measure=True,
             note="Columns are told apart by their counts, because names are swapped between harnesses. Papers do not say "
             "which F1 theirs is. No judge here is the papers' LJ: theirs is a CORRECT/WRONG prompt in Mem0's wording, "
             "mostly with GPT-4o-mini (Mem0: mean of ten judge runs, MemOS: of three, others: one), and it reads answers "

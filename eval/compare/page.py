@@ -12,10 +12,10 @@ from markupsafe import Markup
 
 from deltamem.html import render_page, write_page
 from eval.compare.charts import charts, colour, mark_svg
-from eval.compare.conditions import bounds, cards, shared_warnings
+from eval.compare.conditions import bounds
 from eval.compare.runs import FinishedRun, load_runs
 from eval.compare.tables import compare
-from eval.records import Found, PassageRecord, PointRecord, QuestionRecord, Verdict
+from eval.records import Found, PassageRecord, PointRecord, QuestionRecord
 
 
 def write_report(runs: Sequence[Path], out: Path) -> Path:
@@ -35,10 +35,7 @@ def render(runs: Sequence[FinishedRun]) -> str:
         folder / "compare.html.j2",
         names=[run.name for run in runs],
         written=time.strftime("%Y-%m-%d %H:%M %Z"),
-        sections=[
-            (section, cards(section.runs), shared_warnings(section.runs), charts(name, section.runs))
-            for name, section in compare(runs).items()
-        ],
+        sections=[(section, charts(name, section.runs)) for name, section in compare(runs).items()],
         marks=[mark_svg(number) for number in range(len(runs))],
         colours=[colour(number) for number in range(len(runs))],
         facts=[(run, _facts(run)) for run in runs],
@@ -86,11 +83,9 @@ def _run(run: FinishedRun) -> dict[str, Any]:
     passages = [run.passages[name] for name in found if name in run.passages]
     numbers = {record.id: number for number, record in enumerate(passages)}
     length = text_length(passages)
-    judges = dict.fromkeys(judge for record in run.questions for answer in record.answers for judge in answer.verdicts)
     return {
         "name": run.name,
         "system": run.summary.system,
-        "judges": list(judges),
         "cut": length,
         "points": [len(points), len(run.points)],
         "passages": [_passage(record, length) for record in passages],
@@ -120,56 +115,36 @@ def _found(retrieved: Iterable[Found], numbers: Mapping[str, int]) -> list[Any]:
     ]
 
 
-_SHOWN_OF_QUESTIONS = {
-    "key",
-    "category",
-    "question",
-    "gold",
-    "evidence",
-    "ranks",
-    "shown",
-    "context_tokens",
-    "notes",
-    "error",
-}
-_SHOWN_OF_VERDICTS = {"label", "reason", "error", "flags"}
+_OF_VERDICTS = {"label", "reason", "error", "flags"}
+_OF_ANSWERS = {"text": True, "error": True, "scores": True, "verdicts": {"__all__": _OF_VERDICTS}}
+_OF_RECORDS = ("key", "category", "question", "gold", "evidence", "ranks", "notes", "error")
+_SHOWN: Any = {**dict.fromkeys(_OF_RECORDS, True), "answers": {"__all__": _OF_ANSWERS}}
+"""What the page has of a question; what is empty is left out."""
 
 
 def _question(record: QuestionRecord, numbers: Mapping[str, int]) -> dict[str, Any]:
-    answers = [
-        _without_empty(
-            {
-                "text": answer.text,
-                "error": answer.error,
-                "scores": {name: round(score, 4) for name, score in answer.scores.items()},
-                "verdicts": {judge: _verdict(verdict) for judge, verdict in answer.verdicts.items()},
-            }
-        )
-        for answer in record.answers
-    ]
-    made = {"outcome": outcome(record), "found": _found(record.retrieved, numbers), "answers": answers}
-    return _without_empty(record.model_dump(include=_SHOWN_OF_QUESTIONS) | made)
-
-
-def _verdict(verdict: Verdict) -> dict[str, Any]:
-    return _without_empty(verdict.model_dump(include=_SHOWN_OF_VERDICTS))
+    return record.model_dump(include=_SHOWN, exclude_defaults=True) | {
+        "outcome": outcome(record),
+        "found": _found(record.retrieved, numbers),
+        "shown": record.shown,
+        "context_tokens": record.context_tokens,
+    }
 
 
 def _point(record: PointRecord, numbers: Mapping[str, int]) -> dict[str, Any]:
-    notes = [f"{record.memory_type}, {record.source}"] if record.memory_type is not None else []
-    return _without_empty(
-        {
-            "key": record.key,
-            "category": f"memory points: {record.kind}",
-            "outcome": point_outcome(record),
-            "question": record.text,
-            "found": _found(record.retrieved, numbers),
-            "ranks": [record.rank] if record.searched else [],
-            "answers": [] if record.verdict is None else [{"verdicts": {record.kind: _verdict(record.verdict)}}],
-            "notes": [*notes, *record.notes],
-            "error": record.error,
-        }
-    )
+    verdict = record.verdict and record.verdict.model_dump(include=_OF_VERDICTS, exclude_defaults=True)
+    kind = [f"{record.memory_type}, {record.source}"] if record.memory_type is not None else []
+    return {
+        "key": record.key,
+        "category": f"memory points: {record.kind}",
+        "outcome": point_outcome(record),
+        "question": record.text,
+        "found": _found(record.retrieved, numbers),
+        "ranks": [record.rank] if record.searched else [],
+        "answers": [{"verdicts": {record.kind: verdict}}] if verdict else [],
+        "notes": [*kind, *record.notes],
+        "error": record.error,
+    }
 
 
 def outcome(record: QuestionRecord) -> str:
@@ -196,7 +171,3 @@ def _outcome(said: set[bool], complete: bool) -> str:
 def _points_shown(points: Sequence[PointRecord]) -> list[PointRecord]:
     order = {name: place for place, name in enumerate(("failed", "wrong", "right", "not judged"))}
     return sorted(points, key=lambda record: order[point_outcome(record)])[:POINTS_SHOWN]
-
-
-def _without_empty(item: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in item.items() if value not in (None, "", [], (), {})}

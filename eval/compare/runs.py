@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from omegaconf import OmegaConf
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, Field, ValidationError, model_validator
 
 from deltamem.config import StrictModel, first_error
 from deltamem.errors import DeltaMemError
@@ -28,11 +28,7 @@ CLOSED_BOOK = "none"
 Record = TypeVar("Record", bound=BaseModel)
 
 
-class _SummaryPart(BaseModel):
-    model_config = ConfigDict(extra="allow")
-
-
-class QuestionCounts(_SummaryPart):
+class QuestionCounts(BaseModel):
     """How many questions the file has, and what became of them."""
 
     total: int
@@ -43,7 +39,7 @@ class QuestionCounts(_SummaryPart):
     keys: list[str] | None = None  # Those that the scores are of; None means all that the file has
 
 
-class Quantiles(_SummaryPart):
+class Quantiles(BaseModel):
     """Of seconds, or of tokens."""
 
     p50: float
@@ -56,15 +52,7 @@ class ContextTokens(Quantiles):
     mean: float
 
 
-class Failures(_SummaryPart):
-    """What broke."""
-
-    count: int = 0
-    by_stage: dict[str, int] = {}
-    first: list[str] = []
-
-
-class Headline(_SummaryPart):
+class Headline(BaseModel):
     """The score that stands for a run, and what it must not be read without."""
 
     metric: str | None = None
@@ -77,8 +65,13 @@ class Headline(_SummaryPart):
     context_tokens: float | None = None
     judge_error: dict[str, Interval | None] | None = None  # Of false accepts and false rejects on the calibration answers
 
+    @property
+    def shown(self) -> Interval | None:
+        """The score, unless it is withheld."""
+        return None if self.withheld else self.score
 
-class Passages(_SummaryPart):
+
+class Passages(BaseModel):
     """What a search returns, on average."""
 
     per_question: float
@@ -86,7 +79,7 @@ class Passages(_SummaryPart):
     sources_each: float | None = None  # Turns that a passage comes from; None for systems that do not tell
 
 
-class BudgetScores(_SummaryPart):
+class BudgetScores(BaseModel):
     """Scores at one budget of context tokens."""
 
     budget: int
@@ -95,7 +88,7 @@ class BudgetScores(_SummaryPart):
     withheld: dict[str, str] = {}
 
 
-class Fingerprint(_SummaryPart):
+class Fingerprint(BaseModel, extra="allow"):
     """What answered, beyond names: code, packages, addresses, what the servers say that they serve."""
 
     commit: str | None = None
@@ -104,7 +97,7 @@ class Fingerprint(_SummaryPart):
     served: dict[str, Any] = {}
 
 
-class Provenance(_SummaryPart):
+class Provenance(BaseModel, extra="allow"):
     """What the numbers were made with; the key ``making`` of the summary."""
 
     git_commit: str | None = None
@@ -115,8 +108,8 @@ class Provenance(_SummaryPart):
     fingerprint: Fingerprint = Fingerprint()
 
 
-class Summary(_SummaryPart):
-    """``summary.json`` of a benchmark; see `eval.summary.build_summary`. Keys of one benchmark are kept as they are."""
+class Summary(BaseModel):
+    """What is shown of the ``summary.json`` of a benchmark; see `eval.summary.build_summary`."""
 
     benchmark: str
     version: str
@@ -136,7 +129,7 @@ class Summary(_SummaryPart):
     memories: dict[str, Any] | None = None
     queries_per_memory: float | None = None
     sessions: dict[str, int] = {}
-    failures: Failures = Failures()
+    failures: dict[str, Any] = {}
     probes: list[dict[str, Any]] = []
     protocol: dict[str, Any] = {}
     data: dict[str, Any]
@@ -171,8 +164,9 @@ class FinishedRun:
 
     @property
     def family(self) -> str:
-        """The benchmark without its variant, as its command is called."""
-        return family(self.summary.benchmark)
+        """The benchmark without its variant, as its command calls it: ``HaluMem-Medium`` is ``halumem``."""
+        lower = self.summary.benchmark.lower()
+        return next((name for name in FAMILIES if name in lower), lower)
 
     @property
     def published_data(self) -> bool:
@@ -197,20 +191,6 @@ class FinishedRun:
         partial = "partial" if self.summary.partial else ""
         remarks = ", ".join(remark for remark in (partial, closed, self.lacks) if remark)
         return f"{self.name} ({remarks})" if remarks else self.name
-
-
-def setting(config: Mapping[str, Any], key: str) -> Any:
-    """The value of a key with dots; None if there is none."""
-    value: Any = config
-    for part in key.split("."):
-        value = value.get(part) if isinstance(value, Mapping) else None
-    return value
-
-
-def family(benchmark: str) -> str:
-    """The benchmark without its variant, as its command calls it: ``HaluMem-Medium`` is ``halumem``."""
-    lower = benchmark.lower()
-    return next((name for name in FAMILIES if name in lower), lower)
 
 
 def load_runs(folders: Sequence[Path]) -> list[FinishedRun]:
@@ -294,14 +274,6 @@ def _names(folders: Sequence[Path]) -> list[str]:
         if max(Counter(names).values(), default=1) == 1:
             return names
     return [str(number) for number in range(1, len(folders) + 1)]
-
-
-def by_family(runs: Sequence[FinishedRun]) -> dict[str, list[FinishedRun]]:
-    """Runs by benchmark, in the order in which benchmarks first occur."""
-    groups: dict[str, list[FinishedRun]] = {}
-    for run in runs:
-        groups.setdefault(run.family, []).append(run)
-    return groups
 
 
 class PublishedTable(StrictModel):

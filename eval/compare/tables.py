@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import combinations, groupby
-from typing import Any, Literal
+from typing import Literal
 
-from omegaconf import OmegaConf
-
-from deltamem.config import CONFIGS
 from eval.beam import scores as beam
-from eval.compare.conditions import bounds, differences, warnings_of
-from eval.compare.layouts import BASELINES, LAYOUTS, Column, Layout, Variant
-from eval.compare.runs import CLOSED_BOOK, FinishedRun, by_family, published_tables, setting
+from eval.compare.conditions import Card, bounds, cards, differences, shared_warnings, warnings_of
+from eval.compare.layouts import BASELINES, LAYOUTS, Column, Layout, Variant, by_category
+from eval.compare.runs import CLOSED_BOOK, FinishedRun, published_tables
 from eval.headline import SCOPES
 from eval.longmemeval import scores as longmemeval
 from eval.metrics import RESAMPLES, Interval, bootstrap_interval
 from eval.personamem.data import LABELS
-from eval.protocols import PROTOCOLS, filled
 from eval.summary import ALL, Value, answer_value, recall_value, reciprocal_rank_value, verdict_value
 
 _READ_FROM = {
@@ -122,7 +117,7 @@ class Row:
     # `ours` was measured by a run that is shown; `missing` was not run; `published` is what others reported
     kind: Literal["ours", "missing", "published"]
     label: str  # The run or the system
-    detail: str  # More about it: variant, doubts, or the command that makes the run
+    detail: str  # More about it: variant, or doubts
     cells: tuple[Cell | None, ...]
     source: str = ""  # Where a published row was printed, and under which conditions
     group: str = ""  # What the row has in its columns, where other rows of the table have other scores
@@ -135,7 +130,6 @@ class Table:
     title: str
     columns: tuple[Column, ...]
     rows: list[Row] = field(default_factory=list)
-    by_measure: bool = False  # See `Layout`
     banner: str = ""  # Above the table: why it must not be read as what its title says
     note: str = ""  # Below the table
 
@@ -149,27 +143,29 @@ class Table:
         return [(kind, above, list(rows)) for (kind, above), rows in found]
 
 
-JUDGES = (("lenient", "strict"), ("correct_qa_ratio(all)", "strict_correct_qa_ratio(all)"))
-"""The scores of both judges, in the benchmarks that have two."""
-
-PARTS = ("ingest", "search", "answer", "judge")
-"""The parts of a run that cost something."""
-
-
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Everything about the runs of one benchmark."""
+    """Everything about the runs of one benchmark, for the page, the terminal and LaTeX."""
 
-    title: str
+    title: str  # The benchmark, or that the data is not its own
     runs: list[FinishedRun]
+    cards: list[Card]  # Of the runs
+    shared_warnings: list[str]  # What must be known of all runs
     differences: list[str]  # Where their conditions differ
     papers: list[Table]  # In the layouts of the papers
-    tables: list[Table]
 
     @property
     def warnings(self) -> list[str]:
         """What must be known of each run before its scores are read."""
         return [f"{run.name}: {sentence}" for run in self.runs for sentence in warnings_of(run)]
+
+    def tables(self) -> list[Table]:
+        """The tables that are in no paper: all scores, what two judges say, differences, costs, errors of the judges."""
+        runs = [run for run in self.runs if run.summary.scores]
+        costs = _table_of_facts("Cost", runs, _costs)
+        probes = _table_of_facts("Judges on probe answers that are known to be right or wrong, in percent", runs, _probes)
+        tables = (judge_table(runs), score_table(runs), difference_table(runs), costs, probes)
+        return [table for table in tables if table.rows]
 
 
 def compare(runs: Sequence[FinishedRun]) -> dict[str, Comparison]:
@@ -179,22 +175,15 @@ def compare(runs: Sequence[FinishedRun]) -> dict[str, Comparison]:
         By the name of the benchmark's command, in the order in which benchmarks first occur.
     """
     found = {}
-    for name, group in by_family(runs).items():
+    for family in dict.fromkeys(run.family for run in runs):
+        group = [run for run in runs if run.family == family]
         scored = [run for run in group if run.summary.scores]
-        tables = (
-            judge_table(scored),
-            score_table(scored),
-            difference_table(paired_differences(scored), {run.name: run.title for run in scored}),
-            cost_table(scored),
-            probe_table(scored),
-        )
-        shown = [table for table in tables if table.rows]
-        found[name] = Comparison(_benchmark(scored or group), group, differences(scored), paper_tables(scored), shown)
+        title, shared = _benchmark(scored or group), shared_warnings(group)
+        found[family] = Comparison(title, group, cards(group), shared, differences(scored), paper_tables(scored))
     return found
 
 
 def _benchmark(runs: Sequence[FinishedRun]) -> str:
-    """The benchmark of runs, or that their data is not its own."""
     name = next((run for run in runs if run.published_data), runs[0]).summary.benchmark
     unknown = any(run.summary.scores for run in runs) and not any(run.published_data for run in runs)
     return f"{name}, not known to be the published file" if unknown and "published file" not in name else name
@@ -215,23 +204,26 @@ def paper_tables(runs: Sequence[FinishedRun]) -> list[Table]:
     for layout in LAYOUTS.get(runs[0].family, ()) if runs else ():
         for published in (True, False):
             if group := [run for run in runs if run.published_data is published]:
-                table = layout_table(layout, group)
+                table = paper_table(layout, group)
                 table.rows.extend([*_missing_rows(table.columns, group), *(_published_rows(layout) if published else ())])
                 tables.append(table)
     return tables
 
 
-def layout_table(layout: Layout, runs: Sequence[FinishedRun]) -> Table:
+def paper_table(layout: Layout, runs: Sequence[FinishedRun]) -> Table:
     """Our rows in the layout of a paper; without the counts of the benchmark if a run is not on the published file."""
-    published, columns = all(run.published_data for run in runs), layout.columns
-    if not published:
-        columns = tuple(replace(column, count=None) for column in columns)
-    rows = [row for run in runs for row in _our_rows(layout, columns, run)]
+    if not all(run.published_data for run in runs):
+        uncounted = tuple(replace(column, count=None) for column in layout.columns)
+        layout = replace(layout, columns=uncounted, banner=OTHER_DATA, note="")
+    return _table(replace(layout, title=f"{_benchmark(runs)}, {layout.title}"), runs)
+
+
+def _table(layout: Layout, runs: Sequence[FinishedRun]) -> Table:
+    rows = [row for run in runs for row in _our_rows(layout, run)]
     groups = list(dict.fromkeys(row.group for row in rows))
     rows.sort(key=lambda row: groups.index(row.group))
-    notes = [layout.note if published else "", _withheld_note(runs, rows)]
-    title, banner = f"{_benchmark(runs)}, {layout.title}", "" if published else OTHER_DATA
-    return Table(title, columns, rows, layout.by_measure, banner, " ".join(filter(None, notes)))
+    note = " ".join(filter(None, (layout.note, _withheld_note(runs, rows))))
+    return Table(layout.title, layout.columns, rows, layout.banner, note)
 
 
 def _published_rows(layout: Layout) -> Iterator[Row]:
@@ -246,20 +238,22 @@ def _published_rows(layout: Layout) -> Iterator[Row]:
 
 
 def _missing_rows(columns: Sequence[Column], runs: Sequence[FinishedRun]) -> Iterator[Row]:
-    systems = {run.summary.system for run in runs}
-    like = next((run for run in runs if run.summary.mode == "judged"), runs[0])
+    systems, offline = {run.summary.system for run in runs}, all(run.summary.mode == "offline" for run in runs)
     for system in BASELINES:
-        if system not in systems and (system != CLOSED_BOOK or like.summary.mode != "offline"):
-            yield Row("missing", system, f"not run: {command_for(system, like)}", (None,) * len(columns))
+        if system not in systems and not (system == CLOSED_BOOK and offline):
+            command = f"python -m eval.{runs[0].family} system={system}"
+            yield Row("missing", system, f"not run: {command} and the keys of these runs", (None,) * len(columns))
 
 
-def _our_rows(layout: Layout, columns: Sequence[Column], run: FinishedRun) -> Iterator[Row]:
-    for number, variant in enumerate(layout.variants):
-        cells = tuple(_our_cell(column, variant, run) for column in columns)
-        if number == 0 or any(cells):
-            yield Row("ours", run.title, variant.label, cells, group=variant.label)
+def _our_rows(layout: Layout, run: FinishedRun) -> Iterator[Row]:
+    """A row for each variant that the run has a score of, but at least one."""
+    rows = []
+    for variant in layout.variants:
+        cells = tuple(_our_cell(column, variant, run) for column in layout.columns)
+        rows.append(Row("ours", run.title, variant.label, cells, group=variant.label))
+    yield from [row for row in rows if any(row.cells)] or rows[:1]
     if layout.id == "locomo" and (ceiling := run.summary.ceiling):
-        shares = (ceiling.get(column.group) if column.measure == "judge" else None for column in columns)
+        shares = (ceiling.get(column.group) if column.measure == "judge" else None for column in layout.columns)
         cells = tuple(None if share is None else Cell(f"{100 * share:.2f}", metric="ceiling") for share in shares)
         label = "ceiling: share of gold answers that the audit found right"
         yield Row("ours", run.title, label, cells, group=label)
@@ -270,13 +264,13 @@ def _our_cell(column: Column, variant: Variant, run: FinishedRun) -> Cell | None
         value = run.summary.queries_per_memory
         return None if value is None else Cell(f"{value:.2f}")
     metric = variant.metrics.get(column.key) or variant.metrics.get(column.measure)
-    return None if metric is None else score_cell(run, metric, variant.category or column.group, column.count)
+    return None if metric is None else _score_cell(run, metric, variant.category or column.group, column.count)
 
 
 WITHHELD = "withheld"
 
 
-def score_cell(run: FinishedRun, metric: str, group: str, count: int | None = None) -> Cell | None:
+def _score_cell(run: FinishedRun, metric: str, group: str, count: int | None) -> Cell | None:
     """A score in percent over its interval, with its count where that is not the expected one; `WITHHELD` if it is."""
     interval = run.summary.scores.get(metric, {}).get(group)
     if interval is None:
@@ -300,69 +294,46 @@ def _withheld_note(runs: Sequence[FinishedRun], rows: Iterable[Row]) -> str:
     return " ".join(f"Withheld ({', '.join(names)}): {reason.rstrip('.')}." for reason, names in by_reason.items())
 
 
-_NAMED = (
-    *("base_url", "answer.base_url", "judge.base_url", "answer.model", "judge.model", "k", "limit", "gold", "captions"),
-    *("protocol", "embedder.name", "with_time", "answer.prompt", "answer.runs", "answer.temperature", "answer.max_tokens"),
-    *("answer.context_tokens", "categories", "update_k", "question_k", "system_messages", "version", "seed"),
-)
-"""Keys that a command for another system names where they are not the defaults: they decide what is measured."""
-
-
-def command_for(system: str, run: FinishedRun) -> str:
-    """The command that measures another system under the conditions of a run."""
-    config, usual = run.summary.making.config, _default_config(run.family)
-    given = {"system": system, "out": f"runs/{run.family}_{system}"}
-    for key in _NAMED:
-        value = setting(config, key)
-        if value not in (None, setting(config, "base_url") if key.endswith(".base_url") else setting(usual, key)):
-            given[key] = value if isinstance(value, str) else json.dumps(value, separators=(",", ":"))
-    return f"python -m eval.{run.family} {' '.join(f'{key}={value}' for key, value in given.items())}"
-
-
-def _default_config(family: str) -> dict[str, Any]:
-    files = (CONFIGS / "base" / "benchmark.yaml", CONFIGS / f"{family}.yaml")
-    config: Any = OmegaConf.to_container(OmegaConf.merge(*map(OmegaConf.load, files)))
-    return filled(PROTOCOLS.get(family, {}), config)
+_JUDGES = (("lenient", "strict"), ("correct_qa_ratio(all)", "strict_correct_qa_ratio(all)"))
+"""The scores of both judges, in the benchmarks that have two."""
 
 
 def judge_table(runs: Sequence[FinishedRun]) -> Table:
-    """What two judges say of the same answers: a row for each category, and for each run both judges beside each other."""
-    pair = next((pair for pair in JUDGES if any(set(pair) <= run.summary.scores.keys() for run in runs)), JUDGES[0])
+    """What two judges say of the same answers, beside each other in each category."""
+    pair = next((pair for pair in _JUDGES if any(set(pair) <= run.summary.scores.keys() for run in runs)), _JUDGES[0])
     judged = [run for run in runs if set(pair) <= run.summary.scores.keys()]
-    columns = tuple(Column(run.name, judge, run.title, judge) for run in judged for judge in pair)
-    table = Table("Both judges on the same answers", columns)
-    for category in dict.fromkeys(name for run in judged for name in run.summary.scores[pair[0]]):
-        cells = tuple(score_cell(run, judge, category) for run in judged for judge in pair)
-        if any(cells):
-            table.rows.append(Row("ours", category, "", cells))
-    return replace(table, note=_withheld_note(judged, table.rows))
+    categories = dict.fromkeys(name for run in judged for name in run.summary.scores[pair[0]])
+    columns = tuple(Column(name, judge, _title(name), judge) for name in categories for judge in pair)
+    both = Variant("", {judge: judge for judge in pair})
+    return _table(Layout("judges", "Both judges on the same answers", columns, (both,)), judged)
 
 
 def score_table(runs: Sequence[FinishedRun]) -> Table:
     """Every score of every run, by category."""
-    counts: dict[str, int] = {}
+    metrics = dict.fromkeys(metric for run in runs for metric in run.summary.scores)
+    return _table(layout_of_scores("All scores by category", runs, list(metrics)), runs)
+
+
+def layout_of_scores(title: str, runs: Sequence[FinishedRun], metrics: Sequence[str]) -> Layout:
+    """Scores by category, for what no paper has a table of."""
+    counts: dict[str, int | None] = {}
     for run in runs:
         for name, count in run.summary.questions.by_category.items():
-            counts[name] = max(count, counts.get(name, 0))
-    groups = dict.fromkeys(group for run in runs for scores in run.summary.scores.values() for group in scores)
-    columns = tuple(Column(name, "", _title(name), "", counts.get(name)) for name in {**counts, ALL: 0, **groups})
-    table = Table("All scores by category", columns)
-    for metric in dict.fromkeys(metric for run in runs for metric in run.summary.scores):
-        for run in runs:
-            cells = tuple(score_cell(run, metric, column.group, column.count) for column in columns)
-            if any(cells):
-                table.rows.append(Row("ours", metric, run.title, cells, group=metric))
-    return replace(table, note=_withheld_note(runs, table.rows))
+            counts[name] = max(count, counts.get(name) or 0)
+    groups = dict.fromkeys(group for run in runs for metric in metrics for group in run.summary.scores.get(metric, ()))
+    counts |= {group: None for group in (ALL, *groups) if group not in counts}
+    names = {name: "Overall" if name == ALL else _title(name) for name in counts}
+    return Layout("scores", title, by_category("", counts, names), tuple(Variant(name, {"": name}) for name in metrics))
 
 
 def _title(category: str) -> str:
     return LABELS.get(category, category.replace("_", " "))
 
 
-def difference_table(differences: Sequence[Difference], titles: Mapping[str, str]) -> Table:
-    """Paired differences, with the intervals that leave out 0 marked; `titles` of the runs by name."""
-    rows = []
-    for one in differences:
+def difference_table(runs: Sequence[FinishedRun]) -> Table:
+    """Paired differences, with the intervals that leave out 0 marked."""
+    titles, rows = {run.name: run.title for run in runs}, []
+    for one in paired_differences(runs):
         interval = one.interval
         between = f"{100 * interval.low:+.1f} to {100 * interval.high:+.1f}"
         shown = f"{100 * interval.estimate:+.2f}{' *' if one.significant else ''}"
@@ -378,39 +349,43 @@ def difference_table(differences: Sequence[Difference], titles: Mapping[str, str
     )
 
 
-def cost_table(runs: Sequence[FinishedRun]) -> Table:
-    """Tokens, calls, seconds, context, latency and failures of each run; over all invocations, cached answers included."""
-    costs = [dict(_costs(run)) for run in runs]
-    labels = dict.fromkeys(label for cost in costs for label in cost)
-    rows = [Row("ours", label, "", tuple(cost.get(label) for cost in costs)) for label in labels]
-    return Table("Cost", _run_columns(runs), [row for row in rows if any(row.cells)])
+def _table_of_facts(
+    title: str, runs: Sequence[FinishedRun], facts: Callable[[FinishedRun], Iterable[tuple[str, Cell | None]]]
+) -> Table:
+    """A column for each run, and a row for each fact that some run has."""
+    of_runs = [dict(facts(run)) for run in runs]
+    labels = dict.fromkeys(label for of_run in of_runs for label in of_run)
+    rows = [Row("ours", label, "", tuple(of_run.get(label) for of_run in of_runs)) for label in labels]
+    columns = tuple(Column(run.name, "", run.title) for run in runs)
+    return Table(title, columns, [row for row in rows if any(row.cells)])
 
 
 def _costs(run: FinishedRun) -> Iterator[tuple[str, Cell | None]]:
+    """Tokens, calls, seconds, context, latency and failures; over all invocations, cached answers included."""
     summary = run.summary
-    counts, failures, sessions = summary.questions, summary.failures, summary.sessions
+    counts, sessions, stages = summary.questions, summary.sessions, summary.failures.get("by_stage", {})
     failed = f"{counts.failed:,} failed" if counts.failed else ""
     yield "questions answered, of those in the file", Cell(f"{counts.answered:,} of {counts.total:,}", failed)
-    yield "failures", Cell(f"{failures.count:,}", _by_stage(failures.by_stage))
+    yield "failures", Cell(f"{sum(stages.values()):,}", _by_stage(stages))
     broken = {name: sessions[name] for name in ("unreadable", "failed", "late") if sessions.get(name)}
     ingested = f"{sessions.get('applied', 0):,} of {sessions.get('total', 0):,}"
     yield "sessions ingested", Cell(ingested, _by_stage(broken)) if sessions.get("total") else None
     yield "memories written", None if summary.memories is None else Cell(f"{summary.memories['written']:,}")
     queries, context = summary.queries_per_memory, summary.context_tokens
     yield "searches of the system by memory", None if queries is None else Cell(f"{queries:.2f}")
-    spread = "" if context is None else f"p50 {context.p50:,.0f}, p95 {context.p95:,.0f}"
-    yield "context tokens by answer, estimated", None if context is None else Cell(f"{context.mean:,.0f}", spread)
+    if context is not None:
+        spread = f"p50 {context.p50:,.0f}, p95 {context.p95:,.0f}"
+        yield "context tokens by answer, estimated", Cell(f"{context.mean:,.0f}", spread)
     labels = {"prompt_tokens": "tokens read", "completion_tokens": "tokens written", "calls": "calls"}
-    for part in PARTS:
-        cost, latency = summary.cost.get(part, {}), summary.latency.get(part)
+    # What it came to to measure all judges is not part of the cost of judging.
+    probed = {name: sum(probe.get("cost", {}).get(name, 0) for probe in summary.probes) for name in labels}
+    for part, cost in (summary.cost | {"probes": probed}).items():
         cached = f"{cost['cached']:,.0f} from the cache" if cost.get("cached") else ""
-        for name, label in labels.items() if part != "search" else ():
+        for name, label in labels.items():
             yield f"{part}: {label}", _amount(cost.get(name), small=cached if name == "calls" else "")
         yield f"{part}: seconds, summed over calls", _amount(cost.get("seconds"), digits=1)
-        yield f"{part}: seconds, p50 / p95", Cell(f"{latency.p50:.3g} / {latency.p95:.3g}") if latency else None
-    # What it came to to measure all judges; not part of the cost of judging.
-    for name, label in labels.items():
-        yield f"probes: {label}", _amount(sum(probe.get("cost", {}).get(name, 0) for probe in summary.probes))
+        if latency := summary.latency.get(part):
+            yield f"{part}: seconds, p50 / p95", Cell(f"{latency.p50:.3g} / {latency.p95:.3g}")
     for stage, seconds in summary.seconds.items():
         yield f"wall seconds of the last invocation, {stage}", Cell(f"{seconds:,.1f}")
 
@@ -423,24 +398,10 @@ def _by_stage(stages: Mapping[str, int]) -> str:
     return ", ".join(f"{stage} {count:,}" for stage, count in stages.items())
 
 
-def probe_table(runs: Sequence[FinishedRun]) -> Table:
+def _probes(run: FinishedRun) -> Iterator[tuple[str, Cell]]:
     """How often each judge accepts what is known to be wrong, and rejects what is known to be right."""
-    probes = [{str(probe.get("judge")): probe for probe in reversed(run.summary.probes)} for run in runs]
-    rates = {"false_accept": "calls wrong answers right", "false_reject": "calls right answers wrong"}
-    rows = []
-    for judge in dict.fromkeys(str(probe.get("judge")) for run in runs for probe in run.summary.probes):
-        for rate, label in rates.items():
-            cells = tuple(_probe_cell(of_run.get(judge, {}).get(rate)) for of_run in probes)
-            rows.append(Row("ours", f"{judge} judge", label, cells))
-    return Table("Judges on probe answers that are known to be right or wrong, in percent", _run_columns(runs), rows)
-
-
-def _probe_cell(rate: Mapping[str, float] | None) -> Cell | None:
-    if rate is None:
-        return None
-    small = f"{100 * rate['low']:.0f} to {100 * rate['high']:.0f}, n={rate['count']}"
-    return Cell(f"{100 * rate['estimate']:.1f}", small)
-
-
-def _run_columns(runs: Sequence[FinishedRun]) -> tuple[Column, ...]:
-    return tuple(Column(run.name, "", run.title) for run in runs)
+    for probe in run.summary.probes:
+        for name, label in (("false_accept", "calls wrong answers right"), ("false_reject", "calls right answers wrong")):
+            if rate := probe.get(name):
+                small = f"{100 * rate['low']:.0f} to {100 * rate['high']:.0f}, n={rate['count']}"
+                yield f"{probe.get('judge')} judge {label}", Cell(f"{100 * rate['estimate']:.1f}", small)

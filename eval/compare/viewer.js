@@ -138,7 +138,7 @@
     (item.answers || []).forEach((answer, n) => {
       const title = item.answers.length > 1 ? `answer, run ${n + 1}` : "answer";
       part(node, title, answer.error ? `no answer: ${answer.error}` : answer.text);
-      const scores = Object.entries(answer.scores || {}).map(([name, score]) => `${name} ${score}`);
+      const scores = Object.entries(answer.scores || {}).map(([name, score]) => `${name} ${Number(score.toFixed(4))}`);
       if (scores.length) node.append(make("p", "soft", scores.join(", ")));
       for (const [judge, verdict] of Object.entries(answer.verdicts || {})) {
         const flags = Object.entries(verdict.flags || {}).map(([name, value]) => `, ${name}: ${value}`).join("");

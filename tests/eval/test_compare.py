@@ -15,17 +15,14 @@ from deltamem.errors import DeltaMemError
 from eval.compare.conditions import differences, warnings_of
 from eval.compare.layouts import LAYOUTS, LOCOMO_COUNTS
 from eval.compare.page import render
-from eval.compare.runs import FinishedRun, PublishedTable, family, load_runs, published_tables
+from eval.compare.runs import FinishedRun, PublishedTable, load_runs, published_tables
 from eval.compare.tables import (
     Row,
     Table,
-    command_for,
     compare,
-    cost_table,
     judge_table,
     paired_differences,
     paper_tables,
-    probe_table,
     score_table,
 )
 from eval.personamem.data import COUNTS_32K
@@ -37,10 +34,11 @@ ROUNDING = 0.011
 
 
 def test_families_and_names(tmp_path: Path) -> None:
-    names = ("LoCoMo", "HaluMem-Medium (part)", "PersonaMem 32k", "Other")
-    assert [family(name) for name in names] == ["locomo", "halumem", "personamem", "other"]
-    paths = [write_run(tmp_path / parent / "run", ASKED) for parent in ("x", "y")]
-    assert [run.name for run in load_runs([*paths, paths[0]])] == ["x/run", "y/run"]
+    names = {"a": "LoCoMo", "b": "HaluMem-Medium (part)", "c": "PersonaMem 32k", "d": "Other"}
+    paths = [write_run(tmp_path / parent / "run", ASKED, benchmark=name) for parent, name in names.items()]
+    runs = load_runs([*paths, paths[0]])
+    assert [run.name for run in runs] == ["a/run", "b/run", "c/run", "d/run"]
+    assert list(compare(runs)) == ["locomo", "halumem", "personamem", "other"]
 
 
 def test_a_bad_folder_is_one_sentence(tmp_path: Path) -> None:
@@ -160,6 +158,11 @@ def texts(table: Table, row: Row) -> Mapping[str, str]:
     return {column.key: "" if cell is None else cell.text for column, cell in zip(table.columns, row.cells, strict=True)}
 
 
+def both_judges(table: Table) -> dict[str, list[str]]:
+    """What both judges say over all questions, by run."""
+    return {row.label: [cell.text for cell in row.cells[-2:] if cell] for row in table.rows}
+
+
 @pytest.fixture
 def runs(tmp_path: Path) -> list[FinishedRun]:
     ours = write_run(
@@ -195,40 +198,26 @@ def test_table_1_has_our_rows_then_what_was_not_run_then_published_rows(runs: li
     assert by_memory == {"ours": "0.50", "naive": ""}, "it writes no memories"
 
 
-def test_the_command_for_a_baseline_names_the_conditions_that_are_not_the_usual_ones(tmp_path: Path) -> None:
-    config = {"system": "oracle", "limit": 2, "judge.model": "grader"}
-    (run,) = load_runs([write_run(tmp_path / "oracle", records({1}), config=config)])
-    for table in paper_tables([run]):
-        assert [row.label for row in table.rows if row.kind == "missing"] == ["none", "full_context", "naive_rag"]
-    common = "python -m eval.locomo system=naive_rag out=runs/locomo_naive_rag base_url=http://localhost:1/v1 "
-    assert command_for("naive_rag", run) == f"{common}answer.model=answerer judge.model=grader limit=2"
-    config = {"answer.context_tokens": 100, "with_time": False, "embedder.name": "e5"}
-    folder = write_run(tmp_path / "run", ASKED, config=config)
-    edited(folder, making__config__k=30, making__config__categories=[1, 4])
-    (run,) = load_runs([folder])
-    unusual = "k=30 embedder.name=e5 with_time=false answer.context_tokens=100 categories=[1,4]"
-    assert command_for("naive_rag", run).endswith(f" {unusual}")
-
-
 def test_judges_stand_side_by_side_and_all_scores_are_there(runs: list[FinishedRun]) -> None:
     table = judge_table(runs)
-    headings = [(column.title, column.heading) for column in table.columns]
-    assert headings == [(name, judge) for name in ("ours", "naive") for judge in ("lenient", "strict")]
-    assert [cell and cell.text for cell in table.rows[-1].cells] == ["100.00", "50.00", "50.00", "25.00"]
+    headings = [(column.group, column.heading) for column in table.columns[-2:]]
+    assert headings == [("all", "lenient"), ("all", "strict")]
+    assert both_judges(table) == {"ours": ["100.00", "50.00"], "naive": ["50.00", "25.00"]}
     table = score_table(runs)
-    assert {(row.label, row.detail) for row in table.rows} >= {("recall@5", "naive"), ("abstention", "ours")}
+    assert {(row.label, row.detail) for row in table.rows} >= {("naive", "recall@5"), ("ours", "abstention")}
     assert [column.title for column in table.columns][:2] == ["single-hop 4", "multi-hop 4"]
 
 
 def test_cost_and_probes(runs: list[FinishedRun]) -> None:
-    rows = {row.label: [cell and cell.text for cell in row.cells] for row in cost_table(runs).rows}
+    *_, costs, probes = next(iter(compare(runs).values())).tables()
+    rows = {row.label: [cell and cell.text for cell in row.cells] for row in costs.rows}
     assert rows["ingest: tokens read"] == ["900", "300"]
     assert rows["memories written"] == ["6", None]
     assert rows["answer: seconds, p50 / p95"] == ["1 / 1", "1 / 1"]
     assert rows["context tokens by answer, estimated"] == ["1,000", "1,000"]
     assert rows["wall seconds of the last invocation, ingest"] == ["3.0", "3.0"]
     assert (rows["probes: calls"], rows["probes: tokens read"]) == (["7", None], ["70", None])
-    accept, reject = probe_table(runs).rows
+    accept, reject = probes.rows
     assert [cell and cell.text for cell in accept.cells] == ["10.0", None]
     assert [cell and cell.text for cell in reject.cells] == ["10.0", None]
 
@@ -354,7 +343,7 @@ def test_warnings_of_the_summary_and_missing_parts_stand_at_every_row(tmp_path: 
     assert graded in warnings_of(ours)
     assert "mem0 ran without keyword search, entity links" in warnings_of(peer)
     (section,) = compare([ours, peer]).values()
-    shown = [table for table in [*section.papers, *section.tables] if "peer" in everything(table)]
+    shown = [table for table in [*section.papers, *section.tables()] if "peer" in everything(table)]
     assert len(shown) >= 6
     for table in shown:
         for line in everything(table).splitlines():
@@ -435,8 +424,7 @@ def test_withheld_scores_are_in_no_table_chart_or_difference(tmp_path: Path) -> 
     (section,) = compare(runs).values()
     for table in (section.papers[0], judge_table(runs)):
         assert "withheld" in everything(table) and f"{why}." in table.note
-    by_judge = [cell and cell.text for cell in judge_table(runs).rows[-1].cells]
-    assert by_judge == ["100.00", "50.00", "withheld", "50.00"]
+    assert both_judges(judge_table(runs)) == {"ours": ["100.00", "50.00"], "peer": ["withheld", "50.00"]}
     assert not any(difference.metric == "lenient" for difference in paired_differences(runs))
     page = render(runs)
     assert why in page and "<strong>withheld</strong>" in page

@@ -12,7 +12,6 @@ from page_cases import Page
 from deltamem.errors import DeltaMemError
 from deltamem.runs import RecordFile
 from eval.compare import page as page_module
-from eval.compare.conditions import cards
 from eval.compare.page import outcome, point_outcome, render, text_length, viewer_data, write_report
 from eval.compare.runs import load_runs
 from eval.compare.tables import compare
@@ -54,11 +53,11 @@ def test_tables_charts_and_warnings_are_on_the_page(tmp_path: Path) -> None:
     runs = load_runs([first, second])
     page = Page(render(runs))
     page.check_self_contained()
-    assert page.count("figure") == 6  # both judges, by session, two costs, latency
+    assert page.count("figure") == 5  # both judges, by session, two costs
     (section,) = compare(runs).values()
     for sentence in (
         *section.differences,
-        *(sentence for card in cards(runs) for sentence in card.warnings),
+        *(sentence for card in section.cards for sentence in card.warnings),
         *(row.detail for table in section.papers for row in table.rows),
     ):
         assert " ".join(sentence.split()) in page.text
