@@ -59,17 +59,20 @@ LOCOMO_COUNTS = {"single-hop": 841, "multi-hop": 282, "open-domain": 96, "tempor
 """Questions by category, in the order of the paper's table; ``all`` leaves out category 5."""
 
 
-def by_category(measure: str, counts: Mapping[str, int | None], names: Mapping[str, str] = {}) -> tuple[Column, ...]:
-    """A column for each category, with its count; `names` where they are not those of the categories."""
-    return tuple(Column(group, measure, names.get(group, group), "", count) for group, count in counts.items())
+_NAMES = {**LABELS, ALL: "Overall", "update": "Updating", "qa": "QA"}
 
 
-def _columns(group: str, name: str, headings: Mapping[str, str], count: int | None = None) -> tuple[Column, ...]:
-    return tuple(Column(group, measure, name, heading, count) for measure, heading in headings.items())
+def columns_of(groups: Mapping[str, int | None], measures: Mapping[str, str]) -> tuple[Column, ...]:
+    """A column for each group, by its count, and each measure, by its heading."""
+    return tuple(
+        Column(group, measure, _NAMES.get(group) or f"{group[:1].upper()}{group[1:].replace('_', ' ')}", heading, count)
+        for group, count in groups.items()
+        for measure, heading in measures.items()
+    )
 
 
 _OUTCOMES = {"correct": "C", "hallucination": "H", "omission": "O"}
-_ANSWERS = (*_columns("update", "Updating", _OUTCOMES), *_columns("qa", "QA", _OUTCOMES))
+_ANSWERS = columns_of({"update": None, "qa": None}, _OUTCOMES)
 _EXTRACTION = {"recall": "R", "weighted_recall": "Weighted R", "target_precision": "Target P", "accuracy": "Acc."}
 _EXTRACTION |= {"resistance": "FMR", "f1": "F1"}
 
@@ -98,16 +101,7 @@ LAYOUTS: Mapping[str, tuple[Layout, ...]] = {
         Layout(
             "locomo",
             "as in Table 1 of the DeltaMem paper",
-            tuple(
-                column
-                for group, count in LOCOMO_COUNTS.items()
-                for column in _columns(
-                    group,
-                    "Overall" if group == ALL else group.capitalize(),
-                    {"bleu1": "B1", "f1": "F1", "judge": "LJ"},
-                    count,
-                )
-            ),
+            columns_of(LOCOMO_COUNTS, {"bleu1": "B1", "f1": "F1", "judge": "LJ"}),
             (
                 Variant("F1 of Mem0 (set_f1), lenient judge", {"bleu1": "bleu1", "f1": "set_f1", "judge": "lenient"}),
                 Variant("F1 of LoCoMo (locomo_f1), strict judge", {"f1": "locomo_f1", "judge": "strict"}),
@@ -122,7 +116,7 @@ LAYOUTS: Mapping[str, tuple[Layout, ...]] = {
         Layout(
             "abstention",
             "category 5: share of questions without an answer at which the run abstained",
-            _columns("adversarial", "Adversarial", {"abstention": "official rule", "abstention_judge": "judge"}, 446),
+            columns_of({"adversarial": 446}, {"abstention": "official rule", "abstention_judge": "judge"}),
             (Variant("", {"abstention": "abstention", "abstention_judge": "abstention_judge"}),),
         ),
         Layout(
@@ -136,7 +130,7 @@ LAYOUTS: Mapping[str, tuple[Layout, ...]] = {
         Layout(
             "personamem",
             "as in Table 2 of the DeltaMem paper",
-            by_category("accuracy", COUNTS_32K | {ALL: sum(COUNTS_32K.values())}, LABELS | {ALL: "Overall"}),
+            columns_of(COUNTS_32K | {ALL: sum(COUNTS_32K.values())}, {"accuracy": ""}),
             (
                 Variant("official rule", {"accuracy": "accuracy"}),
                 Variant("final answer alone", {"accuracy": "accuracy_final"}),
@@ -149,7 +143,7 @@ LAYOUTS: Mapping[str, tuple[Layout, ...]] = {
         Layout(
             "longmemeval",
             "as in Table 3 of the Zep paper",
-            by_category("accuracy", TYPES | {ALL: sum(TYPES.values())}, {ALL: "Overall"}),
+            columns_of(TYPES | {ALL: sum(TYPES.values())}, {"accuracy": ""}),
             (Variant("", {"accuracy": "accuracy"}),),
             note="Published rows are of the file before its histories were cleaned in September 2025.",
         ),
@@ -158,10 +152,7 @@ LAYOUTS: Mapping[str, tuple[Layout, ...]] = {
         Layout(
             "beam",
             "abilities as in its paper",
-            (
-                *(Column(name, "score", name.replace("_", " ").capitalize()) for name in ABILITIES),
-                Column(ALL, "score", "Overall"),
-            ),
+            columns_of(dict.fromkeys((*ABILITIES, ALL)), {"score": ""}),
             (Variant("", {"score": "score"}), Variant("partly met counts as not met", {"score": "score_strict"})),
             note="Sizes are apart from each other: compare rows of one size alone.",
         ),
@@ -170,14 +161,14 @@ LAYOUTS: Mapping[str, tuple[Layout, ...]] = {
         Layout(
             "halumem",
             "as in Tables 3 and 6 of the DeltaMem paper",
-            (Column("extraction", "f1", "Extraction", "F1"), *_ANSWERS),
+            (*columns_of({"extraction": None}, {"f1": "F1"}), *_ANSWERS),
             _HALUMEM,
             note="QA: question answering. C: correct, H: hallucination, O: omission. Published rows are of HaluMem-Medium.",
         ),
         Layout(
             "operations",
             "as in Table 3 of the HaluMem paper",
-            (*_columns("extraction", "Extraction", _EXTRACTION), *_ANSWERS),
+            (*columns_of({"extraction": None}, _EXTRACTION), *_ANSWERS),
             _HALUMEM,
         ),
     ),

@@ -60,9 +60,7 @@ def _facts(run: FinishedRun) -> dict[str, Any]:
 
 
 TEXT_BUDGET = 6_000_000
-"""Characters of passages that the page holds for one run. Longer passages are cut so that all of them fit."""
-
-_LENGTHS = (20_000, 8_000, 4_000, 2_000, 1_000, 500, 250, 120)
+"""Characters of passages that the page holds for one run; where there are more, long passages are cut."""
 
 POINTS_SHOWN = 5_000
 """Memory points of one run that the page holds; those that were not found right come first."""
@@ -82,7 +80,8 @@ def _run(run: FinishedRun) -> dict[str, Any]:
     found = dict.fromkeys(one.passage for passages in retrieved for one in passages)
     passages = [run.passages[name] for name in found if name in run.passages]
     numbers = {record.id: number for number, record in enumerate(passages)}
-    length = text_length(passages)
+    fits = sum(len(record.text) for record in passages) <= TEXT_BUDGET
+    length = None if fits else TEXT_BUDGET // len(passages)
     return {
         "name": run.name,
         "system": run.summary.system,
@@ -93,26 +92,14 @@ def _run(run: FinishedRun) -> dict[str, Any]:
     }
 
 
-def text_length(passages: Iterable[PassageRecord]) -> int | None:
-    """At how many characters passages are cut; None if all of them fit whole."""
-    lengths = [len(record.text) for record in passages]
-    if sum(lengths) <= TEXT_BUDGET:
-        return None
-    fitting = (length for length in _LENGTHS if sum(min(length, one) for one in lengths) <= TEXT_BUDGET)
-    return next(fitting, _LENGTHS[-1])
-
-
 def _passage(record: PassageRecord, length: int | None) -> list[Any]:
     text = record.text if length is None or len(record.text) <= length else f"{record.text[:length]}…"
     return [text, None if record.time is None else f"{record.time:%Y-%m-%d %H:%M}", record.store, " ".join(record.sources)]
 
 
 def _found(retrieved: Iterable[Found], numbers: Mapping[str, int]) -> list[Any]:
-    return [
-        [numbers[one.passage], *([] if one.similarity is None else [round(one.similarity, 3)])]
-        for one in retrieved
-        if one.passage in numbers
-    ]
+    shown = [one for one in retrieved if one.passage in numbers]
+    return [[numbers[one.passage], one.similarity and round(one.similarity, 3)] for one in shown]
 
 
 _OF_VERDICTS = {"label", "reason", "error", "flags"}

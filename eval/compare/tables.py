@@ -9,24 +9,23 @@ from typing import Literal
 
 from eval.beam import scores as beam
 from eval.compare.conditions import Card, bounds, cards, differences, shared_warnings, warnings_of
-from eval.compare.layouts import BASELINES, LAYOUTS, Column, Layout, Variant, by_category
+from eval.compare.layouts import BASELINES, LAYOUTS, Column, Layout, Variant, columns_of
 from eval.compare.runs import CLOSED_BOOK, FinishedRun, published_tables
-from eval.headline import SCOPES
 from eval.longmemeval import scores as longmemeval
 from eval.metrics import RESAMPLES, Interval, bootstrap_interval
-from eval.personamem.data import LABELS
-from eval.summary import ALL, Value, answer_value, recall_value, reciprocal_rank_value, verdict_value
+from eval.personamem.scores import CORRECT, FINAL
+from eval.summary import ALL, Value, answer_value, retrieval_values, verdict_value
 
-_READ_FROM = {
-    "accuracy": "correct",
-    "accuracy_final": "correct_final",
-    "correct_qa_ratio(all)": "qa",
-    "strict_correct_qa_ratio(all)": "qa_strict",
+_OWN_VALUES: Mapping[str, Mapping[str, Value]] = {
+    "halumem": {
+        "correct_qa_ratio(all)": verdict_value("qa"),
+        "strict_correct_qa_ratio(all)": verdict_value("qa_strict"),
+    },
+    "personamem": {"accuracy": answer_value(CORRECT), "accuracy_final": answer_value(FINAL)},
+    "longmemeval": longmemeval.VALUES,
+    "beam": beam.VALUES,
 }
-"""Scores that have another name in the records, and the name there."""
-
-_OWN_VALUES: Mapping[str, Mapping[str, Value]] = {"longmemeval": longmemeval.VALUES, "beam": beam.VALUES}
-"""By family the scores whose judges depend on the question."""
+"""By family the scores that records do not have under their name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,10 +58,8 @@ def paired_differences(runs: Sequence[FinishedRun], *, resamples: int = RESAMPLE
         others = {record.key: record for record in second.questions}
         pairs = [(record, others[record.key]) for record in first.questions if record.key in others]
         pairs = [(one, two) for one, two in pairs if one.question == two.question]
-        for metric in first.summary.scores:
+        for metric, value in _values(first).items():
             if any(metric not in run.summary.scores or metric in run.summary.withheld for run in (first, second)):
-                continue
-            if metric.endswith(SCOPES[1]) or (value := _value(metric, first)) is None:
                 continue
             pooled = _pooled(first, metric)
             values = [(value(one), value(two), one.group) for one, two in pairs if one.category in pooled]
@@ -74,31 +71,20 @@ def paired_differences(runs: Sequence[FinishedRun], *, resamples: int = RESAMPLE
     return found
 
 
-def _value(metric: str, run: FinishedRun) -> Value | None:
-    """How a question's value is read from its record; None for scores that are not of questions."""
-    if (own := _OWN_VALUES.get(run.family, {}).get(metric)) is not None:
-        return own
-    if metric == "mrr":
-        return reciprocal_rank_value
-    name, _, k = metric.partition("@")
-    if name == "recall" and k.isdecimal() and int(k) > 0:
-        return recall_value(int(k))
-    noted = _READ_FROM.get(metric, metric)
+def _values(run: FinishedRun) -> dict[str, Value]:
+    """How the value of a question is read from its record, by score; those that are not of questions are not there."""
     answers = [answer for record in run.questions for answer in record.answers]
-    if any(noted in answer.verdicts for answer in answers):
-        return verdict_value(noted)
-    return answer_value(noted) if any(noted in answer.scores for answer in answers) else None
+    known: dict[str, Value] = {judge: verdict_value(judge) for judge in {name for one in answers for name in one.verdicts}}
+    known |= {score: answer_value(score) for score in {name for one in answers for name in one.scores}}
+    known |= retrieval_values(int(name[7:]) for name in run.summary.scores if name.startswith("recall@"))
+    known |= _OWN_VALUES.get(run.family, {})
+    return {name: known[name] for name in run.summary.scores if name in known}
 
 
 def _pooled(run: FinishedRun, metric: str) -> set[str]:
     """The categories whose questions make up ``all``; where it is empty, those that have the score."""
-    scores = run.summary.scores[metric]
-    counts = {name: interval.count for name, interval in scores.items() if interval is not None and name != ALL}
-    overall = scores.get(ALL)
-    if overall is None or overall.count == sum(counts.values()):
-        return set(counts)
-    pooled = run.summary.protocol.get("pooled")
-    return set(pooled) if isinstance(pooled, list) else {name for name in counts if name != "adversarial"}
+    scored = {name for name, interval in run.summary.scores[metric].items() if interval is not None and name != ALL}
+    return scored & set(run.summary.protocol.get("pooled", scored)) or scored
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,7 +240,7 @@ def _our_rows(layout: Layout, run: FinishedRun) -> Iterator[Row]:
     yield from [row for row in rows if any(row.cells)] or rows[:1]
     if layout.id == "locomo" and (ceiling := run.summary.ceiling):
         shares = (ceiling.get(column.group) if column.measure == "judge" else None for column in layout.columns)
-        cells = tuple(None if share is None else Cell(f"{100 * share:.2f}", metric="ceiling") for share in shares)
+        cells = tuple(None if share is None else Cell(f"{100 * share:.2f}") for share in shares)
         label = "ceiling: share of gold answers that the audit found right"
         yield Row("ours", run.title, label, cells, group=label)
 
@@ -303,7 +289,7 @@ def judge_table(runs: Sequence[FinishedRun]) -> Table:
     pair = next((pair for pair in _JUDGES if any(set(pair) <= run.summary.scores.keys() for run in runs)), _JUDGES[0])
     judged = [run for run in runs if set(pair) <= run.summary.scores.keys()]
     categories = dict.fromkeys(name for run in judged for name in run.summary.scores[pair[0]])
-    columns = tuple(Column(name, judge, _title(name), judge) for name in categories for judge in pair)
+    columns = columns_of(categories, {judge: judge for judge in pair})
     both = Variant("", {judge: judge for judge in pair})
     return _table(Layout("judges", "Both judges on the same answers", columns, (both,)), judged)
 
@@ -322,12 +308,7 @@ def layout_of_scores(title: str, runs: Sequence[FinishedRun], metrics: Sequence[
             counts[name] = max(count, counts.get(name) or 0)
     groups = dict.fromkeys(group for run in runs for metric in metrics for group in run.summary.scores.get(metric, ()))
     counts |= {group: None for group in (ALL, *groups) if group not in counts}
-    names = {name: "Overall" if name == ALL else _title(name) for name in counts}
-    return Layout("scores", title, by_category("", counts, names), tuple(Variant(name, {"": name}) for name in metrics))
-
-
-def _title(category: str) -> str:
-    return LABELS.get(category, category.replace("_", " "))
+    return Layout("scores", title, columns_of(counts, {"": ""}), tuple(Variant(name, {"": name}) for name in metrics))
 
 
 def difference_table(runs: Sequence[FinishedRun]) -> Table:

@@ -152,7 +152,7 @@
       const grid = make("div", "found");
       list.forEach(([number, similarity]) => {
         const [text, time, store, sources] = run.passages[number];
-        const origin = [similarity === undefined ? "" : similarity.toFixed(3), sources].filter(Boolean).join(" ");
+        const origin = [similarity === null ? "" : similarity.toFixed(3), sources].filter(Boolean).join(" ");
         grid.append(make("span", "id", `${store}${time ? `, ${time}` : ""}`), make("span", "id", origin));
         grid.append(make("p", "said", text));
       });

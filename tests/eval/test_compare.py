@@ -205,7 +205,7 @@ def test_judges_stand_side_by_side_and_all_scores_are_there(runs: list[FinishedR
     assert both_judges(table) == {"ours": ["100.00", "50.00"], "naive": ["50.00", "25.00"]}
     table = score_table(runs)
     assert {(row.label, row.detail) for row in table.rows} >= {("naive", "recall@5"), ("ours", "abstention")}
-    assert [column.title for column in table.columns][:2] == ["single-hop 4", "multi-hop 4"]
+    assert [column.title for column in table.columns][:2] == ["Single-hop 4", "Multi-hop 4"]
 
 
 def test_cost_and_probes(runs: list[FinishedRun]) -> None:

@@ -118,7 +118,7 @@ def test_a_benchmark_that_is_in_no_paper_has_its_headline_by_category(tmp_path: 
     run = edited(write_run(tmp_path / "run", [question("c0/1", "temporal")], benchmark="Other"), headline=headline())
     write_latex(load_runs([run]), tmp_path / "tables.tex")
     text = (tmp_path / "tables.tex").read_text()
-    assert r"\multicolumn{1}{r}{temporal 1} & \multicolumn{1}{r}{Overall} \\" in text and "run & 100.00" in text
+    assert r"\multicolumn{1}{r}{Temporal 1} & \multicolumn{1}{r}{Overall} \\" in text and "run & 100.00" in text
 
 
 @pytest.mark.parametrize("write", [write_csv, write_latex])
