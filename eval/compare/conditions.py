@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,14 +42,14 @@ _LABELS = {
 def differences(runs: Sequence[FinishedRun]) -> list[str]:
     """Where runs of one benchmark differ in something that decides their scores, other than the memory system.
 
-    One sentence for each condition, what weighs most first: data, models and what served them, how much the answerer is
-    shown, embedder, protocol, prompts, settings, code and packages.
+    One sentence for each condition, what weighs most first: how much the answerer is shown, data, models and what served
+    them, embedder, protocol, prompts, settings, code and packages.
     """
-    return [*_differing(runs, _data_and_models), *_amounts(runs), *_differing(runs, _settings_and_code)]
+    return [*_amounts(runs), *_differing(runs)]
 
 
-def _differing(runs: Sequence[FinishedRun], conditions: Callable[[FinishedRun], Iterable[tuple[str, Any]]]) -> Iterator[str]:
-    of_runs = [dict(conditions(run)) for run in runs]
+def _differing(runs: Sequence[FinishedRun]) -> Iterator[str]:
+    of_runs = [dict(_conditions(run)) for run in runs]
     for name in dict.fromkeys(name for of_run in of_runs for name in of_run):
         by_value: dict[str, list[str]] = {}
         for run, of_run in zip(runs, of_runs, strict=True):
@@ -61,7 +61,7 @@ def _differing(runs: Sequence[FinishedRun], conditions: Callable[[FinishedRun], 
             yield f"{name} differs: " + "; ".join(f"{_short(value)} ({', '.join(of)})" for value, of in by_value.items())
 
 
-def _data_and_models(run: FinishedRun) -> Iterator[tuple[str, Any]]:
+def _conditions(run: FinishedRun) -> Iterator[tuple[str, Any]]:
     summary, making = run.summary, run.summary.making
     yield "benchmark", summary.benchmark
     yield "data sha256", summary.data.get("sha256")
@@ -70,12 +70,8 @@ def _data_and_models(run: FinishedRun) -> Iterator[tuple[str, Any]]:
     for part in ("answer", "judge", "manager"):
         if part != "manager" or summary.cost.get("ingest", {}).get("calls"):
             yield f"{part} model", making.models.get(part)
-            yield f"{part} endpoint", making.fingerprint.endpoints.get(part)
-            yield f"{part} served model", making.fingerprint.served.get(part)
-
-
-def _settings_and_code(run: FinishedRun) -> Iterator[tuple[str, Any]]:
-    summary, making = run.summary, run.summary.making
+            yield f"{part} endpoint", _setting(making.fingerprint, f"endpoints.{part}")
+            yield f"{part} served model", _setting(making.fingerprint, f"served.{part}")
     yield "embedder", making.models.get("embedder")
     for name, value in summary.protocol.items():
         if name not in _OF_THE_SYSTEM:
@@ -84,8 +80,8 @@ def _settings_and_code(run: FinishedRun) -> Iterator[tuple[str, Any]]:
         yield f"prompt {name}", prompt  # a system may have prompts of its own; answerers and judges share theirs
     for key in _CONFIG_KEYS:
         yield key, _setting(making.config, key)
-    yield "commit", making.fingerprint.commit or making.git_commit
-    for name, version in (making.versions | making.fingerprint.versions).items():
+    yield "commit", making.fingerprint.get("commit") or making.git_commit
+    for name, version in (making.versions | making.fingerprint.get("versions", {})).items():
         yield f"version of {name}", version
 
 
@@ -156,7 +152,7 @@ class Card:
     run: FinishedRun
     number: int  # Position among the runs, which decides mark and colour
     closed_book: Interval | None  # The same score without any memory, of a run that is compared
-    warnings: tuple[str, ...]  # Without those that all runs share, see `shared_warnings`
+    warnings: list[str]  # Without those that all runs share
 
     @property
     def metric(self) -> str:
@@ -193,25 +189,16 @@ class Card:
         return {name: value for name, value in facts.items() if value}
 
 
-def cards(runs: Sequence[FinishedRun]) -> list[Card]:
-    """The cards of the runs of one benchmark."""
+def cards(runs: Sequence[FinishedRun]) -> tuple[list[Card], list[str]]:
+    """The cards of the runs of one benchmark, and the warnings that all of several runs share."""
+    warnings = [warnings_of(run) for run in runs]
+    shared = [one for one in warnings[0] if len(runs) > 1 and all(one in of_run for of_run in warnings)]
     closed = {run.headline.metric: run.headline.shown for run in runs if run.summary.system == CLOSED_BOOK}
-    common = shared_warnings(runs)
-    return [
-        Card(
-            run,
-            number,
-            closed.get(run.headline.metric) if run.summary.system != CLOSED_BOOK else None,
-            tuple(sentence for sentence in warnings_of(run) if sentence not in common),
-        )
-        for number, run in enumerate(runs)
-    ]
-
-
-def shared_warnings(runs: Sequence[FinishedRun]) -> list[str]:
-    """What must be known of every run, where there are several."""
-    first, *others = map(warnings_of, runs)
-    return [sentence for sentence in first if others and all(sentence in other for other in others)]
+    found = []
+    for number, run in enumerate(runs):
+        without = closed.get(run.headline.metric) if run.summary.system != CLOSED_BOOK else None
+        found.append(Card(run, number, without, [one for one in warnings[number] if one not in shared]))
+    return found, shared
 
 
 def metric_label(metric: str | None) -> str:

@@ -14,9 +14,9 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from deltamem.html import write_page
 from eval.compare.conditions import metric_label
-from eval.compare.layouts import LAYOUTS, Column
+from eval.compare.layouts import LAYOUTS, Cell, Column, Table
 from eval.compare.runs import FinishedRun
-from eval.compare.tables import OTHER_DATA, WITHHELD, Cell, Comparison, Table, compare, layout_of_scores, paper_table
+from eval.compare.tables import OTHER_DATA, WITHHELD, Comparison, compare, layout_of_scores, paper_table
 from eval.metrics import Interval
 from eval.summary import ALL
 
@@ -125,21 +125,11 @@ def _latex_cell(column: Column, cell: Cell | None) -> str:
     return escape(cell.text) + (rf" {{\tiny {escape(interval)}}}" if interval else "")
 
 
-_SPECIAL = {
-    "\\": r"\textbackslash{}",
-    "~": r"\textasciitilde{}",
-    "^": r"\textasciicircum{}",
-    "<": r"\textless{}",
-    ">": r"\textgreater{}",
-    "|": r"\textbar{}",
-    '"': r"\textquotedbl{}",
-    "\u2013": "--",
-    "\u2026": r"\dots{}",
-    **{char: f"\\{char}" for char in "&%$#_{}"},
-}
+_SPECIAL: dict[str, str | int | None] = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
+_SPECIAL |= {char: f"\\{char}" for char in "&%$#_{}"}
 
 
 def escape(text: str) -> str:
-    """Text that LaTeX sets as it is; letters that pdflatex's usual fonts lack become question marks."""
+    """Text that LaTeX sets as it is in T1; letters that its usual fonts lack become question marks."""
     known = re.sub(r"[^\x20-\x7e\u00a1-\u017e\u2013\u2026]", "?", " ".join(text.split()))
-    return "".join(_SPECIAL.get(char, char) for char in known)
+    return known.translate(str.maketrans(_SPECIAL))

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
+from typing import Literal
 
 from eval.beam.data import ABILITIES
 from eval.compare.runs import CLOSED_BOOK
@@ -44,15 +46,47 @@ class Variant:
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
-    """A table of a paper."""
+class Cell:
+    """A number as it is shown, what stands under it, and the name of our metric that it is."""
 
-    id: str  # Names it in `published.yaml`
+    text: str
+    small: str = ""
+    metric: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A row with one cell for each column; None is empty."""
+
+    # `ours` was measured by a run that is shown; `missing` was not run; `published` is what others reported
+    kind: Literal["ours", "missing", "published"]
+    label: str  # The run or the system
+    detail: str  # More about it: variant, or doubts
+    cells: tuple[Cell | None, ...]
+    source: str = ""  # Where a published row was printed, and under which conditions
+    group: str = ""  # What the row has in its columns, where other rows of the table have other scores
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A table; in `LAYOUTS` without rows, which are ours, then those not run, then published ones."""
+
     title: str
-    columns: tuple[Column, ...]
-    variants: tuple[Variant, ...]  # Rows of each run
+    columns: Sequence[Column]
+    variants: Sequence[Variant] = ()  # Rows of each run
+    id: str = ""  # Names the table of a paper in `published.yaml`
+    rows: Sequence[Row] = ()
     note: str = ""  # What the reader must know, below the table
-    banner: str = ""  # The same, above it
+    banner: str = ""  # Above it: why it must not be read as what its title says
+
+    def groups(self) -> list[tuple[str, int]]:
+        """The upper line of the heading: title and number of columns below it."""
+        return [(title, len(list(columns))) for title, columns in groupby(self.columns, lambda column: column.title)]
+
+    def parts(self) -> list[tuple[str, str, list[Row]]]:
+        """Rows that can be compared and sorted among themselves: their kind, what stands above them, and the rows."""
+        found = groupby(self.rows, lambda row: (row.kind, f"published: {row.source}" if row.source else row.group))
+        return [(kind, above, list(rows)) for (kind, above), rows in found]
 
 
 LOCOMO_COUNTS = {"single-hop": 841, "multi-hop": 282, "open-domain": 96, "temporal": 321, ALL: 1540}
@@ -96,10 +130,9 @@ _HALUMEM = (
     Variant("strict judge of answers, failed judges count", _STRICT, ALL),
 )
 
-LAYOUTS: Mapping[str, tuple[Layout, ...]] = {
+LAYOUTS: Mapping[str, tuple[Table, ...]] = {
     "locomo": (
-        Layout(
-            "locomo",
+        Table(
             "as in Table 1 of the DeltaMem paper",
             columns_of(LOCOMO_COUNTS, {"bleu1": "B1", "f1": "F1", "judge": "LJ"}),
             (
@@ -107,69 +140,70 @@ LAYOUTS: Mapping[str, tuple[Layout, ...]] = {
                 Variant("F1 of LoCoMo (locomo_f1), strict judge", {"f1": "locomo_f1", "judge": "strict"}),
                 Variant("F1 of MemOS (token_set_f1)", {"f1": "token_set_f1"}),
             ),
+            id="locomo",
             note="Columns are told apart by their counts, because names are swapped between harnesses. Papers do not say "
             "which F1 theirs is. No judge here is the papers' LJ: theirs is a CORRECT/WRONG prompt in Mem0's wording, "
             "mostly with GPT-4o-mini (Mem0: mean of ten judge runs, MemOS: of three, others: one), and it reads answers "
             "to other prompts, mostly by GPT-4o-mini. The lenient judge follows the same practice in our wording; the "
             "table of both judges shows how much a judge alone can change.",
         ),
-        Layout(
-            "abstention",
+        Table(
             "category 5: share of questions without an answer at which the run abstained",
             columns_of({"adversarial": 446}, {"abstention": "official rule", "abstention_judge": "judge"}),
             (Variant("", {"abstention": "abstention", "abstention_judge": "abstention_judge"}),),
+            id="abstention",
         ),
-        Layout(
-            "queries",
+        Table(
             "searches of the system by memory that it wrote, as in Table 7 of the DeltaMem paper",
             (Column(ALL, "queries_per_memory", "Queries per memory"), Column(ALL, "judge", "LJ", "", LOCOMO_COUNTS[ALL])),
             (Variant("lenient judge", {"judge": "lenient"}),),
+            id="queries",
         ),
     ),
     "personamem": (
-        Layout(
-            "personamem",
+        Table(
             "as in Table 2 of the DeltaMem paper",
             columns_of(COUNTS_32K | {ALL: sum(COUNTS_32K.values())}, {"accuracy": ""}),
             (
                 Variant("official rule", {"accuracy": "accuracy"}),
                 Variant("final answer alone", {"accuracy": "accuracy_final"}),
             ),
+            id="personamem",
             note="The official rule, which papers use, has two guesses: the letter of the final answer, else the only one "
             "that the text names.",
         ),
     ),
     "longmemeval": (
-        Layout(
-            "longmemeval",
+        Table(
             "as in Table 3 of the Zep paper",
             columns_of(TYPES | {ALL: sum(TYPES.values())}, {"accuracy": ""}),
             (Variant("", {"accuracy": "accuracy"}),),
+            id="longmemeval",
             note="Published rows are of the file before its histories were cleaned in September 2025.",
         ),
     ),
     "beam": (
-        Layout(
-            "beam",
+        Table(
             "abilities as in its paper",
             columns_of(dict.fromkeys((*ABILITIES, ALL)), {"score": ""}),
             (Variant("", {"score": "score"}), Variant("partly met counts as not met", {"score": "score_strict"})),
+            id="beam",
             note="Sizes are apart from each other: compare rows of one size alone.",
         ),
     ),
     "halumem": (
-        Layout(
-            "halumem",
+        Table(
             "as in Tables 3 and 6 of the DeltaMem paper",
             (*columns_of({"extraction": None}, {"f1": "F1"}), *_ANSWERS),
             _HALUMEM,
+            id="halumem",
             note="QA: question answering. C: correct, H: hallucination, O: omission. Published rows are of HaluMem-Medium.",
         ),
-        Layout(
-            "operations",
+        Table(
             "as in Table 3 of the HaluMem paper",
             (*columns_of({"extraction": None}, _EXTRACTION), *_ANSWERS),
             _HALUMEM,
+            id="operations",
         ),
     ),
 }

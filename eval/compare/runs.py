@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from omegaconf import OmegaConf
-from pydantic import BaseModel, Field, ValidationError, model_validator
+from pydantic import BaseModel, Field, ValidationError
 
 from deltamem.config import StrictModel, first_error
 from deltamem.errors import DeltaMemError
@@ -32,24 +32,10 @@ class QuestionCounts(BaseModel):
     """How many questions the file has, and what became of them."""
 
     total: int
-    asked: int
     answered: int
     failed: int
     by_category: dict[str, int]
     keys: list[str] | None = None  # Those that the scores are of; None means all that the file has
-
-
-class Quantiles(BaseModel):
-    """Of seconds, or of tokens."""
-
-    p50: float
-    p95: float
-
-
-class ContextTokens(Quantiles):
-    """Estimated tokens of what answerers were shown."""
-
-    mean: float
 
 
 class Headline(BaseModel):
@@ -88,15 +74,6 @@ class BudgetScores(BaseModel):
     withheld: dict[str, str] = {}
 
 
-class Fingerprint(BaseModel, extra="allow"):
-    """What answered, beyond names: code, packages, addresses, what the servers say that they serve."""
-
-    commit: str | None = None
-    versions: dict[str, str | None] = {}
-    endpoints: dict[str, str | None] = {}
-    served: dict[str, Any] = {}
-
-
 class Provenance(BaseModel, extra="allow"):
     """What the numbers were made with; the key ``making`` of the summary."""
 
@@ -105,7 +82,8 @@ class Provenance(BaseModel, extra="allow"):
     prompt_hashes: dict[str, str]
     models: dict[str, str | None]
     versions: dict[str, str | None] = {}
-    fingerprint: Fingerprint = Fingerprint()
+    # What answered, beyond names: commit, versions, endpoints, what the servers say that they serve
+    fingerprint: dict[str, Any] = {}
 
 
 class Summary(BaseModel):
@@ -124,8 +102,8 @@ class Summary(BaseModel):
     budgets: list[BudgetScores] = []
     passages: Passages | None = None
     cost: dict[str, dict[str, float]]
-    latency: dict[str, Quantiles | None] = {}
-    context_tokens: ContextTokens | None = None
+    latency: dict[str, dict[str, float] | None] = {}  # Seconds by part: p50, p95
+    context_tokens: dict[str, float] | None = None  # Mean, p50, p95
     memories: dict[str, Any] | None = None
     queries_per_memory: float | None = None
     sessions: dict[str, int] = {}
@@ -245,7 +223,6 @@ def _unfinished(config: Mapping[str, Any], questions: Sequence[QuestionRecord]) 
         mode="not finished",
         questions=QuestionCounts(
             total=len(questions),
-            asked=sum(bool(record.answers) for record in questions),
             answered=sum(any(answer.text is not None for answer in record.answers) for record in questions),
             failed=len(questions) - done,
             by_category=Counter(record.category for record in questions),
@@ -286,13 +263,6 @@ class PublishedTable(StrictModel):
     # Values by name of the system, in percent, or counts; None where nothing is given
     rows: dict[str, list[float | None]]
     doubts: dict[str, str] = Field(default_factory=dict)  # What does not add up, by row
-
-    @model_validator(mode="after")
-    def _fits(self) -> PublishedTable:
-        lengths = {len(values) for values in self.rows.values()}
-        if lengths - {len(self.columns)} or not self.doubts.keys() <= self.rows.keys():
-            raise ValueError(f"{self.source}: a row does not have {len(self.columns)} values, or a doubt has no row")
-        return self
 
     def values(self, system: str) -> dict[str, float]:
         """What is given of a row, by column."""

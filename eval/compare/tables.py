@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from itertools import combinations, groupby
-from typing import Literal
+from dataclasses import dataclass, replace
+from itertools import combinations
 
 from eval.beam import scores as beam
-from eval.compare.conditions import Card, bounds, cards, differences, shared_warnings, warnings_of
-from eval.compare.layouts import BASELINES, LAYOUTS, Column, Layout, Variant, columns_of
+from eval.compare.conditions import Card, bounds, cards, differences, warnings_of
+from eval.compare.layouts import BASELINES, LAYOUTS, Cell, Column, Row, Table, Variant, columns_of
 from eval.compare.runs import CLOSED_BOOK, FinishedRun, published_tables
 from eval.longmemeval import scores as longmemeval
 from eval.metrics import RESAMPLES, Interval, bootstrap_interval
@@ -88,48 +87,6 @@ def _pooled(run: FinishedRun, metric: str) -> set[str]:
 
 
 @dataclass(frozen=True, slots=True)
-class Cell:
-    """A number as it is shown, what stands under it, and the name of our metric that it is."""
-
-    text: str
-    small: str = ""
-    metric: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """A row with one cell for each column; None is empty."""
-
-    # `ours` was measured by a run that is shown; `missing` was not run; `published` is what others reported
-    kind: Literal["ours", "missing", "published"]
-    label: str  # The run or the system
-    detail: str  # More about it: variant, or doubts
-    cells: tuple[Cell | None, ...]
-    source: str = ""  # Where a published row was printed, and under which conditions
-    group: str = ""  # What the row has in its columns, where other rows of the table have other scores
-
-
-@dataclass(frozen=True, slots=True)
-class Table:
-    """A table: our rows, then those not run, then published ones."""
-
-    title: str
-    columns: tuple[Column, ...]
-    rows: list[Row] = field(default_factory=list)
-    banner: str = ""  # Above the table: why it must not be read as what its title says
-    note: str = ""  # Below the table
-
-    def groups(self) -> list[tuple[str, int]]:
-        """The upper line of the heading: title and number of columns below it."""
-        return [(title, len(list(columns))) for title, columns in groupby(self.columns, lambda column: column.title)]
-
-    def parts(self) -> list[tuple[str, str, list[Row]]]:
-        """Rows that can be compared and sorted among themselves: their kind, what stands above them, and the rows."""
-        found = groupby(self.rows, lambda row: (row.kind, f"published: {row.source}" if row.source else row.group))
-        return [(kind, above, list(rows)) for (kind, above), rows in found]
-
-
-@dataclass(frozen=True, slots=True)
 class Comparison:
     """Everything about the runs of one benchmark, for the page, the terminal and LaTeX."""
 
@@ -164,8 +121,8 @@ def compare(runs: Sequence[FinishedRun]) -> dict[str, Comparison]:
     for family in dict.fromkeys(run.family for run in runs):
         group = [run for run in runs if run.family == family]
         scored = [run for run in group if run.summary.scores]
-        title, shared = _benchmark(scored or group), shared_warnings(group)
-        found[family] = Comparison(title, group, cards(group), shared, differences(scored), paper_tables(scored))
+        title = _benchmark(scored or group)
+        found[family] = Comparison(title, group, *cards(group), differences(scored), paper_tables(scored))
     return found
 
 
@@ -191,28 +148,27 @@ def paper_tables(runs: Sequence[FinishedRun]) -> list[Table]:
         for published in (True, False):
             if group := [run for run in runs if run.published_data is published]:
                 table = paper_table(layout, group)
-                table.rows.extend([*_missing_rows(table.columns, group), *(_published_rows(layout) if published else ())])
-                tables.append(table)
+                rows = [*table.rows, *_missing_rows(table, group), *(_published_rows(layout) if published else ())]
+                tables.append(replace(table, rows=rows))
     return tables
 
 
-def paper_table(layout: Layout, runs: Sequence[FinishedRun]) -> Table:
+def paper_table(layout: Table, runs: Sequence[FinishedRun]) -> Table:
     """Our rows in the layout of a paper; without the counts of the benchmark if a run is not on the published file."""
     if not all(run.published_data for run in runs):
-        uncounted = tuple(replace(column, count=None) for column in layout.columns)
+        uncounted = [replace(column, count=None) for column in layout.columns]
         layout = replace(layout, columns=uncounted, banner=OTHER_DATA, note="")
-    return _table(replace(layout, title=f"{_benchmark(runs)}, {layout.title}"), runs)
+    return _filled(replace(layout, title=f"{_benchmark(runs)}, {layout.title}"), runs)
 
 
-def _table(layout: Layout, runs: Sequence[FinishedRun]) -> Table:
+def _filled(layout: Table, runs: Sequence[FinishedRun]) -> Table:
     rows = [row for run in runs for row in _our_rows(layout, run)]
     groups = list(dict.fromkeys(row.group for row in rows))
     rows.sort(key=lambda row: groups.index(row.group))
-    note = " ".join(filter(None, (layout.note, _withheld_note(runs, rows))))
-    return Table(layout.title, layout.columns, rows, layout.banner, note)
+    return replace(layout, rows=rows, note=" ".join(filter(None, (layout.note, _withheld_note(runs, rows)))))
 
 
-def _published_rows(layout: Layout) -> Iterator[Row]:
+def _published_rows(layout: Table) -> Iterator[Row]:
     for table in published_tables():
         if table.table == layout.id:
             source = "; ".join(part for part in (table.source, table.note) if part)
@@ -223,15 +179,15 @@ def _published_rows(layout: Layout) -> Iterator[Row]:
                 yield Row("published", system, detail, cells, source)
 
 
-def _missing_rows(columns: Sequence[Column], runs: Sequence[FinishedRun]) -> Iterator[Row]:
+def _missing_rows(table: Table, runs: Sequence[FinishedRun]) -> Iterator[Row]:
     systems, offline = {run.summary.system for run in runs}, all(run.summary.mode == "offline" for run in runs)
     for system in BASELINES:
         if system not in systems and not (system == CLOSED_BOOK and offline):
             command = f"python -m eval.{runs[0].family} system={system}"
-            yield Row("missing", system, f"not run: {command} and the keys of these runs", (None,) * len(columns))
+            yield Row("missing", system, f"not run: {command} and the keys of these runs", (None,) * len(table.columns))
 
 
-def _our_rows(layout: Layout, run: FinishedRun) -> Iterator[Row]:
+def _our_rows(layout: Table, run: FinishedRun) -> Iterator[Row]:
     """A row for each variant that the run has a score of, but at least one."""
     rows = []
     for variant in layout.variants:
@@ -291,16 +247,16 @@ def judge_table(runs: Sequence[FinishedRun]) -> Table:
     categories = dict.fromkeys(name for run in judged for name in run.summary.scores[pair[0]])
     columns = columns_of(categories, {judge: judge for judge in pair})
     both = Variant("", {judge: judge for judge in pair})
-    return _table(Layout("judges", "Both judges on the same answers", columns, (both,)), judged)
+    return _filled(Table("Both judges on the same answers", columns, (both,)), judged)
 
 
 def score_table(runs: Sequence[FinishedRun]) -> Table:
     """Every score of every run, by category."""
     metrics = dict.fromkeys(metric for run in runs for metric in run.summary.scores)
-    return _table(layout_of_scores("All scores by category", runs, list(metrics)), runs)
+    return _filled(layout_of_scores("All scores by category", runs, list(metrics)), runs)
 
 
-def layout_of_scores(title: str, runs: Sequence[FinishedRun], metrics: Sequence[str]) -> Layout:
+def layout_of_scores(title: str, runs: Sequence[FinishedRun], metrics: Sequence[str]) -> Table:
     """Scores by category, for what no paper has a table of."""
     counts: dict[str, int | None] = {}
     for run in runs:
@@ -308,7 +264,7 @@ def layout_of_scores(title: str, runs: Sequence[FinishedRun], metrics: Sequence[
             counts[name] = max(count, counts.get(name) or 0)
     groups = dict.fromkeys(group for run in runs for metric in metrics for group in run.summary.scores.get(metric, ()))
     counts |= {group: None for group in (ALL, *groups) if group not in counts}
-    return Layout("scores", title, columns_of(counts, {"": ""}), tuple(Variant(name, {"": name}) for name in metrics))
+    return Table(title, columns_of(counts, {"": ""}), [Variant(name, {"": name}) for name in metrics])
 
 
 def difference_table(runs: Sequence[FinishedRun]) -> Table:
@@ -323,8 +279,8 @@ def difference_table(runs: Sequence[FinishedRun]) -> Table:
         rows.append(Row("ours", one.metric, f"{titles[one.first]} minus {titles[one.second]}", cells, group=one.metric))
     return Table(
         "Differences on the same questions, in percentage points",
-        tuple(Column(name, "", name) for name in ("difference", "questions", "groups")),
-        rows,
+        [Column(name, "", name) for name in ("difference", "questions", "groups")],
+        rows=rows,
         note="Paired bootstrap by group with a 95% interval; * where it leaves out 0. The number of comparisons is not "
         "corrected for.",
     )
@@ -337,8 +293,8 @@ def _table_of_facts(
     of_runs = [dict(facts(run)) for run in runs]
     labels = dict.fromkeys(label for of_run in of_runs for label in of_run)
     rows = [Row("ours", label, "", tuple(of_run.get(label) for of_run in of_runs)) for label in labels]
-    columns = tuple(Column(run.name, "", run.title) for run in runs)
-    return Table(title, columns, [row for row in rows if any(row.cells)])
+    columns = [Column(run.name, "", run.title) for run in runs]
+    return Table(title, columns, rows=[row for row in rows if any(row.cells)])
 
 
 def _costs(run: FinishedRun) -> Iterator[tuple[str, Cell | None]]:
@@ -355,8 +311,8 @@ def _costs(run: FinishedRun) -> Iterator[tuple[str, Cell | None]]:
     queries, context = summary.queries_per_memory, summary.context_tokens
     yield "searches of the system by memory", None if queries is None else Cell(f"{queries:.2f}")
     if context is not None:
-        spread = f"p50 {context.p50:,.0f}, p95 {context.p95:,.0f}"
-        yield "context tokens by answer, estimated", Cell(f"{context.mean:,.0f}", spread)
+        spread = f"p50 {context['p50']:,.0f}, p95 {context['p95']:,.0f}"
+        yield "context tokens by answer, estimated", Cell(f"{context['mean']:,.0f}", spread)
     labels = {"prompt_tokens": "tokens read", "completion_tokens": "tokens written", "calls": "calls"}
     # What it came to to measure all judges is not part of the cost of judging.
     probed = {name: sum(probe.get("cost", {}).get(name, 0) for probe in summary.probes) for name in labels}
@@ -366,7 +322,7 @@ def _costs(run: FinishedRun) -> Iterator[tuple[str, Cell | None]]:
             yield f"{part}: {label}", _amount(cost.get(name), small=cached if name == "calls" else "")
         yield f"{part}: seconds, summed over calls", _amount(cost.get("seconds"), digits=1)
         if latency := summary.latency.get(part):
-            yield f"{part}: seconds, p50 / p95", Cell(f"{latency.p50:.3g} / {latency.p95:.3g}")
+            yield f"{part}: seconds, p50 / p95", Cell(f"{latency['p50']:.3g} / {latency['p95']:.3g}")
     for stage, seconds in summary.seconds.items():
         yield f"wall seconds of the last invocation, {stage}", Cell(f"{seconds:,.1f}")
 
