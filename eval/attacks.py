@@ -172,10 +172,9 @@ class Lab:
         return self.run("honest")
 
     def warned(self, word: str, *results: Result) -> list[str]:
-        """The warnings of a comparison that hold a word."""
+        """Where a comparison says that the runs differ in something by this name."""
         sections = compare(load_runs([result.out for result in results])).values()
-        said = [sentence for section in sections for sentence in [*section.differences, *section.warnings]]
-        return [sentence for sentence in said if word in sentence]
+        return [sentence for section in sections for sentence in section.differences if word in sentence]
 
 
 @attack("silent answerer", "says nothing where it is unsure", "at most the honest score, and how many were silent")

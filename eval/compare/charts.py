@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from math import log10
 from typing import Any
@@ -24,21 +24,15 @@ from eval.summary import ALL
 _COLOURS = (BLUE, ORANGE, GREEN, VIOLET, RED, "#0d9aa5", "#d946a0", "#9a6a1c", "#7c8794", "#84990f")
 _MARKS = "os^DvPX<>*"
 
-_JUDGED = (
-    *("lenient", "strict", "accuracy_final", "accuracy", "score"),
-    *("correct_qa_ratio(all)", "strict_correct_qa_ratio(all)"),
+# Scores whose charts by category are of most worth: of judges, then one lexical and one of retrieval
+_CHARTED = (
+    *("lenient", "strict", "accuracy_final", "accuracy", "score", "correct_qa_ratio(all)", "strict_correct_qa_ratio(all)"),
+    *("set_f1", "recall@20", "recall@10", "recall@5", "mrr"),
 )
-_UNJUDGED = ("set_f1", "locomo_f1", "recall@20", "recall@10", "recall@5", "mrr")
 
-_SPREAD = 0.7
-"""How far the points of one category lie apart, in categories."""
-
-_APART = 0.035
-"""How far points must lie apart on an axis of costs, as a share of it; closer ones are moved."""
-
-_LEAST_RANGE = 6.0
-"""The least factor between both ends of an axis of costs, so that a small difference looks small."""
-
+_SPREAD = 0.7  # How far the points of one category lie apart, in categories
+_APART = 0.035  # How far points must lie apart on an axis of costs, as a share of it; closer ones are moved
+_LEAST_RANGE = 6.0  # Factor between the ends of an axis of costs, so that a small difference looks small
 
 Points = Sequence[tuple[float, Interval | None]]
 """Scores of a run at places of the horizontal axis."""
@@ -66,9 +60,11 @@ def charts(prefix: str, runs: Sequence[FinishedRun]) -> list[Chart]:
             if any(points):
                 draw = partial(_against, runs=runs, metric=metric, points=points, label=label)
                 drawn.append((f"{metric_label(metric)} {how} {label}", draw))
-    if any(_cumulative_points(run) for run in runs):
+    # The last point of a curve is the headline
+    curves = [None if run.headline.withheld else run.summary.cumulative for run in runs]
+    if any(curves):
         title = "accuracy of all questions up to a session, mean and spread over users"
-        drawn.append((title, partial(_cumulative, runs=runs)))
+        drawn.append((title, partial(_cumulative, curves=curves)))
     return [
         Chart(title, inline_svg(f"{prefix}-{n}", draw, size=(11.6, 3.4) if n < broad else (5.6, 3.2)), broad=n < broad)
         for n, (title, draw) in enumerate(drawn)
@@ -97,10 +93,9 @@ def mark_svg(number: int) -> Markup:
 
 
 def _metrics(runs: Sequence[FinishedRun]) -> list[str]:
-    """Both judges, or the score of multiple choice; without any, one lexical score and one of retrieval."""
+    """Both judges, or what comes closest."""
     there = [name for run in runs for name in run.summary.scores if _categories([run], name)]
-    judged: list[str] = [name for name in _JUDGED if name in there]
-    return judged or [name for name in dict.fromkeys(there) if name in _UNJUDGED][:2] or there[:1]
+    return [name for name in _CHARTED if name in there][:2] or there[:1]
 
 
 def _categories(runs: Sequence[FinishedRun], metric: str) -> list[str]:
@@ -146,11 +141,9 @@ def _by_category(axes: Axes, runs: Sequence[FinishedRun], metric: str) -> None:
 
 def _budgets(run: FinishedRun, metric: str) -> Points:
     """The score at the context tokens of each budget, in order."""
-    if metric in run.summary.withheld:
-        return []
-    known = sorted(run.summary.budgets, key=lambda point: point.context_tokens)
-    shown = [point for point in known if point.context_tokens and metric not in point.withheld]
-    return [(point.context_tokens, score) for point in shown if (score := point.scores.get(metric)) is not None]
+    shown = [point for point in run.summary.budgets if metric not in {**run.summary.withheld, **point.withheld}]
+    shown.sort(key=lambda point: point.context_tokens)
+    return [(at.context_tokens, at.scores[metric]) for at in shown if at.context_tokens and at.scores.get(metric)]
 
 
 def _at(costs: Sequence[float | None], runs: Sequence[FinishedRun], metric: str) -> list[Points]:
@@ -195,14 +188,9 @@ def _against(axes: Axes, runs: Sequence[FinishedRun], metric: str, points: Seque
     _percent(axes)
 
 
-def _cumulative_points(run: FinishedRun) -> list[dict[str, float]]:
-    """What was accurate up to each session; nothing where the headline, which is the last point, is withheld."""
-    return [] if run.headline.withheld else run.summary.cumulative or []
-
-
-def _cumulative(axes: Axes, runs: Sequence[FinishedRun]) -> None:
-    for number, run in enumerate(runs):
-        if points := _cumulative_points(run):
+def _cumulative(axes: Axes, curves: Sequence[Sequence[Mapping[str, float]] | None]) -> None:
+    for number, points in enumerate(curves):
+        if points:
             sessions = [point["session"] + 1 for point in points]
             means, low, high = ([point[part] for point in points] for part in ("mean", "low", "high"))
             every = max(1, len(points) // 8)

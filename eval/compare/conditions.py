@@ -10,25 +10,18 @@ from typing import Any
 from eval.compare.runs import CLOSED_BOOK, FinishedRun
 from eval.metrics import Interval
 
+# Keys of the configuration that decide what is measured, apart from the system
 _CONFIG_KEYS = (
     *("answer.prompt", "answer.runs", "answer.temperature", "answer.max_tokens", "answer.extra_body"),
     *("judge.temperature", "judge.max_tokens", "judge.attempts", "judge.runs", "judge.extra_body"),
     *("categories", "conversations", "users", "limit", "seed", "resamples"),
 )
-"""Keys of the configuration that decide what is measured, apart from the system."""
-
+# Keys of the protocol that follow from what kind of system is measured
 _OF_THE_SYSTEM = ("stores_per_conversation", "k_each_store", "divergences")
-"""Keys of the protocol that follow from what kind of system is measured."""
+_OPTIONAL = ("prompt ", "manager ", "version of ")  # Beginnings of conditions that not every system has
+_UNKNOWN = (" endpoint", " served model")  # Ends of those that are unknown where nothing had to be asked any more
 
-_OPTIONAL = ("prompt ", "manager ", "version of ")
-"""Beginnings of conditions that not every system has; those that have them are compared."""
-
-_UNKNOWN = (" endpoint", " served model")
-"""Ends of conditions that are unknown where nothing had to be asked any more."""
-
-FACTOR = 2.0
-"""Contexts or passages that differ by more than this are worth a warning."""
-
+_FACTOR = 2.0  # Contexts or passages that differ by more than this are worth a warning
 _LONGEST_VALUE = 90
 
 _LABELS = {
@@ -96,12 +89,12 @@ def _setting(config: Mapping[str, Any], key: str) -> Any:
 def _amounts(runs: Sequence[FinishedRun]) -> Iterator[str]:
     """By how much contexts, and passages, differ; whoever shows more has the easier task."""
     contexts = {run.name: run.headline.context_tokens for run in runs if run.summary.system != CLOSED_BOOK}
-    passages = {run.name: run.summary.passages.tokens_each for run in runs if run.summary.passages}
+    passages = {run.name: run.summary.passages["tokens_each"] for run in runs if run.summary.passages}
     equal = "compare at equal budgets (budgets=[1024,2048,4096]) before you compare scores"
     longer = "the same recall at k means more text for the longer passages"
     for what, amounts, meaning in (("context tokens an answer", contexts, equal), ("tokens a passage", passages, longer)):
         known = sorted(((amount, name) for name, amount in amounts.items() if amount), key=lambda one: one[0])
-        if known and (factor := known[-1][0] / known[0][0]) > FACTOR:
+        if known and (factor := known[-1][0] / known[0][0]) > _FACTOR:
             listed = ", ".join(f"{name} {amount:,.0f}" for amount, name in known)
             yield f"{what} differ by a factor of {factor:.1f}: {listed}; {meaning}"
 
@@ -179,8 +172,8 @@ class Card:
             "context tokens": "" if headline.context_tokens is None else f"{headline.context_tokens:,.0f}",
             "false accepts": _rate(error.get("false_accept")),
             "false rejects": _rate(error.get("false_reject")),
-            "passages": f"{passages.per_question:.0f} of {passages.tokens_each:,.0f} tokens" if passages else "",
-            "turns a passage": f"{passages.sources_each:.1f}" if passages and passages.sources_each else "",
+            "passages": f"{passages['per_question']:.0f} of {passages['tokens_each']:,.0f} tokens" if passages else "",
+            "turns a passage": f"{passages['sources_each']:.1f}" if passages and passages["sources_each"] else "",
             "manager": models.get("manager") if summary.cost.get("ingest", {}).get("calls") else "",
             "answers by": models.get("answer"),
             "judged by": models.get("judge"),

@@ -17,7 +17,6 @@ from eval.compare.conditions import metric_label
 from eval.compare.layouts import LAYOUTS, Cell, Column, Table
 from eval.compare.runs import FinishedRun
 from eval.compare.tables import OTHER_DATA, WITHHELD, Comparison, compare, layout_of_scores, paper_table
-from eval.metrics import Interval
 from eval.summary import ALL
 
 
@@ -37,44 +36,39 @@ def write_csv(runs: Sequence[FinishedRun], path: Path) -> None:
 
 def _scores(run: FinishedRun) -> Iterator[dict[str, Any]]:
     summary, headline = run.summary, run.headline
-    scores: list[tuple[str, str, Interval | None, dict[str, Any]]] = [
-        (metric, category, interval, {"budget": "", "withheld": summary.withheld.get(metric, "")})
-        for metric, by_category in summary.scores.items()
-        for category, interval in by_category.items()
+    at_budgets = [
+        (point.budget, point.context_tokens, {name: {ALL: score} for name, score in point.scores.items()}, point.withheld)
+        for point in summary.budgets
     ]
-    for point in summary.budgets:
-        at_budget = {"budget": point.budget, "context_tokens": point.context_tokens}
-        withheld = {**point.withheld, **summary.withheld}
-        scores += [
-            (metric, ALL, interval, {**at_budget, "withheld": withheld.get(metric, "")})
-            for metric, interval in point.scores.items()
-        ]
-    for metric, category, interval, own in scores:
-        shown = None if own["withheld"] else interval
-        yield {
-            "run": run.name,
-            "benchmark": summary.benchmark,
-            "system": summary.system,
-            "mode": summary.mode,
-            "metric": metric,
-            "category": category,
-            "score": shown and shown.estimate,
-            "low": shown and shown.low,
-            "high": shown and shown.high,
-            "n": interval.count if interval else 0,
-            "groups": interval.groups if interval else 0,
-            "withheld": "",
-            "budget": "",
-            "context_tokens": headline.context_tokens,
-            "failures": headline.failures,
-            "silent": headline.silent,
-            "partial": summary.partial and f"{summary.partial['done']} of {summary.partial['questions'] or 'unknown'}",
-            "published_data": run.published_data,
-            "data_sha256": summary.data.get("sha256"),
-            **{f"{part}_model": name for part, name in summary.making.models.items()},
-            "without": run.lacks.removeprefix("without "),
-            "commit": summary.making.git_commit,
-        } | own
+    for budget, tokens, scores, withheld in [("", headline.context_tokens, summary.scores, {}), *at_budgets]:
+        for metric, category in [(metric, category) for metric, of in scores.items() for category in of]:
+            interval = scores[metric][category]
+            reason = summary.withheld.get(metric) or withheld.get(metric)
+            shown = None if reason else interval
+            yield {
+                "run": run.name,
+                "benchmark": summary.benchmark,
+                "system": summary.system,
+                "mode": summary.mode,
+                "metric": metric,
+                "category": category,
+                "score": shown and shown.estimate,
+                "low": shown and shown.low,
+                "high": shown and shown.high,
+                "n": interval.count if interval else 0,
+                "groups": interval.groups if interval else 0,
+                "withheld": reason,
+                "budget": budget,
+                "context_tokens": tokens,
+                "failures": headline.failures,
+                "silent": headline.silent,
+                "partial": summary.partial and f"{summary.partial['done']} of {summary.partial['questions'] or 'unknown'}",
+                "published_data": run.published_data,
+                "data_sha256": summary.data.get("sha256"),
+                **{f"{part}_model": name for part, name in summary.making.models.items()},
+                "without": run.lacks.removeprefix("without "),
+                "commit": summary.making.git_commit,
+            }
 
 
 def write_latex(runs: Sequence[FinishedRun], path: Path) -> None:

@@ -33,30 +33,16 @@ def render(runs: Sequence[FinishedRun]) -> str:
     folder = Path(__file__).parent
     return render_page(
         folder / "compare.html.j2",
-        names=[run.name for run in runs],
+        runs=runs,
         written=time.strftime("%Y-%m-%d %H:%M %Z"),
         sections=[(section, charts(name, section.runs)) for name, section in compare(runs).items()],
-        marks=[mark_svg(number) for number in range(len(runs))],
-        colours=[colour(number) for number in range(len(runs))],
-        facts=[(run, _facts(run)) for run in runs],
+        mark=mark_svg,
+        colour=colour,
         bounds=bounds,
         outcomes=OUTCOMES,
         data=viewer_data(runs),
         script=Markup((folder / "viewer.js").read_text(encoding="utf-8")),
     )
-
-
-def _facts(run: FinishedRun) -> dict[str, Any]:
-    """What a run is and what it was made with."""
-    summary = run.summary
-    return {
-        "version": summary.version,
-        "mode": summary.mode,
-        "commit": summary.making.git_commit,
-        **{f"{part} model": name for part, name in summary.making.models.items()},
-        "system facts": summary.system_facts,
-        **summary.model_dump(include={"protocol", "data", "failures", "making"}),
-    }
 
 
 TEXT_BUDGET = 6_000_000

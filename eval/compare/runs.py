@@ -57,14 +57,6 @@ class Headline(BaseModel):
         return None if self.withheld else self.score
 
 
-class Passages(BaseModel):
-    """What a search returns, on average."""
-
-    per_question: float
-    tokens_each: float
-    sources_each: float | None = None  # Turns that a passage comes from; None for systems that do not tell
-
-
 class BudgetScores(BaseModel):
     """Scores at one budget of context tokens."""
 
@@ -100,7 +92,7 @@ class Summary(BaseModel):
     warnings: list[str] = []
     partial: dict[str, int | None] | None = None  # How many questions of an interrupted run are done, and of how many
     budgets: list[BudgetScores] = []
-    passages: Passages | None = None
+    passages: dict[str, Any] | None = None  # What a search returns, on average
     cost: dict[str, dict[str, float]]
     latency: dict[str, dict[str, float] | None] = {}  # Seconds by part: p50, p95
     context_tokens: dict[str, float] | None = None  # Mean, p50, p95
@@ -207,28 +199,24 @@ def _load(folder: Path, name: str) -> FinishedRun:
         summary,
         [questions[key] for key in scored if key in questions],
         len(questions),
-        _optional(folder / "passages.jsonl", PassageRecord, lambda record: record.id),
-        list(_optional(folder / "points.jsonl", PointRecord, lambda record: record.key).values()),
+        _records(folder / "passages.jsonl", PassageRecord, lambda record: record.id),
+        list(_records(folder / "points.jsonl", PointRecord, lambda record: record.key).values()),
     )
 
 
 def _unfinished(config: Mapping[str, Any], questions: Sequence[QuestionRecord]) -> Summary:
     """What is known of a run that was killed before it had a summary: what was done, and no score."""
-    done = sum(record.complete for record in questions)
+    done, categories = sum(record.complete for record in questions), [record.category for record in questions]
+    failed = len(questions) - done
     why = f"the run is not finished: {done:,} questions are done; the same command goes on with it"
     return Summary(
         benchmark=config["benchmark"],
         version="not finished",
         system=config["system"],
         mode="not finished",
-        questions=QuestionCounts(
-            total=len(questions),
-            answered=sum(any(answer.text is not None for answer in record.answers) for record in questions),
-            failed=len(questions) - done,
-            by_category=Counter(record.category for record in questions),
-        ),
+        questions=QuestionCounts(total=len(questions), answered=done, failed=failed, by_category=Counter(categories)),
         scores={},
-        headline=Headline(withheld=why, n=done, of=None, failures=len(questions) - done),
+        headline=Headline(withheld=why, n=done, of=None, failures=failed),
         partial={"done": done, "questions": None},
         cost={},
         data={"sha256": config.get("data_sha256")},
@@ -239,7 +227,7 @@ def _unfinished(config: Mapping[str, Any], questions: Sequence[QuestionRecord]) 
     )
 
 
-def _optional(path: Path, model: type[Record], key: Callable[[Record], str]) -> dict[str, Record]:
+def _records(path: Path, model: type[Record], key: Callable[[Record], str]) -> dict[str, Record]:
     return read_records(path, model, key) if path.is_file() else {}
 
 
@@ -248,7 +236,7 @@ def _names(folders: Sequence[Path]) -> list[str]:
     for length in range(1, max((len(folder.parts) for folder in folders), default=1) + 1):
         ends = ["/".join(folder.parts[-length:]) for folder in folders]
         names = [end.encode("utf-8", "replace").decode("utf-8") for end in ends]
-        if max(Counter(names).values(), default=1) == 1:
+        if len(set(names)) == len(names):
             return names
     return [str(number) for number in range(1, len(folders) + 1)]
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from itertools import combinations
 
 from eval.beam import scores as beam
-from eval.compare.conditions import Card, bounds, cards, differences, warnings_of
+from eval.compare.conditions import Card, bounds, cards, differences
 from eval.compare.layouts import BASELINES, LAYOUTS, Cell, Column, Row, Table, Variant, columns_of
 from eval.compare.runs import CLOSED_BOOK, FinishedRun, published_tables
 from eval.longmemeval import scores as longmemeval
@@ -96,11 +96,6 @@ class Comparison:
     shared_warnings: list[str]  # What must be known of all runs
     differences: list[str]  # Where their conditions differ
     papers: list[Table]  # In the layouts of the papers
-
-    @property
-    def warnings(self) -> list[str]:
-        """What must be known of each run before its scores are read."""
-        return [f"{run.name}: {sentence}" for run in self.runs for sentence in warnings_of(run)]
 
     def tables(self) -> list[Table]:
         """The tables that are in no paper: all scores, what two judges say, differences, costs, errors of the judges."""

@@ -16,8 +16,7 @@ from eval.compare.layouts import BASELINES
 from eval.compare.runs import FinishedRun
 from eval.compare.tables import Comparison, compare
 
-LINES = 36
-"""Lines of one benchmark, as long as its table of headlines leaves room for any warnings."""
+_LINES = 36  # Of one benchmark, as long as its table of headlines leaves room for any warnings
 
 
 def print_comparison(runs: Sequence[FinishedRun], console: Console, *, page: Path | None = None) -> None:
@@ -27,7 +26,7 @@ def print_comparison(runs: Sequence[FinishedRun], console: Console, *, page: Pat
         headlines = _headline_table(section)
         console.print(headlines)
         sentences = list(_sentences(section))
-        shown = _fitting(sentences, LINES - len(console.render_lines(headlines)), console.width)
+        shown = _fitting(sentences, _LINES - len(console.render_lines(headlines)), console.width)
         if len(shown) < len(sentences):
             shown.append(f"{len(sentences) - len(shown)} more warnings are on the page")
         for sentence in shown:

@@ -69,13 +69,14 @@ def test_seven_runs_take_forty_lines(tmp_path: Path, width: int) -> None:
 
 def test_csv_has_every_score_and_no_number_that_is_withheld(tmp_path: Path) -> None:
     runs = seven(tmp_path)
-    budget = {"budget": 1024, "context_tokens": 900.0, "scores": {"lenient": interval(0.3)}}
+    budget = {"budget": 1024, "context_tokens": 900.0, "scores": {"lenient": interval(0.3), "strict": interval(0.2)}}
+    budget["withheld"] = {"strict": "the judge failed"}
     runs[3] = load_runs([edited(runs[3].folder, budgets=[budget])])[0]
     write_csv(runs, tmp_path / "scores.csv")
     with (tmp_path / "scores.csv").open(newline="", encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
     keys = {(row["run"], row["metric"], row["category"], row["budget"]): row for row in rows}
-    assert len(keys) == len(rows) == 1 + sum(len(scores) for run in runs for scores in run.summary.scores.values())
+    assert len(keys) == len(rows) == 2 + sum(len(scores) for run in runs for scores in run.summary.scores.values())
     lenient = runs[2].summary.scores["lenient"]["all"]
     row = keys["locomo_naive_rag", "lenient", "all", ""]
     assert lenient and float(row["score"]) == lenient.estimate and int(row["n"]) == lenient.count
@@ -85,6 +86,7 @@ def test_csv_has_every_score_and_no_number_that_is_withheld(tmp_path: Path) -> N
     assert withheld["withheld"].startswith("the lenient judge accepts 98%")
     assert float(keys["locomo_mem0", "strict", "all", ""]["score"]) >= 0
     assert float(keys["locomo_deltamem", "lenient", "all", "1024"]["context_tokens"]) == 900.0
+    assert keys["locomo_deltamem", "strict", "all", "1024"]["score"] == ""
 
 
 def test_latex_has_the_columns_of_the_paper_and_everything_is_escaped(tmp_path: Path) -> None:
