@@ -33,9 +33,7 @@ def benchmark_config(out: Path, **changes: Any) -> BenchmarkConfig:
 
 def verdict(label: str | None, reason: str = "because") -> Verdict:
     cost = Cost(calls=1, prompt_tokens=50, completion_tokens=5, seconds=0.2)
-    if label is None:
-        return Verdict(label=None, error="the judge wrote prose", cost=cost)
-    return Verdict(label=label, reason=reason, cost=cost)
+    return Verdict(label=label, reason=reason, error=None if label else "the judge wrote prose", cost=cost)
 
 
 def question(
@@ -51,24 +49,17 @@ def question(
     asked: str = "What?",
 ) -> QuestionRecord:
     """A question of the conversation before the slash of its key."""
-    if text is None:
-        error = "the endpoint is down"
-        answer = AnswerRecord(
-            text=None,
-            scores=dict.fromkeys(("set_f1", "locomo_f1", "bleu1"), 0.0),
-            verdicts=dict.fromkeys(("lenient", "strict"), Verdict(label=None, error=error)),
-            error=error,
-            cost=Cost(calls=2, seconds=1.0),
-        )
-    elif category == "adversarial":
-        answer = AnswerRecord(text=text, scores={"abstention": f1}, cost=Cost(calls=1, seconds=1.0))
-    else:
-        answer = AnswerRecord(
-            text=text,
-            scores={"set_f1": f1, "locomo_f1": f1 / 2, "bleu1": f1},
-            verdicts={"lenient": verdict(lenient), "strict": verdict(strict)},
-            cost=Cost(calls=1, prompt_tokens=100, completion_tokens=10, seconds=1.0),
-        )
+    adversarial, error = category == "adversarial", "the endpoint is down" if text is None else None
+    scores = {"abstention": f1} if adversarial else {"set_f1": f1, "locomo_f1": f1 / 2, "bleu1": f1}
+    judges = {} if adversarial else {"lenient": lenient, "strict": strict}
+    tokens = 0 if adversarial or error else 100
+    answer = AnswerRecord(
+        text=text,
+        scores=dict.fromkeys(scores, 0.0) if error else scores,
+        verdicts={name: Verdict(label=None, error=error) if error else verdict(label) for name, label in judges.items()},
+        error=error,
+        cost=Cost(calls=2 if error else 1, prompt_tokens=tokens, completion_tokens=tokens // 10, seconds=1.0),
+    )
     return QuestionRecord(
         key=key,
         group=key.split("/")[0],
