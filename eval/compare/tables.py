@@ -75,7 +75,7 @@ def _values(run: FinishedRun) -> dict[str, Value]:
     answers = [answer for record in run.questions for answer in record.answers]
     known: dict[str, Value] = {judge: verdict_value(judge) for judge in {name for one in answers for name in one.verdicts}}
     known |= {score: answer_value(score) for score in {name for one in answers for name in one.scores}}
-    known |= retrieval_values(int(name[7:]) for name in run.summary.scores if name.startswith("recall@"))
+    known |= retrieval_values(int(name.removeprefix("recall@")) for name in run.summary.scores if name.startswith("recall@"))
     known |= _OWN_VALUES.get(run.family, {})
     return {name: known[name] for name in run.summary.scores if name in known}
 
