@@ -25,6 +25,7 @@ SHOWN_EVALUATION = "after_sampled"
 """The evaluation whose trajectories are shown."""
 
 _SHOWN_KEYS = {"key", "dialogue", "turns", "operations", "target_operations", "prior_state", "retrieved_ids", "score"}
+_SHOWN_KEYS |= {"violations"}
 _VALIDATION_FILE = re.compile(r"step_(\d+)\.jsonl")
 
 
@@ -56,41 +57,38 @@ class RunInputs:
     def _note(self, section: str, sentence: str) -> None:
         self.missing.setdefault(section, []).append(sentence)
 
-    def _open(self, name: str, section: str) -> Path | None:
+    def _text(self, name: str, section: str) -> str | None:
         path = self.folder / name
         if path.is_file():
-            return path
+            return path.read_text(encoding="utf-8", errors="replace")
         self._note(section, f"{name} is not in the run folder.")
         return None
 
     def _lines(self, name: str, section: str) -> list[Record]:
         """The JSON objects of a file of lines; a line that is none (a run that was killed) is skipped and noted."""
-        if (path := self._open(name, section)) is None:
+        if (text := self._text(name, section)) is None:
             return []
-        records = []
-        texts = [text for text in path.read_text(encoding="utf-8", errors="replace").split("\n") if text.strip()]
-        for number, text in enumerate(texts, start=1):
-            if (record := _json_object(text)) is not None:
-                records.append(record)
-            else:
+        records = [_json_object(line) for line in text.split("\n") if line.strip()]
+        for number, record in enumerate(records, start=1):
+            if record is None:
                 self._note(section, f"{name}, line {number}: not a JSON object; skipped.")
-        if not records:
+        kept = [record for record in records if record is not None]
+        if not kept:
             self._note(section, f"{name} holds no records.")
-        return records
+        return kept
 
     def _mapping(self, name: str, section: str) -> Record:
         """One JSON object; empty if it is missing or unreadable."""
-        if (path := self._open(name, section)) is None:
-            return {}
-        record = _json_object(path.read_text(encoding="utf-8", errors="replace"))
-        if record is None:
+        text = self._text(name, section)
+        record = None if text is None else _json_object(text)
+        if text is not None and record is None:
             self._note(section, f"{name} is not a JSON object.")
         return record or {}
 
     def _trajectories(self, name: str, section: str) -> list[Record]:
         """The records of a file of trajectories."""
         records = self._lines(name, section)
-        kept = [record for record in records if record.keys() >= {*_SHOWN_KEYS, "violations"}]
+        kept = [record for record in records if record.keys() >= _SHOWN_KEYS]
         if len(kept) < len(records):
             self._note(section, f"{name}: {len(records) - len(kept)} records of another format; skipped.")
         return kept
@@ -145,27 +143,16 @@ def _change(name: str, before: Summary | None, after: Summary | None) -> Change:
 
 
 def write_report(run: Path, *, out: Path | None = None, trajectories: int = 12) -> Path:
-    """Write the report of a run folder.
-
-    Args:
-        run: The run folder. What it lacks is said on the page.
-        out: The page; ``report.html`` in the run folder if None.
-        trajectories: How many trajectories to show at most.
+    """Write the report of a run folder, with at most so many trajectories; what the folder lacks is said on the page.
 
     Returns:
-        Where the page is.
+        Where the page is: `out`, or ``report.html`` in the run folder.
 
     Raises:
         DeltaMemError: If the folder does not exist or the page cannot be written.
     """
-    target = out if out is not None else run / "report.html"
-    write_page(target, render(RunInputs(run), trajectories))
-    return target
-
-
-def render(inputs: RunInputs, trajectories: int) -> str:
-    """Render the page as one HTML text without outside resources; everything that was read is escaped."""
-    return render_page(
+    inputs = RunInputs(run)
+    page = render_page(
         Path(__file__).parent / "report.html.j2",
         inputs=inputs,
         name=inputs.folder.resolve().name,
@@ -181,6 +168,9 @@ def render(inputs: RunInputs, trajectories: int) -> str:
         # The whole summary of the run and how the evaluation was made, folded
         details={"summary.json": inputs.run_summary, "making of the evaluation": _making(inputs)},
     )
+    target = out if out is not None else run / "report.html"
+    write_page(target, page)
+    return target
 
 
 def _making(inputs: RunInputs) -> Mapping[str, Any]:

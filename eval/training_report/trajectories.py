@@ -28,8 +28,7 @@ class OperationView(NamedTuple):
     old_text: str | None
     pieces: list[Piece]  # The new text, split at its keywords
     keywords: Sequence[Piece] = ()  # Empty for predictions
-    pair: Record | None = None  # The matched pair of a target operation, if there is one
-    remark: str = ""  # What became of a target operation without a pair
+    remark: str = ""  # What became of a target operation that the policy did not match
 
 
 class TurnView(NamedTuple):
@@ -53,11 +52,7 @@ class TrajectoryView(NamedTuple):
 
 
 def choose(records: Sequence[Record], count: int) -> list[tuple[str, Record]]:
-    """Choose a spread: the best, the worst, those with due updates, and the rest evenly between them.
-
-    Args:
-        records: The records of an evaluation; those that failed are not shown.
-        count: How many to choose; all if there are fewer.
+    """Choose at most `count`: the best, the worst, those with due updates, the rest evenly between; none that failed.
 
     Returns:
         Reason and record, best reward first, equal rewards in the order of the records.
@@ -86,14 +81,11 @@ _SHOWN_STEPS = 5
 
 
 def histories(validation: Mapping[int, Sequence[Record]], count: int) -> dict[str, list[tuple[int, TrajectoryView]]]:
-    """What became of the same sessions in the course of training.
-
-    Args:
-        validation: Records by training step; of several rollouts of a session the first is taken.
-        count: How many sessions to show at most.
+    """What became of the same sessions, at most `count`, in the course of training; records come by training step.
 
     Returns:
-        The sessions by their keys in order, each with at most five steps: the first, the last and some between.
+        The sessions by their keys in order, each with at most five steps: the first, the last and some between. Of several
+        rollouts of a session the first is shown.
     """
     by_key: dict[str, dict[int, Record]] = {}
     for step, records in validation.items():
@@ -116,14 +108,10 @@ def _spread(length: int, count: int) -> list[int]:
 
 def view(record: Record, reason: str = "") -> TrajectoryView:
     """Take a record apart for the page."""
-    predicted = record["operations"]
-    return TrajectoryView(
-        record=record,
-        reason=reason,
-        turns=[_turn(message) for message in record["turns"]],
-        predicted=None if predicted is None else [_predicted(operation, record) for operation in predicted],
-        target=[_target(operation, record) for operation in record["target_operations"]],
-    )
+    turns = [_turn(message) for message in record["turns"]]
+    made, due = record["operations"], record["target_operations"]
+    predicted = None if made is None else [_operation(one, record, [Piece(one["text"], None)]) for one in made]
+    return TrajectoryView(record, reason, turns, predicted, [_target(operation, record) for operation in due])
 
 
 _THINK = re.compile(r"\s*<think>(.*?)</think>\s*(.*)", re.DOTALL)
@@ -146,52 +134,36 @@ def _turn(message: Message) -> TurnView:
     return TurnView("assistant", think, queries, rest="" if queries else rest)
 
 
-def _predicted(operation: Record, record: Record) -> OperationView:
-    old = _old_text(operation, record)
-    return OperationView(operation["event"], operation["target_memory_id"], old, [Piece(operation["text"], None)])
+def _operation(operation: Record, record: Record, pieces: list[Piece]) -> OperationView:
+    target_id = operation["target_memory_id"]
+    old = record["prior_state"].get(target_id)
+    return OperationView(operation["event"], target_id, None if old is None else old["text"], pieces)
 
 
 def _target(operation: Record, record: Record) -> OperationView:
-    pair = _pair(operation, record["score"]["transition"]["pairs"])
-    predicted_text = pair["predicted"]["text"] if pair else ""
-    keywords = [Piece(text, _normalise(text) in _normalise(predicted_text)) for text in operation["keywords"]]
-    return OperationView(
-        operation["event"],
-        operation["target_memory_id"],
-        _old_text(operation, record),
-        _pieces(operation["text"], keywords),
-        keywords,
-        pair,
-        "" if pair else _remark(operation, record),
-    )
+    """With the keywords that the matched prediction contains, or what became of the operation otherwise."""
+    written = _matched_text(operation, record["score"]["transition"]["pairs"])
+    keywords = [Piece(text, _normalise(text) in _normalise(written or "")) for text in operation["keywords"]]
+    remark = _remark(operation, record) if written is None else ""
+    shown = _operation(operation, record, _pieces(operation["text"], keywords))
+    return shown._replace(keywords=keywords, remark=remark)
 
 
-def _old_text(operation: Record, record: Record) -> str | None:
-    memory = record["prior_state"].get(operation["target_memory_id"])
-    return None if memory is None else memory["text"]
-
-
-def _pair(operation: Record, pairs: Sequence[Record]) -> Record | None:
-    """The pair whose target entry this operation wrote; additions have no id in pairs, so their text decides."""
-    if operation["event"] == Event.NONE:
-        return None
-    for pair in pairs:
-        entry = pair["target"]
-        if (entry["id"], entry["text"]) == (operation["target_memory_id"], operation["text"]):
-            return pair
-    return None
+def _matched_text(operation: Record, pairs: Sequence[Record]) -> str | None:
+    """Of the pair whose target entry this operation wrote; additions have no id in pairs, so their text decides."""
+    entry = operation["target_memory_id"], operation["text"]
+    matched = (pair["predicted"]["text"] for pair in pairs if (pair["target"]["id"], pair["target"]["text"]) == entry)
+    return None if operation["event"] == Event.NONE else next(matched, None)
 
 
 def _remark(operation: Record, record: Record) -> str:
     if operation["event"] != Event.NONE:
         return "no counterpart"
     target_id = operation["target_memory_id"]
-    named = any(
-        predicted["event"] == Event.NONE and predicted["target_memory_id"] == target_id
-        for predicted in record["operations"] or ()
-    )
+    nones = [made["target_memory_id"] for made in record["operations"] or () if made["event"] == Event.NONE]
     seen = any(target_id in ids for ids in record["retrieved_ids"])
-    return f"{'named by a NONE' if named else 'not named by a NONE'}, {'found' if seen else 'not found'} by a search"
+    named = "named" if target_id in nones else "not named"
+    return f"{named} by a NONE, {'found' if seen else 'not found'} by a search"
 
 
 def _pieces(text: str, keywords: Sequence[Piece]) -> list[Piece]:
