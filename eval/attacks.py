@@ -9,6 +9,7 @@ import tempfile
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from pathlib import Path
+from statistics import fmean
 from typing import Any, NamedTuple
 
 from rich.console import Console
@@ -44,6 +45,7 @@ from eval.locomo.__main__ import Locomo
 from eval.models import Parts
 from eval.personamem.__main__ import PersonaMem
 from eval.records import QuestionRecord
+from eval.summary import ALL
 from eval.systems.base import Passage, SystemUnavailableError
 
 K = 5
@@ -78,29 +80,32 @@ def attack(name: str, does: str, must: str) -> Callable[[Callable[[Lab], Outcome
 
 
 class Result:
-    """A finished run, as its reader and a naive harness see it; scores in percent."""
+    """The folder of a run, as its reader and a naive harness see it; scores in percent."""
 
-    def __init__(self, out: Path, summary: dict[str, Any]) -> None:
+    def __init__(self, folder: Path) -> None:
         """Read it."""
-        (self.run,) = load_runs([out])
-        self.out = out
-        self.summary = summary
-        self.warnings = " ".join(summary["warnings"])
+        (self.run,) = load_runs([folder])
+        self.summary, self.head = self.run.summary, self.run.headline
+        self.warnings = " ".join(self.summary.warnings)
         self.pooled = [record for record in self.run.questions if record.category != "adversarial"]
-        self.head = head = summary["headline"]
-        self.withheld = head["withheld"] is not None
-        self.score = _estimate(head["score"])  # Also where it is withheld
-        self.recall = _estimate(summary["scores"].get(RECALL, {}).get("all"))
+        self.withheld = self.head.withheld is not None
+        self.recalled = self.summary.scores.get(RECALL, {}).get(ALL)
+        # Also where they are withheld
+        self.score, self.recall = (100 * one.estimate if one else 0.0 for one in (self.head.score, self.recalled))
         # Of the verdicts that there are
         labels = [one.verdicts["lenient"].label for record in self.pooled for one in record.answers if one.verdicts]
         self.naive_score = _percent([label == "correct" for label in labels if label])
         # By the sources that the system claims, of the questions that could be searched for
         self.naive_recall = _percent([self._claimed(one) for one in self.pooled if one.evidence and one.error is None])
-        failed = "".join(
-            f", {head[key]} {said}" for key, said in (("failures", "failed"), ("silent", "silent")) if head[key]
-        )
-        score = f"{self.score:.1f} (n = {head['n']} of {head['of']}{failed})"
-        self.text = f"withheld: {head['withheld']}" if self.withheld else score  # The headline as it is printed
+
+    @property
+    def text(self) -> str:
+        """The headline as it is printed."""
+        if self.withheld:
+            return f"withheld: {self.head.withheld}"
+        wrong = {"failed": self.head.failures, "silent": self.head.silent}
+        counts = [f"n = {self.head.n} of {self.head.of}", *(f"{count} {what}" for what, count in wrong.items() if count)]
+        return f"{self.score:.1f} ({', '.join(counts)})"
 
     def _claimed(self, record: QuestionRecord) -> float:
         sources = {turn for one in record.retrieved[:K] for turn in self.run.passages[one.passage].sources}
@@ -116,12 +121,8 @@ class Result:
         return Outcome(naive, f"{self.text}, {RECALL} {self.recall:.1f}", held)
 
 
-def _estimate(interval: dict[str, Any] | None) -> float:
-    return 100 * float(interval["estimate"]) if interval else 0.0
-
-
 def _percent(values: Sequence[float]) -> float:
-    return 100 * sum(values) / len(values) if values else 0.0
+    return 100 * fmean(values) if values else 0.0
 
 
 class Lab:
@@ -163,8 +164,8 @@ class Lab:
     def _run(self, kind: type[Benchmark[Any]], name: str, parts: Parts, *keys: str) -> Result:
         fixed = ["base_url=http://invented.invalid/v1", "answer.model=scripted", "judge.model=judge", "resamples=200"]
         config = composed(kind.name.lower(), [*fixed, f"out={self.folder / name}", *keys])
-        summary = runner.evaluate(kind, validated(config, kind.config_type), Console(quiet=True), parts)
-        return Result(self.folder / name, summary)
+        runner.evaluate(kind, validated(config, kind.config_type), Console(quiet=True), parts)
+        return Result(self.folder / name)
 
     @cached_property
     def honest(self) -> Result:
@@ -173,14 +174,14 @@ class Lab:
 
     def warned(self, word: str, *results: Result) -> list[str]:
         """Where a comparison says that the runs differ in something by this name."""
-        sections = compare(load_runs([result.out for result in results])).values()
-        return [sentence for section in sections for sentence in section.differences if word in sentence]
+        (section,) = compare([result.run for result in results]).values()
+        return [sentence for sentence in section.differences if word in sentence]
 
 
 @attack("silent answerer", "says nothing where it is unsure", "at most the honest score, and how many were silent")
 def _silent(lab: Lab) -> Outcome:
     result = lab.run("silent", replies=reader(lab.world, SKILL, unsure=""))
-    counted = result.head["n"] == len(result.pooled) and result.head["silent"] > 0
+    counted = result.head.n == len(result.pooled) and result.head.silent > 0
     return result.outcome(result.score <= lab.honest.score and counted)
 
 
@@ -213,7 +214,7 @@ def _knowing_judge(lab: Lab) -> Outcome:
 @attack("kind abstention judge", "calls every answer of category 5 abstained", "no judged abstention")
 def _kind(lab: Lab) -> Outcome:
     result = lab.run("kind", label=lambda fields: "abstained" if "trap" in fields else fair(fields))
-    withheld = result.summary["withheld"].get("abstention_judge")
+    withheld = result.summary.withheld.get("abstention_judge")
     return Outcome("100.0", f"withheld: {withheld}" if withheld else "100.0", withheld is not None)
 
 
@@ -227,7 +228,7 @@ def _pleading(lab: Lab) -> Outcome:
 @attack("judge that is not measured", "calls every answer correct, with judge.probes=false", "that nobody measured it")
 def _unmeasured(lab: Lab) -> Outcome:
     result = lab.run("unmeasured", "judge.probes=false", label=lambda fields: "correct")
-    told = [sentence for sentence in result.summary["warnings"] if "not calibrated" in sentence]
+    told = [sentence for sentence in result.summary.warnings if "not calibrated" in sentence]
     return Outcome(f"{result.naive_score:.1f}", " ".join([result.text, *told]), bool(told) or result.withheld)
 
 
@@ -240,9 +241,8 @@ def _echo(lab: Lab) -> Outcome:
 @attack("empty memory", "finds nothing", "a recall of 0 over all questions; abstaining does not lift the overall score")
 def _empty(lab: Lab) -> Outcome:
     result = lab.run("empty", find=lambda store, query, k: [])
-    counted = result.summary["scores"].get(RECALL, {}).get("all")
-    held = result.score == result.recall == 0 and counted is not None and counted["count"] == len(result.pooled)
-    return result.with_recall(held)._replace(naive=f"{result.naive_score:.1f}")
+    counted = result.recalled is not None and result.recalled.count == len(result.pooled)
+    return result.with_recall(result.score == result.recall == 0 and counted)._replace(naive=f"{result.naive_score:.1f}")
 
 
 @attack("gold leaker", "knows the answers and claims every turn as their source", "a recall of 0: it was not said")
@@ -259,7 +259,7 @@ def _closed_book(lab: Lab) -> Outcome:
 
     with_memory = lab.run("knowing", replies=knowing)
     without = lab.run("closed", "system=none", find=None, replies=knowing)
-    tokens = without.head["context_tokens"]
+    tokens = without.head.context_tokens
     told = f"{with_memory.text}; system=none {without.text}, {tokens} context tokens"
     return Outcome(f"{with_memory.naive_score:.1f}", told, without.score == with_memory.score and not tokens)
 
@@ -322,10 +322,8 @@ def _early(lab: Lab) -> Outcome:
     try:
         lab.run("early", find=_raising(lab, SystemUnavailableError("no memory left"), after=90))
     except DeltaMemError:
-        (section,) = compare(load_runs([lab.honest.out, lab.folder / "early"])).values()
-        head = next(run for run in section.runs if run.name == "early").headline
-        score = 100 * head.score.estimate if head.score else 0.0
-        return Outcome(f"{score:.1f}", f"withheld: {head.withheld}", head.withheld is not None)
+        result = Result(lab.folder / "early")
+        return Outcome(f"{result.score:.1f}", result.text, result.withheld)
     return Outcome("-", "a finished run", held=False)
 
 
@@ -337,18 +335,19 @@ def _swap(lab: Lab) -> Outcome:
         return reader(lab.world, SKILL)(question, shown)
 
     told, flagged = [], True
-    for change in ("address", "model"):
-        first, other = Endpoint(weak, "models/weak"), Endpoint(reader(lab.world, 100), "models/weak")
-        with first.serve(lab.folder) as here, other.serve(lab.folder) as elsewhere:
-            lab.run(f"other {change}", endpoint=here)
-            if change == "model":
-                first.replies, first.root = other.replies, "models/strong"
-            keys = here if change == "model" else elsewhere
+    for change in ("other address", "other model"):
+        first, strong = Endpoint(weak, "models/weak"), Endpoint(reader(lab.world, 100), "models/weak")
+        with first.serve(lab.folder) as keys, strong.serve(lab.folder) as elsewhere:
+            lab.run(change, endpoint=keys)
+            if change == "other address":
+                keys = elsewhere
+            else:
+                first.replies, first.root = strong.replies, "models/strong"
             try:
-                told.append(lab.run(f"other {change}", endpoint=keys).text)
+                told.append(lab.run(change, endpoint=keys).text)
             except DeltaMemError as error:
                 told.append(str(error))
-            mixed = lab.run(f"other {change}", "mixed=true", endpoint=keys)  # What a naive harness does
+            mixed = lab.run(change, "mixed=true", endpoint=keys)  # What a naive harness does
             flagged &= "mixed" in mixed.warnings
     held = flagged and all("holds results that were made with" in one for one in told)
     return Outcome(f"{mixed.naive_score:.1f}", "; ".join(told), held)
@@ -384,15 +383,16 @@ def _tiny(lab: Lab) -> Outcome:
     world = World(2, conversations=2)
     data = world.write(lab.folder / "tiny.json")
     result = lab.run("tiny", f"data={data}", "limit=9", replies=lambda question, shown: world.gold.get(question, "no"))
-    low, high = (result.head["score"][end] for end in ("low", "high"))
-    held = result.summary["data"]["published"] is False and "published" in result.warnings and low < 0.9
-    told = f"{result.text}, {100 * low:.0f} to {100 * high:.0f}. {result.warnings}"
+    score = result.head.score
+    assert score is not None  # as it is not withheld
+    told = f"{result.text}, {100 * score.low:.0f} to {100 * score.high:.0f}. {result.warnings}"
+    held = not result.run.published_data and "published" in result.warnings and score.low < 0.9
     return Outcome(f"{result.naive_score:.1f}, LoCoMo", told, held)
 
 
 @attack("lucky limit", "asks the first questions, which are easy", "a sample of all categories in proportion")
 def _limit(lab: Lab) -> Outcome:
-    counts = lab.run("limit", "limit=30").summary["questions"]["by_category"]
+    counts = lab.run("limit", "limit=30").summary.questions.by_category
     shares = {"single-hop": 0.45, "multi-hop": 0.15, "temporal": 0.15, "open-domain": 0.05, "adversarial": 0.2}
     held = sum(counts.values()) == 30 and all(abs(counts.get(name, 0) - 30 * share) <= 1 for name, share in shares.items())
     return Outcome("all of category 1 and 2", ", ".join(f"{count} {name}" for name, count in counts.items()), held)

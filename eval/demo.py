@@ -26,16 +26,23 @@ from deltamem.local_policy import CheckpointPolicy
 from deltamem.runs import Stage, atomic_writer, file_sha256, git_commit, run_stages, versions
 from deltamem.sessions import read_sessions
 from eval.data import LOCOMO, find, missing
-from eval.heldout import evaluate, select
+from eval.heldout import evaluate, label, select
 from eval.training_report.page import write_report
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
 
-LOCOMO_K = 20
 CHECKPOINTS = {"before": Path("warm_start/model"), "after": Path("policy")}
 TEMPERATURES = {"sampled": 1.0, "greedy": 0.0}
+MODES = {"sampled": "", "greedy": "_greedy"}  # With what their keys in the summary end in
+METRICS = {
+    "heldout_reward": "reward",
+    "update_recall": "update_recall",
+    "add_for_update": "add_for_update_rate",
+    "wrong_target": "wrong_target_rate",
+}
 _MAX_NEW_TOKENS = 192
+_RETRIEVAL = ["categories=[1,2,3,4]", "answer.kind=none"]
 
 
 class DemoSettings(StrictModel):
@@ -71,16 +78,9 @@ def main(config: DictConfig) -> None:
         ),
     ]
     if locomo is not None:
-        folder = out / "locomo"
-        retrieval = ["categories=[1,2,3,4]", "answer.kind=none"]
-        stages.append(
-            Stage(
-                "locomo",
-                {"sha256": file_sha256(locomo), "overrides": retrieval},
-                lambda: _command("-m", "eval.locomo", f"out={folder}", f"data={locomo}", *retrieval),
-                folder / "summary.json",
-            )
-        )
+        command = ["-m", "eval.locomo", f"out={out / 'locomo'}", f"data={locomo}", *_RETRIEVAL]
+        made_with = {"sha256": file_sha256(locomo), "overrides": _RETRIEVAL}
+        stages.append(Stage("locomo", made_with, lambda: _command(*command), out / "locomo" / "summary.json"))
     seconds = run_stages(stages, out / "stages" / "demo", lambda line: console.print(line, markup=False, highlight=False))
     summary = _summary(settings, seconds, locomo)
     with atomic_writer(out / "summary.json") as file:
@@ -129,21 +129,14 @@ def _summary(settings: DemoSettings, seconds: Mapping[str, float], locomo: Path 
     results = {
         f"{phase}{suffix}": _read(out / "eval" / f"{phase}_{mode}" / "summary.json")
         for phase in CHECKPOINTS
-        for mode, suffix in (("sampled", ""), ("greedy", "_greedy"))
+        for mode, suffix in MODES.items()
     }
     summary: dict[str, Any] = {}
-    for name, metric in (
-        ("heldout_reward", "reward"),
-        ("update_recall", "update_recall"),
-        ("add_for_update", "add_for_update_rate"),
-        ("wrong_target", "wrong_target_rate"),
-    ):
+    for name, metric in METRICS.items():
         for when, result in results.items():
-            figure = result["metrics"][metric]
-            summary[f"{name}_{when}"] = figure["estimate"]
-            summary[f"{name}_{when}_interval"] = [figure["low"], figure["high"]]
+            summary |= _figure(f"{name}_{when}", result["metrics"][metric])
     training = {f"train/{path.stem}": _read(path)["seconds"] for path in sorted((out / "stages").glob("*.json"))}
-    summary |= {
+    return summary | {
         "heldout_sessions": results["before"]["sessions"],
         "heldout_people": results["before"]["people"],
         "failed_episodes": sum(result["failed"] for result in results.values()),
@@ -154,7 +147,10 @@ def _summary(settings: DemoSettings, seconds: Mapping[str, float], locomo: Path 
         "seed": settings.seed,
         "config": settings.model_dump(mode="json", exclude={"out"}),
     }
-    return summary
+
+
+def _figure(name: str, figure: Mapping[str, float]) -> dict[str, Any]:
+    return {name: figure["estimate"], f"{name}_interval": [figure["low"], figure["high"]]}
 
 
 def _locomo(out: Path, path: Path | None) -> dict[str, Any]:
@@ -162,10 +158,8 @@ def _locomo(out: Path, path: Path | None) -> dict[str, Any]:
     if path is None:
         return {"locomo_recall_at_20": None, "locomo_note": missing(LOCOMO)}
     summary = _read(out / "locomo" / "summary.json")
-    figure = summary["scores"][f"recall@{LOCOMO_K}"]["all"]
-    return {
-        "locomo_recall_at_20": figure["estimate"],
-        "locomo_recall_at_20_interval": [figure["low"], figure["high"]],
+    figure = summary["scores"]["recall@20"]["all"]
+    return _figure("locomo_recall_at_20", figure) | {
         "locomo_questions": sum(summary["questions"]["by_category"].values()),
         "locomo_questions_scored": figure["count"],
     }
@@ -177,15 +171,10 @@ def _interval(estimate: float, low: float, high: float) -> str:
 
 def _table(summary: Mapping[str, Any]) -> Table:
     table = Table("held-out people", "before GRPO", "after GRPO", title="95% intervals by person")
-    for label, name in (
-        ("reward", "heldout_reward"),
-        ("UPDATE recall, right target", "update_recall"),
-        ("ADD for a due UPDATE", "add_for_update"),
-    ):
-        for mode in ("", "_greedy"):
-            keys = (f"{name}_{phase}{mode}" for phase in CHECKPOINTS)
-            cells = (_interval(summary[key], *summary[f"{key}_interval"]) for key in keys)
-            table.add_row(f"{label}, {'greedy' if mode else 'sampled'}", *cells)
+    for name, metric in METRICS.items():
+        for mode, suffix in MODES.items():
+            keys = (f"{name}_{phase}{suffix}" for phase in CHECKPOINTS)
+            table.add_row(f"{label(metric).strip()}, {mode}", *(_interval(summary[key], *summary[f"{key}_interval"]) for key in keys))
     return table
 
 

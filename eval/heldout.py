@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import asdict, dataclass
-from itertools import chain, zip_longest
+from itertools import chain, islice, zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -59,15 +59,12 @@ class HeldoutSettings(StrictModel):
         """Refuse a configuration that does not name exactly one policy.
 
         Raises:
-            DeltaMemError: If none, both or half of one is named, or the checkpoint folder does not exist.
+            DeltaMemError: If none or both are named, or the checkpoint folder does not exist.
         """
-        with_endpoint = self.endpoint.base_url is not None or self.endpoint.model is not None
-        if (self.checkpoint is not None) == with_endpoint:
+        if (self.checkpoint is None) == (self.endpoint.base_url is None and self.endpoint.model is None):
             raise DeltaMemError(
                 "name one policy: either checkpoint=<folder> or endpoint.base_url=<url> endpoint.model=<name>"
             )
-        if with_endpoint and (self.endpoint.base_url is None or self.endpoint.model is None):
-            raise DeltaMemError("an endpoint needs both endpoint.base_url=<url> and endpoint.model=<name>")
         if self.checkpoint is not None and not (self.checkpoint / "config.json").is_file():
             raise DeltaMemError(f"{self.checkpoint}: not a checkpoint folder (it holds no config.json)")
 
@@ -93,17 +90,19 @@ def select(sessions: Iterable[LabelledSession], n: int, seed: int = 0) -> list[L
         The chosen sessions, ordered by person and session index.
     """
     by_person: dict[str, list[LabelledSession]] = {}
-    for session in sessions:
+    for session in sorted(sessions, key=_position):  # so that the order of the file does not matter
         by_person.setdefault(session.session.person_id, []).append(session)
-    # Sorted first, so that the order of the file does not matter.
-    people = [sorted(of_person, key=lambda item: item.session_index) for _, of_person in sorted(by_person.items())]
+    people = list(by_person.values())
     generator = random.Random(seed)
     for of_person in people:
         generator.shuffle(of_person)
     generator.shuffle(people)
     in_turn = (session for session in chain.from_iterable(zip_longest(*people)) if session is not None)
-    chosen = [session for session, _ in zip(in_turn, range(n), strict=False)]
-    return sorted(chosen, key=lambda item: (item.session.person_id, item.session_index))
+    return sorted(islice(in_turn, n), key=_position)
+
+
+def _position(session: LabelledSession) -> tuple[str, int]:
+    return session.session.person_id, session.session_index
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,11 +115,6 @@ class HeldoutResult:
     ``seconds``."""
     summary: dict[str, Any]
     """The figures (see `summarise`) with ``policy``, ``seconds`` and ``provenance``."""
-
-    @property
-    def failed(self) -> int:
-        """Sessions that broke in our own machinery."""
-        return int(self.summary["failed"])
 
     def write(self, folder: Path) -> None:
         """Write ``trajectories.jsonl`` and ``summary.json``, each whole or not at all, the summary last.
@@ -152,19 +146,10 @@ async def evaluate(
     provenance: Mapping[str, Any] | None = None,
     on_done: Callable[[Rollout], None] | None = None,
 ) -> HeldoutResult:
-    """Run an episode over each session and score it.
+    """Run an episode over each session, at most `max_concurrency` at once, and score it.
 
-    Args:
-        policy: Writes the assistant texts.
-        sessions: What to evaluate on.
-        embedder: Embeds memories and queries, for search and for the reward.
-        config: Prompts and limits of an episode.
-        options: Of the reward.
-        max_concurrency: Episodes under way at once.
-        resamples: Bootstrap draws of people.
-        seed: Of the bootstrap.
-        provenance: What the caller knows (files, their hashes, its configuration), for the summary.
-        on_done: Called after each episode.
+    `on_done` is called after each. The bootstrap draws people `resamples` times with the `seed`. What only the caller knows
+    (files, their hashes, its configuration) is its `provenance`, for the summary.
 
     Returns:
         Records and summary. Sessions that failed are in both.
@@ -176,21 +161,17 @@ async def evaluate(
     cached.documents(_scored_texts(sessions, rollouts))
     records = []
     for labelled, rollout in zip(sessions, rollouts, strict=True):
-        total = score(rollout.trajectory, labelled, cached.documents, options)
-        counts = count(labelled, rollout.trajectory, total.transition)
-        records.append(
-            {
-                **session_fields(labelled),
-                **trajectory_fields(rollout.trajectory),
-                "score": asdict(total),
-                "counts": dict(counts),
-                "failure": rollout.trajectory.failure,
-                "tokens": rollout.tokens,
-                "seconds": round(rollout.seconds, 3),
-            }
-        )
+        trajectory = rollout.trajectory
+        total = score(trajectory, labelled, cached.documents, options)
+        scored = {
+            "score": asdict(total),
+            "counts": dict(count(labelled, trajectory, total.transition)),
+            "failure": trajectory.failure,
+            "tokens": rollout.tokens,
+            "seconds": round(rollout.seconds, 3),
+        }
+        records.append(session_fields(labelled) | trajectory_fields(trajectory) | scored)
     transition_options = asdict(options)
-    weights = {part: transition_options.pop(f"{part}_weight") for part in ("format", "retrieval", "transition")}
     made_with = {
         "finished": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         "git_commit": git_commit(),
@@ -198,7 +179,7 @@ async def evaluate(
         "episode": asdict(config),
         "prompt_hashes": config.prompt_hashes,
         "embedder": cached.name,
-        "weights": weights,
+        "weights": {part: transition_options.pop(f"{part}_weight") for part in ("format", "retrieval", "transition")},
         "transition_options": transition_options,
         "bootstrap": {"by": "person", "level": 0.95, "resamples": resamples, "seed": seed},
     }
@@ -240,18 +221,17 @@ def summarise(records: Sequence[Record], *, resamples: int = RESAMPLES, seed: in
     answered = [record for record in records if record["failure"] is None]
 
     def ratio(
-        rows: Sequence[Record], values: Sequence[float], denominators: Sequence[float] | None = None
-    ) -> dict[str, float | int] | None:
+        rows: Sequence[Record], values: Sequence[float], counts: Sequence[float] | None = None
+    ) -> dict[str, Any] | None:
         people = [record["person_id"] for record in rows]
-        interval = bootstrap_interval(values, people, denominators=denominators, resamples=resamples, seed=seed)
+        interval = bootstrap_interval(values, people, denominators=counts, resamples=resamples, seed=seed)
         return None if interval is None else interval.as_dict()
 
     metrics = {name: ratio(answered, [_score(record, name) for record in answered]) for name in SCORES}
     violations = {f"{VIOLATIONS_PER_EPISODE}{kind}": (f"{VIOLATION_PREFIX}{kind}", "answered") for kind in Violation}
+    counts = [{"answered": 1.0, **record["counts"]} for record in answered]
     for name, (top, bottom) in (RATES | violations).items():
-        if name != "failure_rate":
-            denominators = [1.0 if bottom == "answered" else float(record["counts"][bottom]) for record in answered]
-            metrics[name] = ratio(answered, [record["counts"][top] for record in answered], denominators)
+        metrics[name] = ratio(answered, [one[top] for one in counts], [one[bottom] for one in counts])
     metrics["failure_rate"] = ratio(records, [float(record["failure"] is not None) for record in records])
     return {
         "sessions": len(records),
@@ -304,10 +284,9 @@ def label(name: str) -> str:
 
 def shown_metrics(metrics: Mapping[str, Any]) -> list[str]:
     """Names of the metrics to show, in order: those with a label, then the violations that occurred."""
-    violations = [
-        name for name, value in metrics.items() if name.startswith(VIOLATIONS_PER_EPISODE) and value and value["estimate"]
-    ]
-    return [name for name in LABELS if name in metrics] + violations
+    violations = [name for name in metrics if name.startswith(VIOLATIONS_PER_EPISODE)]
+    occurred = [name for name in violations if metrics[name] and metrics[name]["estimate"]]
+    return [name for name in LABELS if name in metrics] + occurred
 
 
 def summary_table(summary: Mapping[str, Any]) -> Table:
@@ -320,12 +299,9 @@ def summary_table(summary: Mapping[str, Any]) -> Table:
     table.add_column("estimate", justify="right")
     table.add_column("95% interval by person", justify="right")
     for name in shown_metrics(summary["metrics"]):
-        value = summary["metrics"][name]
-        cells = (
-            (f"{value['estimate']:.3f}", f"{value['low']:.3f} to {value['high']:.3f}")
-            if value
-            else ("-", "nothing to count")
-        )
+        value, cells = summary["metrics"][name], ("-", "nothing to count")
+        if value:
+            cells = (f"{value['estimate']:.3f}", f"{value['low']:.3f} to {value['high']:.3f}")
         table.add_row(label(name), *cells)
     return table
 
@@ -347,10 +323,11 @@ def main(config: DictConfig) -> int:
     result = asyncio.run(_run(settings, sessions, console))
     result.write(settings.out)
     Console().print(summary_table(result.summary))
-    if result.failed:
-        reason, times = max(result.summary["failures"].items(), key=lambda item: int(item[1]))
-        console.print(f"{result.failed} of {len(sessions)} sessions failed; most often ({times}): {reason}", markup=False)
-    return 1 if result.failed else 0
+    failures = Counter(result.summary["failures"])
+    for reason, times in failures.most_common(1):
+        failed = f"{failures.total()} of {len(sessions)} sessions failed; most often ({times}): {reason}"
+        console.print(failed, markup=False)
+    return 1 if failures else 0
 
 
 async def _run(settings: HeldoutSettings, sessions: list[LabelledSession], console: Console) -> HeldoutResult:
@@ -387,15 +364,14 @@ async def _policy(settings: HeldoutSettings, thinking: bool, stack: AsyncExitSta
             max_new_tokens=settings.max_new_tokens,
             thinking=thinking,
         )
-    endpoint = settings.endpoint
-    llm = endpoint.client(settings.max_concurrency)
+    llm = settings.endpoint.client(settings.max_concurrency)
     stack.push_async_callback(llm.close)
     policy = EndpointPolicy(
         llm,
         temperature=settings.temperature,
         max_tokens=settings.max_new_tokens,
         seed=settings.seed,
-        tool_role=endpoint.tool_role,
+        tool_role=settings.endpoint.tool_role,
         thinking=thinking,
     )
     await policy.check()

@@ -10,9 +10,9 @@ import json
 import random
 import re
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import product
@@ -28,6 +28,7 @@ from eval.judge import ABSTAINED, CORRECT, FOOLED, OTHER, WRONG, load_calibratio
 from eval.personamem.data import COLUMNS
 from eval.records import Verdict
 from eval.systems.base import DialogueSession, DialogueTurn, Ingested, Passage, SessionBuffer, StoreKey, Usage
+from eval.systems.baselines import Baseline
 
 PEOPLE = ("Odra", "Belun", "Tamsin", "Quill", "Marek", "Isaura", "Feno", "Wanda", "Joris", "Petra", "Ludo", "Sunniva")
 THINGS = ("dog", "boat", "cat", "car", "horse", "choir", "street", "novel", "doctor", "bakery", "village", "teacher")
@@ -79,24 +80,24 @@ class World:
         names = rng.sample(_SYLLABLES, 4 * _FACTS)
         things = rng.sample(THINGS, len(THINGS))
         own = {pair[0]: things[:_FACTS], pair[1]: things[-_FACTS:]}  # Some things both have, some only one
-        facts: list[_Fact] = []
-        turns: list[list[tuple[str, str]]] = [[] for _ in range(_SESSIONS)]
-        for speaker in pair:
-            for thing in own[speaker]:
-                fact = _Fact(speaker, thing, (names.pop() + names.pop()).capitalize(), rng.randrange(_SESSIONS))
-                facts.append(fact)
-                turns[fact.session].append((speaker, fact.told))
+        facts = [
+            _Fact(speaker, thing, (names.pop() + names.pop()).capitalize(), rng.randrange(_SESSIONS))
+            for speaker in pair
+            for thing in own[speaker]
+        ]
         conversation: dict[str, Any] = {"speaker_a": pair[0], "speaker_b": pair[1]}
         ids: dict[str, str] = {}  # By text
-        for number, (time, spoken) in enumerate(zip(times, turns, strict=True), 1):
+        for number, time in enumerate(times):
+            spoken = [(fact.speaker, fact.told) for fact in facts if fact.session == number]
             for thing in rng.sample(THINGS, _CHATTER):
                 spoken.append((rng.choice(pair), f"How is your {thing}? I always forget the name of a {thing}."))
             rng.shuffle(spoken)
-            ids |= {text: f"D{number}:{at}" for at, (_, text) in enumerate(spoken, 1)}
-            conversation[f"session_{number}_date_time"] = f"{time:%I:%M} am on {time:%-d %B, %Y}"
-            conversation[f"session_{number}"] = [
-                {"speaker": who, "dia_id": f"D{number}:{at}", "text": text} for at, (who, text) in enumerate(spoken, 1)
+            key = f"session_{number + 1}"
+            turns = [
+                {"speaker": who, "dia_id": f"D{number + 1}:{at}", "text": text} for at, (who, text) in enumerate(spoken, 1)
             ]
+            ids |= {turn["text"]: turn["dia_id"] for turn in turns}
+            conversation |= {f"{key}_date_time": f"{time:%I:%M} am on {time:%-d %B, %Y}", key: turns}
         rng.shuffle(facts)
         asked: list[dict[str, Any]] = []
         for at, category in enumerate(_CATEGORIES):
@@ -124,24 +125,19 @@ def words(text: str) -> set[str]:
 Find = Callable[["Store", str, int], list[Passage]]
 
 
-@dataclass
-class ScriptedSystem:
+class ScriptedSystem(Baseline):
     """A system that keeps all sessions but those that it refuses, and finds what a function returns."""
 
-    name: str
-    find: Find  # Given the store, the query and k
-    refuses: Callable[[DialogueSession], bool] = lambda session: False
-    per_speaker = False
     ranked = True
+    shown = "what a function finds"
 
-    @asynccontextmanager
-    async def open(self, key: StoreKey) -> AsyncIterator[Store]:
-        """Begin a store, which ends with the block."""
-        yield Store(self)
+    def __init__(self, name: str, find: Find, refuses: Callable[[DialogueSession], bool] = lambda session: False) -> None:
+        """Bind the functions; `find` is given the store, the query and k."""
+        self.name, self.find, self.refuses = name, find, refuses
 
-    def facts(self) -> dict[str, Any]:
-        """Nothing."""
-        return {}
+    def store(self, key: StoreKey) -> Store:
+        """An empty one."""
+        return Store(self)
 
 
 class Store(SessionBuffer):
@@ -189,7 +185,7 @@ def most_similar(passages: Sequence[Passage], query: str, k: int) -> list[Passag
     wanted = words(query)
     scored = [(len(wanted & words(one.text)) / max(1, len(words(one.text))) ** 0.5, one) for one in passages]
     best = sorted(scored, key=lambda pair: -pair[0])[:k]
-    return [Passage(one.text, one.time, one.sources, round(similarity, 4)) for similarity, one in best]
+    return [replace(passage, similarity=round(similarity, 4)) for similarity, passage in best]
 
 
 def broken() -> DeltaMemError:
@@ -328,25 +324,30 @@ def write_letters(folder: Path) -> dict[str, str]:
     """Write PersonaMem's two files with 96 questions on 6 contexts; returns the right letters, drawn, by question."""
     rng = random.Random(0)
     letters = {f"Which name is number {number}?": rng.choice("abcd") for number in range(96)}
+    rows = [
+        {
+            "question_id": f"q{number}",
+            "persona_id": str(number % 6),
+            "question_type": "suggest_new_ideas",
+            "user_question_or_message": question,
+            "correct_answer": f"({letter})",
+            "all_options": str([f"({letter}) Name {letter}" for letter in "abcd"]),
+            "shared_context_id": f"{number % 6}" * 8,
+            "end_index_in_shared_context": "3",
+        }
+        for number, (question, letter) in enumerate(letters.items())
+    ]
     with (folder / "questions_32k.csv").open("w", encoding="utf-8", newline="") as file:
         table = csv.DictWriter(file, COLUMNS, restval="1")
         table.writeheader()
-        for number, (question, letter) in enumerate(letters.items()):
-            table.writerow(
-                {
-                    "question_id": f"q{number}",
-                    "persona_id": str(number % 6),
-                    "question_type": "suggest_new_ideas",
-                    "user_question_or_message": question,
-                    "correct_answer": f"({letter})",
-                    "all_options": str([f"({letter}) Name {letter}" for letter in "abcd"]),
-                    "shared_context_id": f"{number % 6}" * 8,
-                    "end_index_in_shared_context": "3",
-                }
-            )
-    lines = []
-    for number in range(6):
-        texts = {"system": "Name: Odra", "user": "User: What is it called?", "assistant": f"Assistant: number {number % 2}"}
-        lines.append(json.dumps({f"{number}" * 8: [{"role": role, "content": text} for role, text in texts.items()]}))
-    (folder / "shared_contexts_32k.jsonl").write_text("\n".join(lines), encoding="utf-8")
+        table.writerows(rows)
+    with (folder / "shared_contexts_32k.jsonl").open("w", encoding="utf-8") as file:
+        for number in range(6):
+            texts = {
+                "system": "Name: Odra",
+                "user": "User: What is it called?",
+                "assistant": f"Assistant: number {number % 2}",
+            }
+            messages = [{"role": role, "content": text} for role, text in texts.items()]
+            file.write(json.dumps({f"{number}" * 8: messages}) + "\n")
     return letters

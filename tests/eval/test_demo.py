@@ -61,5 +61,5 @@ def test_recall_of_locomo_is_taken_from_its_summary_and_without_it_the_summary_s
 
 def test_the_table_shows_sampled_and_greedy(run: Path) -> None:
     table = _table(_summary(settings(run), {}, None))
-    assert table.row_count == 6
+    assert table.row_count == 8
     assert next(iter(table.columns[1].cells)) == "0.400 [0.380, 0.420]"

@@ -39,7 +39,7 @@ def test_the_oracle_earns_everything() -> None:
     whole = ("reward", "format", "retrieval", "transition", "precision", "recall", "add_recall", "update_matched_recall")
     for name in whole:
         assert metrics[name]["estimate"] == metrics[name]["low"] == metrics[name]["high"] == 1.0, name
-    assert result.failed == 0 and result.summary["people"] == 3 and result.summary["answered"] == 6
+    assert result.summary["failed"] == 0 and result.summary["people"] == 3 and result.summary["answered"] == 6
     assert metrics["add_for_update_rate"]["estimate"] == metrics["wrong_target_rate"]["estimate"] == 0.0
     assert metrics["none_recall"] is None, "there was no NONE to recall"
 
