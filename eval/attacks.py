@@ -22,6 +22,7 @@ from eval.benchmark import Benchmark
 from eval.compare.runs import load_runs
 from eval.compare.tables import compare
 from eval.invented import (
+    URL,
     Endpoint,
     Find,
     Label,
@@ -33,7 +34,6 @@ from eval.invented import (
     answerer,
     broken,
     fair,
-    honest_system,
     lucky,
     most_similar,
     reader,
@@ -46,7 +46,7 @@ from eval.models import Parts
 from eval.personamem.__main__ import PersonaMem
 from eval.records import QuestionRecord
 from eval.summary import ALL
-from eval.systems.base import Passage, SystemUnavailableError
+from eval.systems.base import DialogueSession, Passage, SystemUnavailableError
 
 K = 5
 RECALL = f"recall@{K}"
@@ -132,39 +132,46 @@ class Lab:
         """Invent the benchmark."""
         self.folder = folder
         self.world = World(0)
-        self.data = self.world.write(folder / "invented.json")
         self.letters = write_letters(folder)
+        data = self.world.write(folder / "invented.json")
+        self.keys: dict[type[Benchmark[Any]], list[str]] = {
+            Locomo: [f"data={data}", f"k={K}", f"cutoffs=[1,{K}]", "with_time=true"],
+            PersonaMem: [f"data={folder}", "answer.runs=1"],
+        }
 
     def run(
         self,
         name: str,
         *keys: str,
+        kind: type[Benchmark[Any]] = Locomo,
         find: Find | None = turns_of,
+        refuses: Callable[[DialogueSession], bool] = lambda session: False,
         replies: Replies | None = None,
-        endpoint: Sequence[str] = (),
+        endpoint: Endpoint | None = None,
         label: Label = fair,
     ) -> Result:
-        """Run the benchmark with configuration keys such as ``limit=9``.
+        """Run LoCoMo or PersonaMem with configuration keys such as ``limit=9``.
 
-        What is not replaced is honest. The system is configured where there is no `find`, and the answerer where an
-        `endpoint` is given.
+        What is not replaced is honest. The system is configured where there is no `find`, and the answerer where there is
+        an `endpoint`.
         """
+        judges = {judge: ScriptedJudge(judge, label) for judge in ("lenient", "strict", "abstention_judge")}
         parts = Parts(
-            system=ScriptedSystem("scripted", find) if find else None,
+            system=ScriptedSystem("scripted", find, refuses) if find else None,
             answerer=None if endpoint else answerer(replies or reader(self.world, SKILL)),
-            judges={judge: ScriptedJudge(judge, label) for judge in ("lenient", "strict", "abstention_judge")},
+            judges=judges if kind is Locomo else None,
         )
-        fixed = (f"data={self.data}", f"k={K}", f"cutoffs=[1,{K}]", "with_time=true")
-        return self._run(Locomo, name, parts, *fixed, *endpoint, *keys)
-
-    def letters_run(self, name: str, replies: Replies, system: ScriptedSystem) -> Result:
-        """Run PersonaMem's questions."""
-        return self._run(PersonaMem, name, Parts(system, answerer(replies)), f"data={self.folder}", "answer.runs=1")
-
-    def _run(self, kind: type[Benchmark[Any]], name: str, parts: Parts, *keys: str) -> Result:
-        fixed = ["base_url=http://invented.invalid/v1", "answer.model=scripted", "judge.model=judge", "resamples=200"]
-        config = composed(kind.name.lower(), [*fixed, f"out={self.folder / name}", *keys])
-        runner.evaluate(kind, validated(config, kind.config_type), Console(quiet=True), parts)
+        fixed = [
+            f"base_url={URL}",
+            "answer.model=scripted",
+            "judge.model=judge",
+            "resamples=200",
+            f"out={self.folder / name}",
+        ]
+        config = validated(composed(kind.name.lower(), [*fixed, *self.keys[kind], *keys]), kind.config_type)
+        if endpoint is not None:
+            config = config.model_copy(update={"answer": endpoint.answers(config.answer, self.folder)})
+        runner.evaluate(kind, config, Console(quiet=True), parts)
         return Result(self.folder / name)
 
     @cached_property
@@ -334,33 +341,29 @@ def _swap(lab: Lab) -> Outcome:
             raise broken()
         return reader(lab.world, SKILL)(question, shown)
 
+    others = {
+        "other address": Endpoint(reader(lab.world, 100), "models/weak", "http://elsewhere.invalid/v1"),
+        "other model": Endpoint(reader(lab.world, 100), "models/strong"),
+    }
     told, flagged = [], True
-    for change in ("other address", "other model"):
-        first, strong = Endpoint(weak, "models/weak"), Endpoint(reader(lab.world, 100), "models/weak")
-        with first.serve(lab.folder) as keys, strong.serve(lab.folder) as elsewhere:
-            lab.run(change, endpoint=keys)
-            if change == "other address":
-                keys = elsewhere
-            else:
-                first.replies, first.root = strong.replies, "models/strong"
-            try:
-                told.append(lab.run(change, endpoint=keys).text)
-            except DeltaMemError as error:
-                told.append(str(error))
-            mixed = lab.run(change, "mixed=true", endpoint=keys)  # What a naive harness does
-            flagged &= "mixed" in mixed.warnings
+    for change, other in others.items():
+        lab.run(change, endpoint=Endpoint(weak, "models/weak"))
+        try:
+            told.append(lab.run(change, endpoint=other).text)
+        except DeltaMemError as error:
+            told.append(str(error))
+        mixed = lab.run(change, "mixed=true", endpoint=other)  # What a naive harness does
+        flagged &= "mixed" in mixed.warnings
     held = flagged and all("holds results that were made with" in one for one in told)
     return Outcome(f"{mixed.naive_score:.1f}", "; ".join(told), held)
 
 
 @attack("poisoned cache", "fills the cache from a model of the same name that knows the gold", "the score of the model now")
 def _poisoned(lab: Lab) -> Outcome:
-    endpoint = Endpoint(lambda question, shown: lab.world.gold.get(question, "no"), "models/knowing")
+    knowing = Endpoint(lambda question, shown: lab.world.gold.get(question, "no"), "models/knowing")
     shared = f"cache={lab.folder / 'shared.sqlite'}"
-    with endpoint.serve(lab.folder) as keys:
-        poison = lab.run("poison", shared, endpoint=keys)
-        endpoint.replies, endpoint.root = reader(lab.world, SKILL), "models/honest"
-        result = lab.run("poisoned", shared, endpoint=keys)
+    poison = lab.run("poison", shared, endpoint=knowing)
+    result = lab.run("poisoned", shared, endpoint=Endpoint(reader(lab.world, SKILL), "models/honest"))
     return Outcome(f"{poison.naive_score:.1f}", result.text, result.score == lab.honest.score)
 
 
@@ -400,15 +403,18 @@ def _limit(lab: Lab) -> Outcome:
 
 @attack("two guesses", "names one letter in its thoughts and another as its answer", "the share of the final answers")
 def _guesses(lab: Lab) -> Outcome:
-    result = lab.letters_run("guesses", lambda question, shown: "It may be (a). <final_answer> b", honest_system())
+    result = lab.run("guesses", kind=PersonaMem, replies=lambda question, shown: "It may be (a). <final_answer> b")
     naive = _percent([record.gold in ("a", "b") for record in result.run.questions])
     return Outcome(f"{naive:.1f}", result.text, result.score < 35)
 
 
 @attack("failing sessions", "raises at half of the sessions", "no headline, half the score")
 def _failing_sessions(lab: Lab) -> Outcome:
-    system = ScriptedSystem("failing", turns_of, refuses=lambda session: "number 1" in session.turns[-1].text)
-    result = lab.letters_run("sessions", lambda question, shown: f"<final_answer> {lab.letters[question]}", system)
+    def right(question: str, shown: str) -> str:
+        return f"<final_answer> {lab.letters[question]}"
+
+    odd = "number 1"
+    result = lab.run("sessions", kind=PersonaMem, replies=right, refuses=lambda session: odd in session.turns[-1].text)
     return Outcome("100.0", result.text, result.score <= 50 and result.withheld)
 
 

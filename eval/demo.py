@@ -174,7 +174,8 @@ def _table(summary: Mapping[str, Any]) -> Table:
     for name, metric in METRICS.items():
         for mode, suffix in MODES.items():
             keys = (f"{name}_{phase}{suffix}" for phase in CHECKPOINTS)
-            table.add_row(f"{label(metric).strip()}, {mode}", *(_interval(summary[key], *summary[f"{key}_interval"]) for key in keys))
+            cells = (_interval(summary[key], *summary[f"{key}_interval"]) for key in keys)
+            table.add_row(f"{label(metric).strip()}, {mode}", *cells)
     return table
 
 

@@ -9,21 +9,20 @@ import csv
 import json
 import random
 import re
-import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 from zlib import crc32
 
 from deltamem.errors import DeltaMemError
-from deltamem.llm import LLM, Answer
+from deltamem.llm import LLM, Answer, ResponseCache, ServedModel
 from deltamem.prompts import Prompt
 from eval.answer import LLMAnswerer, Sampler
+from eval.config import AnswerModel
 from eval.judge import ABSTAINED, CORRECT, FOOLED, OTHER, WRONG, load_calibration
 from eval.personamem.data import COLUMNS
 from eval.records import Verdict
@@ -196,6 +195,7 @@ def broken() -> DeltaMemError:
 Replies = Callable[[str, str], str | Answer]
 """What a scripted model answers to a question with the memories that it is shown."""
 
+URL = "http://invented.invalid/v1"
 _BETWEEN = "\x1f"
 _PROMPT = Prompt.of("invented", f"$question{_BETWEEN}$context")
 
@@ -203,15 +203,20 @@ _PROMPT = Prompt.of("invented", f"$question{_BETWEEN}$context")
 class ScriptedModel(LLM):
     """A model that a function plays; everything round it is the real client."""
 
-    def __init__(self, replies: Replies) -> None:
-        """Bind the function."""
-        super().__init__("http://invented.invalid/v1", "scripted")
+    def __init__(self, replies: Replies, url: str = URL, root: str = "", cache: ResponseCache | None = None) -> None:
+        """Bind the function; the server at the URL says that it has the model from the root."""
+        super().__init__(url, "scripted", cache=cache)
         self._replies = replies
+        self._root = root
 
     async def _ask(self, request: dict[str, Any]) -> Answer:
         question, _, shown = request["messages"][0]["content"].partition(_BETWEEN)
         reply = self._replies(question, shown)
         return Answer(reply, False, 1, 1) if isinstance(reply, str) else reply
+
+    async def models(self) -> list[ServedModel]:
+        """This one alone."""
+        return [ServedModel(self.model, None, self._root)]
 
 
 def answerer(replies: Replies, max_tokens: int | None = 512) -> LLMAnswerer:
@@ -219,47 +224,26 @@ def answerer(replies: Replies, max_tokens: int | None = 512) -> LLMAnswerer:
     return LLMAnswerer(Sampler(ScriptedModel(replies), 0.0, max_tokens, 0), _PROMPT, with_time=True)
 
 
-@dataclass
+@dataclass(frozen=True)
 class Endpoint:
-    """An OpenAI-compatible endpoint on this machine with a scripted model, which may be exchanged behind its name."""
+    """Where a scripted model is served that the configuration names, and where it is said to come from."""
 
     replies: Replies
-    root: str  # Where the model is said to come from
+    root: str
+    url: str = URL
 
-    @contextmanager
-    def serve(self, folder: Path) -> Iterator[list[str]]:
-        """Serve it; yields keys of the configuration that make it the answerer, with a prompt that lies in a folder."""
-        endpoint = self
+    def answers(self, settings: AnswerModel, folder: Path) -> AnswerModel:
+        """The settings of an answerer that asks it, with a prompt that is written into the folder."""
+        client = partial(ScriptedModel, self.replies, self.url, self.root)
 
-        class Handler(BaseHTTPRequestHandler):
-            def do_GET(self) -> None:
-                self._send({"data": [{"id": "scripted", "root": endpoint.root}]})
-
-            def do_POST(self) -> None:
-                body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-                question, _, shown = body["messages"][0]["content"].partition(_BETWEEN)
-                try:
-                    self._send({"choices": [{"message": {"content": endpoint.replies(question, shown)}}]})
-                except DeltaMemError:
-                    self.send_error(500)
-
-            def _send(self, body: object) -> None:
-                self.send_response(200)
-                self.end_headers()
-                self.wfile.write(json.dumps(body).encode())
-
-            def log_message(self, format: str, *args: object) -> None:
-                pass
+        class ScriptedAnswers(AnswerModel):
+            def client(self, part: str, cache: ResponseCache | None) -> LLM:
+                return client(cache)
 
         prompt = folder / "scripted.md"
         prompt.write_text(_PROMPT.text, encoding="utf-8")
-        with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-            threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
-            url = f"http://127.0.0.1:{server.server_port}/v1"
-            try:
-                yield [f"answer.base_url={url}", "answer.model=scripted", f"answer.prompt={prompt}", "answer.max_retries=0"]
-            finally:
-                server.shutdown()
+        changes = {"base_url": self.url, "model": "scripted", "prompt": str(prompt)}
+        return ScriptedAnswers(**settings.model_dump() | changes)
 
 
 def lucky(text: str, percent: int) -> bool:
