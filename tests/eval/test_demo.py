@@ -42,6 +42,9 @@ def test_the_summary_names_before_and_after_with_intervals(run: Path) -> None:
     assert summary["failed_episodes"] == 6
     assert summary["seconds"] == {"train": 200.0, "evaluate": 50.0, "train/grpo": 123.0, "total": 250.0}
     assert summary["seed"] == 3 and summary["versions"]["python"]
+    table = _table(summary)
+    assert table.row_count == 8, "sampled and greedy of four metrics"
+    assert next(iter(table.columns[1].cells)) == "0.400 [0.380, 0.420]"
 
 
 def test_recall_of_locomo_is_taken_from_its_summary_and_without_it_the_summary_says_what_to_fetch(run: Path) -> None:
@@ -57,9 +60,3 @@ def test_recall_of_locomo_is_taken_from_its_summary_and_without_it_the_summary_s
     figures = _locomo(run, None)
     assert figures["locomo_recall_at_20"] is None
     assert LOCOMO.source in figures["locomo_note"] and LOCOMO.licence in figures["locomo_note"]
-
-
-def test_the_table_shows_sampled_and_greedy(run: Path) -> None:
-    table = _table(_summary(settings(run), {}, None))
-    assert table.row_count == 8
-    assert next(iter(table.columns[1].cells)) == "0.400 [0.380, 0.420]"

@@ -169,14 +169,6 @@ def sessions_file(tmp_path: Path) -> Path:
     return path
 
 
-@pytest.fixture
-def checkpoint(tmp_path: Path) -> Path:
-    folder = tmp_path / "checkpoint"
-    folder.mkdir()
-    (folder / "config.json").write_text("{}")
-    return folder
-
-
 def composed(*overrides: str) -> DictConfig:
     with initialize_config_dir(str(CONFIGS), version_base="1.3"):
         return compose("heldout", list(overrides))
@@ -208,16 +200,10 @@ def test_an_endpoint_is_scored_and_a_failed_episode_gives_exit_code_1(
 
 
 def test_bad_input_is_one_line_and_exit_code_2(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "eval.heldout", *ENDPOINT, f"out={tmp_path}", "sessions=missing.jsonl"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=240,
-        env=os.environ | {"COLUMNS": "120"},
-    )
-    assert done.returncode == 2
-    assert done.stderr.count("\n") == 1 and "missing.jsonl: no such file" in done.stderr and done.stdout == ""
+    command = [sys.executable, "-m", "eval.heldout", *ENDPOINT, f"out={tmp_path}", "sessions=missing.jsonl"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env=os.environ | {"COLUMNS": "120"})
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+    assert "missing.jsonl: no such file" in done.stderr
 
 
 @pytest.mark.parametrize(
@@ -249,14 +235,14 @@ def test_wrong_settings_are_told_before_anything_runs(
     assert not (tmp_path / "out").exists() or not list((tmp_path / "out").iterdir())
 
 
-def settings(checkpoint: Path, *overrides: str) -> HeldoutSettings:
-    return validated(composed("sessions=s", "out=o", f"checkpoint={checkpoint}", *overrides), HeldoutSettings)
+def test_the_episode_comes_from_the_checkpoint_and_keys_win(tmp_path: Path) -> None:
+    def episode(*overrides: str) -> EpisodeConfig:
+        config = composed("sessions=s", "out=o", f"checkpoint={tmp_path}", *overrides)
+        return validated(config, HeldoutSettings).episode_config()
 
-
-def test_the_episode_comes_from_the_checkpoint_and_keys_win(checkpoint: Path) -> None:
-    assert settings(checkpoint).episode_config().k == 5
+    assert episode().k == 5
     fields = {"system_prompt": "manager_compact", "k": 2, "memory_fields": ["text", "id"], "max_turns": 3}
-    (checkpoint / "episode.json").write_text(json.dumps(fields))
-    config = settings(checkpoint, "episode.k=4").episode_config()
+    (tmp_path / "episode.json").write_text(json.dumps(fields))
+    config = episode("episode.k=4")
     assert (config.system_prompt, config.k, config.max_turns) == ("manager_compact", 4, 3)
     assert config.memory_fields == ("text", "id") and config.session_prompt == "session"

@@ -51,15 +51,11 @@ def test_a_line_comes_at_every_twentieth_of_the_work_and_no_more_than_every_few_
 
 def test_a_line_comes_though_nothing_is_done() -> None:
     told = Told()
-    told.bars.session(
-        IngestRecord(store="s", owner="o", session="1", number=0, outcome="applied", cost=Cost(prompt_tokens=1200))
-    )
-    told.now = 29.0
-    told.bars.tick()
-    assert told.lines() == []
-    told.now = 31.0
-    told.bars.tick()
-    assert told.lines() == ["sessions 1/0, questions 0/40, 1,200 tokens, about 20 min left"]
+    cost = Cost(prompt_tokens=1200)
+    told.bars.session(IngestRecord(store="s", owner="o", session="1", number=0, outcome="applied", cost=cost))
+    for told.now, lines in ((29.0, []), (31.0, ["sessions 1/0, questions 0/40, 1,200 tokens, about 20 min left"])):
+        told.bars.tick()
+        assert told.lines() == lines
 
 
 def test_what_there_is_so_far_is_written_now_and_then(tmp_path: Path, monkeypatch) -> None:

@@ -137,7 +137,7 @@ def test_nothing_comes_from_outside_and_everything_is_escaped(page: Page) -> Non
     assert all(text in page.text for text in (EVIL, "<i>eve</i>/0", "<i>eve</i>/1", RAW))
 
 
-def test_keywords_found_and_missing_are_marked() -> None:
+def test_keywords_are_marked_and_targets_without_a_counterpart_have_a_remark() -> None:
     (item,) = people(1, 1)
     due, _ = item.operations
     written = outputs(due, add("Person0 plays trumpet every  EVENING0 evening"))
@@ -149,16 +149,11 @@ def test_keywords_found_and_missing_are_marked() -> None:
     assert due_shown.remark == new.remark == "", "both were matched"
     assert due_shown.old_text == "Person0 works as baker in Oslo0"
 
-
-def test_what_became_of_targets_without_a_pair() -> None:
-    item = labelled(
-        "ann", 0, {"m1": "Ann owns a dog", "m2": "Ann sings"}, [none("m1", "Ann owns a dog"), add("Ann is six", "six")]
-    )
-
-    def script(item: LabelledSession, turn: int) -> str:
-        return search("dog") if turn == 0 else outputs(none("m1", ""))
-
-    nothing, six = view(run_policy(script, [item]).records[0]).target
+    known = {"m1": "Ann owns a dog", "m2": "Ann sings"}
+    item = labelled("ann", 0, known, [none("m1", "Ann owns a dog"), add("Ann is six", "six")])
+    nothing, six = view(
+        run_policy(lambda _, turn: outputs(none("m1", "")) if turn else search("dog"), [item]).records[0]
+    ).target
     assert nothing.remark == "named by a NONE, found by a search"
     assert six.remark == "no counterpart" and not six.keywords[0].found
 

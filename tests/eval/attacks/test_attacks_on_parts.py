@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime
 from pathlib import Path
@@ -15,6 +15,7 @@ from scripted_server import Reply, completion, serve, unused_url
 from eval.__main__ import main
 from eval.attack_parts import Finding, examine_answerer, examine_judge, examine_system
 from eval.invented import (
+    Find,
     Label,
     Replies,
     ScriptedJudge,
@@ -23,7 +24,6 @@ from eval.invented import (
     World,
     answerer,
     fair,
-    honest_system,
     reader,
     turns_of,
 )
@@ -31,27 +31,6 @@ from eval.judge import load_calibration
 from eval.systems.base import DialogueSession, Passage, StoreKey
 
 WORLD = World(7, conversations=3)
-
-
-def leak(store: Store, query: str, k: int) -> list[Passage]:
-    return [Passage(WORLD.gold.get(query, "nothing"))]
-
-
-def fabricate(store: Store, query: str, k: int) -> list[Passage]:
-    return [Passage("Grandmother inherited seventeen lighthouses near Reykjavik")] * k if store.sessions else []
-
-
-def hog(store: Store, query: str, k: int) -> list[Passage]:
-    return [Passage(" ".join(turn.spoken for turn in session.turns)) for session in store.sessions.values()][:k]
-
-
-def hoard(store: Store, query: str, k: int) -> list[Passage]:
-    last = turns_of(store, query, 1)
-    return [Passage(one.text, None, store.ids) for one in last]
-
-
-def deep(store: Store, query: str, k: int) -> list[Passage]:
-    return turns_of(store, query, k + 1)
 
 
 class Sieve(ScriptedSystem):
@@ -86,24 +65,32 @@ def lost(findings: Sequence[Finding]) -> set[str]:
     return {one.name for one in findings if not one.held}
 
 
-SYSTEMS: dict[str, tuple[Callable[[], Any], set[str]]] = {
-    "honest": (honest_system, set()),
-    "empty": (lambda: ScriptedSystem("empty", lambda store, query, k: []), {"finds anything"}),
-    "echo": (lambda: ScriptedSystem("echo", lambda store, query, k: [Passage(query)]), {"makes up text"}),
-    "leaker": (lambda: ScriptedSystem("leaker", leak), {"knows the gold", "mixes owners"}),
-    "fabricator": (lambda: ScriptedSystem("fabricator", fabricate), {"makes up text"}),
-    "hog": (lambda: ScriptedSystem("hog", hog), {"hogs context"}),
-    "hoarder": (lambda: ScriptedSystem("hoarder", hoard), {"hoards sources"}),
-    "too deep": (lambda: ScriptedSystem("deep", deep), {"obeys k"}),
-    "sieve": (Sieve, {"survives reopening"}),
-    "one store": (OneStore, {"mixes owners"}),
+FABRICATED = Passage("Grandmother inherited seventeen lighthouses near Reykjavik")
+FINDS: dict[str, tuple[Find, set[str]]] = {
+    "honest": (turns_of, set()),
+    "empty": (lambda store, query, k: [], {"finds anything"}),
+    "echo": (lambda store, query, k: [Passage(query)], {"makes up text"}),
+    "leaker": (lambda store, query, k: [Passage(WORLD.gold.get(query, "nothing"))], {"knows the gold", "mixes owners"}),
+    "fabricator": (lambda store, query, k: [FABRICATED] * k if store.sessions else [], {"makes up text"}),
+    "hog": (
+        lambda store, query, k: [Passage(" ".join(turn.spoken for turn in one.turns)) for one in store.sessions.values()][
+            :k
+        ],
+        {"hogs context"},
+    ),
+    "hoarder": (
+        lambda store, query, k: [Passage(one.text, None, store.ids) for one in turns_of(store, query, 1)],
+        {"hoards sources"},
+    ),
+    "too deep": (lambda store, query, k: turns_of(store, query, k + 1), {"obeys k"}),
 }
+SYSTEMS = [(ScriptedSystem(name, find), wrong) for name, (find, wrong) in FINDS.items()]
+SYSTEMS += [(Sieve(), {"survives reopening"}), (OneStore(), {"mixes owners"})]
 
 
-@pytest.mark.parametrize("name", SYSTEMS)
-async def test_systems(name: str, tmp_path: Path) -> None:
-    make, wrong = SYSTEMS[name]
-    findings = await examine_system(make(), tmp_path)
+@pytest.mark.parametrize(("system", "wrong"), SYSTEMS, ids=[system.name for system, _ in SYSTEMS])
+async def test_systems(system: ScriptedSystem, wrong: set[str], tmp_path: Path) -> None:
+    findings = await examine_system(system, tmp_path)
     assert lost(findings) == wrong, findings
 
 
