@@ -7,6 +7,8 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from deltamem.episode import Message, read_turn
 from deltamem.memory import Event
 
@@ -96,8 +98,7 @@ def histories(validation: Mapping[int, Sequence[Record]], count: int) -> dict[st
 
 def _between(records: Mapping[int, Record]) -> list[tuple[int, TrajectoryView]]:
     steps = sorted(records)
-    last, shown = len(steps) - 1, min(len(steps), _SHOWN_STEPS)
-    places = sorted({round(place * last / max(shown - 1, 1)) for place in range(shown)})
+    places = np.linspace(0, len(steps) - 1, min(len(steps), _SHOWN_STEPS)).round().astype(int)
     return [(steps[place], view(records[steps[place]])) for place in places]
 
 
