@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable
+
 import pytest
 from benchmark_cases import CASES, Case, prepare
+
+from eval.__main__ import main
 
 
 @pytest.fixture(params=CASES, ids=lambda case: case.name)
@@ -11,3 +16,17 @@ def case(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Cas
     """Each benchmark in turn."""
     prepare(monkeypatch, request.param)
     return request.param
+
+
+@pytest.fixture
+def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
+    """``python -m eval`` in this process: exit code, output, errors."""
+
+    def run(*arguments: object) -> tuple[int, str, str]:
+        monkeypatch.setenv("COLUMNS", "160")
+        monkeypatch.setattr(sys, "argv", ["eval", *map(str, arguments)])
+        with pytest.raises(SystemExit) as stopped:
+            main()
+        return (int(stopped.value.code or 0), *capsys.readouterr())
+
+    return run

@@ -2,32 +2,17 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from compare_cases import records, write_run
 
-from eval.__main__ import main
 from eval.data import LOCOMO
 
 
-@pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
-    def run(*arguments: object) -> tuple[int, str, str]:
-        monkeypatch.setenv("COLUMNS", "160")
-        monkeypatch.setattr(sys, "argv", ["eval", *map(str, arguments)])
-        with pytest.raises(SystemExit) as stopped:
-            main()
-        return (int(stopped.value.code or 0), *capsys.readouterr())
-
-    return run
-
-
-def test_compare_prints_headlines_and_writes_the_page(tmp_path: Path, run) -> None:
+def test_compare_prints_headlines_and_writes_the_page(tmp_path: Path, command) -> None:
     folder = write_run(tmp_path / "ours", records(), config={"system": "[deltamem]"})
-    code, printed, _ = run("compare", folder, "--out", tmp_path / "report.html")
+    code, printed, _ = command("compare", folder, "--out", tmp_path / "report.html")
     assert code == 0
     for expected in ("[deltamem]", "not run: none", str(tmp_path / "report.html")):
         assert expected in printed, expected
@@ -49,12 +34,12 @@ def test_compare_prints_headlines_and_writes_the_page(tmp_path: Path, run) -> No
         (["fetch", "locomo", "--accept-licence"], "is not the published file"),
     ],
 )
-def test_what_is_wrong_is_one_sentence(tmp_path: Path, monkeypatch, run, arguments: list[str], said: str) -> None:
+def test_what_is_wrong_is_one_sentence(tmp_path: Path, monkeypatch, command, arguments: list[str], said: str) -> None:
     monkeypatch.setenv("DELTAMEM_DATA", str(tmp_path))  # where data is looked for, it is fetched to
     there = tmp_path / LOCOMO.path
     there.parent.mkdir(parents=True)
     there.write_text("[]", encoding="utf-8")
-    code, _, errors = run(*arguments)
+    code, _, errors = command(*arguments)
     last = errors.splitlines()[-1]
     assert code == 2 and last.startswith("error: ") and said in last
     assert there.read_text() == "[]" and len(list(there.parent.iterdir())) == 1

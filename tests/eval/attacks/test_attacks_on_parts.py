@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 from scripted_server import Reply, completion, serve, unused_url
 
-from eval.__main__ import main
 from eval.attack_parts import Finding, examine_answerer, examine_judge, examine_system
 from eval.invented import (
     Find,
@@ -154,26 +153,15 @@ async def test_judges(name: str) -> None:
     assert lost(await examine_judge(ScriptedJudge(name, label), 0.4, 0.4)) == wrong
 
 
-def attack(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *arguments: str) -> tuple[int, str, str]:
-    """``python -m eval attack`` in this process: exit code, output, errors."""
-    monkeypatch.setattr("sys.argv", ["eval", "attack", *arguments])
-    with pytest.raises(SystemExit) as stopped:
-        main()
-    return int(stopped.value.code or 0), *capsys.readouterr()
-
-
-def test_a_system_of_the_users_own(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_system_of_the_users_own(command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
     module = "from eval.invented import ScriptedSystem, honest_system\ndef empty():\n"
     Path("parts_of_mine.py").write_text(module + "    return ScriptedSystem('mine', lambda store, query, k: [])\n")
-    code, out, _ = attack(capsys, monkeypatch, "system", "parts_of_mine:empty")
+    code, out, _ = command("attack", "system", "parts_of_mine:empty")
     assert code == 1
     assert "mine: finds anything         0 passages  NOT HELD: a report must say that the memory finds nothing" in out
-    code, out, _ = attack(capsys, monkeypatch, "system", "parts_of_mine:honest_system")
-    assert code == 0
-    assert "NOT HELD" not in out
+    code, out, _ = command("attack", "system", "parts_of_mine:honest_system")
+    assert code == 0 and "NOT HELD" not in out
 
 
 def script(body: dict[str, Any]) -> Reply:
@@ -182,14 +170,14 @@ def script(body: dict[str, Any]) -> Reply:
     return completion('{"reason": "fine", "label": "correct"}' if judging else "8 May 2023")
 
 
-def test_models_behind_an_endpoint(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_models_behind_an_endpoint(command) -> None:
     with serve(script) as server:
         url = f"base_url={server.url}"
-        code, out, _ = attack(capsys, monkeypatch, "judge", url, "judge.model=tiny", "judges=[strict]")
+        code, out, _ = command("attack", "judge", url, "judge.model=tiny", "judges=[strict]")
         assert code == 1
         assert "strict: says yes               to 100% of wrong calibration answers  NOT HELD" in out
         assert "strict: says no                to 0% of right calibration answers  held" in out
-        code, out, _ = attack(capsys, monkeypatch, "answerer", url, "answer.model=tiny")
+        code, out, _ = command("attack", "answerer", url, "answer.model=tiny")
         assert code == 1
         assert "llm: reads                  0% right with the evidence  NOT HELD" in out
         assert "llm: knows the gold         0% right without memory  held" in out
@@ -212,10 +200,7 @@ def test_models_behind_an_endpoint(capsys: pytest.CaptureFixture[str], monkeypat
     ],
     ids=lambda value: value if isinstance(value, str) else " ".join(value)[:20],
 )
-def test_bad_input(
-    arguments: list[str], said: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    code, out, err = attack(capsys, monkeypatch, *arguments)
-    assert (code, out) == (2, "")
+def test_bad_input(arguments: list[str], said: str, command) -> None:
+    code, out, err = command("attack", *arguments)
+    assert (code, out, err.count("\n")) == (2, "", 1)
     assert said in err
-    assert err.count("\n") == 1
