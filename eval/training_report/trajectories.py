@@ -169,20 +169,13 @@ def _remark(operation: Record, record: Record) -> str:
 
 def _pieces(text: str, keywords: Sequence[Piece]) -> list[Piece]:
     """Split a text at its keywords, without regard to case and the kind of whitespace; longer keywords win."""
-    patterns = {
-        r"\s+".join(map(re.escape, keyword.text.split())): keyword.found
-        for keyword in sorted(keywords, key=lambda keyword: -len(keyword.text))
-        if keyword.text.strip()
-    }
-    if not patterns:
+    longest_first = sorted((one for one in keywords if one.text.strip()), key=lambda keyword: -len(keyword.text))
+    if not longest_first:
         return [Piece(text, None)]
-    found = list(patterns.values())
-    pieces, end = [], 0
-    for match in re.finditer("|".join(f"({pattern})" for pattern in patterns), text, re.IGNORECASE):
-        pieces += [Piece(text[end : match.start()], None)] if match.start() > end else []
-        pieces.append(Piece(match[0], found[(match.lastindex or 1) - 1]))
-        end = match.end()
-    return [*pieces, Piece(text[end:], None)] if end < len(text) else pieces
+    found = {_normalise(keyword.text): keyword.found for keyword in longest_first}
+    pattern = "|".join(r"\s+".join(map(re.escape, keyword.text.split())) for keyword in longest_first)
+    parts = re.split(f"({pattern})", text, flags=re.IGNORECASE)  # every second one is a keyword
+    return [Piece(part, found.get(_normalise(part)) if at % 2 else None) for at, part in enumerate(parts) if part]
 
 
 def _normalise(text: str) -> str:
