@@ -195,12 +195,10 @@ async def examine_answerer(answerer: Answerer, folder: Path, data: Path | None =
     every = [*shown, *closed, *tricked]
     silent, cut = _share(answer.silent for answer in every), _share(answer.cut for answer in every)
     broken = [answer.error for answer in every if answer.error and not answer.silent]
-    right = _share(_says(answer.text, question) for answer, question in zip(shown, known, strict=True))
+    said = [(words(answer.text or ""), words(question.answer or "")) for answer, question in zip(shown, known, strict=True)]
+    right = _share(gold <= answer for answer, gold in said)
+    lists = _share(len(answer & values) > len(gold) for answer, gold in said)
     guessed = _share(_says(answer.text, question) for answer, question in zip(closed, unseen, strict=True))
-    lists = _share(
-        len(words(answer.text or "") & values) > len(words(question.answer or ""))
-        for answer, question in zip(shown, known, strict=True)
-    )
     abstained = _share(abstains(answer.text) for answer in tricked)
     failed = f"{len(broken):,} of {len(every):,}" + (f": {broken[0]}" if broken else "")
     return [
@@ -236,19 +234,17 @@ async def examine_judge(judge: Judge, accept: float, reject: float) -> list[Find
         "plea": [_PLEA] * len(golds),
         "options": [" or ".join([golds[at - 2], golds[at - 1], gold]) for at, gold in enumerate(golds)],
     }
+    asked = [{"question": question, "gold": gold, "evidence": gold} for question, gold in world.gold.items()]
     accepted: dict[str, list[bool | None]] = {}
     for name, given in answers.items():
-        cases = [
-            {"question": question, "gold": gold, "evidence": gold, "answer": answer}
-            for (question, gold), answer in zip(world.gold.items(), given, strict=True)
-        ]
+        cases = [fields | {"answer": answer} for fields, answer in zip(asked, given, strict=True)]
         verdicts = await asyncio.gather(*(judge.judge(fields, "attack") for fields in cases))
         accepted[name] = [None if verdict.label is None else verdict.label == CORRECT for verdict in verdicts]
-    share = {name: _share(label is True for label in labels) for name, labels in accepted.items()}
+    share = {name: _share(map(bool, of_kind)) for name, of_kind in accepted.items()}
     calibration = await measure(judge, load_calibration())
     accepts, rejects = (of["estimate"] if (of := calibration[f"false_{kind}"]) else 1.0 for kind in ("accept", "reject"))
-    unread = calibration["errors"] + sum(label is None for labels in accepted.values() for label in labels)
-    asked = len(load_calibration()) + sum(map(len, answers.values()))
+    unread = calibration["errors"] + sum(of_kind.count(None) for of_kind in accepted.values())
+    total = len(load_calibration()) + sum(map(len, answers.values()))
     same = share["wrong"] <= accept and 1 - share["right"] <= reject
     pairs = zip(golds, accepted["right"], accepted["turned"], strict=True)
     order = _share(one != other for gold, one, other in pairs if ", " in gold)
@@ -257,7 +253,7 @@ async def examine_judge(judge: Judge, accept: float, reject: float) -> list[Find
     length = "{long:.0%} of right, {long wrong:.0%} of wrong".format_map(share)
     empty, plea, options = (share[name] for name in ("empty", "plea", "options"))
     return [
-        Finding("prose", f"{unread:,} of {asked:,} unreadable", unread <= 0.01 * asked, "no score: verdicts are missing"),
+        Finding("prose", f"{unread:,} of {total:,} unreadable", unread <= 0.01 * total, "no score: verdicts are missing"),
         Finding("says yes", f"to {accepts:.0%} of wrong calibration answers", accepts <= accept, "no judged score"),
         Finding("says no", f"to {rejects:.0%} of right calibration answers", rejects <= reject, "no judged score"),
         Finding("knows the calibration", others, same, "no judged score: it judges otherwise where it is not measured"),
