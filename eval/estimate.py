@@ -108,29 +108,28 @@ def estimate(benchmark: type[Benchmark[Any]], config: BenchmarkConfig) -> Estima
 
 
 def _ingest(result: Estimate, timeline: Timeline, config: BenchmarkConfig) -> None:
-    sessions = (
-        (store, one) for n, store in enumerate(timeline.stores) for step in timeline.steps for one in step.sessions[n]
-    )
-    for store, session in sessions:
-        result.sessions += 1
-        said, turns = _tokens(session), len(session.turns)
-        match config.system:
-            case "naive_rag":
-                result.texts += turns
-            case "deltamem":
-                calls = ASSUMED["deltamem_calls"]
-                system_prompt = estimate_tokens(load_prompt(config.manager_settings().episode.system_prompt).text)
-                # Each call reads the session again, and what the calls before it wrote and found.
-                later = calls * (calls - 1) / 2 * (ASSUMED["deltamem_written"] + ASSUMED["deltamem_results"])
-                result.ingest.add(calls, calls * (system_prompt + said) + later, ASSUMED["deltamem_written"])
-            case "mem0" | "langmem":
-                groups = len(message_groups(session.turns, store.key.batch_turns))
-                read = said + groups * ASSUMED[f"{config.system}_prompt"]
-                result.ingest.add(groups, read, ASSUMED["peer_written"])
-                if config.system == "langmem" and not config.peers_degraded:  # its queries
-                    result.ingest.add(groups, said, ASSUMED["peer_written"])
-        if config.system in WITH_MODEL:
-            result.texts += ceil(2 * ASSUMED["memories_a_turn"] * turns)  # searched for, then kept
+    for number, store in enumerate(timeline.stores):
+        for session in (one for step in timeline.steps for one in step.sessions[number]):
+            result.sessions += 1
+            said = _tokens(session)
+            match config.system:
+                case "deltamem":
+                    calls = ASSUMED["deltamem_calls"]
+                    system_prompt = estimate_tokens(load_prompt(config.manager_settings().episode.system_prompt).text)
+                    # Each call reads the session again, and what the calls before it wrote and found.
+                    later = calls * (calls - 1) / 2 * (ASSUMED["deltamem_written"] + ASSUMED["deltamem_results"])
+                    read = calls * (system_prompt + said) + later
+                    result.ingest.add(calls, read, ASSUMED["deltamem_written"])
+                case "mem0" | "langmem":
+                    groups = len(message_groups(session.turns, store.key.batch_turns))
+                    read = said + groups * ASSUMED[f"{config.system}_prompt"]
+                    result.ingest.add(groups, read, ASSUMED["peer_written"])
+                    if config.system == "langmem" and not config.peers_degraded:  # its queries
+                        result.ingest.add(groups, said, ASSUMED["peer_written"])
+            if config.system in WITH_MODEL:
+                result.texts += ceil(2 * ASSUMED["memories_a_turn"] * len(session.turns))  # searched for, then kept
+            elif config.system == "naive_rag":
+                result.texts += len(session.turns)
 
 
 def _ask(result: Estimate, loaded: Benchmark[Any], timeline: Timeline, config: BenchmarkConfig, prompts: Prompts) -> None:
