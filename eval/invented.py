@@ -26,7 +26,7 @@ from eval.config import AnswerModel
 from eval.judge import ABSTAINED, CORRECT, FOOLED, OTHER, WRONG, load_calibration
 from eval.personamem.data import COLUMNS
 from eval.records import Verdict
-from eval.systems.base import DialogueSession, DialogueTurn, Ingested, Passage, SessionBuffer, StoreKey, Usage
+from eval.systems.base import DialogueSession, DialogueTurn, Ingested, Passage, SessionBuffer, Usage
 from eval.systems.baselines import Baseline
 
 PEOPLE = ("Odra", "Belun", "Tamsin", "Quill", "Marek", "Isaura", "Feno", "Wanda", "Joris", "Petra", "Ludo", "Sunniva")
@@ -127,16 +127,10 @@ Find = Callable[["Store", str, int], list[Passage]]
 class ScriptedSystem(Baseline):
     """A system that keeps all sessions but those that it refuses, and finds what a function returns."""
 
-    ranked = True
-    shown = "what a function finds"
-
     def __init__(self, name: str, find: Find, refuses: Callable[[DialogueSession], bool] = lambda session: False) -> None:
         """Bind the functions; `find` is given the store, the query and k."""
-        self.name, self.find, self.refuses = name, find, refuses
-
-    def store(self, key: StoreKey) -> Store:
-        """An empty one."""
-        return Store(self)
+        super().__init__(name, {"shown": "what a function finds"}, lambda key: Store(self), ranked=True)
+        self.find, self.refuses = find, refuses
 
 
 class Store(SessionBuffer):
