@@ -7,7 +7,7 @@ from pathlib import Path
 
 from eval.attacks import Lab, Result
 from eval.invented import Store, turns_of, words
-from eval.summary import GOLD_WORDS
+from eval.summary import ALL, GOLD_WORDS
 from eval.systems.base import Passage
 
 
@@ -20,12 +20,15 @@ def telegrams(store: Store, query: str, k: int) -> list[Passage]:
 
 
 def shown(result: Result) -> float:
-    return float(result.summary["scores"][GOLD_WORDS]["all"]["estimate"])
+    found = result.summary.score(GOLD_WORDS, ALL)
+    assert found is not None
+    return found.estimate
 
 
 def test_telegrams_raise_recall_and_show_few_of_the_words(tmp_path: Path) -> None:
     lab = Lab(tmp_path)
     honest, attack = lab.honest, lab.run("telegrams", find=telegrams)
-    assert attack.summary["passages"]["tokens_each"] < honest.summary["passages"]["tokens_each"]
+    assert attack.summary.passages is not None and honest.summary.passages is not None
+    assert attack.summary.passages["tokens_each"] < honest.summary.passages["tokens_each"]
     assert attack.recall > honest.recall
     assert shown(attack) < shown(honest) / 2
