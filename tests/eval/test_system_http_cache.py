@@ -154,7 +154,7 @@ def test_requests_that_differ_in_what_is_drawn_anew_are_the_same(cache: Response
 
 def test_slots_bound_the_requests_of_all_transports_together() -> None:
     slots = threading.Semaphore(2)
-    with serve(replies(completion("hi", delay=0.05))) as server:
+    with serve(replies(completion("hi", delay=0.2))) as server:
 
         def work(number: int) -> None:
             http: Any = httpx.Client(transport=MeteredTransport(Meter(), HttpCache(None, "a"), slots=slots))
@@ -170,7 +170,7 @@ def test_slots_bound_the_requests_of_all_transports_together() -> None:
 
 
 async def test_the_asynchronous_transport_does_the_same(cache: ResponseCache) -> None:
-    script = replies(failure(500), completion("fine", tokens=5, prompt_tokens=11, delay=0.02))
+    script = replies(failure(500), completion("fine", tokens=5, prompt_tokens=11, delay=0.2))
     with serve(script) as server:
         meter = Meter()
         cached = HttpCache(cache, "a", volatile=IDS, fields={"seed": 4})
