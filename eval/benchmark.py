@@ -7,19 +7,22 @@ A new benchmark is a package with ``data`` (its configuration and files), ``scor
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import Any, ClassVar, Generic, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar
 
-from rich.console import RenderableType
+from rich.table import Table
 
 from deltamem.runs import RecordFile
 from eval.config import BenchmarkConfig
 from eval.evidence import EvidenceFinder
-from eval.records import IngestRecord, PassageRecord, PointRecord, QuestionRecord, Verdict
+from eval.records import IngestRecord, PassageRecord, PointRecord, QuestionRecord
 from eval.systems.base import DialogueSession, Passage, StoreKey, System
 from eval.systems.baselines import Evidence
+
+if TYPE_CHECKING:
+    from eval.halumem.__main__ import Points
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,43 +111,6 @@ class Report:
     more: Mapping[str, Any] = field(default_factory=dict)  # Further keys of this benchmark
 
 
-class PointChecks(ABC):
-    """How memory points, and the memories that a system extracted, are searched for and judged."""
-
-    k: int
-    """Passages that a point is searched for."""
-
-    @abstractmethod
-    def extracted(self, step: Step, ingested: Sequence[IngestRecord]) -> list[PointRecord]:
-        """One record for each memory that the system extracted from the sessions of a step."""
-
-    @abstractmethod
-    def is_searched(self, point: PointRecord) -> bool:
-        """Whether the memory is searched for a point."""
-
-    def prepare(self, point: PointRecord) -> PointRecord:
-        """The record of a point right before it is searched for."""
-        return point
-
-    @abstractmethod
-    def found(self, point: PointRecord, passages: Sequence[Passage], *, ranked: bool) -> PointRecord:
-        """The record of a point that was searched for; called with `PointRecord.retrieved` set."""
-
-    @abstractmethod
-    def failed(self, point: PointRecord, reason: str | None) -> PointRecord:
-        """The record of a point that could not be searched for."""
-
-    @abstractmethod
-    def is_judged(self, point: PointRecord, ingested: Sequence[IngestRecord]) -> bool:
-        """Whether a judge has something to say about a point or memory."""
-
-    @abstractmethod
-    def judge_fields(
-        self, point: PointRecord, ingested: Sequence[IngestRecord], passages: Sequence[Passage], *, ranked: bool
-    ) -> Mapping[str, str] | Verdict:
-        """What the judge called `PointRecord.kind` is shown, or the verdict where none need be asked."""
-
-
 def gold_evidence(named: Iterable[tuple[str, str, Iterable[str]]]) -> dict[str, dict[str, tuple[str, ...]]]:
     """By store and question the ids of turns that are named for them; a question that occurs twice has those of both."""
     found: dict[str, dict[str, tuple[str, ...]]] = {}
@@ -167,11 +133,14 @@ class Benchmark(ABC, Generic[Config]):
     answer_fields: ClassVar[tuple[str, ...]] = ("context", "question")
     uses_nltk: ClassVar[bool] = False
     """Whether `score` needs the data of NLTK."""
+    tables: ClassVar[Sequence[Callable[[Mapping[str, Any]], Table | None]]] = ()
+    """Made of the summary and shown when a run ends; None is left out."""
 
     config: Config
     k: int
     """Passages of each store that a question is searched for; set by `timelines`."""
-    points: PointChecks | None = None
+    points: Points | None = None
+    """How memory points are searched for and judged; HaluMem alone has them."""
 
     @classmethod
     def judges(cls, config: Config) -> Mapping[str, JudgeSpec]:
@@ -237,11 +206,6 @@ class Benchmark(ABC, Generic[Config]):
     @abstractmethod
     def report(self, results: Results) -> Report:
         """What the summary says."""
-
-    @classmethod
-    def tables(cls, summary: Mapping[str, Any]) -> Iterable[RenderableType | None]:
-        """Shown when a run ends; None is left out."""
-        return ()
 
     @classmethod
     def lines(cls, summary: Mapping[str, Any]) -> Iterable[str]:

@@ -21,7 +21,7 @@ from deltamem.config import run_hydra, validated
 from deltamem.errors import DeltaMemError, EmbedderUnavailableError, reason_of
 from deltamem.runs import RecordFile, run_tasks
 from eval.answer import Answerer, ContextBlock, Judge, QAGrader
-from eval.benchmark import Benchmark, Config, PointChecks, Report, Results, Step, Timeline
+from eval.benchmark import Benchmark, Config, Report, Results, Step, Timeline
 from eval.compare.page import write_report
 from eval.estimate import estimate, estimate_table
 from eval.fingerprint import TAKEN_FROM, Makings, Stamped, TakenAnswers
@@ -60,6 +60,8 @@ from eval.systems.base import Memory, Passage, System, SystemUnavailableError
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
+
+    from eval.halumem.__main__ import Points
 
 MEMORY_FOLDER = "memory"
 REPORT_FILE = "report.html"
@@ -103,7 +105,7 @@ def main(benchmark: type[Benchmark[Config]], config: Config) -> int:
         return 0
     summary = evaluate(benchmark, config, console)
     _print(console, [headline_line(summary)])
-    tables = [table for table in benchmark.tables(summary) if table is not None]
+    tables = [table for made in benchmark.tables if (table := made(summary)) is not None]
     page = write_report([config.out], config.out / REPORT_FILE)
     lines = [
         *protocol_lines(summary),
@@ -245,7 +247,7 @@ class Run:
         stores = max((len(timeline.stores) for timeline in self.timelines), default=1)
         self._slots = asyncio.Semaphore(max(1, config.stores_at_once // stores))
         # Without points they are never asked for, and then None.
-        self.checks: PointChecks = self.benchmark.points  # type: ignore[assignment]
+        self.checks: Points = self.benchmark.points  # type: ignore[assignment]
         self.points: RecordFile[PointRecord] = self.files.points  # type: ignore[assignment]
         self._twins: defaultdict[tuple[str, str], asyncio.Lock] = defaultdict(asyncio.Lock)
 
@@ -488,7 +490,7 @@ class Run:
     async def _search_point(
         self, record: PointRecord, timeline: Timeline, memories: Sequence[Memory], notes: tuple[str, ...]
     ) -> None:
-        record = self.checks.prepare(record.model_copy(update={"notes": notes}))
+        record = record.model_copy(update={"notes": notes})
         found, seconds, error = await self._search(memories, record.text, self.checks.k)
         if error is not None:
             self.points.add(self.checks.failed(record, error))

@@ -5,11 +5,8 @@ Exit code 0; 1 if something broke or was missing in the data (it is counted, the
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from functools import lru_cache
-from typing import Any
-
-from rich.console import RenderableType
 
 from eval import runner
 from eval.beam import scores
@@ -33,6 +30,7 @@ class Beam(Benchmark[BeamConfig]):
     config_type = BeamConfig
     search_state = "latest"
     answer_prompt = "answer_beam"
+    tables = (scores.table,)
 
     def __init__(self, config: BeamConfig) -> None:
         self.config = config
@@ -110,11 +108,6 @@ class Beam(Benchmark[BeamConfig]):
             problems=data.problems,
             order=ABILITIES,
         )
-
-    @classmethod
-    def tables(cls, summary: Mapping[str, Any]) -> Iterable[RenderableType | None]:
-        """One table."""
-        return (scores.table(summary),)
 
 
 if __name__ == "__main__":

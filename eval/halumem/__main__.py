@@ -11,11 +11,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
-from rich.console import RenderableType
-
 from eval import runner
 from eval.answer import ContextBlock, cut_to_budget, render_all
-from eval.benchmark import Benchmark, JudgeSpec, PointChecks, Report, Results, Step, Store, Timeline
+from eval.benchmark import Benchmark, JudgeSpec, Report, Results, Step, Store, Timeline
 from eval.data import HALUMEM_LONG, HALUMEM_MEDIUM, require
 from eval.evidence import EvidenceFinder
 from eval.halumem import scores
@@ -61,6 +59,7 @@ class Halumem(Benchmark[HalumemConfig]):
     search_state = "session"
     answer_prompt = "halumem_answer"
     uses_nltk = True
+    tables = (scores.extraction_table, scores.outcomes_table, scores.retrieval_table)
 
     def __init__(self, config: HalumemConfig) -> None:
         self.config = config
@@ -173,12 +172,6 @@ class Halumem(Benchmark[HalumemConfig]):
         )
 
     @classmethod
-    def tables(cls, summary: Mapping[str, Any]) -> Iterable[RenderableType | None]:
-        """Extraction, updates and answers if judged; retrieval."""
-        judged = (scores.extraction_table(summary), scores.outcomes_table(summary)) if summary["mode"] == "judged" else ()
-        return *judged, scores.retrieval_table(summary)
-
-    @classmethod
     def lines(cls, summary: Mapping[str, Any]) -> Iterable[str]:
         """Where the memory points went."""
         return scores.point_lines(summary)
@@ -204,7 +197,7 @@ class Halumem(Benchmark[HalumemConfig]):
         }
 
 
-class Points(PointChecks):
+class Points:
     """Memory points and extracted memories.
 
     A point goes to the judge of updates if it is one and the memory finds something for it; else it stays with extraction.
@@ -213,14 +206,14 @@ class Points(PointChecks):
     """
 
     def __init__(self, benchmark: Halumem) -> None:
-        self.k = benchmark.config.update_k
+        self.k = benchmark.config.update_k  # Passages that a point is searched for
         self._config = benchmark.config
         self._linked = benchmark.linked
         self._sessions = {(user.id, session.number): session for user in benchmark.data.users for session in user.sessions}
         self._points = {point.record.key: point for session in self._sessions.values() for point in session.points}
 
     def extracted(self, step: Step, ingested: Sequence[IngestRecord]) -> list[PointRecord]:
-        """The memories of the step's only session."""
+        """One record for each memory that the system extracted from the step's only session."""
         (record,) = ingested
         return [
             PointRecord(
@@ -230,31 +223,33 @@ class Points(PointChecks):
         ]
 
     def is_searched(self, point: PointRecord) -> bool:
-        """Updates that name what they replace."""
+        """Whether the memory is searched for a point: for updates that name what they replace."""
         return point.key in self._points and self._points[point.key].searched
 
-    def prepare(self, point: PointRecord) -> PointRecord:
-        """Link a point to the turns that it comes from."""
-        return point.model_copy(update={"turns": self._linked(point.user).turns(point.text, point.session)})
-
     def found(self, point: PointRecord, passages: Sequence[Passage], *, ranked: bool) -> PointRecord:
-        """Note the rank of the first passage that holds the point, and choose its judge."""
-        rank = self._linked(point.user).finder.ranks([point.turns], passages)[0] if ranked and point.turns else None
+        """The record of a point that was searched for: its turns, the first passage that holds one, and its judge."""
+        linked = self._linked(point.user)
+        turns = linked.turns(point.text, point.session)
+        rank = linked.finder.ranks([turns], passages)[0] if ranked and turns else None
         kind = "update" if point.is_update and point.retrieved else "integrity"
-        return point.model_copy(update={"rank": rank, "kind": kind})
+        return point.model_copy(update={"turns": turns, "rank": rank, "kind": kind})
 
     def failed(self, point: PointRecord, reason: str | None) -> PointRecord:
-        """An update, as a search hardly ever finds nothing."""
-        return self.prepare(point).model_copy(update={"kind": "update", "error": reason})
+        """The record of a point that could not be searched for: an update, as a search hardly ever finds nothing."""
+        turns = self._linked(point.user).turns(point.text, point.session)
+        return point.model_copy(update={"turns": turns, "kind": "update", "error": reason})
 
     def is_judged(self, point: PointRecord, ingested: Sequence[IngestRecord]) -> bool:
-        """Extraction is not measured of systems that extract nothing."""
+        """Whether a judge is asked: extraction is not measured of systems that extract nothing."""
         return point.kind == "update" or _memories(ingested[0]) is not None
 
     def judge_fields(
         self, point: PointRecord, ingested: Sequence[IngestRecord], passages: Sequence[Passage], *, ranked: bool
     ) -> Mapping[str, str] | Verdict:
-        """What the three judges of points and memories are shown; no interference is among the agreed facts."""
+        """What the judge called `PointRecord.kind` is shown, or the verdict where none need be asked.
+
+        No interference is among the agreed facts.
+        """
         if point.kind == "accuracy":
             session = self._sessions[point.user, point.session]
             said = (

@@ -368,8 +368,10 @@ SCOPES = "(all): what failed counts as not achieved; (valid): left out; one row 
 _Scores = Mapping[str, Mapping[str, Mapping[str, float] | None]]
 
 
-def extraction_table(summary: Mapping[str, Any]) -> Table:
-    """Extraction in percent; - for systems that extract nothing."""
+def extraction_table(summary: Mapping[str, Any]) -> Table | None:
+    """Extraction in percent, - for systems that extract nothing; None if nothing is judged."""
+    if summary["mode"] != "judged":
+        return None
     title = f"{summary['benchmark']}, {summary['system']}: extraction, %"
     view = score_table(title, SCOPES + "\nF1 is defined for (all) only.", EXTRACTION)
     for scope, _, cells in _scoped(summary, list(EXTRACTION.values()), ALL):
@@ -377,8 +379,10 @@ def extraction_table(summary: Mapping[str, Any]) -> Table:
     return view
 
 
-def outcomes_table(summary: Mapping[str, Any]) -> Table:
-    """Updates and answers that are correct (C), hallucinated (H) or omitted (O), in percent."""
+def outcomes_table(summary: Mapping[str, Any]) -> Table | None:
+    """Updates and answers that are correct (C), hallucinated (H) or omitted (O), in percent; None if nothing is judged."""
+    if summary["mode"] != "judged":
+        return None
     judges = {name: heading for name, heading in (("qa", ""), ("qa_strict", "strict ")) if name in summary["aggregate"]}
     headings = [f"{heading}{short}" for heading in judges.values() for short in OUTCOMES]
     title = f"{summary['benchmark']}, {summary['system']}: updating and questions, %"

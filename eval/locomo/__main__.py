@@ -5,11 +5,8 @@ Exit code 0; 1 if a session, an answer or a verdict failed (counted on stderr, t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from functools import lru_cache
-from typing import Any
-
-from rich.console import RenderableType
 
 from eval import runner
 from eval.benchmark import Benchmark, JudgeSpec, Report, Results, Step, Store, Timeline, gold_evidence
@@ -39,6 +36,7 @@ class Locomo(Benchmark[LocomoConfig]):
     search_state = "latest"
     answer_prompt = "answer_locomo"
     uses_nltk = True
+    tables = (scores.table, scores.adversarial_table)
 
     def __init__(self, config: LocomoConfig) -> None:
         self.config = config
@@ -146,11 +144,6 @@ class Locomo(Benchmark[LocomoConfig]):
         conversation = next(one for one in self.data.conversations if one.id == name)
         (dialogue,) = dialogues(conversation, per_speaker=False, captions=self.config.captions)
         return EvidenceFinder.of(dialogue.sessions, conversation.speakers)
-
-    @classmethod
-    def tables(cls, summary: Mapping[str, Any]) -> Iterable[RenderableType | None]:
-        """The categories that are pooled, and category 5."""
-        return scores.table(summary), scores.adversarial_table(summary)
 
 
 if __name__ == "__main__":

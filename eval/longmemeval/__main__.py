@@ -5,10 +5,7 @@ Exit code 0; 1 if something broke or was missing in the data (it is counted, the
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any
-
-from rich.console import RenderableType
+from collections.abc import Mapping
 
 from eval import runner
 from eval.benchmark import Benchmark, JudgeSpec, Report, Results, Step, Store, Timeline
@@ -33,6 +30,7 @@ class LongMemEval(Benchmark[LongMemEvalConfig]):
     search_state = "latest"
     answer_prompt = "answer_longmemeval"
     answer_fields = ("context", "date", "question")
+    tables = (scores.table,)
 
     def __init__(self, config: LongMemEvalConfig) -> None:
         """Read the questions; their haystacks stay in the file."""
@@ -102,11 +100,6 @@ class LongMemEval(Benchmark[LongMemEvalConfig]):
             problems=data.problems,
             order=tuple(TYPES),
         )
-
-    @classmethod
-    def tables(cls, summary: Mapping[str, Any]) -> Iterable[RenderableType | None]:
-        """One table."""
-        return (scores.table(summary),)
 
 
 if __name__ == "__main__":

@@ -10,8 +10,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
-from rich.console import RenderableType
-
 from eval import runner
 from eval.benchmark import Benchmark, Report, Results, Step, Store, Timeline, gold_evidence
 from eval.evidence import EvidenceFinder
@@ -41,6 +39,7 @@ class PersonaMem(Benchmark[PersonaMemConfig]):
     search_state = "exact"
     answer_prompt = "answer_personamem"
     answer_fields = ("context", "question", "options")
+    tables = (scores.table,)
 
     def __init__(self, config: PersonaMemConfig) -> None:
         self.config = config
@@ -134,11 +133,6 @@ class PersonaMem(Benchmark[PersonaMemConfig]):
                 "referenced_block": self._block_counts(),
             },
         )
-
-    @classmethod
-    def tables(cls, summary: Mapping[str, Any]) -> Iterable[RenderableType | None]:
-        """One table."""
-        return (scores.table(summary),)
 
     @classmethod
     def lines(cls, summary: Mapping[str, Any]) -> Iterable[str]:
