@@ -1,23 +1,29 @@
-"""Where the data of benchmarks lie, how they are fetched, and how a reader names what is wrong with them."""
+"""The data of benchmarks: where they lie, how they are fetched and read, and which of their questions are asked."""
 
 from __future__ import annotations
 
 import os
+import random
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import chain, zip_longest
 from pathlib import Path
-from typing import BinaryIO
+from typing import Annotated, BinaryIO, NamedTuple, TypeVar
 
 import httpx
-from pydantic import ValidationError
+from pydantic import BeforeValidator, Field, PositiveInt, ValidationError
 from rich.console import Console
 from rich.markup import escape
 
 from deltamem.config import first_error
 from deltamem.errors import DeltaMemError
 from deltamem.runs import file_sha256, partial_file
+from eval.config import BenchmarkConfig
+from eval.protocols import shown
+from eval.records import QuestionRecord
 
 ROOT = Path(__file__).resolve().parents[1]
 DATA_VARIABLE = "DELTAMEM_DATA"
@@ -84,26 +90,12 @@ HALUMEM_MEDIUM, HALUMEM_LONG = (
     _of_hub(name, "halumem", _HALUMEM_LICENCE, HubFile("IAAR-Shanghai/HaluMem", f"{name}.jsonl"))
     for name in ("HaluMem-Medium", "HaluMem-Long")
 )
-HALUMEM_USER = Dataset(
-    "HaluMem-Medium (one complete user)",
-    "halumem/halumem_medium_user12_full.jsonl",
-    "the Hugging Face dataset IAAR-Shanghai/HaluMem, one line of HaluMem-Medium.jsonl",
-    _HALUMEM_LICENCE,
-    sha256="d0f50369d6f3faef9ba2597619c7ee3f970a61cf452d13f9c832c072a5f8899e",
-)
 PERSONAMEM_QUESTIONS, PERSONAMEM_CONTEXTS = (
     _of_hub(f"PersonaMem 32k ({what})", "personamem", "MIT", HubFile("bowen-upenn/PersonaMem", file), sha256)
     for what, file, sha256 in (
         ("questions", "questions_32k.csv", None),
         ("contexts", "shared_contexts_32k.jsonl", "217247ebfec9e8442fc53570c795ab69f21aad08745f7de78d9beab51b122d4a"),
     )
-)
-PERSONAMEM_EXCERPT = Dataset(
-    "PersonaMem (excerpt of the contexts)",
-    "personamem/shared_contexts_excerpt.jsonl",
-    "the Hugging Face dataset bowen-upenn/PersonaMem, the first messages of two contexts",
-    "MIT",
-    sha256="6e91aeeecbf1d5f2d62dfad9b44ec4cbc2d1f02784406a7367c923cabb80fcb4",
 )
 # The sums are those of the release of September 2025. Nobody downloaded it here: independent projects state the same sums,
 # also as the hub's own ids of the files, and so it is with BEAM.
@@ -239,6 +231,108 @@ def noted(problems: list[str], place: str) -> Iterator[None]:
 def nothing_usable(sentence: str, problems: Sequence[str]) -> DeltaMemError:
     """The error where nothing of a file can be used, with the first reason."""
     return DeltaMemError("; ".join([sentence, *problems[:1]]))
+
+
+Item = TypeVar("Item")
+
+
+def _ids(value: object) -> object:
+    """Ids that look like numbers come as numbers."""
+    return [str(one) for one in value] if isinstance(value, list) else value
+
+
+Groups = Annotated[PositiveInt | Annotated[list[str], Field(min_length=1)] | None, BeforeValidator(_ids)]
+"""Type of a configuration key that chooses conversations or users: how many, drawn with the seed, or which."""
+
+
+def chosen_groups(ids: Sequence[str], wanted: int | Sequence[str] | None, key: str, seed: int) -> list[str]:
+    """Those of all `ids` that the configuration key wants, in their own order: so many at random, or which; all if None.
+
+    Raises:
+        DeltaMemError: If an id does not exist, or there are not so many; lists those that exist.
+    """
+    if wanted is None:
+        return list(ids)
+    if isinstance(wanted, int):
+        if wanted > len(ids):
+            raise DeltaMemError(f"{key}={wanted}, but the data has only {len(ids)}: {', '.join(ids)}")
+        chosen = set(_shuffled(ids, f"{key} {seed}")[:wanted])
+    elif unknown := [name for name in wanted if name not in ids]:
+        raise DeltaMemError(f"{key} names {unknown[0]!r}, which the data does not have; there are: {', '.join(ids)}")
+    else:
+        chosen = set(wanted)
+    return [name for name in ids if name in chosen]
+
+
+def stratified(questions: Sequence[QuestionRecord], limit: int | None, seed: int) -> list[QuestionRecord]:
+    """Draw a sample of questions in which each category has its share, in the order of the questions.
+
+    Shares are rounded by the largest remainder, at least one question each if the limit allows that. The questions of a
+    category are taken in turn from the groups (conversations, users), which are in random order.
+    """
+    if limit is None or limit >= len(questions):
+        return list(questions)
+    members: dict[str, list[int]] = defaultdict(list)
+    for position, question in enumerate(questions):
+        members[question.category].append(position)
+    shares = _shares({name: len(positions) for name, positions in members.items()}, limit)
+    drawn: set[int] = set()
+    for name, positions in members.items():
+        by_group: dict[str, list[int]] = defaultdict(list)
+        for position in _shuffled(positions, f"{name} {seed}"):
+            by_group[questions[position].group].append(position)
+        order = _shuffled(list(by_group), f"groups of {name} {seed}")
+        rounds = chain.from_iterable(zip_longest(*(by_group[one] for one in order)))
+        drawn.update([position for position in rounds if position is not None][: shares[name]])
+    return [questions[position] for position in sorted(drawn)]
+
+
+class Sample(NamedTuple):
+    """The questions that are asked."""
+
+    questions: list[QuestionRecord]
+    groups: list[str]  # The conversations or users that were drawn from
+    note: str | None  # How it was drawn, for the name of the data: the keys that chose it; None if all questions are asked
+
+
+def draw(
+    questions: Iterable[tuple[str, QuestionRecord]],
+    groups: Sequence[str],
+    config: BenchmarkConfig,
+    total: int,
+    key: str = "",
+) -> Sample:
+    """Choose what is asked: whole conversations or users, and of their questions a stratified sample.
+
+    Both are drawn with the seed of the run, and a wider choice holds a narrower one, so that a run can be widened later.
+    `questions` are those of all `groups` that may be asked, each with its group, `total` is how many the data has, and `key`
+    is the configuration key that chooses groups.
+
+    Raises:
+        DeltaMemError: If the data has not the groups that are wanted.
+    """
+    chosen = chosen_groups(groups, getattr(config, key, None), key, config.seed)
+    drawn = stratified([record for group, record in questions if group in chosen], config.limit, config.seed)
+    how = [f"{name}={shown(value)}" for name in (key, "limit") if (value := getattr(config, name, None)) is not None]
+    note = f"{len(drawn):,} of {total:,} questions ({', '.join(how)})" if len(drawn) < total and how else None
+    return Sample(drawn, chosen, note)
+
+
+def _shares(counts: Mapping[str, int], limit: int) -> dict[str, int]:
+    """How many of each category; they add up to the limit, which is below the sum of the counts."""
+    total = sum(counts.values())
+    ideal = {name: limit * count / total for name, count in counts.items()}
+    least = 1 if limit >= len(counts) else 0
+    shares = {name: max(least, int(exact)) for name, exact in ideal.items()}
+    while sum(shares.values()) < limit:
+        shares[max(shares, key=lambda name: ideal[name] - shares[name])] += 1
+    while sum(shares.values()) > limit:  # the small ones were given one each
+        shares[max((name for name in shares if shares[name] > 1), key=lambda name: shares[name] - ideal[name])] -= 1
+    return shares
+
+
+def _shuffled(values: Sequence[Item], seed: str) -> list[Item]:
+    return random.Random(seed).sample(values, len(values))
 
 
 TIMEOUT = 60.0

@@ -15,9 +15,8 @@ from pydantic import BaseModel, Field, PositiveInt, TypeAdapter
 from deltamem.errors import DeltaMemError
 from deltamem.runs import file_sha256
 from eval.config import RecallConfig
-from eval.data import BEAM, noted, nothing_usable, reading, require
+from eval.data import BEAM, Groups, draw, noted, nothing_usable, reading, require
 from eval.records import QuestionRecord
-from eval.sampling import Groups, chosen_groups, sample_note, stratified
 from eval.systems.base import DialogueSession, DialogueTurn
 
 Size = Literal["100k", "500k", "1m", "10m"]
@@ -135,12 +134,11 @@ def read_data(config: BeamConfig) -> BeamData:
                 if chat.id in chats:
                     raise DeltaMemError("occurs twice")
                 chats[chat.id] = chat
-    groups = chosen_groups(list(chats), config.conversations, "conversations", config.seed)
-    every = [question.record for name in groups for question in chats[name].questions]
-    drawn = stratified(every, config.limit, config.seed)
-    if not drawn:
+    every = [(chat.id, question.record) for chat in chats.values() for question in chat.questions]
+    sample = draw(every, list(chats), config, len(every), "conversations")
+    if not sample.questions:
         raise nothing_usable(f"{paths[0]}: nothing can be asked", problems)
-    keys = {record.key for record in drawn}
+    keys = {record.key for record in sample.questions}
     asked = [
         replace(chat, questions=tuple(one for one in chat.questions if one.record.key in keys)) for chat in chats.values()
     ]
@@ -149,11 +147,7 @@ def read_data(config: BeamConfig) -> BeamData:
         hashes={path.name: file_sha256(path) for path in paths},
         chats=tuple(chats.values()),
         asked=tuple(chat for chat in asked if chat.questions),
-        sample=sample_note(
-            len(drawn),
-            sum(len(chat.questions) for chat in chats.values()),
-            {"conversations": config.conversations, "limit": config.limit},
-        ),
+        sample=sample.note,
         problems=tuple(problems),
     )
 

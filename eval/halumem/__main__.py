@@ -29,7 +29,6 @@ from eval.halumem.data import (
 )
 from eval.metrics import bleu1, set_f1
 from eval.records import IngestRecord, PointRecord, QuestionRecord, Verdict
-from eval.sampling import sample_note
 from eval.systems.base import Passage, StoreKey, System
 
 POINT_FIELDS: Mapping[str, tuple[str, ...]] = {
@@ -66,7 +65,7 @@ class Halumem(Benchmark[HalumemConfig]):
         path = config.data or require({"medium": HALUMEM_MEDIUM, "long": HALUMEM_LONG}[config.version])
         self.file = path.name
         self.data = load_halumem(path)
-        self.users = sampled(self.data, config)
+        self.users, self.sample = sampled(self.data, config)
         self.k = config.question_k
         self._questions = {question.key: question for user in self.data.users for question in user.questions}
         self.linked = lru_cache(maxsize=None)(lambda user: LinkedPoints(self.users[user]))
@@ -142,7 +141,7 @@ class Halumem(Benchmark[HalumemConfig]):
                 "cutoffs": sorted(set(config.cutoffs)),
                 "judges": self.config.asked_judges,
             },
-            data={"file": self.file, "sha256": self.data.sha256, "published": self.data.published, "sample": self._sample()}
+            data={"file": self.file, "sha256": self.data.sha256, "published": self.data.published, "sample": self.sample}
             | self.data.counts
             | {"unusable_lines": len(self.data.problems)},
             scores=scores.run_scores(questions, points, config, ranked=results.system.ranked),
@@ -180,11 +179,6 @@ class Halumem(Benchmark[HalumemConfig]):
         """The turns that each memory point behind a question comes from."""
         linked = self.linked(question.group)
         return {text: linked.turns(text, question.session or 0) for text in question.evidence}
-
-    def _sample(self) -> str | None:
-        asked = sum(len(user.questions) for user in self.users.values())
-        chosen = {"users": self.config.users, "limit": self.config.limit}
-        return sample_note(asked, self.data.counts["questions"], chosen)
 
     def _evidence_counts(self, questions: Sequence[QuestionRecord]) -> dict[str, int]:
         gold = {record.key: len(set(self._questions[record.key].evidence)) for record in questions}

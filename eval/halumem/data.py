@@ -18,10 +18,9 @@ from deltamem.errors import DeltaMemError
 from deltamem.sessions import Turn
 from deltamem.text import SourceFinder
 from eval.config import JudgedConfig
-from eval.data import noted, nothing_usable, reading
+from eval.data import Groups, draw, noted, nothing_usable, reading
 from eval.evidence import EvidenceFinder
 from eval.records import MemorySource, MemoryType, PointRecord, QuestionRecord
-from eval.sampling import Groups, chosen_groups, stratified
 from eval.systems.base import DialogueSession, DialogueTurn, Passage
 
 JudgeName = Literal["qa", "qa_strict"]
@@ -275,13 +274,13 @@ def _sessions(raw: _RawUser) -> Iterable[HalumemSession]:
         yield HalumemSession(number, dialogue, pairs, questions, session.is_generated_qa_session)
 
 
-def sampled(data: Halumem, config: HalumemConfig) -> dict[str, User]:
-    """By id the users of whom something is asked, each with what is asked and the sessions that it takes."""
-    chosen = chosen_groups([user.id for user in data.users], config.users, "users", config.seed)
-    questions = [question for user in data.users if user.id in chosen for question in user.questions]
-    keys = {question.key for question in stratified(questions, config.limit, config.seed)}
-    users = {user.id: user.asked(keys) for user in data.users if user.id in chosen}
-    return {name: user for name, user in users.items() if user.sessions}
+def sampled(data: Halumem, config: HalumemConfig) -> tuple[dict[str, User], str | None]:
+    """By id the users of whom something is asked, with what is asked and the sessions that takes; how they were drawn."""
+    questions = [(user.id, question) for user in data.users for question in user.questions]
+    sample = draw(questions, [user.id for user in data.users], config, len(questions), "users")
+    keys = {question.key for question in sample.questions}
+    users = {user.id: user.asked(keys) for user in data.users if user.id in sample.groups}
+    return {name: user for name, user in users.items() if user.sessions}, sample.note
 
 
 class LinkedPoints:

@@ -17,11 +17,10 @@ from deltamem.config import first_error
 from deltamem.errors import DeltaMemError
 from deltamem.runs import file_sha256
 from eval.config import JudgedConfig
-from eval.data import LOCOMO, LOCOMO_AUDIT, find, missing, reading, require
+from eval.data import LOCOMO, LOCOMO_AUDIT, Groups, draw, find, missing, reading, require
 from eval.protocols import LOCOMO as LOCOMO_PROTOCOLS
 from eval.protocols import Protocol
 from eval.records import QuestionRecord
-from eval.sampling import Groups, chosen_groups, sample_note, stratified
 from eval.systems.base import DialogueSession, DialogueTurn, StoreKey
 
 Captions = Literal["all", "with_url", "none"]
@@ -461,13 +460,14 @@ def read_data(config: LocomoConfig) -> LocomoData:
     conversations = released
     if config.gold == "audited" and audit is not None:
         conversations = tuple(map(audit.apply, released))
-    groups = chosen_groups([one.id for one in conversations], config.conversations, "conversations", config.seed)
-    there = [(one.id, question) for one in conversations if one.id in groups for question in one.questions]
-    wanted = [pair for pair in there if pair[1].category in config.categories]
-    drawn = {one.key for one in stratified([question_record(*pair) for pair in wanted], config.limit, config.seed)}
+    every = [(one.id, question) for one in conversations for question in one.questions]
+    wanted = [(name, question_record(name, question)) for name, question in every if question.category in config.categories]
+    sample = draw(wanted, [one.id for one in conversations], config, len(every), "conversations")
+    drawn = {record.key for record in sample.questions}
     if not drawn:
         raise DeltaMemError(f"{path}: has no question of the categories {sorted(set(config.categories))}")
-    total = sum(len(conversation.questions) for conversation in conversations)
+    there = sum(name in sample.groups for name, _ in every)
+    wanted_there = sum(name in sample.groups for name, _ in wanted)
     return LocomoData(
         path.name,
         sha256,
@@ -477,11 +477,11 @@ def read_data(config: LocomoConfig) -> LocomoData:
         audited=conversations is not released,
         asked={one.id: tuple(q for q in one.questions if f"{one.id}/{q.index}" in drawn) for one in conversations},
         not_asked={
-            "conversations": total - len(there),
-            "category": len(there) - len(wanted),
-            "limit": len(wanted) - len(drawn),
+            "conversations": len(every) - there,
+            "category": there - wanted_there,
+            "limit": wanted_there - len(drawn),
         },
-        sample=sample_note(len(drawn), total, {"conversations": config.conversations, "limit": config.limit}),
+        sample=sample.note,
     )
 
 

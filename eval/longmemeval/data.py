@@ -18,9 +18,8 @@ from pydantic import BaseModel, Field, PositiveInt
 
 from deltamem.errors import DeltaMemError
 from eval.config import RecallConfig
-from eval.data import LONGMEMEVAL, LONGMEMEVAL_RECORD, find, missing, noted, nothing_usable, reading
+from eval.data import LONGMEMEVAL, LONGMEMEVAL_RECORD, draw, find, missing, noted, nothing_usable, reading
 from eval.records import QuestionRecord
-from eval.sampling import sample_note, stratified
 from eval.systems.base import DialogueSession, DialogueTurn
 
 Variant = Literal["s", "m", "oracle"]
@@ -189,11 +188,11 @@ def read_data(config: LongMemEvalConfig) -> LongMemEvalData:
     if not questions:
         raise nothing_usable(f"{path}: no record is a question of LongMemEval", problems)
     every = tuple(questions.values())
-    asked = [questions[record.key] for record in stratified([one.record for one in every], config.limit, config.seed)]
+    sample = draw([(key, one.record) for key, one in questions.items()], list(questions), config, len(every))
+    asked = tuple(questions[record.key] for record in sample.questions)
     sha256 = digest.hexdigest()
     variant = next((name for name, published in LONGMEMEVAL.items() if published.sha256 == sha256), "")
-    sample = sample_note(len(asked), len(every), {"limit": config.limit})
-    return LongMemEvalData(path.name, sha256, variant, every, tuple(asked), sample, tuple(problems), turns)
+    return LongMemEvalData(path.name, sha256, variant, every, asked, sample.note, tuple(problems), turns)
 
 
 _DATE = re.compile(r"(\d{4})/(\d{1,2})/(\d{1,2}) *(?:\(\w+\))? *(\d{1,2}):(\d{2})")

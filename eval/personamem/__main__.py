@@ -25,7 +25,6 @@ from eval.personamem.data import (
     record_key,
 )
 from eval.records import PassageRecord, QuestionRecord
-from eval.sampling import sample_note
 from eval.systems.base import System
 
 _LOST = {"context_missing": "their context is not in", "end_out_of_range": "their end index is not within their context in"}
@@ -156,14 +155,13 @@ class PersonaMem(Benchmark[PersonaMemConfig]):
     def _description(self) -> dict[str, Any]:
         questions, contexts = self.data.questions, self.data.contexts
         known, rows = questions.content, len(questions.content) + len(questions.problems)
-        chosen = {"users": self.config.users, "limit": self.config.limit}
         return {
             "release": f"{self.name} v1, {self.data.size}",
             "files": [questions.name, contexts.name],
             "sha256": {questions.name: questions.sha256, contexts.name: contexts.sha256},
             "published": self.data.published,
             "questions": rows,
-            "sample": sample_note(len(self.data.selected), rows, chosen),
+            "sample": self.data.sample,
             "types": len({question.type for question in known}),
             "personas": len({question.persona for question in known}),
             "contexts": len({question.context for question in known}),

@@ -29,10 +29,9 @@ from pydantic import (
 
 from deltamem.errors import DeltaMemError
 from eval.config import RecallConfig
-from eval.data import PERSONAMEM_CONTEXTS, PERSONAMEM_QUESTIONS, noted, nothing_usable, reading, require
+from eval.data import PERSONAMEM_CONTEXTS, PERSONAMEM_QUESTIONS, Groups, draw, noted, nothing_usable, reading, require
 from eval.protocols import PERSONAMEM, Protocol
 from eval.records import QuestionRecord
-from eval.sampling import Groups, chosen_groups, stratified
 from eval.systems.base import DialogueSession, DialogueTurn, StoreKey
 
 SystemMessages = Literal["keep", "drop"]
@@ -499,6 +498,7 @@ class PersonaMemData:
     contexts: Contexts
     histories: tuple[History, ...]  # One for each context that some question can be asked about
     selected: tuple[Question, ...]  # The questions that the run accounts for
+    sample: str | None  # How they were drawn; None if they are all
     lost: Mapping[str, Lost]  # By key those of them that cannot be asked, with the reason
 
     @property
@@ -521,13 +521,14 @@ def read_data(config: PersonaMemConfig) -> PersonaMemData:
     reasons = {question.row: without_history(question, contexts) for question in questions.content}
     usable = [question for question in questions.content if reasons[question.row] is None]
     personas = list(dict.fromkeys(question.persona for question in questions.content))
-    users = chosen_groups(personas, config.users, "users", config.seed)
-    records = {question_record(one).key: one for one in questions.content if one.persona in users}
-    drawn = stratified([question_record(one) for one in records.values()], config.limit, config.seed)
+    records = {record_key(question): question for question in questions.content}
+    asked = [(question.persona, question_record(question)) for question in records.values()]
+    sample = draw(asked, personas, config, len(questions.content) + len(questions.problems), "users")
     return PersonaMemData(
         questions=questions,
         contexts=contexts,
         histories=tuple(histories(usable, contexts.content, keep_system=config.system_messages == "keep")),
-        selected=tuple(records[record.key] for record in drawn),
-        lost={record.key: lost for record in drawn if (lost := reasons[records[record.key].row])},
+        selected=tuple(records[record.key] for record in sample.questions),
+        sample=sample.note,
+        lost={record.key: lost for record in sample.questions if (lost := reasons[records[record.key].row])},
     )

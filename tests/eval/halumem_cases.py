@@ -14,6 +14,15 @@ from scripted_server import Reply, completion, is_check
 
 from deltamem.embedding import Vectors
 from deltamem.text import content_stems
+from eval.data import HALUMEM_MEDIUM, Dataset
+
+HALUMEM_USER = Dataset(
+    "HaluMem-Medium (one complete user)",
+    "halumem/halumem_medium_user12_full.jsonl",
+    "the Hugging Face dataset IAAR-Shanghai/HaluMem, one line of HaluMem-Medium.jsonl",
+    HALUMEM_MEDIUM.licence,
+    sha256="d0f50369d6f3faef9ba2597619c7ee3f970a61cf452d13f9c832c072a5f8899e",
+)
 
 ANA, BEN = "aaaa-1", "bbbb-2"
 

@@ -8,7 +8,16 @@ from typing import Any
 
 from scripted_server import Reply, completion
 
+from eval.data import Dataset
 from eval.personamem.data import COLUMNS
+
+PERSONAMEM_EXCERPT = Dataset(
+    "PersonaMem (excerpt of the contexts)",
+    "personamem/shared_contexts_excerpt.jsonl",
+    "the Hugging Face dataset bowen-upenn/PersonaMem, the first messages of two contexts",
+    "MIT",
+    sha256="6e91aeeecbf1d5f2d62dfad9b44ec4cbc2d1f02784406a7367c923cabb80fcb4",
+)
 
 ANA, BO, BO_AGAIN = "a1" * 32, "b2" * 32, "c3" * 32
 

@@ -12,6 +12,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
+from halumem_cases import HALUMEM_USER
+from personamem_cases import PERSONAMEM_EXCERPT
 from rich.console import Console
 
 from deltamem.errors import DeltaMemError
@@ -19,11 +21,9 @@ from deltamem.runs import file_sha256
 from eval import data as fetching
 from eval.data import (
     FETCHABLE,
-    HALUMEM_USER,
     LOCOMO,
     LOCOMO_AUDIT,
     PERSONAMEM_CONTEXTS,
-    PERSONAMEM_EXCERPT,
     PERSONAMEM_QUESTIONS,
     Dataset,
     HubFile,

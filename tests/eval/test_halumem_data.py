@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 from benchmark_cases import changed
-from halumem_cases import ANA, ana, ben, point, question, write
+from halumem_cases import ANA, HALUMEM_USER, ana, ben, point, question, write
 
 from deltamem.errors import DeltaMemError
-from eval.data import HALUMEM_USER, find
+from eval.data import find
 from eval.halumem.data import LinkedPoints, gold_passages, load_halumem
 from eval.systems.base import Passage
 

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 from benchmark_cases import HALUMEM, Notebook, command, finish, prepare, records, served
-from halumem_cases import ANA, BEN, ana, ben, kind, models, parts, point, session, turn, verdict, write
+from halumem_cases import ANA, BEN, HALUMEM_USER, ana, ben, kind, models, parts, point, session, turn, verdict, write
 from scripted_server import Reply, Served, completion, failure, serve
 
 from deltamem.errors import DeltaMemError
-from eval.data import HALUMEM_USER, find
+from eval.data import find
 from eval.halumem.scores import point_lines
 from eval.systems.base import Passage
 from eval.systems.baselines import TurnIndex

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 from benchmark_cases import PERSONAMEM, Notebook, command, prepare, records, served
-from personamem_cases import ANA, asked, contexts, row, rows, write_contexts, write_data, write_questions
+from personamem_cases import ANA, PERSONAMEM_EXCERPT, asked, contexts, row, rows, write_contexts, write_data, write_questions
 from scripted_server import Reply, completion, serve
 
 from deltamem.errors import DeltaMemError
 from eval import runner
 from eval.answer import AnswerRequest
-from eval.data import PERSONAMEM_CONTEXTS, PERSONAMEM_EXCERPT, PERSONAMEM_QUESTIONS, find
+from eval.data import PERSONAMEM_CONTEXTS, PERSONAMEM_QUESTIONS, find
 from eval.records import AnswerRecord
 
 STORE = "a1" * 6

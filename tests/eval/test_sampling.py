@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections import Counter
 from itertools import pairwise
+from pathlib import Path
+from typing import Any
 
 import pytest
+from benchmark_cases import PERSONAMEM
 
 from deltamem.errors import DeltaMemError
+from eval.data import chosen_groups, draw, stratified
 from eval.records import QuestionRecord
-from eval.sampling import chosen_groups, sample_note, stratified
 
 # As LoCoMo: 1,986 questions of ten conversations.
 COUNTS = {"multi": 282, "temporal": 321, "open": 96, "single": 841, "trap": 446}
@@ -57,7 +60,17 @@ def test_groups_by_number_are_drawn_and_by_id_they_are_named() -> None:
         chosen_groups(ids, 11, "conversations", 0)
 
 
-def test_a_sample_is_named_by_what_chose_it() -> None:
-    assert sample_note(60, 1986, {"conversations": None, "limit": 60}) == "60 of 1,986 questions (limit=60)"
-    assert sample_note(9, 10, {"users": ["a", "b"], "limit": None}) == "9 of 10 questions (users=[a,b])"
-    assert sample_note(10, 10, {"limit": 99}) is None and sample_note(9, 10, {"limit": None}) is None
+@pytest.mark.parametrize(
+    ("keys", "note"),
+    [
+        ({"limit": 60}, "60 of 1,986 questions (limit=60)"),
+        ({"users": ["c1"]}, "200 of 1,986 questions (users=[c1])"),
+        ({"users": ["c1"], "limit": 9}, "9 of 1,986 questions (users=[c1], limit=9)"),
+        ({"limit": 5000}, None),
+        ({}, None),
+    ],
+)
+def test_a_sample_is_named_by_what_chose_it(tmp_path: Path, keys: dict[str, Any], note: str | None) -> None:
+    config = PERSONAMEM.configured(tmp_path).model_copy(update={"users": None, "limit": None, "seed": 0} | keys)
+    asked = [(record.group, record) for record in RECORDS]
+    assert draw(asked, [f"c{number}" for number in range(10)], config, len(RECORDS), "users").note == note
