@@ -87,10 +87,10 @@ async def _search(
     for one, other in zip(conversations, [*conversations[1:], conversations[0]], strict=True):
         stores = dialogues(one, per_speaker=system.per_speaker, captions="none")
         async with AsyncExitStack() as stack:
-            memories = [await stack.enter_async_context(system.open(store.key)) for store in stores]
+            memories = [await stack.enter_async_context(system.open(store)) for store in stores]
             known += sum(len(memory.known) for memory in memories)
-            for store, memory in zip(stores, memories, strict=True):
-                for session in store.sessions if ingest else ():
+            for sessions, memory in zip(stores.values(), memories, strict=True):
+                for session in sessions if ingest else ():
                     await memory.ingest(session)
             for about, searches in ((one, own), (other, others)):
                 for question in _answerable(about):

@@ -37,19 +37,12 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
-class Store:
-    """A store, and the title under which an answering model is shown its passages (none if empty)."""
-
-    key: StoreKey
-    title: str = ""
-
-
-@dataclass(frozen=True, slots=True)
 class Timeline:
     """Stores that are fed and searched together, and the steps of their life in order."""
 
-    stores: tuple[Store, ...]
+    stores: tuple[StoreKey, ...]
     steps: tuple[Step, ...]
+    titled: bool = False  # Whether an answering model is shown whose memory the passages of a store are
 
 
 SearchState = Literal["latest", "session", "exact"]

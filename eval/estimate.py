@@ -121,7 +121,7 @@ def _ingest(result: Estimate, timeline: Timeline, config: BenchmarkConfig) -> No
                     read = calls * (system_prompt + said) + later
                     result.ingest.add(calls, read, ASSUMED["deltamem_written"])
                 case "mem0" | "langmem":
-                    groups = len(message_groups(session.turns, store.key.batch_turns))
+                    groups = len(message_groups(session.turns, store.batch_turns))
                     read = said + groups * ASSUMED[f"{config.system}_prompt"]
                     result.ingest.add(groups, read, ASSUMED["peer_written"])
                     if config.system == "langmem" and not config.peers_degraded:  # its queries

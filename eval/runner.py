@@ -343,7 +343,7 @@ class Run:
             async with self._slots:
                 try:
                     async with AsyncExitStack() as stack:
-                        opened = (self.system.open(store.key) for store in timeline.stores)
+                        opened = (self.system.open(store) for store in timeline.stores)
                         memories = [await stack.enter_async_context(store) for store in opened]
                         failure = await self._walk(timeline, memories, reached, later)
                 except (SystemUnavailableError, EmbedderUnavailableError, BaseExceptionGroup):
@@ -374,7 +374,7 @@ class Run:
 
         async def ingest(store: int, count: int) -> list[IngestRecord]:
             """The next sessions of a store; in an exact state not beyond one that fails."""
-            key, log, made = timeline.stores[store].key, self.files.sessions, self.makings.made
+            key, log, made = timeline.stores[store], self.files.sessions, self.makings.made
             done: list[IngestRecord] = []
             for number in islice(numbers[store], count):
                 done.append(await ingest_session(memories[store], key, sessions[store], number, log, made))
@@ -431,7 +431,7 @@ class Run:
         """Reset a store unless it holds, without gaps, a beginning of what comes before the next search and nothing else."""
         first = next(number for number, step in enumerate(timeline.steps) if self._to_search(step))
         wanted = [session.id for step in timeline.steps[: first + 1] for session in step.sessions[0]]
-        key = timeline.stores[0].key.id
+        key = timeline.stores[0].id
         exact, gap = set(memory.known) <= set(wanted), False
         for name in wanted:
             if name in memory.known:
@@ -499,7 +499,7 @@ class Run:
         self.points.add(self.checks.found(record.model_copy(update=update), merged(found), ranked=self.system.ranked))
 
     def _keep(self, timeline: Timeline, found: Sequence[Sequence[Passage]]) -> tuple[Found, ...]:
-        kept = (self.files.keep(passages, store.key.id) for store, passages in zip(timeline.stores, found, strict=True))
+        kept = (self.files.keep(passages, store.id) for store, passages in zip(timeline.stores, found, strict=True))
         return tuple(chain.from_iterable(kept))
 
     def _finish_step(
@@ -557,7 +557,10 @@ class Run:
     def _blocks(self, timeline: Timeline, found: Sequence[Found]) -> list[ContextBlock]:
         """What was found, by store."""
         passages, by_time = self.files.by_store(found), not self.system.ranked
-        return [ContextBlock(store.title, tuple(passages[store.key.id]), by_time) for store in timeline.stores]
+        return [
+            ContextBlock(store.owner if timeline.titled else "", tuple(passages[store.id]), by_time)
+            for store in timeline.stores
+        ]
 
     async def _judge(self, record: PointRecord, ingested: Sequence[IngestRecord]) -> None:
         if self.judges and self.checks.is_judged(record, ingested):
@@ -653,7 +656,7 @@ def _at_budget(benchmark: Benchmark[Any], results: Results, budget: int) -> tupl
 def _session_keys(timeline: Timeline, steps: Iterable[Step] | None = None) -> list[str]:
     """Keys of the records of all its sessions, or those of some steps; store after store in each step."""
     return [
-        f"{store.key.id}/{session.id}"
+        f"{store.id}/{session.id}"
         for step in (timeline.steps if steps is None else steps)
         for store, sessions in zip(timeline.stores, step.sessions, strict=True)
         for session in sessions

@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 from pydantic_core import to_jsonable_python
 from rich import box
-from rich.console import RenderableType
 from rich.table import Table
 
 from deltamem.ingest import estimate_tokens
@@ -511,13 +510,11 @@ def percent_cell(
     return shown if count in (None, interval["count"]) else f"{shown}\n[dim]n={interval['count']:,}[/dim]"
 
 
-def brief_table(table: RenderableType) -> RenderableType:
+def brief_table(table: Table) -> Table:
     """The same table with one line a row: without intervals and caption, which the page has.
 
     Counts stay where failures are left out, because they are not those of the heading.
     """
-    if not isinstance(table, Table):
-        return table
     brief = Table(box=table.box, collapse_padding=True, pad_edge=False, show_edge=False, title=table.title)
     for column in table.columns:
         brief.add_column(column.header, justify=column.justify)

@@ -13,7 +13,7 @@ from typing import Any
 
 from eval import runner
 from eval.answer import ContextBlock, cut_to_budget, render_all
-from eval.benchmark import Benchmark, JudgeSpec, Report, Results, Step, Store, Timeline
+from eval.benchmark import Benchmark, JudgeSpec, Report, Results, Step, Timeline
 from eval.data import HALUMEM_LONG, HALUMEM_MEDIUM, require
 from eval.evidence import EvidenceFinder
 from eval.halumem import scores
@@ -87,10 +87,7 @@ class Halumem(Benchmark[HalumemConfig]):
 
     def timelines(self, system: System) -> list[Timeline]:
         """One for each user."""
-        return [
-            Timeline((Store(StoreKey(user.id, user.name)),), tuple(map(_step, user.sessions)))
-            for user in self.users.values()
-        ]
+        return [Timeline((StoreKey(user.id, user.name),), tuple(map(_step, user.sessions))) for user in self.users.values()]
 
     def evidence(self) -> dict[str, dict[str, list[Passage]]]:
         """The memory points behind each question and updated point."""

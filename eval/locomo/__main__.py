@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 
 from eval import runner
-from eval.benchmark import Benchmark, JudgeSpec, Report, Results, Step, Store, Timeline, gold_evidence
+from eval.benchmark import Benchmark, JudgeSpec, Report, Results, Step, Timeline, gold_evidence
 from eval.data import LOCOMO
 from eval.evidence import EvidenceFinder
 from eval.locomo import scores
@@ -67,8 +67,7 @@ class Locomo(Benchmark[LocomoConfig]):
             if asked:
                 stores = dialogues(conversation, per_speaker=system.per_speaker, captions=self.config.captions)
                 questions = tuple(question_record(conversation.id, question) for question in asked)
-                step = Step(tuple(dialogue.sessions for dialogue in stores), questions)
-                timelines.append(Timeline(tuple(Store(dialogue.key, dialogue.title) for dialogue in stores), (step,)))
+                timelines.append(Timeline(tuple(stores), (Step(tuple(stores.values()), questions),), titled=True))
         return timelines
 
     def evidence(self) -> dict[str, dict[str, tuple[str, ...]]]:
@@ -142,8 +141,8 @@ class Locomo(Benchmark[LocomoConfig]):
 
     def _make_finder(self, name: str) -> EvidenceFinder:
         conversation = next(one for one in self.data.conversations if one.id == name)
-        (dialogue,) = dialogues(conversation, per_speaker=False, captions=self.config.captions)
-        return EvidenceFinder.of(dialogue.sessions, conversation.speakers)
+        (sessions,) = dialogues(conversation, per_speaker=False, captions=self.config.captions).values()
+        return EvidenceFinder.of(sessions, conversation.speakers)
 
 
 if __name__ == "__main__":

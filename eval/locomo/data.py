@@ -67,11 +67,6 @@ class Turn(BaseModel):
     # Addresses of the picture; 316 captions of the released file have lost theirs
     urls: tuple[str, ...] = Field(default=(), alias="img_url")
 
-    @property
-    def has_url(self) -> bool:
-        """Whether there is an address of the picture."""
-        return bool(self.urls)
-
 
 @dataclass(frozen=True, slots=True)
 class DatedSession:
@@ -226,31 +221,21 @@ BATCH_TURNS = 2
 """Messages an add call, as Mem0 and MemOS feed them."""
 
 
-@dataclass(frozen=True, slots=True)
-class Dialogue:
-    """What one store ingests, and whose memories they are, as the answering model is shown it."""
-
-    key: StoreKey
-    title: str
-    sessions: tuple[DialogueSession, ...]
-
-
-def dialogues(conversation: Conversation, *, per_speaker: bool, captions: Captions) -> tuple[Dialogue, ...]:
-    """Lay a conversation out for the stores of a system.
+def dialogues(
+    conversation: Conversation, *, per_speaker: bool, captions: Captions
+) -> dict[StoreKey, tuple[DialogueSession, ...]]:
+    """Lay a conversation out for the stores of a system: what each of them ingests.
 
     With two stores the owner of each is its user and the other speaker its assistant. In a single store both speakers are
     users, because neither is there to help the other.
     """
     if per_speaker:
-        owners = {speaker: f"{conversation.id}.{speaker}" for speaker in conversation.speakers}
-    else:
-        owners = {" and ".join(conversation.speakers): conversation.id}
-    return tuple(
-        Dialogue(
-            StoreKey(name, title, BATCH_TURNS), title, _sessions(conversation, title if per_speaker else None, captions)
-        )
-        for title, name in owners.items()
-    )
+        return {
+            StoreKey(f"{conversation.id}.{owner}", owner, BATCH_TURNS): _sessions(conversation, owner, captions)
+            for owner in conversation.speakers
+        }
+    both = StoreKey(conversation.id, " and ".join(conversation.speakers), BATCH_TURNS)
+    return {both: _sessions(conversation, None, captions)}
 
 
 def _sessions(conversation: Conversation, owner: str | None, captions: Captions) -> tuple[DialogueSession, ...]:
@@ -262,7 +247,7 @@ def _sessions(conversation: Conversation, owner: str | None, captions: Captions)
 
 
 def _turn(turn: Turn, owner: str | None, captions: Captions) -> DialogueTurn:
-    shown = captions == "all" or (captions == "with_url" and turn.has_url)
+    shown = captions == "all" or (captions == "with_url" and turn.urls)
     text = f"{turn.text} [image: {turn.caption}]".lstrip() if shown and turn.caption else turn.text
     return DialogueTurn(turn.id, "user" if owner in (None, turn.speaker) else "assistant", turn.speaker, text)
 
@@ -404,7 +389,7 @@ class LocomoData:
             "sessions": sum(len(conversation.sessions) for conversation in self.released),
             "turns": len(turns),
             "captions": sum(turn.caption is not None for turn in turns),
-            "captions_with_url": sum(turn.caption is not None and turn.has_url for turn in turns),
+            "captions_with_url": sum(turn.caption is not None and bool(turn.urls) for turn in turns),
             "questions": len(questions),
             "sample": self.sample,
             "by_category": {name: categories[name] for name in (*COLUMNS, ADVERSARIAL)},

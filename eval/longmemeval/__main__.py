@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from eval import runner
-from eval.benchmark import Benchmark, JudgeSpec, Report, Results, Step, Store, Timeline
+from eval.benchmark import Benchmark, JudgeSpec, Report, Results, Step, Timeline
 from eval.evidence import EvidenceFinder
 from eval.judge import QUESTION_FIELDS, QUESTION_LABELS
 from eval.longmemeval import scores
@@ -54,7 +54,7 @@ class LongMemEval(Benchmark[LongMemEvalConfig]):
     def timelines(self, system: System) -> list[Timeline]:
         """One for each question that is asked; nothing else is ingested."""
         return [
-            Timeline((Store(StoreKey(name, "the user", BATCH_TURNS)),), (Step((question.sessions,), (question.record,)),))
+            Timeline((StoreKey(name, "the user", BATCH_TURNS),), (Step((question.sessions,), (question.record,)),))
             for name, question in self._questions.items()
         ]
 

@@ -62,34 +62,27 @@ class _Record(BaseModel):
     answer_session_ids: list[str]
 
 
-class HaystackFile:
-    """Sessions of a file, parsed when their turns are asked for: LongMemEval-M has 2.7 GB of them."""
+Haystack = Callable[[], list[list[dict[str, Any]]]]
+"""Reads the messages of all sessions of a question."""
 
-    def __init__(self, path: Path, kept: int) -> None:
-        """Name the file, and how many haystacks are kept in memory."""
-        self._path = path
-        self._haystack = lru_cache(maxsize=kept)(self._parse)
 
-    def messages(self, place: tuple[int, int], number: int) -> list[dict[str, Any]]:
-        """Those of a session, by the place of its record in the file (first byte, length) and its number from 0."""
-        return self._haystack(place)[number]
-
-    def _parse(self, place: tuple[int, int]) -> list[list[dict[str, Any]]]:
-        start, length = place
-        with self._path.open("rb") as file:
-            file.seek(start)
-            sessions: list[list[dict[str, Any]]] = json.loads(file.read(length))["haystack_sessions"]
-        return sessions
+def read_haystack(path: Path, start: int, length: int) -> list[list[dict[str, Any]]]:
+    """That of the record at a place in a file."""
+    with path.open("rb") as file:
+        file.seek(start)
+        sessions: list[list[dict[str, Any]]] = json.loads(file.read(length))["haystack_sessions"]
+    return sessions
 
 
 class StoredSession(DialogueSession):
-    """A session of a `HaystackFile`."""
+    """A session that stays in the file until its turns are asked for: LongMemEval-M has 2.7 GB of them."""
 
-    __slots__ = ("_read",)
-    _read: Callable[[], list[dict[str, Any]]]
+    __slots__ = ("_haystack", "_number")
+    _haystack: Haystack
+    _number: int  # From 0
 
-    def __init__(self, id: str, time: datetime, read: Callable[[], list[dict[str, Any]]]) -> None:
-        for name, value in (("id", id), ("time", time), ("_read", read)):
+    def __init__(self, id: str, time: datetime, haystack: Haystack, number: int) -> None:
+        for name, value in (("id", id), ("time", time), ("_haystack", haystack), ("_number", number)):
             object.__setattr__(self, name, value)
 
     @property
@@ -97,7 +90,7 @@ class StoredSession(DialogueSession):
         """What was said, read anew each time."""
         return tuple(
             DialogueTurn(turn_id(self.id, number), turn["role"], "", turn["content"])
-            for number, turn in enumerate(self._read(), start=1)
+            for number, turn in enumerate(self._haystack()[self._number], start=1)
         )
 
 
@@ -172,7 +165,7 @@ def read_data(config: LongMemEvalConfig) -> LongMemEvalData:
     path = config.data or find(dataset) or (find(LONGMEMEVAL_RECORD) if config.version == "s" else None)
     if path is None:
         raise DeltaMemError(missing(dataset))
-    haystacks = HaystackFile(path, config.stores_at_once)
+    read = lru_cache(maxsize=config.stores_at_once)(partial(read_haystack, path))
     questions: dict[str, Question] = {}
     problems: list[str] = []
     turns = 0
@@ -180,7 +173,7 @@ def read_data(config: LongMemEvalConfig) -> LongMemEvalData:
     for number, (value, place) in enumerate(_records(path, digest), start=1):
         with noted(problems, f"{path.name}: record {number}"):
             record = _Record.model_validate(value)
-            question = _question(record, place, haystacks)
+            question = _question(record, partial(read, *place))
             if record.question_id in questions:
                 raise DeltaMemError(f"question_id {record.question_id} occurs twice")
             questions[record.question_id] = question
@@ -206,7 +199,7 @@ def _time(date: str) -> datetime:
         raise DeltaMemError(f"the date {date!r} is not like '2023/05/30 (Tue) 23:40'") from error
 
 
-def _question(record: _Record, place: tuple[int, int], haystacks: HaystackFile) -> Question:
+def _question(record: _Record, haystack: Haystack) -> Question:
     if record.question_type not in TYPES:
         raise DeltaMemError(f"there is no question_type {record.question_type!r}")
     counts = len(record.haystack_session_ids), len(record.haystack_dates), len(record.haystack_sessions)
@@ -238,7 +231,7 @@ def _question(record: _Record, place: tuple[int, int], haystacks: HaystackFile) 
             evidence=() if abstention else tuple(said),
             notes=() if said or abstention else ("no turn is marked as holding the answer",),
         ),
-        tuple(StoredSession(names[number], times[number], partial(haystacks.messages, place, number)) for number in order),
+        tuple(StoredSession(names[number], times[number], haystack, number) for number in order),
         tuple(name for name, _ in answers),
     )
 

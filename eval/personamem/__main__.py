@@ -11,7 +11,7 @@ from functools import lru_cache
 from typing import Any
 
 from eval import runner
-from eval.benchmark import Benchmark, Report, Results, Step, Store, Timeline, gold_evidence
+from eval.benchmark import Benchmark, Report, Results, Step, Timeline, gold_evidence
 from eval.evidence import EvidenceFinder
 from eval.personamem import scores
 from eval.personamem.data import (
@@ -62,7 +62,7 @@ class PersonaMem(Benchmark[PersonaMemConfig]):
                 for sessions, samples in history.steps(set(self._keys))
             ]
             if steps:
-                timelines.append(Timeline((Store(history.key),), tuple(steps)))
+                timelines.append(Timeline((history.key,), tuple(steps)))
         return timelines
 
     def question_keys(self, timelines: Sequence[Timeline]) -> list[str]:

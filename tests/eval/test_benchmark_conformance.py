@@ -25,7 +25,7 @@ from scripted_server import Reply, completion, failure, is_check, serve
 from deltamem.errors import DeltaMemError
 from eval import runner
 from eval.answer import NOTHING_FOUND, AnswerRequest, ExtractiveAnswerer
-from eval.benchmark import Benchmark, Report, Results, Step, Store, Timeline
+from eval.benchmark import Benchmark, Report, Results, Step, Timeline
 from eval.config import BenchmarkConfig
 from eval.evidence import EvidenceFinder
 from eval.invented import ScriptedSystem
@@ -356,7 +356,7 @@ class Toy(Benchmark[BenchmarkConfig]):
 
     def timelines(self, system: System) -> list[Timeline]:
         return [
-            Timeline((Store(StoreKey(person, person)),), tuple(self._day(person, day) for day in range(3)))
+            Timeline((StoreKey(person, person),), tuple(self._day(person, day) for day in range(3)))
             for person in ("Ana", "Bo")
         ]
 

@@ -24,7 +24,7 @@ from eval.locomo.data import (
     version_name,
 )
 from eval.runner import merged
-from eval.systems.base import Passage
+from eval.systems.base import Passage, StoreKey
 
 
 @pytest.fixture
@@ -41,7 +41,7 @@ def test_sessions_lead_and_are_in_numerical_order(first: Conversation) -> None:
     assert first.speakers == ("Ana", "Bo")
     assert [session.number for session in first.sessions] == [2, 10]
     assert [session.time for session in first.sessions] == [datetime(2023, 5, 8, 13, 56), datetime(2023, 6, 10, 0, 5)]
-    turns = [(turn.id, turn.caption, turn.has_url) for turn in first.turns]
+    turns = [(turn.id, turn.caption, bool(turn.urls)) for turn in first.turns]
     assert turns == [("D2:1", "a dog", True), ("D2:2", "a red bicycle", False), ("D10:1", None, False)]
 
 
@@ -116,7 +116,7 @@ def test_the_real_file_has_the_published_counts() -> None:
     assert [len(conversation.sessions) for conversation in conversations] == [19, 19, 32, 29, 29, 28, 31, 30, 25, 30]
     assert sum(len(conversation.turns) for conversation in conversations) == 5882
     captions = [turn for conversation in conversations for turn in conversation.turns if turn.caption is not None]
-    assert (len(captions), sum(turn.has_url for turn in captions)) == (1226, 910)
+    assert (len(captions), sum(bool(turn.urls) for turn in captions)) == (1226, 910)
     counts = [sum(question.category == category for question in questions) for category in CATEGORIES]
     assert counts == [282, 321, 96, 841, 446]
     assert sum(len(question.repaired) for question in questions) == 6
@@ -195,18 +195,15 @@ def test_the_real_audit_has_the_published_counts(tmp_path: Path) -> None:
 
 
 def test_stores_of_a_conversation(first: Conversation) -> None:
-    ana, bo = dialogues(first, per_speaker=True, captions="all")
-    assert (ana.key.id, ana.key.owner, ana.title, ana.key.batch_turns) == ("conv-1.Ana", "Ana", "Ana", 2)
-    assert bo.key.id == "conv-1.Bo"
-    assert [session.id for session in ana.sessions] == ["session_2", "session_10"]
-    assert ana.sessions[0].time == datetime(2023, 5, 8, 13, 56)
-    assert [[turn.role for turn in store.sessions[0].turns] for store in (ana, bo)] == [
-        ["user", "assistant"],
-        ["assistant", "user"],
-    ]
-    (both,) = dialogues(first, per_speaker=False, captions="all")
-    assert (both.key.id, both.title) == ("conv-1", "Ana and Bo")
-    assert {turn.role for session in both.sessions for turn in session.turns} == {"user"}
+    stores = dialogues(first, per_speaker=True, captions="all")
+    assert list(stores) == [StoreKey("conv-1.Ana", "Ana", 2), StoreKey("conv-1.Bo", "Bo", 2)]
+    ana, bo = stores.values()
+    assert [session.id for session in ana] == ["session_2", "session_10"]
+    assert ana[0].time == datetime(2023, 5, 8, 13, 56)
+    assert [[turn.role for turn in store[0].turns] for store in (ana, bo)] == [["user", "assistant"], ["assistant", "user"]]
+    ((key, both),) = dialogues(first, per_speaker=False, captions="all").items()
+    assert key == StoreKey("conv-1", "Ana and Bo", 2)
+    assert {turn.role for session in both for turn in session.turns} == {"user"}
 
 
 @pytest.mark.parametrize(
@@ -218,14 +215,14 @@ def test_stores_of_a_conversation(first: Conversation) -> None:
     ],
 )
 def test_captions_that_were_asked_for(first: Conversation, captions, spoken: list[str]) -> None:
-    (both,) = dialogues(first, per_speaker=False, captions=captions)
-    assert [turn.spoken for turn in both.sessions[0].turns] == spoken
+    (both,) = dialogues(first, per_speaker=False, captions=captions).values()
+    assert [turn.spoken for turn in both[0].turns] == spoken
 
 
 def test_sessions_without_turns_are_left_out(path: Path) -> None:
     write(path, changed(benchmark(), "0.conversation.session_2", []))
-    (both,) = dialogues(load_locomo(path)[0], per_speaker=False, captions="all")
-    assert [session.id for session in both.sessions] == ["session_10"]
+    (both,) = dialogues(load_locomo(path)[0], per_speaker=False, captions="all").values()
+    assert [session.id for session in both] == ["session_10"]
 
 
 def passages(**similarities: float | None) -> list[Passage]:
