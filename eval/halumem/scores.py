@@ -221,12 +221,6 @@ def _counts(records: Sequence[JudgeRecord]) -> dict[str, int]:
     return {"all": len(records), "valid": sum(record.label is not None for record in records)}
 
 
-MAIN_JUDGE = "qa"
-"""The judge whose labels stand for those of the papers."""
-
-STRICT = "strict_"
-"""What the names of the metrics of the other judge begin with."""
-
 CURVE_SESSIONS = 25
 """As many sessions as Figures 4 and 5 of the paper show."""
 
@@ -236,8 +230,8 @@ Row = tuple[str, str, JudgeRecord]
 
 
 def question_metric(judge: str, name: str) -> str:
-    """The name of a metric of answers as a judge gives it."""
-    return name if judge == MAIN_JUDGE else f"{STRICT}{name}"
+    """The name of a metric of answers as a judge gives it; the labels of the judge ``qa`` stand for those of the papers."""
+    return name if judge == "qa" else f"strict_{name}"
 
 
 def run_scores(
@@ -362,7 +356,6 @@ EXTRACTION = {
 OUTCOMES = {"C": "correct", "H": "hallucination", "O": "omission"}
 UPDATE = [f"{label}_update_memory_ratio" for label in OUTCOMES.values()]
 QA = [f"{label}_qa_ratio" for label in OUTCOMES.values()]
-STRICT_QA = [f"strict_{name}" for name in QA]
 SCOPES = "(all): what failed counts as not achieved; (valid): left out; one row where both are the same."
 
 _Scores = Mapping[str, Mapping[str, Mapping[str, float] | None]]
@@ -387,7 +380,7 @@ def outcomes_table(summary: Mapping[str, Any]) -> Table | None:
     headings = [f"{heading}{short}" for heading in judges.values() for short in OUTCOMES]
     title = f"{summary['benchmark']}, {summary['system']}: updating and questions, %"
     view = score_table(title, SCOPES, ["n", *headings])
-    names = [name for judge in judges for name in (QA if judge == "qa" else STRICT_QA)]
+    names = [question_metric(judge, name) for judge in judges for name in QA]
     for scope, count, cells in _scoped(summary, UPDATE, ALL):
         view.add_row(f"updating{scope}", f"{count:,}", *cells)
     view.add_section()

@@ -106,7 +106,7 @@ class Locomo(Benchmark[LocomoConfig]):
     def report(self, results: Results) -> Report:
         """Scores by category, how the questions of the file add up, and the ceiling that an audit sets."""
         config, data, questions = self.config, self.data, results.questions
-        failed = sum(not record.complete for record in questions)
+        failed, described = sum(not record.complete for record in questions), data.description()
         return Report(
             benchmark=self.name,
             protocol={
@@ -119,7 +119,7 @@ class Locomo(Benchmark[LocomoConfig]):
                 "pooled": COLUMNS,
                 "judges": self.config.asked_judges,
             },
-            data=data.description() | {"published": data.sha256 == LOCOMO.sha256},
+            data=described | {"published": data.sha256 == LOCOMO.sha256},
             scores=scores.run_scores(questions, config),
             headline=(
                 *self.config.asked_judges,
@@ -130,7 +130,7 @@ class Locomo(Benchmark[LocomoConfig]):
             more={
                 "version": version_name(data.released, data.sha256, data.sample),
                 "accounting": {
-                    "total": data.total,
+                    "total": described["questions"],
                     "asked": len(questions) - failed,
                     "failed": failed,
                     "not_asked": dict(data.not_asked),

@@ -361,11 +361,6 @@ class LocomoData:
     not_asked: Mapping[str, int]  # How many are not, by reason
     sample: str | None  # How the asked ones were drawn; None if they are all of their categories
 
-    @property
-    def total(self) -> int:
-        """Questions in the file."""
-        return sum(len(conversation.questions) for conversation in self.released)
-
     def ceiling(self) -> dict[str, float] | None:
         """Share of the asked questions whose answer in the file is right, by category and in all; None without an audit."""
         if self.audit is None:

@@ -122,11 +122,6 @@ class Question:
     sessions: tuple[DialogueSession, ...]  # By date
     answers: tuple[str, ...]  # Ids of all turns that hold the answer, in order
 
-    @property
-    def abstention(self) -> bool:
-        """Whether it has no answer."""
-        return is_abstention(self.record.key)
-
 
 @dataclass(frozen=True)
 class LongMemEvalData:
@@ -143,18 +138,19 @@ class LongMemEvalData:
 
     def description(self) -> dict[str, Any]:
         """What the summary says about the data."""
-        counts = Counter(question.record.category for question in self.questions)
+        records = [question.record for question in self.questions]
+        counts = Counter(record.category for record in records)
         return {
             "file": self.file,
             "sha256": self.sha256,
             "published": bool(self.variant),
             "sample": self.sample,
-            "questions": len(self.questions),
-            "abstention_questions": sum(question.abstention for question in self.questions),
+            "questions": len(records),
+            "abstention_questions": sum(is_abstention(record.key) for record in records),
             "sessions": sum(len(question.sessions) for question in self.questions),
             "turns": self.turns,
             "unreadable_records": len(self.problems),
-            "questions_without_evidence": sum(not (one.record.evidence or one.abstention) for one in self.questions),
+            "questions_without_evidence": sum(not (one.evidence or is_abstention(one.key)) for one in records),
             "by_type": {name: counts[name] for name in TYPES if counts[name]},
         }
 

@@ -181,11 +181,6 @@ def in_order(types: Iterable[str]) -> list[str]:
     return [name for name in LABELS if name in there] + sorted(there - set(LABELS))
 
 
-def label(name: str) -> str:
-    """The short name of a type; the type itself if it has none."""
-    return LABELS.get(name, name)
-
-
 COLUMNS = (
     "persona_id",
     "question_id",

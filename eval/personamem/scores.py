@@ -12,7 +12,7 @@ from typing import Any
 from rich.table import Table
 
 from eval.metrics import pass_at_k
-from eval.personamem.data import PersonaMemConfig, Sample, in_order, label
+from eval.personamem.data import LABELS, PersonaMemConfig, Sample, in_order
 from eval.records import QuestionRecord
 from eval.summary import (
     ALL,
@@ -171,7 +171,8 @@ def _pass_value(k: int) -> AskedValue:
 def table(summary: Mapping[str, Any]) -> Table:
     """Accuracy and recall by type of question, and over all questions."""
     spread, counts = summary["accuracy_over_runs"], counted(summary)
-    headings = [f"{label(name).replace('-', '-' + chr(10))}\n{count}" for name, count in counts.items() if name != ALL]
+    labels = {name: LABELS.get(name, name).replace("-", "-\n") for name in counts if name != ALL}
+    headings = [f"{label}\n{counts[name]}" for name, label in labels.items()]
     title = f"{summary['benchmark']}, {summary['system']} ({summary['mode']}): in %"
     view = score_table(title, _caption(summary), [*headings, f"Over-\nall\n{counts[ALL]}"], corner="questions")
     for metric in _metrics(summary["scores"]):

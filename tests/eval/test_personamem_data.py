@@ -19,6 +19,7 @@ from eval.data import PERSONAMEM_QUESTIONS, find
 from eval.personamem.data import (
     COLUMNS,
     COUNTS_32K,
+    LABELS,
     PROFILE_MARK,
     Message,
     Question,
@@ -26,7 +27,6 @@ from eval.personamem.data import (
     histories,
     history,
     in_order,
-    label,
     load_contexts,
     load_questions,
     record_key,
@@ -148,7 +148,7 @@ def test_sizes_are_told_by_counts() -> None:
     assert size_of(["suggest_new_ideas"] * 589) is None
     assert size_of(["x"] * 2_727) == "128k"
     names = "Pref-Rec Recall-Reason New-Ideas Pref-Evol Recall-User Gen-New Recall-Facts"
-    assert [label(name) for name in in_order(types)] == names.split()
+    assert [LABELS.get(name, name) for name in in_order(types)] == names.split()
     assert in_order(["z", "suggest_new_ideas", "y"]) == ["suggest_new_ideas", "y", "z"]
 
 
