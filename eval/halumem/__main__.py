@@ -31,16 +31,18 @@ from eval.metrics import bleu1, set_f1
 from eval.records import IngestRecord, PointRecord, QuestionRecord, Verdict
 from eval.systems.base import Passage, StoreKey, System
 
-POINT_FIELDS: Mapping[str, tuple[str, ...]] = {
-    "integrity": ("memories", "point"),
-    "accuracy": ("dialogue", "golden", "memory"),
-    "update": ("memories", "target", "originals"),
+POINT_JUDGES = {
+    kind: JudgeSpec(f"halumem_{kind}", fields, scores.LABELS[kind], flags, calibrated=False)
+    for kind, fields, flags in (
+        ("integrity", ("memories", "point"), {}),
+        ("accuracy", ("dialogue", "golden", "memory"), {"included": ("true", "false")}),
+        ("update", ("memories", "target", "originals"), {}),
+    )
 }
-"""Fields of the prompts of the judges of points and memories, by the kind of record."""
+"""Of points and memories, by the kind of record."""
 
 QA_FIELDS = ("question", "gold", "evidence", "answer")
 
-_FLAGS: Mapping[str, Mapping[str, tuple[str, ...]]] = {"accuracy": {"included": ("true", "false")}}
 _NONE = "(none)"
 
 NOTHING_EXTRACTED = Verdict(label="0", reason="The session left no memory; no judge was asked.")
@@ -74,12 +76,8 @@ class Halumem(Benchmark[HalumemConfig]):
     @classmethod
     def judges(cls, config: HalumemConfig) -> Mapping[str, JudgeSpec]:
         """Those of points and memories, and those of answers that the configuration names."""
-        labels = scores.LABELS
-        specs = {
-            kind: JudgeSpec(f"halumem_{kind}", fields, labels[kind], _FLAGS.get(kind, {}), calibrated=False)
-            for kind, fields in POINT_FIELDS.items()
-        }
-        return specs | {name: JudgeSpec(f"halumem_{name}", QA_FIELDS, labels["qa"]) for name in config.judges}
+        answers = {name: JudgeSpec(f"halumem_{name}", QA_FIELDS, scores.LABELS["qa"]) for name in config.judges}
+        return POINT_JUDGES | answers
 
     def data_hashes(self) -> dict[str, str | None]:
         """Of the file."""
