@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +15,12 @@ from scripted_server import Reply, completion, is_check
 
 from deltamem.embedding import Vectors
 from deltamem.text import content_stems
-from eval.data import HALUMEM_MEDIUM, Dataset
+from eval.data import HALUMEM_MEDIUM
 
-HALUMEM_USER = Dataset(
-    "HaluMem-Medium (one complete user)",
-    "halumem/halumem_medium_user12_full.jsonl",
-    "the Hugging Face dataset IAAR-Shanghai/HaluMem, one line of HaluMem-Medium.jsonl",
-    HALUMEM_MEDIUM.licence,
+HALUMEM_USER = replace(  # one line of the file
+    HALUMEM_MEDIUM,
+    path="halumem/halumem_medium_user12_full.jsonl",
+    origin=None,
     sha256="d0f50369d6f3faef9ba2597619c7ee3f970a61cf452d13f9c832c072a5f8899e",
 )
 

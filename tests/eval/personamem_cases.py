@@ -3,19 +3,19 @@
 import csv
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from scripted_server import Reply, completion
 
-from eval.data import Dataset
+from eval.data import PERSONAMEM_CONTEXTS
 from eval.personamem.data import COLUMNS
 
-PERSONAMEM_EXCERPT = Dataset(
-    "PersonaMem (excerpt of the contexts)",
-    "personamem/shared_contexts_excerpt.jsonl",
-    "the Hugging Face dataset bowen-upenn/PersonaMem, the first messages of two contexts",
-    "MIT",
+PERSONAMEM_EXCERPT = replace(  # the first messages of two contexts
+    PERSONAMEM_CONTEXTS,
+    path="personamem/shared_contexts_excerpt.jsonl",
+    origin=None,
     sha256="6e91aeeecbf1d5f2d62dfad9b44ec4cbc2d1f02784406a7367c923cabb80fcb4",
 )
 
