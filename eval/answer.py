@@ -356,6 +356,7 @@ class QAGrader:
     # What each judge of an answer is shown, by the judge's name, given the question's record
     judge_fields: Callable[[QuestionRecord, str], Mapping[str, Mapping[str, str]]]
     budgets: Sequence[int] = ()  # Further budgets, ascending, at each of which every question is answered as well
+    made: str = ""  # What new answers and verdicts are marked with, see `eval.fingerprint`
 
     async def ask(
         self,
@@ -408,13 +409,14 @@ class QAGrader:
     async def _run(
         self, record: QuestionRecord, request: AnswerRequest, run: int, before: AnswerRecord | None
     ) -> AnswerRecord:
-        answer = before or await self.answerer.answer(request, run)
+        answer = before or (await self.answerer.answer(request, run)).model_copy(update={"made": self.made})
         if answer.text is None:
             return self._without_text(record, answer)
         asked = self._asked(record, answer.text)
         missing = {name: asked[name] for name in asked if name not in answer.verdicts or answer.verdicts[name].error}
-        judging = (judge.judge(fields, request.scope) for judge, fields in missing.values())
-        verdicts = answer.verdicts | dict(zip(missing, await asyncio.gather(*judging), strict=True))
+        said = await asyncio.gather(*(judge.judge(fields, request.scope) for judge, fields in missing.values()))
+        new = (verdict.model_copy(update={"made": self.made}) for verdict in said)
+        verdicts = answer.verdicts | dict(zip(missing, new, strict=True))
         return answer.model_copy(update={"scores": dict(self.score(record, answer.text)), "verdicts": verdicts})
 
     def _without_text(self, record: QuestionRecord, answer: AnswerRecord) -> AnswerRecord:

@@ -17,6 +17,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from pydantic import computed_field
+
 from deltamem.config import StrictModel
 from deltamem.errors import DeltaMemError, LLMError
 from deltamem.llm import LLM, is_passing
@@ -30,9 +32,9 @@ from eval.records import (
     AnswerRecord,
     PointRecord,
     QuestionRecord,
-    Verdict,
     differences,
     read_run_config,
+    refuse,
     write_run_config,
 )
 
@@ -57,14 +59,11 @@ class Fingerprint(StrictModel):
     served: dict[str, dict[str, Any]]  # By part what the endpoint lists of its model; empty if it lists none
     canaries: dict[str, tuple[str, ...]]  # By part the hashes of all replies to the canary request so far
 
+    @computed_field  # type: ignore[prop-decorator]
     @property
     def made(self) -> str:
         """A short hash, which records bear."""
-        return config_hash(self.model_dump(mode="json", exclude={"canaries"}))[:10]
-
-    def as_dict(self) -> dict[str, Any]:
-        """JSON values."""
-        return {"made": self.made} | self.model_dump(mode="json")
+        return config_hash(self.model_dump(mode="json", exclude={"canaries", "made"}))[:10]
 
     def differences(self, before: Fingerprint) -> Iterator[tuple[str, Any, Any]]:
         """What differs, with the value before and the value now; of the models that both runs asked."""
@@ -140,7 +139,7 @@ class Makings:
     @property
     def made(self) -> str:
         """What records are marked with that are made now."""
-        return self._known[-1].made if self._known else ""
+        return self.last.made if self.last is not None else ""
 
     async def go_on(self, config: BenchmarkConfig, models: Models, needed: Collection[str] | None) -> None:
         """Fail early if a model that is needed is unreachable, or if it is not the one that the run was begun with.
@@ -188,20 +187,21 @@ class Makings:
         self._known = [*others, fingerprint.model_copy(update={"canaries": canaries})]
 
     def _refuse(self, differing: Iterator[tuple[str, Any, Any]]) -> None:
-        for key, before, now in () if self._mixed else differing:
-            raise DeltaMemError(
-                f"{self._folder} holds results that were made with {key} = {before!r}, not {now!r}; choose another out=..., "
-                "or go on with mixed=true, of which every output will warn"
-            )
+        if not self._mixed:
+            advice = "choose another out=..., or go on with mixed=true, of which every output will warn"
+            refuse(f"{self._folder} holds results that were", differing, advice)
 
     def write(self, run_config: Mapping[str, Any]) -> None:
         """Note what decides the records of the folder."""
-        write_run_config(self._folder, run_config, [one.as_dict() for one in self._known])
+        write_run_config(self._folder, run_config, self._noted())
 
     def as_dict(self) -> dict[str, Any]:
         """For the summary: the newest, and all of them if there are several."""
-        newest = {} if self.last is None else self.last.as_dict()
-        return newest | ({"all": [one.as_dict() for one in self._known]} if len(self._known) > 1 else {})
+        noted = self._noted()
+        return (noted[-1] if noted else {}) | ({"all": noted} if len(noted) > 1 else {})
+
+    def _noted(self) -> list[dict[str, Any]]:
+        return [one.model_dump(mode="json") for one in self._known]
 
     def warnings(self) -> Iterator[str]:
         """What is mixed, one sentence each."""
@@ -215,26 +215,6 @@ class Makings:
                     f"the model of {part} has given {len(replies)} different answers to one greedy request, at "
                     "different times: it may have been exchanged under the same name"
                 )
-
-
-class Stamped:
-    """Marks the answers of an answerer, or the verdicts of a judge."""
-
-    def __init__(self, maker: Any, makings: Makings) -> None:
-        """Wrap an `Answerer` or a `Judge`."""
-        self.name: str = maker.name
-        self._maker = maker
-        self._makings = makings
-
-    async def answer(self, request: AnswerRequest, run: int) -> AnswerRecord:
-        """See `Answerer`."""
-        record: AnswerRecord = await self._maker.answer(request, run)
-        return record.model_copy(update={"made": self._makings.made})
-
-    async def judge(self, fields: Mapping[str, str], scope: str) -> Verdict:
-        """See `Judge`."""
-        verdict: Verdict = await self._maker.judge(fields, scope)
-        return verdict.model_copy(update={"made": self._makings.made})
 
 
 TAKEN_FROM = "answers_from"
@@ -263,11 +243,8 @@ class TakenAnswers:
         now = dict(run_config)
         for of in (before, now):
             of["answer prompt"] = prompt and of["prompts"].get(prompt.name)
-        for key, old, new in differences(before, now):
-            if key not in _MAY_DIFFER:
-                raise DeltaMemError(
-                    f"answers_from={folder} was made with {key} = {old!r}, not {new!r}; only the judges may differ"
-                )
+        differing = (one for one in differences(before, now) if one[0] not in _MAY_DIFFER)
+        refuse(f"answers_from={folder} was", differing, "only the judges may differ")
         found = read_records(folder / "questions.jsonl", QuestionRecord, lambda record: record.key)
         self.questions = {key: _without_verdicts(record) for key, record in found.items()}
 

@@ -55,6 +55,12 @@ def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[t
             yield key, before.get(key), now.get(key)
 
 
+def refuse(what: str, differing: Iterable[tuple[str, Any, Any]], advice: str) -> None:
+    """Raise a `DeltaMemError` that names the first difference, if there is one."""
+    for key, before, now in differing:
+        raise DeltaMemError(f"{what} made with {key} = {before!r}, not {now!r}; {advice}")
+
+
 def check_run_config(folder: Path, config: Mapping[str, Any]) -> None:
     """Refuse a folder whose records were made with other settings.
 
@@ -63,11 +69,8 @@ def check_run_config(folder: Path, config: Mapping[str, Any]) -> None:
     """
     before = read_run_config(folder)
     before.pop(FINGERPRINTS, None)
-    for key, old, new in differences(before, config) if before else ():
-        raise DeltaMemError(
-            f"{folder} holds results that were made with {key} = {old!r}, not {new!r}; "
-            "choose another out=... or remove the folder"
-        )
+    differing = differences(before, config) if before else ()
+    refuse(f"{folder} holds results that were", differing, "choose another out=... or remove the folder")
 
 
 def write_run_config(folder: Path, config: Mapping[str, Any], fingerprints: Sequence[Mapping[str, Any]] = ()) -> None:

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
 from copy import copy
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import chain, islice, zip_longest
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -24,7 +25,7 @@ from eval.answer import Answerer, ContextBlock, Judge, QAGrader
 from eval.benchmark import Benchmark, Config, Report, Results, Step, Timeline
 from eval.compare.page import write_report
 from eval.estimate import estimate, estimate_table
-from eval.fingerprint import TAKEN_FROM, Makings, Stamped, TakenAnswers
+from eval.fingerprint import TAKEN_FROM, Makings, TakenAnswers
 from eval.headline import budget_lines, headline_line, warning_lines
 from eval.judge import load_calibration, measure, measure_swapped
 from eval.metrics import load_nltk
@@ -185,8 +186,11 @@ async def _evaluate(benchmark: Benchmark[Config], prompts: Prompts, parts: Parts
             )
             if taken is not None and run.needs_stores():
                 raise DeltaMemError(f"answers_from={config.answers_from} lacks sessions or searches; finish that run first")
-            await makings.go_on(config, models, run.models_needed())
+            needed = run.models_needed()
+            await makings.go_on(config, models, needed)
             makings.write(run_config)  # not before, so that the command can be corrected
+            if needed is not None:  # so that a run that is killed is never taken for a finished one
+                run.write_partial()
             if answerer is not None and benchmark.uses_nltk and run.unfinished():
                 load_nltk()
             with progress:
@@ -238,18 +242,21 @@ class Run:
 
     def __post_init__(self) -> None:
         self.config = config = self.benchmark.config
-        self.judges = {name: Stamped(judge, self.makings) for name, judge in self.judges.items()}
-        self.grader = None
-        if self.answerer is not None:
-            answerer, budget = Stamped(self.answerer, self.makings), config.answer.context_tokens
-            of = self.benchmark.score, self.benchmark.judge_fields, sorted(set(config.budgets))
-            self.grader = QAGrader(answerer, self.judges, config.runs, budget, config.with_time, *of)
         stores = max((len(timeline.stores) for timeline in self.timelines), default=1)
         self._slots = asyncio.Semaphore(max(1, config.stores_at_once // stores))
         # Without points they are never asked for, and then None.
         self.checks: Points = self.benchmark.points  # type: ignore[assignment]
         self.points: RecordFile[PointRecord] = self.files.points  # type: ignore[assignment]
         self._twins: defaultdict[tuple[str, str], asyncio.Lock] = defaultdict(asyncio.Lock)
+
+    @cached_property
+    def grader(self) -> QAGrader | None:
+        """Answers and judges, from when it is known what the run is made with; None without an answerer."""
+        if self.answerer is None:
+            return None
+        config, budget = self.config, self.config.answer.context_tokens
+        of = self.benchmark.score, self.benchmark.judge_fields, sorted(set(config.budgets)), self.makings.made
+        return QAGrader(self.answerer, self.judges, config.runs, budget, config.with_time, *of)
 
     async def measured_summary(self) -> dict[str, Any]:
         """The summary of a finished run, once the judges are calibrated."""
@@ -566,8 +573,10 @@ class Run:
         if self.judges and self.checks.is_judged(record, ingested):
             passages = list(chain.from_iterable(self.files.by_store(record.retrieved).values()))
             asked = self.checks.judge_fields(record, ingested, passages, ranked=self.system.ranked)
-            verdict = asked if isinstance(asked, Verdict) else await self.judges[record.kind].judge(asked, record.user)
-            record = record.model_copy(update={"verdict": verdict})
+            if not isinstance(asked, Verdict):
+                said = await self.judges[record.kind].judge(asked, record.user)
+                asked = said.model_copy(update={"made": self.makings.made})
+            record = record.model_copy(update={"verdict": asked})
         self._finish_point(record)
 
     def _finish_question(self, record: QuestionRecord) -> None:
@@ -615,7 +624,7 @@ class Run:
             return None
         same = (record.retrieved, record.deeper) == (found.retrieved, found.deeper)
         budgets = {one.budget for one in record.budgets}
-        return record if same and (self.grader is None or budgets >= set(self.config.budgets)) else None
+        return record if same and (self.answerer is None or budgets >= set(self.config.budgets)) else None
 
     def _judged(self, record: PointRecord, ingested: Sequence[IngestRecord]) -> bool:
         """Whether a point or memory needs no judge any more, or never did."""

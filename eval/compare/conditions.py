@@ -164,9 +164,8 @@ class Card:
         """What the score must not be read without."""
         summary, headline, passages = self.run.summary, self.run.headline, self.run.summary.passages
         models, error = summary.making.models, headline.judge_error or {}
-        known = "an unknown number" if headline.of is None else f"{headline.of:,}"
         facts = {
-            "questions": f"all {known}" if headline.n == headline.of else f"{headline.n:,} of {known}",
+            "questions": f"{'all' if headline.n == headline.of else f'{headline.n:,} of'} {headline.of:,}",
             "failures": f"{headline.failures:,}",
             "silent answers": f"{headline.silent:,}",
             "context tokens": "" if headline.context_tokens is None else f"{headline.context_tokens:,.0f}",

@@ -62,7 +62,7 @@ def _scores(run: FinishedRun) -> Iterator[dict[str, Any]]:
                 "context_tokens": tokens,
                 "failures": headline.failures,
                 "silent": headline.silent,
-                "partial": summary.partial and f"{summary.partial['done']} of {summary.partial['questions'] or 'unknown'}",
+                "partial": summary.partial and f"{summary.partial['done']} of {summary.partial['questions']}",
                 "published_data": run.published_data,
                 "data_sha256": summary.data.get("sha256"),
                 **{f"{part}_model": name for part, name in summary.making.models.items()},

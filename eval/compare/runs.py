@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -17,7 +15,7 @@ from deltamem.config import StrictModel, first_error
 from deltamem.errors import DeltaMemError
 from deltamem.runs import read_records
 from eval.metrics import Interval
-from eval.records import RUN_CONFIG_FILE, PassageRecord, PointRecord, QuestionRecord
+from eval.records import PassageRecord, PointRecord, QuestionRecord
 from eval.summary import SUMMARY_FILE
 
 FAMILIES = ("locomo", "halumem", "personamem", "longmemeval", "beam")
@@ -45,7 +43,7 @@ class Headline(BaseModel):
     score: Interval | None = None
     withheld: str | None = None  # Why the score must not be shown
     n: int  # Questions that it is of
-    of: int | None  # Questions of the file; None if unknown
+    of: int  # Questions of the file
     failures: int = 0
     silent: int = 0  # Answers without a word
     context_tokens: float | None = None
@@ -90,7 +88,7 @@ class Summary(BaseModel):
     headline: Headline
     withheld: dict[str, str] = {}  # By metric why it must not be shown
     warnings: list[str] = []
-    partial: dict[str, int | None] | None = None  # How many questions of an interrupted run are done, and of how many
+    partial: dict[str, int] | None = None  # How many questions of an interrupted run are done, and of how many
     budgets: list[BudgetScores] = []
     passages: dict[str, Any] | None = None  # What a search returns, on average
     cost: dict[str, dict[str, float]]
@@ -177,21 +175,14 @@ def load_runs(folders: Sequence[Path]) -> list[FinishedRun]:
 
 
 def _load(folder: Path, name: str) -> FinishedRun:
-    path, config = folder / SUMMARY_FILE, folder / RUN_CONFIG_FILE
-    if not path.is_file() and not config.is_file():
-        raise DeltaMemError(f"{folder} holds no {SUMMARY_FILE}: not the folder of a benchmark run")
+    for needed in (SUMMARY_FILE, "questions.jsonl"):
+        if not (folder / needed).is_file():
+            raise DeltaMemError(f"{folder} holds no {needed}: not the folder of a benchmark run, or it was stopped at once")
     try:
-        summary = Summary.model_validate_json(path.read_bytes()) if path.is_file() else None
+        summary = Summary.model_validate_json((folder / SUMMARY_FILE).read_bytes())
     except ValidationError as error:
-        raise DeltaMemError(f"{path}: not the summary of a benchmark run: {first_error(error)}") from error
-    if not (folder / "questions.jsonl").is_file():
-        raise DeltaMemError(f"{folder} holds no questions.jsonl")
+        raise DeltaMemError(f"{folder / SUMMARY_FILE}: not the summary of a benchmark run: {first_error(error)}") from error
     questions = read_records(folder / "questions.jsonl", QuestionRecord, lambda record: record.key)
-    if summary is None:
-        try:
-            summary = _unfinished(json.loads(config.read_bytes()), list(questions.values()))
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise DeltaMemError(f"{config}: not the configuration of a benchmark run") from error
     scored = questions.keys() if summary.questions.keys is None else summary.questions.keys
     return FinishedRun(
         name,
@@ -201,29 +192,6 @@ def _load(folder: Path, name: str) -> FinishedRun:
         len(questions),
         _records(folder / "passages.jsonl", PassageRecord, lambda record: record.id),
         list(_records(folder / "points.jsonl", PointRecord, lambda record: record.key).values()),
-    )
-
-
-def _unfinished(config: Mapping[str, Any], questions: Sequence[QuestionRecord]) -> Summary:
-    """What is known of a run that was killed before it had a summary: what was done, and no score."""
-    done, categories = sum(record.complete for record in questions), [record.category for record in questions]
-    failed = len(questions) - done
-    why = f"the run is not finished: {done:,} questions are done; the same command goes on with it"
-    return Summary(
-        benchmark=config["benchmark"],
-        version="not finished",
-        system=config["system"],
-        mode="not finished",
-        questions=QuestionCounts(total=len(questions), answered=done, failed=failed, by_category=Counter(categories)),
-        scores={},
-        headline=Headline(withheld=why, n=done, of=None, failures=failed),
-        partial={"done": done, "questions": None},
-        cost={},
-        data={"sha256": config.get("data_sha256")},
-        making=Provenance(
-            prompt_hashes=config.get("prompts", {}),
-            models={part: config[part].get("model") for part in ("answer", "judge", "manager") if part in config},
-        ),
     )
 
 

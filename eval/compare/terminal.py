@@ -56,8 +56,7 @@ def _headline_row(card: Card, *, several: bool) -> Iterator[str]:
     yield card.run.title if system in card.run.name else f"{card.run.title}, {system}"
     yield f"{card.percent}\n{card.metric}" if several else card.percent
     yield bounds(headline.shown)
-    of = "?" if headline.of is None else f"{headline.of:,}"
-    yield f"{headline.n:,}" if headline.n == headline.of else f"{headline.n:,}/{of}"
+    yield f"{headline.n:,}" if headline.n == headline.of else f"{headline.n:,}/{headline.of:,}"
     yield f"{headline.failures:,}" + (f"\n{headline.silent:,} silent" if headline.silent else "")
     yield card.facts.get("context tokens", "")
     rates = [rate and f"{100 * rate.estimate:.0f}" for rate in (headline.judge_error or {}).values()]

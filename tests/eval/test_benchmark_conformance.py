@@ -26,6 +26,8 @@ from deltamem.errors import DeltaMemError
 from eval import runner
 from eval.answer import NOTHING_FOUND, AnswerRequest, ExtractiveAnswerer
 from eval.benchmark import Benchmark, Report, Results, Step, Timeline
+from eval.compare.page import render
+from eval.compare.runs import load_runs
 from eval.config import BenchmarkConfig
 from eval.evidence import EvidenceFinder
 from eval.invented import ScriptedSystem
@@ -292,6 +294,22 @@ def test_a_system_that_is_gone_ends_the_run_and_the_next_goes_on(case: Case, not
     assert notebook.opened == []
 
 
+def test_a_run_that_is_killed_before_it_did_anything_is_shown_as_partial(case: Case, tmp_path: Path, monkeypatch) -> None:
+    prepare(monkeypatch, case, Notebook())
+    seen = []
+
+    async def looked_at(self: runner.Run) -> None:
+        seen.extend(load_runs([self.config.out]))
+        await real(self)
+
+    real = runner.Run.do
+    monkeypatch.setattr(runner.Run, "do", looked_at)
+    assert case.run(tmp_path, "answer.kind=none")["partial"] is None
+    (run,) = seen
+    assert run.title.startswith("out (partial") and run.summary.partial == {"done": 0, "questions": case.questions}
+    assert run.headline.shown is None and run.summary.system in render(seen)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_killed_and_resumed_without_asking_twice(case: Case, tmp_path: Path) -> None:
@@ -307,6 +325,7 @@ def test_killed_and_resumed_without_asking_twice(case: Case, tmp_path: Path) -> 
             time.sleep(0.01)
         first.kill()
         first.wait()
+        assert load_runs([tmp_path / "out"])[0].summary.partial is not None
         killed = len(sent(server))
         done = finish(case, tmp_path, *overrides)
         assert done.code == 0 or case.name == "personamem", done.err

@@ -403,25 +403,6 @@ def test_a_partial_run_is_shown_without_its_headline(tmp_path: Path) -> None:
     assert all("run (partial)" in row.label for row in paper_tables(runs)[0].rows if row.kind == "ours")
 
 
-def test_a_killed_run_is_shown_without_scores(tmp_path: Path) -> None:
-    """A run that was killed before it had a summary: what is done is there to be read."""
-    finished = write_run(tmp_path / "finished", records())
-    killed = write_run(tmp_path / "killed", [*records()[:5], question("c0/5", "temporal", text=None)])
-    (killed / "summary.json").unlink()
-    models = {part: {"model": "m"} for part in ("answer", "judge", "manager")}
-    (killed / "making.json").write_text(
-        json.dumps({"benchmark": "LoCoMo", "system": "mem0", "data_sha256": "ab" * 32} | models)
-    )
-    runs = load_runs([finished, killed])
-    page = render(runs)
-    assert "the run is not finished: 5 questions are done" in page and "killed (partial)" not in page
-    assert "5 of an unknown number" in page and '"name":"killed"' in page
-    assert not any(difference.second == "killed" for difference in paired_differences(runs))
-    (killed / "making.json").write_text("[]")
-    with pytest.raises(DeltaMemError, match="not the configuration of a benchmark run"):
-        load_runs([killed])
-
-
 def test_accuracy_at_equal_budgets_is_one_line_a_system(tmp_path: Path) -> None:
     """Everything that was found fits the two largest budgets."""
 
