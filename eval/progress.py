@@ -38,10 +38,10 @@ class ProgressBars:
         self, console: Console, timelines: Sequence[Timeline], *, points: bool, clock: Callable[[], float] = time.monotonic
     ) -> None:
         """Count what there is to do; `clock` gives seconds."""
-        name, note = TextColumn("{task.description}"), TextColumn("{task.fields[note]}")
-        columns = (name, BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), note)
+        kind, note = TextColumn("{task.description}"), TextColumn("{task.fields[note]}")
+        columns = (kind, BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), note)
         self._console = console
-        self._bars = Progress(*columns, console=console, transient=True) if console.is_terminal else None
+        self._bars = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
         steps = [step for timeline in timelines for step in timeline.steps]
         totals = {
             "sessions": sum(len(sessions) for step in steps for sessions in step.sessions),
@@ -49,22 +49,18 @@ class ProgressBars:
         }
         if points:
             totals["points"] = sum(len(step.points or ()) for step in steps)
-        self._totals = totals
-        self._tasks = {name: self._bars.add_task(name, total=totals[name], note="") for name in totals if self._bars}
-        self._done = dict.fromkeys(totals, 0)
-        self._tokens = dict.fromkeys(totals, 0)
-        self._failures = dict.fromkeys(totals, 0)
+        for name, total in totals.items():
+            self._bars.add_task(name, total=total, note="", tokens=0, failed=0)
+        self._tasks = {task.description: task for task in self._bars.tasks}
         self._clock = clock
-        self._lines = deque([(clock(), 0)], maxlen=_REMEMBERED)
+        self._lines = deque([(clock(), 0.0)], maxlen=_REMEMBERED)
 
     def __enter__(self) -> Self:
-        if self._bars is not None:
-            self._bars.start()
+        self._bars.start()
         return self
 
     def __exit__(self, *exception: object) -> None:
-        if self._bars is not None:
-            self._bars.stop()
+        self._bars.stop()
 
     def say(self, sentence: str) -> None:
         """Print a sentence beside the progress."""
@@ -72,14 +68,13 @@ class ProgressBars:
 
     def session(self, record: IngestRecord) -> None:
         """A session was ingested, or failed; its memories are checked like points."""
-        if "points" in self._totals:
-            self._totals["points"] += len(record.memories or ())
+        if (points := self._tasks.get("points")) is not None:
+            self._bars.update(points.id, total=(points.total or 0) + len(record.memories or ()))
         self._advance("sessions", record.cost, failed=record.outcome == "failed")
 
     def question(self, record: QuestionRecord) -> None:
         """A question is done, or failed."""
-        costs = [answer.cost for answer in record.answers]
-        costs += [verdict.cost for answer in record.answers for verdict in answer.verdicts.values()]
+        costs = (cost for answer in record.answers for cost in answer.costs)
         self._advance("questions", sum(costs, Cost()), failed=not record.complete)
 
     def point(self, record: PointRecord) -> None:
@@ -87,16 +82,12 @@ class ProgressBars:
         self._advance("points", record.verdict.cost if record.verdict else Cost(), failed=not record.complete)
 
     def _advance(self, name: str, cost: Cost, *, failed: bool) -> None:
-        self._done[name] += 1
-        self._tokens[name] += cost.prompt_tokens + cost.completion_tokens
-        self._failures[name] += failed
-        if self._bars is None:
-            self.tick()
-            return
-        note = f"{self._tokens[name]:,} tokens" + (f", {self._failures[name]} failed" if self._failures[name] else "")
-        self._bars.update(self._tasks[name], completed=self._done[name], total=self._totals[name], note=note)
-        if "points" in self._tasks:
-            self._bars.update(self._tasks["points"], total=self._totals["points"])
+        task = self._tasks[name]
+        tokens = task.fields["tokens"] + cost.prompt_tokens + cost.completion_tokens
+        failures = task.fields["failed"] + failed
+        note = f"{tokens:,} tokens" + (f", {failures} failed" if failures else "")
+        self._bars.update(task.id, advance=1, note=note, tokens=tokens, failed=failures)
+        self.tick()
 
     async def watch(self, write_partial: Callable[[], None]) -> None:
         """Print plain lines while nothing is done either, and write down now and then what there is, until cancelled."""
@@ -112,16 +103,17 @@ class ProgressBars:
 
     def tick(self) -> None:
         """Print a plain line if it is time for one."""
-        if self._bars is not None:
+        if not self._bars.disable:
             return
-        now, done, total = self._clock(), sum(self._done.values()), sum(self._totals.values())
+        tasks = self._bars.tasks
+        now, done, total = self._clock(), sum(task.completed for task in tasks), sum(task.total or 0 for task in tasks)
         before, done_before = self._lines[-1]
         much = total and done - done_before >= _STEP * total
         if now - before >= (_LEAST_SECONDS if much else _SECONDS):
             self._lines.append((now, done))
-            parts = [f"{name} {self._done[name]:,}/{self._totals[name]:,}" for name in self._totals]
-            parts.append(f"{sum(self._tokens.values()):,} tokens")
-            if failed := sum(self._failures.values()):
+            parts = [f"{task.description} {task.completed:,}/{task.total:,}" for task in tasks]
+            parts.append(f"{sum(task.fields['tokens'] for task in tasks):,} tokens")
+            if failed := sum(task.fields["failed"] for task in tasks):
                 parts.append(f"{failed:,} failed")
             first, done_first = self._lines[0]
             if done > done_first:

@@ -105,17 +105,22 @@ def _mask(number: int) -> str:
 
 
 class Meter:
-    """Calls and tokens of the transports that share it; each store has its own."""
+    """Calls, tokens and searches of the clients and embedders that share it; each store has its own."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._usage = Usage()
 
     def take(self) -> Usage:
-        """Calls and their tokens since the last time."""
+        """What was counted since the last time."""
         with self._lock:
             usage, self._usage = self._usage, Usage()
         return usage
+
+    def add(self, usage: Usage) -> None:
+        """Count."""
+        with self._lock:
+            self._usage += usage
 
     def count(self, body: bytes, *, cached: bool) -> Answer | None:
         """Count the answer in a body that came with status 200, and return it; None if it is none."""
@@ -124,8 +129,7 @@ class Meter:
         except ValidationError:
             return None
         read, written = answer.prompt_tokens, answer.completion_tokens
-        with self._lock:
-            self._usage += Usage(calls=1, cached=int(cached), prompt_tokens=read, completion_tokens=written)
+        self.add(Usage(calls=1, cached=int(cached), prompt_tokens=read, completion_tokens=written))
         return answer
 
 
@@ -148,11 +152,14 @@ class _Metered(Generic[Inner]):
         body = entry.find()
         return None if body is None or self._meter.count(body, cached=True) is None else _response(body)
 
-    def _received(self, entry: CacheEntry, body: bytes) -> httpx.Response:
-        answer = self._meter.count(body, cached=False)
+    def _received(self, entry: CacheEntry, response: httpx.Response) -> httpx.Response:
+        """What is passed on of a response that has been read."""
+        if response.status_code != httpx.codes.OK:
+            return response
+        answer = self._meter.count(response.content, cached=False)
         if answer is not None and not answer.truncated:
-            entry.keep(body)
-        return _response(body)
+            entry.keep(response.content)
+        return _response(response.content)
 
 
 class MeteredTransport(_Metered[httpx.HTTPTransport], httpx.BaseTransport):
@@ -169,10 +176,8 @@ class MeteredTransport(_Metered[httpx.HTTPTransport], httpx.BaseTransport):
             return cached
         with self._slots:
             response = self._inner.handle_request(entry.request)
-            if response.status_code != httpx.codes.OK:
-                return response
-            body = response.read()
-        return self._received(entry, body)
+            response.read()
+        return self._received(entry, response)
 
     def close(self) -> None:
         """Close the connections."""
@@ -194,10 +199,8 @@ class AsyncMeteredTransport(_Metered[httpx.AsyncHTTPTransport], httpx.AsyncBaseT
             return cached
         async with self._slots:
             response = await self._inner.handle_async_request(entry.request)
-            if response.status_code != httpx.codes.OK:
-                return response
-            body = await response.aread()
-        return await asyncio.to_thread(self._received, entry, body)
+            await response.aread()
+        return await asyncio.to_thread(self._received, entry, response)
 
     async def aclose(self) -> None:
         """Close the connections."""
@@ -251,11 +254,11 @@ class Peer:
         """For the transport of a store's client."""
         return HttpCache(self._cache, key.id, self.volatile, self._fields)
 
-    def usage(self, meter: Meter, searches: int) -> Usage:
+    def usage(self, meter: Meter) -> Usage:
         """What a session cost that succeeded."""
         usage = meter.take()
         self._reached |= usage.calls > usage.cached
-        return usage + Usage(searches=searches)
+        return usage
 
     def explain(self, error: BaseException, what: str) -> DeltaMemError:
         """The error to raise for what a library raised while it did `what`, in one sentence.

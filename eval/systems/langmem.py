@@ -106,7 +106,6 @@ class LangMemStore:
         self._chat_model = chat_model
         self._meter = meter
         self._manager: Any = None
-        self._embeddings: Any = None
         self._times: dict[str, datetime] = {}
         self._ingested: dict[str, Ingested] = {}
 
@@ -121,8 +120,8 @@ class LangMemStore:
         from langmem import create_memory_store_manager
 
         dimension = (await asyncio.to_thread(self._system.embedder.documents, ["dimension"])).shape[1]
-        self._embeddings = _embeddings(self._system.embedder)
-        index = {"dims": dimension, "embed": self._embeddings, "fields": ["content.content"]}
+        embeddings = _embeddings(self._system.embedder, self._meter)
+        index = {"dims": dimension, "embed": embeddings, "fields": ["content.content"]}
         self._manager = create_memory_store_manager(
             self._chat_model,
             query_model=self._chat_model if self._system.writes_queries else None,
@@ -138,7 +137,6 @@ class LangMemStore:
         if session.id in self._ingested:
             return replace(self._ingested[session.id], usage=Usage())
         self._meter.take()
-        searches = self._embeddings.searches
         texts: list[str] = []
         operations: Counter[str] = Counter()
         groups = message_groups(session.turns, self._key.batch_turns)
@@ -149,8 +147,7 @@ class LangMemStore:
                 operations["UPDATE" if put["key"] in self._times else "ADD"] += 1
                 self._times[put["key"]] = session.time
                 texts.append(str(put["value"]["content"]["content"]))
-        usage = self._system.usage(self._meter, self._embeddings.searches - searches)
-        ingested = Ingested(memories=tuple(texts), operations=operations, usage=usage)
+        ingested = Ingested(memories=tuple(texts), operations=operations, usage=self._system.usage(self._meter))
         self._ingested[session.id] = ingested
         return ingested
 
@@ -202,19 +199,17 @@ def _first_failure() -> Any:
     return FirstFailure()
 
 
-def _embeddings(embedder: Embedder) -> Any:
+def _embeddings(embedder: Embedder, meter: Meter) -> Any:
     """Our embedder as LangChain's interface; its asynchronous methods run these in threads."""
     from langchain_core.embeddings import Embeddings
 
     class Ours(Embeddings):
-        searches = 0
-
         def embed_documents(self, texts: list[str]) -> list[list[float]]:
             vectors: list[list[float]] = embedder.documents(texts).tolist()
             return vectors
 
         def embed_query(self, text: str) -> list[float]:
-            self.searches += 1
+            meter.add(Usage(searches=1))
             vector: list[float] = embedder.queries([text])[0].tolist()
             return vector
 

@@ -31,7 +31,7 @@ from deltamem.llm import ResponseCache
 from deltamem.runs import RecordFile, versions
 from deltamem.text import STOP_WORDS
 from eval.config import ManagerModel
-from eval.systems.base import DialogueSession, DialogueTurn, Ingested, Passage, StoreKey, store_folder
+from eval.systems.base import DialogueSession, DialogueTurn, Ingested, Passage, StoreKey, Usage, store_folder
 from eval.systems.http_cache import Meter, MeteredTransport, Peer, message_groups, spoken_date
 
 _USER = "owner"
@@ -114,7 +114,6 @@ class Mem0Store:
     def _ingest(self, session: DialogueSession) -> Ingested:
         self._journal.add(_SessionEntry(session=session.id))
         self._meter.take()
-        searches = self._memory.embedding_model.searches
         results: list[dict[str, Any]] = []
         groups = message_groups(session.turns, self._key.batch_turns)
         unreadable = 0
@@ -129,7 +128,7 @@ class Mem0Store:
             readable=not groups or unreadable < len(groups),
         )
         self._journal.add(_SessionEntry(session=session.id, ingested=ingested))
-        return replace(ingested, usage=self._system.usage(self._meter, self._memory.embedding_model.searches - searches))
+        return replace(ingested, usage=self._system.usage(self._meter))
 
     def _add(self, turns: Sequence[DialogueTurn], time: datetime) -> list[dict[str, Any]] | None:
         """What mem0 says that it changed; None if it could not read the model's answer, which it does not report."""
@@ -282,7 +281,7 @@ class Mem0System(Peer):
                 "history_db_path": str(folder / "history.sqlite"),
             }
         )
-        memory.embedding_model = _Embedding(self.embedder)
+        memory.embedding_model = _Embedding(self.embedder, meter)
         encoder = _keyword_encoder() if self._parts["keyword_search"] else False  # False: mem0 shall not look for one
         memory.vector_store._bm25_encoder = memory.entity_store._bm25_encoder = encoder
         memory.llm.client.close()
@@ -328,9 +327,9 @@ def _keyword_encoder() -> Any:
 class _Embedding:
     """Our embedder in the place of mem0's; memories are documents, what is searched for is a query."""
 
-    def __init__(self, embedder: Embedder) -> None:
+    def __init__(self, embedder: Embedder, meter: Meter) -> None:
         self._embedder = embedder
-        self.searches = 0
+        self._meter = meter
         self.failure: Exception | None = None
 
     def embed(self, text: str, memory_action: str | None = None) -> list[float]:
@@ -340,7 +339,7 @@ class _Embedding:
         if not texts:
             return []
         searching = memory_action == "search"
-        self.searches += searching * len(texts)
+        self._meter.add(Usage(searches=searching * len(texts)))
         try:
             vectors = (self._embedder.queries if searching else self._embedder.documents)(texts)
         except Exception as error:
