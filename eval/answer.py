@@ -262,7 +262,6 @@ class LLMAnswerer:
     name = "llm"
 
     def __init__(self, sampler: Sampler, prompt: Prompt, *, with_time: WithTime) -> None:
-        """Describe how questions are asked, and whether the passages are shown with their dates."""
         self.prompt = prompt
         self._sampler = sampler
         self._with_time = with_time

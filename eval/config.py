@@ -28,7 +28,12 @@ class _Endpoint(StrictModel):
     timeout: PositiveFloat
     max_retries: NonNegativeInt
 
-    def _client(self, needs: str, max_concurrency: int, cache: ResponseCache | None, *, aiohttp: bool) -> LLM:
+    def llm(self, needs: str, max_concurrency: int, cache: ResponseCache | None = None, *, aiohttp: bool = False) -> LLM:
+        """The client of the endpoint, which must be closed; nothing is sent yet.
+
+        Raises:
+            DeltaMemError: If URL or model are missing, for which it says what this `needs`, or wrong.
+        """
         if self.base_url is None or self.model is None:
             raise DeltaMemError(needs)
         return LLM(
@@ -47,15 +52,6 @@ class EndpointSettings(_Endpoint):
     """The endpoint of a policy; see `deltamem.policy.EndpointPolicy`."""
 
     tool_role: ToolRole
-
-    def client(self, max_concurrency: int) -> LLM:
-        """The client of the endpoint; nothing is sent yet.
-
-        Raises:
-            DeltaMemError: If URL or model are missing or wrong.
-        """
-        needs = "an endpoint needs both endpoint.base_url=<url> and endpoint.model=<name>"
-        return self._client(needs, max_concurrency, None, aiohttp=False)
 
 
 class EpisodeSettings(StrictModel):
@@ -94,13 +90,9 @@ class ModelSettings(_Endpoint):
     extra_body: dict[str, Any]  # Fields of requests outside the OpenAI protocol
 
     def client(self, part: str, cache: ResponseCache | None) -> LLM:
-        """The client of the endpoint, which must be closed; nothing is sent yet. `part` is the configuration group.
-
-        Raises:
-            DeltaMemError: If URL or model are missing or wrong.
-        """
+        """As `llm`; `part` is the configuration group."""
         needs = f"{part} needs both base_url=<url> (or {part}.base_url=<url>) and {part}.model=<name>"
-        return self._client(needs, self.slots, cache, aiohttp=True)
+        return self.llm(needs, self.slots, cache, aiohttp=True)
 
     def run_config(self, *further: str) -> dict[str, Any]:
         """What decides the answers, with `further` fields: not where the model is or how long it may take."""
@@ -217,7 +209,7 @@ class BenchmarkConfig(StrictModel):
         return ManagerSettings(episode=episode, window_tokens=self.manager.window, attempts=self.attempts)
 
     def run_config(self) -> dict[str, Any]:
-        """What decides the records, apart from data and prompts; see `eval.records.check_run_config`."""
+        """What decides the records, apart from data and prompts; see `eval.fingerprint.Makings`."""
         plain = self.model_dump(
             mode="json", include={"system", "episode", "attempts", "with_time", "peers_degraded", "seed"}
         )

@@ -1,4 +1,4 @@
-"""What a run is made with beyond its configuration: endpoints, served models, commit, versions, or another run's answers.
+"""What the records of a run are made with: its configuration, endpoints, served models, commit, versions, taken answers.
 
 Two servers may call different models by one name, and a model may be trained again in the same folder. So each record of a
 run bears the hash of the fingerprint under which it was made, a run is not resumed under another one unless that is asked
@@ -12,7 +12,7 @@ import asyncio
 import hashlib
 import json
 import shutil
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -23,20 +23,11 @@ from deltamem.config import StrictModel
 from deltamem.errors import DeltaMemError, LLMError
 from deltamem.llm import LLM, is_passing
 from deltamem.prompts import Prompt
-from deltamem.runs import RecordFile, config_hash, git_commit, read_records, versions
+from deltamem.runs import RecordFile, atomic_writer, config_hash, git_commit, read_records, versions
 from eval.answer import AnswerRequest
 from eval.config import BenchmarkConfig
 from eval.models import WITH_MODEL, Models, check_models
-from eval.records import (
-    FINGERPRINTS,
-    AnswerRecord,
-    PointRecord,
-    QuestionRecord,
-    differences,
-    read_run_config,
-    refuse,
-    write_run_config,
-)
+from eval.records import AnswerRecord, PointRecord, QuestionRecord
 
 _PACKAGES = {
     "deltamem": ("chromadb",),
@@ -48,6 +39,41 @@ _PACKAGES = {
 _WEIGHTS = {".safetensors", ".bin", ".pt", ".pth", ".gguf"}
 _STABLE = ("id", "root", "owned_by", "weights")
 """What tells one served model from another. The window does not change answers, and ``created`` is the time of the call."""
+
+
+RUN_CONFIG_FILE = "making.json"
+_FINGERPRINTS = "fingerprints"  # Key of that file; the others are the configuration
+_NAMED_FIRST = ("benchmark", "system")  # Where these differ, so does much else, which would say less
+
+
+def _read(folder: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """The configuration and the fingerprints with which the records of a folder were made; empty if there are none.
+
+    Raises:
+        DeltaMemError: If they cannot be read.
+    """
+    path = folder / RUN_CONFIG_FILE
+    try:
+        noted: dict[str, Any] = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        return {}, []
+    except ValueError as error:
+        raise DeltaMemError(f"{path}: not valid JSON") from error
+    return noted, noted.pop(_FINGERPRINTS, [])
+
+
+def _differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any]]:
+    """The keys at which JSON values differ, with the value before and the value now."""
+    now = json.loads(json.dumps(now))
+    for key in sorted({*before, *now}, key=lambda key: (key not in _NAMED_FIRST, key)):
+        if before.get(key) != now.get(key):
+            yield key, before.get(key), now.get(key)
+
+
+def _refuse(what: str, differing: Iterable[tuple[str, Any, Any]], advice: str) -> None:
+    """Raise a `DeltaMemError` that names the first difference, if there is one."""
+    for key, before, now in differing:
+        raise DeltaMemError(f"{what} made with {key} = {before!r}, not {now!r}; {advice}")
 
 
 class Fingerprint(StrictModel):
@@ -68,7 +94,7 @@ class Fingerprint(StrictModel):
     def differences(self, before: Fingerprint) -> Iterator[tuple[str, Any, Any]]:
         """What differs, with the value before and the value now; of the models that both runs asked."""
         parts = self.served.keys() & before.served.keys()
-        return differences(before._flat(parts), self._flat(parts))
+        return _differences(before._flat(parts), self._flat(parts))
 
     def _flat(self, parts: Collection[str]) -> dict[str, Any]:
         served = {f"served.{part}": self.served[part] for part in parts}
@@ -122,19 +148,27 @@ def cache_identity(served: Mapping[str, Any]) -> str | None:
 
 
 class Makings:
-    """The fingerprints under which the records of a folder were made, in order."""
+    """The configuration and, in order, the fingerprints under which the records of a folder were made."""
 
-    def __init__(self, folder: Path, *, mixed: bool) -> None:
-        """Read those of an output folder; a `mixed` run goes on although its fingerprint has changed."""
+    def __init__(self, folder: Path, run_config: Mapping[str, Any], *, mixed: bool = False) -> None:
+        """Read those of an output folder; a `mixed` run goes on although its fingerprint has changed.
+
+        Raises:
+            DeltaMemError: If the records were made with another configuration; names the first difference.
+        """
         self._folder = folder
+        self._run_config = run_config
         self._mixed = mixed
-        noted = read_run_config(folder).get(FINGERPRINTS, ())
-        self._known = [Fingerprint(**{key: of for key, of in one.items() if key != "made"}) for one in noted]
+        before, fingerprints = _read(folder)
+        differing = _differences(before, run_config) if before else ()
+        _refuse(f"{folder} holds results that were", differing, "choose another out=... or remove the folder")
+        known = [Fingerprint(**{key: of for key, of in one.items() if key != "made"}) for one in fingerprints]
+        self._known = {one.made: one for one in known}
 
     @property
     def last(self) -> Fingerprint | None:
         """The newest; None if there is no run yet."""
-        return self._known[-1] if self._known else None
+        return next(reversed(self._known.values()), None)
 
     @property
     def made(self) -> str:
@@ -153,7 +187,7 @@ class Makings:
         endpoints = _endpoints(config)
         clients = {part: llm for part in endpoints if (llm := getattr(models, part)) is not None}
         if self.last is not None:  # also where nothing is left to ask
-            self._refuse(self.last.model_copy(update={"endpoints": endpoints}).differences(self.last))
+            self._check(self.last.model_copy(update={"endpoints": endpoints}).differences(self.last))
         if self.last is None or needed is not None:
             canaries = await check_models(models, needed or ())
             asked = {part: llm for part, llm in clients.items() if part in canaries}
@@ -175,25 +209,26 @@ class Makings:
 
     def _add(self, fingerprint: Fingerprint) -> None:
         """Note that the run goes on under a fingerprint, together with its canaries so far."""
-        same = [one for one in self._known if one.made == fingerprint.made]
-        if self.last is not None and not same:
-            self._refuse(fingerprint.differences(self.last))
-        earlier = same[-1].canaries if same else {}
+        if self.last is not None and fingerprint.made not in self._known:
+            self._check(fingerprint.differences(self.last))
+        same = self._known.pop(fingerprint.made, None)
+        earlier = same.canaries if same is not None else {}
         canaries = {
             part: tuple(dict.fromkeys((*earlier.get(part, ()), *fingerprint.canaries.get(part, ()))))
             for part in {**earlier, **fingerprint.canaries}
         }
-        others = [one for one in self._known if one not in same]
-        self._known = [*others, fingerprint.model_copy(update={"canaries": canaries})]
+        self._known[fingerprint.made] = fingerprint.model_copy(update={"canaries": canaries})
 
-    def _refuse(self, differing: Iterator[tuple[str, Any, Any]]) -> None:
+    def _check(self, differing: Iterable[tuple[str, Any, Any]]) -> None:
         if not self._mixed:
             advice = "choose another out=..., or go on with mixed=true, of which every output will warn"
-            refuse(f"{self._folder} holds results that were", differing, advice)
+            _refuse(f"{self._folder} holds results that were", differing, advice)
 
-    def write(self, run_config: Mapping[str, Any]) -> None:
+    def write(self) -> None:
         """Note what decides the records of the folder."""
-        write_run_config(self._folder, run_config, self._noted())
+        self._folder.mkdir(parents=True, exist_ok=True)
+        with atomic_writer(self._folder / RUN_CONFIG_FILE) as file:
+            json.dump({**self._run_config, _FINGERPRINTS: self._noted()}, file, indent=2)
 
     def as_dict(self) -> dict[str, Any]:
         """For the summary: the newest, and all of them if there are several."""
@@ -201,11 +236,11 @@ class Makings:
         return (noted[-1] if noted else {}) | ({"all": noted} if len(noted) > 1 else {})
 
     def _noted(self) -> list[dict[str, Any]]:
-        return [one.model_dump(mode="json") for one in self._known]
+        return [one.model_dump(mode="json") for one in self._known.values()]
 
     def warnings(self) -> Iterator[str]:
         """What is mixed, one sentence each."""
-        for before, now in pairwise(self._known):
+        for before, now in pairwise(self._known.values()):
             changed = [f"{key} ({old!r}, then {new!r})" for key, old, new in now.differences(before)]
             if changed:
                 yield f"results of different makings are mixed: {'; '.join(changed)}"
@@ -220,7 +255,7 @@ class Makings:
 TAKEN_FROM = "answers_from"
 """Key of the run's configuration: under which fingerprint the last of the answers was made."""
 
-_MAY_DIFFER = {"judge", "judges", "prompts", FINGERPRINTS, TAKEN_FROM}
+_MAY_DIFFER = {"judge", "judges", "prompts", TAKEN_FROM}
 _FILES = ("sessions.jsonl", "passages.jsonl", "retrieved.jsonl")
 
 
@@ -236,15 +271,14 @@ class TakenAnswers:
         assert config.answers_from is not None
         self.name: str = config.answer.answerer
         self._folder = folder = config.answers_from
-        before = read_run_config(folder)
+        before, self.fingerprints = _read(folder)  # Under which they were made
         if not before:
             raise DeltaMemError(f"answers_from={folder} is not the folder of a run")
-        self.fingerprints: list[dict[str, Any]] = before.get(FINGERPRINTS, [])  # Under which they were made
         now = dict(run_config)
         for of in (before, now):
             of["answer prompt"] = prompt and of["prompts"].get(prompt.name)
-        differing = (one for one in differences(before, now) if one[0] not in _MAY_DIFFER)
-        refuse(f"answers_from={folder} was", differing, "only the judges may differ")
+        differing = (one for one in _differences(before, now) if one[0] not in _MAY_DIFFER)
+        _refuse(f"answers_from={folder} was", differing, "only the judges may differ")
         found = read_records(folder / "questions.jsonl", QuestionRecord, lambda record: record.key)
         self.questions = {key: _without_verdicts(record) for key, record in found.items()}
 

@@ -364,7 +364,8 @@ async def _policy(settings: HeldoutSettings, thinking: bool, stack: AsyncExitSta
             max_new_tokens=settings.max_new_tokens,
             thinking=thinking,
         )
-    llm = settings.endpoint.client(settings.max_concurrency)
+    needs = "an endpoint needs both endpoint.base_url=<url> and endpoint.model=<name>"
+    llm = settings.endpoint.llm(needs, settings.max_concurrency)
     stack.push_async_callback(llm.close)
     policy = EndpointPolicy(
         llm,

@@ -1,4 +1,4 @@
-"""The records of a run on disk: one a session, passage, question and memory point, and what they were made with."""
+"""The records of a run on disk: one a session, passage, question and memory point."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import hashlib
 import json
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import datetime
@@ -17,67 +17,13 @@ from pydantic import BaseModel, Field
 
 from deltamem.config import StrictModel
 from deltamem.errors import DeltaMemError, EmbedderUnavailableError, reason_of
-from deltamem.runs import RecordFile, atomic_writer
+from deltamem.runs import RecordFile
 from eval.systems.base import DialogueSession, Memory, Passage, StoreKey, SystemUnavailableError, Usage
 
 Record = TypeVar("Record", bound=BaseModel)
 
 MemoryType = Literal["Persona Memory", "Event Memory", "Relationship Memory"]
 MemorySource = Literal["primary", "system", "secondary", "interference"]
-
-RUN_CONFIG_FILE = "making.json"
-
-_NAMED_FIRST = ("benchmark", "system")  # Where these differ, so does much else, which would say less
-FINGERPRINTS = "fingerprints"  # Key of that file, see `eval.fingerprint`
-
-
-def read_run_config(folder: Path) -> dict[str, Any]:
-    """What the records of a folder were made with; empty if there are none.
-
-    Raises:
-        DeltaMemError: If it cannot be read.
-    """
-    path = folder / RUN_CONFIG_FILE
-    try:
-        noted: dict[str, Any] = json.loads(path.read_bytes())
-    except FileNotFoundError:
-        return {}
-    except ValueError as error:
-        raise DeltaMemError(f"{path}: not valid JSON") from error
-    return noted
-
-
-def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any]]:
-    """The keys at which JSON values differ, with the value before and the value now."""
-    now = json.loads(json.dumps(now))
-    for key in sorted({*before, *now}, key=lambda key: (key not in _NAMED_FIRST, key)):
-        if before.get(key) != now.get(key):
-            yield key, before.get(key), now.get(key)
-
-
-def refuse(what: str, differing: Iterable[tuple[str, Any, Any]], advice: str) -> None:
-    """Raise a `DeltaMemError` that names the first difference, if there is one."""
-    for key, before, now in differing:
-        raise DeltaMemError(f"{what} made with {key} = {before!r}, not {now!r}; {advice}")
-
-
-def check_run_config(folder: Path, config: Mapping[str, Any]) -> None:
-    """Refuse a folder whose records were made with other settings.
-
-    Raises:
-        DeltaMemError: If other settings were noted; names the first that differs.
-    """
-    before = read_run_config(folder)
-    before.pop(FINGERPRINTS, None)
-    differing = differences(before, config) if before else ()
-    refuse(f"{folder} holds results that were", differing, "choose another out=... or remove the folder")
-
-
-def write_run_config(folder: Path, config: Mapping[str, Any], fingerprints: Sequence[Mapping[str, Any]] = ()) -> None:
-    """Note what decides the records of a folder, for `check_run_config`, and the fingerprints under which they were made."""
-    folder.mkdir(parents=True, exist_ok=True)
-    with atomic_writer(folder / RUN_CONFIG_FILE) as file:
-        json.dump({**config, FINGERPRINTS: list(fingerprints)}, file, indent=2)
 
 
 class Cost(Usage):

@@ -52,7 +52,6 @@ from eval.records import (
     QuestionRecord,
     RunFiles,
     Verdict,
-    check_run_config,
     ingest_session,
     open_files,
 )
@@ -171,8 +170,7 @@ async def _evaluate(benchmark: Benchmark[Config], prompts: Prompts, parts: Parts
         system = parts.system or make_system(config, config.out / MEMORY_FOLDER, embedder, models, evidence=evidence)
         answerer = taken or parts.answerer or make_answerer(config, models, embedder, prompts.answer)
         judges = _make_judges(benchmark, prompts, parts, models)
-        check_run_config(config.out, run_config)
-        makings = Makings(config.out, mixed=config.mixed)
+        makings = Makings(config.out, run_config, mixed=config.mixed)
         timelines = benchmark.timelines(system)
         if taken is not None:
             unaskable = {record.key for record in benchmark.unaskable()}
@@ -188,7 +186,7 @@ async def _evaluate(benchmark: Benchmark[Config], prompts: Prompts, parts: Parts
                 raise DeltaMemError(f"answers_from={config.answers_from} lacks sessions or searches; finish that run first")
             needed = run.models_needed()
             await makings.go_on(config, models, needed)
-            makings.write(run_config)  # not before, so that the command can be corrected
+            makings.write()  # not before, so that the command can be corrected
             if needed is not None:  # so that a run that is killed is never taken for a finished one
                 run.write_partial()
             if answerer is not None and benchmark.uses_nltk and run.unfinished():

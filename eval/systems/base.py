@@ -151,7 +151,6 @@ class SessionBuffer:
     """A store that keeps sessions in the order in which they were ingested, and finds nothing in them."""
 
     def __init__(self) -> None:
-        """Begin with nothing."""
         self.sessions: dict[str, DialogueSession] = {}
 
     @property

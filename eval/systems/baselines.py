@@ -104,7 +104,6 @@ class TurnIndex(SessionBuffer):
     """The turns of one store. They are embedded at the first search after they came."""
 
     def __init__(self, embedder: Embedder, *, with_time: WithTime) -> None:
-        """Begin with nothing; see `naive_rag`."""
         super().__init__()
         self._embedder = embedder
         self._with_time = with_time
@@ -144,7 +143,6 @@ class GoldEvidence(SessionBuffer):
     """The evidence of one store."""
 
     def __init__(self, evidence: Mapping[str, Sequence[str | Passage]]) -> None:
-        """Bind the evidence by question."""
         super().__init__()
         self._evidence = evidence
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 import httpx
 import openai
@@ -133,20 +133,15 @@ class Meter:
         return answer
 
 
-Inner = TypeVar("Inner", httpx.HTTPTransport, httpx.AsyncHTTPTransport)
-
-
-class _Metered(Generic[Inner]):
+class _Metered:
     """What both transports do with a metered request apart from sending it."""
-
-    inner: type[Inner]
 
     def __init__(self, meter: Meter, cache: HttpCache, *, slots: Any = None) -> None:
         """Count into `meter`, look up in `cache`; `slots` are held while a metered request is under way."""
+        super().__init__()
         self._meter = meter
         self._cache = cache
         self._slots = slots or nullcontext()
-        self._inner: Inner = self.inner()
 
     def _cached(self, entry: CacheEntry) -> httpx.Response | None:
         body = entry.find()
@@ -162,49 +157,37 @@ class _Metered(Generic[Inner]):
         return _response(response.content)
 
 
-class MeteredTransport(_Metered[httpx.HTTPTransport], httpx.BaseTransport):
+class MeteredTransport(_Metered, httpx.HTTPTransport):
     """Under a synchronous client; threads may share it. Transports that share slots keep to their limit together."""
-
-    inner = httpx.HTTPTransport
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
         """Answer from the cache, or send."""
         entry = self._cache.entry(request)
         if entry is None:
-            return self._inner.handle_request(request)
+            return super().handle_request(request)
         if (cached := self._cached(entry)) is not None:
             return cached
         with self._slots:
-            response = self._inner.handle_request(entry.request)
+            response = super().handle_request(entry.request)
             response.read()
         return self._received(entry, response)
 
-    def close(self) -> None:
-        """Close the connections."""
-        self._inner.close()
 
-
-class AsyncMeteredTransport(_Metered[httpx.AsyncHTTPTransport], httpx.AsyncBaseTransport):
+class AsyncMeteredTransport(_Metered, httpx.AsyncHTTPTransport):
     """Under an asynchronous client; see `MeteredTransport`."""
-
-    inner = httpx.AsyncHTTPTransport
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         """Answer from the cache, or send."""
         entry = self._cache.entry(request)
         if entry is None:
-            return await self._inner.handle_async_request(request)
+            return await super().handle_async_request(request)
         # SQLite may wait for the disk or for another process: not in the event loop.
         if (cached := await asyncio.to_thread(self._cached, entry)) is not None:
             return cached
         async with self._slots:
-            response = await self._inner.handle_async_request(entry.request)
+            response = await super().handle_async_request(entry.request)
             await response.aread()
         return await asyncio.to_thread(self._received, entry, response)
-
-    async def aclose(self) -> None:
-        """Close the connections."""
-        await self._inner.aclose()
 
 
 def _response(body: bytes) -> httpx.Response:

@@ -44,13 +44,13 @@ def test_a_bad_folder_is_one_sentence(tmp_path: Path) -> None:
     questions, summary = folder / "questions.jsonl", folder / "summary.json"
     questions.write_text(questions.read_text().replace("\n", "\n{}\n", 1))
     assert "questions.jsonl, line 2: " in refused(folder)
-    questions.unlink()
-    assert "holds no questions.jsonl" in refused(folder)
     content = json.loads(summary.read_text())
     del content["cost"]
     for text, said in ((json.dumps(content), "cost: "), ("", ""), ("[]", ""), ('{"benchmark": ', "")):
         summary.write_text(text)
         assert f"summary.json: not the summary of a benchmark run: {said}" in refused(folder)
+    questions.unlink()
+    assert "holds no questions.jsonl" in refused(folder)
 
 
 def test_warnings_of_an_incomplete_and_of_a_resumed_run(tmp_path: Path) -> None:

@@ -13,16 +13,14 @@ from hypothesis import strategies as st
 
 from deltamem.errors import DeltaMemError
 from deltamem.llm import Usage as ClientUsage
+from eval.fingerprint import RUN_CONFIG_FILE, Makings
 from eval.records import (
-    RUN_CONFIG_FILE,
     AnswerRecord,
     Cost,
     PassageRecord,
     PointRecord,
     QuestionRecord,
     Verdict,
-    check_run_config,
-    write_run_config,
 )
 from eval.summary import (
     answer_value,
@@ -64,26 +62,26 @@ def test_a_question_is_complete_unless_something_failed() -> None:
 
 def test_the_same_settings_go_on_and_others_are_refused(tmp_path: Path) -> None:
     folder = tmp_path / "runs" / "one"
-    check_run_config(folder, {"k": 10})
-    write_run_config(folder, {"k": 20, "models": ("a", "b"), "nested": {"x": None}})
+    Makings(folder, {"k": 10})
+    Makings(folder, {"k": 20, "models": ("a", "b"), "nested": {"x": None}}).write()
     same = {"nested": {"x": None}, "models": ["a", "b"], "k": 20}
-    check_run_config(folder, same)
+    Makings(folder, same)
     for name, value in {"k": 10, "models": ["a"], "nested": {"x": 0}, "new": 1}.items():
         with pytest.raises(DeltaMemError, match=f"made with {name} = "):
-            check_run_config(folder, same | {name: value})
+            Makings(folder, same | {name: value})
     with pytest.raises(DeltaMemError, match="made with k = 20, not None"):
-        check_run_config(folder, {name: value for name, value in same.items() if name != "k"})
+        Makings(folder, {name: value for name, value in same.items() if name != "k"})
     (folder / RUN_CONFIG_FILE).write_text("{", encoding="utf-8")
     with pytest.raises(DeltaMemError, match=r"making\.json: not valid JSON"):
-        check_run_config(folder, {})
+        Makings(folder, {})
 
 
 def test_the_benchmark_and_the_system_are_named_before_what_follows_from_them(tmp_path: Path) -> None:
-    write_run_config(tmp_path, {"answer": 1, "benchmark": "LoCoMo", "system": "a"})
+    Makings(tmp_path, {"answer": 1, "benchmark": "LoCoMo", "system": "a"}).write()
     with pytest.raises(DeltaMemError, match="made with benchmark = 'LoCoMo', not 'HaluMem'"):
-        check_run_config(tmp_path, {"answer": 2, "benchmark": "HaluMem", "system": "b"})
+        Makings(tmp_path, {"answer": 2, "benchmark": "HaluMem", "system": "b"})
     with pytest.raises(DeltaMemError, match="made with system = 'a', not 'b'"):
-        check_run_config(tmp_path, {"answer": 2, "benchmark": "LoCoMo", "system": "b"})
+        Makings(tmp_path, {"answer": 2, "benchmark": "LoCoMo", "system": "b"})
 
 
 def test_a_failure_is_wrong_and_left_out_only_where_the_name_says_so() -> None:
