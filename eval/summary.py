@@ -83,31 +83,29 @@ def answer_value(score: str) -> AskedValue:
     )
 
 
+def search_value(worth: Callable[[QuestionRecord], float | None]) -> AskedValue:
+    """What a search was worth, failed where the question could not be searched for; None for questions without evidence."""
+
+    def parts(record: QuestionRecord) -> list[tuple[float | None, bool]]:
+        found = worth(record)
+        return [] if found is None else [(None if record.error is not None else found, False)]
+
+    return AskedValue(parts)
+
+
 def recall_value(k: int) -> AskedValue:
-    """Share of the evidence among the first `k` passages; None for questions without evidence."""
-    return _of_ranks(lambda ranks: recall_at(ranks, k))
+    """Share of the evidence among the first `k` passages."""
+    return search_value(lambda record: recall_at(record.ranks, k) if record.ranks else None)
 
 
-def _of_ranks(worth: Callable[[Sequence[int | None]], float]) -> AskedValue:
-    return AskedValue(
-        lambda record: [(None if record.error is not None else worth(record.ranks), False)] if record.ranks else []
-    )
-
-
-reciprocal_rank_value = _of_ranks(reciprocal_rank)
-"""One over the rank of the first evidence that was found; None for questions without evidence."""
-
-
-def _gold_words(record: QuestionRecord) -> Sequence[tuple[float | None, bool]]:
-    shown = record.gold_words_shown
-    return [] if shown is None else [(None if record.error is not None else shown, False)]
-
+reciprocal_rank_value = search_value(lambda record: reciprocal_rank(record.ranks) if record.ranks else None)
+"""One over the rank of the first evidence that was found."""
 
 GOLD_WORDS = "gold_words_shown"
 """Score of retrieval without which recall says little: keywords of many turns are recalled and hardly tell anything."""
 
-gold_words_value = AskedValue(_gold_words)
-"""Share of the words of the evidence that all passages found show; None for questions without evidence."""
+gold_words_value = search_value(lambda record: record.gold_words_shown)
+"""Share of the words of the evidence that all passages found show."""
 
 
 def retrieval_values(cutoffs: Iterable[int]) -> Mapping[str, Value]:

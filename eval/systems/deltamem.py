@@ -79,7 +79,7 @@ class DeltaMemSystem:
             MemoryStore.open(folder, self._embedder) as store,
             RecordFile(folder / TURNS_FILE, _Turns, lambda record: record.session) as turn_ids,
         ):
-            yield ManagedMemory(store, key.owner, turn_ids, self._manager)
+            yield ManagedMemory(self, store, key.owner, turn_ids)
 
     def facts(self) -> dict[str, Any]:
         """Model, prompts, version, and the window by which long sessions were split (None if nobody knows it)."""
@@ -91,8 +91,8 @@ class DeltaMemSystem:
             "versions": {"deltamem": deltamem.__version__},
         }
 
-    async def _manager(self, store: MemoryStore, owner: str) -> MemoryManager:
-        """A manager that can read sessions.
+    async def manager(self, store: MemoryStore, owner: str) -> MemoryManager:
+        """A manager that can read sessions; asked for when the first one has to be read.
 
         Raises:
             SystemUnavailableError: If the model does not answer at all.
@@ -115,19 +115,13 @@ class ManagedMemory:
     again.
     """
 
-    def __init__(
-        self,
-        store: MemoryStore,
-        owner: str,
-        turn_ids: RecordFile[_Turns],
-        manager: Callable[[MemoryStore, str], Awaitable[MemoryManager]],
-    ) -> None:
-        """Bind an open store; `manager` is called when the first session has to be read."""
+    def __init__(self, system: DeltaMemSystem, store: MemoryStore, owner: str, turn_ids: RecordFile[_Turns]) -> None:
+        """Bind an open store."""
+        self._system = system
         self._store = store
         self._owner = owner
         self._turn_ids = turn_ids
         self._sources: defaultdict[str, dict[str, None]] = defaultdict(dict)
-        self._make_manager = manager
         self._manager: MemoryManager | None = None
         self._known: dict[str, int] = {}
         for entry in store.bank(owner).journal.entries():
@@ -152,7 +146,7 @@ class ManagedMemory:
         if not session.turns:
             return _ingested((), {})
         if self._manager is None:
-            self._manager = await self._make_manager(self._store, self._owner)
+            self._manager = await self._system.manager(self._store, self._owner)
         turns = [Turn(turn.role, turn.spoken) for turn in session.turns]
         named = _Turns(session=session.id, turns=tuple(turn.id for turn in session.turns))
         if self._turn_ids.get(session.id) != named:  # first, so that the journal never holds a session whose ids are unknown
