@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -46,12 +47,12 @@ class RunInputs:
         self.summaries = {which: summary for which, summary in read.items() if summary}
         self.metrics = self._lines("metrics.jsonl", "training")
         self.warm_start = self._lines("warm_start.jsonl", "warm_start")
-        self.trajectories = self._trajectories(f"eval/{SHOWN_EVALUATION}/trajectories.jsonl", "trajectories")
+        self.trajectories = self._lines(f"eval/{SHOWN_EVALUATION}/trajectories.jsonl", "trajectories", _SHOWN_KEYS)
         names = [path.name for path in (folder / "validation").glob("*.jsonl")]
         steps = {int(match[1]): name for name in names if (match := _VALIDATION_FILE.fullmatch(name))}
         if not steps:
             self._note("validation", "validation/ holds no trajectories.")
-        self.validation = {step: self._trajectories(f"validation/{steps[step]}", "validation") for step in sorted(steps)}
+        self.validation = {step: self._lines(f"validation/{steps[step]}", "validation", _SHOWN_KEYS) for step in sorted(steps)}
         self.run_summary = self._mapping("summary.json", "run")
 
     def _note(self, section: str, sentence: str) -> None:
@@ -64,42 +65,37 @@ class RunInputs:
         self._note(section, f"{name} is not in the run folder.")
         return None
 
-    def _lines(self, name: str, section: str) -> list[Record]:
-        """The JSON objects of a file of lines; a line that is none (a run that was killed) is skipped and noted."""
+    def _lines(self, name: str, section: str, keys: Set[str] = frozenset()) -> list[Record]:
+        """The JSON objects with these keys in a file of lines; other lines (of a run that was killed) are skipped and noted."""
         if (text := self._text(name, section)) is None:
             return []
         records = [_json_object(line) for line in text.split("\n") if line.strip()]
         for number, record in enumerate(records, start=1):
             if record is None:
                 self._note(section, f"{name}, line {number}: not a JSON object; skipped.")
-        kept = [record for record in records if record is not None]
-        if not kept:
+        known = [record for record in records if record is not None]
+        kept = [record for record in known if record.keys() >= keys]
+        if not known:
             self._note(section, f"{name} holds no records.")
+        elif len(kept) < len(known):
+            self._note(section, f"{name}: {len(known) - len(kept)} records of another format; skipped.")
         return kept
 
     def _mapping(self, name: str, section: str) -> Record:
         """One JSON object; empty if it is missing or unreadable."""
-        text = self._text(name, section)
-        record = None if text is None else _json_object(text)
-        if text is not None and record is None:
+        if (text := self._text(name, section)) is None:
+            return {}
+        record = _json_object(text)
+        if record is None:
             self._note(section, f"{name} is not a JSON object.")
         return record or {}
 
-    def _trajectories(self, name: str, section: str) -> list[Record]:
-        """The records of a file of trajectories."""
-        records = self._lines(name, section)
-        kept = [record for record in records if record.keys() >= _SHOWN_KEYS]
-        if len(kept) < len(records):
-            self._note(section, f"{name}: {len(records) - len(kept)} records of another format; skipped.")
-        return kept
-
 
 def _json_object(text: str) -> Record | None:
-    try:
-        content = json.loads(text)
-    except ValueError:
-        return None
-    return content if isinstance(content, dict) else None
+    with suppress(ValueError):
+        if isinstance(content := json.loads(text), dict):
+            return content
+    return None
 
 
 LESS_IS_BETTER = {"wrong_target_rate", "add_for_update_rate", "unreadable_rate", "failure_rate", "duplicates_per_episode"}

@@ -22,15 +22,13 @@ class Piece(NamedTuple):
     found: bool | None
 
 
-class OperationView(NamedTuple):
-    """An operation as shown."""
+class Target(NamedTuple):
+    """A target operation, and what became of it."""
 
-    event: str
-    target_id: str | None
-    old_text: str | None
+    operation: Record
     pieces: list[Piece]  # The new text, split at its keywords
-    keywords: Sequence[Piece] = ()  # Empty for predictions
-    remark: str = ""  # What became of a target operation that the policy did not match
+    keywords: list[Piece]
+    remark: str  # Where the policy did not match it
 
 
 class TurnView(NamedTuple):
@@ -49,8 +47,7 @@ class TrajectoryView(NamedTuple):
     record: Record
     reason: str
     turns: list[TurnView]
-    predicted: list[OperationView] | None
-    target: list[OperationView]
+    targets: list[Target]
 
 
 def choose(records: Sequence[Record], count: int) -> list[tuple[str, Record]]:
@@ -110,9 +107,7 @@ def _spread(length: int, count: int) -> list[int]:
 def view(record: Record, reason: str = "") -> TrajectoryView:
     """Take a record apart for the page."""
     turns = [_turn(message) for message in record["turns"]]
-    made, due = record["operations"], record["target_operations"]
-    predicted = None if made is None else [_operation(one, record, [Piece(one["text"], None)]) for one in made]
-    return TrajectoryView(record, reason, turns, predicted, [_target(operation, record) for operation in due])
+    return TrajectoryView(record, reason, turns, [_target(operation, record) for operation in record["target_operations"]])
 
 
 _THINK = re.compile(r"\s*<think>(.*?)</think>\s*(.*)", re.DOTALL)
@@ -135,19 +130,12 @@ def _turn(message: Message) -> TurnView:
     return TurnView("assistant", think, queries, rest="" if queries else rest)
 
 
-def _operation(operation: Record, record: Record, pieces: list[Piece]) -> OperationView:
-    target_id = operation["target_memory_id"]
-    old = record["prior_state"].get(target_id)
-    return OperationView(operation["event"], target_id, None if old is None else old["text"], pieces)
-
-
-def _target(operation: Record, record: Record) -> OperationView:
+def _target(operation: Record, record: Record) -> Target:
     """With the keywords that the matched prediction contains, or what became of the operation otherwise."""
     written = _matched_text(operation, record["score"]["transition"]["pairs"])
     keywords = [Piece(text, _normalise(text) in _normalise(written or "")) for text in operation["keywords"]]
     remark = _remark(operation, record) if written is None else ""
-    shown = _operation(operation, record, _pieces(operation["text"], keywords))
-    return shown._replace(keywords=keywords, remark=remark)
+    return Target(operation, _pieces(operation["text"], keywords), keywords, remark)
 
 
 def _matched_text(operation: Record, pairs: Sequence[Record]) -> str | None:
