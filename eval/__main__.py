@@ -43,9 +43,9 @@ def run(
     A system that cannot run at all does not keep the others from running; wrong settings are found before anything is run.
     """
     from eval import runner
+    from eval.compare.export import print_comparison
     from eval.compare.page import write_report
     from eval.compare.runs import load_runs
-    from eval.compare.terminal import print_comparison
     from eval.estimate import estimate, estimate_table
     from eval.models import check_system
 
@@ -75,9 +75,9 @@ def run(
                 f"{config.system} could not run: {error}"
             )
     if finished:
-        page = write_report(finished, out / runner.REPORT_FILE)
-        print_comparison(load_runs(finished), console)
-        console.print(f"every question: {page}", markup=False, soft_wrap=True)
+        runs, page = load_runs(finished), out / runner.REPORT_FILE
+        write_report(runs, page)
+        print_comparison(runs, console, page=page)
     return code
 
 
@@ -107,9 +107,9 @@ def compare(
     ] = None,
 ) -> None:
     """Show runs beside each other and beside the numbers that papers report."""
-    from eval.compare.export import write_csv, write_latex
+    from eval.compare.export import print_comparison, write_csv, write_latex
+    from eval.compare.page import write_report
     from eval.compare.runs import load_runs
-    from eval.compare.terminal import print_comparison
 
     loaded = load_runs(runs)
     if csv is not None:
@@ -117,10 +117,7 @@ def compare(
     if latex is not None:
         write_latex(loaded, latex)
     if out is not None:
-        from deltamem.html import write_page
-        from eval.compare.page import render
-
-        write_page(out, render(loaded))
+        write_report(loaded, out)
     print_comparison(loaded, Console(highlight=False), page=out)
 
 

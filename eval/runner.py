@@ -24,6 +24,7 @@ from deltamem.runs import RecordFile, run_tasks
 from eval.answer import Answerer, ContextBlock, Judge, QAGrader
 from eval.benchmark import Benchmark, Config, Report, Results, Step, Timeline
 from eval.compare.page import write_report
+from eval.compare.runs import load_runs
 from eval.estimate import estimate, estimate_table
 from eval.fingerprint import TAKEN_FROM, Makings, TakenAnswers
 from eval.headline import budget_lines, headline_line, warning_lines
@@ -106,7 +107,8 @@ def main(benchmark: type[Benchmark[Config]], config: Config) -> int:
     summary = evaluate(benchmark, config, console)
     _print(console, [headline_line(summary)])
     tables = [table for made in benchmark.tables if (table := made(summary)) is not None]
-    page = write_report([config.out], config.out / REPORT_FILE)
+    page = config.out / REPORT_FILE
+    write_report(load_runs([config.out]), page)
     lines = [
         *protocol_lines(summary),
         *benchmark.lines(summary),

@@ -1,4 +1,4 @@
-"""A comparison for other programs: every score as CSV, and the tables in the papers' layout as LaTeX."""
+"""A comparison elsewhere than on its page: headlines on the terminal, all scores as CSV, the papers' tables as LaTeX."""
 
 from __future__ import annotations
 
@@ -11,13 +11,101 @@ from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from rich import box
+from rich.cells import cell_len
+from rich.console import Console
+from rich.table import Table as TerminalTable
+from rich.text import Text
 
 from deltamem.html import write_page
-from eval.compare.conditions import metric_label
-from eval.compare.layouts import LAYOUTS, Cell, Column, Table
+from eval.compare.conditions import Card, bounds, metric_label
 from eval.compare.runs import FinishedRun
-from eval.compare.tables import OTHER_DATA, WITHHELD, Comparison, compare, layout_of_scores, paper_table
+from eval.compare.tables import (
+    BASELINES,
+    LAYOUTS,
+    OTHER_DATA,
+    WITHHELD,
+    Cell,
+    Column,
+    Comparison,
+    Table,
+    compare,
+    layout_of_scores,
+    paper_table,
+)
 from eval.summary import ALL
+
+_LINES = 36  # Of one benchmark, as long as its table of headlines leaves room for any warnings
+
+
+def print_comparison(runs: Sequence[FinishedRun], console: Console, *, page: Path | None = None) -> None:
+    """Print runs, benchmark by benchmark; `page` is where everything is."""
+    for section in compare(runs).values():
+        console.rule(Text(section.title))
+        headlines = _headline_table(section)
+        console.print(headlines)
+        sentences = list(_sentences(section))
+        shown = _fitting(sentences, _LINES - len(console.render_lines(headlines)), console.width)
+        if len(shown) < len(sentences):
+            shown.append(f"{len(sentences) - len(shown)} more warnings are on the page")
+        for sentence in shown:
+            console.print(Text(sentence, style="yellow"), soft_wrap=False)
+    where = f"every table, chart and question: {page}" if page else "--out page.html writes every table, chart and question"
+    console.print(Text(where), soft_wrap=True)
+
+
+def _headline_table(section: Comparison) -> TerminalTable:
+    """A row for each run: the score that stands for it, and what that must not be read without."""
+    metrics = {card.metric for card in section.cards if card.metric}
+    table = TerminalTable(box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
+    table.add_column("run", overflow="fold", ratio=1)
+    score = f"{metrics.pop()}, %".replace(" ", "\n", 1) if len(metrics) == 1 else "score, %"
+    for name in (score, "95%", "n", "failed", "context\ntokens", "judge\nwrong, %"):
+        table.add_column(name, justify="right", no_wrap=name != score)
+    for card in section.cards:
+        table.add_row(*(Text(text) for text in _headline_row(card, several=bool(metrics))), style="bold")
+    there = {run.summary.system for run in section.runs}
+    if missing := [system for system in BASELINES if system not in there]:
+        table.add_row(Text(f"not run: {', '.join(missing)}"), style="yellow")
+    return table
+
+
+def _headline_row(card: Card, *, several: bool) -> Iterator[str]:
+    headline, system = card.run.headline, card.run.summary.system
+    yield card.run.title if system in card.run.name else f"{card.run.title}, {system}"
+    yield f"{card.percent}\n{card.metric}" if several else card.percent
+    yield bounds(headline.shown)
+    of = "?" if headline.of is None else f"{headline.of:,}"
+    yield f"{headline.n:,}" if headline.n == headline.of else f"{headline.n:,}/{of}"
+    yield f"{headline.failures:,}" + (f"\n{headline.silent:,} silent" if headline.silent else "")
+    yield card.facts.get("context tokens", "")
+    rates = [rate and f"{100 * rate.estimate:.0f}" for rate in (headline.judge_error or {}).values()]
+    yield " / ".join(rate or "-" for rate in rates)
+
+
+def _sentences(section: Comparison) -> Iterator[str]:
+    """All warnings, what weighs most first: withheld scores, other conditions, what each run lacks."""
+    of_runs: dict[str, list[str]] = {}
+    for card in section.cards:
+        if why := card.run.headline.withheld:
+            of_runs.setdefault(f"withheld: {why}", []).append(card.run.name)
+    of_runs |= {f"all runs: {sentence}": [] for sentence in section.shared_warnings}
+    of_runs |= {sentence: [] for sentence in section.differences}
+    for card in section.cards:
+        for sentence in card.warnings:
+            of_runs.setdefault(sentence, []).append(card.run.name)
+    yield from (f"{', '.join(names)}: {sentence}" if names else sentence for sentence, names in of_runs.items())
+
+
+def _fitting(sentences: Sequence[str], lines: int, width: int) -> list[str]:
+    """The first sentences that fit into so many lines, at least one."""
+    shown: list[str] = []
+    for sentence in sentences:
+        lines -= cell_len(sentence) // max(1, width - 15) + 1  # a broken line is not full
+        if lines < 0 and shown:
+            break
+        shown.append(sentence)
+    return shown
 
 
 def write_csv(runs: Sequence[FinishedRun], path: Path) -> None:

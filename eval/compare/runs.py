@@ -212,7 +212,7 @@ def _names(folders: Sequence[Path]) -> list[str]:
 class PublishedTable(StrictModel):
     """Rows of one source."""
 
-    table: str  # The layout that they belong to, see `eval.compare.layouts.LAYOUTS`
+    table: str  # The layout that they belong to, see `eval.compare.tables.LAYOUTS`
     source: str
     note: str = ""  # Conditions that differ from ours
     columns: list[str]  # `<group>/<measure>` of each value

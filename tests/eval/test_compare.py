@@ -12,10 +12,19 @@ from compare_cases import add, edited, headline, ingest, interval, question, rec
 
 from deltamem.errors import DeltaMemError
 from eval.compare.conditions import differences, warnings_of
-from eval.compare.layouts import LAYOUTS, LOCOMO_COUNTS, Row, Table
 from eval.compare.page import render
 from eval.compare.runs import FinishedRun, PublishedTable, load_runs, published_tables
-from eval.compare.tables import compare, judge_table, paired_differences, paper_tables, score_table
+from eval.compare.tables import (
+    LAYOUTS,
+    LOCOMO_COUNTS,
+    Row,
+    Table,
+    compare,
+    judge_table,
+    paired_differences,
+    paper_tables,
+    score_table,
+)
 from eval.personamem.data import COUNTS_32K
 from eval.records import Cost
 

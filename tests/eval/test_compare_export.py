@@ -15,11 +15,9 @@ from compare_cases import ORDER, edited, headline, ingest, interval, question, r
 from rich.console import Console
 
 from deltamem.errors import DeltaMemError
-from eval.compare.charts import colour, mark, mark_svg, spread_apart
-from eval.compare.export import escape, write_csv, write_latex
-from eval.compare.page import write_report
+from eval.compare.export import escape, print_comparison, write_csv, write_latex
+from eval.compare.page import colour, mark, mark_svg, spread_apart, write_report
 from eval.compare.runs import FinishedRun, load_runs
-from eval.compare.terminal import print_comparison
 
 SYSTEMS = ("none", "full_context", "naive_rag", "deltamem", "mem0", "langmem", "oracle")
 ODD = r"50% & $x_1$ #~^\{} <|> Zoë 日本"
@@ -124,7 +122,7 @@ def test_a_benchmark_that_is_in_no_paper_has_its_headline_by_category(tmp_path: 
     assert r"\multicolumn{1}{r}{Temporal 1} & \multicolumn{1}{r}{Overall} \\" in text and "run & 100.00" in text
 
 
-@pytest.mark.parametrize("write", [write_csv, write_latex, lambda runs, path: write_report([runs[0].folder], path)])
+@pytest.mark.parametrize("write", [write_csv, write_latex, lambda runs, path: write_report(runs, path)])
 def test_a_file_that_cannot_be_written_is_one_sentence(tmp_path: Path, write: Any) -> None:
     runs = load_runs([write_run(tmp_path / "run", [question("c0/1", "temporal")])])
     for path in (tmp_path / "nowhere" / "file", tmp_path):

@@ -31,8 +31,7 @@ def test_everything_that_was_read_is_escaped(tmp_path: Path) -> None:
     folder = tmp_path / "<q>$^$ & _run"
     run = write_run(folder, [asked, other], passages=[passage], problems=[EVIL], config={"answer.model": EVIL})
 
-    text = write_report([run], tmp_path / "report.html").read_text(encoding="utf-8")
-    page = Page(text)
+    page = Page(render(load_runs([run])))
     page.check_self_contained()
     assert len(page.scripts) == 2 and page.count("q") == 0
     (data,) = json.loads(page.scripts[0])
@@ -125,7 +124,7 @@ def test_long_passages_are_cut_and_it_is_said(tmp_path: Path, monkeypatch: pytes
 def test_a_run_without_answers_is_drawn(tmp_path: Path, recwarn) -> None:
     unanswered = question("a/1", "temporal").model_copy(update={"search_seconds": 0.0, "answers": ()})
     run = write_run(tmp_path / "run", [unanswered])
-    write_report([run], tmp_path / "report.html")
+    render(load_runs([run]))
     assert [str(warning.message) for warning in recwarn] == [], "it took no time"
 
 
@@ -135,4 +134,5 @@ def test_the_name_of_a_folder_that_is_no_text_does_not_break_the_page(tmp_path: 
         write_run(run, [question("a/1", "temporal")])
     except OSError:
         pytest.skip("this file system takes only UTF-8 names")
-    assert "run?" in write_report([run], tmp_path / "report.html").read_text(encoding="utf-8")
+    write_report(load_runs([run]), tmp_path / "report.html")
+    assert "run?" in (tmp_path / "report.html").read_text(encoding="utf-8")

@@ -18,8 +18,7 @@ from deltamem.errors import DeltaMemError
 from deltamem.sessions import LabelledSession
 from eval.heldout import HeldoutResult, evaluate
 from eval.training_report.charts import Curve, line_chart, running_mean
-from eval.training_report.page import RunInputs, comparison, write_report
-from eval.training_report.trajectories import choose, histories, view
+from eval.training_report.page import RunInputs, choose, comparison, histories, view, write_report
 
 CONFIG = EpisodeConfig(k=2)
 EVIL = "Eve owns <script>alert('memory')</script> & \"more\""
