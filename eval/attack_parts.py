@@ -9,11 +9,10 @@ import asyncio
 import importlib
 import sys
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from itertools import chain
 from pathlib import Path
-from statistics import fmean
 from typing import Any, NamedTuple
 
 from rich.console import Console
@@ -25,7 +24,7 @@ from deltamem.runs import run_tasks
 from deltamem.text import content_stems
 from eval.answer import Answerer, AnswerRequest, ContextBlock, Judge
 from eval.evidence import EvidenceFinder
-from eval.invented import World, honest_system, words
+from eval.invented import World, honest_system, share, words
 from eval.judge import CORRECT, load_calibration, measure
 from eval.locomo.__main__ import Locomo
 from eval.locomo.data import ADVERSARIAL_NUMBER, Conversation, LocomoConfig, Question, Turn, dialogues, load_locomo
@@ -113,8 +112,8 @@ async def examine_system(system: System, folder: Path, data: Path | None = None)
     tokens, fair = (
         sum(estimate_tokens(passage.text) for one in searches for passage in one.passages) for searches in (full, control)
     )
-    leaked = _share(_says(one.text, one.question) for one in fresh)
-    mixed = _share(_says(one.text, one.question) for one in others)
+    leaked = share(_says(one.text, one.question) for one in fresh)
+    mixed = share(_says(one.text, one.question) for one in others)
     invented = _never_said(world, full)
     claimed, backed = _claims(full)
     kept = f"{after:,} of {found:,} passages" if known else "keeps nothing, so that all is ingested again"
@@ -142,7 +141,7 @@ def _never_said(world: Sequence[Conversation], searches: Sequence[Search]) -> fl
         stems = content_stems(text)
         return words(text) <= words(question) or 2 * len(stems & said) < len(stems)
 
-    return _share(made_up(passage.text, one.question.text) for one in searches for passage in one.passages)
+    return share(made_up(passage.text, one.question.text) for one in searches for passage in one.passages)
 
 
 def _claims(searches: Sequence[Search]) -> tuple[float, float]:
@@ -154,7 +153,7 @@ def _claims(searches: Sequence[Search]) -> tuple[float, float]:
             naming = [passage for passage in one.passages if turn in passage.sources]
             claimed.append(bool(naming))
             backed.append(any(turn in finder.held(passage.text) for passage in naming))
-    return _share(claimed), _share(backed)
+    return share(claimed), share(backed)
 
 
 def _answerable(conversation: Conversation) -> list[Question]:
@@ -164,11 +163,6 @@ def _answerable(conversation: Conversation) -> list[Question]:
 
 def _says(text: str | None, question: Question) -> bool:
     return words(question.answer or "") <= words(text or "")
-
-
-def _share(values: Iterable[float]) -> float:
-    kept = list(values)
-    return fmean(kept) if kept else 0.0
 
 
 async def examine_answerer(answerer: Answerer, folder: Path, data: Path | None = None) -> list[Finding]:
@@ -193,13 +187,13 @@ async def examine_answerer(answerer: Answerer, folder: Path, data: Path | None =
     tricked = await asyncio.gather(*(ask(question, one.turns) for question, one in tricks))
     closed = await asyncio.gather(*(answerer.answer(AnswerRequest(question.text, ()), 0) for question in unseen))
     every = [*shown, *closed, *tricked]
-    silent, cut = _share(answer.silent for answer in every), _share(answer.cut for answer in every)
+    silent, cut = share(answer.silent for answer in every), share(answer.cut for answer in every)
     broken = [answer.error for answer in every if answer.error and not answer.silent]
     said = [(words(answer.text or ""), words(question.answer or "")) for answer, question in zip(shown, known, strict=True)]
-    right = _share(gold <= answer for answer, gold in said)
-    lists = _share(len(answer & values) > len(gold) for answer, gold in said)
-    guessed = _share(_says(answer.text, question) for answer, question in zip(closed, unseen, strict=True))
-    abstained = _share(abstains(answer.text) for answer in tricked)
+    right = share(gold <= answer for answer, gold in said)
+    lists = share(len(answer & values) > len(gold) for answer, gold in said)
+    guessed = share(_says(answer.text, question) for answer, question in zip(closed, unseen, strict=True))
+    abstained = share(abstains(answer.text) for answer in tricked)
     failed = f"{len(broken):,} of {len(every):,}" + (f": {broken[0]}" if broken else "")
     return [
         Finding("reads", f"{right:.0%} right with the evidence", right >= 0.5, "that the answerer cannot read its context"),
@@ -240,18 +234,18 @@ async def examine_judge(judge: Judge, accept: float, reject: float) -> list[Find
         cases = [fields | {"answer": answer} for fields, answer in zip(asked, given, strict=True)]
         verdicts = await asyncio.gather(*(judge.judge(fields, "attack") for fields in cases))
         accepted[name] = [None if verdict.label is None else verdict.label == CORRECT for verdict in verdicts]
-    share = {name: _share(map(bool, of_kind)) for name, of_kind in accepted.items()}
+    rate = {name: share(map(bool, of_kind)) for name, of_kind in accepted.items()}
     calibration = await measure(judge, load_calibration())
     accepts, rejects = (of["estimate"] if (of := calibration[f"false_{kind}"]) else 1.0 for kind in ("accept", "reject"))
     unread = calibration["errors"] + sum(of_kind.count(None) for of_kind in accepted.values())
     total = len(load_calibration()) + sum(map(len, answers.values()))
-    same = share["wrong"] <= accept and 1 - share["right"] <= reject
+    same = rate["wrong"] <= accept and 1 - rate["right"] <= reject
     pairs = zip(golds, accepted["right"], accepted["turned"], strict=True)
-    order = _share(one != other for gold, one, other in pairs if ", " in gold)
-    steady = max(abs(share["right"] - share["long"]), abs(share["wrong"] - share["long wrong"])) <= 0.1
-    others = "of other answers it accepts {right:.0%} of the right and {wrong:.0%} of the wrong".format_map(share)
-    length = "{long:.0%} of right, {long wrong:.0%} of wrong".format_map(share)
-    empty, plea, options = (share[name] for name in ("empty", "plea", "options"))
+    order = share(one != other for gold, one, other in pairs if ", " in gold)
+    steady = max(abs(rate["right"] - rate["long"]), abs(rate["wrong"] - rate["long wrong"])) <= 0.1
+    others = "of other answers it accepts {right:.0%} of the right and {wrong:.0%} of the wrong".format_map(rate)
+    length = "{long:.0%} of right, {long wrong:.0%} of wrong".format_map(rate)
+    empty, plea, options = (rate[name] for name in ("empty", "plea", "options"))
     return [
         Finding("prose", f"{unread:,} of {total:,} unreadable", unread <= 0.01 * total, "no score: verdicts are missing"),
         Finding("says yes", f"to {accepts:.0%} of wrong calibration answers", accepts <= accept, "no judged score"),

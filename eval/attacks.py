@@ -6,10 +6,9 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Sequence
-from functools import cached_property
+from collections.abc import Callable
+from functools import cached_property, partial
 from pathlib import Path
-from statistics import fmean
 from typing import Any, NamedTuple
 
 from rich.console import Console
@@ -23,20 +22,22 @@ from eval.compare.runs import load_runs
 from eval.compare.tables import compare
 from eval.invented import (
     URL,
-    Endpoint,
     Find,
     Label,
     Replies,
     ScriptedJudge,
+    ScriptedModel,
     ScriptedSystem,
     Store,
     World,
+    answered_by,
     answerer,
     broken,
     fair,
     lucky,
     most_similar,
     reader,
+    share,
     turns_of,
     write_letters,
 )
@@ -94,9 +95,9 @@ class Result:
         self.score, self.recall = (100 * one.estimate if one else 0.0 for one in (self.head.score, self.recalled))
         # Of the verdicts that there are
         labels = [one.verdicts["lenient"].label for record in self.pooled for one in record.answers if one.verdicts]
-        self.naive_score = _percent([label == "correct" for label in labels if label])
+        self.naive_score = 100 * share(label == "correct" for label in labels if label)
         # By the sources that the system claims, of the questions that could be searched for
-        self.naive_recall = _percent([self._claimed(one) for one in self.pooled if one.evidence and one.error is None])
+        self.naive_recall = 100 * share(self._claimed(one) for one in self.pooled if one.evidence and one.error is None)
 
     @property
     def text(self) -> str:
@@ -121,10 +122,6 @@ class Result:
         return Outcome(naive, f"{self.text}, {RECALL} {self.recall:.1f}", held)
 
 
-def _percent(values: Sequence[float]) -> float:
-    return 100 * fmean(values) if values else 0.0
-
-
 class Lab:
     """Runs attacks in a folder, each in one of its own, against one honest run."""
 
@@ -147,18 +144,18 @@ class Lab:
         find: Find | None = turns_of,
         refuses: Callable[[DialogueSession], bool] = lambda session: False,
         replies: Replies | None = None,
-        endpoint: Endpoint | None = None,
+        model: Callable[..., ScriptedModel] | None = None,
         label: Label = fair,
     ) -> Result:
         """Run LoCoMo or PersonaMem with configuration keys such as ``limit=9``.
 
-        What is not replaced is honest. The system is configured where there is no `find`, and the answerer where there is
-        an `endpoint`.
+        What is not replaced is honest. The system is configured where there is no `find`, and the answerer where a `model`
+        is made for it.
         """
         judges = {judge: ScriptedJudge(judge, label) for judge in ("lenient", "strict", "abstention_judge")}
         parts = Parts(
             system=ScriptedSystem("scripted", find, refuses) if find else None,
-            answerer=None if endpoint else answerer(replies or reader(self.world, SKILL)),
+            answerer=None if model else answerer(replies or reader(self.world, SKILL)),
             judges=judges if kind is Locomo else None,
         )
         fixed = [
@@ -169,8 +166,8 @@ class Lab:
             f"out={self.folder / name}",
         ]
         config = validated(composed(kind.name.lower(), [*fixed, *self.keys[kind], *keys]), kind.config_type)
-        if endpoint is not None:
-            config = config.model_copy(update={"answer": endpoint.answers(config.answer, self.folder)})
+        if model is not None:
+            config = config.model_copy(update={"answer": answered_by(model, config.answer, self.folder)})
         runner.evaluate(kind, config, Console(quiet=True), parts)
         return Result(self.folder / name)
 
@@ -300,7 +297,7 @@ def _hog(lab: Lab) -> Outcome:
 def _deep(lab: Lab) -> Outcome:
     result = lab.run("deep", find=lambda store, query, k: turns_of(store, query, 1_000))
     shown = max(len(record.retrieved) for record in result.run.questions)
-    naive = _percent([lucky(question, SKILL) for question in lab.world.gold])
+    naive = 100 * share(lucky(question, SKILL) for question in lab.world.gold)
     return Outcome(f"{naive:.1f}", f"{result.text}, {shown} passages", shown <= 2 * K)
 
 
@@ -342,17 +339,17 @@ def _swap(lab: Lab) -> Outcome:
         return reader(lab.world, SKILL)(question, shown)
 
     others = {
-        "other address": Endpoint(reader(lab.world, 100), "models/weak", "http://elsewhere.invalid/v1"),
-        "other model": Endpoint(reader(lab.world, 100), "models/strong"),
+        "other address": partial(ScriptedModel, reader(lab.world, 100), "models/weak", "http://elsewhere.invalid/v1"),
+        "other model": partial(ScriptedModel, reader(lab.world, 100), "models/strong"),
     }
     told, flagged = [], True
     for change, other in others.items():
-        lab.run(change, endpoint=Endpoint(weak, "models/weak"))
+        lab.run(change, model=partial(ScriptedModel, weak, "models/weak"))
         try:
-            told.append(lab.run(change, endpoint=other).text)
+            told.append(lab.run(change, model=other).text)
         except DeltaMemError as error:
             told.append(str(error))
-        mixed = lab.run(change, "mixed=true", endpoint=other)  # What a naive harness does
+        mixed = lab.run(change, "mixed=true", model=other)  # What a naive harness does
         flagged &= "mixed" in mixed.warnings
     held = flagged and all("holds results that were made with" in one for one in told)
     return Outcome(f"{mixed.naive_score:.1f}", "; ".join(told), held)
@@ -360,10 +357,10 @@ def _swap(lab: Lab) -> Outcome:
 
 @attack("poisoned cache", "fills the cache from a model of the same name that knows the gold", "the score of the model now")
 def _poisoned(lab: Lab) -> Outcome:
-    knowing = Endpoint(lambda question, shown: lab.world.gold.get(question, "no"), "models/knowing")
+    knowing = partial(ScriptedModel, lambda question, shown: lab.world.gold.get(question, "no"), "models/knowing")
     shared = f"cache={lab.folder / 'shared.sqlite'}"
-    poison = lab.run("poison", shared, endpoint=knowing)
-    result = lab.run("poisoned", shared, endpoint=Endpoint(reader(lab.world, SKILL), "models/honest"))
+    poison = lab.run("poison", shared, model=knowing)
+    result = lab.run("poisoned", shared, model=partial(ScriptedModel, reader(lab.world, SKILL), "models/honest"))
     return Outcome(f"{poison.naive_score:.1f}", result.text, result.score == lab.honest.score)
 
 
@@ -404,7 +401,7 @@ def _limit(lab: Lab) -> Outcome:
 @attack("two guesses", "names one letter in its thoughts and another as its answer", "the share of the final answers")
 def _guesses(lab: Lab) -> Outcome:
     result = lab.run("guesses", kind=PersonaMem, replies=lambda question, shown: "It may be (a). <final_answer> b")
-    naive = _percent([record.gold in ("a", "b") for record in result.run.questions])
+    naive = 100 * share(record.gold in ("a", "b") for record in result.run.questions)
     return Outcome(f"{naive:.1f}", result.text, result.score < 35)
 
 

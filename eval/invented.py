@@ -9,12 +9,12 @@ import csv
 import json
 import random
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from functools import partial
 from itertools import product
 from pathlib import Path
+from statistics import fmean
 from typing import Any, NamedTuple
 from zlib import crc32
 
@@ -121,6 +121,12 @@ def words(text: str) -> set[str]:
     return set(re.findall(r"\w+", text.lower()))
 
 
+def share(values: Iterable[float]) -> float:
+    """The mean; 0 of nothing."""
+    kept = list(values)
+    return fmean(kept) if kept else 0.0
+
+
 Find = Callable[["Store", str, int], list[Passage]]
 
 
@@ -197,7 +203,7 @@ _PROMPT = Prompt.of("invented", f"$question{_BETWEEN}$context")
 class ScriptedModel(LLM):
     """A model that a function plays; everything round it is the real client."""
 
-    def __init__(self, replies: Replies, url: str = URL, root: str = "", cache: ResponseCache | None = None) -> None:
+    def __init__(self, replies: Replies, root: str = "", url: str = URL, cache: ResponseCache | None = None) -> None:
         """Bind the function; the server at the URL says that it has the model from the root."""
         super().__init__(url, "scripted", cache=cache)
         self._replies = replies
@@ -218,26 +224,17 @@ def answerer(replies: Replies, max_tokens: int | None = 512) -> LLMAnswerer:
     return LLMAnswerer(Sampler(ScriptedModel(replies), 0.0, max_tokens, 0), _PROMPT, with_time=True)
 
 
-@dataclass(frozen=True)
-class Endpoint:
-    """Where a scripted model is served that the configuration names, and where it is said to come from."""
+def answered_by(model: Callable[..., ScriptedModel], settings: AnswerModel, folder: Path) -> AnswerModel:
+    """The settings of an answerer whose client `model` makes, with a prompt that is written into the folder."""
 
-    replies: Replies
-    root: str
-    url: str = URL
+    class ScriptedAnswers(AnswerModel):
+        def client(self, part: str, cache: ResponseCache | None) -> LLM:
+            return model(cache=cache)
 
-    def answers(self, settings: AnswerModel, folder: Path) -> AnswerModel:
-        """The settings of an answerer that asks it, with a prompt that is written into the folder."""
-        client = partial(ScriptedModel, self.replies, self.url, self.root)
-
-        class ScriptedAnswers(AnswerModel):
-            def client(self, part: str, cache: ResponseCache | None) -> LLM:
-                return client(cache)
-
-        prompt = folder / "scripted.md"
-        prompt.write_text(_PROMPT.text, encoding="utf-8")
-        changes = {"base_url": self.url, "model": "scripted", "prompt": str(prompt)}
-        return ScriptedAnswers(**settings.model_dump() | changes)
+    prompt = folder / "scripted.md"
+    prompt.write_text(_PROMPT.text, encoding="utf-8")
+    changes = {"base_url": model().base_url, "model": "scripted", "prompt": str(prompt)}
+    return ScriptedAnswers(**settings.model_dump() | changes)
 
 
 def lucky(text: str, percent: int) -> bool:
@@ -319,13 +316,10 @@ def write_letters(folder: Path) -> dict[str, str]:
         table = csv.DictWriter(file, COLUMNS, restval="1")
         table.writeheader()
         table.writerows(rows)
-    with (folder / "shared_contexts_32k.jsonl").open("w", encoding="utf-8") as file:
-        for number in range(6):
-            texts = {
-                "system": "Name: Odra",
-                "user": "User: What is it called?",
-                "assistant": f"Assistant: number {number % 2}",
-            }
-            messages = [{"role": role, "content": text} for role, text in texts.items()]
-            file.write(json.dumps({f"{number}" * 8: messages}) + "\n")
+    contexts = []
+    for number in range(6):
+        said = {"system": "Name: Odra", "user": "User: What is it called?", "assistant": f"Assistant: number {number % 2}"}
+        messages = [{"role": role, "content": text} for role, text in said.items()]
+        contexts.append(json.dumps({f"{number}" * 8: messages}) + "\n")
+    (folder / "shared_contexts_32k.jsonl").write_text("".join(contexts), encoding="utf-8")
     return letters
