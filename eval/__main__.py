@@ -133,11 +133,10 @@ def fetch(
     ] = None,
 ) -> None:
     """Download the data of a benchmark from where its authors publish it."""
-    from eval.data import data_folders
-    from eval.data import fetch as download
+    from eval import data
 
-    folder = folder or data_folders()[0]  # the commands look there first
-    download(name, folder=folder, accept_licence=accept_licence, console=Console(stderr=True, highlight=False))
+    folder = folder or data.data_folders()[0]  # the commands look there first
+    data.fetch(name, folder=folder, accept_licence=accept_licence, console=Console(stderr=True, highlight=False))
 
 
 @app.command()

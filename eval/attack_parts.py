@@ -24,7 +24,7 @@ from deltamem.runs import run_tasks
 from deltamem.text import content_stems
 from eval.answer import Answerer, AnswerRequest, ContextBlock, Judge
 from eval.evidence import EvidenceFinder
-from eval.invented import World, honest_system, share, words
+from eval.invented import ScriptedSystem, World, share, turns_of, words
 from eval.judge import CORRECT, load_calibration, measure
 from eval.locomo.__main__ import Locomo
 from eval.locomo.data import ADVERSARIAL_NUMBER, Conversation, LocomoConfig, Question, Turn, dialogues, load_locomo
@@ -107,7 +107,7 @@ async def examine_system(system: System, folder: Path, data: Path | None = None)
     fresh, _, _ = await _search(system, load_locomo(data)[:3] if data else world, ingest=False)
     full, others, _ = await _search(system, world, ingest=True)
     again, _, known = await _search(system, world, ingest=False)
-    control, _, _ = await _search(honest_system(), world, ingest=True)
+    control, _, _ = await _search(ScriptedSystem("honest", turns_of), world, ingest=True)
     found, after = (sum(len(one.passages) for one in searches) for searches in (full, again))
     tokens, fair = (
         sum(estimate_tokens(passage.text) for one in searches for passage in one.passages) for searches in (full, control)

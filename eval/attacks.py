@@ -158,13 +158,8 @@ class Lab:
             answerer=None if model else answerer(replies or reader(self.world, SKILL)),
             judges=judges if kind is Locomo else None,
         )
-        fixed = [
-            f"base_url={URL}",
-            "answer.model=scripted",
-            "judge.model=judge",
-            "resamples=200",
-            f"out={self.folder / name}",
-        ]
+        models = [f"base_url={URL}", "answer.model=scripted", "judge.model=judge"]
+        fixed = [*models, "resamples=200", f"out={self.folder / name}"]
         config = validated(composed(kind.name.lower(), [*fixed, *self.keys[kind], *keys]), kind.config_type)
         if model is not None:
             config = config.model_copy(update={"answer": answered_by(model, config.answer, self.folder)})

@@ -23,10 +23,11 @@ from deltamem.embedding import CachedEmbedder, load_embedder
 from deltamem.episode import load_episode_config
 from deltamem.errors import DeltaMemError
 from deltamem.local_policy import CheckpointPolicy
-from deltamem.runs import Stage, atomic_writer, file_sha256, git_commit, run_stages, versions
+from deltamem.runs import Stage, file_sha256, git_commit, run_stages, versions
 from deltamem.sessions import read_sessions
 from eval.data import LOCOMO, find, missing
 from eval.heldout import evaluate, label, select
+from eval.summary import write_summary
 from eval.training_report.page import write_report
 
 if TYPE_CHECKING:
@@ -83,11 +84,9 @@ def main(config: DictConfig) -> None:
         stages.append(Stage("locomo", made_with, lambda: _command(*command), out / "locomo" / "summary.json"))
     seconds = run_stages(stages, out / "stages" / "demo", lambda line: console.print(line, markup=False, highlight=False))
     summary = _summary(settings, seconds, locomo)
-    with atomic_writer(out / "summary.json") as file:
-        file.write(json.dumps(summary, indent=2) + "\n")
-    report = write_report(out)
+    written, report = write_summary(out, summary), write_report(out)
     Console().print(_table(summary))
-    print(f"{out / 'summary.json'}\n{report}")
+    print(f"{written}\n{report}")
 
 
 def _command(*arguments: str) -> None:

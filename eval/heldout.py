@@ -28,6 +28,7 @@ from deltamem.runs import atomic_writer, file_sha256, git_commit, versions
 from deltamem.sessions import LabelledSession, Split, read_sessions
 from eval.config import EndpointSettings, EpisodeSettings
 from eval.metrics import RESAMPLES, bootstrap_interval
+from eval.summary import write_summary
 from rewards.diagnostics import RATES, VIOLATION_PREFIX, count, total_counts
 from rewards.reward import DEFAULT_OPTIONS, RewardOptions, score
 
@@ -127,8 +128,7 @@ class HeldoutResult:
             with atomic_writer(folder / "trajectories.jsonl") as file:
                 for record in self.records:
                     file.write(json.dumps(record, ensure_ascii=False) + "\n")
-            with atomic_writer(folder / "summary.json") as file:
-                file.write(json.dumps(self.summary, ensure_ascii=False, indent=2) + "\n")
+            write_summary(folder, self.summary)
         except OSError as error:
             raise DeltaMemError(f"{folder}: the result cannot be written: {error.strerror or error}") from error
 

@@ -174,11 +174,6 @@ def turns_of(store: Store, query: str, k: int) -> list[Passage]:
     return most_similar([Passage(turn.spoken, session.time, (turn.id,)) for session, turn in store.turns], query, k)
 
 
-def honest_system() -> ScriptedSystem:
-    """Finds single turns, by their words."""
-    return ScriptedSystem("turns", turns_of)
-
-
 def most_similar(passages: Sequence[Passage], query: str, k: int) -> list[Passage]:
     """The passages that share the most words with a query, for their length."""
     wanted = words(query)
@@ -219,9 +214,9 @@ class ScriptedModel(LLM):
         return [ServedModel(self.model, None, self._root)]
 
 
-def answerer(replies: Replies, max_tokens: int | None = 512) -> LLMAnswerer:
+def answerer(replies: Replies) -> LLMAnswerer:
     """The harness's own answerer on a scripted model."""
-    return LLMAnswerer(Sampler(ScriptedModel(replies), 0.0, max_tokens, 0), _PROMPT, with_time=True)
+    return LLMAnswerer(Sampler(ScriptedModel(replies), 0.0, 512, 0), _PROMPT, with_time=True)
 
 
 def answered_by(model: Callable[..., ScriptedModel], settings: AnswerModel, folder: Path) -> AnswerModel:

@@ -10,16 +10,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from rich import box
 from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table as TerminalTable
 from rich.text import Text
 
-from deltamem.html import write_page
-from eval.compare.conditions import Card, bounds, metric_label
-from eval.compare.runs import FinishedRun
+from deltamem.html import page_templates, write_page
+from eval.compare.runs import Card, FinishedRun, bounds, metric_label
 from eval.compare.tables import (
     BASELINES,
     LAYOUTS,
@@ -75,8 +73,7 @@ def _headline_row(card: Card, *, several: bool) -> Iterator[str]:
     yield card.run.title if system in card.run.name else f"{card.run.title}, {system}"
     yield f"{card.percent}\n{card.metric}" if several else card.percent
     yield bounds(headline.shown)
-    of = "?" if headline.of is None else f"{headline.of:,}"
-    yield f"{headline.n:,}" if headline.n == headline.of else f"{headline.n:,}/{of}"
+    yield f"{headline.n:,}" if headline.n == headline.of else f"{headline.n:,}/{headline.of:,}"
     yield f"{headline.failures:,}" + (f"\n{headline.silent:,} silent" if headline.silent else "")
     yield card.facts.get("context tokens", "")
     rates = [rate and f"{100 * rate.estimate:.0f}" for rate in (headline.judge_error or {}).values()]
@@ -165,15 +162,9 @@ def write_latex(runs: Sequence[FinishedRun], path: Path) -> None:
     Raises:
         DeltaMemError: If the file cannot be written.
     """
-    environment = Environment(
-        loader=FileSystemLoader(Path(__file__).parent),
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        keep_trailing_newline=True,
-        block_start_string="<%",  # braces are TeX's
-        block_end_string="%>",
-        variable_start_string="<<",
-        variable_end_string=">>",
+    # Braces are TeX's
+    environment = page_templates(Path(__file__).parent).overlay(
+        "<%", "%>", "<<", ">>", lstrip_blocks=False, keep_trailing_newline=True, autoescape=False
     )
     environment.filters["tex"] = escape
     tables = [_latex_table(section) for section in compare(runs).values()]

@@ -22,8 +22,7 @@ from matplotlib.markers import MarkerStyle
 from matplotlib.ticker import EngFormatter, LogLocator, MaxNLocator, NullLocator, PercentFormatter
 
 from deltamem.html import BLUE, GREEN, ORANGE, RED, VIOLET, Chart, inline_svg, render_page, write_page
-from eval.compare.conditions import bounds, metric_label
-from eval.compare.runs import CLOSED_BOOK, FinishedRun
+from eval.compare.runs import CLOSED_BOOK, FinishedRun, bounds, metric_label
 from eval.compare.tables import compare
 from eval.metrics import Interval
 from eval.records import Found, PassageRecord, PointRecord, QuestionRecord
@@ -72,7 +71,8 @@ def viewer_data(runs: Sequence[FinishedRun]) -> Markup:
 
 
 def _run(run: FinishedRun) -> dict[str, Any]:
-    points = _points_shown(run.points)
+    order = ("failed", "wrong", "right", "not judged")
+    points = sorted(run.points, key=lambda record: order.index(point_outcome(record)))[:POINTS_SHOWN]
     retrieved = [*(record.retrieved for record in run.questions), *(record.retrieved for record in points)]
     found = dict.fromkeys(one.passage for passages in retrieved for one in passages)
     passages = [run.passages[name] for name in found if name in run.passages]
@@ -150,11 +150,6 @@ def _outcome(said: set[bool], complete: bool) -> str:
     if not complete or not said:
         return "not judged" if complete else "failed"
     return "disagreement" if len(said) > 1 else "right" if True in said else "wrong"
-
-
-def _points_shown(points: Sequence[PointRecord]) -> list[PointRecord]:
-    order = {name: place for place, name in enumerate(("failed", "wrong", "right", "not judged"))}
-    return sorted(points, key=lambda record: order[point_outcome(record)])[:POINTS_SHOWN]
 
 
 _COLOURS = (BLUE, ORANGE, GREEN, VIOLET, RED, "#0d9aa5", "#d946a0", "#9a6a1c", "#7c8794", "#84990f")

@@ -1,17 +1,15 @@
-"""Finished and interrupted runs, and the rows that papers published: what a comparison reads."""
+"""Runs as a comparison reads them: finished or not, with a card and warnings each, and where their conditions differ."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
-from omegaconf import OmegaConf
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import BaseModel, ValidationError
 
-from deltamem.config import StrictModel, first_error
+from deltamem.config import first_error
 from deltamem.errors import DeltaMemError
 from deltamem.runs import read_records
 from eval.metrics import Interval
@@ -209,24 +207,198 @@ def _names(folders: Sequence[Path]) -> list[str]:
     return [str(number) for number in range(1, len(folders) + 1)]
 
 
-class PublishedTable(StrictModel):
-    """Rows of one source."""
+# Keys of the configuration that decide what is measured, apart from the system
+_CONFIG_KEYS = (
+    *("answer.prompt", "answer.runs", "answer.temperature", "answer.max_tokens", "answer.extra_body"),
+    *("judge.temperature", "judge.max_tokens", "judge.attempts", "judge.runs", "judge.extra_body"),
+    *("categories", "conversations", "users", "limit", "seed", "resamples"),
+)
+# Keys of the protocol that follow from what kind of system is measured
+_OF_THE_SYSTEM = ("stores_per_conversation", "k_each_store", "divergences")
+_OPTIONAL = ("prompt ", "manager ", "version of ")  # Beginnings of conditions that not every system has
+_UNKNOWN = (" endpoint", " served model")  # Ends of those that are unknown where nothing had to be asked any more
 
-    table: str  # The layout that they belong to, see `eval.compare.tables.LAYOUTS`
-    source: str
-    note: str = ""  # Conditions that differ from ours
-    columns: list[str]  # `<group>/<measure>` of each value
-    # Values by name of the system, in percent, or counts; None where nothing is given
-    rows: dict[str, list[float | None]]
-    doubts: dict[str, str] = Field(default_factory=dict)  # What does not add up, by row
+_FACTOR = 2.0  # Contexts or passages that differ by more than this are worth a warning
+_LONGEST_VALUE = 90
 
-    def values(self, system: str) -> dict[str, float]:
-        """What is given of a row, by column."""
-        return {name: value for name, value in zip(self.columns, self.rows[system], strict=True) if value is not None}
+_LABELS = {
+    "lenient": "lenient judge",
+    "strict": "strict judge",
+    "correct_qa_ratio(all)": "answers judged correct",
+    "accuracy_final": "accuracy of the final answer",
+}
 
 
-@cache
-def published_tables() -> tuple[PublishedTable, ...]:
-    """Everything in ``published.yaml``."""
-    content: Any = OmegaConf.to_container(OmegaConf.load(Path(__file__).with_name("published.yaml")))
-    return tuple(PublishedTable.model_validate(table) for table in content["tables"])
+def differences(runs: Sequence[FinishedRun]) -> list[str]:
+    """Where runs of one benchmark differ in something that decides their scores, other than the memory system.
+
+    One sentence for each condition, what weighs most first: how much the answerer is shown, data, models and what served
+    them, embedder, protocol, prompts, settings, code and packages.
+    """
+    return [*_amounts(runs), *_differing(runs)]
+
+
+def _differing(runs: Sequence[FinishedRun]) -> Iterator[str]:
+    of_runs = [dict(_conditions(run)) for run in runs]
+    for name in dict.fromkeys(name for of_run in of_runs for name in of_run):
+        by_value: dict[str, list[str]] = {}
+        for run, of_run in zip(runs, of_runs, strict=True):
+            value = of_run.get(name)
+            if value is not None or not (name.startswith(_OPTIONAL) or name.endswith(_UNKNOWN)):
+                text = value if isinstance(value, str) else json.dumps(value, sort_keys=True, ensure_ascii=False)
+                by_value.setdefault(text, []).append(run.name)
+        if len(by_value) > 1:
+            yield f"{name} differs: " + "; ".join(f"{_short(value)} ({', '.join(of)})" for value, of in by_value.items())
+
+
+def _conditions(run: FinishedRun) -> Iterator[tuple[str, Any]]:
+    summary, making = run.summary, run.summary.making
+    yield "benchmark", summary.benchmark
+    yield "data sha256", summary.data.get("sha256")
+    audit = summary.data.get("audit") or {}
+    yield "audit sha256", audit.get("sha256") if audit.get("applied") else None
+    for part in ("answer", "judge", "manager"):
+        if part != "manager" or summary.cost.get("ingest", {}).get("calls"):
+            yield f"{part} model", making.models.get(part)
+            yield f"{part} endpoint", _setting(making.fingerprint, f"endpoints.{part}")
+            yield f"{part} served model", _setting(making.fingerprint, f"served.{part}")
+    yield "embedder", making.models.get("embedder")
+    for name, value in summary.protocol.items():
+        if name not in _OF_THE_SYSTEM:
+            yield f"protocol {name}", value
+    for name, prompt in making.prompt_hashes.items():
+        yield f"prompt {name}", prompt  # a system may have prompts of its own; answerers and judges share theirs
+    for key in _CONFIG_KEYS:
+        yield key, _setting(making.config, key)
+    yield "commit", making.fingerprint.get("commit") or making.git_commit
+    for name, version in (making.versions | making.fingerprint.get("versions", {})).items():
+        yield f"version of {name}", version
+
+
+def _setting(config: Mapping[str, Any], key: str) -> Any:
+    """The value of a key with dots; None if there is none."""
+    value: Any = config
+    for part in key.split("."):
+        value = value.get(part) if isinstance(value, Mapping) else None
+    return value
+
+
+def _amounts(runs: Sequence[FinishedRun]) -> Iterator[str]:
+    """By how much contexts, and passages, differ; whoever shows more has the easier task."""
+    contexts = {run.name: run.headline.context_tokens for run in runs if run.summary.system != CLOSED_BOOK}
+    passages = {run.name: run.summary.passages["tokens_each"] for run in runs if run.summary.passages}
+    equal = "compare at equal budgets (budgets=[1024,2048,4096]) before you compare scores"
+    longer = "the same recall at k means more text for the longer passages"
+    for what, amounts, meaning in (("context tokens an answer", contexts, equal), ("tokens a passage", passages, longer)):
+        known = sorted(((amount, name) for name, amount in amounts.items() if amount), key=lambda one: one[0])
+        if known and (factor := known[-1][0] / known[0][0]) > _FACTOR:
+            listed = ", ".join(f"{name} {amount:,.0f}" for amount, name in known)
+            yield f"{what} differ by a factor of {factor:.1f}: {listed}; {meaning}"
+
+
+def _short(value: str) -> str:
+    if len(value) == 64 and value.isalnum():
+        return value[:12]
+    return value if len(value) <= _LONGEST_VALUE else f"{value[: _LONGEST_VALUE - 1]}…"
+
+
+def warnings_of(run: FinishedRun) -> list[str]:
+    """What must be known of one run before its scores are read."""
+    return list(dict.fromkeys([*run.summary.warnings, *_warnings(run)]))
+
+
+def _warnings(run: FinishedRun) -> Iterator[str]:
+    summary, counts = run.summary, run.summary.questions
+    scored = sum(counts.by_category.values())
+    if summary.scores and summary.data.get("published") is None:
+        yield "it is not known whether the data is the published file; the scores do not belong beside published ones"
+    if run.lacks and not summary.system_facts.get("warnings"):
+        yield f"{summary.system} ran {run.lacks}"
+    if not run.paired:
+        yield (
+            f"the folder holds {run.recorded:,} questions, the scores are of {scored:,}, and the summary does not say of "
+            "which: the run is not in the table of differences"
+        )
+    if summary.mode == "offline":
+        yield "offline, no model answered; lexical scores are those of the answerer that copies a sentence"
+    if stages := summary.failures.get("by_stage"):
+        listed = ", ".join(f"{count:,} {stage}" for stage, count in stages.items())
+        yield f"{sum(stages.values()):,} failures ({listed}); they count as wrong, except in scores named (valid)"
+    if unreadable := summary.sessions.get("unreadable"):
+        yield f"{unreadable:,} sessions could not be understood by the system"
+    if late := summary.sessions.get("late"):
+        yield f"{late:,} sessions were ingested after later ones"
+    answered = [record for record in run.questions if record.answers]
+    if cut := sum(record.shown < len(record.retrieved) for record in answered):
+        yield f"at {cut:,} of {len(answered):,} questions the budget of context tokens left out passages that were found"
+    if lost := summary.cost.get("ingest", {}).get("sessions_lost"):
+        yield f"what {lost:,.0f} sessions cost is not known, because the run was killed before it was noted"
+
+
+@dataclass(frozen=True, slots=True)
+class Card:
+    """What is said of a run before anything else: on the page, on the terminal, and below a table in LaTeX."""
+
+    run: FinishedRun
+    number: int  # Position among the runs, which decides mark and colour
+    closed_book: Interval | None  # The same score without any memory, of a run that is compared
+    warnings: list[str]  # Without those that all runs share
+
+    @property
+    def metric(self) -> str:
+        """What the score is."""
+        return metric_label(self.run.headline.metric)
+
+    @property
+    def percent(self) -> str:
+        """The score, or why there is none."""
+        if (score := self.run.headline.shown) is not None:
+            return f"{100 * score.estimate:.1f}"
+        return "withheld" if self.run.headline.withheld else "no score"
+
+    @property
+    def facts(self) -> dict[str, str]:
+        """What the score must not be read without."""
+        summary, headline, passages = self.run.summary, self.run.headline, self.run.summary.passages
+        models, error = summary.making.models, headline.judge_error or {}
+        facts = {
+            "questions": f"{'all' if headline.n == headline.of else f'{headline.n:,} of'} {headline.of:,}",
+            "failures": f"{headline.failures:,}",
+            "silent answers": f"{headline.silent:,}",
+            "context tokens": "" if headline.context_tokens is None else f"{headline.context_tokens:,.0f}",
+            "false accepts": _rate(error.get("false_accept")),
+            "false rejects": _rate(error.get("false_reject")),
+            "passages": f"{passages['per_question']:.0f} of {passages['tokens_each']:,.0f} tokens" if passages else "",
+            "turns a passage": f"{passages['sources_each']:.1f}" if passages and passages["sources_each"] else "",
+            "manager": models.get("manager") if summary.cost.get("ingest", {}).get("calls") else "",
+            "answers by": models.get("answer"),
+            "judged by": models.get("judge"),
+            "package": str(summary.system_facts.get("package", "")),
+        }
+        return {name: value for name, value in facts.items() if value}
+
+
+def cards(runs: Sequence[FinishedRun]) -> tuple[list[Card], list[str]]:
+    """The cards of the runs of one benchmark, and the warnings that all of several runs share."""
+    warnings = [warnings_of(run) for run in runs]
+    shared = [one for one in warnings[0] if len(runs) > 1 and all(one in of_run for of_run in warnings)]
+    closed = {run.headline.metric: run.headline.shown for run in runs if run.summary.system == CLOSED_BOOK}
+    found = []
+    for number, run in enumerate(runs):
+        without = closed.get(run.headline.metric) if run.summary.system != CLOSED_BOOK else None
+        found.append(Card(run, number, without, [one for one in warnings[number] if one not in shared]))
+    return found, shared
+
+
+def metric_label(metric: str | None) -> str:
+    """A score by a name that needs no table."""
+    return _LABELS.get(metric or "", metric or "")
+
+
+def bounds(interval: Interval | None) -> str:
+    """An interval in percent; empty if there is none."""
+    return "" if interval is None else f"{100 * interval.low:.1f}\u2013{100 * interval.high:.1f}"
+
+
+def _rate(rate: Interval | None) -> str:
+    return "" if rate is None else f"{100 * rate.estimate:.0f}% ({100 * rate.low:.0f}\u2013{100 * rate.high:.0f})"

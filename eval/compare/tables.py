@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from itertools import combinations, groupby
-from typing import Literal
+from pathlib import Path
+from typing import Any, Literal
 
+from omegaconf import OmegaConf
+from pydantic import Field
+
+from deltamem.config import StrictModel
 from eval.beam import scores as beam
 from eval.beam.data import ABILITIES
-from eval.compare.conditions import Card, bounds, cards, differences
-from eval.compare.runs import CLOSED_BOOK, FinishedRun, published_tables
+from eval.compare.runs import CLOSED_BOOK, Card, FinishedRun, bounds, cards, differences
 from eval.longmemeval import scores as longmemeval
 from eval.longmemeval.data import TYPES
 from eval.metrics import RESAMPLES, Interval, bootstrap_interval
@@ -217,6 +222,29 @@ LAYOUTS: Mapping[str, tuple[Table, ...]] = {
 BASELINES = (CLOSED_BOOK, "full_context", "naive_rag")
 """Systems without which the score of a memory says nothing: what is known without any memory, what the whole
 conversation gives, what plain search gives. Each table has a row for them."""
+
+
+class PublishedTable(StrictModel):
+    """Rows of one source."""
+
+    table: str  # The layout that they belong to, see `LAYOUTS`
+    source: str
+    note: str = ""  # Conditions that differ from ours
+    columns: list[str]  # `<group>/<measure>` of each value
+    # Values by name of the system, in percent, or counts; None where nothing is given
+    rows: dict[str, list[float | None]]
+    doubts: dict[str, str] = Field(default_factory=dict)  # What does not add up, by row
+
+    def values(self, system: str) -> dict[str, float]:
+        """What is given of a row, by column."""
+        return {name: value for name, value in zip(self.columns, self.rows[system], strict=True) if value is not None}
+
+
+@cache
+def published_tables() -> tuple[PublishedTable, ...]:
+    """Everything in ``published.yaml``."""
+    content: Any = OmegaConf.to_container(OmegaConf.load(Path(__file__).with_name("published.yaml")))
+    return tuple(PublishedTable.model_validate(table) for table in content["tables"])
 
 
 _OWN_VALUES: Mapping[str, Mapping[str, Value]] = {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, Literal, NamedTuple
 
@@ -34,8 +34,8 @@ class Curve(NamedTuple):
 
 def line_chart(
     title: str, name: str, curves: Sequence[Curve], y_label: str, y_range: tuple[float, float | None] | None = None
-) -> Chart:
-    """Draw curves; `name` must be unique on the page, and the data choose the limits where `y_range` is None."""
+) -> list[Chart]:
+    """Draw curves if there are any; `name` is unique on the page, and the data choose the limits where `y_range` is None."""
     layers = [curve for curve in curves if curve.style == "layer"]
 
     def draw(axes: Axes) -> None:
@@ -52,7 +52,7 @@ def line_chart(
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         legend_below(axes, columns=3 if layers else 2)
 
-    return Chart(title, inline_svg(name, draw))
+    return [Chart(title, inline_svg(name, draw))] if curves else []
 
 
 def _draw(axes: Axes, curve: Curve) -> None:
@@ -95,7 +95,7 @@ class _Plan(NamedTuple):
     prefixes: tuple[str, ...] = (TRAIN, HELDOUT)
     y_range: tuple[float, float | None] | None = _SHARE
 
-    def charts(self, metrics: Sequence[Record]) -> Iterator[Chart]:
+    def charts(self, metrics: Sequence[Record]) -> list[Chart]:
         """The chart, if any of its metrics is known."""
         curves = []
         for metric, colour in self.colours.items():
@@ -104,8 +104,7 @@ class _Plan(NamedTuple):
                 label = _words(metric if self.prefixes else metric.rpartition("/")[2])
                 style: Style = "measured" if prefix == HELDOUT else "running"
                 curves += _curve(metrics, prefix + metric, label + where, colour, style)
-        if curves:
-            yield line_chart(self.title, self.name, curves, self.y_label, self.y_range)
+        return line_chart(self.title, self.name, curves, self.y_label, self.y_range)
 
 
 _KINDS = {"add_recall": BLUE, "add_precision": TEAL, "update_recall": GREEN, "update_precision": ORANGE}
@@ -164,18 +163,14 @@ def training_charts(metrics: Sequence[Record]) -> list[Chart]:
     for event, (made, due, colour) in _OPERATIONS.items():
         operations += _curve(metrics, f"train/count/predicted_{made}", event, colour)
         operations += _curve(metrics, f"train/count/{due}", f"{event} due", colour, "target")
-    others = {
-        "operations": ("Operations of a session, and how many are due", operations),
-        "violations": ("Violations of a session", _violations(metrics)),
-    }
     drawn = [chart for plan in _POLICY for chart in plan.charts(metrics)]
-    return drawn + [line_chart(title, name, of, "number", _AMOUNT) for name, (title, of) in others.items() if of]
+    drawn += line_chart("Operations of a session, and how many are due", "operations", operations, "number", _AMOUNT)
+    return drawn + line_chart("Violations of a session", "violations", _violations(metrics), "number", _AMOUNT)
 
 
 def machine_charts(metrics: Sequence[Record]) -> list[Chart]:
     """Draw where the time goes, speed and memory."""
-    layers = _time_split(metrics)
-    split = [line_chart("Time of a step", "time", layers, "seconds")] if layers else []
+    split = line_chart("Time of a step", "time", _time_split(metrics), "seconds")
     return split + [chart for plan in _MACHINE for chart in plan.charts(metrics)]
 
 

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable
 
 import pytest
-from benchmark_cases import CASES, Case, prepare
+from benchmark_cases import CASES, Case, Done, prepare
 
 from eval.__main__ import main
 
@@ -19,14 +19,14 @@ def case(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Cas
 
 
 @pytest.fixture
-def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
+def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., Done]:
     """``python -m eval`` in this process: exit code, output, errors."""
 
-    def run(*arguments: object) -> tuple[int, str, str]:
+    def run(*arguments: object) -> Done:
         monkeypatch.setenv("COLUMNS", "160")
         monkeypatch.setattr(sys, "argv", ["eval", *map(str, arguments)])
         with pytest.raises(SystemExit) as stopped:
             main()
-        return (int(stopped.value.code or 0), *capsys.readouterr())
+        return Done(int(stopped.value.code or 0), *capsys.readouterr())
 
     return run

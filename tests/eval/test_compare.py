@@ -11,18 +11,19 @@ import pytest
 from compare_cases import add, edited, headline, ingest, interval, question, records, write_run
 
 from deltamem.errors import DeltaMemError
-from eval.compare.conditions import differences, warnings_of
 from eval.compare.page import render
-from eval.compare.runs import FinishedRun, PublishedTable, load_runs, published_tables
+from eval.compare.runs import FinishedRun, differences, load_runs, warnings_of
 from eval.compare.tables import (
     LAYOUTS,
     LOCOMO_COUNTS,
+    PublishedTable,
     Row,
     Table,
     compare,
     judge_table,
     paired_differences,
     paper_tables,
+    published_tables,
     score_table,
 )
 from eval.personamem.data import COUNTS_32K

@@ -4,31 +4,24 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
 from benchmark_cases import CASES, LOCOMO, Case, Done, prepare, sent, served
 from scripted_server import serve
 
-from eval.__main__ import BENCHMARKS, main
+from eval.__main__ import BENCHMARKS
 from eval.estimate import ASSUMED, Estimate, estimate
 
 Command = Callable[..., Done]
 
 
 @pytest.fixture
-def run(monkeypatch, capsys, tmp_path: Path) -> Command:
+def run(command: Command, monkeypatch, tmp_path: Path) -> Command:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COLUMNS", "140")
     prepare(monkeypatch, LOCOMO)
-
-    def command(*arguments: str) -> Done:
-        monkeypatch.setattr("sys.argv", ["eval", "run", *arguments])
-        with pytest.raises(SystemExit) as stopped:
-            main()
-        return Done(int(stopped.value.code or 0), *capsys.readouterr())
-
-    return command
+    return partial(command, "run")
 
 
 def test_systems_run_one_after_the_other_and_are_compared(run: Command, tmp_path: Path) -> None:

@@ -248,7 +248,8 @@ def test_the_command_prints_the_page_or_one_line(
 
 def test_charts_follow_the_colours_of_the_page() -> None:
     curve = Curve("a & b", range(30), [x / 30 for x in range(30)], "#3b82f6")
-    svg = line_chart("", "one", [curve], "y").svg
+    (chart,) = line_chart("", "one", [curve], "y")
+    svg = chart.svg
     assert "currentColor" in svg and "#010203" not in svg and "a &amp; b" in svg
-    assert svg == line_chart("", "one", [curve], "y").svg
+    assert line_chart("", "one", [curve], "y") == [chart] and line_chart("", "none", [], "y") == []
     assert running_mean([0, 3, 6, 9]) == [1.5, 3, 6, 7.5], "narrower at the ends"

@@ -155,12 +155,15 @@ async def test_judges(name: str) -> None:
 
 def test_a_system_of_the_users_own(command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
-    module = "from eval.invented import ScriptedSystem, honest_system\ndef empty():\n"
-    Path("parts_of_mine.py").write_text(module + "    return ScriptedSystem('mine', lambda store, query, k: [])\n")
+    Path("parts_of_mine.py").write_text(
+        "from eval.invented import ScriptedSystem, turns_of\n"
+        "empty = lambda: ScriptedSystem('mine', lambda store, query, k: [])\n"
+        "honest = lambda: ScriptedSystem('mine', turns_of)\n"
+    )
     code, out, _ = command("attack", "system", "parts_of_mine:empty")
     assert code == 1
     assert "mine: finds anything         0 passages  NOT HELD: a report must say that the memory finds nothing" in out
-    code, out, _ = command("attack", "system", "parts_of_mine:honest_system")
+    code, out, _ = command("attack", "system", "parts_of_mine:honest")
     assert code == 0 and "NOT HELD" not in out
 
 
