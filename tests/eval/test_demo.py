@@ -6,9 +6,7 @@ from pathlib import Path
 import pytest
 
 from eval.data import LOCOMO
-from eval.demo import DemoSettings, _locomo, _summary, _table
-
-METRICS = ("reward", "update_recall", "add_for_update_rate", "wrong_target_rate")
+from eval.demo import METRICS, DemoSettings, _locomo, _summary, _table
 
 
 def figure(estimate: float) -> dict[str, float]:
@@ -20,7 +18,7 @@ def run(tmp_path: Path) -> Path:
     for number, name in enumerate(("before_sampled", "before_greedy", "after_sampled", "after_greedy")):
         folder = tmp_path / "eval" / name
         folder.mkdir(parents=True)
-        metrics = {metric: figure(round(0.4 + number / 10, 1)) for metric in METRICS}
+        metrics = {metric: figure(round(0.4 + number / 10, 1)) for metric in METRICS.values()}
         content = {"metrics": metrics, "sessions": 300, "people": 180, "failed": number}
         (folder / "summary.json").write_text(json.dumps(content))
     stages = tmp_path / "stages"
