@@ -112,6 +112,8 @@ class Answer:
     """Whether the answer comes from the cache, so that the tokens were not spent now."""
     reasoning: str = ""
     """Thinking that the server delivers in a field of its own."""
+    reasoning_tokens: int = 0
+    """Of `completion_tokens`, those of thinking; 0 if the server does not say."""
     seconds: float = field(default=0.0, compare=False)
     """From the first try, when a slot was free, till the answer; 0 if cached. Two answers may differ in it and be equal."""
 
@@ -145,9 +147,14 @@ class _Choice(BaseModel):
     finish_reason: str | None = None
 
 
+class _TokenDetails(BaseModel):
+    reasoning_tokens: int | None = None
+
+
 class _Tokens(BaseModel):
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
+    completion_tokens_details: _TokenDetails | None = None
 
 
 class ChatReply(Reply):
@@ -168,6 +175,7 @@ class ChatReply(Reply):
             prompt_tokens=tokens.prompt_tokens or 0,
             completion_tokens=tokens.completion_tokens or 0,
             reasoning=choice.message.reasoning_content or choice.message.reasoning or "",
+            reasoning_tokens=(tokens.completion_tokens_details or _TokenDetails()).reasoning_tokens or 0,
             seconds=seconds,
         )
 

@@ -79,6 +79,7 @@ class Account:
             rejected=int(written.answer is None),
             prompt_tokens=written.prompt_tokens,
             completion_tokens=written.completion_tokens,
+            reasoning_tokens=written.reasoning_tokens,
         )
         if written.answer is None:
             self.reject(unit, written.verdicts[-1].violations if written.verdicts else (), place)

@@ -402,13 +402,17 @@ class Rejection(Record):
 
 
 class UnitUsage(Record):
-    """What the units of one kind took: answers are the first and the repairs, tokens as the server counts them."""
+    """What the units of one kind took: answers are the first and the repairs, tokens as the server counts them.
+
+    `reasoning_tokens` is the part of `completion_tokens` that was thinking; 0 if the server does not say.
+    """
 
     units: int = 0
     attempts: int = 0
     rejected: int = 0
     prompt_tokens: int = 0
     completion_tokens: int = 0
+    reasoning_tokens: int = 0
 
 
 class Person(Record):

@@ -301,15 +301,19 @@ class UnitResult(Generic[AnswerT]):
         answer: None if every attempt broke rules.
         verdicts: Of each attempt, the last one's violations being empty if there is an answer.
         prompt_tokens: Of all attempts, now or in an earlier run.
-        completion_tokens: Likewise.
+        completion_tokens: Likewise, thinking included.
+        reasoning_tokens: Likewise, of thinking alone, as far as the server says.
         spent_tokens: Completion tokens that were paid for in this run; 0 if every attempt was found on disk.
+        partial: If every attempt broke rules, the one that broke the fewest of those that could be read.
     """
 
     answer: AnswerT | None
     verdicts: tuple[Verdict, ...]
     prompt_tokens: int = 0
     completion_tokens: int = 0
+    reasoning_tokens: int = 0
     spent_tokens: int = 0
+    partial: AnswerT | None = None
 
 
 Observer = Callable[[Unit, UnitResult[Any]], None]

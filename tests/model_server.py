@@ -32,6 +32,8 @@ from typing import Any
 import uvicorn
 
 MODEL = "scripted"
+THINKING = 100
+"""Tokens of thinking that it claims for each answer."""
 TRANSPORT_FAULTS, ANSWER_FAULTS = ("500", "429", "hang"), ("json", "rule")
 
 
@@ -39,10 +41,29 @@ Brain = Callable[[Sequence[Mapping[str, str]], random.Random], str]
 
 
 def synthesis_brain() -> Brain:
+    """The same good answer to a task whenever it is put; asked for parts, the parts in which the last answer differs."""
+    from synth.llm.answers import ANSWERS
+    from synth.llm.patches import patch_type
     from synth.llm.writer import read_task
     from synth.offline import answer
 
-    return lambda messages, rng: answer(read_task(messages), rng).model_dump_json()
+    def reply(messages: Sequence[Mapping[str, str]], _: random.Random) -> str:
+        task = read_task(messages)
+        good = answer(task, random.Random(hashlib.sha256(task.model_dump_json().encode()).hexdigest()))
+        if "Send only the parts" not in messages[-1]["content"]:
+            return good.model_dump_json()
+        standing = ANSWERS[task.unit].model_validate_json(messages[-2]["content"])
+        patch: dict[str, Any] = {"removed": []} if "removed" in patch_type(task.unit).model_fields else {}
+        for name in patch_type(task.unit).model_fields.keys() - patch.keys():
+            before, after = getattr(standing, name), getattr(good, name)
+            patch[name] = [
+                {"number": number, **part.model_dump(mode="json")}
+                for number, part in enumerate(after, start=1)
+                if part not in before[number - 1 : number]
+            ]
+        return json.dumps(patch, ensure_ascii=False)
+
+    return reply
 
 
 def benchmark_brain() -> Brain:
@@ -136,8 +157,8 @@ class ModelServer:
 
 
 def _spoilt(text: str) -> str:
-    """An answer that keeps its form and breaks a rule: names and turns are no longer those of the task."""
-    return re.sub(r'"(text|name)":"', r'"\1":"Somebody else ', text).replace('"turn":', '"turn":9', 1)
+    """An answer that keeps its form and breaks a rule in one place: a name or a turn is no longer that of the task."""
+    return re.sub(r'"(text|name)":"', r'"\1":"Somebody else ', text, count=1).replace('"turn":', '"turn":9', 1)
 
 
 def _completion(text: str, tokens: int) -> dict[str, Any]:
@@ -147,7 +168,12 @@ def _completion(text: str, tokens: int) -> dict[str, Any]:
         "created": 0,
         "model": MODEL,
         "choices": [{"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": text}}],
-        "usage": {"prompt_tokens": 1000, "completion_tokens": tokens, "total_tokens": 1000 + tokens},
+        "usage": {
+            "prompt_tokens": 1000,
+            "completion_tokens": tokens + THINKING,
+            "completion_tokens_details": {"reasoning_tokens": THINKING},
+            "total_tokens": 1000 + tokens + THINKING,
+        },
     }
 
 

@@ -16,8 +16,9 @@ from scripted_server import Reply, Script, Served, completion, failure, replies,
 from deltamem.errors import ContextLengthError
 from deltamem.runs import JsonLinesStore
 from synth.llm import writer as llm_prompts
+from synth.llm.answers import FORMAT_RULES, answer_schema
 from synth.llm.pool import EndpointPool
-from synth.llm.writer import FORMAT_RULES, LLMWriter, answer_schema, opening, prompt_hashes, read_task, repair, system_prompt
+from synth.llm.writer import LLMWriter, opening, prompt_hashes, read_task, repair, system_prompt
 from synth.names import RealNames
 from synth.offline import answer
 from synth.person import write_person
@@ -214,7 +215,7 @@ async def test_the_making_is_plain_and_names_what_answers_depend_on(store: JsonL
 
     found = making()
     assert json.loads(json.dumps(found)) == found
-    assert found["prompts"].keys() == {*(unit.value for unit in Unit), "repair"}
+    assert found["prompts"].keys() == {*(unit.value for unit in Unit), "repair", "patch"}
     assert found["schemas"].keys() == {unit.value for unit in Unit}
     assert making(slots=3, patience=1.0, timeout=7.0, max_retries=9) == found
     for change in ({"repairs": 3}, {"structured": "none"}, {"temperature": 0.5}, {"model": "other"}):
@@ -298,7 +299,7 @@ def test_a_prompt_explains_every_field_of_its_task(task: type[Any]) -> None:
 
 
 def test_every_unit_has_a_prompt_and_a_hash_of_its_own() -> None:
-    assert len(set(prompt_hashes().values())) == len(Unit) + 1
+    assert len(set(prompt_hashes().values())) == len(Unit) + 2
 
 
 def test_a_repair_lists_a_bounded_number_of_bounded_lines() -> None:

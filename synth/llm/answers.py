@@ -1,0 +1,293 @@
+"""What a language model answers: the JSON schema that it is held to, and a reader that takes whatever is harmless."""
+
+from __future__ import annotations
+
+import json
+import re
+from functools import cache
+from itertools import islice
+from typing import Any, Generic, NamedTuple, TypeVar
+
+import json_repair
+from pydantic import ValidationError
+
+from synth.records import Record
+from synth.tasks import TASKS, Unit, Verdict, Violation
+
+ANSWERS: dict[Unit, type[Record]] = {task.unit: task.answer for task in TASKS}
+
+_DATE = "^[0-9]{4}-(0[1-9]|1[0-2])-(0[1-9]|[12][0-9]|3[01])$"
+_LAST = ("text", "keywords")
+_NOTES = frozenset({"title", "description", "default"})
+"""What pydantic adds that is no constraint; docstrings must not change what a model is told."""
+
+
+def answer_schema(unit: Unit) -> dict[str, Any]:
+    """The JSON schema of a unit's answer; callers must not change it."""
+    return record_schema(ANSWERS[unit])
+
+
+@cache
+def record_schema(answer: type[Record]) -> dict[str, Any]:
+    """The JSON schema of a record; formats are replaced by patterns, which every server knows."""
+    return _plain(answer.model_json_schema())
+
+
+def tidied(value: Any, schema: dict[str, Any]) -> Any:
+    """Parsed JSON without what a schema does not know, and with what is harmless set right.
+
+    Typography becomes plain (`plain_text`); a number where a text belongs becomes that text, ``1`` and ``"F1"`` the id
+    ``f1``; values of an enumeration and of a pattern get the case that is asked for; fields that are null or missing become
+    empty where the prompt lets an empty value stand for "none". Anything else that is missing or wrong stays so.
+
+    Args:
+        value: Parsed JSON.
+        schema: Of `record_schema`.
+    """
+    return _tidied(value, schema, schema.get("$defs", {}))
+
+
+_TYPOGRAPHY = str.maketrans(
+    {
+        **dict.fromkeys("\u2018\u2019\u201a\u201b\u02bc", "'"),
+        **dict.fromkeys("\u201c\u201d\u201e\u201f", '"'),
+        **dict.fromkeys("\u2010\u2011", "-"),
+        **dict.fromkeys("\u00a0\u2007\u2009\u200a\u202f", " "),
+        **dict.fromkeys("\u00ad\u200b\u2060\ufeff", None),
+    }
+)
+
+
+def plain_text(text: str) -> str:
+    """A text with straight quotes, plain hyphens and blanks, and nothing invisible.
+
+    Language models set typography as they please, gpt-oss most of all; the reward, and rules that compare word for word,
+    would see two different keywords.
+    """
+    return text.translate(_TYPOGRAPHY)
+
+
+def _plain(schema: dict[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for key, value in schema.items():
+        if key in ("properties", "$defs"):  # their keys are names
+            found[key] = {name: _plain(part) for name, part in value.items()}
+        elif key == "format":
+            assert value == "date", value
+            found["pattern"] = _DATE
+        elif isinstance(value, dict):
+            found[key] = _plain(value)
+        elif isinstance(value, list):
+            found[key] = [_plain(part) if isinstance(part, dict) else part for part in value]
+        elif key not in _NOTES:
+            found[key] = value
+    if "properties" in found:
+        # A model settles what a fact is about, and copies the previous text, before it words the new one (appendix A).
+        found["properties"] = dict(sorted(found["properties"].items(), key=lambda part: part[0] in _LAST))
+        found["required"] = list(found["properties"])
+        found["additionalProperties"] = False
+    return found
+
+
+_EMPTY: dict[str, Any] = {
+    "previous_turn": 0,
+    "previous_text": "",
+    "subject": "",
+    "physical_conditions": "",
+    "mental_conditions": "",
+    "participants": [],
+    "follow_ups": [],
+}
+"""Fields that say "none" by being empty, whichever record they belong to."""
+
+_FACT_ID = "^f[0-9]{1,3}$"
+_LIKE_A_FACT_ID = re.compile(r"(?:fact|f)?[ _#-]*0*([0-9]{1,3})", re.IGNORECASE)
+
+
+def _tidied(value: Any, schema: dict[str, Any], named: dict[str, Any]) -> Any:
+    if "anyOf" in schema:
+        if value is None:
+            return None
+        schema = next(part for part in schema["anyOf"] if part.get("type") != "null")
+    if "$ref" in schema:
+        schema = named[schema["$ref"].rpartition("/")[2]]
+    if isinstance(value, dict) and "properties" in schema:
+        parts = schema["properties"]
+        found = {name: _tidied(part, parts[name], named) for name, part in value.items() if name in parts}
+        return found | {name: empty for name, empty in _EMPTY.items() if name in parts and found.get(name) is None}
+    if isinstance(value, list) and "items" in schema:
+        return [_tidied(part, schema["items"], named) for part in value]
+    if schema.get("type") == "string" and isinstance(value, str | int | float) and not isinstance(value, bool):
+        return _tidied_text(str(value), schema)
+    return value
+
+
+def _tidied_text(text: str, schema: dict[str, Any]) -> str:
+    text = plain_text(text)
+    if values := schema.get("enum"):
+        name = re.sub(r"[\s-]+", "_", text.strip().casefold())
+        return name if name in values else text
+    pattern = schema.get("pattern")
+    if pattern == _FACT_ID and (found := _LIKE_A_FACT_ID.fullmatch(text.strip())):
+        return f"f{found[1]}"
+    if pattern is not None:
+        variants = (text, text.strip().casefold(), text.strip().upper())
+        return next((variant for variant in variants if re.search(pattern, variant)), text)
+    return text
+
+
+TRUNCATED, JSON, SCHEMA, LENGTH = FORMAT_RULES = ("format.truncated", "format.json", "format.schema", "format.length")
+"""In the order in which they are checked."""
+
+_MOST_ERRORS = 20
+_LONGEST_VALUE = 80
+_MOST_STARTS = 200
+_LONGEST_MENDED = 200_000
+"""Characters up to which broken JSON is mended: no answer is longer, only the babble of a failing model."""
+
+# The end of thinking, as tags, as gpt-oss's channels, and as those read once their special tokens are gone.
+_BEFORE_ANSWER = ("</think>", "<|message|>", "assistantfinal")
+_SPECIAL_TOKEN = re.compile(r"<\|[a-z_]{1,30}\|>")
+
+RecordT = TypeVar("RecordT", bound=Record)
+
+
+class FormatError(Exception):
+    """An answer that cannot be read.
+
+    Attributes:
+        verdict: Which of `FORMAT_RULES` were checked, and what is wrong.
+    """
+
+    def __init__(self, rule: str, *messages: str) -> None:
+        super().__init__(rule, *messages)
+        checked = FORMAT_RULES[: FORMAT_RULES.index(rule) + 1]
+        self.verdict = Verdict(checked, tuple(Violation(rule, message) for message in messages))
+
+
+def without_reasoning(text: str) -> str:
+    """What a model wrote after thinking.
+
+    Args:
+        text: Its message, which holds the thinking too if the server does not separate it.
+    """
+    if text.startswith("{"):
+        return text
+    if "<think>" in text and "</think>" not in text:
+        return ""
+    for mark in _BEFORE_ANSWER:
+        text = text.rpartition(mark)[2]
+    return _SPECIAL_TOKEN.sub("", text).strip()
+
+
+class Reading(NamedTuple, Generic[RecordT]):
+    """An answer that could be read.
+
+    Attributes:
+        answer: The record; texts and lists that are too long are cut.
+        violations: Of ``format.length``, one for each that was cut.
+    """
+
+    answer: RecordT
+    violations: tuple[Violation, ...] = ()
+
+
+def read_answer(text: str, answer: type[RecordT]) -> Reading[RecordT]:
+    """Read an answer.
+
+    Args:
+        text: What the model wrote.
+        answer: The type of record that it has to be.
+
+    Raises:
+        FormatError: If no such record can be read; names ``format.json`` or ``format.schema``.
+    """
+    found = _find_object(without_reasoning(text), answer)
+    if found is None:
+        fields = ", ".join(answer.model_fields)
+        raise FormatError(JSON, f"the answer holds no JSON object with the fields {fields} that can be read")
+    value = tidied(found, record_schema(answer))
+    cut: list[Violation] = []
+    while True:
+        try:
+            return Reading(answer.model_validate(value), tuple(cut))
+        except ValidationError as error:
+            too_long = [problem for problem in error.errors(include_url=False) if problem["type"] in _TOO_LONG]
+            if not too_long:
+                raise FormatError(SCHEMA, *_messages(error)) from error
+        # What is too long can be read all the same, and then be mended by itself.
+        for problem in too_long:
+            place, limit, length = _path(problem["loc"]), problem["ctx"]["max_length"], len(problem["input"])
+            message = f"{place} must have at most {limit} {_TOO_LONG[problem['type']]}, but has {length}"
+            cut.append(Violation(LENGTH, message))
+            _cut(value, problem["loc"], limit)
+
+
+_TOO_LONG = {"string_too_long": "characters", "too_long": "items"}
+
+
+def _cut(value: Any, location: tuple[int | str, ...], limit: int) -> None:
+    *parents, last = location
+    for part in parents:
+        value = value[part]
+    value[last] = (value[last].strip() if isinstance(value[last], str) else value[last])[:limit]
+
+
+def _find_object(text: str, answer: type[Record]) -> dict[str, Any] | None:
+    fields = answer.model_fields.keys()
+    best: dict[str, Any] | None = None
+    end = 0
+    for brace in islice(re.finditer(r"\{", text), _MOST_STARTS):
+        if brace.start() < end:
+            continue
+        try:
+            value, end = _DECODER.raw_decode(text, brace.start())
+        except (ValueError, RecursionError):
+            continue
+        if fields <= value.keys():
+            best = value  # the last one: models correct themselves
+    return best or _mend(text, answer)
+
+
+def _mend(text: str, answer: type[Record]) -> dict[str, Any] | None:
+    start = _opening(answer).search(text)
+    if start is None:
+        return None
+    try:
+        value = json_repair.loads(text[start.start() :][:_LONGEST_MENDED], skip_json_loads=True)
+    except (ValueError, RecursionError):
+        return None
+    objects = [part for part in (value if isinstance(value, list) else [value]) if isinstance(part, dict)]
+    return next((part for part in objects if part.keys() & answer.model_fields.keys()), None)
+
+
+@cache
+def _opening(answer: type[Record]) -> re.Pattern[str]:
+    """Where the object may begin: a brace before one of its fields, in whatever quotes."""
+    return re.compile(r"\{\s*\W?(?:" + "|".join(map(re.escape, answer.model_fields)) + r")\b")
+
+
+def _messages(error: ValidationError) -> list[str]:
+    problems = error.errors(include_url=False, include_context=False)
+    messages = [
+        f"{_path(problem['loc'])}: {problem['msg']}{_found(problem['input'])}" for problem in problems[:_MOST_ERRORS]
+    ]
+    more = len(problems) - len(messages)
+    return [*messages, f"{more} further fields are wrong"] if more else messages
+
+
+def _path(location: tuple[int | str, ...]) -> str:
+    path = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in location)
+    return path.removeprefix(".") or "the answer"
+
+
+def _found(value: Any) -> str:
+    if isinstance(value, dict | list):
+        return ""
+    shown = json.dumps(value, ensure_ascii=False, default=str)
+    if len(shown) <= _LONGEST_VALUE:
+        return f" (found {shown})"
+    return f" (found {shown[:_LONGEST_VALUE]}..., {len(value)} characters)"
+
+
+_DECODER = json.JSONDecoder()
