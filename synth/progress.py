@@ -156,7 +156,7 @@ class Totals:
         self.operations: Counter[str] = Counter()
         self.rejected: Counter[str] = Counter()
         self.violations: Counter[str] = Counter()
-        self.attempts = self.prompt_tokens = self.completion_tokens = 0
+        self.attempts = self.prompt_tokens = self.completion_tokens = self.reasoning_tokens = 0
 
     def counting(self, people: Iterable[Person]) -> Iterator[Person]:
         """Hand people on and count them."""
@@ -179,6 +179,7 @@ class Totals:
             self.attempts += usage.attempts
             self.prompt_tokens += usage.prompt_tokens
             self.completion_tokens += usage.completion_tokens
+            self.reasoning_tokens += usage.reasoning_tokens
 
     def summary(self, seconds: float) -> str:
         """A line for each thing that was counted, after a run of `seconds`."""
@@ -190,7 +191,10 @@ class Totals:
             "rejected for": _top(self.rejected),
         }
         if self.prompt_tokens or self.completion_tokens:
-            rows["tokens"] = f"{self.prompt_tokens:,} prompt, {self.completion_tokens:,} completion"
+            rows["tokens"] = (
+                f"{self.prompt_tokens:,} prompt, {self.completion_tokens:,} completion, "
+                f"{self.reasoning_tokens:,} of them thinking"
+            )
         rows["time"] = duration(seconds)
         return "\n".join(f"{name:<14}{value}" for name, value in rows.items())
 

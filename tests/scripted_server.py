@@ -50,18 +50,26 @@ def completion(
     finish: str = "stop",
     tokens: int = 7,
     prompt_tokens: int = 1,
+    reasoning_tokens: int | None = None,
     delay: float = 0.0,
     cut: bool = False,
     **message: object,
 ) -> Reply:
     """A chat completion with one choice; further arguments become fields of the message."""
+    usage: dict[str, object] = {
+        "prompt_tokens": prompt_tokens,
+        "completion_tokens": tokens,
+        "total_tokens": prompt_tokens + tokens,
+    }
+    if reasoning_tokens is not None:
+        usage["completion_tokens_details"] = {"reasoning_tokens": reasoning_tokens}
     body = {
         "id": "c1",
         "object": "chat.completion",
         "created": 0,
         "model": "tiny",
         "choices": [{"index": 0, "finish_reason": finish, "message": {"role": "assistant", "content": content, **message}}],
-        "usage": {"prompt_tokens": prompt_tokens, "completion_tokens": tokens, "total_tokens": prompt_tokens + tokens},
+        "usage": usage,
     }
     return Reply(body, delay=delay, cut=cut)
 

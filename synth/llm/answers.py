@@ -11,6 +11,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 import json_repair
 from pydantic import ValidationError
 
+from deltamem.llm import Answer
 from synth.records import Record
 from synth.tasks import TASKS, Unit, Verdict, Violation
 
@@ -178,6 +179,26 @@ def without_reasoning(text: str) -> str:
     for mark in _BEFORE_ANSWER:
         text = text.rpartition(mark)[2]
     return _SPECIAL_TOKEN.sub("", text).strip()
+
+
+_LEAST_THOUGHT = 40
+"""Characters, or tokens that no text accounts for, from which an answer counts as thought about."""
+
+
+def thinking_tokens(answer: Answer) -> int:
+    """How many tokens of an answer were thinking: as the server says, otherwise by the length of what it delivers.
+
+    A server that neither counts nor delivers the thinking still charges for it: tokens beyond one for every two characters
+    of text, which no prose takes. 0 means that there is no trace of any.
+    """
+    if answer.reasoning_tokens:
+        return answer.reasoning_tokens
+    said = len(without_reasoning(answer.text))
+    thought = len(answer.reasoning) + len(answer.text) - said
+    if thought >= _LEAST_THOUGHT:
+        return round(answer.completion_tokens * thought / (thought + said))
+    hidden = answer.completion_tokens - said // 2
+    return hidden if hidden >= _LEAST_THOUGHT else 0
 
 
 class Reading(NamedTuple, Generic[RecordT]):

@@ -19,11 +19,14 @@ from typing import Any
 from deltamem.errors import ContextLengthError, DeltaMemError, LLMError
 from deltamem.llm import LLM, Answer, is_passing
 from synth.config import LLMSettings, Structured
+from synth.llm.answers import thinking_tokens
 
 _LOG = logging.getLogger(__name__)
 
 _FIRST_REST, _LONGEST_REST = 1.0, 60.0
 """Seconds that an endpoint, or a request that has failed twice, waits; doubled each time."""
+_SILENT = 5
+"""Answers in a row without a trace of thinking, from one endpoint, that are worth a warning where thinking is asked for."""
 _FORMAT_REFUSED = re.compile(r"response.?format|json.?(schema|object)|grammar|guided|structured.?output", re.IGNORECASE)
 _STEPS_DOWN: dict[Structured, Structured] = {"json_schema": "json_object", "json_object": "none"}
 
@@ -37,6 +40,7 @@ class _Endpoint:
     failures: int = 0
     answers: int = 0
     resting: bool = False
+    thoughtless: int = 0
 
     @property
     def free(self) -> int:
@@ -193,7 +197,7 @@ class EndpointPool:
         while True:
             structured = endpoint.structured
             try:
-                return await endpoint.llm.chat(
+                answer = await endpoint.llm.chat(
                     messages,
                     temperature=self._settings.temperature,
                     max_tokens=self._settings.max_tokens,
@@ -204,6 +208,23 @@ class EndpointPool:
             except LLMError as error:
                 if not self._steps_down(endpoint, structured, error):
                     raise
+            else:
+                self._watch_thinking(endpoint, answer)
+                return answer
+
+    def _watch_thinking(self, endpoint: _Endpoint, answer: Answer) -> None:
+        """Warn once of an endpoint that does not think although it is told to; servers say nothing of it themselves."""
+        if self._settings.reasoning_effort is None or endpoint.thoughtless >= _SILENT:
+            return
+        endpoint.thoughtless = 0 if thinking_tokens(answer) else endpoint.thoughtless + 1
+        if endpoint.thoughtless == _SILENT:
+            _LOG.warning(
+                "endpoint %s: %d answers in a row without a trace of thinking, though llm.reasoning_effort=%s asks for it; "
+                "the server may ignore the field or suppress thinking for structured output (try llm.structured=none)",
+                endpoint.llm.base_url,
+                _SILENT,
+                self._settings.reasoning_effort,
+            )
 
     def _steps_down(self, endpoint: _Endpoint, structured: Structured, error: LLMError) -> bool:
         """Whether the request shall be repeated in another mode, because the endpoint does not know this one."""

@@ -25,6 +25,7 @@ from synth.llm.answers import (
     answer_schema,
     read_answer,
     record_schema,
+    thinking_tokens,
     without_reasoning,
 )
 from synth.llm.patches import can_be_patched, parts_of, patch_type, patched
@@ -239,7 +240,7 @@ class LLMWriter:
             "truncated": truncated,
             "prompt_tokens": answer.prompt_tokens,
             "completion_tokens": answer.completion_tokens,
-            "reasoning_tokens": answer.reasoning_tokens,
+            "reasoning_tokens": thinking_tokens(answer),
         }
         self._store.put(key, kept)
         return Answer(**kept)

@@ -295,6 +295,7 @@ _OTHERS = {
     "format.truncated": "An answer ends before the token limit.",
     "format.json": "An answer is JSON.",
     "format.schema": "An answer has the fields that it was asked for.",
+    "format.length": "No text and no list of an answer is longer than its schema allows.",
     "split.people": "No person is in both splits.",
     "split.seeds": "No persona seed is in both splits.",
     "split.session_texts": "Nothing that a user says in a session is the whole of what one says in the other split.",
@@ -344,5 +345,5 @@ def rule_rows(manifest: Manifest) -> list[RuleRow]:
 def usage_total(manifest: Manifest) -> dict[str, int]:
     """What all units together took."""
     rows = manifest["statistics"]["usage"].values()
-    names = ("units", "attempts", "rejected", "prompt_tokens", "completion_tokens")
-    return {name: sum(row[name] for row in rows) for name in names}
+    names = ("units", "attempts", "rejected", "prompt_tokens", "completion_tokens", "reasoning_tokens")
+    return {name: sum(row.get(name, 0) for row in rows) for name in names}

@@ -271,3 +271,41 @@ def test_a_pool_needs_an_endpoint() -> None:
 def test_settings_that_cannot_be_right_are_refused(changes: dict[str, Any]) -> None:
     with pytest.raises(ValidationError):
         LLMSettings(**{"base_urls": ["http://a/v1"], "model": "m"} | changes)
+
+
+# --- thinking --------------------------------------------------------------------------------------------------------------
+
+THOUGHTFUL = {
+    "counted": completion(GOOD, tokens=90, reasoning_tokens=30),
+    "delivered": completion(GOOD, tokens=90, reasoning_content="Let me see what fits the seed, and what does not."),
+    "in the text": completion(f"<think>Let me see what fits the seed, and what does not.</think>{GOOD}", tokens=90),
+    "hidden": completion(GOOD, tokens=len(GOOD)),
+}
+
+
+@pytest.mark.parametrize("reply", THOUGHTFUL.values(), ids=THOUGHTFUL.keys())
+async def test_a_server_that_thinks_is_not_warned_of(reply: Reply, caplog: pytest.LogCaptureFixture) -> None:
+    with serve(lambda _: reply) as server:
+        async with pooled(server.url) as pool:
+            await asyncio.gather(*(ask(pool) for _ in range(9)))
+    assert not caplog.records
+
+
+async def test_a_server_that_silently_does_not_think_is_warned_of_once(caplog: pytest.LogCaptureFixture) -> None:
+    silent, thinking = completion(GOOD, tokens=90), THOUGHTFUL["counted"]
+    with serve(replies(silent, silent, silent, silent, thinking, silent)) as server:
+        async with pooled(server.url) as pool:
+            for _ in range(5):
+                await ask(pool)
+            assert not caplog.records  # one thought among them
+            for _ in range(9):
+                await ask(pool)
+    (record,) = caplog.records
+    assert "5 answers in a row without a trace of thinking" in record.getMessage() and server.url in record.getMessage()
+
+
+async def test_who_does_not_ask_for_thinking_is_not_warned(caplog: pytest.LogCaptureFixture) -> None:
+    with serve(lambda _: completion(GOOD, tokens=90)) as server:
+        async with pooled(server.url, reasoning_effort=None) as pool:
+            await asyncio.gather(*(ask(pool) for _ in range(9)))
+    assert not caplog.records

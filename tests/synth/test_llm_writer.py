@@ -204,8 +204,16 @@ async def test_a_changed_prompt_asks_again(store: JsonLinesStore, monkeypatch: p
 async def test_thinking_is_counted_but_not_kept(store: JsonLinesStore) -> None:
     script = replies(completion(f"<think>secret</think>{GOOD}", tokens=80, reasoning_content="a secret of its own"))
     written, _ = await answered(script, store)
-    assert written.completion_tokens == 80
+    assert written.completion_tokens == 80 and 0 < written.reasoning_tokens < 20
     assert "secret" not in store.path.read_text()
+
+
+async def test_thinking_is_recorded_as_the_server_counts_it(store: JsonLinesStore) -> None:
+    with serve(replies(completion(OTHER_NAME, tokens=80, reasoning_tokens=30), completion(GOOD, tokens=70))) as server:
+        fresh, found = await write(server, store), await write(server, store)
+    assert (
+        (fresh.completion_tokens, fresh.reasoning_tokens) == (150, 30) == (found.completion_tokens, found.reasoning_tokens)
+    )
 
 
 async def test_the_making_is_plain_and_names_what_answers_depend_on(store: JsonLinesStore) -> None:

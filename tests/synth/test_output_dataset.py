@@ -259,6 +259,7 @@ def test_rules_rejections_and_usage_are_summed_over_people(out):
     }
     assert statistics["usage"]["dialogue"]["attempts"] == 10
     usage = {"units": 3, "attempts": 3, "rejected": 0, "prompt_tokens": 300, "completion_tokens": 150}
+    usage["reasoning_tokens"] = 0
     assert statistics["usage"]["events"] == usage
 
 
