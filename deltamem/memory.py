@@ -43,6 +43,8 @@ class Operation:
     """The memory that an UPDATE rewrites or a NONE repeats; None for ADD."""
     keywords: tuple[str, ...] = ()
     """Words that a faithful memory must contain. Only target operations carry them."""
+    outdated: tuple[str, ...] = ()
+    """Values that were remembered or said before and are wrong now; the reward does not look at them, a metric does."""
 
 
 class MemoryState(Mapping[str, Memory]):

@@ -11,7 +11,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import IO, Annotated, Any, Literal
 
-from pydantic import AfterValidator, ConfigDict, ValidationError, field_validator
+from pydantic import AfterValidator, ConfigDict, Field, ValidationError, field_validator
 from pydantic_core import PydanticCustomError
 
 from deltamem.config import StrictModel, first_error
@@ -22,6 +22,16 @@ Role = Literal["user", "assistant"]
 Split = Literal["train", "heldout"]
 TIME_FORMAT = "%Y/%m/%d (%a) %H:%M"
 """How times are shown to the model, for example ``2026/04/05 (Sun) 20:01``."""
+Signal = Literal["explicit", "value", "implied"]
+"""How an UPDATE shows: old and new are said, only the new value is said, or the change follows from what is said.
+
+ADD and NONE always have ``value``.
+"""
+Provenance = Literal["said", "third_person", "hearsay", "assistant_confirmed", "assistant_corrected", "self_corrected"]
+"""How a fact comes up: the person says it of themselves, of somebody else, or has heard it; the assistant says it first
+and the person confirms or corrects it; the person says something wrong first."""
+Timing = Literal["same_day", "days_after", "relative"]
+"""When a fact is told: on its day, days later, or with a date that has to be computed from the session's."""
 CONTROL_MARK = re.compile(r"<(?=\||/?(?:think|tool_call|tool_response|outputs|s|start_of_turn|end_of_turn)>)")
 """The ``<`` of a mark that a chat server or this protocol takes for control, not for text: ``<|im_start|>``, ``<think>``.
 
@@ -53,6 +63,67 @@ class Session:
 
 
 @dataclass(frozen=True, slots=True)
+class OperationDifficulty:
+    """What makes one labelled operation hard to find.
+
+    Attributes:
+        signal: How an UPDATE shows.
+        rivals: Other memories of the prior state that are close in wording to the one concerned.
+        provenance: How the fact comes up.
+        time: When it is told.
+        chain: How many times the memory has been changed, this time included; 0 for ADD and for what never changed.
+    """
+
+    signal: Signal
+    rivals: int
+    provenance: Provenance
+    time: Timing
+    chain: int
+
+
+@dataclass(frozen=True, slots=True)
+class Difficulty:
+    """What makes a labelled session hard.
+
+    Attributes:
+        operations: One for each operation of the session, in their order.
+        noise: Turns without any fact for each fact; in a session without facts, its turns.
+        bank: Memories in the prior state.
+    """
+
+    operations: tuple[OperationDifficulty, ...]
+    noise: float
+    bank: int
+
+    def cells(self) -> tuple[str, ...]:
+        """Names of the cells that the session belongs to, such as ``signal=implied``; sorted, each once."""
+        found = {
+            f"bank={_bin(self.bank, _BANK)}",
+            f"noise={_bin(self.noise, _NOISE)}",
+        }
+        for operation in self.operations:
+            found |= {
+                f"signal={operation.signal}",
+                f"rivals={_bin(operation.rivals, _RIVALS)}",
+                f"provenance={operation.provenance}",
+                f"time={operation.time}",
+                f"chain={_bin(operation.chain, _CHAIN)}",
+            }
+        return tuple(sorted(found))
+
+
+# The largest value of each bin, and its name; None takes all others.
+_BANK = ((0, "0"), (20, "1-20"), (80, "21-80"), (None, "81+"))
+_NOISE = ((0.25, "low"), (0.75, "medium"), (None, "high"))
+_RIVALS = ((0, "0"), (1, "1"), (2, "2"), (None, "3+"))
+_CHAIN = ((0, "0"), (1, "1"), (2, "2"), (None, "3+"))
+
+
+def _bin(value: float, bins: tuple[tuple[float | None, str], ...]) -> str:
+    return next(name for most, name in bins if most is None or value <= most)
+
+
+@dataclass(frozen=True, slots=True)
 class LabelledSession:
     """A synthetic session with the memories before it, its target operations, and the memories after them."""
 
@@ -64,6 +135,8 @@ class LabelledSession:
     prior_state: MemoryState
     operations: tuple[Operation, ...]
     next_state: MemoryState
+    difficulty: Difficulty | None = None
+    """None where it was not planned: in the shape ``paper`` and in files of earlier versions."""
 
     @property
     def key(self) -> str:
@@ -90,6 +163,8 @@ class _OperationRecord(_Record):
     text: str
     target_memory_id: str | None
     keywords: list[str]
+    # Left out where there are none, so that data sets without them keep their bytes.
+    outdated: list[str] = Field(default=[], exclude_if=lambda value: not value)
 
 
 class SessionRecord(StrictModel):
@@ -104,6 +179,7 @@ class SessionRecord(StrictModel):
     prior_state: dict[str, _MemoryRecord]
     operations: list[_OperationRecord]
     next_state: dict[str, _MemoryRecord]
+    difficulty: Difficulty | None = Field(default=None, exclude_if=lambda value: value is None)
 
     def to_labelled(self) -> LabelledSession:
         """Convert the validated record to the library's own types."""
@@ -118,9 +194,11 @@ class SessionRecord(StrictModel):
             split=self.split,
             prior_state=_state(self.prior_state),
             operations=tuple(
-                Operation(op.event, op.text, op.target_memory_id, tuple(op.keywords)) for op in self.operations
+                Operation(op.event, op.text, op.target_memory_id, tuple(op.keywords), tuple(op.outdated))
+                for op in self.operations
             ),
             next_state=_state(self.next_state),
+            difficulty=self.difficulty,
         )
 
     @classmethod
@@ -137,6 +215,7 @@ class SessionRecord(StrictModel):
             prior_state=_state_record(labelled.prior_state),
             operations=[_OperationRecord.model_validate(operation) for operation in labelled.operations],
             next_state=_state_record(labelled.next_state),
+            difficulty=labelled.difficulty,
         )
 
 

@@ -10,28 +10,32 @@ import math
 import random
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import datetime, timedelta
+from datetime import date, datetime, timedelta
+from datetime import time as time_of_day
 from typing import NamedTuple
 
 from deltamem.memory import Event, Memory, MemoryState, Operation, apply
-from deltamem.sessions import LabelledSession, Session, Turn
+from deltamem.sessions import Difficulty, LabelledSession, OperationDifficulty, Session, Signal, Turn
 from deltamem.text import content_stems, normalised
-from synth.config import Shape
+from synth.config import Demands, Shape
+from synth.demands import Chain, wanted_repeats
 from synth.records import (
     Change,
+    Dialogue,
     EventGroup,
     EventSlot,
     Evolution,
-    Fact,
+    FactPlan,
     LifeEvent,
     Origin,
     Person,
     Profile,
+    Revision,
     SessionFact,
     SynthSession,
 )
 from synth.tasks import Filling
-from synth.validators.base import Similarity
+from synth.validators.base import Similarity, keyword_origins, near
 
 SAME_FACT = 0.92
 """Cosine similarity from which a filling fact repeats another one.
@@ -46,20 +50,67 @@ _BEST = 3
 
 
 class Due(NamedTuple):
-    """A change of the memory state that an event brings about whatever becomes of its session."""
+    """A change of the memory state that a session brings.
+
+    Attributes:
+        event: The operation.
+        text: The memory after it.
+        previous_text: The memory before it; empty for ADD.
+        keywords: Of `text`.
+        origin: Where it comes from.
+        plan: How it comes up.
+        signal: How it shows, if it is an UPDATE.
+        misspoken: As in `SessionFact`, like the following.
+        outdated: See there.
+        statement: See there.
+    """
 
     event: Event
     text: str
     previous_text: str
     keywords: tuple[str, ...]
     origin: Origin
+    plan: FactPlan = FactPlan()
+    signal: Signal = "value"
+    misspoken: str = ""
+    outdated: tuple[str, ...] = ()
+    statement: int = 0
 
 
-class Assembled(NamedTuple):
-    """The sessions, without dialogues, and how many filling facts were left out as repetitions."""
+def revision_dues(chain: Chain, revision: Revision, *, statement: int) -> Iterator[tuple[int, Due]]:
+    """The changes that a revision makes, each with its session.
 
-    sessions: tuple[SynthSession, ...]
-    dropped: int
+    Args:
+        chain: The plan.
+        revision: What was written, a step for each planned one.
+        statement: A number of its own, for memories that change together.
+    """
+    previous = [candidate.fact.text for candidate in chain.memories]
+    for step, written in zip(chain.steps, revision.steps, strict=True):
+        for place, fact in enumerate(written.facts):
+            yield (
+                step.session,
+                Due(
+                    Event.UPDATE,
+                    fact.text,
+                    previous[place],
+                    fact.keywords,
+                    Origin.REVISION,
+                    FactPlan(provenance=step.provenance, dated=step.dated),
+                    step.signal,
+                    fact.misspoken,
+                    fact.outdated,
+                    statement if len(chain.memories) > 1 else 0,
+                ),
+            )
+            previous[place] = fact.text
+
+
+class Held(NamedTuple):
+    """What is known of a memory that holds: its keywords, and how many times it has been changed."""
+
+    keywords: tuple[str, ...]
+    chain: int
 
 
 class Relatedness:
@@ -98,7 +149,7 @@ class Relatedness:
 def dues(
     events: Sequence[LifeEvent], groups: Sequence[EventGroup], evolutions: Sequence[Evolution]
 ) -> dict[int, tuple[Due, ...]]:
-    """What each event changes for certain: its deltas, then the memory threads that it belongs to.
+    """What each event changes for certain: itself, its deltas, then the memory threads that it belongs to.
 
     Args:
         events: The whole life.
@@ -110,6 +161,8 @@ def dues(
     """
     found: dict[int, list[Due]] = {event.index: [] for event in events}
     for event in events:
+        if event.memory is not None:
+            found[event.index].append(Due(Event.ADD, event.memory.text, "", event.memory.keywords, Origin.EVENT))
         for delta in event.changes:
             kind = Event.ADD if delta.change is Change.NEW else Event.UPDATE
             found[event.index].append(Due(kind, delta.text, delta.previous_text, delta.keywords, Origin.DELTA))
@@ -117,86 +170,195 @@ def dues(
         previous = ""
         for index, memory in zip(group.events, evolution.memories, strict=True):
             kind = Event.UPDATE if previous else Event.ADD
-            found[index].append(Due(kind, memory.text, previous, memory.keywords, Origin.EVOLUTION))
+            due = Due(kind, memory.text, previous, memory.keywords, Origin.EVOLUTION)
+            # A view that has changed is told with the one before it.
+            found[index].append(due._replace(signal="explicit") if previous else due)
             previous = memory.text
     return {index: tuple(changes) for index, changes in found.items()}
 
 
-def hold(held: dict[str, tuple[str, ...]], changes: Sequence[Due]) -> None:
-    """Bring the texts that hold, with their keywords, up to date in place."""
+def hold(held: dict[str, Held], changes: Sequence[Due]) -> None:
+    """Bring the texts that hold up to date in place."""
     for change in changes:
-        if change.event is Event.UPDATE:
-            del held[change.previous_text]
+        chain = held.pop(change.previous_text).chain + 1 if change.event is Event.UPDATE else 0
         if change.event is not Event.NONE:
-            held[change.text] = change.keywords
+            held[change.text] = Held(change.keywords, chain)
+
+
+def held_at_first(profile: Profile) -> dict[str, Held]:
+    """The texts that hold before the first session."""
+    return {fact.text: Held(fact.keywords, 0) for fact in profile.initial}
+
+
+def further_facts(
+    profile: Profile,
+    certain: Mapping[int, Sequence[Due]],
+    fillings: Sequence[Filling | None],
+    plans: Sequence[Sequence[FactPlan]],
+    similarity: Similarity | None = None,
+) -> tuple[list[tuple[Due, ...]], int]:
+    """The facts of the fillings, without those that repeat something.
+
+    A fact is left out if it repeats a fact of the life, earlier, later or outdated, or another filling fact: the same text
+    once normalised, the same content stems, or a similarity of `SAME_FACT`. Siblings are alike on purpose; of a family only
+    the same text is left out.
+
+    Args:
+        profile: Stage 1.
+        certain: What events change for certain (`dues`).
+        fillings: One an event; None where there is none.
+        plans: Of the facts of each filling, or nothing where they were not planned.
+        similarity: None compares words only.
+
+    Returns:
+        The ADDs of each event, and how many facts were left out.
+    """
+    told = [fact.text for fact in profile.initial]
+    told += [change.text for changes in certain.values() for change in changes]
+    pairs = [
+        [(fact, plan[place] if plan else FactPlan()) for place, fact in enumerate(filling.facts if filling else ())]
+        for filling, plan in zip(fillings, plans, strict=True)
+    ]
+    offered = [fact.text for facts in pairs for fact, plan in facts if not plan.family]
+    alike = _alike(similarity, offered, told) if similarity is not None and offered else {}
+    known = _Known(Relatedness(profile.name), told if any(pairs) else (), alike)
+    found = []
+    for facts in pairs:
+        new = [(fact, plan) for fact, plan in facts if known.new(fact.text, alone=not plan.family)]
+        found.append(
+            tuple(
+                Due(Event.ADD, fact.text, "", fact.keywords, Origin.FILLING, plan, misspoken=fact.misspoken)
+                for fact, plan in new
+            )
+        )
+    return found, sum(map(len, pairs)) - sum(map(len, found))
 
 
 def assemble(
     profile: Profile,
     slots: Sequence[EventSlot],
     events: Sequence[LifeEvent],
-    groups: Sequence[EventGroup],
-    evolutions: Sequence[Evolution],
     fillings: Sequence[Filling | None],
+    certain: Mapping[int, Sequence[Due]],
+    further: Sequence[Sequence[Due]],
     shape: Shape,
     *,
     seed: int,
-    similarity: Similarity | None = None,
-) -> Assembled:
+) -> tuple[SynthSession, ...]:
     """Put the facts of every session together (paper, section 3.2, memory generation).
-
-    A filling fact is left out if it repeats a fact of the life, earlier, later or outdated, or another filling fact: the
-    same text once normalised, the same content stems, or a similarity of `SAME_FACT`.
 
     Args:
         profile: Stage 1.
         slots: The plan, one an event.
         events: Stage 2, free of violations.
-        groups: The linked events whose memory thread was written.
-        evolutions: The threads; no text is one of another thread, of a delta or of the initial facts.
         fillings: One an event; None where it was rejected. Such a session has neither filling nor repeated memories.
+        certain: What each event changes whatever becomes of its filling: `dues`, and the revisions. No text is added twice.
+        further: What the fillings add (`further_facts`).
         shape: All sizes.
         seed: What the times, the repeated memories and the order of facts are drawn from, with the person's id.
-        similarity: None compares words only.
 
     Returns:
-        One session an event, each without a dialogue.
+        One session an event, each without a dialogue. In the shape ``demanding``, facts are numbered in the order of the
+        story, but stand in another one.
     """
-    certain = dues(events, groups, evolutions)
     related = Relatedness(profile.name)
-    held = {fact.text: fact.keywords for fact in profile.initial}
-    told = [*held, *(change.text for changes in certain.values() for change in changes)]
-    offered = [fact.text for filling in fillings if filling is not None for fact in filling.facts]
-    alike = _alike(similarity, offered, told) if similarity is not None and offered else {}
-    known = _Known(related, told if offered else (), alike)
+    held = held_at_first(profile)
+    demanding = isinstance(shape.plan, Demands)
+    reused = _repeats(profile, slots, fillings, certain, further, shape, seed)
     sessions = []
-    previous, dropped = profile.start, 0
-    for slot, event, filling in zip(slots, events, fillings, strict=True):
+    previous = profile.start
+    for slot, event, filling, new in zip(slots, events, fillings, further, strict=True):
         rng = random.Random(f"{seed}/{profile.persona.person_id}/session/{event.index}")
-        previous = time = max(_time(rng, event), previous + timedelta(minutes=1))
+        previous = time = max(_time(rng, event, slot), previous + timedelta(minutes=1))
         facts = list(certain[event.index])
         if filling is not None:
-            further = known.new(filling.facts)
-            dropped += len(filling.facts) - len(further)
             updated = {change.previous_text for change in facts}
             free = [text for text in held if text not in updated]
-            if slot.reused and shape.plan.kind == "quotas":
-                new = [*(change.text for change in facts), *(fact.text for fact in further)]
-                free = related.ranked(free, [event.title, event.narrative, *new])[: _BEST * slot.reused]
-            repeated = rng.sample(free, min(slot.reused, len(free)))
-            facts += [Due(Event.NONE, text, text, held[text], Origin.REUSE) for text in repeated]
-            facts = _mixed(rng, facts, [Due(Event.ADD, fact.text, "", fact.keywords, Origin.FILLING) for fact in further])
+            count = reused[event.index]
+            if count and shape.plan.kind == "quotas":
+                about = [*(change.text for change in facts), *(fact.text for fact in new)]
+                free = related.ranked(free, [event.title, event.narrative, *about])[: _BEST * count]
+            repeated = rng.sample(free, min(count, len(free)))
+            facts += [Due(Event.NONE, text, text, held[text].keywords, Origin.REUSE) for text in repeated]
+            facts = _mixed(rng, facts, new)
+        numbered = [
+            _session_fact(fact, f"f{number}", slot, held, related, demanding) for number, fact in enumerate(facts, start=1)
+        ]
         session = SynthSession(
             index=event.index,
             time=time,
             goal=filling.goal if filling else "",
             summary=filling.summary if filling else "",
-            facts=tuple(SessionFact(id=f"f{number}", **fact._asdict()) for number, fact in enumerate(facts, start=1)),
+            facts=tuple(rng.sample(numbered, len(numbered)) if demanding else numbered),
             dialogue=None,
         )
         sessions.append(session)
         hold(held, facts)
-    return Assembled(tuple(sessions), dropped)
+    return tuple(sessions)
+
+
+def _session_fact(
+    due: Due, fact_id: str, slot: EventSlot, held: Mapping[str, Held], related: Relatedness, demanding: bool
+) -> SessionFact:
+    plain = SessionFact(
+        id=fact_id,
+        event=due.event,
+        text=due.text,
+        previous_text=due.previous_text,
+        keywords=due.keywords,
+        origin=due.origin,
+    )
+    if not demanding:
+        return plain
+    about = due.previous_text or due.text
+    stems = related.stems(about)
+    difficulty = OperationDifficulty(
+        signal=due.signal,
+        rivals=sum(near(stems, related.stems(text)) for text in held if text != about),
+        provenance=due.plan.provenance,
+        time="relative" if due.plan.dated else "days_after" if slot.days_after else "same_day",
+        chain=(held[about].chain if due.previous_text else 0) + (due.event is Event.UPDATE),
+    )
+    changed = due.previous_text if due.event is Event.UPDATE else ""
+    return plain.model_copy(
+        update={
+            "origins": keyword_origins(due.keywords, changed, relative=due.plan.dated),
+            "misspoken": due.misspoken,
+            "outdated": due.outdated,
+            "statement": due.statement,
+            "difficulty": difficulty,
+        }
+    )
+
+
+def _repeats(
+    profile: Profile,
+    slots: Sequence[EventSlot],
+    fillings: Sequence[Filling | None],
+    certain: Mapping[int, Sequence[Due]],
+    further: Sequence[Sequence[Due]],
+    shape: Shape,
+    seed: int,
+) -> dict[int, int]:
+    """How many memories each session repeats: planned with the slots, or so many that they have their share."""
+    if not isinstance(shape.plan, Demands):
+        return {slot.index: slot.reused for slot in slots}
+    rng = random.Random(f"{seed}/{profile.persona.person_id}/repeats")
+    room = {}
+    known = len(profile.initial)
+    for slot, filling, new in zip(slots, fillings, further, strict=True):
+        changes = certain[slot.index]
+        updates = sum(change.event is Event.UPDATE for change in changes)
+        if filling is not None:
+            room[slot.index] = known - updates
+        known += len(changes) - updates + len(new)
+    found = dict.fromkeys(certain, 0)
+    for _ in range(wanted_repeats(rng, shape.plan, sum(map(len, certain.values())) + sum(map(len, further)))):
+        open_to = [index for index, free in room.items() if found[index] < free]
+        if open_to:
+            least = min(found[index] for index in open_to)
+            found[rng.choice([index for index in open_to if found[index] == least])] += 1
+    return found
 
 
 def replay(person: Person) -> Iterator[tuple[SynthSession, MemoryState, tuple[Operation, ...], MemoryState]]:
@@ -213,7 +375,13 @@ def replay(person: Person) -> Iterator[tuple[SynthSession, MemoryState, tuple[Op
     for session in person.sessions:
         ids = {memory.text: memory.id for memory in state.memories}
         operations = tuple(
-            Operation(fact.event, fact.text, ids[fact.previous_text] if fact.previous_text else None, fact.keywords)
+            Operation(
+                fact.event,
+                fact.text,
+                ids[fact.previous_text] if fact.previous_text else None,
+                fact.keywords,
+                (*fact.outdated, fact.misspoken) if fact.misspoken else fact.outdated,
+            )
             for fact in session.facts
         )
         after = apply(state, operations, session.time)
@@ -235,7 +403,17 @@ def labelled_sessions(person: Person) -> Iterator[LabelledSession]:
             for turn in (Turn("user", exchange.user), Turn("assistant", exchange.assistant))
         )
         said = Session(persona.person_id, name, session.time, turns)
-        yield LabelledSession(said, session.index, persona.split, before, operations, after)
+        difficulty = _difficulty(session, session.dialogue, len(before))
+        yield LabelledSession(said, session.index, persona.split, before, operations, after, difficulty)
+
+
+def _difficulty(session: SynthSession, dialogue: Dialogue, bank: int) -> Difficulty | None:
+    """What makes a session hard; None where it was not planned. A session without facts is planned to have none."""
+    planned = tuple(fact.difficulty for fact in session.facts if fact.difficulty is not None)
+    if len(planned) < len(session.facts):
+        return None
+    told = {entry.turn for entry in dialogue.plan}
+    return Difficulty(planned, (len(dialogue.turns) - len(told)) / max(len(planned), 1), bank)
 
 
 class _Known:
@@ -250,21 +428,20 @@ class _Known:
         for text in texts:
             self._add(text)
 
-    def new(self, facts: Sequence[Fact]) -> list[Fact]:
-        """The facts that repeat neither what is known nor one another; they are known from now on."""
-        found = []
-        for fact in facts:
-            if not self._repeats(fact.text):
-                found.append(fact)
-                self._add(fact.text)
-        return found
+    def new(self, text: str, *, alone: bool) -> bool:
+        """Whether a text repeats nothing that is known; if so, it is known from now on.
 
-    def _repeats(self, text: str) -> bool:
-        return (
-            normalised(text) in self._normalised
-            or self._related.stems(text) in self._stems
-            or not self._texts.isdisjoint(self._alike.get(text, ()))
-        )
+        Args:
+            text: The text.
+            alone: Whether it has no siblings, to which it would be alike.
+        """
+        if normalised(text) in self._normalised or (alone and self._resembles(text)):
+            return False
+        self._add(text)
+        return True
+
+    def _resembles(self, text: str) -> bool:
+        return self._related.stems(text) in self._stems or not self._texts.isdisjoint(self._alike.get(text, ()))
 
     def _add(self, text: str) -> None:
         self._texts.add(text)
@@ -282,10 +459,14 @@ def _alike(similarity: Similarity, texts: Sequence[str], known: Sequence[str]) -
     }
 
 
-def _time(rng: random.Random, event: LifeEvent) -> datetime:
-    """A time of the event's day at which people talk."""
-    hour, minute = rng.randint(_FIRST_HOUR, _LAST_HOUR), rng.randrange(60)
-    return datetime(event.date.year, event.date.month, event.date.day, hour, minute)
+def session_day(event: LifeEvent, slot: EventSlot) -> date:
+    """The day on which an event is talked about."""
+    return event.date + timedelta(days=slot.days_after)
+
+
+def _time(rng: random.Random, event: LifeEvent, slot: EventSlot) -> datetime:
+    """A time of the session's day at which people talk."""
+    return datetime.combine(session_day(event, slot), time_of_day(rng.randint(_FIRST_HOUR, _LAST_HOUR), rng.randrange(60)))
 
 
 def _mixed(rng: random.Random, others: Sequence[Due], filling: Sequence[Due]) -> list[Due]:

@@ -10,7 +10,8 @@ from pydantic import Field, field_validator, model_validator
 
 from deltamem.config import StrictModel
 from deltamem.episode import EpisodeConfig
-from synth.records import Domain, Track
+from deltamem.sessions import Provenance, Signal
+from synth.records import Change, Domain, Track
 
 
 class Range(StrictModel):
@@ -77,6 +78,7 @@ class EventLimits(StrictModel):
         updates_per_fact: How often events may change one fact over the whole life; None sets no limit.
         kept_stems: Share of the previous text's content words that an EXPAND or ADJUST keeps, at least.
         subjects: Whether a relationship or preference fact names its subject and keeps it.
+        memory: Whether the event itself is remembered.
     """
 
     narrative_words: Range
@@ -84,6 +86,7 @@ class EventLimits(StrictModel):
     updates_per_fact: int | None = Field(ge=1)
     kept_stems: float = Field(ge=0, le=1)
     subjects: bool
+    memory: bool = False
 
 
 class Quotas(StrictModel):
@@ -126,6 +129,68 @@ class Shares(StrictModel):
         return self
 
 
+Share = Annotated[float, Field(ge=0, le=1)]
+Weight = Annotated[float, Field(ge=0)]
+
+
+class Demands(StrictModel):
+    """Data that demand memory: changes that must be told apart from news and from repetitions, among similar memories.
+
+    Attributes:
+        updates: Share of UPDATEs among all operations; what threads leave open is made by revisions.
+        repeats: Share of NONEs among all operations.
+        idle: Share of sessions in which nothing is to be done.
+        late: Share of sessions that take place some days after their event.
+        days_after: How many days.
+        changes: New tracked facts over 25 events; scaled.
+        rivals: Siblings of a fact that comes in a family: same kind and wording, one slot changed.
+        families: Share of facts that come in families.
+        dated: Share of facts with a date that is said in relation to the session's.
+        temporary: Share of facts that end on a date they name.
+        provenances: How facts come up, by weight.
+        signals: How changes show, by weight; operators take only those that suit them.
+        operators: Kinds of changes, by weight.
+        chains: Changes of one memory, by weight.
+        together: Share of statements that change several memories at once.
+        asides: Asides of a session; an idle one has one more.
+    """
+
+    kind: Literal["demanding"]
+    updates: Share
+    repeats: Share
+    idle: Share
+    late: Share
+    days_after: Range
+    changes: Range
+    rivals: int = Field(ge=0, le=3)
+    families: Share
+    dated: Share
+    temporary: Share
+    provenances: dict[Provenance, Weight]
+    signals: dict[Signal, Weight]
+    operators: dict[Change, Weight]
+    chains: dict[Annotated[int, Field(ge=1, le=4)], Weight]
+    together: Share
+    asides: Range
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if self.updates + self.repeats > 0.8:
+            raise ValueError("updates and repeats must not add up to more than 0.8")
+        if self.dated + self.temporary > 1:
+            raise ValueError("dated and temporary must not add up to more than 1")
+        for name in ("provenances", "signals", "operators", "chains"):
+            if not any(getattr(self, name).values()):
+                raise ValueError(f"{name}: one weight at least must be above 0")
+        if barred := {Change.NEW, Change.EXPIRE} & self.operators.keys():
+            raise ValueError(f"operators: {', '.join(sorted(barred))} cannot be drawn")
+        if not all(self.signals.get(signal) for signal in ("explicit", "value")):
+            raise ValueError("signals: explicit and value must have a weight above 0")
+        if not self.provenances.get("said"):
+            raise ValueError("provenances: said must have a weight above 0")
+        return self
+
+
 class DialogueLimits(StrictModel):
     """Of a dialogue.
 
@@ -164,7 +229,7 @@ class Shape(StrictModel):
     initial: InitialCounts
     facts: FactLimits
     events: EventLimits
-    plan: Annotated[Quotas | Shares, Field(discriminator="kind")]
+    plan: Annotated[Quotas | Shares | Demands, Field(discriminator="kind")]
     years: Range
     days_between: Range
     groups: Range
@@ -173,6 +238,12 @@ class Shape(StrictModel):
     past_events: int = Field(ge=0)
     filling: Range
     dialogue: DialogueLimits
+
+    @model_validator(mode="after")
+    def _in_time(self) -> Self:
+        if isinstance(self.plan, Demands) and self.plan.days_after.max >= self.days_between.min:
+            raise ValueError("plan.days_after must end before the next event, so be less than days_between")
+        return self
 
 
 Source = Literal["generated", "file", "personahub"]

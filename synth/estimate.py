@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.table import Table
 
 from deltamem.errors import DeltaMemError
-from synth.config import EstimateSettings, Shape, SynthSettings
+from synth.config import Demands, EstimateSettings, Shape, SynthSettings
 from synth.planning import scaled
 from synth.progress import duration
 from synth.tasks import AnswerT, Task, Unit, UnitId, UnitResult, Writer
@@ -48,9 +48,20 @@ def expected_units(shape: Shape, sessions: int) -> dict[Unit, float]:
         Unit.LINKS: float(most > 0),
         Unit.EVOLUTION: (min(groups.min, most) + most) / 2,
         Unit.FILLING: float(sessions if shape.filling.max else 0),
+        Unit.REVISION: _revisions(shape, sessions),
         Unit.DIALOGUE: float(sessions),
     }
     return {unit: count for unit, count in counts.items() if count}
+
+
+def _revisions(shape: Shape, sessions: int) -> float:
+    """Roughly how many memories change, or groups of memories that change together."""
+    plan = shape.plan
+    if not isinstance(plan, Demands):
+        return 0.0
+    additions = (1 - plan.idle) * sessions * (shape.events.memory + (shape.filling.min + shape.filling.max) / 2)
+    updates = plan.updates * additions / (1 - plan.updates - plan.repeats)
+    return updates * sum(plan.chains.values()) / sum(depth * weight for depth, weight in plan.chains.items())
 
 
 class Size(NamedTuple):

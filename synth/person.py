@@ -5,24 +5,42 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
 from deltamem.memory import Event
 from deltamem.text import normalised
-from synth.assembly import Due, Relatedness, assemble, dues, hold, labelled_sessions
-from synth.config import Range, Shape
+from synth.assembly import (
+    Due,
+    Relatedness,
+    assemble,
+    dues,
+    further_facts,
+    held_at_first,
+    hold,
+    labelled_sessions,
+    revision_dues,
+    session_day,
+)
+from synth.config import Demands, Range, Shape
+from synth.demands import Candidate, Chain, RevisionPlanner, plan_asides, plan_facts, wanted_updates
 from synth.names import NameSource
 from synth.planning import draft_categories, draft_dynamic, draft_fixed, plan_events, scaled
 from synth.records import (
+    Aside,
     Change,
     EventGroup,
     EventSlot,
     Evolution,
+    Fact,
+    FactPlan,
     LifeEvent,
+    Origin,
+    PastEvent,
     Person,
     Persona,
+    PlannedRevision,
     Preferences,
     Profile,
     Rejection,
@@ -45,8 +63,8 @@ from synth.tasks import (
     KnownFact,
     LinksTask,
     Observer,
-    PastEvent,
     PreferencesTask,
+    RevisionTask,
     Task,
     Unit,
     UnitId,
@@ -113,7 +131,7 @@ class Account:
         }
 
 
-_PARALLEL = (Unit.EVOLUTION, Unit.FILLING, Unit.DIALOGUE)
+_PARALLEL = (Unit.EVOLUTION, Unit.FILLING, Unit.REVISION, Unit.DIALOGUE)
 _STEPS = 1_000
 """More than a person has units of one kind."""
 
@@ -202,9 +220,9 @@ def known_names(profile: Profile, events: Iterable[LifeEvent]) -> tuple[str, ...
 
 
 def briefs(events: Sequence[LifeEvent], most: int | None = None) -> tuple[PastEvent, ...]:
-    """Events as later units are told of them; of more than `most`, the latest."""
-    begin = 0 if most is None else max(0, len(events) - most)
-    return tuple(PastEvent.of(event) for event in events[begin:])
+    """Events as later units are told of them, those of idle sessions left out; of more than `most`, the latest."""
+    told = [PastEvent.of(event) for event in events if event.title or event.narrative]
+    return tuple(told if most is None else told[max(0, len(told) - most) :])
 
 
 def existing(event: LifeEvent, changes: Sequence[Due], held: Sequence[str], related: Relatedness) -> tuple[str, ...]:
@@ -274,12 +292,28 @@ async def write_profile(author: Author, names: NameSource) -> Profile | None:
     facts: tuple[TrackedFact, ...] = ()
     if shape.initial.total.max and author.rng("newcomer").random() >= shape.initial.newcomers:
         initial = await author.ask(
-            InitialTask(fixed=fixed, dynamic=dynamic, preferences=preferences, counts=shape.initial, limits=shape.facts)
+            InitialTask(
+                fixed=fixed,
+                dynamic=dynamic,
+                preferences=preferences,
+                counts=shape.initial,
+                limits=shape.facts,
+                plans=initial_plans(author),
+            )
         )
         if initial is None:
             return None
         facts = initial.facts
     return Profile(persona=persona, fixed=fixed, dynamic=dynamic, preferences=preferences, start=start, initial=facts)
+
+
+def initial_plans(author: Author) -> tuple[FactPlan, ...]:
+    """The plan of the initial facts, where facts are planned."""
+    plan, total = author.shape.plan, author.shape.initial.total
+    if not isinstance(plan, Demands):
+        return ()
+    rng = author.rng("initial")
+    return plan_facts(rng, plan, rng.randint(total.min, total.max), initial=True)
 
 
 def _friends(author: Author, name: str, names: NameSource) -> list[str]:
@@ -346,16 +380,16 @@ async def _stages(author: Author, person: Person, names: NameSource, count: int,
     if verdict.violations:
         author.account.reject(Unit.EVENTS, verdict.violations)
         return person.model_copy(update={"events": ()})
-    threads = await _threads(author, profile, events)
+    threads = await _threads(author, profile, [event for event, slot in zip(events, slots, strict=True) if not slot.idle])
     groups, evolutions = tuple(group for group, _ in threads), tuple(evolution for _, evolution in threads)
-    fillings = await _fillings(author, profile, events, groups, evolutions)
-    parts = (profile, slots, events, groups, evolutions, fillings, author.shape)
-    if similarity is None:
-        sessions, dropped = assemble(*parts, seed=author.seed)
-    else:
-        # Embedding takes long enough to hold up the answers to other people's units.
-        sessions, dropped = await asyncio.to_thread(assemble, *parts, seed=author.seed, similarity=similarity)
-    sessions = await _with_dialogues(author, profile, events, fillings, sessions)
+    certain = dues(events, groups, evolutions)
+    plans = _filling_plans(author, slots)
+    fillings = await _fillings(author, profile, slots, events, certain, plans)
+    # Embedding takes long enough to hold up the answers to other people's units.
+    further, dropped = await asyncio.to_thread(further_facts, profile, certain, fillings, plans, similarity)
+    revised = await _revised(author, profile, slots, events, certain, further)
+    sessions = assemble(profile, slots, events, fillings, revised, further, author.shape, seed=author.seed)
+    sessions = await _with_dialogues(author, profile, slots, events, fillings, sessions)
     person = person.model_copy(update={"groups": groups, "evolutions": evolutions, "sessions": sessions, "dropped": dropped})
     return _confirmed(author, person)
 
@@ -363,7 +397,8 @@ async def _stages(author: Author, person: Person, names: NameSource, count: int,
 async def _events(author: Author, profile: Profile, slots: Sequence[EventSlot]) -> tuple[LifeEvent, ...] | None:
     """Stage 2: events in calls of a few slots, each call told of all events before it."""
     size = author.shape.events_per_call
-    calls = [tuple(slots[begin : begin + size]) for begin in range(0, len(slots), size)]
+    busy = [slot for slot in slots if not slot.idle]
+    calls = [tuple(busy[begin : begin + size]) for begin in range(0, len(busy), size)]
     events: list[LifeEvent] = []
     for place, call in enumerate(calls):
         task = EventsTask(
@@ -381,7 +416,28 @@ async def _events(author: Author, profile: Profile, slots: Sequence[EventSlot]) 
         if answer is None:
             return None
         events += answer.events
-    return tuple(events)
+    events += [_nothing_happens(slot) for slot in slots if slot.idle]
+    return tuple(sorted(events, key=lambda event: event.index))
+
+
+def _nothing_happens(slot: EventSlot) -> LifeEvent:
+    """What stands for an event where a session is only chat."""
+    return LifeEvent(
+        index=slot.index,
+        date=slot.not_before,
+        domain=slot.domain,
+        valence="neutral",
+        agency="user_initiated",
+        title="",
+        narrative="",
+        participants=(),
+        grounding=(),
+        result="",
+        emotion="",
+        follow_ups=(),
+        serves_life_goal=False,
+        changes=(),
+    )
 
 
 async def _threads(author: Author, profile: Profile, events: Sequence[LifeEvent]) -> list[tuple[EventGroup, Evolution]]:
@@ -401,14 +457,15 @@ async def _threads(author: Author, profile: Profile, events: Sequence[LifeEvent]
     )
     if links is None:
         return []
+    by_index = {event.index: event for event in events}
     evolutions = await author.ask_all(
         (
             place,
             EvolutionTask(
                 fixed=profile.fixed,
                 thread=group.thread,
-                events=briefs([events[index] for index in group.events]),
-                known=tuple(delta.text for index in group.events for delta in events[index].changes),
+                events=briefs([by_index[index] for index in group.events]),
+                known=tuple(delta.text for index in group.events for delta in by_index[index].changes),
                 limits=author.shape.facts,
             ),
         )
@@ -417,6 +474,7 @@ async def _threads(author: Author, profile: Profile, events: Sequence[LifeEvent]
     # Threads are told of their own events only and not of one another, so they may say what is remembered elsewhere.
     taken = {normalised(fact.text) for fact in profile.initial}
     taken.update(normalised(delta.text) for event in events for delta in event.changes)
+    taken.update(normalised(event.memory.text) for event in events if event.memory is not None)
     threads = []
     for place, evolution in evolutions.items():
         if evolution is None:
@@ -431,50 +489,169 @@ async def _threads(author: Author, profile: Profile, events: Sequence[LifeEvent]
     return threads
 
 
+def _filling_plans(author: Author, slots: Sequence[EventSlot]) -> list[tuple[FactPlan, ...]]:
+    """The plans of the further facts of every event; nothing where facts are not planned."""
+    plan, count = author.shape.plan, author.shape.filling
+    if not isinstance(plan, Demands):
+        return [()] * len(slots)
+    found = []
+    for slot in slots:
+        rng = author.rng(f"filling/{slot.index}")
+        found.append(() if slot.idle else plan_facts(rng, plan, rng.randint(count.min, count.max)))
+    return found
+
+
 async def _fillings(
     author: Author,
     profile: Profile,
+    slots: Sequence[EventSlot],
     events: Sequence[LifeEvent],
-    groups: Sequence[EventGroup],
-    evolutions: Sequence[Evolution],
+    certain: Mapping[int, Sequence[Due]],
+    plans: Sequence[tuple[FactPlan, ...]],
 ) -> list[Filling | None]:
-    """Stage 3, second part: the further facts of every event."""
+    """Stage 3, second part: the further facts of every event; None for an idle one."""
     if not author.shape.filling.max:
-        return [Filling(goal="", summary="", facts=())] * len(events)
-    changes = dues(events, groups, evolutions)
+        return [None if slot.idle else Filling(goal="", summary="", facts=()) for slot in slots]
     related = Relatedness(profile.name)
-    held = {fact.text: fact.keywords for fact in profile.initial}
+    held = held_at_first(profile)
     tasks = []
-    for place, event in enumerate(events):
+    for slot, event, plan in zip(slots, events, plans, strict=True):
         task = FillingTask(
             fixed=profile.fixed,
-            past=briefs(events[:place], author.shape.past_events),
+            past=briefs(events[: slot.index], author.shape.past_events),
             event=event,
-            existing=existing(event, changes[place], tuple(held), related),
-            count=author.shape.filling,
+            existing=existing(event, certain[slot.index], tuple(held), related),
+            count=Range(min=len(plan), max=len(plan)) if plan else author.shape.filling,
             limits=author.shape.facts,
+            today=session_day(event, slot),
+            plans=plan,
         )
-        tasks.append((place, task))
-        hold(held, changes[place])
-    return list((await author.ask_all(tasks)).values())
+        if not slot.idle:
+            tasks.append((slot.index, task))
+        hold(held, certain[slot.index])
+    answers = await author.ask_all(tasks)
+    return [answers.get(slot.index) for slot in slots]
+
+
+async def _revised(
+    author: Author,
+    profile: Profile,
+    slots: Sequence[EventSlot],
+    events: Sequence[LifeEvent],
+    certain: Mapping[int, tuple[Due, ...]],
+    further: Sequence[tuple[Due, ...]],
+) -> Mapping[int, tuple[Due, ...]]:
+    """Stage 3, third part: let known memories change until UPDATEs have their share; returns `certain` with them."""
+    plan = author.shape.plan
+    if not isinstance(plan, Demands):
+        return certain
+    rng = author.rng("revisions")
+    load = Counter({index: sum(change.event is Event.UPDATE for change in changes) for index, changes in certain.items()})
+    additions = sum(map(len, certain.values())) - load.total() + sum(map(len, further))
+    days = {slot.index: session_day(event, slot) for slot, event in zip(slots, events, strict=True) if not slot.idle}
+    candidates = _candidates(profile, initial_plans(author), certain, further)
+    planner = RevisionPlanner(rng, plan, candidates, days, load)
+    chains = planner.chains(wanted_updates(rng, plan, additions, load.total()))
+    related = Relatedness(profile.name)
+    texts = [fact.text for fact in profile.initial]
+    texts += [change.text for index in days for change in (*certain[index], *further[index])]
+    revisions = await author.ask_all(
+        (
+            place,
+            RevisionTask(
+                fixed=profile.fixed,
+                memories=tuple(candidate.fact for candidate in chain.memories),
+                steps=tuple(
+                    PlannedRevision(
+                        change=step.change,
+                        signal=step.signal,
+                        provenance=step.provenance,
+                        dated=step.dated,
+                        today=days[step.session],
+                        event=PastEvent.of(events[step.session]),
+                    )
+                    for step in chain.steps
+                ),
+                known=close_texts(chain, texts, related),
+                limits=author.shape.facts,
+            ),
+        )
+        for place, chain in enumerate(chains)
+    )
+    # Revisions are not told of one another, so two of them may come to the same text.
+    taken = {normalised(text) for text in texts}
+    found = {index: list(changes) for index, changes in certain.items()}
+    for place, revision in revisions.items():
+        if revision is None:
+            continue
+        new = [normalised(fact.text) for step in revision.steps for fact in step.facts]
+        if taken.isdisjoint(new) and len(set(new)) == len(new):
+            taken.update(new)
+            for index, due in revision_dues(chains[place], revision, statement=place + 1):
+                found[index].append(due)
+        else:
+            message = f"a change of {chains[place].memories[0].fact.text!r} repeats what is remembered elsewhere"
+            author.account.reject(Unit.REVISION, [Violation("revision.new_in_life", message)], place)
+    return {index: tuple(changes) for index, changes in found.items()}
+
+
+def _candidates(
+    profile: Profile,
+    initial: Sequence[FactPlan],
+    certain: Mapping[int, Sequence[Due]],
+    further: Sequence[Sequence[Due]],
+) -> list[Candidate]:
+    """The memories that may change: all but those of threads, which change by themselves."""
+    plans = [*initial, *[FactPlan()] * len(profile.initial)]
+    found = [_candidate(fact, plan, -1) for fact, plan in zip(profile.initial, plans, strict=False)]
+    for (index, changes), new in zip(certain.items(), further, strict=True):
+        for due in (*changes, *new):
+            if due.event is Event.ADD and due.origin is not Origin.EVOLUTION:
+                found.append(_candidate(Fact(text=due.text, keywords=due.keywords), due.plan, index))
+    return found
+
+
+def _candidate(fact: Fact, plan: FactPlan, session: int) -> Candidate:
+    plain = Fact(text=fact.text, keywords=fact.keywords)
+    return Candidate(plain, session, f"{session}/{plan.family}" if plan.family else "", plan.temporary)
+
+
+MOST_CLOSE = 12
+"""Texts that a revision is told to keep clear of."""
+
+
+def close_texts(chain: Chain, texts: Sequence[str], related: Relatedness) -> tuple[str, ...]:
+    """What is remembered besides the memories of a chain, the closest first."""
+    own = [candidate.fact.text for candidate in chain.memories]
+    others = [text for text in dict.fromkeys(texts) if text not in own]
+    return tuple(related.ranked(others, own)[:MOST_CLOSE])
 
 
 async def _with_dialogues(
     author: Author,
     profile: Profile,
+    slots: Sequence[EventSlot],
     events: Sequence[LifeEvent],
     fillings: Sequence[Filling | None],
     sessions: Sequence[SynthSession],
 ) -> tuple[SynthSession, ...]:
     """Stage 4: the dialogues of all sessions that have something to tell."""
     told: dict[str, int] = {}
+    held = {fact.text: fact.keywords for fact in profile.initial}
+    plan = author.shape.plan
     tasks = []
-    for event, filling, session in zip(events, fillings, sessions, strict=True):
+    for slot, event, filling, session in zip(slots, events, fillings, sessions, strict=True):
         past = mentionable(session, events, told, author.shape.past_events)
         told.update((fact.text, session.index) for fact in session.facts if fact.event is not Event.NONE)
-        if filling is None:
+        asides: tuple[Aside, ...] = ()
+        if isinstance(plan, Demands):
+            asides = plan_asides(author.rng(f"asides/{slot.index}"), plan, session.facts, held, idle=slot.idle)
+        for fact in session.facts:
+            held.pop(fact.previous_text, None)
+        held.update((fact.text, fact.keywords) for fact in session.facts)
+        if filling is None and not slot.idle:
             continue
-        if not session.facts:
+        if not session.facts and not slot.idle:
             message = f"session {session.index} has no fact that is not remembered already"
             author.account.reject(Unit.DIALOGUE, [Violation("session.some_fact", message)], session.index)
             continue
@@ -485,8 +662,9 @@ async def _with_dialogues(
             summary=session.summary,
             past=past,
             event=event,
-            facts=session.facts,
+            facts=tuple(sorted(session.facts, key=lambda fact: int(fact.id[1:]))),
             limits=author.shape.dialogue,
+            asides=asides,
         )
         tasks.append((session.index, task))
     dialogues = await author.ask_all(tasks)

@@ -10,7 +10,7 @@ from itertools import product
 from typing import NamedTuple
 
 from deltamem.errors import DeltaMemError
-from synth.config import ProfileLimits, Quotas, Range, Shape, Shares
+from synth.config import Demands, ProfileLimits, Quotas, Range, Shape, Shares
 from synth.pools import Industry, pools
 from synth.records import (
     Career,
@@ -56,7 +56,8 @@ def span_days(years: Range, count: int) -> Range:
     return Range(min=years.min * 365 * steps // whole, max=-(-years.max * 366 * steps // whole))
 
 
-_UPDATES = (Change.EXPAND, Change.ADJUST, Change.SHIFT, Change.PARTIAL_DELETION)
+UPDATES = (Change.EXPAND, Change.ADJUST, Change.SHIFT, Change.PARTIAL_DELETION)
+"""The paper's operators that change a known fact."""
 _PER_EVENT = 2
 """Changes of one event, at most where there is room; never two of the same track."""
 
@@ -130,7 +131,7 @@ def _fitting_totals(
         total = sum(numbers)
         needed = sum(_needed_new(track, changes[track], initial, updates_per_fact) for track in changes)
         for new in range(needed, total + 1):
-            fewest, most = (total - new) // len(_UPDATES), -(-(total - new) // len(_UPDATES))
+            fewest, most = (total - new) // len(UPDATES), -(-(total - new) // len(UPDATES))
             if max(new, most) - min(new, fewest) <= balance and total <= _PER_EVENT * count:
                 yield _Totals(changes, new)
 
@@ -156,8 +157,8 @@ def _new_by_track(
 
 def _operators(rng: random.Random, number: int) -> list[Change]:
     """As many of each kind of update as of any other, give or take one, in random order."""
-    each, rest = divmod(number, len(_UPDATES))
-    operators = [*(_UPDATES * each), *rng.sample(_UPDATES, rest)]
+    each, rest = divmod(number, len(UPDATES))
+    operators = [*(UPDATES * each), *rng.sample(UPDATES, rest)]
     rng.shuffle(operators)
     return operators
 
@@ -426,6 +427,8 @@ def plan_events(
         DeltaMemError: If no plan fits the shape.
     """
     plan = shape.plan
+    if isinstance(plan, Demands):
+        return _demanding(rng, plan, count, _windows(rng, shape, start, count, _WINDOW_DAYS))
     if isinstance(plan, Quotas):
         windows = _windows(rng, shape, start, count, _WINDOW_DAYS)
         domains = _domains(rng, plan, count)
@@ -448,6 +451,39 @@ def plan_events(
             reused=reused[index],
         )
         for index in range(count)
+    )
+
+
+def rounded(rng: random.Random, number: float) -> int:
+    """A whole number next to `number`, which it is on average: so small counts keep a share over many people."""
+    return int(number) + (rng.random() < number % 1)
+
+
+def _demanding(rng: random.Random, plan: Demands, count: int, windows: Sequence[tuple[date, date]]) -> tuple[EventSlot, ...]:
+    """Slots of which some are idle, some are talked about days later, and some bring a new fact of a track."""
+    idle = set(rng.sample(range(count), min(rounded(rng, plan.idle * count), count)))
+    domains = [_any_domain(rng) for _ in range(count)]
+    busy = [index for index in range(count) if index not in idle]
+    wanted = scaled(plan.changes, count)
+    changing = rng.sample(busy, min(rng.randint(wanted.min, wanted.max), len(busy)))
+    changes: dict[int, tuple[PlannedChange, ...]] = {}
+    for index in changing:
+        weights = [_FITTING[track].get(domains[index], 0) for track in Track]
+        track = rng.choices(list(Track), weights if any(weights) else None)[0]
+        changes[index] = (PlannedChange(track=track, change=Change.NEW),)
+    return tuple(
+        EventSlot(
+            index=index,
+            not_before=first,
+            not_after=last,
+            domain=domains[index],
+            life_goal=False,
+            changes=changes.get(index, ()),
+            reused=0,
+            days_after=rng.randint(plan.days_after.min, plan.days_after.max) if rng.random() < plan.late else 0,
+            idle=index in idle,
+        )
+        for index, (first, last) in enumerate(windows)
     )
 
 

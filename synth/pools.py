@@ -125,6 +125,7 @@ class Pools(StrictModel):
     mental_conditions: Words
     relationships: dict[str, Annotated[Texts, slots("name")]]
     categories: Words
+    cues: Words
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:

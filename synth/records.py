@@ -10,7 +10,7 @@ from pydantic import Field, StringConstraints
 
 from deltamem.config import StrictModel
 from deltamem.memory import Event
-from deltamem.sessions import Split
+from deltamem.sessions import OperationDifficulty, Provenance, Signal, Split
 
 Name = Annotated[str, StringConstraints(strip_whitespace=True, max_length=80)]
 Line = Annotated[str, StringConstraints(strip_whitespace=True, max_length=400)]
@@ -44,13 +44,15 @@ class Domain(StrEnum):
 
 
 class Change(StrEnum):
-    """What an event does to a fact (paper, appendix A, the operators O)."""
+    """What an event does to a fact: the operators O of the paper (appendix A), and two that leave nothing but an end."""
 
     NEW = "new"
     EXPAND = "expand"
     ADJUST = "adjust"
     SHIFT = "shift"
     PARTIAL_DELETION = "partial_deletion"
+    RETRACT = "retract"
+    EXPIRE = "expire"
 
 
 class Method(StrEnum):
@@ -180,6 +182,32 @@ class Fact(Record):
     keywords: Keywords
 
 
+class SaidFact(Fact):
+    """A fact that a session brings up.
+
+    Attributes:
+        misspoken: The wrong value that is said first where the fact is corrected in the session; else empty.
+    """
+
+    misspoken: Keyword = ""
+
+
+class FactPlan(Record):
+    """The program's plan of one fact.
+
+    Attributes:
+        family: Facts of the same number are siblings, of the same kind and wording with one slot changed; 0 stands alone.
+        provenance: How the fact comes up.
+        dated: Whether it has a date, which the user will say in relation to the day of the session.
+        temporary: Whether it ends on a date that it names.
+    """
+
+    family: int = 0
+    provenance: Provenance = "said"
+    dated: bool = False
+    temporary: bool = False
+
+
 class TrackedFact(Fact):
     """A fact that an event may change.
 
@@ -235,6 +263,8 @@ class EventSlot(Record):
         life_goal: Whether the event must serve the life goal.
         changes: The state deltas to make, in any order.
         reused: How many earlier memories the session repeats (NONE operations).
+        days_after: How many days after the event the session takes place.
+        idle: Whether nothing happens and nothing is told: the session is chat and has no operations.
     """
 
     index: int
@@ -244,6 +274,8 @@ class EventSlot(Record):
     life_goal: bool
     changes: tuple[PlannedChange, ...]
     reused: int
+    days_after: int = 0
+    idle: bool = False
 
 
 class Participant(Record):
@@ -272,7 +304,11 @@ class StateDelta(Fact):
 
 
 class LifeEvent(Record):
-    """Stage 2: something that happens and is talked about in one session."""
+    """Stage 2: something that happens and is talked about in one session.
+
+    Attributes:
+        memory: The event itself as a memory, where the shape asks for one.
+    """
 
     index: Annotated[int, Field(ge=0, le=999)]
     date: date
@@ -288,6 +324,21 @@ class LifeEvent(Record):
     follow_ups: Annotated[tuple[Line, ...], Field(max_length=4)]
     serves_life_goal: bool
     changes: Annotated[tuple[StateDelta, ...], Field(max_length=8)]
+    memory: Fact | None = None
+
+
+class PastEvent(Record):
+    """What later units are told of an event."""
+
+    index: int
+    date: date
+    title: Line
+    narrative: Paragraph
+
+    @classmethod
+    def of(cls, event: LifeEvent) -> PastEvent:
+        """Leave out what only the event's own units need."""
+        return cls(index=event.index, date=event.date, title=event.title, narrative=event.narrative)
 
 
 class EventGroup(Record):
@@ -314,25 +365,82 @@ class Evolution(Record):
     memories: Annotated[tuple[Fact, ...], Field(max_length=8)]
 
 
+class PlannedRevision(Record):
+    """The program's plan of one change of a memory.
+
+    Attributes:
+        change: The operator.
+        signal: How the change shows in the session.
+        provenance: How it comes up.
+        dated: As in `FactPlan`.
+        today: Date of the session.
+        event: What the session is otherwise about.
+    """
+
+    change: Change
+    signal: Signal
+    provenance: Provenance
+    dated: bool
+    today: date
+    event: PastEvent
+
+
+class RevisedFact(SaidFact):
+    """A memory after one change.
+
+    Attributes:
+        outdated: Values of an earlier text that are wrong now.
+    """
+
+    outdated: Keywords = ()
+
+
+class RevisionStep(Record):
+    """What one change makes of each memory that it concerns."""
+
+    facts: Annotated[tuple[RevisedFact, ...], Field(max_length=4)]
+
+
+class Revision(Record):
+    """The changes of one memory, or of several that change together, in order of time."""
+
+    steps: Annotated[tuple[RevisionStep, ...], Field(max_length=4)]
+
+
 class Origin(StrEnum):
     """Which part of memory generation a session's fact comes from."""
 
+    EVENT = "event"
     DELTA = "delta"
     EVOLUTION = "evolution"
     FILLING = "filling"
+    REVISION = "revision"
     REUSE = "reuse"
+
+
+class KeywordOrigin(StrEnum):
+    """Where a manager takes a keyword from: it is said, computed from a date, or stands in the memory that is updated."""
+
+    SAID = "said"
+    FROM_DATE = "from_date"
+    FROM_MEMORY = "from_memory"
 
 
 class SessionFact(Record):
     """A fact that the user has to say in a session, and the operation that it asks for.
 
     Attributes:
-        id: Unique in the session: ``f1``, ``f2``...
-        event: ADD, UPDATE (both the previous and the new text are to be said) or NONE (a known memory is repeated).
+        id: Unique in the session: ``f1``, ``f2``..., in the order of the story.
+        event: ADD, UPDATE or NONE (a known memory is repeated).
         text: The memory sentence after the session.
         previous_text: The memory before the session; empty for ADD, equal to `text` for NONE.
         keywords: Of `text`.
         origin: Where it comes from.
+        origins: Where each keyword comes from; only what is ``said`` has to be spoken. Empty: all are.
+        misspoken: As in `SaidFact`.
+        outdated: As in `RevisedFact`.
+        statement: UPDATEs of the same number above 0 are changed by one statement of the user.
+        difficulty: None where none is planned; an UPDATE then says both the previous and the new text.
     """
 
     id: Annotated[str, StringConstraints(pattern="^f[0-9]{1,3}$")]
@@ -341,6 +449,56 @@ class SessionFact(Record):
     previous_text: Line
     keywords: Keywords
     origin: Origin
+    origins: tuple[KeywordOrigin, ...] = ()
+    misspoken: Keyword = ""
+    outdated: Keywords = ()
+    statement: int = 0
+    difficulty: OperationDifficulty | None = None
+
+    @property
+    def spoken(self) -> Keywords:
+        """The keywords that have to be said."""
+        if not self.origins:
+            return self.keywords
+        pairs = zip(self.keywords, self.origins, strict=True)
+        return tuple(keyword for keyword, origin in pairs if origin is KeywordOrigin.SAID)
+
+    @property
+    def signal(self) -> Signal:
+        """How the change shows, if it is one."""
+        return self.difficulty.signal if self.difficulty else "explicit"
+
+    @property
+    def provenance(self) -> Provenance:
+        """How the fact comes up."""
+        return self.difficulty.provenance if self.difficulty else "said"
+
+
+class AsideKind(StrEnum):
+    """What is said in a session without stating a fact."""
+
+    ASSISTANT_CLAIM = "assistant_claim"
+    CHIT_CHAT = "chit_chat"
+    HYPOTHETICAL = "hypothetical"
+    RUMOUR = "rumour"
+    QUESTION = "question"
+    CUE = "cue"
+
+
+class Aside(Record):
+    """Something planned that asks for no operation.
+
+    Attributes:
+        id: Unique in the session: ``a1``, ``a2``...
+        kind: What it is.
+        words: What is said in it: keywords of `memory`, or a word that elsewhere marks a change.
+        memory: A memory that the session leaves as it is; empty if there is none.
+    """
+
+    id: Annotated[str, StringConstraints(pattern="^a[0-9]{1,3}$")]
+    kind: AsideKind
+    words: Keywords
+    memory: Line
 
 
 class Exchange(Record):
@@ -364,10 +522,18 @@ class PlannedFact(Record):
     previous_turn: Annotated[int, Field(ge=0, le=99)]
 
 
+class PlannedAside(Record):
+    """The turn of an aside, counted from 1."""
+
+    aside_id: Annotated[str, StringConstraints(pattern="^a[0-9]{1,3}$")]
+    turn: Annotated[int, Field(ge=1, le=99)]
+
+
 class Dialogue(Record):
     """A session with its map from facts to turns. The plan comes first, so that a model plans before it writes."""
 
     plan: Annotated[tuple[PlannedFact, ...], Field(max_length=40)]
+    asides: Annotated[tuple[PlannedAside, ...], Field(max_length=10)] = ()
     turns: Annotated[tuple[Exchange, ...], Field(max_length=40)]
 
 

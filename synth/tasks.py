@@ -1,4 +1,4 @@
-"""The nine kinds of units that writers do: what each is told (a task), what it answers, and what a writer is."""
+"""The ten kinds of units that writers do: what each is told (a task), what it answers, and what a writer is."""
 
 from __future__ import annotations
 
@@ -12,18 +12,24 @@ from pydantic import Field
 
 from synth.config import DialogueLimits, EventLimits, FactLimits, InitialCounts, ProfileLimits, Range
 from synth.records import (
+    Aside,
     Dialogue,
     DynamicPart,
     EventGroup,
     EventSlot,
     Evolution,
     Fact,
+    FactPlan,
     FixedPart,
     LifeEvent,
     Line,
     Paragraph,
+    PastEvent,
+    PlannedRevision,
     Preferences,
     Record,
+    Revision,
+    SaidFact,
     SessionFact,
     TrackedFact,
 )
@@ -40,6 +46,7 @@ class Unit(StrEnum):
     LINKS = "links"
     EVOLUTION = "evolution"
     FILLING = "filling"
+    REVISION = "revision"
     DIALOGUE = "dialogue"
 
     @property
@@ -57,6 +64,7 @@ _STAGES = {
     Unit.LINKS: "memories",
     Unit.EVOLUTION: "memories",
     Unit.FILLING: "memories",
+    Unit.REVISION: "memories",
     Unit.DIALOGUE: "dialogue",
 }
 
@@ -101,7 +109,7 @@ class Filling(Record):
 
     goal: Line
     summary: Paragraph
-    facts: Annotated[tuple[Fact, ...], Field(max_length=20)]
+    facts: Annotated[tuple[SaidFact, ...], Field(max_length=20)]
 
 
 # --- tasks -----------------------------------------------------------------------------------------------------------------
@@ -144,7 +152,11 @@ class PreferencesTask(Task[Preferences]):
 
 
 class InitialTask(Task[InitialFacts]):
-    """State what is remembered of the person before the first session (the initial memory state S0)."""
+    """State what is remembered of the person before the first session (the initial memory state S0).
+
+    Attributes:
+        plans: One for each fact, in their order; empty leaves them to the writer.
+    """
 
     unit: ClassVar = Unit.INITIAL
     answer: ClassVar = InitialFacts
@@ -154,26 +166,13 @@ class InitialTask(Task[InitialFacts]):
     preferences: Preferences
     counts: InitialCounts
     limits: FactLimits
+    plans: tuple[FactPlan, ...] = ()
 
 
 class KnownFact(TrackedFact):
     """A fact as it holds before the events of a task, and how often events have changed it so far."""
 
     updates: int
-
-
-class PastEvent(Record):
-    """What later units are told of an event."""
-
-    index: int
-    date: date
-    title: Line
-    narrative: Paragraph
-
-    @classmethod
-    def of(cls, event: LifeEvent) -> PastEvent:
-        """Leave out what only the event's own units need."""
-        return cls(index=event.index, date=event.date, title=event.title, narrative=event.narrative)
 
 
 class EventsTask(Task[Events]):
@@ -219,7 +218,12 @@ class EvolutionTask(Task[Evolution]):
 
 
 class FillingTask(Task[Filling]):
-    """State the further facts of an event that its deltas and memory threads leave out."""
+    """State the further facts of an event that its deltas and memory threads leave out.
+
+    Attributes:
+        today: Date of the session.
+        plans: One for each fact, in their order; empty leaves them to the writer.
+    """
 
     unit: ClassVar = Unit.FILLING
     answer: ClassVar = Filling
@@ -230,10 +234,36 @@ class FillingTask(Task[Filling]):
     existing: tuple[str, ...]
     count: Range
     limits: FactLimits
+    today: date
+    plans: tuple[FactPlan, ...] = ()
+
+
+class RevisionTask(Task[Revision]):
+    """Let memories change over later sessions; several of them change together, by one statement.
+
+    Attributes:
+        memories: As they were before.
+        steps: The plan, in order of time.
+        known: What is remembered besides, first of all what is close to the memories; it stays as it is.
+    """
+
+    unit: ClassVar = Unit.REVISION
+    answer: ClassVar = Revision
+
+    fixed: FixedPart
+    memories: tuple[Fact, ...]
+    steps: tuple[PlannedRevision, ...]
+    known: tuple[str, ...]
+    limits: FactLimits
 
 
 class DialogueTask(Task[Dialogue]):
-    """Write the session in which the user tells an assistant about an event."""
+    """Write the session in which the user tells an assistant about an event, or about nothing in particular.
+
+    Attributes:
+        facts: In the order of the story, which is not that of the operations.
+        asides: What else comes up; it states no fact.
+    """
 
     unit: ClassVar = Unit.DIALOGUE
     answer: ClassVar = Dialogue
@@ -246,6 +276,7 @@ class DialogueTask(Task[Dialogue]):
     event: LifeEvent
     facts: tuple[SessionFact, ...]
     limits: DialogueLimits
+    asides: tuple[Aside, ...] = ()
 
 
 TASKS: tuple[type[Task[Record]], ...] = (
@@ -257,6 +288,7 @@ TASKS: tuple[type[Task[Record]], ...] = (
     LinksTask,
     EvolutionTask,
     FillingTask,
+    RevisionTask,
     DialogueTask,
 )  # type: ignore[assignment]
 """All kinds of tasks, in the order of `Unit`."""

@@ -38,12 +38,14 @@ from synth.records import (
     LifeEvent,
     Method,
     Participant,
+    PastEvent,
     PlannedChange,
     PlannedFact,
     Preference,
     PreferenceGroup,
     Preferences,
     Record,
+    SaidFact,
     SessionFact,
     StateDelta,
     Track,
@@ -62,7 +64,6 @@ from synth.tasks import (
     InitialTask,
     Links,
     LinksTask,
-    PastEvent,
     PreferencesTask,
 )
 
@@ -520,7 +521,7 @@ def write_filling(task: FillingTask, rng: random.Random) -> Filling:
     return Filling(
         goal=rng.choice(texts.goals).format(**about),
         summary=rng.choice(texts.summaries).format(**about),
-        facts=tuple(found),
+        facts=tuple(SaidFact(text=fact.text, keywords=fact.keywords) for fact in found),
     )
 
 

@@ -20,6 +20,7 @@ from deltamem.config import StrictModel
 from deltamem.sessions import Split
 from synth.config import FactLimits
 from synth.names import invent_name
+from synth.planning import UPDATES
 from synth.pools import Texts, Words, check_slots, load, slots, slots_in, unique
 from synth.records import (
     Career,
@@ -242,9 +243,7 @@ class Kind(Form):
 
     @model_validator(mode="after")
     def _changes_as_its_track_does(self) -> Self:
-        if set(self.changes) != (set(Change) - {Change.NEW} if self.track else set()) or bool(self.before) != bool(
-            self.track
-        ):
+        if set(self.changes) != (set(UPDATES) if self.track else set()) or bool(self.before) != bool(self.track):
             raise ValueError("a kind of a track has `before` and each kind of change, any other kind has neither")
         check_slots(self.before, self.template.slots)
         for change, form in self.changes.items():

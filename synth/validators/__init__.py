@@ -5,7 +5,7 @@ from __future__ import annotations
 from synth.config import Shape
 from synth.records import Person, Record
 from synth.tasks import Task, Unit, Verdict, Violation
-from synth.validators import dialogue, events, memories, profile, session
+from synth.validators import demands, dialogue, events, memories, profile, session
 from synth.validators.base import Case, Rule, Similarity, judge
 
 __all__ = ["RULES", "UNIT_RULES", "Rule", "Similarity", "Verdict", "Violation", "judge_answer", "judge_life"]
@@ -19,6 +19,7 @@ UNIT_RULES: dict[Unit, tuple[Rule, ...]] = {
     Unit.LINKS: memories.LINKS.rules,
     Unit.EVOLUTION: memories.EVOLUTION.rules,
     Unit.FILLING: memories.FILLING.rules,
+    Unit.REVISION: demands.REVISION.rules,
     Unit.DIALOGUE: dialogue.DIALOGUE.rules,
 }
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
+from datetime import date
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 import numpy as np
@@ -13,7 +15,7 @@ import numpy as np
 from deltamem.embedding import Embedder
 from deltamem.text import Kind, content_stems, normalised, salient_items, stem, words
 from synth.config import FactLimits
-from synth.records import Fact, Record
+from synth.records import Fact, KeywordOrigin, Record
 from synth.tasks import Unit, Verdict, Violation
 
 TaskT = TypeVar("TaskT", covariant=True)
@@ -304,6 +306,49 @@ def folded(text: str) -> str:
 def occurs(keyword: str, text: str) -> bool:
     """Whether a text contains a keyword, as the reward sees it."""
     return folded(keyword) in folded(text)
+
+
+_MONTHS = (
+    "January", "February", "March", "April", "May", "June",
+    "July", "August", "September", "October", "November", "December",
+)  # fmt: skip
+_DATE = re.compile(rf"\b(\d{{1,2}}) ({'|'.join(_MONTHS)}) (\d{{4}})\b")
+
+
+def dates_in(text: str) -> list[date]:
+    """The dates that a text names in full, such as ``4 May 2026``; those that no calendar has are left out."""
+    found = []
+    for day, month, year in _DATE.findall(text):
+        with suppress(ValueError):
+            found.append(date(int(year), _MONTHS.index(month) + 1, int(day)))
+    return found
+
+
+NEAR = 0.5
+"""Share of content stems from which two memories are rivals: easily taken for one another."""
+
+
+def near(stems: frozenset[str], others: frozenset[str]) -> bool:
+    """Whether two memories, given the content stems that tell them from other people's, share most of their words."""
+    return len(stems & others) >= NEAR * max(len(stems), len(others), 1)
+
+
+def keyword_origins(keywords: Iterable[str], previous_text: str, *, relative: bool) -> tuple[KeywordOrigin, ...]:
+    """Where a manager takes each keyword of a memory from.
+
+    Args:
+        keywords: Of the memory after the session.
+        previous_text: What an UPDATE rewrites; empty for others.
+        relative: Whether dates are only said in relation to the session's.
+    """
+    return tuple(
+        KeywordOrigin.FROM_MEMORY
+        if previous_text and occurs(keyword, previous_text)
+        else KeywordOrigin.FROM_DATE
+        if relative and dates_in(keyword)
+        else KeywordOrigin.SAID
+        for keyword in keywords
+    )
 
 
 def repeated(texts: Iterable[str]) -> Iterator[str]:

@@ -12,7 +12,7 @@ from itertools import pairwise
 from deltamem.memory import Event
 from deltamem.sessions import CONTROL_MARK
 from deltamem.text import content_stems, content_words, is_pair, normalised, stem
-from synth.records import Dialogue, PlannedFact, SessionFact
+from synth.records import Aside, AsideKind, Dialogue, KeywordOrigin, PlannedFact, SessionFact
 from synth.tasks import DialogueTask, Unit
 from synth.validators.base import Case, RuleSet, folded, invented_full_names
 
@@ -237,12 +237,16 @@ _SENTENCES = re.compile(r"(?<=[.!?])[\"”'’)]?\s+")  # noqa: RUF001
 
 
 @lru_cache(maxsize=8)
-def _said_by_user(texts: tuple[str, ...], name: str) -> Said:
+def _said_by(texts: tuple[str, ...], name: str) -> Said:
     return Said(texts, name)
 
 
+def _heard(case: _Case) -> Said:
+    return _said_by(tuple(turn.assistant for turn in case.answer.turns), case.task.fixed.name)
+
+
 def _said(case: _Case) -> Said:
-    return _said_by_user(tuple(turn.user for turn in case.answer.turns), case.task.fixed.name)
+    return _said_by(tuple(turn.user for turn in case.answer.turns), case.task.fixed.name)
 
 
 def _planned(case: _Case) -> Iterator[tuple[PlannedFact, SessionFact]]:
@@ -273,34 +277,54 @@ def plan_turns_exist(case: _Case) -> Iterator[str]:
             yield f"the plan puts {planned.fact_id} into turn {latest}, but the last turn is {len(case.answer.turns)}"
 
 
-@DIALOGUE.rule("Only facts that are updated have a turn for what held before, not later than their own.")
+@DIALOGUE.rule("Only facts that are updated explicitly have a turn for what held before, not later than their own.")
 def plan_previous_turns(case: _Case) -> Iterator[str]:
     for planned, fact in _planned(case):
-        if fact.event is not Event.UPDATE and planned.previous_turn:
-            yield f"{fact.id} is not updated, so its previous_turn must be 0, but is {planned.previous_turn}"
-        elif fact.event is Event.UPDATE and not 1 <= planned.previous_turn <= planned.turn:
+        explicit = fact.event is Event.UPDATE and fact.signal == "explicit"
+        if not explicit and planned.previous_turn:
+            yield f"{fact.id} is no explicit update, so its previous_turn must be 0, but is {planned.previous_turn}"
+        elif explicit and not 1 <= planned.previous_turn <= planned.turn:
             yield (
-                f"{fact.id} is updated, so its previous_turn must be 1 to {planned.turn} (its turn), "
+                f"{fact.id} is an explicit update, so its previous_turn must be 1 to {planned.turn} (its turn), "
                 f"but is {planned.previous_turn}"
             )
 
 
-@DIALOGUE.rule("No turn has more planned facts than asked for.")
+@DIALOGUE.rule("No turn has more planned facts than asked for; those of one statement count as one.")
 def facts_per_turn(case: _Case) -> Iterator[str]:
     limit = case.task.limits.facts_per_turn
-    planned: dict[int, list[str]] = {}
+    planned: dict[int, list[SessionFact]] = {}
     for entry, fact in _planned(case):
-        planned.setdefault(entry.turn, []).append(fact.id)
-    for number, ids in sorted(planned.items()):
-        if len(ids) > limit:
-            yield f"turn {number}: at most {limit} facts may be planned, but there are {len(ids)} ({', '.join(ids)})"
+        planned.setdefault(entry.turn, []).append(fact)
+    for number, facts in sorted(planned.items()):
+        if (count := _statements(facts)) > limit:
+            ids = ", ".join(fact.id for fact in facts)
+            yield f"turn {number}: at most {limit} facts may be planned, but there are {count} ({ids})"
 
 
-@DIALOGUE.rule("Facts are spread over the dialogue: no long run of turns is without any.")
+def _statements(facts: Iterable[SessionFact]) -> int:
+    """How many statements of the user facts take."""
+    return len({fact.statement or fact.id for fact in facts})
+
+
+@DIALOGUE.rule("Facts that one statement changes are said in the same turn.")
+def together(case: _Case) -> Iterator[str]:
+    turns: dict[int, set[int]] = {}
+    for entry, fact in _planned(case):
+        if fact.statement:
+            turns.setdefault(fact.statement, set()).add(entry.turn)
+    for statement, found in turns.items():
+        if len(found) > 1:
+            ids = ", ".join(fact.id for fact in case.task.facts if fact.statement == statement)
+            yield f"{ids} are changed by one statement and must be planned for the same turn, but are for {sorted(found)}"
+
+
+@DIALOGUE.rule("Facts and asides are spread over the dialogue: no long run of turns is without any.")
 def spread(case: _Case) -> Iterator[str]:
     if not case.task.facts:
         return
     turns = {turn for planned, _ in _planned(case) for turn in (planned.turn, planned.previous_turn)} - {0}
+    turns |= {aside.turn for aside in case.answer.asides if aside.turn <= len(case.answer.turns)}
     stops = [0, *sorted(turns), len(case.answer.turns) + 1]
     for before, after in pairwise(stops):
         if after - before - 1 > case.task.limits.largest_gap:
@@ -313,23 +337,27 @@ def spread(case: _Case) -> Iterator[str]:
 @DIALOGUE.rule("No utterance of the user says more facts at once than asked for.")
 def no_dumping(case: _Case) -> Iterator[str]:
     said, limit = _said(case), case.task.limits.facts_per_turn
-    at_once: dict[int, list[str]] = {}
+    at_once: dict[int, list[SessionFact]] = {}
     for fact in case.task.facts:
-        if fact.keywords and (turn := said.verbatim_turn(fact.keywords)):
-            at_once.setdefault(turn, []).append(fact.id)
-    for number, ids in sorted(at_once.items()):
-        if len(ids) > limit:
+        # Of a fact that may be said in part, one word can stand anywhere.
+        if fact.spoken == fact.keywords and fact.keywords and (turn := said.verbatim_turn(fact.keywords)):
+            at_once.setdefault(turn, []).append(fact)
+    for number, facts in sorted(at_once.items()):
+        if (count := _statements(facts)) > limit:
+            ids = ", ".join(fact.id for fact in facts)
             yield (
-                f"turn {number}: the user says {len(ids)} facts at once ({', '.join(ids)}), but at most {limit} are allowed "
+                f"turn {number}: the user says {count} facts at once ({ids}), but at most {limit} are allowed "
                 "in one turn; spread them"
             )
 
 
-@DIALOGUE.rule("The user says every keyword of a fact, in its planned turn or before.")
+@DIALOGUE.rule("The user says each keyword that has to be spoken by the fact's turn, or confirms the assistant who said it.")
 def keywords_said(case: _Case) -> Iterator[str]:
-    said = _said(case)
+    said, heard = _said(case), _heard(case)
     for planned, fact in _planned(case):
-        for keyword in fact.keywords:
+        for keyword in fact.spoken:
+            if fact.provenance == "assistant_confirmed" and (heard.turn(keyword) or planned.turn) < planned.turn:
+                continue
             if (turn := said.turn(keyword)) is None or turn > planned.turn:
                 missing = said.missing(keyword, planned.turn)
                 words = f" (missing: {', '.join(map(repr, missing))})" if missing else ""
@@ -341,8 +369,8 @@ def said_where_planned(case: _Case) -> Iterator[str]:
     said = _said(case)
     for planned, fact in _planned(case):
         user = case.answer.turns[planned.turn - 1].user
-        stems = frozenset[str]().union(*map(said.needed, fact.keywords))
-        if stems and stems.isdisjoint(utterance(user).stems):
+        stems = frozenset[str]().union(*map(said.needed, fact.spoken))
+        if stems and fact.provenance != "assistant_confirmed" and stems.isdisjoint(utterance(user).stems):
             yield (
                 f"{fact.id} is planned for turn {planned.turn}, but there the user says none of its keywords "
                 f"({', '.join(map(repr, fact.keywords))})"
@@ -378,6 +406,8 @@ def user_first(case: _Case) -> Iterator[str]:
     said, name = _said(case), case.task.fixed.name
     known = [fact.previous_text for fact in case.task.facts if fact.previous_text]
     for fact in case.task.facts:
+        if fact.provenance == "assistant_confirmed":
+            continue
         for keyword in fact.keywords:
             first, needed = said.turn(keyword) or len(case.answer.turns) + 1, said.needed(keyword)
             if first == 1 or any(needed <= utterance(text).stems for text in known):
@@ -396,12 +426,14 @@ def meaning_said(case: _Case) -> Iterator[str]:
     said, name = _said(case), case.task.fixed.name
     unsure = []
     for planned, fact in _planned(case):
-        beyond_doubt = said.verbatim_turn(fact.keywords)
+        if (fact.event is not Event.ADD and fact.signal != "explicit") or fact.provenance == "assistant_confirmed":
+            continue  # what is meant follows from what is remembered, or from what the assistant has said
+        beyond_doubt = said.verbatim_turn(fact.spoken)
         if beyond_doubt is None or beyond_doubt > planned.turn:
             unsure.append((planned, fact))
     if not unsure or case.similarity is None:
         return
-    stems = frozenset[str]().union(*(said.needed(keyword) for _, fact in unsure for keyword in fact.keywords))
+    stems = frozenset[str]().union(*(said.needed(keyword) for _, fact in unsure for keyword in fact.spoken))
     pieces = [(turn, text) for turn, text in _pieces(case) if not stems.isdisjoint(utterance(text).stems)]
     if not pieces:
         return
@@ -433,6 +465,87 @@ def _pieces(case: _Case) -> Iterator[tuple[int, str]]:
         for begin in range(len(sentences) - size + 1):
             window = sentences[begin : begin + size]
             yield window[-1][0], " ".join(text for _, text in window)
+
+
+@DIALOGUE.rule("Something wrong is said before it is put right, by the assistant or by the user as planned.")
+def misspoken_said(case: _Case) -> Iterator[str]:
+    said, heard = _said(case), _heard(case)
+    for planned, fact in _planned(case):
+        if not fact.misspoken:
+            continue
+        by_user = fact.provenance == "self_corrected"
+        turn = (said if by_user else heard).turn(fact.misspoken)
+        last = planned.turn if by_user else planned.turn - 1
+        if turn is None or turn > last:
+            who = "user" if by_user else "assistant"
+            yield f"{fact.id}: the {who} must say {fact.misspoken!r} by turn {last}, before the user puts it right"
+
+
+@DIALOGUE.rule("Of an update that shows by its new value alone, the user does not say the outdated one in its turn.")
+def only_new_value(case: _Case) -> Iterator[str]:
+    turns: dict[int, list[SessionFact]] = {}
+    for planned, fact in _planned(case):
+        turns.setdefault(planned.turn, []).append(fact)
+    for number, facts in turns.items():
+        user = case.answer.turns[number - 1].user
+        due = " ".join(f"{fact.misspoken} {' '.join(fact.keywords)}" for fact in facts)
+        for fact in facts:
+            if fact.event is Event.UPDATE and fact.signal == "value":
+                for value in fact.outdated:
+                    if stands_in(folded(value), folded(user)) and not stands_in(folded(value), folded(due)):
+                        yield f"turn {number}: the user must not say {value!r}, the outdated value of {fact.id}"
+
+
+@DIALOGUE.rule("A date that is to be said relative to the day of the session is not said in full.")
+def dates_relative(case: _Case) -> Iterator[str]:
+    for fact in case.task.facts:
+        for keyword, origin in zip(fact.keywords, fact.origins, strict=False):
+            if origin is KeywordOrigin.FROM_DATE:
+                for place, text in _spoken(case):
+                    if stands_in(folded(keyword), folded(text)):
+                        yield f"{place}: {keyword!r} of {fact.id} must be said relative to {case.task.today}, not in full"
+
+
+@DIALOGUE.rule("Every aside is planned once, for a turn that exists, and no other is.")
+def asides_planned(case: _Case) -> Iterator[str]:
+    counts = Counter(planned.aside_id for planned in case.answer.asides)
+    known = {aside.id for aside in case.task.asides}
+    for aside_id in sorted(known | counts.keys()):
+        if counts[aside_id] != (aside_id in known):
+            yield f"the plan must name {aside_id} {int(aside_id in known)} times, but names it {counts[aside_id]} times"
+    for planned in case.answer.asides:
+        if planned.turn > len(case.answer.turns):
+            yield f"the plan puts {planned.aside_id} into turn {planned.turn}, but the last turn is {len(case.answer.turns)}"
+
+
+@DIALOGUE.rule("The words of an aside are said in its turn, by the assistant if it is the assistant's claim.")
+def asides_said(case: _Case) -> Iterator[str]:
+    for aside, who, text in _asides(case):
+        for word in aside.words:
+            if not uses(text, word, case.task.fixed.name):
+                yield f"{aside.id}: the {who} must say {word!r} in the planned turn"
+
+
+TOLD = 0.75
+"""Share of the content words of a memory from which it is told."""
+
+
+@DIALOGUE.rule("An aside does not tell the memory whose words it has.")
+def asides_no_facts(case: _Case) -> Iterator[str]:
+    for aside, who, text in _asides(case):
+        stems = utterance(aside.memory).stems - utterance(case.task.fixed.name).stems
+        if stems and len(stems & utterance(text).stems) >= TOLD * len(stems):
+            yield f"{aside.id}: the {who} must only touch on {aside.memory!r} in the planned turn, not tell it"
+
+
+def _asides(case: _Case) -> Iterator[tuple[Aside, str, str]]:
+    """The asides with a planned turn that exists: who says it, and that turn's utterance."""
+    known = {aside.id: aside for aside in case.task.asides}
+    for planned in case.answer.asides:
+        if planned.turn <= len(case.answer.turns) and (aside := known.pop(planned.aside_id, None)) is not None:
+            turn = case.answer.turns[planned.turn - 1]
+            claim = aside.kind is AsideKind.ASSISTANT_CLAIM
+            yield aside, *(("assistant", turn.assistant) if claim else ("user", turn.user))
 
 
 @DIALOGUE.rule("The user names nobody and nothing that the task does not know.")

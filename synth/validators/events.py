@@ -12,9 +12,20 @@ from itertools import pairwise
 
 from deltamem.text import content_stems, normalised
 from synth.config import Quotas, Range, Shape, Shares
-from synth.planning import scaled, scaled_maximum, scaled_minimum, span_days
-from synth.records import Change, EventSlot, LifeEvent, Participant, Person, PlannedChange, StateDelta, Track, TrackedFact
-from synth.tasks import Events, EventsTask, PastEvent, Unit
+from synth.planning import UPDATES, scaled, scaled_maximum, scaled_minimum, span_days
+from synth.records import (
+    Change,
+    EventSlot,
+    LifeEvent,
+    Participant,
+    PastEvent,
+    Person,
+    PlannedChange,
+    StateDelta,
+    Track,
+    TrackedFact,
+)
+from synth.tasks import Events, EventsTask, Unit
 from synth.validators.base import Case, RuleSet, Worded, folded, occurs, repeated
 
 EVENTS, LIFE = RuleSet(Unit.EVENTS), RuleSet("life")
@@ -162,6 +173,19 @@ def told_anew(case: EventsCase) -> Iterator[str]:
         for text, wording in known:
             if wording in told:
                 yield f"event {event.index} must tell in its own words, but copies the known fact {text!r}"
+
+
+@EVENTS.rule("An event is itself remembered if that is asked for, as nothing that is known.")
+def event_remembered(case: EventsCase) -> Iterator[str]:
+    known = {normalised(fact.text) for fact in case.task.facts}
+    for event in case.answer.events:
+        if case.task.limits.memory != (event.memory is not None):
+            yield f"event {event.index}: memory must be {'a fact' if case.task.limits.memory else 'null'}"
+        elif event.memory is not None:
+            changed = {normalised(delta.text) for delta in event.changes}
+            if normalised(event.memory.text) in known | changed:
+                yield f"event {event.index}: the memory says what is known already: {event.memory.text!r}"
+            known.add(normalised(event.memory.text))
 
 
 # --- participants ----------------------------------------------------------------------------------------------------------
@@ -401,6 +425,9 @@ def new_relationship(case: EventsCase) -> Iterator[str]:
 def _delta_facts(case: EventsCase) -> Iterator[Worded]:
     for step in _steps(case):
         yield Worded(step.label, step.delta)
+    for event in case.answer.events:
+        if event.memory is not None:
+            yield Worded(f"the memory of event {event.index}", event.memory)
 
 
 EVENTS.add_wording(_delta_facts, limits="fact_limits")
@@ -464,7 +491,7 @@ def operator_balance(case: LifeCase) -> Iterator[str]:
     plan, events = case.task.plan, case.answer.events
     if isinstance(plan, Quotas):
         found = Counter(delta.change for event in events for delta in event.changes)
-        counts = {str(change): found[change] for change in Change}
+        counts = {str(change): found[change] for change in (Change.NEW, *UPDATES)}
         limit = scaled_maximum(plan.balance, len(events))
         if max(counts.values()) - min(counts.values()) > limit:
             yield f"the numbers of each kind of change may differ by {limit} at most, but are {counts}"
@@ -489,6 +516,13 @@ def life_goal_quota(case: LifeCase) -> Iterator[str]:
         found = sum(event.serves_life_goal for event in events)
         if found < expected:
             yield f"at least {expected} of {len(events)} events must serve the life goal, but {found} do"
+
+
+@LIFE.rule("In the session of an idle slot nothing is told: its event is bare.")
+def idle_bare(case: LifeCase) -> Iterator[str]:
+    for slot, event in zip(case.answer.slots, case.answer.events, strict=False):
+        if slot.idle and (event.title or event.narrative or event.changes or event.memory is not None):
+            yield f"event {event.index} is of an idle slot and must have neither text nor changes"
 
 
 @LIFE.rule("Where changes are drawn by chance, each session has as many facts as asked for.")

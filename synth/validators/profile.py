@@ -11,6 +11,7 @@ from deltamem.text import normalised
 from synth.records import DynamicPart, FixedPart, Preference, PreferenceGroup, Preferences, Track
 from synth.tasks import DynamicTask, FixedTask, InitialFacts, InitialTask, PreferencesTask, Unit
 from synth.validators.base import Case, RuleSet, numbered, occurs, repeated
+from synth.validators.demands import add_plans
 
 FIXED, DYNAMIC = RuleSet(Unit.FIXED), RuleSet(Unit.DYNAMIC)
 PREFERENCES, INITIAL = RuleSet(Unit.PREFERENCES), RuleSet(Unit.INITIAL)
@@ -217,3 +218,4 @@ def _track(track: Track | None) -> str:
 
 
 INITIAL.add_wording(lambda case: numbered("fact", case.answer.facts))
+add_plans(INITIAL)

@@ -12,13 +12,15 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import repeat
 
 from deltamem.memory import Event, Memory, Operation, apply, check
-from deltamem.sessions import LabelledSession, Split
-from deltamem.text import normalised
+from deltamem.sessions import LabelledSession, OperationDifficulty, Split
+from deltamem.text import content_stems, normalised
+from synth.records import KeywordOrigin
 from synth.tasks import Verdict, Violation
-from synth.validators.base import Case, RuleSet, judge, occurs, starts_with_name
-from synth.validators.dialogue import Said
+from synth.validators.base import Case, RuleSet, folded, judge, keyword_origins, near, occurs, starts_with_name
+from synth.validators.dialogue import Said, stands_in
 
 SINGLE, CHAIN = RuleSet("session"), RuleSet("session")
 """Rules of each labelled session by itself, and of each two that follow one another in a person's life."""
@@ -124,14 +126,68 @@ def keywords_occur(case: _Labelled) -> Iterator[str]:
                 yield f"{label}: keyword {keyword!r} is not in its memory {operation.text!r}"
 
 
-@SINGLE.rule("The user says every keyword.")
+@SINGLE.rule("Every keyword that has to be spoken is: by the user, or by the assistant if the user confirms it.")
 def keywords_said(case: _Labelled) -> Iterator[str]:
     session = case.answer.session
-    said = Said([turn.content for turn in session.dialogue if turn.role == "user"], session.person_name)
+    said, either = (
+        Said([turn.content for turn in session.dialogue if turn.role in roles], session.person_name)
+        for roles in (("user",), ("user", "assistant"))
+    )
+    for (label, operation, target), demands in zip(_operations(case), _demands(case), strict=False):
+        before = target.text if demands and target and operation.event is Event.UPDATE else ""
+        origins = keyword_origins(operation.keywords, before, relative=demands is not None and demands.time == "relative")
+        heard = either if demands and demands.provenance == "assistant_confirmed" else said
+        for keyword, origin in zip(operation.keywords, origins, strict=True):
+            if origin is KeywordOrigin.SAID and heard.turn(keyword) is None:
+                yield f"{label}: nobody says {keyword!r} who should"
+
+
+def _demands(case: _Labelled) -> Iterable[OperationDifficulty | None]:
+    """The difficulty of each operation; None where it was not planned."""
+    difficulty = case.answer.difficulty
+    return difficulty.operations if difficulty else repeat(None)
+
+
+@SINGLE.rule("Where difficulty is stated, it is stated of each operation and agrees with the session.")
+def difficulty_agrees(case: _Labelled) -> Iterator[str]:
+    labelled, difficulty = case.answer, case.answer.difficulty
+    if difficulty is None:
+        return
+    if len(difficulty.operations) != len(labelled.operations):
+        yield f"difficulty is stated of {len(difficulty.operations)} operations, but there are {len(labelled.operations)}"
+        return
+    if difficulty.bank != len(labelled.prior_state):
+        yield f"difficulty says {difficulty.bank} memories, but there are {len(labelled.prior_state)}"
+    name = content_stems(labelled.session.person_name)
+    bank = {memory.id: content_stems(memory.text) - name for memory in labelled.prior_state.memories}
+    for (label, operation, target), stated in zip(_operations(case), difficulty.operations, strict=True):
+        stems = content_stems((target or operation).text) - name
+        rivals = sum(near(stems, others) for memory_id, others in bank.items() if target is None or memory_id != target.id)
+        if rivals != stated.rivals:
+            yield f"{label}: {rivals} memories are close in wording, but difficulty says {stated.rivals}"
+        if (stated.chain > 0) < (operation.event is Event.UPDATE):
+            yield f"{label} changes a memory, but difficulty says that it has never been changed"
+
+
+@SINGLE.rule("Where difficulty is stated, an UPDATE has a keyword that the old text lacks.")
+def update_new_keyword(case: _Labelled) -> Iterator[str]:
+    if case.answer.difficulty is None:
+        return
+    for label, operation, target in _operations(case):
+        if (
+            operation.event is Event.UPDATE
+            and target
+            and all(occurs(keyword, target.text) for keyword in operation.keywords)
+        ):
+            yield f"{label}: all of its keywords stand in the old text {target.text!r}"
+
+
+@SINGLE.rule("Outdated values do not stand in what is remembered instead.")
+def outdated_gone(case: _Labelled) -> Iterator[str]:
     for label, operation, _ in _operations(case):
-        for keyword in operation.keywords:
-            if said.turn(keyword) is None:
-                yield f"{label}: the user never says {keyword!r}"
+        for value in operation.outdated:
+            if stands_in(folded(value), folded(operation.text)):
+                yield f"{label}: the outdated value {value!r} stands in the new text {operation.text!r}"
 
 
 @SINGLE.rule("Every UPDATE changes its memory.")

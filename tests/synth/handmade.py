@@ -17,6 +17,7 @@ from deltamem.memory import Event, Memory, MemoryState, Operation, apply
 from deltamem.sessions import LabelledSession, Session, Turn
 from synth.config import Range, Shape
 from synth.records import (
+    Change,
     Dialogue,
     DynamicPart,
     EventGroup,
@@ -27,12 +28,15 @@ from synth.records import (
     LifeEvent,
     Method,
     Origin,
+    PastEvent,
     Person,
     Persona,
     PlannedChange,
+    PlannedRevision,
     Preferences,
     Profile,
     Record,
+    Revision,
     SessionFact,
     TrackedFact,
 )
@@ -50,8 +54,8 @@ from synth.tasks import (
     KnownFact,
     Links,
     LinksTask,
-    PastEvent,
     PreferencesTask,
+    RevisionTask,
     Task,
     Verdict,
 )
@@ -173,6 +177,13 @@ FACTS = (
     session_fact(5, Event.NONE, OMAR, OMAR.text, Origin.REUSE),
     session_fact(6, Event.ADD, HULL),
 )
+REVISION = Revision(**_LIFE["revision"])
+STEPS = tuple(
+    PlannedRevision(
+        change=change, signal=signal, provenance="said", dated=False, today=happened.date, event=PastEvent.of(happened)
+    )
+    for change, signal, happened in ((Change.ADJUST, "value", EVENTS[2]), (Change.RETRACT, "implied", EVENTS[3]))
+)
 PERSONA = Persona(person_id="p000001", seed="A ferry planner.", source="generated", split="train")
 PROFILE = Profile(persona=PERSONA, fixed=FIXED, dynamic=DYNAMIC, preferences=PREFERENCES, start=START, initial=INITIAL)
 LIFE = Person(persona=PERSONA, profile=PROFILE, slots=tuple(slot(happened, days=1) for happened in EVENTS), events=EVENTS)
@@ -204,7 +215,11 @@ def _cases() -> dict[str, tuple[Task[Any], Any]]:
         (EventsTask(**parts, **later, limits=sizes.events, fact_limits=sizes.facts), Events(events=EVENTS[1:])),
         (LinksTask(name=NAME, events=PAST, groups=span(1, 3), events_per_group=span(2, 3)), Links(groups=GROUPS)),
         (EvolutionTask(fixed=FIXED, **thread, limits=sizes.facts), THREAD),
-        (FillingTask(**told, existing=(INES.text, OMAR.text), count=span(3, 4), limits=sizes.facts), FILLING),
+        (
+            FillingTask(**told, existing=(INES.text, OMAR.text), count=span(3, 4), limits=sizes.facts, today=EVENTS[1].date),
+            FILLING,
+        ),
+        (RevisionTask(fixed=FIXED, memories=(ROWING,), steps=STEPS, known=(COFFEE.text,), limits=sizes.facts), REVISION),
         (
             DialogueTask(**told, today=EVENTS[1].date, goal=FILLING.goal, summary=FILLING.summary, facts=FACTS, limits=talk),
             DIALOGUE,

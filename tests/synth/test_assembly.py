@@ -15,7 +15,7 @@ from offline_people import shape
 
 from deltamem.memory import Event
 from deltamem.text import normalised
-from synth.assembly import SAME_FACT, Relatedness, assemble, labelled_sessions, replay
+from synth.assembly import SAME_FACT, Relatedness, assemble, dues, further_facts, labelled_sessions, replay
 from synth.records import (
     Change,
     Dialogue,
@@ -28,6 +28,7 @@ from synth.records import (
     Origin,
     Person,
     PlannedFact,
+    SaidFact,
     StateDelta,
     Track,
     TrackedFact,
@@ -62,7 +63,9 @@ def delta(text: str, previous: str = "") -> StateDelta:
 
 
 def filling(*texts: str) -> Filling:
-    return Filling(goal="Talk.", summary="A talk.", facts=tuple(Fact(text=text, keywords=keywords(text)) for text in texts))
+    return Filling(
+        goal="Talk.", summary="A talk.", facts=tuple(SaidFact(text=text, keywords=keywords(text)) for text in texts)
+    )
 
 
 def thread(*texts: str) -> Evolution:
@@ -81,12 +84,15 @@ class Life:
         self.shape, self.options = shape(sizes), {"seed": 1, **options}
 
     def assembled(self, **options):
-        parts = (self.profile, self.slots, self.events, self.groups, self.evolutions, self.fillings, self.shape)
-        return assemble(*parts, **{**self.options, **options})
+        options = {**self.options, **options}
+        certain, plans = dues(self.events, self.groups, self.evolutions), [()] * len(self.events)
+        further, dropped = further_facts(self.profile, certain, self.fillings, plans, options.pop("similarity", None))
+        parts = (self.profile, self.slots, self.events, self.fillings, certain, further, self.shape)
+        return assemble(*parts, **options), dropped
 
     @property
     def sessions(self):
-        return self.assembled().sessions
+        return self.assembled()[0]
 
     def person(self, silent=()) -> Person:
         """The person, whose dialogues say every fact word for word; the sessions `silent` have none."""

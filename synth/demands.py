@@ -1,0 +1,307 @@
+"""What the program plans for data that demand memory: families of facts, changes of known memories, asides.
+
+The writer writes; what is planned here is known for certain, so that labels and shares hold by construction. Counts are
+rounded at random, so that shares hold over a data set though a single life is short.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter, defaultdict
+from collections.abc import Collection, Mapping, Sequence
+from datetime import date
+from typing import NamedTuple, TypeVar
+
+from deltamem.sessions import Provenance, Signal
+from synth.config import Demands
+from synth.planning import rounded
+from synth.pools import pools
+from synth.records import Aside, AsideKind, Change, Fact, FactPlan, SessionFact
+from synth.validators.base import dates_in, folded
+
+Choice = TypeVar("Choice")
+
+_ABOUT_OTHERS: tuple[Provenance, ...] = ("third_person", "hearsay")
+_CORRECTED: tuple[Provenance, ...] = ("assistant_corrected", "self_corrected")
+_SUITS: Mapping[Change, Collection[Signal]] = {
+    Change.EXPAND: ("explicit", "value"),
+    Change.ADJUST: ("explicit", "value"),
+    Change.SHIFT: ("explicit", "value", "implied"),
+    Change.PARTIAL_DELETION: ("explicit", "implied"),
+    Change.RETRACT: ("explicit", "implied"),
+    Change.EXPIRE: ("explicit", "implied"),
+}
+"""How a change can show: an end has no new value, and a detail that is added does not follow from anything else."""
+_LAST = (Change.RETRACT, Change.EXPIRE)
+_SHARED = (Change.ADJUST, Change.SHIFT, Change.RETRACT)
+"""What one statement can do to several memories."""
+_FAMILY_FIRST = 0.9
+"""Chance that a memory with siblings is chosen to change, where there is one; others change as well, so as to be no tell."""
+_EXPIRED = 0.3
+"""Share of the changes that may be ends of temporary states, at most."""
+
+
+def plan_facts(rng: random.Random, plan: Demands, count: int, *, initial: bool = False) -> tuple[FactPlan, ...]:
+    """Plan the facts of one answer: families first, then those that stand alone.
+
+    Args:
+        rng: What is drawn depends on this alone.
+        plan: The shares.
+        count: How many facts.
+        initial: Whether they are known before the first session; no session brings them up, so only what the text says
+            of them is planned.
+    """
+    size = plan.rivals + 1
+    families = [
+        number
+        for number in range(1, rounded(rng, plan.families * count / size) + 1)
+        for _ in range(size)
+        if size > 1 and number * size <= count
+    ]
+    plans = []
+    shared: dict[int, FactPlan] = {}
+    for family in [*families, *[0] * (count - len(families))]:
+        # Siblings are of the same kind, so what shows in their wording is drawn once for all of them.
+        base = shared.get(family) or _drawn(rng, plan, initial)
+        if family:
+            shared[family] = base
+        provenance = base.provenance
+        if not initial and provenance not in _ABOUT_OTHERS:
+            provenance = _provenance(rng, plan, exclude=_ABOUT_OTHERS)
+        plans.append(base.model_copy(update={"family": family, "provenance": provenance}))
+    return tuple(plans)
+
+
+def _drawn(rng: random.Random, plan: Demands, initial: bool) -> FactPlan:
+    draw = rng.random()
+    return FactPlan(
+        provenance="said" if initial else _provenance(rng, plan),
+        dated=not initial and draw < plan.dated,
+        temporary=plan.dated <= draw < plan.dated + plan.temporary,
+    )
+
+
+def _provenance(rng: random.Random, plan: Demands, exclude: Collection[Provenance] = ()) -> Provenance:
+    return _weighted(rng, {kind: weight for kind, weight in plan.provenances.items() if kind not in exclude})
+
+
+def _weighted(rng: random.Random, weights: Mapping[Choice, float]) -> Choice:
+    return rng.choices(list(weights), list(weights.values()))[0]
+
+
+# --- changes of known memories --------------------------------------------------------------------------------------------
+
+
+class Candidate(NamedTuple):
+    """A memory that may change.
+
+    Attributes:
+        fact: As it is remembered at first.
+        session: Which session brings it; -1 for the initial memories.
+        family: Shared with its siblings; empty if it has none.
+        temporary: Whether it ends on a date that it names.
+    """
+
+    fact: Fact
+    session: int
+    family: str
+    temporary: bool
+
+
+class Step(NamedTuple):
+    """One planned change, and the session that brings it."""
+
+    session: int
+    change: Change
+    signal: Signal
+    provenance: Provenance
+    dated: bool
+
+
+class Chain(NamedTuple):
+    """The changes of a memory in order of time, or of several siblings that change together."""
+
+    memories: tuple[Candidate, ...]
+    steps: tuple[Step, ...]
+
+
+def wanted_updates(rng: random.Random, plan: Demands, additions: int, updates: int) -> int:
+    """How many UPDATEs are missing for their share.
+
+    Args:
+        rng: Rounds.
+        plan: The shares.
+        additions: ADDs of the whole life.
+        updates: UPDATEs that there are already.
+    """
+    operations = additions / (1 - plan.updates - plan.repeats)
+    return max(rounded(rng, plan.updates * operations - updates), 0)
+
+
+def wanted_repeats(rng: random.Random, plan: Demands, changing: int) -> int:
+    """How many NONEs belong to so many ADDs and UPDATEs."""
+    return rounded(rng, plan.repeats * changing / (1 - plan.repeats))
+
+
+class RevisionPlanner:
+    """Chooses which memories change, when and how."""
+
+    def __init__(
+        self,
+        rng: random.Random,
+        plan: Demands,
+        candidates: Sequence[Candidate],
+        days: Mapping[int, date],
+        load: Mapping[int, int],
+    ) -> None:
+        """Take what is known of a life.
+
+        Args:
+            rng: What is drawn depends on this alone.
+            plan: The shares.
+            candidates: Memories that nothing else changes.
+            days: Of each session that may bring changes, its date.
+            load: UPDATEs of each session so far.
+        """
+        self._rng = rng
+        self._plan = plan
+        self._free = list(candidates)
+        self._days = days
+        self._load = Counter(load)
+        self._left = 0
+
+    def chains(self, number: int) -> tuple[Chain, ...]:
+        """Plan so many changes, or as many as there are memories for."""
+        self._left = number
+        found = list(self._expiries(rounded(self._rng, _EXPIRED * number)))
+        while self._left > 0 and (chain := self._together() or self._single()) is not None:
+            found.append(chain)
+        return tuple(found)
+
+    def _expiries(self, most: int) -> list[Chain]:
+        """Ends of temporary states, told in a session after the last date that the state names."""
+        found: list[Chain] = []
+        for candidate in self._rng.sample(self._free, len(self._free)):
+            ends = dates_in(candidate.fact.text) if candidate.temporary else []
+            sessions = [index for index in self._after(candidate.session) if ends and self._days[index] > max(ends)]
+            if sessions and len(found) < min(most, self._left):
+                self._free.remove(candidate)
+                found.append(Chain((candidate,), (self._step(self._lightest(sessions), Change.EXPIRE),)))
+        self._left -= len(found)
+        return found
+
+    def _together(self) -> Chain | None:
+        """Siblings that one statement changes; None if it is not drawn, or if there are none."""
+        if self._left < 2 or self._rng.random() >= self._plan.together:
+            return None
+        families: defaultdict[str, list[Candidate]] = defaultdict(list)
+        for candidate in self._free:
+            if candidate.family and not candidate.temporary and self._after(candidate.session):
+                families[candidate.family].append(candidate)
+        several = [members for members in families.values() if len(members) > 1]
+        if not several:
+            return None
+        members = self._rng.choice(several)
+        chosen = tuple(self._rng.sample(members, min(self._rng.randint(2, 3), len(members), self._left)))
+        session = self._lightest(self._after(max(candidate.session for candidate in chosen)))
+        operators = {change: weight for change, weight in self._plan.operators.items() if change in _SHARED}
+        change = _weighted(self._rng, operators) if any(operators.values()) else Change.ADJUST
+        for candidate in chosen:
+            self._free.remove(candidate)
+        self._load[session] += len(chosen) - 1
+        self._left -= len(chosen)
+        return Chain(chosen, (self._step(session, change, plain=True),))
+
+    def _single(self) -> Chain | None:
+        """A memory that changes once or several times, beginning in a session that has few changes."""
+        starts = [index for index in self._days if any(candidate.session < index for candidate in self._free)]
+        if not starts:
+            return None
+        first = self._lightest(starts)
+        fitting = [candidate for candidate in self._free if candidate.session < first]
+        siblings = [candidate for candidate in fitting if candidate.family]
+        if siblings and self._rng.random() < _FAMILY_FIRST:
+            fitting = siblings
+        candidate = self._rng.choice(fitting)
+        self._free.remove(candidate)
+        later = self._after(first)
+        depth = min(_weighted(self._rng, self._plan.chains), self._left, 1 + len(later))
+        sessions = [first]
+        for _ in range(depth - 1):
+            sessions.append(self._lightest([index for index in later if index not in sessions]))
+        steps = []
+        for number, index in enumerate(sorted(sessions), start=1):
+            operators = self._plan.operators
+            if number < depth:
+                operators = {change: weight for change, weight in operators.items() if change not in _LAST}
+            change = _weighted(self._rng, operators) if any(operators.values()) else Change.ADJUST
+            steps.append(self._step(index, change))
+        self._left -= depth
+        return Chain((candidate,), tuple(steps))
+
+    def _step(self, session: int, change: Change, *, plain: bool = False) -> Step:
+        """A change in a session; `plain`: said by the person, without a date, because several memories depend on it."""
+        self._load[session] += 1
+        rng, plan = self._rng, self._plan
+        signals = {signal: weight for signal, weight in plan.signals.items() if signal in _SUITS[change]}
+        signal = _weighted(rng, signals)
+        provenance: Provenance = "said"
+        if not plain and signal != "implied":
+            barred = (*_ABOUT_OTHERS, *_CORRECTED) if "value" not in _SUITS[change] else _ABOUT_OTHERS
+            provenance = _provenance(rng, plan, exclude=barred)
+        dated = (
+            not plain and provenance == "said" and change in (Change.ADJUST, Change.SHIFT) and signal != "implied"
+        ) and rng.random() < plan.dated
+        return Step(session, change, signal, provenance, dated)
+
+    def _after(self, session: int) -> list[int]:
+        return [index for index in self._days if index > session]
+
+    def _lightest(self, sessions: Sequence[int]) -> int:
+        """One of the sessions with the fewest changes so far."""
+        least = min(self._load[index] for index in sessions)
+        return self._rng.choice([index for index in sessions if self._load[index] == least])
+
+
+# --- asides ---------------------------------------------------------------------------------------------------------------
+
+
+def plan_asides(
+    rng: random.Random, plan: Demands, facts: Sequence[SessionFact], held: Mapping[str, Sequence[str]], *, idle: bool
+) -> tuple[Aside, ...]:
+    """Plan what else comes up in a session.
+
+    Args:
+        rng: What is drawn depends on this alone.
+        plan: How many.
+        facts: What the session has to say; asides use none of its keywords.
+        held: Memories before the session with their keywords.
+        idle: Whether asides are all that the session has.
+    """
+    taken = {folded(keyword) for fact in facts for keyword in fact.keywords}
+    touched = {fact.previous_text for fact in facts}
+    decoys = []
+    for text, keywords in held.items():
+        free = [keyword for keyword in keywords if not _shares_words(keyword, taken)]
+        # Not all of them, or the memory would be told.
+        if text not in touched and free and len(keywords) > 1:
+            decoys.append((text, free[: len(keywords) - 1]))
+    count = rng.randint(plan.asides.min, plan.asides.max) + idle
+    kinds = rng.sample(list(AsideKind), min(count, len(AsideKind)))
+    chosen = rng.sample(decoys, min(count, len(decoys)))
+    asides = []
+    for number, kind in enumerate(kinds, start=1):
+        memory = ""
+        words: tuple[str, ...] = ()
+        if kind is AsideKind.CUE:
+            words = (rng.choice(pools().cues),)
+        elif chosen:
+            memory, free = chosen.pop()
+            words = tuple(rng.sample(free, min(rng.randint(1, 2), len(free))))
+        asides.append(Aside(id=f"a{number}", kind=kind, words=words, memory=memory))
+    return tuple(asides)
+
+
+def _shares_words(keyword: str, taken: Collection[str]) -> bool:
+    words = set(folded(keyword).split())
+    return any(words & set(other.split()) for other in taken)
