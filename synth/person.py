@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import random
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -54,6 +55,7 @@ from synth.tasks import (
     AnswerT,
     DialogueTask,
     DynamicTask,
+    Events,
     EventsTask,
     EvolutionTask,
     Filling,
@@ -73,7 +75,7 @@ from synth.tasks import (
     Violation,
     Writer,
 )
-from synth.validators import judge_life
+from synth.validators import judge_answer, judge_life
 from synth.validators.base import Similarity
 from synth.validators.session import judge_session
 
@@ -87,8 +89,8 @@ class Account:
         self._usage: defaultdict[Unit, Counter[str]] = defaultdict(Counter)
         self._rejected: list[tuple[int, int, Rejection]] = []
 
-    def take(self, unit: Unit, written: UnitResult[Any], place: int | None = None) -> None:
-        """Count a unit, and name it among the rejections if it has no answer; see `reject` for `place`."""
+    def take(self, unit: Unit, written: UnitResult[Any]) -> None:
+        """Count a unit."""
         for verdict in written.verdicts:
             self.judged(verdict)
         self._usage[unit].update(
@@ -99,8 +101,6 @@ class Account:
             completion_tokens=written.completion_tokens,
             reasoning_tokens=written.reasoning_tokens,
         )
-        if written.answer is None:
-            self.reject(unit, written.verdicts[-1].violations if written.verdicts else (), place)
 
     def judged(self, verdict: Verdict) -> None:
         """Count what one answer, or one finished whole, was checked for and has broken."""
@@ -163,15 +163,22 @@ class Author:
         return random.Random(f"{self.seed}/{self.persona.person_id}/{what}")
 
     async def ask(self, task: Task[AnswerT], place: int | None = None) -> AnswerT | None:
-        """Have a unit written, at a place if there are several of its kind; None if it is rejected."""
+        """Have a unit written, at a place if there are several of its kind; None if it is rejected, which is then named."""
+        written = await self.attempt(task, place)
+        if written.answer is None:
+            self.account.reject(task.unit, _last_violations(written), place)
+        return written.answer
+
+    async def attempt(self, task: Task[AnswerT], place: int | None = None) -> UnitResult[AnswerT]:
+        """As `ask`, but what becomes of a unit without an answer is up to the caller."""
         unit, index = task.unit, place or 0
         # Of units that run at the same time, those of earlier sessions come first.
         step = _STEPS * tuple(Unit).index(unit) + (_STEPS - 1 - index if unit in _PARALLEL else index)
         written = await self._writer.write(task, UnitId(self.number, step, f"{self.persona.person_id}/{unit}/{index}"))
-        self.account.take(unit, written, place)
+        self.account.take(unit, written)
         if self._observer is not None:
             self._observer(unit, written)
-        return written.answer
+        return written
 
     async def ask_all(self, tasks: Iterable[tuple[int, Task[AnswerT]]]) -> dict[int, AnswerT | None]:
         """Have several units written at the same time; the answers come by place, in the order of the tasks.
@@ -186,6 +193,10 @@ class Author:
             # One person's failure is one error: the first.
             raise errors.exceptions[0] from None
         return {place: task.result() for place, task in running.items()}
+
+
+def _last_violations(written: UnitResult[Any]) -> tuple[Violation, ...]:
+    return written.verdicts[-1].violations if written.verdicts else ()
 
 
 MOST_EXISTING = 60
@@ -371,10 +382,11 @@ async def _stages(author: Author, person: Person, names: NameSource, count: int,
         return person
     slots = plan_events(author.rng("timeline"), author.shape, profile.start, count, profile.initial)
     person = person.model_copy(update={"profile": profile, "slots": slots})
-    events = await _events(author, profile, slots)
-    if events is None:
+    lived = await _events(author, profile, slots)
+    if lived is None:
         return person
-    person = person.model_copy(update={"events": events})
+    slots, events = lived
+    person = person.model_copy(update={"slots": slots, "events": events})
     verdict = judge_life(person, author.shape)
     author.account.judged(verdict)
     if verdict.violations:
@@ -394,13 +406,28 @@ async def _stages(author: Author, person: Person, names: NameSource, count: int,
     return _confirmed(author, person)
 
 
-async def _events(author: Author, profile: Profile, slots: Sequence[EventSlot]) -> tuple[LifeEvent, ...] | None:
-    """Stage 2: events in calls of a few slots, each call told of all events before it."""
-    size = author.shape.events_per_call
-    busy = [slot for slot in slots if not slot.idle]
-    calls = [tuple(busy[begin : begin + size]) for begin in range(0, len(busy), size)]
+async def _events(
+    author: Author, profile: Profile, slots: Sequence[EventSlot]
+) -> tuple[tuple[EventSlot, ...], tuple[LifeEvent, ...]] | None:
+    """Stage 2: events in calls of a few slots, each call told of all events before it.
+
+    An event that stays wrong to the last repair costs neither the person nor the events before it, which are kept. It is
+    planned anew without its changes, because most rules are about these and nothing that follows can depend on changes that
+    were never made, and is written alone. Only an event that fails even so rejects the person.
+
+    Idle slots have no call.
+
+    Returns:
+        The slots as they were planned in the end, and their events; None if the person is rejected.
+    """
+    left, done = [slot for slot in slots if not slot.idle], [slot for slot in slots if slot.idle]
+    bare = [_nothing_happens(slot) for slot in done]
     events: list[LifeEvent] = []
-    for place, call in enumerate(calls):
+    size = author.shape.events_per_call
+    for place in itertools.count():
+        if not left:
+            in_order = sorted(zip(done, (*bare, *events), strict=True), key=lambda pair: pair[0].index)
+            return tuple(slot for slot, _ in in_order), tuple(event for _, event in in_order)
         task = EventsTask(
             fixed=profile.fixed,
             dynamic=profile.dynamic,
@@ -408,16 +435,33 @@ async def _events(author: Author, profile: Profile, slots: Sequence[EventSlot]) 
             facts=known_facts(profile, events),
             past=briefs(events),
             names=known_names(profile, events),
-            slots=call,
+            slots=tuple(left[:size]),
             limits=author.shape.events,
             fact_limits=author.shape.facts,
         )
-        answer = await author.ask(task, place if len(calls) > 1 else None)
-        if answer is None:
-            return None
-        events += answer.events
-    events += [_nothing_happens(slot) for slot in slots if slot.idle]
-    return tuple(sorted(events, key=lambda event: event.index))
+        written = await author.attempt(task, place)
+        sound = sound_events(task, written.partial) if written.answer is None else written.answer.events
+        events += sound
+        done += left[: len(sound)]
+        del left[: len(sound)]
+        size = author.shape.events_per_call
+        if written.answer is None:
+            author.account.reject(Unit.EVENTS, _last_violations(written), left[0].index)
+            if len(task.slots) == 1 and not left[0].changes:
+                return None
+            left[0] = left[0].model_copy(update={"changes": (), "given_up": left[0].changes})
+            size = 1
+    raise AssertionError("unreachable")
+
+
+def sound_events(task: EventsTask, answer: Events | None) -> tuple[LifeEvent, ...]:
+    """The longest beginning of an answer that keeps the rules; what it leaves is not all of the task."""
+    events = () if answer is None else answer.events
+    for count in range(min(len(events), len(task.slots) - 1), 0, -1):
+        part = task.model_copy(update={"slots": task.slots[:count]})
+        if not judge_answer(part, Events(events=events[:count])).violations:
+            return events[:count]
+    return ()
 
 
 def _nothing_happens(slot: EventSlot) -> LifeEvent:

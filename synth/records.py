@@ -265,6 +265,7 @@ class EventSlot(Record):
         reused: How many earlier memories the session repeats (NONE operations).
         days_after: How many days after the event the session takes place.
         idle: Whether nothing happens and nothing is told: the session is chat and has no operations.
+        given_up: Changes that were planned, and given up because no answer with them kept the rules.
     """
 
     index: int
@@ -276,6 +277,7 @@ class EventSlot(Record):
     reused: int
     days_after: int = 0
     idle: bool = False
+    given_up: tuple[PlannedChange, ...] = ()
 
 
 class Participant(Record):

@@ -475,11 +475,19 @@ def span(case: LifeCase) -> Iterator[str]:
         yield f"the {len(events)} events must span {expected} days, but span {found}"
 
 
+def _made(person: Person) -> Iterator[PlannedChange | StateDelta]:
+    """All changes of a life, and those that were planned and given up."""
+    for event in person.events:
+        yield from event.changes
+    for slot in person.slots:
+        yield from slot.given_up
+
+
 @LIFE.rule("Each track has as many changes as its quota.")
 def track_quotas(case: LifeCase) -> Iterator[str]:
     plan, events = case.task.plan, case.answer.events
     if isinstance(plan, Quotas):
-        found = Counter(delta.track for event in events for delta in event.changes)
+        found = Counter(made.track for made in _made(case.answer))
         for track in Track:
             expected = scaled(plan.changes.get(track, Range(min=0, max=0)), len(events))
             if found[track] not in expected:
@@ -490,7 +498,7 @@ def track_quotas(case: LifeCase) -> Iterator[str]:
 def operator_balance(case: LifeCase) -> Iterator[str]:
     plan, events = case.task.plan, case.answer.events
     if isinstance(plan, Quotas):
-        found = Counter(delta.change for event in events for delta in event.changes)
+        found = Counter(made.change for made in _made(case.answer))
         counts = {str(change): found[change] for change in (Change.NEW, *UPDATES)}
         limit = scaled_maximum(plan.balance, len(events))
         if max(counts.values()) - min(counts.values()) > limit:
@@ -530,7 +538,7 @@ def facts_per_session(case: LifeCase) -> Iterator[str]:
     plan = case.task.plan
     if isinstance(plan, Shares):
         for slot, event in zip(case.answer.slots, case.answer.events, strict=False):
-            found = len(event.changes) + slot.reused
+            found = len(event.changes) + len(slot.given_up) + slot.reused
             if found not in plan.facts:
                 yield f"event {event.index} must have {plan.facts} facts, changed or repeated, but has {found}"
 

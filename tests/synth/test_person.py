@@ -252,12 +252,57 @@ async def test_a_rejected_profile_rejects_the_person(unit):
     assert list(labelled_sessions(person)) == []
 
 
-async def test_rejected_events_reject_the_person():
-    writer = Wrapper(reject=at(Unit.EVENTS, 2))
+async def test_an_event_that_stays_wrong_is_planned_anew_without_its_changes_and_nobody_is_lost():
+    """Event 7 is the third of its call: the two before it are kept, it is written alone, and the rest goes on as planned."""
+    whole = await write()
+    target = next(slot.index for slot in whole.slots if slot.index % 5 in (1, 2, 3) and slot.changes)
+
+    def change(task, place, written):
+        if task.unit is not Unit.EVENTS or not any(slot.index == target and slot.changes for slot in task.slots):
+            return written
+        wrong = tuple(
+            event.model_copy(update={"title": ""} if event.index == target else {}) for event in written.answer.events
+        )
+        return UnitResult(None, (Verdict(("demo.rule",), (BROKEN,)),) * 3, partial=Events(events=wrong))
+
+    writer = Wrapper(change=change)
+    person = await write(writer)
+    check_sound(person)
+    assert rejected(person) == [("events", str(target))] and person.rejections[0].rules == ("demo.rule",)
+    assert [session.index for session in person.sessions if session.dialogue is not None] == list(range(25))
+    slot = person.slots[target]
+    assert slot.changes == () and slot.given_up == whole.slots[target].changes and person.events[target].changes == ()
+    assert [other for other in person.slots if other != slot] == [*whole.slots[:target], *whole.slots[target + 1 :]]
+    assert judge_life(person, PAPER).violations == ()
+    # What was sound is not asked for again.
+    asked = [[slot.index for slot in task.slots] for task in writer.tasks(EventsTask)]
+    begin = target - target % 5
+    rest = list(range(target + 1, 25))
+    assert asked == [
+        *(list(range(first, first + 5)) for first in range(0, begin + 5, 5)),
+        [target],
+        *(rest[first : first + 5] for first in range(0, len(rest), 5)),
+    ]
+    assert person.usage["events"].rejected == 1 and person.usage["events"].units == len(asked)
+
+
+async def test_events_of_which_nothing_can_be_read_are_asked_for_one_by_one_from_the_first():
+    writer = Wrapper(reject=lambda task, place: task.unit is Unit.EVENTS and len(task.slots) > 1)
+    person = await write(writer, sessions=4)
+    check_sound(person)
+    assert [[slot.index for slot in task.slots] for task in writer.tasks(EventsTask)] == [
+        [0, 1, 2, 3], [0], [1, 2, 3], [1], [2, 3], [2], [3],
+    ]  # fmt: skip
+    assert rejected(person) == [("events", "0"), ("events", "1"), ("events", "2")]
+    assert person.slots[3].given_up == () and not any(slot.changes for slot in person.slots[:3])
+
+
+async def test_an_event_that_fails_alone_and_without_changes_rejects_the_person():
+    writer = Wrapper(reject=lambda task, place: task.unit is Unit.EVENTS and task.slots[0].index == 10)
     person = await write(writer)
     assert person.profile is not None and person.events == person.sessions == ()
-    assert rejected(person) == [("events", "2")]
-    assert len(writer.tasks(EventsTask)) == 3
+    assert rejected(person) == [("events", "10")] * 2
+    assert [len(task.slots) for task in writer.tasks(EventsTask)] == [5, 5, 5, 1]
 
 
 async def test_a_life_that_breaks_a_rule_as_a_whole_is_rejected():
