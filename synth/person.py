@@ -458,7 +458,7 @@ def sound_events(task: EventsTask, answer: Events | None) -> tuple[LifeEvent, ..
     """The longest beginning of an answer that keeps the rules; what it leaves is not all of the task."""
     events = () if answer is None else answer.events
     for count in range(min(len(events), len(task.slots) - 1), 0, -1):
-        part = task.model_copy(update={"slots": task.slots[:count]})
+        part: Task[Any] = task.model_copy(update={"slots": task.slots[:count]})
         if not judge_answer(part, Events(events=events[:count])).violations:
             return events[:count]
     return ()

@@ -73,6 +73,8 @@ def _plain(schema: dict[str, Any]) -> dict[str, Any]:
     for key, value in schema.items():
         if key in ("properties", "$defs"):  # their keys are names
             found[key] = {name: _plain(part) for name, part in value.items()}
+        elif key in _NOTES:
+            continue
         elif key == "format":
             assert value == "date", value
             found["pattern"] = _DATE
@@ -80,7 +82,7 @@ def _plain(schema: dict[str, Any]) -> dict[str, Any]:
             found[key] = _plain(value)
         elif isinstance(value, list):
             found[key] = [_plain(part) if isinstance(part, dict) else part for part in value]
-        elif key not in _NOTES:
+        else:
             found[key] = value
     if "properties" in found:
         # A model settles what a fact is about, and copies the previous text, before it words the new one (appendix A).
@@ -96,13 +98,16 @@ _EMPTY: dict[str, Any] = {
     "subject": "",
     "physical_conditions": "",
     "mental_conditions": "",
+    "misspoken": "",
+    "outdated": [],
+    "asides": [],
     "participants": [],
     "follow_ups": [],
 }
 """Fields that say "none" by being empty, whichever record they belong to."""
 
-_FACT_ID = "^f[0-9]{1,3}$"
-_LIKE_A_FACT_ID = re.compile(r"(?:fact|f)?[ _#-]*0*([0-9]{1,3})", re.IGNORECASE)
+_ID_PATTERN = re.compile(r"\^([fa])\[0-9\]\{1,3\}\$")
+_LIKE_AN_ID = re.compile(r"(fact|f|aside|a)?[ _#-]*0*([0-9]{1,3})", re.IGNORECASE)
 
 
 def _tidied(value: Any, schema: dict[str, Any], named: dict[str, Any]) -> Any:
@@ -129,8 +134,8 @@ def _tidied_text(text: str, schema: dict[str, Any]) -> str:
         name = re.sub(r"[\s-]+", "_", text.strip().casefold())
         return name if name in values else text
     pattern = schema.get("pattern")
-    if pattern == _FACT_ID and (found := _LIKE_A_FACT_ID.fullmatch(text.strip())):
-        return f"f{found[1]}"
+    if pattern and (wanted := _ID_PATTERN.fullmatch(pattern)) and (found := _LIKE_AN_ID.fullmatch(text.strip())):
+        return f"{wanted[1]}{found[2]}" if (found[1] or wanted[1]).casefold().startswith(wanted[1]) else text
     if pattern is not None:
         variants = (text, text.strip().casefold(), text.strip().upper())
         return next((variant for variant in variants if re.search(pattern, variant)), text)
@@ -255,7 +260,7 @@ def _cut(value: Any, location: tuple[int | str, ...], limit: int) -> None:
 
 
 def _find_object(text: str, answer: type[Record]) -> dict[str, Any] | None:
-    fields = answer.model_fields.keys()
+    fields = {name for name, field in answer.model_fields.items() if field.is_required()}
     best: dict[str, Any] | None = None
     end = 0
     for brace in islice(re.finditer(r"\{", text), _MOST_STARTS):

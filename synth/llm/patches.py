@@ -21,7 +21,8 @@ _KEYS: Mapping[Unit, Mapping[str, str]] = {
     Unit.EVENTS: {"events": "index"},
     Unit.EVOLUTION: {"memories": ""},
     Unit.FILLING: {"facts": ""},
-    Unit.DIALOGUE: {"plan": "fact_id", "turns": ""},
+    Unit.REVISION: {"steps": ""},
+    Unit.DIALOGUE: {"plan": "fact_id", "asides": "aside_id", "turns": ""},
 }
 """The lists whose parts can be sent alone, with the field that tells parts apart; without one, parts get a number."""
 

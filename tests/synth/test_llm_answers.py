@@ -11,7 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from synth.llm.answers import FORMAT_RULES, FormatError, answer_schema, plain_text, read_answer, without_reasoning
-from synth.records import Dialogue, EventGroup, LifeEvent, PlannedFact, StateDelta
+from synth.records import Dialogue, EventGroup, LifeEvent, PlannedAside, PlannedFact, StateDelta
 from synth.tasks import Events, Filling, Links, Unit
 
 LINKS = Links(
@@ -208,6 +208,15 @@ def test_what_is_harmless_is_set_right(change: dict[str, Any], same: dict[str, A
         read = read_answer(answer, Events)
         assert read.answer.events[0].changes == (StateDelta(**CHANGE),) and read.answer.events[0].valence == "positive"
     assert read.violations == ()
+
+
+@pytest.mark.parametrize(("aside_id", "read"), [(1, "a1"), ("A1", "a1"), ("aside 01", "a1"), ("f1", None), ("fact 1", None)])
+def test_ids_of_asides_are_not_those_of_facts(aside_id: object, read: str | None) -> None:
+    text = json.dumps({"plan": [], "turns": [], "asides": [{"aside_id": aside_id, "turn": 1}]})
+    if read is None:
+        assert wrong(text, Dialogue)[1][0][1].startswith("asides[0].aside_id: ")
+    else:
+        assert read_answer(text, Dialogue).answer.asides == (PlannedAside(aside_id=read, turn=1),)
 
 
 def test_quotes_of_a_typesetter_around_fields_are_read() -> None:

@@ -21,7 +21,7 @@ from synth.records import Dialogue
 from synth.tasks import Events, Filling, InitialFacts, Unit, UnitResult, Violation
 from synth.validators import judge_answer
 
-PATCHED = [unit for unit in Unit if can_be_patched(unit, frozenset())]
+PATCHED = [unit for unit in Unit if can_be_patched(unit, frozenset()) and unit.value in CASES]
 
 
 @pytest.fixture
@@ -98,7 +98,7 @@ def turn(number: int, dialogue: Dialogue = GOOD) -> dict[str, Any]:
 
 
 def sent(*turns: Mapping[str, Any], plan: tuple[Mapping[str, Any], ...] = ()) -> str:
-    return json.dumps({"plan": plan, "turns": turns})
+    return json.dumps({"plan": plan, "asides": [], "turns": turns})
 
 
 async def write(store: JsonLinesStore, *answers: str, repairs: int = 2) -> tuple[UnitResult[Any], list[dict[str, Any]]]:
