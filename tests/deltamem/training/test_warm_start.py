@@ -11,7 +11,7 @@ from transformers import Qwen3ForCausalLM
 
 from deltamem.training.config import WarmStartConfig
 from deltamem.training.tiny import chat_text, new_model, target_trajectory
-from deltamem.training.warm_start import WarmStartStep, _trajectory_batches, _Weigher, warm_start
+from deltamem.training.warm_start import Muon, WarmStartStep, _trajectory_batches, _Weigher, warm_start
 
 FEW_STEPS = WarmStartConfig(copy_steps=3, steps=27, batch_size=8, matrix_lr=0.06, other_lr=0.012, decay_share=0.1)
 """Faster than the defaults, because the rate still rises for thirty steps."""
@@ -109,3 +109,20 @@ def test_the_teacher_is_complete_first_and_careless_afterwards(monkeypatch):
     assert [step.phase for step in reported] == ["copy"] + ["trajectories"] * 8
     # A careless teacher writes one fact where the complete one writes two or more.
     assert sum(written[4:]) < 0.75 * sum(written[:4])
+
+
+def test_muon_takes_the_steps_of_torch_muon():
+    # Theirs works in bfloat16, so single entries differ in the third digit.
+    generator = torch.Generator().manual_seed(0)
+    start = [torch.randn(shape, generator=generator) for shape in ((96, 32), (32, 96), (32, 32), (96, 32))]
+    ours, theirs = ([torch.nn.Parameter(matrix.clone()) for matrix in start] for _ in range(2))
+    optimizers = (Muon(ours, lr=0.1), torch.optim.Muon(theirs, lr=0.1, weight_decay=0.0, momentum=0.95))
+    for _ in range(4):
+        for one, other in zip(ours, theirs, strict=True):
+            one.grad = torch.randn(one.shape, generator=generator)
+            other.grad = one.grad.clone()
+        for optimizer in optimizers:
+            optimizer.step()
+    for one, other, before in zip(ours, theirs, start, strict=True):
+        moved, expected = (one - before).detach(), (other - before).detach()
+        assert torch.linalg.matrix_norm(moved - expected) < 0.02 * torch.linalg.matrix_norm(expected)
