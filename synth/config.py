@@ -313,6 +313,8 @@ class LLMSettings(StrictModel):
         structured: The ``response_format``; ``auto`` begins with ``json_schema`` and steps down where a server refuses it.
         repairs: How often an answer that breaks rules is sent back.
         patience: Seconds for which a request goes on being tried, and for which all endpoints may fail at once.
+        extraction: Whether each dialogue is read again for what the user states, so that nothing is said and not labelled.
+        contradictions: Whether each dialogue is read again for contradictions.
         extra_body: Further fields of each request, for example ``{top_k: 20}``.
     """
 
@@ -329,6 +331,8 @@ class LLMSettings(StrictModel):
     structured: Literal["auto"] | Structured = "auto"
     repairs: Annotated[int, Field(ge=0)] = 2
     patience: Annotated[float, Field(ge=0)] = 900.0
+    extraction: bool = False
+    contradictions: bool = False
     extra_body: dict[str, Any] = Field(default={})
 
     @property

@@ -18,10 +18,22 @@ from rich.console import Console
 from rich.table import Table
 
 from deltamem.errors import DeltaMemError
-from synth.config import Demands, EstimateSettings, Shape, SynthSettings
+from synth.config import Demands, EstimateSettings, LLMSettings, Shape, SynthSettings
 from synth.planning import scaled
 from synth.progress import duration
-from synth.tasks import AnswerT, Task, Unit, UnitId, UnitResult, Writer
+from synth.records import Dialogue
+from synth.tasks import (
+    AnswerT,
+    Contradictions,
+    DialogueTask,
+    Extraction,
+    StatedFact,
+    Task,
+    Unit,
+    UnitId,
+    UnitResult,
+    Writer,
+)
 
 PAPER_GPU_HOURS = 500
 """What the paper reports for its data set (appendix C.1)."""
@@ -35,8 +47,14 @@ _STORE_OVERHEAD = 120
 CountTokens = Callable[[str], float]
 
 
-def expected_units(shape: Shape, sessions: int) -> dict[Unit, float]:
-    """How many units one person takes on average, repairs not counted."""
+def expected_units(shape: Shape, sessions: int, llm: LLMSettings | None = None) -> dict[Unit, float]:
+    """How many units one person takes on average, repairs not counted.
+
+    Args:
+        shape: All sizes.
+        sessions: Of a person.
+        llm: Says which reviews of dialogues a language model does; None does none.
+    """
     groups = scaled(shape.groups, sessions)
     most = min(groups.max, sessions // max(shape.events_per_group.min, 2))
     counts = {
@@ -50,6 +68,8 @@ def expected_units(shape: Shape, sessions: int) -> dict[Unit, float]:
         Unit.FILLING: float(sessions if shape.filling.max else 0),
         Unit.REVISION: _revisions(shape, sessions),
         Unit.DIALOGUE: float(sessions),
+        Unit.EXTRACTION: float(sessions if llm and llm.extraction else 0),
+        Unit.CONTRADICTIONS: float(sessions if llm and llm.contradictions else 0),
     }
     return {unit: count for unit, count in counts.items() if count}
 
@@ -139,7 +159,21 @@ class _Measured:
             prompt = sum(self._tokens(message["content"]) for message in self._opening(task))
             self.sizes[task.unit].append(Size(prompt, self._tokens(answer)))
             self.answer_bytes.append(len(answer.encode()))
+            if isinstance(task, DialogueTask) and isinstance(written.answer, Dialogue):
+                self._measure_reviews(task, written.answer)
         return written
+
+    def _measure_reviews(self, task: DialogueTask, dialogue: Dialogue) -> None:
+        """What reading a dialogue again would take; an extraction lists about what is labelled."""
+        from synth.llm.writer import contradictions_task, extraction_task
+
+        stated = tuple(StatedFact(turn=1, text=fact.text) for fact in task.facts)
+        for review, answer in (
+            (extraction_task(task, dialogue), Extraction(facts=stated)),
+            (contradictions_task(task, dialogue), Contradictions(found=())),
+        ):
+            prompt = sum(self._tokens(message["content"]) for message in self._opening(review))
+            self.sizes[review.unit].append(Size(prompt, self._tokens(answer.model_dump_json())))
 
 
 def measure(settings: SynthSettings) -> Sample:
@@ -184,7 +218,7 @@ def estimate(settings: SynthSettings, sample: Sample) -> Estimate:
     thinking = assumed.reasoning_tokens[effort]
     units = {}
     longest = 0.0
-    for unit, count in expected_units(settings.shape, settings.sessions).items():
+    for unit, count in expected_units(settings.shape, settings.sessions, llm).items():
         size = sample.units.get(unit, Size(0.0, 0.0))
         answer = size.answer * assumed.answer_scale
         first = count * settings.people

@@ -90,7 +90,9 @@ class Account:
         self._rejected: list[tuple[int, int, Rejection]] = []
 
     def take(self, unit: Unit, written: UnitResult[Any]) -> None:
-        """Count a unit."""
+        """Count a unit and the reviews of it."""
+        for review, result in written.reviews:
+            self.take(review, result)
         for verdict in written.verdicts:
             self.judged(verdict)
         self._usage[unit].update(
@@ -177,7 +179,8 @@ class Author:
         written = await self._writer.write(task, UnitId(self.number, step, f"{self.persona.person_id}/{unit}/{index}"))
         self.account.take(unit, written)
         if self._observer is not None:
-            self._observer(unit, written)
+            for done in (*written.reviews, (unit, written)):
+                self._observer(*done)
         return written
 
     async def ask_all(self, tasks: Iterable[tuple[int, Task[AnswerT]]]) -> dict[int, AnswerT | None]:
@@ -201,6 +204,10 @@ def _last_violations(written: UnitResult[Any]) -> tuple[Violation, ...]:
 
 MOST_EXISTING = 60
 """Facts that a filling task is told of: about as many as the initial facts, deltas and threads of 25 events."""
+
+
+MOST_BACKGROUND = 20
+"""Memories that a dialogue is told of besides its facts: job, health, tastes, as far as they bear on the event."""
 
 
 def known_facts(profile: Profile, events: Iterable[LifeEvent]) -> tuple[KnownFact, ...]:
@@ -250,6 +257,15 @@ def existing(event: LifeEvent, changes: Sequence[Due], held: Sequence[str], rela
         closest = set(dict.fromkeys([*ranked, *held][:room]))
         held = [text for text in held if text in closest]
     return (*new, *held)
+
+
+def background(event: LifeEvent, session: SynthSession, held: Sequence[str], related: Relatedness) -> tuple[str, ...]:
+    """What a dialogue is told of the person as they are now: memories close to the event that the session leaves alone."""
+    own = {text for fact in session.facts for text in (fact.text, fact.previous_text)}
+    free = [text for text in held if text not in own]
+    closest = related.ranked(free, [event.title, event.narrative, *own])
+    chosen = set(dict.fromkeys([*closest, *free][:MOST_BACKGROUND]))
+    return tuple(text for text in free if text in chosen)
 
 
 def mentionable(
@@ -683,6 +699,7 @@ async def _with_dialogues(
     told: dict[str, int] = {}
     held = {fact.text: fact.keywords for fact in profile.initial}
     plan = author.shape.plan
+    related = Relatedness(profile.name)
     tasks = []
     for slot, event, filling, session in zip(slots, events, fillings, sessions, strict=True):
         past = mentionable(session, events, told, author.shape.past_events)
@@ -690,6 +707,7 @@ async def _with_dialogues(
         asides: tuple[Aside, ...] = ()
         if isinstance(plan, Demands):
             asides = plan_asides(author.rng(f"asides/{slot.index}"), plan, session.facts, held, idle=slot.idle)
+        known = background(event, session, tuple(held), related)
         for fact in session.facts:
             held.pop(fact.previous_text, None)
         held.update((fact.text, fact.keywords) for fact in session.facts)
@@ -709,6 +727,7 @@ async def _with_dialogues(
             facts=tuple(sorted(session.facts, key=lambda fact: int(fact.id[1:]))),
             limits=author.shape.dialogue,
             asides=asides,
+            known=known,
         )
         tasks.append((session.index, task))
     dialogues = await author.ask_all(tasks)

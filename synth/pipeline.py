@@ -311,7 +311,7 @@ class _Generation:
         self._progress = Progress(
             people=len(work),
             found=len(work) - len(todo),
-            expected=expected_units(settings.shape, settings.sessions),
+            expected=expected_units(settings.shape, settings.sessions, settings.llm if settings.writer == "llm" else None),
             pool=backend.pool,
         )
         if not todo:

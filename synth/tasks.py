@@ -1,4 +1,4 @@
-"""The ten kinds of units that writers do: what each is told (a task), what it answers, and what a writer is."""
+"""The kinds of units that writers do: what each is told (a task), what it answers, and what a writer is."""
 
 from __future__ import annotations
 
@@ -18,11 +18,13 @@ from synth.records import (
     EventGroup,
     EventSlot,
     Evolution,
+    Exchange,
     Fact,
     FactPlan,
     FixedPart,
     LifeEvent,
     Line,
+    Name,
     Paragraph,
     PastEvent,
     PlannedRevision,
@@ -36,7 +38,7 @@ from synth.records import (
 
 
 class Unit(StrEnum):
-    """The kinds of units, in the order of a person's life."""
+    """The kinds of units, in the order of a person's life; the last two (`REVIEWS`) are done only where asked for."""
 
     FIXED = "fixed"
     DYNAMIC = "dynamic"
@@ -48,6 +50,8 @@ class Unit(StrEnum):
     FILLING = "filling"
     REVISION = "revision"
     DIALOGUE = "dialogue"
+    EXTRACTION = "extraction"
+    CONTRADICTIONS = "contradictions"
 
     @property
     def stage(self) -> str:
@@ -66,7 +70,12 @@ _STAGES = {
     Unit.FILLING: "memories",
     Unit.REVISION: "memories",
     Unit.DIALOGUE: "dialogue",
+    Unit.EXTRACTION: "dialogue",
+    Unit.CONTRADICTIONS: "dialogue",
 }
+
+REVIEWS = (Unit.EXTRACTION, Unit.CONTRADICTIONS)
+"""Units that a writer does by itself for a dialogue that keeps all other rules."""
 
 AnswerT = TypeVar("AnswerT", bound=Record)
 
@@ -110,6 +119,35 @@ class Filling(Record):
     goal: Line
     summary: Paragraph
     facts: Annotated[tuple[SaidFact, ...], Field(max_length=20)]
+
+
+Turn = Annotated[int, Field(ge=1, le=99)]
+
+
+class StatedFact(Record):
+    """What the user states in one turn, in a memory's words."""
+
+    turn: Turn
+    text: Line
+
+
+class Extraction(Record):
+    """Answer of `ExtractionTask`."""
+
+    facts: Annotated[tuple[StatedFact, ...], Field(max_length=80)]
+
+
+class Contradiction(Record):
+    """Two statements that cannot both be true, and the turn that is to be changed."""
+
+    turn: Turn
+    reason: Line
+
+
+class Contradictions(Record):
+    """Answer of `ContradictionsTask`."""
+
+    found: Annotated[tuple[Contradiction, ...], Field(max_length=20)]
 
 
 # --- tasks -----------------------------------------------------------------------------------------------------------------
@@ -263,6 +301,7 @@ class DialogueTask(Task[Dialogue]):
     Attributes:
         facts: In the order of the story, which is not that of the operations.
         asides: What else comes up; it states no fact.
+        known: What is remembered before the session, as far as it is close to it and the session leaves it alone.
     """
 
     unit: ClassVar = Unit.DIALOGUE
@@ -277,6 +316,36 @@ class DialogueTask(Task[Dialogue]):
     facts: tuple[SessionFact, ...]
     limits: DialogueLimits
     asides: tuple[Aside, ...] = ()
+    known: tuple[str, ...] = ()
+
+
+class ExtractionTask(Task[Extraction]):
+    """List everything that the user of a dialogue states about their life, without knowing what is to be remembered."""
+
+    unit: ClassVar = Unit.EXTRACTION
+    answer: ClassVar = Extraction
+
+    name: Name
+    today: date
+    turns: tuple[Exchange, ...]
+
+
+class ContradictionsTask(Task[Contradictions]):
+    """Find what the user of a dialogue says against themselves, or against what is remembered.
+
+    Attributes:
+        remembered: Texts that hold before and after.
+        changed: Texts and values that the session replaces on purpose.
+    """
+
+    unit: ClassVar = Unit.CONTRADICTIONS
+    answer: ClassVar = Contradictions
+
+    name: Name
+    today: date
+    remembered: tuple[str, ...]
+    changed: tuple[str, ...]
+    turns: tuple[Exchange, ...]
 
 
 TASKS: tuple[type[Task[Record]], ...] = (
@@ -290,6 +359,8 @@ TASKS: tuple[type[Task[Record]], ...] = (
     FillingTask,
     RevisionTask,
     DialogueTask,
+    ExtractionTask,
+    ContradictionsTask,
 )  # type: ignore[assignment]
 """All kinds of tasks, in the order of `Unit`."""
 
@@ -337,6 +408,7 @@ class UnitResult(Generic[AnswerT]):
         reasoning_tokens: Likewise, of thinking alone, as far as the server says.
         spent_tokens: Completion tokens that were paid for in this run; 0 if every attempt was found on disk.
         partial: If every attempt broke rules, the one that broke the fewest of those that could be read.
+        reviews: Units that the writer did for this one (`REVIEWS`); their tokens are not among this one's.
     """
 
     answer: AnswerT | None
@@ -346,6 +418,7 @@ class UnitResult(Generic[AnswerT]):
     reasoning_tokens: int = 0
     spent_tokens: int = 0
     partial: AnswerT | None = None
+    reviews: tuple[tuple[Unit, UnitResult[Any]], ...] = ()
 
 
 Observer = Callable[[Unit, UnitResult[Any]], None]

@@ -30,10 +30,23 @@ from synth.llm.answers import (
 )
 from synth.llm.patches import can_be_patched, parts_of, patch_type, patched
 from synth.llm.pool import EndpointPool
-from synth.records import Record
-from synth.tasks import TASKS, AnswerT, Task, Unit, UnitId, UnitResult, Verdict, Violation
+from synth.records import Dialogue, Record
+from synth.tasks import (
+    TASKS,
+    AnswerT,
+    ContradictionsTask,
+    DialogueTask,
+    ExtractionTask,
+    Task,
+    Unit,
+    UnitId,
+    UnitResult,
+    Verdict,
+    Violation,
+)
 from synth.validators import UNIT_RULES, judge_answer
 from synth.validators.base import Similarity
+from synth.validators.reviews import Reviewed, judge_reviewed
 
 Message = Mapping[str, str]
 
@@ -161,6 +174,7 @@ class LLMWriter:
             "prompts": prompt_hashes(),
             "schemas": {unit.value: _schema_hash(answer) for unit, answer in ANSWERS.items()},
             "repairs": settings.repairs,
+            "reviews": {"extraction": settings.extraction, "contradictions": settings.contradictions},
             "seed": seed,
         }
         self._asked = json.dumps([settings.model, settings.sampling, settings.structured], sort_keys=True)
@@ -176,6 +190,7 @@ class LLMWriter:
         request = _Request(first, task.answer)
         best: _Attempt[AnswerT] | None = None
         verdicts: list[Verdict] = []
+        reviews: list[tuple[Unit, UnitResult[Any]]] = []
         tokens = Counter[str]()
         for attempt in range(1 + self._settings.repairs):
             try:
@@ -200,14 +215,44 @@ class LLMWriter:
                     request = _next_request(task.unit, first, best, error.verdict.violations, worse=True)
                 continue
             verdict = await self._judged(read, task)
+            if not verdict.violations and isinstance(task, DialogueTask) and isinstance(read.answer, Dialogue):
+                verdict, done = await self._reviewed(task, read.answer, verdict, place, attempt)
+                reviews += done
             verdicts.append(verdict)
             if not verdict.violations:
-                return UnitResult(read.answer, tuple(verdicts), partial=None, **tokens)
+                return UnitResult(read.answer, tuple(verdicts), partial=None, reviews=tuple(reviews), **tokens)
             worse = best is not None and len(verdict.violations) >= len(best.violations)
             if best is None or len(verdict.violations) <= len(best.violations):
                 best = _Attempt(read.answer, verdict.violations)
             request = _next_request(task.unit, first, best, worse=worse)
-        return UnitResult(None, tuple(verdicts), partial=best and best.answer, **tokens)
+        return UnitResult(None, tuple(verdicts), partial=best and best.answer, reviews=tuple(reviews), **tokens)
+
+    async def _reviewed(
+        self, task: DialogueTask, dialogue: Dialogue, verdict: Verdict, place: UnitId, attempt: int
+    ) -> tuple[Verdict, list[tuple[Unit, UnitResult[Any]]]]:
+        """Have a dialogue that keeps its rules read again, as far as the settings ask for it.
+
+        A review that cannot be read, or that breaks its own rules to the last, finds nothing.
+        """
+
+        async def asked(review: Task[AnswerT]) -> UnitResult[AnswerT]:
+            return await self.write(review, UnitId(place.person, place.step, f"{place.name}/{review.unit}/{attempt}"))
+
+        extraction = contradictions = None
+        done: list[tuple[Unit, UnitResult[Any]]] = []
+        if self._settings.extraction:
+            listed = await asked(extraction_task(task, dialogue))
+            extraction = listed.answer
+            done.append((Unit.EXTRACTION, listed))
+        if self._settings.contradictions:
+            found = await asked(contradictions_task(task, dialogue))
+            contradictions = found.answer
+            done.append((Unit.CONTRADICTIONS, found))
+        if extraction is None and contradictions is None:
+            return verdict, done
+        reviewed = Reviewed(dialogue, extraction, contradictions)
+        judged = await asyncio.to_thread(judge_reviewed, task, reviewed, self._similarity)
+        return Verdict((*verdict.checked, *judged.checked), judged.violations), done
 
     async def _judged(self, read: Reading[Any], task: Task[Any]) -> Verdict:
         if self._similarity is not None and any(rule.needs_similarity for rule in UNIT_RULES[task.unit]):
@@ -253,6 +298,25 @@ class LLMWriter:
             digest.update(f"\n{message['role']} {len(text)}\n".encode())
             digest.update(text)
         return digest.hexdigest()
+
+
+def extraction_task(task: DialogueTask, dialogue: Dialogue) -> ExtractionTask:
+    """The review that lists what the user states; it is not told what is labelled."""
+    return ExtractionTask(name=task.fixed.name, today=task.today, turns=dialogue.turns)
+
+
+def contradictions_task(task: DialogueTask, dialogue: Dialogue) -> ContradictionsTask:
+    """The review that looks for contradictions; it is told what the session changes on purpose."""
+    changed = [fact.previous_text for fact in task.facts if fact.previous_text not in ("", fact.text)]
+    changed += [value for fact in task.facts for value in (fact.misspoken, *fact.outdated) if value]
+    remembered = [*task.known, *(aside.memory for aside in task.asides if aside.memory)]
+    return ContradictionsTask(
+        name=task.fixed.name,
+        today=task.today,
+        remembered=tuple(dict.fromkeys(remembered)),
+        changed=tuple(dict.fromkeys(changed)),
+        turns=dialogue.turns,
+    )
 
 
 class _Request(NamedTuple):

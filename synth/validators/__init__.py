@@ -5,7 +5,7 @@ from __future__ import annotations
 from synth.config import Shape
 from synth.records import Person, Record
 from synth.tasks import Task, Unit, Verdict, Violation
-from synth.validators import demands, dialogue, events, memories, profile, session
+from synth.validators import demands, dialogue, events, memories, profile, reviews, session
 from synth.validators.base import Case, Rule, Similarity, judge
 
 __all__ = ["RULES", "UNIT_RULES", "Rule", "Similarity", "Verdict", "Violation", "judge_answer", "judge_life"]
@@ -21,9 +21,11 @@ UNIT_RULES: dict[Unit, tuple[Rule, ...]] = {
     Unit.FILLING: memories.FILLING.rules,
     Unit.REVISION: demands.REVISION.rules,
     Unit.DIALOGUE: dialogue.DIALOGUE.rules,
+    Unit.EXTRACTION: reviews.EXTRACTION.rules,
+    Unit.CONTRADICTIONS: reviews.CONTRADICTIONS.rules,
 }
 
-_FINISHED = (*events.LIFE.rules, *session.SINGLE.rules, *session.CHAIN.rules)
+_FINISHED = (*reviews.SAID.rules, *reviews.CONSISTENT.rules, *events.LIFE.rules, *session.SINGLE.rules, *session.CHAIN.rules)
 RULES: tuple[Rule, ...] = (*(rule for rules in UNIT_RULES.values() for rule in rules), *_FINISHED)
 """All rules."""
 

@@ -10,7 +10,7 @@ from synth_runs import settings, synth
 
 from synth.estimate import Sample, Size, estimate, expected_units, measure
 from synth.llm.writer import system_prompt
-from synth.tasks import Unit
+from synth.tasks import REVIEWS, Unit
 
 SAMPLE = Sample({unit: Size(1_000, 200) for unit in Unit}, person_bytes=10_000, answer_bytes=800)
 
@@ -46,6 +46,8 @@ def test_prompts_are_measured_as_they_would_be_sent(tmp_path):
     assert coarse.units[Unit.DIALOGUE].prompt == pytest.approx(sample.units[Unit.DIALOGUE].prompt / 4)
     assert coarse.person_bytes == sample.person_bytes > 2 * sample.answer_bytes
 
+
+REVIEWED = ("llm.extraction=true", "llm.contradictions=true")
 
 OVERRIDES = (
     "writer=llm", "people=10", "llm.reasoning_effort=high", "llm.slots=1", "estimate.gpus=1", "estimate.repair_rate=0",
@@ -112,3 +114,16 @@ def test_a_tokenizer_that_is_not_there_is_told(tmp_path, command):
     assert done.returncode == 2
     [line] = done.stderr.splitlines()
     assert line.startswith(f"error: config key 'estimate.tokenizer': '{tmp_path}' cannot be loaded")
+
+
+def test_reviews_are_estimated_only_where_they_are_asked_for(tmp_path):
+    plain = settings(tmp_path, "shape=paper", "sessions=3", "writer=llm", "estimate.repair_rate=0")
+    both = settings(tmp_path, "shape=paper", "sessions=3", "writer=llm", "estimate.repair_rate=0", *REVIEWED)
+    sample = measure(both)
+    without, found = estimate(plain, sample), estimate(both, sample)
+    assert found.units.keys() - without.units.keys() == set(REVIEWS)
+    for unit in REVIEWS:
+        assert found.units[unit].calls == found.units[Unit.DIALOGUE].calls
+        # A reader gets the dialogue, and not the events and facts that it was written from.
+        assert 0 < found.units[unit].prompt_tokens < found.units[Unit.DIALOGUE].prompt_tokens
+    assert found.gpu_hours > without.gpu_hours

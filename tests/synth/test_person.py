@@ -20,6 +20,7 @@ from synth.offline import OfflineWriter
 from synth.person import MOST_EXISTING, write_person
 from synth.records import Evolution, Origin, Person, Persona
 from synth.tasks import (
+    REVIEWS,
     DialogueTask,
     Events,
     EventsTask,
@@ -395,7 +396,7 @@ async def test_a_session_that_breaks_a_rule_as_a_whole_is_not_trained_on():
     check_sound(person)
 
 
-@pytest.mark.parametrize("unit", [unit for unit in Unit if unit is not Unit.REVISION])  # the paper's shape has none
+@pytest.mark.parametrize("unit", [unit for unit in Unit if unit not in (Unit.REVISION, *REVIEWS)])  # not of this shape
 async def test_an_error_of_the_writer_ends_the_person(unit):
     last = {Unit.EVOLUTION: 1, Unit.FILLING: 6, Unit.DIALOGUE: 6}.get(unit, 0)
     writer = Wrapper(fail=at(unit, last), delays=random.Random(2))

@@ -1,0 +1,197 @@
+"""Dialogues that are read again: what is said and not labelled, and what contradicts itself, is mended or rejected."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from handmade import CASES, NAME, edit
+from llm_cases import PLACE, llm_settings
+from scripted_server import Reply, completion, serve
+
+from deltamem.runs import JsonLinesStore
+from synth.llm.pool import EndpointPool
+from synth.llm.writer import LLMWriter, contradictions_task, extraction_task, read_task
+from synth.person import Account
+from synth.records import Dialogue, SessionFact
+from synth.tasks import Contradictions, DialogueTask, Extraction, ExtractionTask, StatedFact, Task, Unit, UnitResult
+from synth.validators.reviews import Reviewed, judge_reviewed
+
+TASK, GOOD = CASES["dialogue"]
+assert isinstance(TASK, DialogueTask) and isinstance(GOOD, Dialogue)
+CHATTY = edit(GOOD, {"turns.4.user": GOOD.turns[4].user + " After that I bake rye bread for the whole street."})
+"""States something that no fact of the session says."""
+STATED = StatedFact(turn=5, text=f"{NAME} bakes rye bread for the whole street.")
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[JsonLinesStore]:
+    with JsonLinesStore(tmp_path / "answers.jsonl") as opened:
+        yield opened
+
+
+def labels() -> list[StatedFact]:
+    turns = {planned.fact_id: planned.turn for planned in GOOD.plan}
+    return [StatedFact(turn=turns[fact.id], text=fact.text) for fact in TASK.facts]
+
+
+def reader(task: Task[Any]) -> dict[str, Any]:
+    """Finds the rye bread if it is there, besides what is labelled; no contradiction."""
+    if not isinstance(task, ExtractionTask):
+        return {"found": []}
+    bread = [STATED] if "rye bread" in task.turns[4].user else []
+    return {"facts": [fact.model_dump() for fact in (*labels(), *bread)]}
+
+
+async def write(
+    store: JsonLinesStore, dialogues: list[str], read: Callable[[Task[Any]], Any] = reader, **changes: Any
+) -> tuple[UnitResult[Any], list[dict[str, Any]]]:
+    left = list(dialogues)
+
+    def script(body: dict[str, Any]) -> Reply:
+        task = read_task(body["messages"])
+        answer = left.pop(0) if task.unit is Unit.DIALOGUE else json.dumps(read(task))
+        return completion(answer, tokens=40, prompt_tokens=100)
+
+    with serve(script) as server:
+        settings = llm_settings(server.url, **({"extraction": True} | changes))
+        pool = EndpointPool(settings)
+        try:
+            written = await LLMWriter(settings, pool, store, seed=1).write(TASK, PLACE)
+        finally:
+            await pool.close()
+    return written, server.requests
+
+
+def names(requests: list[dict[str, Any]]) -> list[str]:
+    return [request["response_format"]["json_schema"]["name"] for request in requests]
+
+
+def broken(written: UnitResult[Any]) -> list[list[str]]:
+    return [[violation.rule for violation in verdict.violations] for verdict in written.verdicts]
+
+
+PATCH = json.dumps({"plan": [], "asides": [], "turns": [{"number": 5, **GOOD.turns[4].model_dump()}]})
+
+
+async def test_what_is_said_and_not_labelled_is_mended_in_its_turn(store: JsonLinesStore) -> None:
+    written, requests = await write(store, [CHATTY.model_dump_json(), PATCH])
+    assert written.answer == GOOD
+    assert names(requests) == ["dialogue", "extraction", "dialogue_patch", "extraction"]
+    assert broken(written) == [["dialogue.said_is_labelled"], []]
+    complaint = requests[2]["messages"][3]["content"]
+    assert f"- dialogue.said_is_labelled: turn 5: the user states '{STATED.text}'" in complaint
+    assert all("dialogue.said_is_labelled" in verdict.checked for verdict in written.verdicts)
+    # The reader is not told what is labelled.
+    told = requests[1]["messages"][1]["content"]
+    assert "keywords" not in told and TASK.facts[5].text not in told and "rye bread" in told
+
+
+async def test_what_stays_unlabelled_is_rejected(store: JsonLinesStore) -> None:
+    nothing = json.dumps({"plan": [], "asides": [], "turns": []})
+    written, _ = await write(store, [CHATTY.model_dump_json(), nothing, CHATTY.model_dump_json()])
+    assert written.answer is None and broken(written) == [["dialogue.said_is_labelled"]] * 3
+    assert written.partial == CHATTY
+
+
+async def test_a_dialogue_that_breaks_other_rules_is_not_read_before_they_are_kept(store: JsonLinesStore) -> None:
+    silent = edit(GOOD, {"turns.2.user": "And so the days go by."})
+    turn = json.dumps({"plan": [], "asides": [], "turns": [{"number": 3, **GOOD.turns[2].model_dump()}]})
+    written, requests = await write(store, [silent.model_dump_json(), turn])
+    assert written.answer == GOOD and names(requests) == ["dialogue", "dialogue_patch", "extraction"]
+
+
+async def test_a_contradiction_is_mended(store: JsonLinesStore) -> None:
+    def read(task: Task[Any]) -> dict[str, Any]:
+        wrong = "rye bread" in task.turns[4].user
+        return {"found": [{"turn": 5, "reason": "She bakes for the street and has no oven."}] if wrong else []}
+
+    written, requests = await write(store, [CHATTY.model_dump_json(), PATCH], read, extraction=False, contradictions=True)
+    assert written.answer == GOOD and broken(written) == [["dialogue.no_contradiction"], []]
+    assert names(requests) == ["dialogue", "contradictions", "dialogue_patch", "contradictions"]
+    assert "turn 5: a contradiction: She bakes for the street and has no oven." in requests[2]["messages"][3]["content"]
+
+
+async def test_without_reviews_nothing_more_is_asked(store: JsonLinesStore) -> None:
+    written, requests = await write(store, [CHATTY.model_dump_json()], extraction=False)
+    assert written.answer == CHATTY and names(requests) == ["dialogue"] and written.reviews == ()
+    assert "dialogue.said_is_labelled" not in written.verdicts[0].checked
+
+
+async def test_a_review_that_cannot_be_read_finds_nothing(store: JsonLinesStore) -> None:
+    written, requests = await write(store, [CHATTY.model_dump_json()], lambda task: "no", repairs=1)
+    assert written.answer == CHATTY and names(requests) == ["dialogue", "extraction", "extraction"]
+    assert "dialogue.said_is_labelled" not in written.verdicts[0].checked
+    account = Account()
+    account.take(Unit.DIALOGUE, written)
+    record = account.record()
+    assert record["usage"]["extraction"].rejected == 1 and record["rejections"] == ()
+
+
+async def test_reviews_are_counted_by_themselves_and_found_again(store: JsonLinesStore) -> None:
+    written, requests = await write(store, [GOOD.model_dump_json()], contradictions=True)
+    again, asked = await write(store, [], contradictions=True)
+    assert len(requests) == 3 and asked == [] and again.answer == written.answer == GOOD
+    assert (written.prompt_tokens, [unit for unit, _ in written.reviews]) == (100, [Unit.EXTRACTION, Unit.CONTRADICTIONS])
+    account = Account()
+    account.take(Unit.DIALOGUE, written)
+    usage = account.record()["usage"]
+    assert [(unit, each.units, each.prompt_tokens) for unit, each in usage.items()] == [
+        ("dialogue", 1, 100), ("extraction", 1, 100), ("contradictions", 1, 100),
+    ]  # fmt: skip
+
+
+# --- what counts as labelled -----------------------------------------------------------------------------------------------
+
+
+def unlabelled(*stated: StatedFact, task: DialogueTask = TASK, similarity: Any = None) -> list[str]:
+    verdict = judge_reviewed(task, Reviewed(GOOD, Extraction(facts=stated), None), similarity)
+    assert verdict.checked == ("dialogue.said_is_labelled",)
+    return [violation.message for violation in verdict.violations]
+
+
+@pytest.mark.parametrize(
+    ("turn", "text"),
+    [
+        (6, "plans to paint the hull blue before the summer regatta."),
+        (6, "wants to paint the hull of the boat blue, in time for the summer regatta."),
+        (4, "likes rowing on the fjord at dawn."),
+        (4, "rows on the fjord at dusk now."),
+        (2, "has a neighbour named Ines Duarte, whose boat she mends in the yard with old planks."),
+        (5, "is."),
+    ],
+    ids=["label", "more words", "old side", "new side", "two labels of neighbouring turns", "nothing"],
+)
+def test_labels_in_other_words_are_labels(turn: int, text: str) -> None:
+    stated = StatedFact(turn=turn, text=f"{NAME} {text}")
+    assert unlabelled(stated) == []
+
+
+def test_what_is_remembered_may_be_said_and_what_is_news_may_not() -> None:
+    assert len(unlabelled(STATED)) == 1
+    assert unlabelled(STATED, task=TASK.model_copy(update={"known": (f"{NAME} bakes rye bread for her street.",)})) == []
+
+
+class Close:
+    """Everything is close to what speaks of bread."""
+
+    def between(self, texts: list[str], others: list[str]) -> list[list[float]]:
+        return [[0.9 if "loaves" in other else 0.1 for other in others] for _ in texts]
+
+
+def test_a_paraphrase_is_known_by_its_meaning() -> None:
+    task = TASK.model_copy(update={"known": (f"{NAME} makes loaves for neighbours.",)})
+    assert len(unlabelled(STATED, task=task)) == 1
+    assert unlabelled(STATED, task=task, similarity=Close()) == []
+
+
+def test_reviews_are_told_what_changes_on_purpose_and_no_labels() -> None:
+    fact: SessionFact = TASK.facts[3].model_copy(update={"outdated": ("dawn",), "misspoken": "noon"})
+    task = TASK.model_copy(update={"facts": (*TASK.facts[:3], fact, *TASK.facts[4:]), "known": (f"{NAME} has a cat.",)})
+    told = contradictions_task(task, GOOD)
+    assert told.changed == (fact.previous_text, "noon", "dawn") and told.remembered == task.known
+    assert extraction_task(task, GOOD).turns == GOOD.turns
+    assert judge_reviewed(task, Reviewed(GOOD, None, Contradictions(found=()))).violations == ()
