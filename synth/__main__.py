@@ -1,4 +1,4 @@
-"""``python -m synth key=value...`` writes a data set; its sub-commands estimate, inspect, merge, report, check."""
+"""``python -m synth key=value...`` writes a data set; its sub-commands estimate, inspect, merge, report, probe, check."""
 
 from __future__ import annotations
 
@@ -67,6 +67,34 @@ def report(
 
 
 @app.command()
+def probe(
+    out: _Out,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    embedder: Annotated[
+        str, typer.Option(help="Model for searches and rewards; 'none' leaves the policies out.")
+    ] = "all-MiniLM-L6-v2",
+    tau: Annotated[float, typer.Option(help="Least similarity of a pair.")] = 0.75,
+    stale_weight: Annotated[
+        float, typer.Option(help="How many times an untouched memory that is due an UPDATE counts.")
+    ] = 1.0,
+    no_match_overwritten: Annotated[
+        bool, typer.Option("--no-match-overwritten", help="Do not pair the old text of a wrongly overwritten memory.")
+    ] = False,
+) -> None:
+    """Measure what shallow policies earn and what the surface of the texts gives away."""
+    from rewards.reward import RewardOptions
+    from synth.output.files import MANIFEST_FILE
+    from synth.output.probe import probe as measure
+
+    options = RewardOptions(tau=tau, stale_weight=stale_weight, match_overwritten=not no_match_overwritten)
+    measure(out, embedder=None if embedder == "none" else embedder, options=options, as_json=json, console=Console())
+    if (out / MANIFEST_FILE).exists():
+        from synth.output.report import write_report
+
+        write_report(out)
+
+
+@app.command()
 def contamination(
     out: _Out,
     references: Annotated[list[Path], typer.Argument(help="Files or folders that must not be in it.", show_default=False)],
@@ -108,7 +136,7 @@ def run_command() -> NoReturn:
     run_plain(run)
 
 
-_COMMANDS = ("merge", "inspect", "report", "contamination", "personas")
+_COMMANDS = ("merge", "inspect", "report", "probe", "contamination", "personas")
 _ESTIMATE = "estimate"
 
 

@@ -24,6 +24,7 @@ from synth.output.files import (
     HELDOUT_FILE,
     MANIFEST_FILE,
     PEOPLE_FILE,
+    PROBE_FILE,
     REJECTED_FILE,
     REPORT_FILE,
     SESSIONS_FILE,
@@ -33,6 +34,7 @@ from synth.output.files import (
     rule_rows,
     usage_total,
 )
+from synth.output.probe import Findings, Sample, figure_rows, write_findings
 from synth.output.report import render, shown_person
 from synth.records import Person
 from synth.tasks import Unit, Violation
@@ -50,11 +52,12 @@ _LENGTHS = {
 _SIZES = ((1_000, "n<1K"), (10_000, "1K<n<10K"), (100_000, "10K<n<100K"), (1_000_000, "100K<n<1M"))
 
 
-def render_card(manifest: Mapping[str, Any], *, parquet: bool) -> str:
+def render_card(manifest: Mapping[str, Any], findings: Findings, *, parquet: bool) -> str:
     """Render the card as Markdown.
 
     Args:
         manifest: As `synth.output.write_dataset` makes it.
+        findings: What probes found without an embedding model.
         parquet: Whether there are parquet files.
     """
     environment = Environment(
@@ -84,6 +87,8 @@ def render_card(manifest: Mapping[str, Any], *, parquet: bool) -> str:
         lengths=[(label, statistics["lengths"][name]) for name, label in _LENGTHS.items()],
         grids=[(title, sorted(rows.items())) for title, rows in _grids(statistics).items() if rows],
         said=_said(statistics),
+        probed=findings["sessions"],
+        probes=figure_rows(findings),
         checked=[row for row in rules if row.checked],
         broken=[row for row in rules if row.violated],
         never=[row for row in rules if not row.checked],
@@ -139,7 +144,7 @@ def _cell(text: object) -> str:
 def write_dataset(
     out: Path, people: Iterable[Person], *, making: Mapping[str, Any], episode: EpisodeConfig, seed: int
 ) -> dict[str, Any]:
-    """Write people, sessions and rejections as JSON lines, parquet, data card, report and, last, ``dataset.json``.
+    """Write people, sessions and rejections as JSON lines, parquet, probe, data card, report and, last, ``dataset.json``.
 
     One person is in memory at a time. The same people and the same `making` give the same bytes. A data set whose sessions
     are all of one split has no parquet files.
@@ -161,6 +166,7 @@ def write_dataset(
     for name in FILES:
         (out / name).unlink(missing_ok=True)
     statistics = Statistics()
+    sample = Sample()
     splits = SplitCheck()
     with ExitStack() as stack:
         people_file, sessions_file, rejected_file = (
@@ -181,6 +187,7 @@ def write_dataset(
                 rows[labelled.split].add(labelled, line)
             rejected_file.writelines(json.dumps(line, ensure_ascii=False) + "\n" for line in _rejections(person))
             statistics.add(person, sessions, verdict)
+            sample.add(person, sessions)
     parquet = all(writer.rows for writer in rows.values())
     if not parquet:
         for name in (TRAIN_FILE, HELDOUT_FILE):
@@ -192,10 +199,13 @@ def write_dataset(
         "counts": statistics.counts,
         "statistics": statistics.record(),
     }
-    _write(out / CARD_FILE, render_card(manifest, parquet=parquet))
-    _write(out / REPORT_FILE, render(manifest, shown_person(read_people(out / PEOPLE_FILE))))
-    # The report is a view of the other files and can be drawn again.
-    hashed = [name for name in FILES if name not in (MANIFEST_FILE, REPORT_FILE) and (out / name).exists()]
+    findings = sample.findings()
+    write_findings(out, findings)
+    _write(out / CARD_FILE, render_card(manifest, findings, parquet=parquet))
+    _write(out / REPORT_FILE, render(manifest, shown_person(read_people(out / PEOPLE_FILE)), findings))
+    # The report is a view of the other files and can be drawn again; the probe finds more with an embedding model.
+    views = (MANIFEST_FILE, REPORT_FILE, PROBE_FILE)
+    hashed = [name for name in FILES if name not in views and (out / name).exists()]
     manifest["sha256"] = {name: file_sha256(out / name) for name in hashed}
     _write(out / MANIFEST_FILE, json.dumps(manifest, ensure_ascii=False, indent=2) + "\n")
     return manifest

@@ -27,6 +27,7 @@ TRAIN_FILE = "train.parquet"
 HELDOUT_FILE = "heldout.parquet"
 CARD_FILE = "README.md"
 REPORT_FILE = "report.html"
+PROBE_FILE = "probe.json"
 MANIFEST_FILE = "dataset.json"
 """Written last: where it exists, the other files are whole."""
 
@@ -39,6 +40,7 @@ FILES = (
     HELDOUT_FILE,
     CARD_FILE,
     REPORT_FILE,
+    PROBE_FILE,
 )
 
 

@@ -17,6 +17,7 @@ from deltamem.html import BLUE, GREEN, ORANGE, VIOLET, Chart, inline_svg, legend
 from deltamem.memory import Event
 from synth.assembly import replay
 from synth.output.files import PEOPLE_FILE, REPORT_FILE, read_manifest, read_people, rule_rows, usage_total
+from synth.output.probe import Findings, figure_rows, policy_rows, read_findings
 from synth.records import Dialogue, LifeEvent, Person, Rejection, SessionFact, SynthSession
 from synth.tasks import Unit
 from synth.validators.base import occurs
@@ -317,14 +318,14 @@ def write_report(out: Path, person_id: str | None = None) -> Path:
         Where the page is.
 
     Raises:
-        DeltaMemError: If the data set is not finished or has no such person.
+        DeltaMemError: If the data set is not finished or has no such person, or its ``probe.json`` cannot be read.
     """
     manifest = read_manifest(out)
     if person_id is None:
         path, person = out / REPORT_FILE, shown_person(read_people(out / PEOPLE_FILE))
     else:
         path, person = out / f"report-{person_id}.html", find_person(read_people(out / PEOPLE_FILE), person_id)
-    write_page(path, render(manifest, person))
+    write_page(path, render(manifest, person, read_findings(out)))
     return path
 
 
@@ -354,7 +355,7 @@ def find_person(people: Iterable[Person], person_id: str) -> Person:
     raise DeltaMemError(f"no person {person_id!r}; {there}")
 
 
-def render(manifest: Mapping[str, Any], person: Person | None) -> str:
+def render(manifest: Mapping[str, Any], person: Person | None, findings: Findings | None = None) -> str:
     """Render the page as one HTML text without outside resources; everything that was read is escaped."""
     statistics = manifest["statistics"]
     seen = None if person is None else life(person)
@@ -366,6 +367,9 @@ def render(manifest: Mapping[str, Any], person: Person | None) -> str:
         operations=operation_charts(statistics),
         sessions=session_charts(statistics),
         keywords=keyword_charts(statistics),
+        findings=findings,
+        figures=figure_rows(findings) if findings else [],
+        policies=policy_rows(findings) if findings else [],
         tokens=token_chart(statistics),
         rules=rule_rows(manifest),
         total=usage_total(manifest),

@@ -16,8 +16,8 @@ from synth.__main__ import main
 def undrawn(monkeypatch):
     """The report of a data set is no page, but what one would be drawn from; charts take a second each time."""
 
-    def render(manifest, person):
-        return json.dumps(manifest) + ("" if person is None else person.model_dump_json())
+    def render(manifest, person, findings):
+        return json.dumps([manifest, findings]) + ("" if person is None else person.model_dump_json())
 
     monkeypatch.setattr("synth.output.dataset.render", render)
 

@@ -1,0 +1,384 @@
+"""``python -m synth probe``: what can be read off the surface of a data set, and what shallow policies earn on it."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from rich.console import Console
+from rich.table import Table
+
+from deltamem.embedding import CachedEmbedder, load_embedder
+from deltamem.errors import DeltaMemError
+from deltamem.memory import Event
+from deltamem.runs import atomic_writer
+from deltamem.sessions import LabelledSession, read_sessions
+from deltamem.text import STOP_WORDS, normalised, words
+from rewards.cues import folded, measure_cues, ranked_by_vectors, target_accuracy, user_sentences
+from rewards.probes import run_probes
+from rewards.reward import DEFAULT_OPTIONS, RewardOptions
+from synth.output.files import PEOPLE_FILE, PROBE_FILE, SESSIONS_FILE, read_people
+from synth.records import Person
+
+Findings = dict[str, Any]
+
+TOKENS = 28_000
+"""Of users, on which variety is measured: it falls with the length of a text, so that only equal lengths compare."""
+_LONG = 6
+"""Words of a sentence whose skeleton counts; shorter ones ("I do not know yet.") recur in any language."""
+_QUOTED = re.compile(r"\"([^\"]+)\"|“([^”]+)”")
+_CARD_PEOPLE = {"train": 30, "heldout": 15}
+
+
+class Sample:
+    """The sessions of the first people of each split, with the turns that their plans name: enough for a data card."""
+
+    def __init__(self) -> None:
+        self._people = dict.fromkeys(_CARD_PEOPLE, 0)
+        self._sessions: dict[str, list[LabelledSession]] = {split: [] for split in _CARD_PEOPLE}
+        self._known: dict[str, list[int | None]] = {}
+
+    def add(self, person: Person, sessions: Sequence[LabelledSession]) -> None:
+        """Keep a person's sessions, unless there are people enough."""
+        split = person.persona.split
+        if sessions and self._people[split] < _CARD_PEOPLE[split]:
+            self._people[split] += 1
+            self._sessions[split] += sessions
+            self._known |= planned_turns(person)
+
+    def findings(self) -> Findings:
+        """What is found without an embedding model (see `find`)."""
+        return find(self._sessions["train"], self._sessions["heldout"], known=self._known)
+
+
+def planned_turns(person: Person) -> dict[str, list[int | None]]:
+    """For each session of a person the turn of the user, from 0, that says each operation, as the writer's plan has it."""
+    found = {}
+    for session in person.sessions:
+        if session.dialogue is not None:
+            turns = {entry.fact_id: entry.turn - 1 for entry in session.dialogue.plan}
+            found[f"{person.persona.person_id}/{session.index}"] = [turns.get(fact.id) for fact in session.facts]
+    return found
+
+
+def find(
+    train: Sequence[LabelledSession],
+    heldout: Sequence[LabelledSession],
+    *,
+    known: Mapping[str, Sequence[int | None]] | None = None,
+    embedder: CachedEmbedder | None = None,
+    options: RewardOptions = DEFAULT_OPTIONS,
+    seed: int = 0,
+) -> Findings:
+    """Measure labels, texts and cues and, with an embedder, what shallow policies earn.
+
+    Args:
+        train: Sessions of people to train on.
+        heldout: Sessions of other people; cues and policies are judged on them.
+        known: The turns that say the operations, where a plan knows them (`planned_turns`).
+        embedder: For the policies; None leaves them out.
+        options: Of their reward.
+        seed: Of the bootstrap.
+
+    Returns:
+        Plain JSON: ``people`` and ``sessions`` by split; ``labels``, ``texts``, ``cues`` (figures by name, None where there
+        is nothing to count); ``policies`` (see `rewards.probes.ProbeScore`) and ``making`` (embedder, options, seed), empty
+        without an embedder.
+    """
+    sessions = [*train, *heldout]
+    cues = measure_cues(train, heldout, known=known)._asdict() if train and heldout else {}
+    policies = {} if embedder is None else run_probes(train, heldout, embedder, options=options, seed=seed)
+    if embedder is not None:
+        cues["target_nearest"] = target_accuracy(heldout, ranked_by_vectors(embedder))
+    found: Findings = _rounded(
+        {
+            "people": {"train": _people(train), "heldout": _people(heldout)},
+            "sessions": {"train": len(train), "heldout": len(heldout)},
+            "labels": _labels(sessions),
+            "texts": _texts(sessions),
+            "cues": cues,
+            "policies": {name: asdict(found) for name, found in policies.items()},
+            "making": {} if embedder is None else {"embedder": embedder.name, "seed": seed, "options": asdict(options)},
+        }
+    )
+    return found
+
+
+def _people(sessions: Iterable[LabelledSession]) -> int:
+    return len({labelled.session.person_id for labelled in sessions})
+
+
+def _labels(sessions: Sequence[LabelledSession]) -> Findings:
+    operations = [operation.event for labelled in sessions for operation in labelled.operations]
+    return {
+        "operations": len(operations),
+        **{event.value: _share(kind is event for kind in operations) for event in Event},
+        "sessions_with_update": _share(any(op.event is Event.UPDATE for op in labelled.operations) for labelled in sessions),
+        "idle_sessions": _share(not labelled.operations for labelled in sessions),
+        "empty_banks": _share(not labelled.prior_state for labelled in sessions),
+        "newcomers": _share(not labelled.prior_state for labelled in sessions if labelled.session_index == 0),
+    }
+
+
+def _texts(sessions: Sequence[LabelledSession]) -> Findings:
+    said = [(labelled.session.person_id, sentence) for labelled in sessions for sentence in user_sentences(labelled)]
+    tokens, sampled = _sampled(sentence for _, sentence in said)
+    threes = list(zip(tokens, tokens[1:], tokens[2:], strict=False))
+    quotes = [quote for labelled in sessions for quote in _quotes(labelled)]
+    old = [found for labelled in sessions for found in _in_old_text(labelled)]
+    return {
+        "tokens": len(tokens),
+        "distinct_3": len(set(threes)) / len(threes) if threes else None,
+        "distinct_sentences": len({normalised(sentence) for sentence in sampled}) / len(sampled) if sampled else None,
+        "shared_skeletons": _shared([(who, skeleton(text)) for who, text in said if len(text.split()) >= _LONG]),
+        "update_keywords_in_old_text": _share(found for keywords in old for found in keywords),
+        "updates_with_all_keywords_in_old_text": _share(all(keywords) for keywords in old),
+        "quotes": len(quotes),
+        "quotes_of_keywords": _share(quotes),
+        "keywords_quoted": _share(found for labelled in sessions for found in _quoted_keywords(labelled)),
+    }
+
+
+def _sampled(texts: Iterable[str]) -> tuple[list[str], list[str]]:
+    """The first `TOKENS` words, casefolded, and the texts that they come from."""
+    tokens: list[str] = []
+    sampled: list[str] = []
+    for text in texts:
+        if len(tokens) >= TOKENS:
+            break
+        sampled.append(text)
+        tokens += [word.casefold() for word in words(text)]
+    return tokens[:TOKENS], sampled
+
+
+def skeleton(text: str) -> str:
+    """A sentence without what it is about: its function words in order, each run of other words a gap."""
+    kept: list[str] = []
+    for word in map(str.casefold, words(text)):
+        if word in STOP_WORDS:
+            kept.append(word)
+        elif kept[-1:] != ["_"]:
+            kept.append("_")
+    return " ".join(kept)
+
+
+def _shared(said: Sequence[tuple[str, str]]) -> float | None:
+    """Share of texts that somebody else says too; each comes with who says it."""
+    people = defaultdict(set)
+    for who, text in said:
+        people[text].add(who)
+    return _share(len(people[text]) > 1 for _, text in said)
+
+
+def _in_old_text(labelled: LabelledSession) -> Iterator[list[bool]]:
+    """For each UPDATE, which of its keywords occur in the memory that it rewrites."""
+    for operation in labelled.operations:
+        if operation.event is Event.UPDATE and operation.keywords and operation.target_memory_id is not None:
+            old = folded(labelled.prior_state[operation.target_memory_id].text)
+            yield [folded(keyword) in old for keyword in operation.keywords]
+
+
+def _quotations(labelled: LabelledSession) -> list[str]:
+    """What the assistant puts in quotation marks, folded."""
+    spoken = " ".join(turn.content for turn in labelled.session.dialogue if turn.role == "assistant")
+    return [folded(straight or curly) for straight, curly in _QUOTED.findall(spoken)]
+
+
+def _keywords(labelled: LabelledSession) -> list[str]:
+    return [folded(keyword) for operation in labelled.operations for keyword in operation.keywords]
+
+
+def _quotes(labelled: LabelledSession) -> list[bool]:
+    """Of each quotation of the assistant, whether it is a keyword."""
+    keywords = set(_keywords(labelled))
+    return [quote in keywords for quote in _quotations(labelled)]
+
+
+def _quoted_keywords(labelled: LabelledSession) -> list[bool]:
+    quotes = set(_quotations(labelled))
+    return [keyword in quotes for keyword in _keywords(labelled)]
+
+
+def _share(values: Iterable[bool]) -> float | None:
+    found = list(values)
+    return sum(found) / len(found) if found else None
+
+
+def _rounded(value: Any) -> Any:
+    """The same with numbers of four decimals: last bits differ between machines, and files shall not."""
+    if isinstance(value, float):
+        return round(value, 4)
+    if isinstance(value, Mapping):
+        return {str(key): _rounded(item) for key, item in value.items()}
+    return [_rounded(item) for item in value] if isinstance(value, list) else value
+
+
+class Row(NamedTuple):
+    """A figure as it is shown."""
+
+    label: str
+    value: str
+    aim: str
+    """What the shape `demanding` aims at; empty where it aims at nothing."""
+
+
+class PolicyRow(NamedTuple):
+    """A shallow policy as it is shown: means with their 95% intervals by person."""
+
+    name: str
+    description: str
+    transition: str
+    retrieval: str
+    reward: str
+    searches: bool
+    aim: str
+
+
+_FIGURES = (
+    ("labels", "ADD", "ADD, of operations", "%", ""),
+    ("labels", "UPDATE", "UPDATE", "%", "22 to 28%"),
+    ("labels", "NONE", "NONE", "%", "10%"),
+    ("labels", "sessions_with_update", "sessions with an UPDATE", "%", ""),
+    ("labels", "idle_sessions", "sessions without any operation", "%", "10%"),
+    ("labels", "empty_banks", "sessions that begin with an empty bank", "%", ""),
+    ("labels", "newcomers", "people who begin with an empty bank", "%", "20%"),
+    ("texts", "distinct_3", "distinct word triples of users (distinct-3, on at most 28,000 words)", "n", "at least .60"),
+    ("texts", "distinct_sentences", "distinct sentences of users, on the same words", "%", ""),
+    ("texts", "shared_skeletons", "longer sentences whose skeleton another person uses too", "%", "at most 50%"),
+    ("texts", "update_keywords_in_old_text", "keywords of an UPDATE that its old text holds", "%", ""),
+    ("texts", "updates_with_all_keywords_in_old_text", "UPDATEs whose old text holds all their keywords", "%", "0%"),
+    ("texts", "quotes_of_keywords", "quotations of the assistant that are keywords", "%", "about 50%"),
+    ("texts", "keywords_quoted", "keywords that the assistant quotes", "%", ""),
+    ("cues", "auc.ADD", "AUC of the words of a turn: holds an ADD", "n", "at most .90"),
+    ("cues", "auc.UPDATE", "holds an UPDATE", "n", "at most .75"),
+    ("cues", "auc.NONE", "holds a NONE", "n", "at most .75"),
+    ("cues", "counts_exact", "sessions whose three numbers of such turns they give", "%", ""),
+    ("cues", "turn_holds", "turns of users that hold an operation", "%", ""),
+    ("cues", "first_turn_holds", "first turns that do", "%", ""),
+    ("cues", "last_turn_holds", "last turns that do", "%", ""),
+    ("cues", "order", "rank correlation of operations with the turns that say them", "n", "about 0"),
+    ("cues", "length", "correlation of the numbers of turns and operations", "n", ""),
+    ("cues", "unsaid", "operations of whose keywords no turn says any", "%", ""),
+    ("cues", "target_words", "UPDATEs whose memory shares most words with the new text (TF-IDF)", "%", "at most 65%"),
+    ("cues", "target_words_of_turn", "UPDATEs whose memory shares most words with the turn", "%", ""),
+    ("cues", "target_nearest", "UPDATEs whose memory is nearest to the new text (embeddings)", "%", ""),
+)
+_AIMS = {"copy_all": "at most .45", "copy_new": "at most .45", "gold_as_add": "at most .90"}
+
+
+def figure_rows(findings: Findings) -> list[Row]:
+    """The figures that could be measured, in order."""
+    rows = []
+    for section, path, label, kind, aim in _FIGURES:
+        value: Any = findings[section]
+        for key in path.split("."):
+            value = value.get(key) if isinstance(value, Mapping) else None
+        if value is not None:
+            rows.append(Row(label, f"{value:.1%}" if kind == "%" else _number(value), aim))
+    return rows
+
+
+def policy_rows(findings: Findings) -> list[PolicyRow]:
+    """The shallow policies, those that see only the session first; none without an embedding model."""
+    rows = []
+    for name, found in findings["policies"].items():
+        transition, retrieval, reward = (_interval(found["parts"][part]) for part in ("transition", "retrieval", "reward"))
+        shown = name.replace("_", " "), found["description"], transition, retrieval, reward
+        rows.append(PolicyRow(*shown, searches=found["searches"], aim=_AIMS.get(name, "")))
+    return rows
+
+
+def _number(value: float) -> str:
+    return f"{value:.3f}"
+
+
+def _interval(found: Mapping[str, float]) -> str:
+    return f"{_number(found['estimate'])} [{_number(found['low'])}, {_number(found['high'])}]"
+
+
+def tables(findings: Findings) -> list[Table]:
+    """The findings for the terminal."""
+    judged = f"{findings['sessions']['heldout']:,} sessions of {findings['people']['heldout']:,} people held out"
+    figures = Table("figure", title="What the surface gives away", caption=f"cues: {judged}", title_justify="left")
+    figures.add_column("found", justify="right")
+    figures.add_column("aim")
+    for row in figure_rows(findings):
+        figures.add_row(*row)
+    found = [figures]
+    if findings["policies"]:
+        policies = Table("policy", title="What shallow policies earn", title_justify="left")
+        policies.caption = (
+            f"{judged}; 95% intervals by person; {findings['making']['embedder']}. Format is 1 for all; without a search, "
+            "retrieval is earned only where no memory is due."
+        )
+        for heading in ("transition", "retrieval", "reward"):
+            policies.add_column(heading, justify="right")
+        policies.add_column("aim (transition)")
+        for policy in policy_rows(findings):
+            cells = (policy.transition, *(cell.partition(" ")[0] for cell in (policy.retrieval, policy.reward)))
+            policies.add_row(f"{policy.name}: {policy.description}", *cells, policy.aim)
+        found.append(policies)
+    return found
+
+
+def read_findings(out: Path) -> Findings | None:
+    """What was found in a data set; None where nobody has looked.
+
+    Raises:
+        DeltaMemError: If the file is not what `write_findings` wrote.
+    """
+    path = out / PROBE_FILE
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    except ValueError:
+        found = None
+    if not isinstance(found, dict) or not {"labels", "texts", "cues", "policies"} <= found.keys():
+        raise DeltaMemError(f"{path}: not what python -m synth probe wrote; run it again to renew it")
+    return found
+
+
+def write_findings(out: Path, findings: Findings) -> None:
+    """Write ``probe.json``."""
+    with atomic_writer(out / PROBE_FILE) as file:
+        file.write(json.dumps(findings, ensure_ascii=False, indent=2) + "\n")
+
+
+def probe(out: Path, *, embedder: str | None, options: RewardOptions, as_json: bool, console: Console) -> Findings:
+    """Probe a finished data set, and show what is found.
+
+    Writes ``probe.json``, for the report.
+
+    Args:
+        out: The data set's folder; it needs only ``sessions.jsonl``. With ``people.jsonl`` the turns are those of the plan.
+        embedder: As `deltamem.embedding.load_embedder` takes it; None leaves the policies out.
+        options: Of their reward.
+        as_json: Print JSON, not tables.
+        console: Where to.
+
+    Raises:
+        DeltaMemError: If there are no sessions of both splits, or the model is missing.
+    """
+    sessions = list(read_sessions(out / SESSIONS_FILE))
+    train = [labelled for labelled in sessions if labelled.split == "train"]
+    heldout = [labelled for labelled in sessions if labelled.split == "heldout"]
+    if not train or not heldout:
+        missing = "held out" if train else "to train on"
+        raise DeltaMemError(f"{out}: probes need people to train on and others to judge, but there is nobody {missing}")
+    people = read_people(out / PEOPLE_FILE) if (out / PEOPLE_FILE).exists() else ()
+    known = {key: turns for person in people for key, turns in planned_turns(person).items()}
+    model = None if embedder is None else load_embedder(embedder)
+    findings = find(train, heldout, known=known, embedder=model, options=options)
+    write_findings(out, findings)
+    if as_json:
+        console.print_json(data=findings)
+    else:
+        for table in tables(findings):
+            console.print(table)
+    return findings

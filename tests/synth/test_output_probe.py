@@ -1,0 +1,127 @@
+"""The probe of a data set: figures of its texts, what is kept of it, and the command."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime
+
+import pytest
+from episode_texts import WordEmbedder
+from offline_people import people
+from output_cases import person, write
+
+from deltamem.embedding import CachedEmbedder
+from deltamem.errors import DeltaMemError
+from deltamem.memory import Event, Memory, MemoryState, Operation, apply
+from deltamem.sessions import LabelledSession, Session, Turn
+from synth.assembly import labelled_sessions
+from synth.output import probe
+from synth.output.probe import find, planned_turns, policy_rows, read_findings, skeleton
+
+TIME = datetime(2026, 4, 5, 20, 1)
+
+
+def session(who: str, said: str, answer: str, prior: MemoryState, *operations: Operation) -> LabelledSession:
+    dialogue = (Turn("user", said), Turn("assistant", answer))
+    split = "heldout" if who == "zoe" else "train"
+    return LabelledSession(
+        Session(who, who.title(), TIME, dialogue), 0, split, prior, operations, apply(prior, operations, TIME)
+    )
+
+
+def some() -> tuple[list[LabelledSession], list[LabelledSession]]:
+    bank = MemoryState([Memory("m1", "Ada lives in Oslo with a cat.", TIME)])
+    moved = Operation(Event.UPDATE, "Ada lives in Bergen with a cat.", "m1", ("Bergen", "cat"))
+    stays = Operation(Event.UPDATE, "Ada lives in Oslo with a dog, a cat.", "m1", ("Oslo", "Cat"))
+    added = Operation(Event.ADD, "Zoe plays the cello.", None, ("cello",))
+    return [
+        session("ada", "I moved to the old town of Bergen.", 'So "Bergen", and “lovely weather”?', bank, moved),
+        session("bea", "I travelled to the new harbour of Riga.", "I see.", bank, stays),
+    ], [session("zoe", "Hi there.", "Hello.", MemoryState()), session("zoe", "Cello.", 'A "cello"!', MemoryState(), added)]
+
+
+def test_labels_and_texts_are_counted():
+    found = find(*some())
+    assert found["people"] == {"train": 2, "heldout": 1} and found["sessions"] == {"train": 2, "heldout": 2}
+    labels, texts = found["labels"], found["texts"]
+    assert (labels["operations"], labels["ADD"], labels["UPDATE"], labels["NONE"]) == (3, 0.3333, 0.6667, 0.0)
+    assert (labels["idle_sessions"], labels["empty_banks"], labels["newcomers"]) == (0.25, 0.5, 0.5)
+    assert texts["update_keywords_in_old_text"] == 0.75 and texts["updates_with_all_keywords_in_old_text"] == 0.5
+    assert (texts["quotes"], texts["quotes_of_keywords"], texts["keywords_quoted"]) == (3, 0.6667, 0.4)
+    # Two sentences of six words or more, of two people, with the same skeleton.
+    assert texts["shared_skeletons"] == 1.0 and texts["distinct_sentences"] == 1.0 and texts["distinct_3"] == 1.0
+    assert found["policies"] == found["making"] == {}
+
+
+def test_a_skeleton_keeps_function_words_and_their_order():
+    assert skeleton("I moved to the old town of Bergen.") == "i _ to the _ of _"
+    assert skeleton("I travelled to the new harbour of Riga.") == "i _ to the _ of _"
+    assert skeleton("To the harbour I travelled.") != skeleton("I travelled to the harbour.")
+
+
+def test_variety_is_measured_on_as_many_words_for_all(monkeypatch):
+    monkeypatch.setattr(probe, "TOKENS", 6)
+    bank = MemoryState()
+    told = session("ada", "One two three four. One two three four. Nine ten eleven.", "Yes.", bank)
+    texts = find([told], [])["texts"]
+    assert texts["tokens"] == 6 and texts["distinct_3"] == 1.0  # of "one two three four one two"
+    assert texts["distinct_sentences"] == 0.5
+
+
+def test_policies_come_with_an_embedder_and_their_options():
+    found = find(*some(), embedder=CachedEmbedder(WordEmbedder()))
+    assert found["making"]["embedder"] == "words" and found["making"]["options"]["tau"] == 0.75
+    rows = {row.name: row for row in policy_rows(found)}
+    assert rows["gold"].transition == "1.000 [1.000, 1.000]"
+    assert rows["do nothing"].transition.startswith("0.500") and rows["copy all"].aim == "at most .45"
+    assert found["cues"]["target_nearest"] is None  # nobody held out has an UPDATE
+    assert json.loads(json.dumps(found)) == found
+
+
+def test_the_plan_names_the_turns():
+    for someone in people(3, 2):
+        for labelled in labelled_sessions(someone):
+            assert len(planned_turns(someone)[labelled.key]) == len(labelled.operations)
+    assert planned_turns(person(0))["p000000/1"] == [1, 2]
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_a_written_data_set_has_its_probe_in_file_and_card(tmp_path):
+    write(tmp_path)
+    found = read_findings(tmp_path)
+    assert found["sessions"] == {"train": 5, "heldout": 3} and found["policies"] == {}
+    card = (tmp_path / "README.md").read_text("utf-8")
+    assert "## What the surface gives away" in card and "| UPDATE | 38.5% | 22 to 28% |" in card
+    assert "probe.json" not in json.loads((tmp_path / "dataset.json").read_text("utf-8"))["sha256"]
+
+
+def test_the_command_probes_everybody_and_draws_the_report_again(tmp_path, command, monkeypatch):
+    write(tmp_path)
+    monkeypatch.setattr(probe, "load_embedder", lambda name: CachedEmbedder(WordEmbedder()))
+    done = command("probe", str(tmp_path), "--json", "--tau", "0.5", "--stale-weight", "2")
+    assert (done.returncode, done.stderr) == (0, "")
+    found = json.loads(done.stdout)
+    assert found == read_findings(tmp_path)
+    assert found["making"]["options"]["stale_weight"] == 2.0 and found["policies"]["gold"]["parts"]
+    page = (tmp_path / "report.html").read_text("utf-8")
+    assert "every sentence of the user as ADD" in page and page.count("at most .45") == 2
+    shown = command("probe", str(tmp_path), "--embedder", "none")
+    assert shown.returncode == 0 and "What shallow policies earn" not in shown.stdout
+    assert "AUC of the words" in shown.stdout and read_findings(tmp_path)["policies"] == {}
+
+
+@pytest.mark.parametrize(
+    ("content", "message"), [("[]", "not what python -m synth probe wrote"), ("{", "not what python -m synth probe wrote")]
+)
+def test_another_file_of_that_name_is_refused(tmp_path, content, message):
+    (tmp_path / "probe.json").write_text(content, encoding="utf-8")
+    with pytest.raises(DeltaMemError, match=message):
+        read_findings(tmp_path)
+
+
+def test_one_split_alone_cannot_be_probed(tmp_path, command):
+    write(tmp_path, [person(0)])
+    done = command("probe", str(tmp_path))
+    assert done.returncode == 2 and "there is nobody held out" in done.stderr
+    assert command("probe", str(tmp_path / "nowhere")).returncode == 2
+    assert command("probe", str(tmp_path), "--tau", "7").returncode == 2
