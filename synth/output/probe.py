@@ -317,8 +317,8 @@ def tables(findings: Findings) -> list[Table]:
             "retrieval is earned only where no memory is due."
         )
         for heading in ("transition", "retrieval", "reward"):
-            policies.add_column(heading, justify="right")
-        policies.add_column("aim (transition)")
+            policies.add_column(heading, justify="right", no_wrap=True)
+        policies.add_column("aim", no_wrap=True)
         for policy in policy_rows(findings):
             cells = (policy.transition, *(cell.partition(" ")[0] for cell in (policy.retrieval, policy.reward)))
             policies.add_row(f"{policy.name}: {policy.description}", *cells, policy.aim)

@@ -16,7 +16,7 @@ def test_four_people_from_nothing_to_parquet(tmp_path):
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.endswith(f"written to {out}\n")
     names = {"people.jsonl", "sessions.jsonl", "rejected.jsonl", "dataset.json", "train.parquet", "heldout.parquet"}
-    assert set(files(out)) == names | {"README.md", "report.html"}
+    assert set(files(out)) == names | {"README.md", "report.html", "probe.json"}
     sessions = list(read_sessions(out / "sessions.jsonl"))
     assert len(sessions) == 12 and len({item.session.person_id for item in sessions}) == 4
     assert json.loads((out / "dataset.json").read_text("utf-8"))["making"]["seed"] == 5
