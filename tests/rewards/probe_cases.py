@@ -1,4 +1,4 @@
-"""A small world with cues as loud as can be: moves are told with "moved", new things with "bought", repetitions with "still"."""
+"""A small world with loud cues: moves are told with "moved", new things with "bought", repetitions with "still"."""
 
 from __future__ import annotations
 
