@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping
 from typing import Any, cast
 
 from synth.config import FactLimits
-from synth.offline import paper, tiny
+from synth.offline import demanding, paper, talk, tiny
 from synth.records import Record
-from synth.tasks import AnswerT, DialogueTask, EventsTask, InitialTask, Task, Unit, UnitId, UnitResult
+from synth.tasks import AnswerT, DialogueTask, EventsTask, FillingTask, InitialTask, Task, Unit, UnitId, UnitResult
 from synth.validators import judge_answer
 from synth.validators.base import Similarity
 
@@ -55,14 +55,24 @@ class OfflineWriter:
 
 
 def _initial(task: InitialTask, rng: random.Random) -> Record:
+    if task.plans:
+        return demanding.write_initial(task, rng)
     return (tiny.write_initial if _is_tiny(task.limits) else paper.write_initial)(task, rng)
 
 
 def _events(task: EventsTask, rng: random.Random) -> Record:
+    if task.limits.memory:
+        return demanding.write_events(task, rng)
     return (tiny.write_events if _is_tiny(task.fact_limits) else paper.write_events)(task, rng)
 
 
+def _filling(task: FillingTask, rng: random.Random) -> Record:
+    return (demanding.write_filling if task.plans else paper.write_filling)(task, rng)
+
+
 def _dialogue(task: DialogueTask, rng: random.Random) -> Record:
+    if task.asides or not task.facts or task.facts[0].difficulty is not None:
+        return talk.write_dialogue(task, rng)
     return (tiny.write_dialogue if task.limits.verbatim else paper.write_dialogue)(task, rng)
 
 
@@ -78,6 +88,7 @@ _ANSWERS: dict[Unit, Callable[[Any, random.Random], Record]] = {
     Unit.EVENTS: _events,
     Unit.LINKS: paper.write_links,
     Unit.EVOLUTION: paper.write_evolution,
-    Unit.FILLING: paper.write_filling,
+    Unit.FILLING: _filling,
+    Unit.REVISION: demanding.write_revision,
     Unit.DIALOGUE: _dialogue,
 }

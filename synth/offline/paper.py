@@ -226,7 +226,7 @@ def scene_of(narrative: str) -> Scene:
 
 def write_events(task: EventsTask, rng: random.Random) -> Events:
     """Events with what they change."""
-    writer = _EventWriter(task, rng)
+    writer = EventWriter(task, rng)
     return Events(events=tuple(writer.event(slot) for slot in task.slots))
 
 
@@ -238,7 +238,7 @@ class _Held(NamedTuple):
     known: Known
 
 
-class _EventWriter:
+class EventWriter:
     """Writes one event after the other, and knows what has happened so far."""
 
     def __init__(self, task: EventsTask, rng: random.Random) -> None:
@@ -543,13 +543,13 @@ def write_dialogue(task: DialogueTask, rng: random.Random) -> Dialogue:
         previous_turn = 0
         if fact.event is Event.UPDATE:
             previous_turn = turn if turn == 0 or rng.random() >= _EARLIER else turn - 1
-            said[previous_turn].append(_say_before(rng, task.fixed.name, fact))
+            said[previous_turn].append(say_before(rng, task.fixed.name, fact))
             if previous_turn == turn:
                 said[turn].append(rng.choice(texts.changed))
             previous_turn += 1
         elif fact.event is Event.NONE:
             said[turn].append(rng.choice(texts.known_already))
-        said[turn].append(_say(rng, task.fixed.name, fact))
+        said[turn].append(say(rng, task.fixed.name, fact))
         facts_of[turn].append(fact)
         plan.append(PlannedFact(fact_id=fact.id, turn=turn + 1, previous_turn=previous_turn))
     answers = _Answers(rng)
@@ -560,7 +560,8 @@ def write_dialogue(task: DialogueTask, rng: random.Random) -> Dialogue:
     return Dialogue(plan=tuple(plan), turns=tuple(exchanges))
 
 
-def _say(rng: random.Random, name: str, fact: SessionFact) -> str:
+def say(rng: random.Random, name: str, fact: SessionFact) -> str:
+    """What the user says of a fact."""
     if (known := facts().read(name, fact.text)) is not None:
         return known.say(rng)
     if (view := read_view(name, fact.text)) is not None:
@@ -568,7 +569,8 @@ def _say(rng: random.Random, name: str, fact: SessionFact) -> str:
     return _anyhow(name, fact.text)
 
 
-def _say_before(rng: random.Random, name: str, fact: SessionFact) -> str:
+def say_before(rng: random.Random, name: str, fact: SessionFact) -> str:
+    """What the user says of what held before it."""
     if (known := facts().read(name, fact.previous_text)) is not None:
         return known.say_before(rng)
     if (view := read_view(name, fact.previous_text)) is not None:

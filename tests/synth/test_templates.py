@@ -10,7 +10,7 @@ import yaml
 
 from deltamem.errors import DeltaMemError
 from synth.names import Names, names
-from synth.offline import templates, tiny
+from synth.offline import talk, templates, tiny, topics
 from synth.personas import Parts, parts
 from synth.pools import Pools, load, pools
 
@@ -26,6 +26,9 @@ SCHEMAS = {
     "events.yaml": (templates.EventTexts, templates.event_texts),
     "dialogue.yaml": (templates.DialogueTexts, templates.dialogue_texts),
     "tiny.yaml": (tiny.TinyTexts, tiny.tiny_texts),
+    "topics.yaml": (topics.Topics, topics.topic_file),
+    "values.yaml": (topics.Values, topics.values),
+    "talk.yaml": (talk.Talk, talk.talk),
 }
 
 

@@ -1,0 +1,478 @@
+"""The offline writer of the shape `demanding`: first memories, events, filling, revisions; dialogues are in `talk`."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from datetime import date, timedelta
+from functools import cache
+
+from deltamem.sessions import Split
+from synth.config import FactLimits, InitialCounts
+from synth.names import split_of
+from synth.offline import paper
+from synth.offline.talk import Speaker, as_date
+from synth.offline.topics import (
+    PERSON,
+    Cast,
+    Known,
+    Topic,
+    adjusted,
+    begun_anew,
+    blocks,
+    cast_of,
+    expanded,
+    over,
+    read,
+    source,
+    topics,
+    values,
+    with_detail,
+    without_detail,
+    written,
+)
+from synth.records import (
+    Change,
+    EventSlot,
+    Fact,
+    FactPlan,
+    LifeEvent,
+    PlannedChange,
+    PlannedRevision,
+    RevisedFact,
+    Revision,
+    RevisionStep,
+    SaidFact,
+    StateDelta,
+    Track,
+    TrackedFact,
+)
+from synth.tasks import Events, EventsTask, Filling, FillingTask, InitialFacts, InitialTask, RevisionTask
+from synth.validators.base import folded, occurs
+from synth.validators.dialogue import stands_in
+
+CORRECTED = ("assistant_corrected", "self_corrected")
+_OF_INITIAL = 40
+"""Blocks of topics that are for the first memories; the rest is shared out among the events."""
+_EVENTS = 25
+"""Among so many events; further ones take what others have, with names of their own."""
+_FIRST_DAY, _FIRST_END = date(2026, 1, 1), date(2026, 4, 1)
+"""First memories do not know their day; sessions begin by the end of March 2026 (`synth.person`)."""
+_DETAIL = 0.6
+"""Share of facts that have a detail from the beginning."""
+
+_Block = tuple[Topic, tuple[str, ...]]
+
+
+@cache
+def _blocks(name: str, split: Split) -> tuple[_Block, ...]:
+    several = [topic for topic in topics() if not topic.single and not topic.event]
+    return tuple(blocks(name, cast_of(name, split), several))
+
+
+class _Stock:
+    """What a unit may write about, so that units that do not know of one another write of different things."""
+
+    def __init__(self, rng: random.Random, name: str, owner: int | None) -> None:
+        """Take the person's name, and the index of the event, None for the first memories."""
+        self.rng, self.name = rng, name
+        self.cast = cast_of(name, split_of(name))
+        found = _blocks(name, split_of(name))
+        own = found[:_OF_INITIAL] if owner is None else found[_OF_INITIAL + owner % _EVENTS :: _EVENTS]
+        self._left = list(own)
+        self._fresh = owner is not None and owner >= _EVENTS
+        self._singles = [topic for topic in topics() if topic.single] if owner is None else []
+        rng.shuffle(self._singles)
+
+    def take(
+        self, tracks: Sequence[Track], *, size: int = 1, other: bool = False, lasts: bool = False, last: bool = False
+    ) -> _Block:
+        """A topic for so many facts of one of the tracks, with values for its key.
+
+        Whoever shares a stock with somebody who takes from the beginning takes from the end (`last`).
+        """
+        order = list(reversed(self._left)) if last else self._left
+        fitting = [block for block in order if block[0].track in tracks and block[0].other == other]
+        fitting = [block for block in fitting if size == 1 or not block[0].alone]
+        fitting = [block for block in fitting if block[0].lasts] or fitting if lasts else fitting
+        if not fitting:
+            pool = [
+                topic
+                for topic in topics()
+                if not topic.single and not topic.event and topic.other == other and not topic.alone
+            ]
+            topic = self.rng.choice([topic for topic in pool if topic.track in tracks] or pool)
+            return topic, ()
+        self._left.remove(fitting[0])
+        topic, keys = fitting[0]
+        return topic, () if self._fresh else keys
+
+    def single(self, track: Track | None) -> Topic | None:
+        """A topic of which nobody has two facts, each once."""
+        for topic in self._singles:
+            if track is None or topic.track is track:
+                self._singles.remove(topic)
+                return topic
+        return None
+
+    def key(self, topic: Topic, keys: Sequence[str], number: int) -> str:
+        """The value of a topic's key for a sibling."""
+        if number < len(keys):
+            return keys[number]
+        name = source(topic.key)
+        return values().draw(self.rng, name, keys) if name in values().lists else self.cast.name(self.rng)
+
+
+def _siblings(
+    stock: _Stock, topic: Topic, keys: Sequence[str], plans: Sequence[FactPlan], today: date | None, given: Mapping[str, str]
+) -> Iterator[Known]:
+    """Facts of a topic that differ in the value of its key only."""
+    rng, cast = stock.rng, stock.cast
+    first = stock.key(topic, keys, 0)
+    base = Known(topic, cast.fill(rng, topic, {topic.key: first, **given}))
+    if rng.random() < _DETAIL:
+        base = with_detail(rng, cast, base, rng.randrange(2))
+    for number, plan in enumerate(plans):
+        found = dict(base.values)
+        if number:
+            found[topic.key] = stock.key(topic, keys, number)
+            if "kin" in found and topic.key == PERSON:
+                found["kin"] = cast.kin(found[PERSON])
+        yield _planned(rng, cast, replace(base, values=found, changed=()), plan, today)
+
+
+def _planned(rng: random.Random, cast: Cast, known: Known, plan: FactPlan, today: date | None) -> Known:
+    """The fact with the dates and the source that are planned for it."""
+    if plan.dated:
+        known = replace(known, since=_near(rng, today or _FIRST_DAY))
+    if plan.temporary:
+        days = rng.randint(8, 58) if today else rng.randint(0, 240)
+        known = replace(known, until=written((today or _FIRST_END) + timedelta(days=days)))
+    if plan.provenance == "hearsay":
+        people = [who for who in cast.people if who not in known.values.values()]
+        known = replace(known, heard=rng.choice(people))
+    return known
+
+
+def _near(rng: random.Random, today: date) -> str:
+    days = rng.choice([*range(-20, -2), *range(3, 21)])
+    return written(today + timedelta(days=days))
+
+
+def _families(plans: Sequence[FactPlan]) -> list[list[int]]:
+    """The places of facts that belong together."""
+    found: dict[object, list[int]] = {}
+    for place, plan in enumerate(plans):
+        found.setdefault(plan.family or f"alone {place}", []).append(place)
+    return list(found.values())
+
+
+def _most(limits: FactLimits) -> int:
+    return min(limits.keywords.max, 4)
+
+
+# --- first memories --------------------------------------------------------------------------------------------------------
+
+
+def write_initial(task: InitialTask, rng: random.Random) -> InitialFacts:
+    """Facts of each track; families have a topic each, what stands alone is rather something that nobody has twice."""
+    name, stock = task.fixed.name, _Stock(rng, task.fixed.name, None)
+    people = [(other.name, other.kind.lower()) for other in task.dynamic.relationships]
+    categories = [group.category for group in task.preferences.groups] or ["leisure"]
+    families = _families(task.plans)
+    found: dict[int, TrackedFact] = {}
+    waiting = list(people)
+    sizes = [len(family) for family in families]
+    for family, track in zip(families, _tracks(rng, task.counts, sizes, people), strict=True):
+        plans = [task.plans[place] for place in family]
+        for _ in range(20):
+            knowns = _first(stock, plans, track, people, waiting)
+            texts = {known.text(name) for known in knowns}
+            if len(texts) == len(plans) and texts.isdisjoint(fact.text for fact in found.values()):
+                break
+        for place, known in zip(family, knowns, strict=True):
+            fact = known.fact(name, _most(task.limits))
+            subject = known.values[PERSON] if track is Track.RELATIONSHIP else ""
+            subject = rng.choice(categories) if track is Track.PREFERENCE else subject
+            found[place] = TrackedFact(text=fact.text, keywords=fact.keywords, track=track, subject=subject)
+    return InitialFacts(facts=tuple(found[place] for place in sorted(found)))
+
+
+def _first(
+    stock: _Stock,
+    plans: Sequence[FactPlan],
+    track: Track | None,
+    people: Sequence[tuple[str, str]],
+    waiting: list[tuple[str, str]],
+) -> list[Known]:
+    """The facts of a family of first memories; `waiting` are the people who are not remembered yet."""
+    rng = stock.rng
+    if track is Track.RELATIONSHIP and people:
+        topic, _ = _about_people(stock)
+        order = list(dict.fromkeys((*waiting, *rng.sample(people, len(people)))))
+        base: Mapping[str, str] = {}
+        knowns: list[Known] = []
+        for (who, kin), plan in zip(order, plans, strict=False):
+            if (who, kin) in waiting:
+                waiting.remove((who, kin))
+            given = {**{slot: value for slot, value in base.items() if slot != "kin"}, PERSON: who, "kin": kin}
+            base = stock.cast.fill(rng, topic, given)
+            knowns.append(_planned(rng, stock.cast, Known(topic, base), plan, None))
+        return knowns
+    tracks = (track,) if track else (Track.CAREER, Track.HEALTH, Track.PREFERENCE)
+    single = stock.single(track) if len(plans) == 1 and rng.random() < 0.6 else None
+    if single:
+        keys: tuple[str, ...] = (rng.choice(stock.cast.people),) if single.key == PERSON else ()
+        return list(_siblings(stock, single, keys, plans, None, {}))
+    topic, keys = stock.take(tracks, size=len(plans))
+    return list(_siblings(stock, topic, keys, plans, None, {}))
+
+
+def _about_people(stock: _Stock) -> _Block:
+    while True:
+        topic, keys = stock.take((Track.RELATIONSHIP,))
+        if topic.key == PERSON and not topic.other:
+            return topic, keys
+
+
+def _tracks(
+    rng: random.Random, counts: InitialCounts, sizes: Sequence[int], people: Sequence[tuple[str, str]]
+) -> list[Track | None]:
+    """A track for each family so that the counts of all tracks are kept, as far as chance finds such a way."""
+    tracks: list[Track | None] = [*Track, None]
+    least = {track: counts.of(track).min for track in tracks}
+    most = {track: counts.of(track).max for track in tracks}
+    least[Track.RELATIONSHIP] = max(least[Track.RELATIONSHIP], min(len(people), most[Track.RELATIONSHIP]))
+    best: list[Track | None] = []
+    for _ in range(400):
+        found: dict[int, Track | None] = {}
+        room = dict(most)
+        for place in sorted(range(len(sizes)), key=lambda place: (-sizes[place], rng.random())):
+            free = [track for track in tracks if room[track] >= sizes[place]]
+            free = [
+                track for track in free if track is not Track.RELATIONSHIP or sizes[place] <= max(len(people), 1)
+            ] or free
+            if not free:
+                break
+            wanting = [track for track in free if most[track] - room[track] < least[track]]
+            track = rng.choice(wanting or free)
+            room[track] -= sizes[place]
+            found[place] = track
+        if len(found) == len(sizes):
+            best = [found[place] for place in range(len(sizes))]
+            if all(most[track] - room[track] >= least[track] for track in tracks):
+                break
+    return best
+
+
+# --- events ----------------------------------------------------------------------------------------------------------------
+
+
+def write_events(task: EventsTask, rng: random.Random) -> Events:
+    """Events as in the paper shape, each with a memory of itself; what they bring is of the topics."""
+    writer = _EventWriter(task, rng)
+    return Events(events=tuple(writer.remembered(slot) for slot in task.slots))
+
+
+class _EventWriter(paper.EventWriter):
+    """Writes one event after the other."""
+
+    def remembered(self, slot: EventSlot) -> LifeEvent:
+        """Write the event of a slot, and what is remembered of it."""
+        self._stock = _Stock(self._rng, self._name, slot.index)
+        event = self.event(slot)
+        if not self._task.limits.memory:
+            return event
+        while True:
+            topic = self._rng.choice([topic for topic in topics() if topic.event])
+            fact = Known(topic, self._stock.cast.fill(self._rng, topic)).fact(self._name, _most(self._task.fact_limits))
+            if fact.text not in self._seen:
+                self._seen.add(fact.text)
+                return event.model_copy(update={"memory": fact})
+
+    def _new(self, planned: PlannedChange) -> tuple[StateDelta, dict[str, str]]:
+        rng, stock = self._rng, self._stock
+        track = planned.track or rng.choice(list(Track))
+        subject, given = "", {}
+        topic, keys = _about_people(stock) if track is Track.RELATIONSHIP else stock.take((track,), last=True)
+        if track is Track.RELATIONSHIP:
+            while not subject or subject in self._names:
+                subject = f"{stock.cast.name(rng)} {stock.cast.name(rng)}"
+            self._names.add(subject)
+            given = {PERSON: subject, "kin": stock.cast.kin(subject)}
+        elif track is Track.PREFERENCE:
+            groups = self._task.preferences.groups
+            subject = rng.choice(groups).category if groups else "leisure"
+        known = next(iter(_siblings(stock, topic, keys, (FactPlan(),), None, given)))
+        fact = known.fact(self._name, _most(self._task.fact_limits))
+        self._seen.add(fact.text)
+        delta = StateDelta(
+            text=fact.text, keywords=fact.keywords, track=track, change=Change.NEW, subject=subject, previous_text=""
+        )
+        return delta, {"who": subject, "role": stock.cast.kin(subject)}
+
+
+# --- filling ---------------------------------------------------------------------------------------------------------------
+
+_OWN = tuple(Track)
+
+
+def write_filling(task: FillingTask, rng: random.Random) -> Filling:
+    """Facts of what the event has topics for, in families as planned."""
+    name, stock = task.fixed.name, _Stock(rng, task.fixed.name, task.event.index)
+    speaker = Speaker(rng, name)
+    taken = {delta.text for delta in task.event.changes}
+    found: dict[int, SaidFact] = {}
+    for family in _families(task.plans):
+        plans = [task.plans[place] for place in family]
+        other = any(plan.provenance == "third_person" for plan in plans)
+        topic, keys = stock.take(_OWN, size=len(family), other=other, lasts=any(plan.temporary for plan in plans))
+        for _ in range(20):
+            knowns = list(_siblings(stock, topic, keys, plans, task.today, {}))
+            texts = {known.text(name) for known in knowns}
+            if len(texts) == len(plans) and texts.isdisjoint(taken) and texts.isdisjoint(task.existing):
+                break
+        for place, plan, known in zip(family, plans, knowns, strict=True):
+            fact = known.fact(name, _most(task.limits))
+            taken.add(fact.text)
+            wrong = _misspoken(rng, known, fact, ()) if plan.provenance in CORRECTED else ""
+            found[place] = SaidFact(text=fact.text, keywords=fact.keywords, misspoken=wrong)
+    return Filling(
+        goal=speaker.say("goal"), summary=speaker.say("summary"), facts=tuple(found[place] for place in sorted(found))
+    )
+
+
+def _misspoken(rng: random.Random, known: Known, fact: Fact, avoided: Sequence[str]) -> str:
+    """A wrong value for one of the keywords, the latest news first."""
+    slots = [slot for slot in (*known.changed, *known.topic.changeable, *known.values) if slot in known.values]
+    slots = [slot for slot in slots if source(slot) in values().lists and known.values[slot] in fact.keywords]
+    for slot in slots:
+        for _ in range(20):
+            wrong = values().draw(rng, slot, [*known.values.values(), *avoided])
+            if not occurs(wrong, fact.text) and not any(occurs(word, wrong) for word in fact.keywords):
+                return wrong
+    return rng.choice([word for word in ("somewhere else", "another one") if not occurs(word, fact.text)])
+
+
+# --- revisions -------------------------------------------------------------------------------------------------------------
+
+
+def write_revision(task: RevisionTask, rng: random.Random) -> Revision:
+    """Changes of one memory, or of siblings, which then all change in the same way."""
+    name, cast = task.fixed.name, cast_of(task.fixed.name, split_of(task.fixed.name))
+    texts = [memory.text for memory in task.memories]
+    seen = {*task.known, *texts}
+    rivals = [known for text in task.known if (known := read(name, text)) is not None]
+    steps = []
+    for planned in task.steps:
+        facts: list[RevisedFact] = []
+        olds = [read(name, text) for text in texts]
+        if all(old is not None for old in olds):
+            held = [old for old in olds if old is not None]
+            facts = _revised(rng, cast, name, held, planned, seen, rivals, task.limits)
+        else:
+            facts = [_revised_anyhow(rng, text, planned, task.limits) for text in texts]
+        texts = [fact.text for fact in facts]
+        seen.update(texts)
+        steps.append(RevisionStep(facts=tuple(facts)))
+    return Revision(steps=tuple(steps))
+
+
+def _revised(
+    rng: random.Random,
+    cast: Cast,
+    name: str,
+    olds: Sequence[Known],
+    planned: PlannedRevision,
+    seen: set[str],
+    rivals: Sequence[Known],
+    limits: FactLimits,
+) -> list[RevisedFact]:
+    """The memories after one step; the first decides what becomes of the others."""
+
+    def clear(known: Known) -> bool:
+        alike = [rival for rival in rivals if rival.topic is known.topic and rival.end is None]
+        return all(any(rival.values.get(slot) != known.values[slot] for slot in known.topic.slots) for rival in alike)
+
+    old = olds[0]
+    for _ in range(30):
+        first = _changed(rng, cast, old, planned.change, clear)
+        since = _near(rng, planned.today) if planned.dated else first.since if planned.change is Change.EXPAND else ""
+        news = [_likewise(first, old, other) for other in olds]
+        news = [replace(new, since=since, until=new.until if _later(new.until, planned.today) else "") for new in news]
+        if _keeps_rules(news, olds, name, planned.change, seen, limits):
+            break
+    found = []
+    for new, before in zip(news, olds, strict=True):
+        fact = new.fact(name, _most(limits))
+        outdated = () if planned.change in _NOTHING_OUTDATED else tuple(_outdated(before, new, name))
+        wrong = ""
+        if planned.provenance in CORRECTED:
+            wrong = _misspoken(rng, new, fact, tuple(before.values.values()))
+        found.append(RevisedFact(text=fact.text, keywords=fact.keywords, misspoken=wrong, outdated=outdated))
+    return found
+
+
+def _keeps_rules(
+    news: Sequence[Known], olds: Sequence[Known], name: str, change: Change, seen: set[str], limits: FactLimits
+) -> bool:
+    """Whether what was drawn says something new, and enough of it."""
+    texts = {new.text(name) for new in news}
+    if len(texts) < len(olds) or not texts.isdisjoint(seen):
+        return False
+    for new, old in zip(news, olds, strict=True):
+        before, after = old.text(name), new.text(name)
+        if all(occurs(word, before) for word in new.keywords(_most(limits))) or len(after.split()) > limits.words.max:
+            return False
+        if change is Change.EXPAND and len(after.split()) <= len(before.split()):
+            return False
+        if change in (Change.ADJUST, Change.SHIFT) and not any(_outdated(old, new, name)):
+            return False
+    return True
+
+
+_NOTHING_OUTDATED = (Change.EXPAND, Change.RETRACT, Change.EXPIRE)
+
+
+def _changed(rng: random.Random, cast: Cast, old: Known, change: Change, clear: object) -> Known:
+    if change in (Change.RETRACT, Change.EXPIRE) and old.end is None:
+        return over(rng, old)
+    base = begun_anew(replace(old, changed=()))
+    if change is Change.EXPAND:
+        return expanded(rng, cast, base)
+    if change is Change.PARTIAL_DELETION:
+        return without_detail(rng, cast, base)
+    return adjusted(rng, cast, base, 2 if change is Change.SHIFT else 1, clear)  # type: ignore[arg-type]
+
+
+def _likewise(first: Known, old: Known, other: Known) -> Known:
+    """Another memory, changed as the first one was."""
+    if other is old:
+        return first
+    own = {slot: value for slot, value in other.values.items() if slot in other.topic.slots}
+    changed = {slot: value for slot, value in first.values.items() if old.values.get(slot) != value}
+    details = {slot: value for slot, value in first.values.items() if slot not in first.topic.slots}
+    return replace(first, values={**own, **changed, **details}, heard=other.heard)
+
+
+def _outdated(old: Known, new: Known, name: str) -> Iterator[str]:
+    """Values of the old text that the new one has not."""
+    text = new.text(name)
+    gone = [slot for slot, value in old.values.items() if slot != "kin" and new.values.get(slot) != value]
+    before = old.text(name)
+    for value in dict.fromkeys(old.values[slot] for slot in gone if not occurs(old.values[slot], text)):
+        # "Monday" stands as "Mondays" in some sentences.
+        yield value if stands_in(folded(value), folded(before)) else f"{value}s"
+
+
+def _later(until: str, today: date) -> bool:
+    return bool(until) and as_date(until) > today
+
+
+def _revised_anyhow(rng: random.Random, text: str, planned: PlannedRevision, limits: FactLimits) -> RevisedFact:
+    """A memory of another writer with something added that says what has become of it."""
+    when = written(planned.today - timedelta(days=rng.randint(3, 20)))
+    body = " ".join(text.rstrip(".").split()[: limits.words.max - 8])
+    tail = f"which no longer holds as of {when}" if planned.change is not Change.EXPAND else f"as confirmed on {when}"
+    return RevisedFact(text=f"{body}, {tail}.", keywords=(when, body.split()[-1]))

@@ -1,0 +1,363 @@
+"""The language engine of the offline writer: sentences with alternatives, how a person speaks, what a sentence can say.
+
+A sentence is written as ``I [take|go by] {vehicle}[, <feeling>|]``: one of the alternatives in brackets is chosen,
+``{slot}`` gets a value, ``<rule>`` is replaced by a sentence of that rule. So a line of data stands for dozens of them.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from functools import cached_property
+from typing import Annotated, NamedTuple, Self
+
+from pydantic import AfterValidator, Field, model_validator
+
+from deltamem.config import StrictModel
+from synth.pools import unique
+
+_TOKENS = re.compile(r"[\[\]|]|\{[a-z_0-9]+\}|<[a-z_0-9]+>|[^\[\]|{}<>]+")
+
+
+class Node(NamedTuple):
+    """A part of a sentence.
+
+    Attributes:
+        kind: ``text``, ``slot``, ``rule``, ``sequence`` or ``choice``.
+        text: The text, or the name of the slot or rule.
+        parts: What a sequence or a choice is made of.
+    """
+
+    kind: str
+    text: str = ""
+    parts: tuple[Node, ...] = ()
+
+
+def parse(text: str) -> Node:
+    """Read a sentence with alternatives.
+
+    Raises:
+        ValueError: If brackets do not match, or something is neither text, slot nor rule.
+    """
+    tokens = _TOKENS.findall(text)
+    if "".join(tokens) != text:
+        raise ValueError(f"not a sentence with [a|b], {{slot}} and <rule>: {text!r}")
+    stack: list[list[list[Node]]] = [[[]]]
+    for token in tokens:
+        if token == "[":
+            stack.append([[]])
+        elif token == "|" and len(stack) > 1:
+            stack[-1].append([])
+        elif token == "]" and len(stack) > 1:
+            options = stack.pop()
+            stack[-1][-1].append(Node("choice", parts=tuple(_sequence(option) for option in options)))
+        elif token in "[]|":
+            raise ValueError(f"brackets that do not match: {text!r}")
+        elif token[0] == "{":
+            stack[-1][-1].append(Node("slot", token[1:-1]))
+        elif token[0] == "<":
+            stack[-1][-1].append(Node("rule", token[1:-1]))
+        else:
+            stack[-1][-1].append(Node("text", token))
+    if len(stack) != 1:
+        raise ValueError(f"brackets that do not match: {text!r}")
+    return _sequence(stack[0][0])
+
+
+def _sequence(parts: Sequence[Node]) -> Node:
+    return parts[0] if len(parts) == 1 else Node("sequence", parts=tuple(parts))
+
+
+def walk(node: Node) -> Iterable[Node]:
+    """The node and all that it is made of."""
+    yield node
+    for part in node.parts:
+        yield from walk(part)
+
+
+def variants(node: Node) -> float:
+    """How many sentences a node stands for, its rules and slots counted once."""
+    if node.kind == "choice":
+        return sum(variants(part) for part in node.parts)
+    return math.prod(variants(part) for part in node.parts)
+
+
+def pattern(node: Node) -> str:
+    """A regular expression for all sentences of a node without slots and rules."""
+    if node.kind == "text":
+        return re.escape(node.text)
+    inner = [pattern(part) for part in node.parts]
+    return f"(?:{'|'.join(inner)})" if node.kind == "choice" else "".join(inner)
+
+
+class Lines:
+    """Sentences of the same use, of which one is drawn; those with more alternatives come more often."""
+
+    def __init__(self, texts: Iterable[str]) -> None:
+        """Read the sentences.
+
+        Raises:
+            ValueError: If one cannot be read.
+        """
+        self.texts = tuple(texts)
+        self.nodes = tuple(map(parse, self.texts))
+        weights = [1 + math.log(variants(node)) for node in self.nodes]
+        self._ends = [sum(weights[: place + 1]) for place in range(len(weights))]
+
+    @cached_property
+    def slots(self) -> frozenset[str]:
+        """The slots of all sentences."""
+        return frozenset(part.text for node in self.nodes for part in walk(node) if part.kind == "slot")
+
+    @cached_property
+    def rules(self) -> frozenset[str]:
+        """The rules that the sentences refer to."""
+        return frozenset(part.text for node in self.nodes for part in walk(node) if part.kind == "rule")
+
+    def draw(self, rng: random.Random) -> Node:
+        """One of the sentences."""
+        return rng.choices(self.nodes, cum_weights=self._ends)[0] if len(self.nodes) > 1 else self.nodes[0]
+
+
+def _readable(texts: tuple[str, ...]) -> tuple[str, ...]:
+    for text in texts:
+        parse(text)
+    return unique(texts)
+
+
+Sentences = Annotated[tuple[str, ...], Field(min_length=1), AfterValidator(_readable)]
+"""Sentences with alternatives, of which one is drawn."""
+
+
+class Grammar:
+    """Rules by name, and the words of slots that nobody gives."""
+
+    def __init__(self, rules: Mapping[str, Iterable[str]], words: Mapping[str, Lines]) -> None:
+        """Read the rules.
+
+        Raises:
+            ValueError: If a sentence cannot be read, or refers to a rule that is not there.
+        """
+        self.words = words
+        self._rules = {name: Lines(texts) for name, texts in rules.items()}
+        for name, lines in self._rules.items():
+            if unknown := lines.rules.difference(self._rules):
+                raise ValueError(f"{name}: no such rule: {sorted(unknown)}")
+
+    def __contains__(self, rule: object) -> bool:
+        return rule in self._rules
+
+    def say(self, rng: random.Random, rule: str, values: Mapping[str, str] | None = None) -> str:
+        """A sentence of a rule, its slots filled with the values or with words of their lists."""
+        return self.write(rng, self._rules[rule].draw(rng), values)
+
+    def write(self, rng: random.Random, node: Node, values: Mapping[str, str] | None = None) -> str:
+        """A sentence of a node; the same slot gets the same value throughout."""
+        return with_article("".join(self._parts(rng, node, dict(values or {}))))
+
+    def _parts(self, rng: random.Random, node: Node, values: dict[str, str]) -> Iterable[str]:
+        kind = node.kind
+        if kind == "text":
+            yield node.text
+        elif kind == "slot":
+            if node.text not in values:
+                values[node.text] = self.word(rng, node.text, values.values())
+            yield values[node.text]
+        elif kind == "rule":
+            yield from self._parts(rng, self._rules[node.text].draw(rng), values)
+        elif kind == "choice":
+            yield from self._parts(rng, node.parts[int(rng.random() * len(node.parts))], values)
+        else:
+            for part in node.parts:
+                yield from self._parts(rng, part, values)
+
+    def word(self, rng: random.Random, slot: str, taken: Collection[str] = ()) -> str:
+        """A word for a slot that is none of those taken, as far as there is one; ``day2`` is drawn from ``day``."""
+        lines = self.words[slot.rstrip("0123456789")]
+        for _ in range(20):
+            word = "".join(self._parts(rng, lines.draw(rng), {}))
+            if word not in taken:
+                break
+        return word
+
+
+_ARTICLE = re.compile(r"\b([Aa]) (?!uni|eu|one|use|ukulele)(?=[aeiou]|11\b|18\b|8|hour|heir|honest)", re.IGNORECASE)
+
+
+_PLURALS = ((re.compile(r"\b([a-z]+(?:ch|sh|x|ss))s\b"), r"\1es"), (re.compile(r"\b([a-z]*[^aeiou\W])ys\b"), r"\1ies"))
+
+_PLURAL = re.compile("(?:ch|sh|x|ss|y)s")
+
+
+def with_article(text: str) -> str:
+    """``a`` becomes ``an`` before a vowel, and ``watchs`` ``watches``: words stand in lists in one form only."""
+    if _PLURAL.search(text):
+        for wrong, right in _PLURALS:
+            text = wrong.sub(right, text)
+    return _ARTICLE.sub(r"\1n ", text)
+
+
+def capitalised(text: str) -> str:
+    """The text with a capital at its beginning."""
+    return text[:1].upper() + text[1:]
+
+
+_KEPT_CAPITAL = re.compile(r"I\b|[A-Z]{2}")
+
+
+def inner(text: str, names: Collection[str]) -> str:
+    """A sentence as it stands within another one: no capital, unless it begins with ``I`` or a name; no full stop."""
+    first = re.split(r"[\s,.'?!:;]", text, maxsplit=1)[0]
+    if first not in names and not _KEPT_CAPITAL.match(text):
+        text = text[:1].lower() + text[1:]
+    return text[:-1] if text.endswith(".") else text
+
+
+def finished(text: str) -> str:
+    """The text as a sentence: a capital at its beginning, a mark at its end."""
+    text = capitalised(text.strip())
+    return text if text.endswith((".", "!", "?", "…", ":)", ")")) else text + "."
+
+
+# --- how a person speaks ---------------------------------------------------------------------------------------------------
+
+
+class Speech(StrictModel):
+    """Words that change with the way somebody speaks, each as ``from: to``."""
+
+    contractions: dict[str, str]
+    casual: dict[str, str]
+    formal: dict[str, str]
+    second: dict[str, str]
+    """From the first person to the second."""
+    clipped: tuple[str, ...]
+    """Beginnings of sentences that somebody who is short leaves out."""
+
+    @model_validator(mode="after")
+    def _lower(self) -> Self:
+        for words in (self.contractions, self.casual, self.formal, self.second):
+            if any(key != key.lower() for key in words):
+                raise ValueError("what is replaced is given in small letters")
+        return self
+
+    @cached_property
+    def _patterns(self) -> dict[str, re.Pattern[str]]:
+        names = ("contractions", "casual", "formal", "second")
+        return {
+            name: re.compile(
+                rf"\b(?:{'|'.join(map(re.escape, sorted(getattr(self, name), key=len, reverse=True)))})\b", re.IGNORECASE
+            )
+            for name in names
+        }
+
+    def replaced(self, rng: random.Random, table: str, text: str, share: float, kept: Collection[str]) -> str:
+        """The text with this share of the words of a table replaced, except within the kept phrases."""
+        if not share:
+            return text
+        words: dict[str, str] = getattr(self, table)
+        parts, end = [], 0
+        spans: list[tuple[int, int]] | None = None
+        for found in self._patterns[table].finditer(text):
+            if share < 1 and rng.random() >= share:
+                continue
+            if spans is None:
+                lower = text.lower()
+                spans = [place.span() for phrase in kept for place in re.finditer(re.escape(phrase.lower()), lower)]
+            if any(start < found.end() and found.start() < stop for start, stop in spans):
+                continue
+            new = words[found[0].lower()]
+            parts += [text[end : found.start()], capitalised(new) if found[0][0].isupper() and found[0][0] != "I" else new]
+            end = found.end()
+        return "".join((*parts, text[end:])) if parts else text
+
+
+class Voice(NamedTuple):
+    """How somebody speaks; shares are from 0 to 1.
+
+    Attributes:
+        contractions: Share of what can be contracted that is.
+        casual: Share of words for which there is a casual one.
+        formal: Share of words for which there is a formal one.
+        clipped: Share of sentences that leave out their first words, such as ``I am``.
+        typos: Share of words with a slip.
+        lower: Whether sentences begin with a small letter.
+        unstopped: Share of utterances without a mark at the end.
+        openers: Share of sentences that begin with something that says nothing.
+        tails: Likewise at the end.
+        frames: Share of sentences that stand within another one.
+        dash: What joins two sentences, if anything.
+    """
+
+    contractions: float
+    casual: float
+    formal: float
+    clipped: float
+    typos: float
+    lower: bool
+    unstopped: float
+    openers: float
+    tails: float
+    frames: float
+    dash: str
+
+
+def draw_voice(rng: random.Random) -> Voice:
+    """The way a person speaks; nothing but the draws counts."""
+    kind = rng.choices(("plain", "chatty", "formal", "terse"), (40, 30, 15, 15))[0]
+    dash = rng.choice(("", "", " - ", "; ", "... ", " – "))  # noqa: RUF001 - people type it
+    between = rng.uniform
+    if kind == "terse":
+        return Voice(0.9, 0.2, 0.0, between(0.4, 0.8), between(0, 0.02), rng.random() < 0.5, 0.6, 0.15, 0.1, 0.15, dash)
+    if kind == "formal":
+        return Voice(between(0, 0.2), 0.0, 0.8, 0.0, 0.0, False, 0.0, 0.35, 0.3, 0.5, "; ")
+    if kind == "chatty":
+        lower = rng.random() < 0.25
+        return Voice(0.95, between(0.3, 0.9), 0.0, 0.1, between(0, 0.03), lower, 0.3, 0.55, 0.45, 0.4, dash)
+    return Voice(between(0.3, 1), 0.05, between(0, 0.2), 0.03, between(0, 0.01), False, 0.05, 0.4, 0.3, 0.4, dash)
+
+
+_WORD = re.compile(r"\b[a-z]{5,}\b")
+
+
+def spoken(rng: random.Random, voice: Voice, speech: Speech, sentence: str, kept: Collection[str]) -> str:
+    """A sentence as somebody says it; the kept phrases stay as they are, letter for letter, case aside.
+
+    Args:
+        rng: What is drawn depends on this alone.
+        voice: How they speak.
+        speech: The words that change.
+        sentence: A finished sentence.
+        kept: Phrases that must be found again, for example keywords.
+    """
+    folded = sentence.casefold()
+    kept = [phrase for phrase in dict.fromkeys(kept) if phrase.casefold() in folded]
+    for table in ("formal", "casual", "contractions"):
+        sentence = speech.replaced(rng, table, sentence, getattr(voice, table), kept)
+    if voice.clipped and rng.random() < voice.clipped:
+        for start in speech.clipped:
+            rest = sentence[len(start) :]
+            if sentence.startswith(start) and not any(sentence.startswith(phrase) for phrase in kept) and rest:
+                sentence = capitalised(rest)
+                break
+    if voice.typos:
+        sentence = _with_slips(rng, sentence, voice.typos, kept)
+    if voice.lower and not any(sentence.startswith(phrase) for phrase in kept) and not _KEPT_CAPITAL.match(sentence):
+        sentence = sentence[:1].lower() + sentence[1:]
+    return sentence
+
+
+def _with_slips(rng: random.Random, text: str, share: float, kept: Collection[str]) -> str:
+    """The text with letters swapped, lost or doubled in some of its longer words."""
+    if rng.random() > 1 - (1 - share) ** len(text.split()):
+        return text
+    safe = {word for phrase in kept for word in _WORD.findall(phrase.casefold())}
+    words = [found for found in _WORD.finditer(text) if found[0] not in safe]
+    if not words:
+        return text
+    found = rng.choice(words)
+    place = found.start() + rng.randrange(1, len(found[0]) - 2)
+    first, second = text[place], text[place + 1]
+    slip = rng.choice((second + first, second, first * 2 + second))
+    return text[:place] + slip + text[place + 2 :]

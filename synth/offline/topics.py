@@ -1,0 +1,566 @@
+"""Typed facts of the shape `demanding`: a topic with values, how it reads as a memory, how it changes, how it is read back.
+
+Records hold texts only, and a writer may use nothing but its task. So the writer reads its own memory sentences, the changed
+and the ended ones too, and can say, repeat, change or take back any of them.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import date
+from functools import cache, cached_property
+from pathlib import Path
+from typing import Self
+
+from pydantic import model_validator
+
+from deltamem.config import StrictModel
+from deltamem.sessions import Split
+from synth.names import invent_name
+from synth.offline.grammar import Lines, Sentences, parse, pattern, with_article
+from synth.offline.templates import day
+from synth.pools import load, slots_in, unique
+from synth.records import Fact, Track
+
+PERSON, PLACE = "who", "spot"
+LAST = 2
+"""The place of the detail that all topics have, after two of their own."""
+_NAME = r"[A-Z][\w'-]*(?: [A-Z][\w'-]*){0,3}"
+_GIVEN = {"who": _NAME, "spot": "[A-Z][a-z]+", "name": "[A-Z][a-z]+", "kin": "[a-z]+(?: [a-z]+)?"}
+"""Slots that the program fills: people, places, pets, and what somebody is to the person."""
+DATE = r"[0-9]{1,2} [A-Z][a-z]+ [0-9]{4}"
+_MARKED = re.compile(r"\*([^*]+)\*")
+
+
+def source(slot: str) -> str:
+    """The list that a slot is drawn from: ``day2`` is another ``day``."""
+    return slot.rstrip("0123456789")
+
+
+def plain(text: str) -> str:
+    """A text of topics.yaml without the marks round its keywords."""
+    return text.replace("*", "")
+
+
+class Values(StrictModel):
+    """Lists of words by slot (``values.yaml``)."""
+
+    lists: dict[str, Sentences]
+
+    @cached_property
+    def lines(self) -> dict[str, Lines]:
+        """The lists, ready to draw from."""
+        return {slot: Lines(texts) for slot, texts in self.lists.items()}
+
+    @cached_property
+    def _patterns(self) -> dict[str, str]:
+        return {slot: "|".join(map(pattern, lines.nodes)) for slot, lines in self.lines.items()}
+
+    def pattern(self, slot: str) -> str:
+        """A regular expression for the values of a slot."""
+        name = source(slot)
+        return _GIVEN[name] if name in _GIVEN else self._patterns[name]
+
+    def draw(self, rng: random.Random, slot: str, taken: Iterable[str] = ()) -> str:
+        """A value for a slot that is none of those taken."""
+        lines, avoided = self.lines[source(slot)], set(taken)
+        for _ in range(30):
+            word = _flat(rng, lines.draw(rng))
+            if word not in avoided:
+                break
+        return word
+
+
+def _flat(rng: random.Random, node: tuple[str, str, tuple[object, ...]]) -> str:
+    kind, text, parts = node
+    if kind == "text":
+        return text
+    chosen = (rng.choice(parts),) if kind == "choice" else parts
+    return "".join(_flat(rng, part) for part in chosen)  # type: ignore[arg-type]
+
+
+@cache
+def lines(texts: tuple[str, ...]) -> Lines:
+    """Sentences, ready to draw from."""
+    return Lines(texts)
+
+
+class Detail(StrictModel):
+    """What may be added to a fact, and what stands in its place once it is gone."""
+
+    memory: str
+    say: Sentences
+    lost: str
+    unsay: Sentences
+
+
+class End(StrictModel):
+    """What is left of a fact when it is over."""
+
+    memory: str
+    say: Sentences
+    implied: Sentences
+
+
+class Topic(StrictModel):
+    """What people say of one thing in their lives; the comments in ``topics.yaml`` explain the fields."""
+
+    name: str
+    track: Track
+    single: bool = False
+    other: bool = False
+    event: bool = False
+    lasts: bool = False
+    alone: bool = False
+    about: str = ""
+    """The slot that tells facts of this topic apart: by default the person, else the place."""
+    memory: str
+    say: Sentences
+    change: tuple[str, ...] = ()
+    implied: tuple[str, ...] = ()
+    details: tuple[Detail, ...] = ()
+    ends: tuple[End, ...] = ()
+
+    @cached_property
+    def slots(self) -> tuple[str, ...]:
+        """The slots of the memory sentence, without details; for facts about others also who they are."""
+        found = slots_in(self.memory)
+        return ("who", "kin", *found) if self.other else found
+
+    @cached_property
+    def key(self) -> str:
+        """The slot that tells facts of this topic apart, which no adjustment changes."""
+        return self.about or next(slot for slot in (PERSON, PLACE) if slot in self.slots)
+
+    @cached_property
+    def changeable(self) -> tuple[str, ...]:
+        """The slots that an adjustment may change, the likeliest first."""
+        extra = [slot for slot in self.slots if source(slot) not in (*_GIVEN, *map(source, self.change))]
+        return tuple(slot for slot in (*self.change, *extra) if slot != self.key and source(slot) != PERSON)
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        known = set(self.slots)
+        for text in self.say:
+            if not set(slots_in(self.memory)) <= Lines((text,)).slots <= known:
+                raise ValueError(f"{self.name}: not all slots of the memory sentence, or others: {text!r}")
+        if not self.event and (len(self.details) != 2 or not self.ends):
+            raise ValueError(f"{self.name}: a topic has two details and an end, unless it is an event")
+        for detail in self.details:
+            extra = set(slots_in(detail.memory)) - {"kin"}
+            if extra & known:
+                raise ValueError(f"{self.name}: a detail has a slot of its own, but here is {sorted(extra & known)}")
+            for text in (*detail.say, *detail.unsay):
+                if not self.single and self.key not in Lines((text,)).slots:
+                    raise ValueError(f"{self.name}: it has to be clear by {{{self.key}}} what a detail is about: {text!r}")
+            if any(not extra <= Lines((text,)).slots for text in detail.say):
+                raise ValueError(f"{self.name}: not all slots of {detail.memory!r} are said")
+            _says(self.name, detail.lost, detail.unsay)
+        for end in self.ends:
+            _says(self.name, end.memory, (*end.say, *end.implied))
+        for text in self.implied:
+            if self.change[:1] != tuple(Lines((text,)).slots):
+                raise ValueError(f"{self.name}: what is implied has the first slot of `change` and no other: {text!r}")
+        return self
+
+
+def _says(name: str, memory: str, lines: Sequence[str]) -> None:
+    marked = _MARKED.findall(memory)
+    if len(marked) != 1:
+        raise ValueError(f"{name}: one *keyword* has to be marked in {memory!r}")
+    for line in lines:
+        if marked[0] not in line:
+            raise ValueError(f"{name}: {marked[0]!r} has to be said in {line!r}")
+
+
+class Topics(StrictModel):
+    """All topics (``topics.yaml``)."""
+
+    common: Detail
+    """A detail that every topic has besides its own."""
+    past: End
+    """What becomes of events."""
+    topics: tuple[Topic, ...]
+
+    @model_validator(mode="after")
+    def _named_once(self) -> Self:
+        unique(tuple(topic.name for topic in self.topics))
+        return self
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What a memory sentence says.
+
+    Attributes:
+        topic: What it is about.
+        values: Of the slots, those of the details that hold too.
+        details: For each detail: ``""`` if nothing is known, ``has`` or ``lost``.
+        end: Which end it has come to; None while it holds.
+        since: The date from which it holds, if it says so.
+        until: The date until which it holds, if it says so.
+        heard: From whom it is known, if not from the person.
+    """
+
+    topic: Topic
+    values: Mapping[str, str]
+    details: tuple[str, ...] = ("", "", "")
+    end: int | None = None
+    since: str = ""
+    until: str = ""
+    heard: str = ""
+    changed: tuple[str, ...] = field(default=(), compare=False)
+    """Slots that the last change has set; they come first among the keywords."""
+
+    def text(self, name: str) -> str:
+        """The memory sentence about the person of this name."""
+        return with_article(f"{name}{self._rest().format_map(self.values)}")
+
+    def _rest(self) -> str:
+        topic = self.topic
+        parts = [f"{chr(39)}s {{kin}} {{who}} " if topic.other else " "]
+        parts.append(topic.memory if self.end is None or topic.event else f"no longer {topic.memory}")
+        if self.end is not None:
+            parts.append(f" and {plain(ends_of(topic.name)[self.end].memory)}")
+        for state, detail in zip(self.details, details_of(topic.name), strict=True):
+            if state:
+                parts.append(f", {detail.memory if state == 'has' else plain(detail.lost)}")
+        parts += [f", from {self.since} on" if self.since else "", f", until {self.until}" if self.until else ""]
+        return "".join((*parts, f", as {self.heard} says" if self.heard else "", "."))
+
+    def keywords(self, most: int) -> tuple[str, ...]:
+        """What a faithful memory contains, the latest news first; at most so many, none a part of another one."""
+        topic, values = self.topic, self.values
+        pairs = tuple(zip(self.details, details_of(topic.name), strict=True))
+        found = [self.since] if self.since else []
+        if self.end is not None:
+            found += _MARKED.findall(ends_of(topic.name)[self.end].memory)
+        news = [values[slot] for slot in self.changed if slot in values]
+        lost = [_MARKED.findall(d.lost)[0] for state, d in pairs if state == "lost"]
+        held = [d for state, d in pairs if state == "has"]
+        found += [*news, *lost, values[topic.key]]
+        found += [values[slot] for slot in topic.slots if slot != "kin"]
+        found += [values[slot] for detail in held for slot in slots_in(detail.memory) if slot != "kin"]
+        chosen: list[str] = []
+        for word in found:
+            if not any(f" {word} " in f" {other} " or f" {other} " in f" {word} " for other in chosen):
+                chosen.append(word)
+        return tuple(chosen[:most])
+
+    def fact(self, name: str, most: int) -> Fact:
+        """The memory sentence with its keywords."""
+        return Fact(text=self.text(name), keywords=self.keywords(most))
+
+    def with_value(self, slot: str, value: str) -> Known:
+        """The same with another value in a slot."""
+        return replace(self, values={**self.values, slot: value}, changed=(slot, *self.changed))
+
+    def detail_slots(self, place: int) -> tuple[str, ...]:
+        """The slots of a detail."""
+        return slots_in(details_of(self.topic.name)[place].memory)
+
+
+@cache
+def values() -> Values:
+    """All lists of words."""
+    return load(Path(__file__).with_name("values.yaml"), Values)
+
+
+@cache
+def topic_file() -> Topics:
+    """All topics, and what they share."""
+    return load(Path(__file__).with_name("topics.yaml"), Topics)
+
+
+@cache
+def topics() -> tuple[Topic, ...]:
+    """All topics."""
+    return topic_file().topics
+
+
+@cache
+def details_of(name: str) -> tuple[Detail, ...]:
+    """The details of a topic; what merely happened has only the one that all have, in the last place."""
+    topic = topic_named(name)
+    return (*(topic.details or (topic_file().common, topic_file().common)), topic_file().common)
+
+
+@cache
+def topic_named(name: str) -> Topic:
+    """The topic of a name."""
+    return next(topic for topic in topics() if topic.name == name)
+
+
+@cache
+def ends_of(name: str) -> tuple[End, ...]:
+    """The ends of a topic."""
+    return topic_named(name).ends or (topic_file().past,)
+
+
+# --- reading back ----------------------------------------------------------------------------------------------------------
+
+
+class _Reader:
+    """Reads the memory sentences of one topic, whatever has become of them."""
+
+    def __init__(self, topic: Topic) -> None:
+        self.topic = topic
+
+    @cached_property
+    def _regex(self) -> re.Pattern[str]:
+        seen: set[str] = set()
+        start = _expression("{kin} {who} ", seen) if self.topic.other else ""
+        core = _expression(self.topic.memory, seen)
+        ends = "|".join(
+            f"(?P<end{place}>{_expression(plain(end.memory), seen)})" for place, end in enumerate(ends_of(self.topic.name))
+        )
+        ended = f"(?: and (?:{ends}))?" if ends else ""
+        details = "".join(
+            f"(?:, (?:(?P<has{place}>{_expression(detail.memory, seen)})|(?P<lost{place}>{re.escape(plain(detail.lost))})))?"
+            for place, detail in enumerate(details_of(self.topic.name))
+            if self.topic.details or place == LAST
+        )
+        dates = f"(?:, from (?P<since_>{DATE}) on)?(?:, until (?P<until_>{DATE}))?"
+        return re.compile(rf"{start}(?P<over>no longer )?{core}{ended}{details}{dates}(?:, as (?P<heard_>{_NAME}) says)?\.")
+
+    def read(self, text: str) -> Known | None:
+        found = self._regex.fullmatch(text)
+        if found is None:
+            return None
+        groups = {name: value for name, value in found.groupdict().items() if value is not None}
+        end = next((place for place in range(len(ends_of(self.topic.name))) if f"end{place}" in groups), None)
+        if ("over" in groups) != (end is not None and not self.topic.event):
+            return None
+        states = tuple(
+            "has" if f"has{place}" in groups else "lost" if f"lost{place}" in groups else "" for place in range(LAST + 1)
+        )
+        inner = {name for place in range(LAST + 1) for name in (f"has{place}", f"lost{place}", f"end{place}")} | {"over"}
+        held = {name: value for name, value in groups.items() if name not in inner and not name.endswith("_")}
+        return Known(
+            self.topic, held, states, end, groups.get("since_", ""), groups.get("until_", ""), groups.get("heard_", "")
+        )
+
+
+def _expression(text: str, seen: set[str]) -> str:
+    parts = []
+    for node in (parse(text),):
+        for part in node.parts or (node,):
+            if part.kind != "slot":
+                parts.append(re.sub(r"(^|(?<=[ -]))([Aa])(\\ )$", r"\1\2n?\3", re.escape(part.text)))
+            elif part.text in seen:
+                parts.append(f"(?P={part.text})")
+            else:
+                seen.add(part.text)
+                parts.append(f"(?P<{part.text}>{values().pattern(part.text)})")
+    return "".join(parts)
+
+
+@cache
+def _readers() -> dict[tuple[bool, str], tuple[_Reader, ...]]:
+    found: dict[tuple[bool, str], list[_Reader]] = {}
+    for topic in topics():
+        found.setdefault((topic.other, topic.memory.split(" ", 1)[0]), []).append(_Reader(topic))
+    return {key: tuple(readers) for key, readers in found.items()}
+
+
+_OTHER = re.compile(rf"(?:{_GIVEN['kin']}) (?:{_NAME}) (?:no longer )?([a-z]+)")
+
+
+@cache
+def _read(rest: str, other: bool) -> Known | None:
+    if other:
+        found = _OTHER.match(rest)
+        verb = found[1] if found else ""
+    else:
+        verb = rest.removeprefix("no longer ").split(" ", 1)[0]
+    for reader in _readers().get((other, verb), ()):
+        if (known := reader.read(rest)) is not None:
+            return known
+    return None
+
+
+def read(name: str, text: str) -> Known | None:
+    """What a memory sentence about the person of this name says; None if it is of no topic."""
+    for start, other in ((f"{name}'s ", True), (f"{name} ", False)):
+        if text.startswith(start):
+            return _read(text[len(start) :], other)
+    return None
+
+
+# --- the people and places of a life ---------------------------------------------------------------------------------------
+
+_KIN = (
+    "cousin", "colleague", "neighbour", "friend", "uncle", "aunt", "flatmate", "godchild", "nephew", "niece", "classmate",
+    "landlord", "brother", "sister",
+)  # fmt: skip
+_PEOPLE, _PLACES = 18, 18
+
+
+class Cast:
+    """The people and places of a life; the same for everything that is written about the person of a name."""
+
+    def __init__(self, name: str, split: Split) -> None:
+        """Draw them.
+
+        Args:
+            name: The person's; nothing else counts.
+            split: The person's.
+        """
+        rng = random.Random(f"cast of {name}")
+        self._kin: dict[str, str] = {}
+        taken = set(name.split())
+        found: list[str] = []
+        while len(found) < _PEOPLE + _PLACES:
+            invented = invent_name(rng, split)
+            if invented not in taken:
+                taken.add(invented)
+                found.append(invented)
+        self.people = tuple(found[:_PEOPLE])
+        self.places = tuple(found[_PEOPLE:])
+        self._split = split
+
+    def kin(self, who: str) -> str:
+        """What somebody is to the person."""
+        if who not in self._kin:
+            self._kin[who] = random.Random(f"kin of {who}").choice(_KIN)
+        return self._kin[who]
+
+    def keys(self, rng: random.Random, topic: Topic) -> list[str]:
+        """Values that tell facts of a topic apart, in random order."""
+        name = source(topic.key)
+        if name in (PERSON, PLACE):
+            return rng.sample(self.people if name == PERSON else self.places, _PEOPLE)
+        drawn = (self.name(rng) if name == "name" else values().draw(rng, name) for _ in range(2 * _PEOPLE))
+        return list(dict.fromkeys(drawn))[:_PEOPLE]
+
+    def name(self, rng: random.Random) -> str:
+        """A name of nobody yet."""
+        return invent_name(rng, self._split)
+
+    def fill(self, rng: random.Random, topic: Topic, given: Mapping[str, str] | None = None) -> dict[str, str]:
+        """Values for the slots of a topic: the given ones, the others drawn."""
+        found = dict(given or {})
+        for slot in topic.slots:
+            self.draw(rng, slot, found)
+        return found
+
+    def draw(self, rng: random.Random, slot: str, found: dict[str, str]) -> None:
+        """Put a value for a slot among those found, if there is none."""
+        if slot in found or slot == "kin":
+            if slot == "kin":
+                self.draw(rng, PERSON, found)
+                found["kin"] = self.kin(found[PERSON])
+            return
+        name = source(slot)
+        if name in (PERSON, PLACE):
+            pool = self.people if name == PERSON else self.places
+            found[slot] = rng.choice([value for value in pool if value not in found.values()])
+        elif name == "name":
+            found[slot] = self.name(rng)
+        else:
+            found[slot] = values().draw(rng, slot, found.values())
+
+
+@cache
+def cast_of(name: str, split: Split) -> Cast:
+    """The people and places in the life of the person of this name."""
+    return Cast(name, split)
+
+
+# --- how facts change ------------------------------------------------------------------------------------------------------
+
+
+def expanded(rng: random.Random, cast: Cast, known: Known) -> Known:
+    """The fact with a detail more, or with another one in place of what was lost; changed otherwise if it has all."""
+    own = [place for place in range(len(known.topic.details)) if known.details[place] != "has"]
+    free = own or [place for place in (LAST,) if known.details[place] != "has"]
+    if not free:
+        return adjusted(rng, cast, known)
+    return with_detail(rng, cast, known, rng.choice(free))
+
+
+def with_detail(rng: random.Random, cast: Cast, known: Known, place: int) -> Known:
+    """The fact with this detail."""
+    found = dict(known.values)
+    for slot in known.detail_slots(place):
+        cast.draw(rng, slot, found)
+    slots = tuple(slot for slot in known.detail_slots(place) if slot != "kin")
+    return replace(known, values=found, details=_with(known.details, place, "has"), changed=slots)
+
+
+def without_detail(rng: random.Random, cast: Cast, known: Known) -> Known:
+    """The fact with one of its details lost; changed otherwise if it has none."""
+    held = [place for place, state in enumerate(known.details) if state == "has"]
+    if not held:
+        return adjusted(rng, cast, known)
+    place = rng.choice(held)
+    kept = {slot: value for slot, value in known.values.items() if slot not in known.detail_slots(place) or slot == "kin"}
+    return replace(known, values=kept, details=_with(known.details, place, "lost"), changed=())
+
+
+def adjusted(
+    rng: random.Random, cast: Cast, known: Known, count: int = 1, allowed: Callable[[Known], bool] = lambda _: True
+) -> Known:
+    """The fact with other values in so many of its slots.
+
+    Args:
+        rng: What is drawn depends on this alone.
+        cast: The people and places of the life.
+        known: The fact.
+        count: How many slots; fewer if there are not so many.
+        allowed: Which results are.
+    """
+    slots = known.topic.changeable
+    for _ in range(12):
+        chosen = [slots[0]] if rng.random() < 0.6 else [rng.choice(slots)]
+        chosen += [slot for slot in rng.sample(slots, len(slots)) if slot not in chosen][: count - 1]
+        found = dict(known.values)
+        for slot in chosen:
+            name = source(slot)
+            taken = [*known.values.values()]
+            if name == PLACE:
+                found[slot] = rng.choice([value for value in cast.places if value not in taken])
+            else:
+                found[slot] = values().draw(rng, slot, taken)
+        changed = replace(known, values=found, changed=tuple(chosen))
+        if allowed(changed):
+            break
+    return changed
+
+
+def over(rng: random.Random, known: Known) -> Known:
+    """The fact at its end; details and dates are forgotten."""
+    kept = {slot: value for slot, value in known.values.items() if slot in known.topic.slots}
+    end = rng.randrange(len(ends_of(known.topic.name)))
+    return replace(known, values=kept, details=("", "", ""), end=end, since="", until="", changed=())
+
+
+def begun_anew(known: Known) -> Known:
+    """The fact as if it had never ended."""
+    return replace(known, end=None)
+
+
+def _with(states: tuple[str, ...], place: int, state: str) -> tuple[str, ...]:
+    return tuple(state if number == place else old for number, old in enumerate(states))
+
+
+def blocks(name: str, cast: Cast, topics_: Sequence[Topic], size: int = 3) -> Iterator[tuple[Topic, tuple[str, ...]]]:
+    """Topics with a few values of their key each, every pair once, in an order that depends on the person alone.
+
+    Units that do not know of one another draw from different blocks, so that no two facts of a life are about the same.
+    """
+    rng = random.Random(f"blocks of {name}")
+    found = []
+    for topic in topics_:
+        keys = cast.keys(rng, topic)
+        found += [(topic, tuple(keys[start : start + size])) for start in range(0, len(keys), size)]
+    rng.shuffle(found)
+    return iter(found)
+
+
+def written(value: date) -> str:
+    """A date as memories have it."""
+    return day(value)

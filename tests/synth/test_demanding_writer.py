@@ -1,0 +1,168 @@
+"""The offline writer of the shape `demanding`: what it writes it reads back, keeps all rules, and does not repeat itself."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import re
+from collections import Counter
+from dataclasses import replace
+from datetime import date, timedelta
+from itertools import islice
+
+import pytest
+from offline_people import shape
+
+from deltamem.memory import Event
+from deltamem.sessions import LabelledSession
+from synth.assembly import labelled_sessions
+from synth.names import InventedNames, RealNames
+from synth.offline import OfflineWriter
+from synth.offline.grammar import Grammar, Lines, Speech, draw_voice, inner, parse, pattern, spoken, with_article
+from synth.offline.talk import relative, talk
+from synth.offline.topics import (
+    Cast,
+    Known,
+    Topic,
+    adjusted,
+    begun_anew,
+    details_of,
+    ends_of,
+    expanded,
+    over,
+    read,
+    topics,
+    without_detail,
+)
+from synth.person import write_person
+from synth.records import Person, Persona
+from synth.validators.session import judge_chain
+
+NAME = "Belno"
+CAST = Cast(NAME, "train")
+by_topic = pytest.mark.parametrize("topic", topics(), ids=lambda topic: topic.name)
+
+
+def write(number: int, sessions: int, *, real: bool = False) -> Person:
+    persona = Persona(person_id=f"p{number:06d}", seed="somebody", source="generated", split="train")
+    names = RealNames(1) if real else InventedNames(1)
+    writer = OfflineWriter(1)
+    return asyncio.run(write_person(number, persona, writer, shape("demanding"), names, sessions=sessions, seed=1))
+
+
+@pytest.fixture(scope="module")
+def written() -> list[Person]:
+    return [write(number, 12, real=number == 2) for number in range(3)]
+
+
+def test_brackets_are_alternatives_and_read_back() -> None:
+    node = parse("[five|half past [six|nine]] sharp[, sir|]")
+    said = {
+        Grammar({"r": ["[five|half past [six|nine]] sharp[, sir|]"]}, {}).say(random.Random(seed), "r") for seed in range(60)
+    }
+    assert said == {f"{hour} sharp{end}" for hour in ("five", "half past six", "half past nine") for end in ("", ", sir")}
+    assert all(re.fullmatch(pattern(node), text) for text in said)
+    for broken in ("a [b", "a] b", "a {b", "a <b c> [x"):
+        with pytest.raises(ValueError, match=r"brackets|not a sentence"):
+            parse(broken)
+    with pytest.raises(ValueError, match=r"no such rule: .'there'"):
+        Grammar({"here": ["<there>"]}, {})
+
+
+def test_slots_are_drawn_once_and_words_get_their_article_and_plural() -> None:
+    grammar = Grammar({"r": ["a {pet} and the {pet} and a {pet2}"]}, {"pet": Lines(("[emu|hen]",))})
+    assert {grammar.say(random.Random(seed), "r") for seed in range(20)} == {
+        "an emu and the emu and a hen",
+        "a hen and the hen and an emu",
+    }
+    assert (
+        with_article("a hour, two watchs, three lilys and five days") == "an hour, two watches, three lilies and five days"
+    )
+    assert inner("The moon is full.", ()) == "the moon is full" and inner("Brelo is here.", {"Brelo"}) == "Brelo is here"
+
+
+def test_voices_change_words_but_never_what_must_be_found_again() -> None:
+    speech: Speech = talk().speech
+    sentence, kept = (
+        "I am going to meet Brelo at the second-hand bookshop because it is raining.",
+        ("second-hand bookshop", "Brelo"),
+    )
+    said = set()
+    for seed in range(200):
+        text = spoken(random.Random(seed), draw_voice(random.Random(seed)), speech, sentence, kept)
+        assert all(phrase in text for phrase in kept), text
+        said.add(text)
+    assert len(said) > 20
+    assert any(text.startswith("I'm ") for text in said) and any("cos" in text for text in said)
+
+
+@by_topic
+def test_what_a_memory_says_is_read_back_after_every_change(topic: Topic) -> None:
+    rng = random.Random(topic.name)
+    changes = (expanded, without_detail, adjusted, lambda rng, cast, known: adjusted(rng, cast, known, 2))
+    for _ in range(25):
+        known = Known(topic, CAST.fill(rng, topic))
+        for change in rng.choices(changes, k=rng.randint(0, 4)):
+            known = change(rng, CAST, known)
+        known = replace(known, since=rng.choice(("", "12 May 2026")), until=rng.choice(("", "3 June 2026")))
+        known = over(rng, known) if rng.random() < 0.3 else known
+        fact = known.fact(NAME, 4)
+        back = read(NAME, fact.text)
+        assert back is not None and back.topic is topic and back.text(NAME) == fact.text
+        assert (back.details, back.end, back.since) == (known.details, known.end, known.since)
+        assert 2 <= len(fact.keywords) <= 4 and all(word.casefold() in fact.text.casefold() for word in fact.keywords)
+        assert begun_anew(back).end is None
+    assert read("Else", fact.text) is None and read(NAME, f"{NAME} sleeps in a tree.") is None
+
+
+def test_topics_are_many_and_each_can_change_in_every_way() -> None:
+    lasting = [topic for topic in topics() if not topic.event]
+    assert len(lasting) >= 40 and {topic.track for topic in topics()} == {"career", "health", "relationship", "preference"}
+    for topic in topics():
+        assert topic.changeable and ends_of(topic.name) and len(details_of(topic.name)) == 3
+
+
+@pytest.mark.parametrize("days", [*range(-30, 0), *range(1, 31)])
+def test_a_date_said_from_a_day_gives_the_date(days: int) -> None:
+    today = date(2026, 5, 13)
+    day = today + timedelta(days=days)
+    for seed in range(8):
+        said = relative(random.Random(seed), day, today)
+        found = re.search(r"\b(?:in|exactly) (?:exactly )?(\w+) (day|week)|(\w+) (day|week)s? (?:ago|from now)", said)
+        if found:
+            number = found[1] or found[3]
+            words = "zero one two three four five six seven eight nine ten eleven twelve".split()  # noqa: SIM905
+            count = (words.index(number) if number in words else int(number)) * (7 if "week" in found[0] else 1)
+            assert count == abs(days), said
+        elif said.startswith(("last ", "this coming ")):
+            assert said.split()[-1] == day.strftime("%A") and abs(days) < 7
+        else:
+            assert abs(days) <= 2, said
+
+
+def test_lives_keep_all_rules(written: list[Person]) -> None:
+    for person in written:
+        labelled = list(labelled_sessions(person))
+        assert not judge_chain(labelled).violations
+        rejected = Counter(rule for rejection in person.rejections for rule in rejection.rules)
+        assert sum(rejected.values()) <= 1, rejected
+        assert len(labelled) >= 11
+    events = Counter(op.event for person in written for one in labelled_sessions(person) for op in one.operations)
+    assert 0.15 < events[Event.UPDATE] / events.total() < 0.35 and events[Event.NONE]
+
+
+def test_the_same_person_is_written_twice_alike(written: list[Person]) -> None:
+    assert write(0, 12) == written[0]
+
+
+def user_text(sessions: list[LabelledSession]) -> list[str]:
+    return [turn.content for one in sessions for turn in one.session.dialogue if turn.role == "user"]
+
+
+def test_users_do_not_repeat_themselves(written: list[Person]) -> None:
+    said = [
+        word for person in written for text in user_text(list(labelled_sessions(person))) for word in text.lower().split()
+    ]
+    said = list(islice(said, 10_000))
+    threes = list(zip(said, said[1:], said[2:], strict=False))
+    assert len(set(threes)) / len(threes) > 0.7
