@@ -37,6 +37,8 @@ COUNTS = {
     "duplicate_adds": "ADDs of the manager that repeat a prior memory or another ADD, but for case, spacing and punctuation",
     "due_nones": "target NONEs",
     "predicted_nones": "NONEs of the manager",
+    "outdated_values": "values that the session makes wrong or corrects, less those that a target text has",
+    "said_outdated": "of these, those that stand in a text of the manager",
     "right_nones": "target NONEs whose memory the manager named in a NONE",
 }
 """Every count and its meaning; besides them there is ``violations/<kind>`` for each kind of `Violation`."""
@@ -97,6 +99,7 @@ def _count_operations(
         "duplicate_adds": _duplicates(prior, [op.text for op in ours[Event.ADD]]),
         "due_nones": len(theirs[Event.NONE]),
         "predicted_nones": len(ours[Event.NONE]),
+        **_outdated(target, predicted),
         "right_nones": sum(op.target_memory_id in named for op in theirs[Event.NONE]),
     }
 
@@ -109,6 +112,22 @@ def _changed(prior: MemoryState, operations: Sequence[Operation]) -> set[str]:
     """Ids of the memories whose text the operations change."""
     texts = {op.target_memory_id: op.text for op in operations if op.event is Event.UPDATE}
     return {key for key, text in texts.items() if key is not None and key in prior and prior[key].text != text}
+
+
+def _outdated(target: Sequence[Operation], predicted: Sequence[Operation]) -> dict[str, int]:
+    """Values that are wrong now, and how many of them the manager writes all the same; whole words count."""
+    right = [_words(op.text) for op in target]
+    values = {_words(value) for op in target for value in op.outdated}
+    wrong = [value for value in values if value and not any(_stands_in(value, text) for text in right)]
+    written = [_words(op.text) for op in predicted if op.event is not Event.NONE] if wrong else []
+    return {
+        "outdated_values": len(wrong),
+        "said_outdated": sum(any(_stands_in(value, text) for text in written) for value in wrong),
+    }
+
+
+def _stands_in(value: str, text: str) -> bool:
+    return f" {value} " in f" {text} "
 
 
 def _duplicates(prior: MemoryState, added: Sequence[str]) -> int:
@@ -154,6 +173,7 @@ RATES = {
     "none_recall": ("right_nones", "due_nones"),
     "wrong_target_rate": ("wrong_target_updates", "predicted_updates"),
     "add_for_update_rate": ("add_for_update", "due_updates"),
+    "outdated_rate": ("said_outdated", "outdated_values"),
     "duplicates_per_episode": ("duplicate_adds", "answered"),
     "restored_overwrites_per_episode": ("restored_overwrites", "answered"),
     "queries_per_episode": ("queries", "answered"),

@@ -37,7 +37,7 @@ _SHARED = (Change.ADJUST, Change.SHIFT, Change.RETRACT)
 """What one statement can do to several memories."""
 _FAMILY_FIRST = 0.9
 """Chance that a memory with siblings is chosen to change, where there is one; others change as well, so as to be no tell."""
-_EXPIRED = 0.3
+_EXPIRED = 0.15
 """Share of the changes that may be ends of temporary states, at most."""
 
 
@@ -214,10 +214,13 @@ class RevisionPlanner:
 
     def _single(self) -> Chain | None:
         """A memory that changes once or several times, beginning in a session that has few changes."""
-        starts = [index for index in self._days if any(candidate.session < index for candidate in self._free)]
+        earliest = min((candidate.session for candidate in self._free), default=None)
+        starts = [] if earliest is None else self._after(earliest)
         if not starts:
             return None
-        first = self._lightest(starts)
+        # The last sessions leave no room for a long chain.
+        depth = min(_weighted(self._rng, self._plan.chains), self._left, len(starts))
+        first = self._lightest(starts[: len(starts) - depth + 1])
         fitting = [candidate for candidate in self._free if candidate.session < first]
         siblings = [candidate for candidate in fitting if candidate.family]
         if siblings and self._rng.random() < _FAMILY_FIRST:
@@ -225,7 +228,6 @@ class RevisionPlanner:
         candidate = self._rng.choice(fitting)
         self._free.remove(candidate)
         later = self._after(first)
-        depth = min(_weighted(self._rng, self._plan.chains), self._left, 1 + len(later))
         sessions = [first]
         for _ in range(depth - 1):
             sessions.append(self._lightest([index for index in later if index not in sessions]))
@@ -278,11 +280,11 @@ def plan_asides(
         held: Memories before the session with their keywords.
         idle: Whether asides are all that the session has.
     """
-    taken = {folded(keyword) for fact in facts for keyword in fact.keywords}
+    taken = {word for fact in facts for keyword in fact.keywords for word in folded(keyword).split()}
     touched = {fact.previous_text for fact in facts}
     decoys = []
     for text, keywords in held.items():
-        free = [keyword for keyword in keywords if not _shares_words(keyword, taken)]
+        free = [keyword for keyword in keywords if taken.isdisjoint(folded(keyword).split())]
         # Not all of them, or the memory would be told.
         if text not in touched and free and len(keywords) > 1:
             decoys.append((text, free[: len(keywords) - 1]))
@@ -300,8 +302,3 @@ def plan_asides(
             words = tuple(rng.sample(free, min(rng.randint(1, 2), len(free))))
         asides.append(Aside(id=f"a{number}", kind=kind, words=words, memory=memory))
     return tuple(asides)
-
-
-def _shares_words(keyword: str, taken: Collection[str]) -> bool:
-    words = set(folded(keyword).split())
-    return any(words & set(other.split()) for other in taken)

@@ -330,7 +330,9 @@ NEAR = 0.5
 
 def near(stems: frozenset[str], others: frozenset[str]) -> bool:
     """Whether two memories, given the content stems that tell them from other people's, share most of their words."""
-    return len(stems & others) >= NEAR * max(len(stems), len(others), 1)
+    longer = max(len(stems), len(others), 1)
+    # Most memories differ in length or in everything, and there are many pairs.
+    return min(len(stems), len(others)) >= NEAR * longer and len(stems & others) >= NEAR * longer
 
 
 def keyword_origins(keywords: Iterable[str], previous_text: str, *, relative: bool) -> tuple[KeywordOrigin, ...]:

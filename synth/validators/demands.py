@@ -63,12 +63,6 @@ def add_plans(rules: RuleSet) -> None:
                 if others.issuperset(map(folded, fact.keywords)):
                     yield f"{label} must have a keyword that none of its siblings has: {fact.text!r}"
 
-    @rules.rule("Siblings are of the same track.")
-    def same_track(case: Case[Any, Any]) -> Iterator[str]:
-        for members in _families(case):
-            if len({getattr(fact, "track", None) for _, fact in members}) > 1:
-                yield f"{', '.join(label for label, _ in members)} are siblings and must be of the same track"
-
     @rules.rule("A fact that is planned to have a date has it among its keywords; one that ends says on which day.")
     def dates(case: Case[Any, Any]) -> Iterator[str]:
         today = getattr(case.task, "today", None)
@@ -77,6 +71,22 @@ def add_plans(rules: RuleSet) -> None:
                 yield from _dated(label, fact, today)
             if plan.temporary and not any(today is None or day > today for day in dates_in(fact.text)):
                 yield f"{label} must say until which day it holds, such as '4 May 2026', later than {today}: {fact.text!r}"
+
+
+def add_initial_plans(rules: RuleSet) -> None:
+    """Add the rules for planned facts that belong to tracks."""
+    add_plans(rules)
+
+    @rules.rule("Siblings are of the same track.")
+    def same_track(case: Case[Any, Any]) -> Iterator[str]:
+        for members in _families(case):
+            if len({getattr(fact, "track", None) for _, fact in members}) > 1:
+                yield f"{', '.join(label for label, _ in members)} are siblings and must be of the same track"
+
+
+def add_session_plans(rules: RuleSet) -> None:
+    """Add the rules for planned facts that a session brings up."""
+    add_plans(rules)
 
     @rules.rule("A fact about somebody else says whose it is; one from hearsay says that it was heard.")
     def provenance(case: Case[Any, Any]) -> Iterator[str]:
@@ -90,8 +100,8 @@ def add_plans(rules: RuleSet) -> None:
     @rules.rule("What is said wrongly at first is given for facts that are corrected, and for no others.")
     def misspoken(case: Case[Any, Any]) -> Iterator[str]:
         for label, fact, plan in _planned(case):
-            if isinstance(fact, SaidFact):
-                yield from _misspoken(label, fact, plan.provenance)
+            assert isinstance(fact, SaidFact)
+            yield from _misspoken(label, fact, plan.provenance)
 
 
 def _planned(case: Case[Any, Any]) -> Iterator[tuple[str, Fact, FactPlan]]:

@@ -401,13 +401,14 @@ def previous_said(case: _Case) -> Iterator[str]:
             )
 
 
-@DIALOGUE.rule("The assistant uses no keyword before the user has said it, unless it was known before the session.")
+@DIALOGUE.rule("The assistant uses no keyword before the user has said it, unless it was known before or is planned.")
 def user_first(case: _Case) -> Iterator[str]:
     said, name = _said(case), case.task.fixed.name
     known = [fact.previous_text for fact in case.task.facts if fact.previous_text]
+    # What is planned for the assistant may be in other facts too, siblings above all.
+    known += [fact.text for fact in case.task.facts if fact.provenance == "assistant_confirmed"]
+    known += [fact.misspoken for fact in case.task.facts if fact.provenance == "assistant_corrected"]
     for fact in case.task.facts:
-        if fact.provenance == "assistant_confirmed":
-            continue
         for keyword in fact.keywords:
             first, needed = said.turn(keyword) or len(case.answer.turns) + 1, said.needed(keyword)
             if first == 1 or any(needed <= utterance(text).stems for text in known):

@@ -11,7 +11,7 @@ from deltamem.text import content_stems, content_words, normalised, stem
 from synth.records import Evolution, Fact
 from synth.tasks import EvolutionTask, Filling, FillingTask, Links, LinksTask, Unit
 from synth.validators.base import Case, RuleSet, Worded, folded, invented_full_names, invented_names, numbered
-from synth.validators.demands import add_plans
+from synth.validators.demands import add_session_plans
 
 LINKS, EVOLUTION, FILLING = RuleSet(Unit.LINKS), RuleSet(Unit.EVOLUTION), RuleSet(Unit.FILLING)
 
@@ -177,7 +177,7 @@ def fact_count(case: _Filling) -> Iterator[str]:
 
 
 FILLING.add_wording(_facts)
-add_plans(FILLING)
+add_session_plans(FILLING)
 
 
 @FILLING.rule("No fact says what is remembered already, in the same words in any order.")

@@ -11,7 +11,7 @@ from deltamem.text import normalised
 from synth.records import DynamicPart, FixedPart, Preference, PreferenceGroup, Preferences, Track
 from synth.tasks import DynamicTask, FixedTask, InitialFacts, InitialTask, PreferencesTask, Unit
 from synth.validators.base import Case, RuleSet, numbered, occurs, repeated
-from synth.validators.demands import add_plans
+from synth.validators.demands import add_initial_plans
 
 FIXED, DYNAMIC = RuleSet(Unit.FIXED), RuleSet(Unit.DYNAMIC)
 PREFERENCES, INITIAL = RuleSet(Unit.PREFERENCES), RuleSet(Unit.INITIAL)
@@ -218,4 +218,4 @@ def _track(track: Track | None) -> str:
 
 
 INITIAL.add_wording(lambda case: numbered("fact", case.answer.facts))
-add_plans(INITIAL)
+add_initial_plans(INITIAL)

@@ -139,7 +139,8 @@ def keywords_said(case: _Labelled) -> Iterator[str]:
         heard = either if demands and demands.provenance == "assistant_confirmed" else said
         for keyword, origin in zip(operation.keywords, origins, strict=True):
             if origin is KeywordOrigin.SAID and heard.turn(keyword) is None:
-                yield f"{label}: nobody says {keyword!r} who should"
+                who = "user never says" if heard is said else "two of them never say"
+                yield f"{label}: the {who} {keyword!r}"
 
 
 def _demands(case: _Labelled) -> Iterable[OperationDifficulty | None]:

@@ -73,7 +73,8 @@ def span(least: int, most: int) -> Range:
 def edit(record: RecordT, changes: Mapping[str, Any]) -> RecordT:
     """A copy of a record with other values at dotted paths, such as ``events.0.title``; checked against the schema."""
     values = record.model_dump()
-    for path, value in changes.items():
+    for path, given in changes.items():
+        value = given.model_dump() if isinstance(given, Record) else given
         *parents, last = path.split(".")
         place: Any = values
         for key in parents:

@@ -6,6 +6,7 @@ import random
 from collections import Counter
 from datetime import timedelta
 from itertools import pairwise
+from typing import NamedTuple
 
 import pytest
 from handmade import PROFILE, START, edit, event, slot
@@ -30,6 +31,7 @@ from synth.records import (
     PlannedFact,
     SaidFact,
     StateDelta,
+    SynthSession,
     Track,
     TrackedFact,
 )
@@ -72,6 +74,11 @@ def thread(*texts: str) -> Evolution:
     return Evolution(method=Method.MEANING, memories=tuple(Fact(text=text, keywords=keywords(text)) for text in texts))
 
 
+class Assembled(NamedTuple):
+    sessions: tuple[SynthSession, ...]
+    dropped: int
+
+
 class Life:
     """The parts of a life, put together."""
 
@@ -88,11 +95,11 @@ class Life:
         certain, plans = dues(self.events, self.groups, self.evolutions), [()] * len(self.events)
         further, dropped = further_facts(self.profile, certain, self.fillings, plans, options.pop("similarity", None))
         parts = (self.profile, self.slots, self.events, self.fillings, certain, further, self.shape)
-        return assemble(*parts, **options), dropped
+        return Assembled(assemble(*parts, **options), dropped)
 
     @property
     def sessions(self):
-        return self.assembled()[0]
+        return self.assembled().sessions
 
     def person(self, silent=()) -> Person:
         """The person, whose dialogues say every fact word for word; the sessions `silent` have none."""

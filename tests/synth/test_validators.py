@@ -18,6 +18,7 @@ from handmade import (
     NAME,
     OMAR,
     PREFERENCES,
+    REVISION,
     ROWING,
     THREAD,
     VILLAGE,
@@ -29,7 +30,7 @@ from handmade import (
     span,
 )
 
-from synth.records import Change, Participant, PlannedChange, Preference, Track
+from synth.records import Change, Fact, FactPlan, Participant, PlannedChange, Preference, Track
 from synth.validators import RULES, UNIT_RULES, judge_answer, judge_life
 from synth.validators.base import EmbedderSimilarity
 from synth.validators.events import LIFE as LIFE_RULES
@@ -226,11 +227,75 @@ WORDINGS = [
     ("keywords_tell", "keywords", lambda words: (*words[:2], NAME)),
     ("keywords_tell", "keywords", lambda words: (*words[:2], "Maya")),
 ]
+DATED = fact("signed up for rowing on 3 May 2026.", "rowing", "signed up", "3 May 2026")
+UNDATED = fact("signed up for rowing on 3 May 2026.", "rowing", "signed up", "May")
+ENDS = fact("borrows an old boat until 3 May 2026.", "borrows", "old boat", "until")
+SHED = fact("mends the planks of an old boat in her shed.", "planks", "old boat", "mends")
+YARD = fact("mends the planks of an old boat in her yard.", "planks", "old boat", "mends")
+COUSIN = fact("'s cousin mends the planks of an old boat.", "planks", "old boat", "cousin")
+SAILS = fact("sails on a lake in the evening.", "sails", "lake", "evening")
+BOAT_DAY = fact("spent a day in the old boat.", "day", "spent", "old boat")
+KNOWN = Fact(text=JUN.text, keywords=JUN.keywords)
+TEA = Fact(text=COFFEE.text.replace("coffee", "tea"), keywords=("tea", *COFFEE.keywords[1:]))
+REMEMBERED = {
+    f"events.{index}.memory": edit(BOAT_DAY, {"text": BOAT_DAY.text.replace("a day", f"day {index}")}) for index in (0, 1, 2)
+}
+SIBLING = {"family": 1}
+
+
+def plans(*first: dict, more: int = 0):
+    """Plans for the facts of an answer: these, and so many that ask for nothing."""
+    return {"plans": tuple(FactPlan(**plan).model_dump() for plan in (*first, *({} for _ in range(more))))}
+
+
+PLANTED += [
+    ("events.event_remembered", {"limits.memory": True}, {}),
+    ("events.event_remembered", {}, {"events.0.memory": BOAT_DAY}),
+    ("events.event_remembered", {"limits.memory": True}, REMEMBERED | {"events.3.memory": KNOWN}),
+    ("initial.one_per_plan", plans(more=6), {}),
+    ("initial.siblings", plans({}, {}, {}, {}, SIBLING, SIBLING, {}), {}),
+    ("initial.same_track", plans({}, {}, {}, {}, SIBLING, {}, SIBLING), {"facts.6": edit(COFFEE, {
+        "text": TEA.text, "keywords": TEA.keywords, "track": None, "subject": ""})}),
+    ("initial.dates", plans({"temporary": True}, more=6), {}),
+    ("filling.one_per_plan", plans(more=2), {}),
+    ("filling.siblings", plans(SIBLING, SIBLING, more=1), {}),
+    ("filling.siblings", plans(SIBLING, SIBLING, more=1), {"facts.0": YARD, "facts.1": SHED}),
+    ("filling.dates", plans({"dated": True}, more=2), {}),
+    ("filling.dates", plans({"dated": True}, more=2), {"facts.0": UNDATED}),
+    ("filling.dates", {"today": date(2026, 9, 1), **plans({"dated": True}, more=2)}, {"facts.0": DATED}),
+    ("filling.dates", {"today": date(2026, 5, 3), **plans({"temporary": True}, more=2)}, {"facts.0": ENDS}),
+    ("filling.provenance", plans({"provenance": "third_person"}, more=2), {}),
+    ("filling.provenance", plans({"provenance": "hearsay"}, more=2), {}),
+    ("filling.misspoken", plans({"provenance": "self_corrected"}, more=2), {}),
+    ("filling.misspoken", plans(more=3), {"facts.0.misspoken": "shed"}),
+    ("filling.misspoken", plans({"provenance": "assistant_corrected"}, more=2), {"facts.0.misspoken": "yard"}),
+    ("revision.one_per_step", {}, {"steps": REVISION.steps[:1]}),
+    ("revision.one_per_memory", {"memories": (ROWING, COFFEE)}, {}),
+    ("revision.new_text", {"known": (REVISION.steps[1].facts[0].text.upper(),)}, {}),
+    ("revision.new_text", {"steps.1.change": "adjust"}, {"steps.1.facts.0": edit(REVISION.steps[0].facts[0], {
+        "text": ROWING.text, "keywords": ROWING.keywords, "outdated": ("lake",)})}),
+    ("revision.new_keyword", {}, {"steps.0.facts.0.keywords": ("likes", "rowing", "dawn")}),
+    ("revision.same_memory", {}, {"steps.0.facts.0.text": SAILS.text, "steps.0.facts.0.keywords": SAILS.keywords,
+                                  "steps.1.facts.0.text": f"{NAME} no longer sails on a lake in the evening.",
+                                  "steps.1.facts.0.keywords": ("no longer", "sails", "lake"),
+                                  "steps.1.facts.0.outdated": ()}),
+    ("revision.outdated", {}, {"steps.0.facts.0.outdated": ("fjord", "river")}),
+    ("revision.outdated", {}, {"steps.1.facts.0.outdated": ("rowing",)}),
+    ("revision.operator", {"steps.0.change": "expand"}, {}),
+    ("revision.operator", {}, {"steps.0.facts.0.outdated": ()}),
+    ("revision.operator", {"steps.0.change": "partial_deletion"}, {"steps.0.facts.0.outdated": ()}),
+    ("revision.operator", {"steps.0.change": "retract"}, {}),
+    ("revision.expired", {"steps.1.change": "expire"}, {}),
+    ("revision.dates", {"steps.0.dated": True}, {}),
+    ("revision.misspoken", {"steps.0.provenance": "self_corrected"}, {}),
+    ("revision.misspoken", {}, {"steps.0.facts.0.misspoken": "pond"}),
+]  # fmt: skip
 SENTENCES = {
     "initial": ("facts.6", VILLAGE),
     "events": ("events.3.changes.0", EVENTS[4].changes[0]),
     "evolution": ("memories.0", THREAD.memories[0]),
     "filling": ("facts.0", FILLING.facts[0]),
+    "revision": ("steps.0.facts.0", REVISION.steps[0].facts[0]),
 }
 PLANTED += [
     (f"{unit}.{rule}", {}, {f"{place}.{field}": spoil(getattr(sentence, field))})
@@ -356,6 +421,7 @@ PLANTED_LIVES = [
     ("life.previous_text_exact", small_shape, {"events.1.changes.0.previous_text": JUN.text}),
     ("life.updates_per_fact", small_shape, noon(4)),
     ("life.newcomers_introduced", small_shape, {"events.4.participants": (LEO,)}),
+    ("life.idle_bare", small_shape, {"slots.3.idle": True}),
     ("life.newcomers_introduced", small_shape, {"events.0.participants": EVENTS[1].participants}),
 ]
 

@@ -1,14 +1,16 @@
 """Every rule of dialogues is broken on purpose at least once, and must be the only one to say so."""
 
 import random
+from dataclasses import asdict
 
 import pytest
-from handmade import CASES, DIALOGUE, FACTS, FILLING, HULL, NAME, OMAR, ROWING, broken, edit
+from handmade import CASES, COFFEE, DIALOGUE, FACTS, FILLING, HULL, NAME, OMAR, ROWING, broken, edit
 from hypothesis import given
 from hypothesis import strategies as st
 
 from deltamem.embedding import load_embedder
 from deltamem.memory import Event
+from deltamem.sessions import OperationDifficulty
 from synth.records import Dialogue, Exchange
 from synth.validators import UNIT_RULES, judge_answer
 from synth.validators.base import EmbedderSimilarity
@@ -30,6 +32,22 @@ def shifted(turns):
     return entries
 
 
+def stated(number, signal="value", provenance="said", **fields):
+    """Edits of the task that state the difficulty of a fact, and other fields of it."""
+    difficulty = OperationDifficulty(signal=signal, rivals=0, provenance=provenance, time="same_day", chain=0)
+    return {f"facts.{number - 1}.{field}": value for field, value in {"difficulty": asdict(difficulty), **fields}.items()}
+
+
+BY_MAY = {"keywords": ("paint", "hull", "3 May 2026"), "origins": ("said", "said", "from_date")}
+IN_MAY = {
+    "turns.5.user": "Next I want to paint the hull blue, on 3 May 2026 at last.",
+    "turns.5.assistant": "Blue looks fine.",
+}
+CHAT = {"asides": ({"id": "a1", "kind": "chit_chat", "words": ("black coffee",), "memory": COFFEE.text},)}
+CLAIM = {"asides": ({"id": "a1", "kind": "assistant_claim", "words": ("black coffee",), "memory": COFFEE.text},)}
+AT_3 = {"asides": ({"aside_id": "a1", "turn": 3},)}
+WITH_COFFEE = SAID[2] + " I nearly spilled black coffee on a film star, in my dreams."
+ALL_COFFEE = SAID[2] + " Strong black coffee and oat biscuits in the morning, that is what people like."
 NO_REGATTA = {"turns.5.user": "Next I want to paint the hull blue this summer.", "turns.5.assistant": "Blue looks fine."}
 # The broken rule, what is changed in the task, what is changed in the answer.
 PLANTED = [
@@ -73,6 +91,24 @@ PLANTED = [
     ("dialogue.user_first", {}, {"turns.0.assistant": "Is it Ines Duarte by any chance?"}),
     ("dialogue.user_first", {}, {"turns.0.assistant": "Will you be painting the thing soon?"}),
     ("dialogue.user_first", {}, {"turns.2.assistant": "Do you row at dusk as well?"}),
+    ("dialogue.plan_previous_turns", stated(4), {}),
+    ("dialogue.facts_per_turn", {"facts.2.statement": 1, "facts.5.statement": 1, "limits.facts_per_turn": 1},
+     {"plan.1.turn": 2, "turns.1.user": SAID[1] + " We start from the yard.", "plan.2.turn": 6,
+      "turns.5.user": SAID[5] + " I am relieved that she offered help."}),
+    ("dialogue.together", {"facts.0.statement": 1, "facts.1.statement": 1}, {}),
+    ("dialogue.keywords_said", stated(6, provenance="assistant_confirmed"), NO_REGATTA),
+    ("dialogue.misspoken_said", stated(6, provenance="self_corrected", misspoken="mast"), {}),
+    ("dialogue.misspoken_said", stated(6, provenance="assistant_corrected", misspoken="mast"),
+     {"turns.5.user": SAID[5] + " Not the mast.", "turns.5.assistant": "I see, not the mast."}),
+    ("dialogue.only_new_value", stated(4, outdated=("dawn",)), {"plan.3.previous_turn": 0}),
+    ("dialogue.dates_relative", stated(6, **BY_MAY), IN_MAY),
+    ("dialogue.asides_planned", CHAT, {}),
+    ("dialogue.asides_planned", {}, AT_3),
+    ("dialogue.asides_planned", CHAT, {"asides": AT_3["asides"] * 2, "turns.2.user": WITH_COFFEE}),
+    ("dialogue.asides_planned", CHAT, {"asides": ({"aside_id": "a1", "turn": 9},)}),
+    ("dialogue.asides_said", CHAT, AT_3),
+    ("dialogue.asides_said", CLAIM, AT_3 | {"turns.2.user": WITH_COFFEE}),
+    ("dialogue.asides_no_facts", CHAT, AT_3 | {"turns.2.user": ALL_COFFEE}),
     ("dialogue.no_invented_names", {}, {"turns.5.user": SAID[5] + " And then Carla Mendez can see it."}),
 ]  # fmt: skip
 
@@ -164,6 +200,40 @@ def test_a_real_model_tells_a_told_fact_from_scattered_words(said, expected):
         ({}, {"turns.5.user": SAID[5] + " Or by Christmas, says Mom. Next Monday I buy Netflix."}),
         # Without facts there is nothing to spread.
         ({"facts": ()}, {"plan": (), "turns.4.user": "Sundays stay as they are, of course."}),
+        # An update may show by its new value alone, in the words of something new, or follow from what is said.
+        (
+            stated(4, origins=("from_memory", "from_memory", "said"), outdated=("dawn",)),
+            {"plan.3.previous_turn": 0, "turns.3.user": "By the way, I go out at dusk."},
+        ),
+        (
+            stated(4, "implied", origins=("from_memory", "from_memory", "said")),
+            {"plan.3.previous_turn": 0, "turns.3.user": "Since the new job I only see the water when dusk falls."},
+        ),
+        # The assistant may say a fact first where that is planned, and either may be wrong at first.
+        (
+            stated(6, provenance="assistant_confirmed"),
+            {
+                "turns.4.assistant": "Will you paint the hull before the summer regatta?",
+                "turns.5.user": "That is the plan, yes.",
+            },
+        ),
+        (stated(6, provenance="assistant_corrected", misspoken="mast"), {"turns.4.assistant": "Is the mast next, then?"}),
+        (stated(6, provenance="self_corrected", misspoken="mast"), {"turns.5.user": "The mast. No. " + SAID[5]}),
+        # A date is said relative to the session's, a statement counts as one fact, an aside has its words.
+        (
+            stated(6, **BY_MAY),
+            {"turns.5.user": "Next I want to paint the hull, in ten days.", "turns.5.assistant": "All right then."},
+        ),
+        (
+            {"facts.0.statement": 1, "facts.1.statement": 1, "limits.facts_per_turn": 1},
+            {"plan.1.turn": 2, "turns.1.user": SAID[1] + " We start from the yard."},
+        ),
+        (CHAT, AT_3 | {"turns.2.user": WITH_COFFEE}),
+        (CLAIM, AT_3 | {"turns.2.assistant": "And there is always black coffee for you."}),
+        (
+            {**CHAT, "facts": ()},
+            AT_3 | {"plan": (), "turns.2.user": WITH_COFFEE, "turns.4.user": "Sundays stay as they are."},
+        ),
         # A word that comes and goes is not what held before.
         ({"facts.3.previous_text": f"{NAME} usually likes rowing on the fjord at dawn."}, {}),
     ],

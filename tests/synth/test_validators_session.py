@@ -7,7 +7,7 @@ import pytest
 from handmade import ADD, NAME, NONE, OMAR, PRIOR, ROWING, START, TIME, UPDATE, broken, following, labelled, with_session
 
 from deltamem.memory import Event, Memory, MemoryState, Operation, apply
-from deltamem.sessions import Turn
+from deltamem.sessions import Difficulty, OperationDifficulty, Turn
 from synth.validators.session import CHAIN, SINGLE, SplitCheck, judge_chain, judge_session
 
 CLEAN = labelled(ADD, UPDATE, NONE)
@@ -32,6 +32,25 @@ LATE = MemoryState(replace(memory, time=TIME + timedelta(hours=1)) for memory in
 SAME = Operation(Event.UPDATE, ROWING.text, "m1", ROWING.keywords)
 
 HEARD = (Turn("user", "I paint it for the summer regatta."), Turn("assistant", "The hull?"))
+DEAF = (Turn("user", "I paint it for the summer regatta."), Turn("assistant", "I see."))
+PLAIN = OperationDifficulty(signal="value", rivals=0, provenance="said", time="same_day", chain=0)
+
+
+def stated(session, provenance="said"):
+    """The session with the difficulty of operations that nothing resembles."""
+    operations = tuple(
+        replace(PLAIN, provenance=provenance, chain=int(operation.event is Event.UPDATE)) for operation in session.operations
+    )
+    return replace(session, difficulty=Difficulty(operations, 0.0, len(session.prior_state)))
+
+
+def restated(**changes):
+    """The clean session with another difficulty of its update."""
+    difficulty = stated(CLEAN).difficulty
+    first, update, last = difficulty.operations
+    return replace(CLEAN, difficulty=replace(difficulty, operations=(first, replace(update, **changes), last)))
+
+
 # The broken rule, a part of its message, the session.
 PLANTED = [
     ("ids", "no name", with_session(QUIET, person_name="")),
@@ -57,6 +76,18 @@ PLANTED = [
     ("keywords_occur", "operation 2 (ADD): keyword 'mast'", labelled(UPDATE, replace(ADD, keywords=("hull", "mast")))),
     ("keywords_said", "operation 1 (ADD): the user never says 'summer regatta'", labelled(ADD, said="I paint the hull.")),
     ("keywords_said", "never says 'hull'", with_session(labelled(ADD), dialogue=HEARD)),
+    (
+        "keywords_said",
+        "the two of them never say 'hull'",
+        stated(with_session(labelled(ADD), dialogue=DEAF), "assistant_confirmed"),
+    ),
+    ("difficulty_agrees", "of 1 operations", replace(CLEAN, difficulty=Difficulty((PLAIN,), 0.0, 3))),
+    ("difficulty_agrees", "says 2 memories", replace(CLEAN, difficulty=replace(stated(CLEAN).difficulty, bank=2))),
+    ("difficulty_agrees", "0 memories are close", restated(rivals=1)),
+    ("difficulty_agrees", "1 memories are close", stated(with_prior(Memory("m4", f"{NAME} likes rowing at dawn.", START)))),
+    ("difficulty_agrees", "never been changed", restated(chain=0)),
+    ("update_new_keyword", "all of its keywords", stated(labelled(replace(UPDATE, keywords=("rowing", "fjord", "dawn"))))),
+    ("outdated_gone", "'dusk'", labelled(replace(UPDATE, outdated=("dusk",)))),
     ("update_changes", "operation 1 (UPDATE)", labelled(SAME)),
     ("none_repeats", "m2", labelled(replace(NONE, text=f"{NAME} plays chess with Omar Haddad on Sundays."))),
     ("prior_older", "not older", with_prior(Memory("m4", f"{NAME} owns a cat.", TIME))),
@@ -66,6 +97,9 @@ PLANTED = [
 def test_clean_sessions_have_no_violations():
     assert judge_session(CLEAN).violations == ()
     assert judge_session(QUIET).violations == ()
+    assert judge_session(stated(CLEAN)).violations == ()
+    assert judge_session(stated(QUIET)).violations == ()
+    assert judge_session(stated(with_session(labelled(ADD), dialogue=HEARD), "assistant_confirmed")).violations == ()
 
 
 @pytest.mark.parametrize(("rule", "part", "session"), PLANTED)
