@@ -12,7 +12,9 @@ from hypothesis import strategies as st
 from deltamem.errors import DeltaMemError
 from deltamem.memory import Event, Memory, MemoryState, Operation
 from deltamem.sessions import (
+    Difficulty,
     LabelledSession,
+    OperationDifficulty,
     Session,
     Turn,
     format_dialogue,
@@ -29,7 +31,14 @@ times = st.datetimes(
     timezones=st.sampled_from([None, UTC, timezone(timedelta(hours=5, minutes=30))]),
 )
 states = st.lists(st.builds(Memory, texts, texts, times), unique_by=lambda m: m.id, max_size=4).map(MemoryState)
-operations = st.builds(Operation, st.sampled_from(Event), texts, st.none() | texts, st.lists(texts, max_size=3).map(tuple))
+keywords = st.lists(texts, max_size=3).map(tuple)
+operations = st.builds(Operation, st.sampled_from(Event), texts, st.none() | texts, keywords, keywords)
+difficulties = st.builds(
+    Difficulty,
+    st.lists(st.builds(OperationDifficulty, rivals=st.integers(0, 9), chain=st.integers(0, 9)), max_size=3).map(tuple),
+    st.floats(0, 99),
+    st.integers(0, 999),
+)
 sessions = st.builds(
     Session,
     texts,
@@ -45,6 +54,7 @@ labelled_sessions = st.builds(
     prior_state=states,
     operations=st.lists(operations, max_size=4).map(tuple),
     next_state=states,
+    difficulty=st.none() | difficulties,
 )
 
 
@@ -70,6 +80,23 @@ def test_round_trip_is_exact_and_stays_one_line(labelled: LabelledSession) -> No
     assert again == labelled
     assert list(again.prior_state) == list(labelled.prior_state)
     assert to_json_line(again) == line
+
+
+def test_what_an_older_record_lacks_is_read_as_nothing_and_not_written() -> None:
+    labelled = from_json_line(LINE)
+    assert labelled.difficulty is None and labelled.operations[0].outdated == ()
+    assert json.loads(to_json_line(labelled)) == RECORD
+
+
+def test_cells_name_each_bin_of_a_session_once() -> None:
+    plain = OperationDifficulty(signal="value", rivals=0, provenance="said", time="same_day", chain=0)
+    hard = OperationDifficulty(signal="implied", rivals=7, provenance="hearsay", time="relative", chain=2)
+    assert Difficulty((), 4.0, 0).cells() == ("bank=0", "noise=high")
+    assert Difficulty((plain, hard, plain), 0.5, 80).cells() == (
+        "bank=21-80", "chain=0", "chain=2", "noise=medium", "provenance=hearsay", "provenance=said", "rivals=0", "rivals=3+",
+        "signal=implied", "signal=value", "time=relative", "time=same_day",
+    )  # fmt: skip
+    assert Difficulty((plain,), 0.25, 81).cells()[0] == "bank=81+"
 
 
 def test_documented_record_is_read() -> None:

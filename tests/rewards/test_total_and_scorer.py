@@ -8,7 +8,7 @@ from reward_cases import TIME, PlaneEmbedder, add, none, random_case, state, upd
 
 from deltamem.episode import Episode, EpisodeConfig, Scorer, Search, Trajectory, Violation
 from deltamem.errors import DeltaMemError
-from deltamem.memory import apply
+from deltamem.memory import Event, Operation, apply
 from deltamem.sessions import LabelledSession, Session
 from rewards.diagnostics import COUNTS, count, rates, total_counts
 from rewards.reward import RewardOptions, format_score, retrieval_score, score, transition_score
@@ -150,6 +150,23 @@ def test_counts_of_duplicates_and_restored_overwrites():
     assert (counts["duplicate_adds"], counts["predicted_adds"]) == (3, 5)
     restored = counted(update("m2", "Anna runs."), add("Anna has a cat."))
     assert restored["restored_overwrites"] == 1
+
+
+def test_counts_of_outdated_values_that_are_written_all_the_same():
+    target = [
+        Operation(Event.UPDATE, "Anna lives in Bergen since 14 May.", "m1", ("Bergen",), ("Oslo", "4 May")),
+        Operation(Event.ADD, "Anna's sister lives in Rome.", None, ("Rome",), ("Bergen",)),
+    ]
+
+    def outdated(*operations):
+        done = trajectory(*operations)
+        counts = count(labelled(target), done, transition_score(PRIOR, operations, target, PlaneEmbedder()))
+        return counts["outdated_values"], counts["said_outdated"]
+
+    # Bergen is wrong of the sister, but right of Anna; 4 May does not stand in 14 May.
+    assert outdated(update("m1", "Anna lives in Bergen since 14 May.")) == (2, 0)
+    assert outdated(update("m1", "Anna moved from OSLO to Bergen."), add("She came on 4 May.")) == (2, 2)
+    assert outdated(none("m1", "Anna lives in Oslo.")) == (2, 0)
 
 
 def test_counts_of_violations_and_unreadable_outputs():

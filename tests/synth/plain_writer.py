@@ -88,10 +88,11 @@ def planned(name: str, plans: Sequence[FactPlan], today: date, rng: random.Rando
 
 
 def initial(task: InitialTask, rng: random.Random) -> InitialFacts:
-    """Families first; each goes to a track that has room for it."""
+    """Families first; each goes to the track that lacks most of those that have room for it."""
     room = {track: task.counts.of(track).max for track in TRACKS}
     least = {track: task.counts.of(track).min for track in TRACKS}
     people = [other.name for other in task.dynamic.relationships]
+    least[Track.RELATIONSHIP] = len(people)
     tracks: dict[int, Track | None] = {}
     sizes = Counter(plan.family for plan in task.plans)
     found = []
@@ -99,9 +100,7 @@ def initial(task: InitialTask, rng: random.Random) -> InitialFacts:
         if not plan.family or plan.family not in tracks:
             size = sizes[plan.family] if plan.family else 1
             free = [track for track in TRACKS if room[track] >= size]
-            if not plan.family and any(least[track] > 0 for track in free):
-                free = [track for track in free if least[track] > 0]
-            tracks[plan.family] = rng.choice(free)
+            tracks[plan.family] = max(free, key=lambda track: (least[track], rng.random()))
             room[tracks[plan.family]] -= size
             least[tracks[plan.family]] -= size
         track = tracks[plan.family]

@@ -1,0 +1,340 @@
+"""Data that demand memory: shares and rivals hold by construction, whatever the sentences say."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import Counter
+from datetime import date, timedelta
+from itertools import pairwise
+from statistics import mean
+
+import pytest
+from handmade import PERSONA, edit, span
+from offline_people import shape
+from plain_writer import PlainWriter
+
+from deltamem.memory import Event
+from synth.assembly import labelled_sessions, replay
+from synth.demands import Candidate, RevisionPlanner, plan_asides, plan_facts, wanted_repeats, wanted_updates
+from synth.names import InventedNames
+from synth.person import write_person
+from synth.records import AsideKind, Change, Fact, KeywordOrigin, Origin
+from synth.tasks import DialogueTask, FillingTask, InitialTask, LinksTask, RevisionTask, Unit
+from synth.validators.session import judge_chain
+
+SHAPE = shape("demanding")
+PLAN = SHAPE.plan
+PEOPLE = 12
+
+
+def written(number, *, sessions=25, sizes=SHAPE, writer=None):
+    writer = writer or PlainWriter(1)
+    persona = PERSONA.model_copy(update={"person_id": f"p{number:06d}"})
+    run = write_person(number, persona, writer, sizes, InventedNames(1), sessions=sessions, seed=1)
+    return writer, asyncio.run(run)
+
+
+@pytest.fixture(scope="module")
+def lives():
+    return [written(number) for number in range(PEOPLE)]
+
+
+@pytest.fixture(scope="module")
+def sessions(lives):
+    return [labelled for _, person in lives for labelled in labelled_sessions(person)]
+
+
+def test_everything_is_written_and_keeps_all_rules(lives):
+    for _, person in lives:
+        assert person.rejections == ()
+        labelled = list(labelled_sessions(person))
+        assert len(labelled) == 25
+        assert judge_chain(labelled).violations == ()
+
+
+def test_the_shares_hold_over_a_data_set(sessions):
+    events = Counter(operation.event for labelled in sessions for operation in labelled.operations)
+    assert events[Event.UPDATE] / events.total() == pytest.approx(PLAN.updates, abs=0.01)
+    assert events[Event.NONE] / events.total() == pytest.approx(PLAN.repeats, abs=0.01)
+    assert mean(not labelled.operations for labelled in sessions) == pytest.approx(PLAN.idle, abs=0.02)
+    late = mean("time=days_after" in labelled.difficulty.cells() for labelled in sessions if labelled.operations)
+    assert late == pytest.approx(PLAN.late, abs=0.1)
+
+
+def test_most_updates_are_revisions_of_all_kinds_of_memories(lives):
+    origins: Counter[Origin] = Counter()
+    revised: Counter[Origin] = Counter()
+    for _, person in lives:
+        born = {fact.text: fact.origin for session in person.sessions for fact in session.facts if fact.event is Event.ADD}
+        for session in person.sessions:
+            for fact in session.facts:
+                if fact.event is Event.UPDATE:
+                    origins[fact.origin] += 1
+                    first = born.get(fact.previous_text, Origin.REUSE)  # what no session brought was known at first
+                    revised[first] += fact.difficulty.chain == 1
+                    born.setdefault(fact.text, first)
+    assert origins[Origin.REVISION] > 0.8 * origins.total()
+    assert revised[Origin.FILLING] > 0.3 * revised.total() and revised[Origin.REUSE] > 0
+    assert revised[Origin.EVENT] + revised[Origin.DELTA] > 0
+
+
+def test_chains_reach_the_planned_depths(sessions):
+    depths = Counter(
+        item.chain
+        for labelled in sessions
+        for item, operation in zip(labelled.difficulty.operations, labelled.operations, strict=True)
+        if operation.event is Event.UPDATE
+    )
+    assert depths[1] > depths[2] > depths[3] > depths[4] > 0
+    assert depths[3] + depths[4] > 0.15 * depths.total()
+
+
+def test_a_due_memory_has_its_rivals_in_the_bank(lives):
+    """Siblings of a target are remembered by then, whatever they have become."""
+    for writer, person in lives:
+        families = {}
+        for task, answer, _ in writer.asked:
+            if isinstance(task, InitialTask | FillingTask):
+                for fact, plan in zip(answer.facts, task.plans, strict=True):
+                    if plan.family:
+                        families[fact.text] = (task.unit, getattr(task, "today", None), plan.family)
+        sizes = Counter(families.values())
+        assert set(sizes.values()) <= {PLAN.rivals + 1}
+        initial = {fact.text for fact in person.profile.initial}
+        for session in person.sessions:
+            for fact in session.facts:
+                if fact.event is Event.UPDATE and fact.previous_text in families and fact.difficulty.chain == 1:
+                    siblings = [text for text in families if families[text] == families[fact.previous_text]]
+                    assert len(siblings) == PLAN.rivals + 1
+                    if fact.previous_text in initial:
+                        assert initial.issuperset(siblings)
+        targets = [
+            fact.previous_text in families
+            for session in person.sessions
+            for fact in session.facts
+            if fact.origin is Origin.REVISION and fact.difficulty.chain == 1
+        ]
+        assert mean(targets) > 0.6
+
+
+def test_a_newcomer_begins_with_an_empty_bank():
+    nobody = edit(SHAPE, {"initial.newcomers": 1.0})
+    _, person = written(1, sizes=nobody, sessions=12)
+    first, *later = labelled_sessions(person)
+    assert first.difficulty.bank == 0
+    assert {operation.event for operation in first.operations} <= {Event.ADD}
+    events = Counter(operation.event for labelled in (first, *later) for operation in labelled.operations)
+    assert events[Event.UPDATE] / events.total() == pytest.approx(PLAN.updates, abs=0.05)
+
+
+def test_an_idle_session_is_chat_and_nobody_writes_an_event_for_it(lives):
+    for writer, person in lives:
+        idle = {slot.index for slot in person.slots if slot.idle}
+        for task, _, place in writer.asked:
+            index = int(place.name.rpartition("/")[2])
+            if isinstance(task, LinksTask):
+                assert idle.isdisjoint(event.index for event in task.events)
+            if isinstance(task, FillingTask):
+                assert index not in idle and idle.isdisjoint(event.index for event in task.past)
+            if isinstance(task, RevisionTask):
+                assert idle.isdisjoint(step.event.index for step in task.steps)
+            if isinstance(task, DialogueTask) and index in idle:
+                assert task.facts == () and not task.event.narrative
+                assert len(task.asides) in range(PLAN.asides.min + 1, PLAN.asides.max + 2)
+
+
+def test_operations_do_not_follow_the_order_of_the_story(lives):
+    steps = [
+        (int(later.id[1:]) - int(earlier.id[1:])) > 0
+        for _, person in lives
+        for session in person.sessions
+        for earlier, later in pairwise(session.facts)
+    ]
+    assert mean(steps) == pytest.approx(0.5, abs=0.05)
+    for writer, _ in lives:
+        for task, _, _ in writer.asked:
+            if isinstance(task, DialogueTask):
+                assert [fact.id for fact in task.facts] == [f"f{number}" for number in range(1, len(task.facts) + 1)]
+
+
+def test_tasks_of_a_dialogue_say_how_each_fact_comes_up(lives):
+    facts = [
+        fact for writer, _ in lives for task, _, _ in writer.asked if isinstance(task, DialogueTask) for fact in task.facts
+    ]
+    provenances = Counter(fact.provenance for fact in facts)
+    assert provenances.keys() == PLAN.provenances.keys()
+    assert {fact.difficulty.signal for fact in facts if fact.event is not Event.UPDATE} == {"value"}
+    assert {fact.difficulty.signal for fact in facts if fact.event is Event.UPDATE} == {"explicit", "value", "implied"}
+    for fact in facts:
+        assert len(fact.origins) == len(fact.keywords)
+        assert bool(fact.misspoken) == fact.provenance.endswith("corrected")
+        assert (KeywordOrigin.FROM_DATE in fact.origins) == (fact.difficulty.time == "relative")
+        if fact.event is Event.UPDATE:
+            assert not set(fact.origins) <= {KeywordOrigin.FROM_MEMORY}
+        else:
+            assert KeywordOrigin.FROM_MEMORY not in fact.origins
+    together = Counter((id(person), session.index, fact.statement) for _, person in lives for session in person.sessions
+                       for fact in session.facts if fact.statement)  # fmt: skip
+    assert together and set(together.values()) <= {2, 3}
+
+
+def test_what_was_wrong_goes_out_with_the_operation(lives):
+    for _, person in lives:
+        for session, _, operations, _ in replay(person):
+            for fact, operation in zip(session.facts, operations, strict=True):
+                assert operation.outdated == (*fact.outdated, *filter(None, [fact.misspoken]))
+
+
+def test_temporary_states_expire_after_their_last_day(lives):
+    tasks = [task for writer, _ in lives for task, _, _ in writer.asked if isinstance(task, RevisionTask)]
+    steps = [step for task in tasks for step in task.steps]
+    assert 0 < Counter(step.change for step in steps)[Change.EXPIRE] < 0.25 * len(steps)
+
+
+def test_the_same_seed_gives_the_same_person():
+    assert written(3, sessions=6)[1] == written(3, sessions=6)[1]
+
+
+def test_a_rejected_revision_leaves_its_memory_as_it_was():
+    class Refusing(PlainWriter):
+        async def write(self, task, place):
+            result = await super().write(task, place)
+            return type(result)(None, result.verdicts) if task.unit is Unit.REVISION else result
+
+    _, person = written(2, sessions=8, writer=Refusing(1))
+    assert {rejection.unit for rejection in person.rejections} == {"revision"}
+    assert not any(fact.origin is Origin.REVISION for session in person.sessions for fact in session.facts)
+    assert judge_chain(labelled_sessions(person)).violations == ()
+
+
+def test_two_revisions_that_come_to_the_same_text_are_not_both_taken():
+    class Copying(PlainWriter):
+        async def write(self, task, place):
+            result = await super().write(task, place)
+            if task.unit is not Unit.REVISION:
+                return result
+            first = result.answer.steps[0].facts[0].model_copy(update={"text": f"{task.fixed.name} has moved to the sea."})
+            steps = (result.answer.steps[0].model_copy(update={"facts": (first, *result.answer.steps[0].facts[1:])}),)
+            return type(result)(result.answer.model_copy(update={"steps": steps + result.answer.steps[1:]}), result.verdicts)
+
+    _, person = written(2, sessions=8, writer=Copying(1))
+    refused = [rejection for rejection in person.rejections if rejection.unit == "revision"]
+    assert {rejection.rules for rejection in refused} == {("revision.new_in_life",)}
+    texts = [fact.text for session in person.sessions for fact in session.facts if fact.origin is Origin.REVISION]
+    assert Counter(texts)[f"{person.profile.name} has moved to the sea."] == 1
+
+
+# --- parts -----------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 3, 7, 24])
+def test_facts_come_in_whole_families_and_then_alone(count):
+    for seed in range(20):
+        plans = plan_facts(random.Random(seed), PLAN, count)
+        assert len(plans) == count
+        families = [plan.family for plan in plans]
+        assert families == sorted(families, key=lambda family: family or 99)
+        assert all(size == PLAN.rivals + 1 for family, size in Counter(families).items() if family)
+        for plan, other in pairwise(plans):
+            if plan.family and plan.family == other.family:
+                assert (plan.dated, plan.temporary) == (other.dated, other.temporary)
+                about_others = {"third_person", "hearsay"}
+                assert (plan.provenance in about_others) == (other.provenance in about_others)
+
+
+def test_initial_facts_have_no_provenance_and_no_session_to_refer_to():
+    plans = [plan for seed in range(50) for plan in plan_facts(random.Random(seed), PLAN, 24, initial=True)]
+    assert {plan.provenance for plan in plans} == {"said"} and not any(plan.dated for plan in plans)
+    assert mean(plan.temporary for plan in plans) == pytest.approx(PLAN.temporary, abs=0.04)
+
+
+def test_wanted_numbers_keep_their_shares_on_average():
+    rng = random.Random(1)
+    updates = mean(wanted_updates(rng, PLAN, 13, 0) for _ in range(500))
+    assert updates / (13 / (1 - PLAN.updates - PLAN.repeats)) == pytest.approx(PLAN.updates, abs=0.01)
+    assert wanted_updates(rng, PLAN, 13, 50) == 0
+    assert mean(wanted_repeats(rng, PLAN, 18) for _ in range(500)) == pytest.approx(2, abs=0.1)
+
+
+def planner(candidates, days, **plan):
+    sizes = PLAN.model_copy(update=plan)
+    dates = {index: date(2026, 2, 1) + timedelta(days=30 * index) for index in days}
+    return RevisionPlanner(random.Random(1), sizes, candidates, dates, {})
+
+
+def candidate(number, session=-1, family="", text="keeps a cat", temporary=False):
+    return Candidate(Fact(text=f"Ana {text} {number}.", keywords=("cat", str(number))), session, family, temporary)
+
+
+def test_there_are_as_many_changes_as_memories_and_sessions_allow():
+    assert planner([], range(5)).chains(9) == ()
+    assert planner([candidate(1)], []).chains(9) == ()
+    assert planner([candidate(1, session=4)], range(5)).chains(9) == ()
+    [chain] = planner([candidate(1, session=2)], range(5), chains={4: 1.0}).chains(9)
+    assert [step.session for step in chain.steps] == [3, 4]
+
+
+def test_ends_come_last_and_show_as_ends_can():
+    free = [candidate(number) for number in range(40)]
+    for chain in planner(free, range(12), operators={Change.RETRACT: 1.0}).chains(60):
+        *before, last = chain.steps
+        assert last.change is Change.RETRACT and last.signal in ("explicit", "implied")
+        assert all(step.change is Change.ADJUST for step in before)
+
+
+def test_a_temporary_state_expires_once_it_has_ended():
+    states = [candidate(day, text=f"stays with Leo until {day} March 2026 with cat", temporary=True) for day in (3, 30)]
+    chains = planner(states, [0, 1, 2], chains={1: 1.0}).chains(20)
+    ends = {chain.memories[0].fact.text: chain.steps[0] for chain in chains}
+    assert {step.change for step in ends.values()} <= {Change.EXPIRE, *PLAN.operators}
+    assert all(step.session == 2 for step in ends.values() if step.change is Change.EXPIRE)
+
+
+def test_changes_are_spread_over_the_sessions():
+    free = [candidate(number, family=str(number // 3)) for number in range(60)]
+    load = Counter(step.session for chain in planner(free, range(10), together=0.0).chains(50) for step in chain.steps)
+    assert load.total() == 50 and max(load.values()) - min(load.values()) <= 3
+
+
+def test_one_statement_changes_siblings_that_are_all_known_by_then():
+    free = [candidate(number, session=number % 4, family=str(number % 4)) for number in range(24)]
+    chains = [chain for chain in planner(free, range(8), together=1.0).chains(20) if len(chain.memories) > 1]
+    assert chains
+    for chain in chains:
+        [step] = chain.steps
+        assert len({memory.family for memory in chain.memories}) == 1
+        assert step.session > max(memory.session for memory in chain.memories)
+        assert step.provenance == "said" and not step.dated
+
+
+def test_asides_leave_the_session_and_whole_memories_alone():
+    held = {f"Ana owns the {thing} of Leo.": (thing, "Leo") for thing in ("kite", "boat", "drum", "harp", "lamp")}
+    held["Ana naps."] = ("naps",)
+    for seed in range(60):
+        asides = plan_asides(random.Random(seed), PLAN, (), held, idle=False)
+        assert len(asides) in PLAN.asides
+        assert len({aside.kind for aside in asides}) == len(asides)
+        for aside in asides:
+            if aside.kind is AsideKind.CUE:
+                assert aside.memory == "" and len(aside.words) == 1
+            else:
+                assert set(aside.words) < set(held[aside.memory])
+    assert all(not aside.memory for aside in plan_asides(random.Random(1), PLAN, (), {}, idle=True))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"plan.updates": 0.7, "plan.repeats": 0.2}, "must not add up to more than 0.8"),
+        ({"plan.dated": 0.7, "plan.temporary": 0.4}, "must not add up to more than 1"),
+        ({"plan.chains": {1: 0.0}}, "one weight at least"),
+        ({"plan.operators": {Change.NEW: 1.0}}, "cannot be drawn"),
+        ({"plan.signals": {"explicit": 1.0}}, "explicit and value"),
+        ({"plan.provenances": {"hearsay": 1.0}}, "said must have"),
+        ({"plan.days_after": span(1, 5)}, "before the next event"),
+    ],
+)
+def test_shares_that_contradict_one_another_are_refused(changes, message):
+    with pytest.raises(ValueError, match=message):
+        edit(SHAPE, changes)
