@@ -313,6 +313,8 @@ class LLMSettings(StrictModel):
         structured: The ``response_format``; ``auto`` begins with ``json_schema`` and steps down where a server refuses it.
         repairs: How often an answer that breaks rules is sent back.
         patience: Seconds for which a request goes on being tried, and for which all endpoints may fail at once.
+        narrative_words: Least words of a narrative from which further facts are drawn; the shape may ask for more.
+        cards: Whether topics of events and voices of users are drawn from ``cards.yaml``; None: if the shape is `demanding`.
         extraction: Whether each dialogue is read again for what the user states, so that nothing is said and not labelled.
         contradictions: Whether each dialogue is read again for contradictions.
         extra_body: Further fields of each request, for example ``{top_k: 20}``.
@@ -331,6 +333,8 @@ class LLMSettings(StrictModel):
     structured: Literal["auto"] | Structured = "auto"
     repairs: Annotated[int, Field(ge=0)] = 2
     patience: Annotated[float, Field(ge=0)] = 900.0
+    narrative_words: Annotated[int, Field(ge=0, le=160)] = 110
+    cards: bool | None = None
     extraction: bool = False
     contradictions: bool = False
     extra_body: dict[str, Any] = Field(default={})
@@ -443,6 +447,27 @@ class SynthSettings(StrictModel):
     def real_names(self) -> bool:
         """Whether people get names that occur; the offline writer's are invented unless it is told otherwise."""
         return self.names == "real" or (self.names == "auto" and self.writer == "llm")
+
+    @property
+    def asked_shape(self) -> Shape:
+        """The shape as the writer is asked for it.
+
+        A language model draws the further facts of an event from its narrative alone, which has to be long enough to hold
+        them; the offline writer draws both from its templates.
+        """
+        shape = self.shape
+        if self.writer == "offline" or self.llm is None or not shape.filling.max:
+            return shape
+        words = shape.events.narrative_words
+        longer = Range(min=max(words.min, min(self.llm.narrative_words, words.max)), max=words.max)
+        return shape.model_copy(update={"events": shape.events.model_copy(update={"narrative_words": longer})})
+
+    @property
+    def draws_cards(self) -> bool:
+        """Whether topics and voices are drawn for the writer."""
+        if self.writer == "offline" or self.llm is None:
+            return False
+        return isinstance(self.shape.plan, Demands) if self.llm.cards is None else self.llm.cards
 
     @property
     def slots(self) -> int:

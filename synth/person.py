@@ -24,6 +24,7 @@ from synth.assembly import (
     revision_dues,
     session_day,
 )
+from synth.cards import Cards
 from synth.config import Demands, Range, Shape
 from synth.demands import Candidate, Chain, RevisionPlanner, plan_asides, plan_facts, wanted_updates
 from synth.names import NameSource
@@ -50,6 +51,7 @@ from synth.records import (
     Track,
     TrackedFact,
     UnitUsage,
+    Voice,
 )
 from synth.tasks import (
     AnswerT,
@@ -150,12 +152,14 @@ class Author:
         *,
         seed: int,
         observer: Observer | None = None,
+        cards: Cards | None = None,
     ) -> None:
         """Start an empty account; see `write_person`."""
         self.number = number
         self.persona = persona
         self.shape = shape
         self.seed = seed
+        self.cards = cards
         self.account = Account()
         self._writer = writer
         self._observer = observer
@@ -366,6 +370,7 @@ async def write_person(
     seed: int,
     similarity: Similarity | None = None,
     observer: Observer | None = None,
+    cards: Cards | None = None,
 ) -> Person:
     """Write everything of one person (paper, algorithm 1).
 
@@ -379,6 +384,7 @@ async def write_person(
         seed: What the program draws from, with the person's id.
         similarity: Finds filling facts that repeat others in other words; None compares words only.
         observer: Told of each unit when it is done.
+        cards: Topics of events and voices of users are drawn from these; None leaves them to the writer.
 
     Returns:
         The person, with what was rejected named. A rejected profile, or a rejected life of events, rejects the person.
@@ -386,7 +392,7 @@ async def write_person(
     Raises:
         DeltaMemError: If the writer gets no answer at all for a unit; the person's other units are cancelled.
     """
-    author = Author(number, persona, writer, shape, seed=seed, observer=observer)
+    author = Author(number, persona, writer, shape, seed=seed, observer=observer, cards=cards)
     person = await _stages(author, Person(persona=persona), names, sessions, similarity)
     return person.model_copy(update=author.account.record())
 
@@ -397,6 +403,8 @@ async def _stages(author: Author, person: Person, names: NameSource, count: int,
     if profile is None:
         return person
     slots = plan_events(author.rng("timeline"), author.shape, profile.start, count, profile.initial)
+    if author.cards is not None:
+        slots = author.cards.with_topics(slots, author.rng("topics"))
     person = person.model_copy(update={"profile": profile, "slots": slots})
     lived = await _events(author, profile, slots)
     if lived is None:
@@ -728,10 +736,18 @@ async def _with_dialogues(
             limits=author.shape.dialogue,
             asides=asides,
             known=known,
+            voice=_voice(author, event),
         )
         tasks.append((session.index, task))
     dialogues = await author.ask_all(tasks)
     return tuple(session.model_copy(update={"dialogue": dialogues.get(session.index)}) for session in sessions)
+
+
+def _voice(author: Author, event: LifeEvent) -> Voice:
+    if author.cards is None:
+        return Voice()
+    guests = [participant.name for participant in event.participants]
+    return author.cards.voice(author.rng("voice"), author.rng(f"voice/{event.index}"), guests)
 
 
 def _confirmed(author: Author, person: Person) -> Person:

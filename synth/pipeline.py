@@ -19,6 +19,7 @@ from deltamem.embedding import LazyEmbedder, load_embedder
 from deltamem.episode import EpisodeConfig
 from deltamem.errors import DeltaMemError, EmbedderUnavailableError, LLMError
 from deltamem.runs import JsonLinesStore, atomic_writer, config_hash, faster_loop
+from synth.cards import load_cards
 from synth.config import Shard, SynthSettings
 from synth.estimate import expected_units
 from synth.names import InventedNames, NameSource, RealNames
@@ -341,12 +342,13 @@ class _Generation:
                     item.number,
                     item.persona,
                     backend.writer,
-                    self._settings.shape,
+                    self._settings.asked_shape,
                     self._names,
                     sessions=self._settings.sessions,
                     seed=self._settings.seed,
                     similarity=backend.similarity,
                     observer=self._observe,
+                    cards=load_cards() if self._settings.draws_cards else None,
                 )
             except EmbedderUnavailableError:
                 raise

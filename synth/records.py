@@ -265,6 +265,7 @@ class EventSlot(Record):
         reused: How many earlier memories the session repeats (NONE operations).
         days_after: How many days after the event the session takes place.
         idle: Whether nothing happens and nothing is told: the session is chat and has no operations.
+        topic: What the event is to be about; empty leaves it to the writer.
         given_up: Changes that were planned, and given up because no answer with them kept the rules.
     """
 
@@ -277,6 +278,7 @@ class EventSlot(Record):
     reused: int
     days_after: int = 0
     idle: bool = False
+    topic: Line = ""
     given_up: tuple[PlannedChange, ...] = ()
 
 
@@ -503,6 +505,26 @@ class Aside(Record):
     memory: Line
 
 
+class Voice(Record):
+    """How the user of a session writes, and who and what else turns up in it; what is empty is left to the writer.
+
+    Attributes:
+        style: Of the whole life.
+        manner: Of this session.
+        language: Whose words the user drops now and then.
+        guest: Full name of somebody who types one turn instead of the user.
+        guest_purpose: What for.
+        interference: A line off the subject that stands in one of the assistant's answers, word for word.
+    """
+
+    style: Line = ""
+    manner: Line = ""
+    language: Line = ""
+    guest: Name = ""
+    guest_purpose: Line = ""
+    interference: Line = ""
+
+
 class Exchange(Record):
     """One turn of the paper's dialogues: an utterance of the user and the answer of the assistant."""
 
@@ -532,10 +554,14 @@ class PlannedAside(Record):
 
 
 class Dialogue(Record):
-    """A session with its map from facts to turns. The plan comes first, so that a model plans before it writes."""
+    """A session with its map from facts to turns. The plan comes first, so that a model plans before it writes.
+
+    `guest_turn` is the one in which a guest types, from 1; 0 if there is none.
+    """
 
     plan: Annotated[tuple[PlannedFact, ...], Field(max_length=40)]
     asides: Annotated[tuple[PlannedAside, ...], Field(max_length=10)] = ()
+    guest_turn: Annotated[int, Field(ge=0, le=99)] = 0
     turns: Annotated[tuple[Exchange, ...], Field(max_length=40)]
 
 

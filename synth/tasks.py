@@ -34,6 +34,7 @@ from synth.records import (
     SaidFact,
     SessionFact,
     TrackedFact,
+    Voice,
 )
 
 
@@ -302,6 +303,7 @@ class DialogueTask(Task[Dialogue]):
         facts: In the order of the story, which is not that of the operations.
         asides: What else comes up; it states no fact.
         known: What is remembered before the session, as far as it is close to it and the session leaves it alone.
+        voice: How the user writes, and what else turns up.
     """
 
     unit: ClassVar = Unit.DIALOGUE
@@ -317,6 +319,7 @@ class DialogueTask(Task[Dialogue]):
     limits: DialogueLimits
     asides: tuple[Aside, ...] = ()
     known: tuple[str, ...] = ()
+    voice: Voice = Voice()
 
 
 class ExtractionTask(Task[Extraction]):

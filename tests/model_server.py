@@ -26,10 +26,14 @@ import urllib.request
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import uvicorn
+
+if TYPE_CHECKING:
+    from synth.records import LifeEvent
 
 MODEL = "scripted"
 THINKING = 100
@@ -46,17 +50,20 @@ def synthesis_brain() -> Brain:
     from synth.llm.patches import patch_type
     from synth.llm.writer import read_task
     from synth.offline import answer
-    from synth.tasks import REVIEWS
+    from synth.tasks import REVIEWS, Events
 
     def reply(messages: Sequence[Mapping[str, str]], _: random.Random) -> str:
         task = read_task(messages)
         if task.unit in REVIEWS:  # nothing is found
             return json.dumps({name: [] for name in task.answer.model_fields})
         good = answer(task, random.Random(hashlib.sha256(task.model_dump_json().encode()).hexdigest()))
+        if isinstance(good, Events):
+            good = Events(events=tuple(map(partial(_long_enough, task.limits.narrative_words.min), good.events)))
         if "Send only the parts" not in messages[-1]["content"]:
             return good.model_dump_json()
         standing = ANSWERS[task.unit].model_validate_json(messages[-2]["content"])
-        patch: dict[str, Any] = {"removed": []} if "removed" in patch_type(task.unit).model_fields else {}
+        kept = {"removed": [], "guest_turn": 0}
+        patch: dict[str, Any] = {name: kept[name] for name in patch_type(task.unit).model_fields if name in kept}
         for name in patch_type(task.unit).model_fields.keys() - patch.keys():
             before, after = getattr(standing, name), getattr(good, name)
             patch[name] = [
@@ -67,6 +74,12 @@ def synthesis_brain() -> Brain:
         return json.dumps(patch, ensure_ascii=False)
 
     return reply
+
+
+def _long_enough(words: int, event: LifeEvent) -> LifeEvent:
+    """Templates tell less than a language model is asked for."""
+    missing = words - len(event.narrative.split())
+    return event.model_copy(update={"narrative": event.narrative + " so" * max(0, missing)})
 
 
 def benchmark_brain() -> Brain:

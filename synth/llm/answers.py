@@ -101,6 +101,7 @@ _EMPTY: dict[str, Any] = {
     "misspoken": "",
     "outdated": [],
     "asides": [],
+    "guest_turn": 0,
     "participants": [],
     "follow_ups": [],
 }

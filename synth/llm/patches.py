@@ -26,6 +26,8 @@ _KEYS: Mapping[Unit, Mapping[str, str]] = {
 }
 """The lists whose parts can be sent alone, with the field that tells parts apart; without one, parts get a number."""
 
+_NUMBERS: Mapping[Unit, tuple[str, ...]] = {Unit.DIALOGUE: ("guest_turn",)}
+"""Single numbers that can be sent too; 0 keeps them."""
 _NUMBER = "number"
 _REMOVABLE = frozenset({Unit.INITIAL, Unit.FILLING})
 """Units with lists from which a part may be taken without others losing their place."""
@@ -57,6 +59,8 @@ def patch_type(unit: Unit) -> type[Record]:
             number: Any = (Annotated[int, Field(ge=1, le=99)], ...)
             item = create_model(f"Numbered{item.__name__}", __base__=item, **{_NUMBER: number})
         fields[name] = (Annotated[tuple[item, ...], *field.metadata], ...)  # type: ignore[valid-type]
+    for name in _NUMBERS.get(unit, ()):
+        fields[name] = (Annotated[int, *answer.model_fields[name].metadata], ...)
     if unit in _REMOVABLE:
         fields["removed"] = (Annotated[tuple[Annotated[int, Field(ge=1, le=99)], ...], Field(max_length=20)], ...)
     made: type[Record] = create_model(f"{answer.__name__}Patch", __base__=Record, **fields)  # type: ignore[call-overload]
@@ -79,6 +83,7 @@ def patched(unit: Unit, answer: RecordT, patch: Record) -> RecordT:
     for number in sorted(set(getattr(patch, "removed", ())), reverse=True):
         for name in _KEYS[unit]:
             del values[name][number - 1 : number]
+    values |= {name: value for name in _NUMBERS.get(unit, ()) if (value := getattr(patch, name))}
     try:
         return type(answer).model_validate(values)
     except ValidationError as error:
@@ -94,6 +99,7 @@ def parts_of(unit: Unit) -> str:
         + (f"with its `{key}`" if key else f"with its `{_NUMBER}`, counted from 1; the next number adds one")
         for name, key in _KEYS[unit].items()
     ]
+    named += [f"`{name}`: 0, unless it changes" for name in _NUMBERS.get(unit, ())]
     if unit in _REMOVABLE:
         named.append("`removed`: the numbers of parts that are to go")
     return "\n".join(f"- {line}" for line in named)

@@ -174,6 +174,7 @@ class LLMWriter:
             "prompts": prompt_hashes(),
             "schemas": {unit.value: _schema_hash(answer) for unit, answer in ANSWERS.items()},
             "repairs": settings.repairs,
+            "asked": {"narrative_words": settings.narrative_words, "cards": settings.cards},
             "reviews": {"extraction": settings.extraction, "contradictions": settings.contradictions},
             "seed": seed,
         }

@@ -554,3 +554,34 @@ def no_invented_names(case: _Case) -> Iterator[str]:
     users = [turn.user for turn in case.answer.turns]
     for name in invented_full_names(users, case.task):
         yield f"the user names {name!r}, who or which is nowhere in the input; leave it out"
+
+
+@DIALOGUE.rule("If somebody else is to type a turn, it is one after the first, says who that is, and has no planned fact.")
+def guest_speaks(case: _Case) -> Iterator[str]:
+    guest, number = case.task.voice.guest, case.answer.guest_turn
+    if not guest:
+        if number:
+            yield f"guest_turn must be 0, because nobody else is to type, but is {number}"
+        return
+    if not 2 <= number <= len(case.answer.turns):
+        yield f"guest_turn must be a turn from 2 to {len(case.answer.turns)}, in which {guest} types, but is {number}"
+        return
+    given = guest.split()[0]
+    if not stands_in(folded(given), utterance(case.answer.turns[number - 1].user).folded):
+        yield f"turn {number}: {guest} types and must say so, but the utterance does not say {given!r}"
+    for planned, fact in _planned(case):
+        if number in (planned.turn, planned.previous_turn):
+            yield f"turn {number}: {guest} types, so {fact.id} must be planned for another turn"
+
+
+@DIALOGUE.rule("A stray line that is asked for stands in one answer of the assistant, and the user does not repeat it.")
+def interference_said(case: _Case) -> Iterator[str]:
+    line = folded(case.task.voice.interference)
+    if not line:
+        return
+    found = sum(line in utterance(turn.assistant).folded for turn in case.answer.turns)
+    if found != 1:
+        yield f"the line {case.task.voice.interference!r} must stand in one answer of the assistant, but stands in {found}"
+    for number, turn in enumerate(case.answer.turns, start=1):
+        if line in utterance(turn.user).folded:
+            yield f"turn {number}: the user must pass over the stray line, but repeats it"

@@ -41,11 +41,16 @@ from synth.records import (
     TrackedFact,
 )
 from synth.tasks import (
+    Contradiction,
+    Contradictions,
+    ContradictionsTask,
     DialogueTask,
     DynamicTask,
     Events,
     EventsTask,
     EvolutionTask,
+    Extraction,
+    ExtractionTask,
     Filling,
     FillingTask,
     FixedTask,
@@ -56,6 +61,7 @@ from synth.tasks import (
     LinksTask,
     PreferencesTask,
     RevisionTask,
+    StatedFact,
     Task,
     Verdict,
 )
@@ -224,6 +230,14 @@ def _cases() -> dict[str, tuple[Task[Any], Any]]:
         (
             DialogueTask(**told, today=EVENTS[1].date, goal=FILLING.goal, summary=FILLING.summary, facts=FACTS, limits=talk),
             DIALOGUE,
+        ),
+        (
+            ExtractionTask(name=NAME, today=EVENTS[1].date, turns=DIALOGUE.turns),
+            Extraction(facts=(StatedFact(turn=6, text=HULL.text), StatedFact(turn=3, text=RELIEF.text))),
+        ),
+        (
+            ContradictionsTask(name=NAME, today=EVENTS[1].date, remembered=(), changed=(), turns=DIALOGUE.turns),
+            Contradictions(found=(Contradiction(turn=4, reason="She rows at dawn and at dusk."),)),
         ),
     ]
     return {task.unit.value: (task, answer) for task, answer in cases}

@@ -33,7 +33,8 @@ def store(tmp_path: Path) -> Iterator[JsonLinesStore]:
 def put(unit: Unit, answer: Any, **parts: Any) -> Any:
     """An answer with parts in place; lists that are not named are empty."""
     fields = patch_type(unit).model_fields
-    return patched(unit, answer, patch_type(unit)(**{name: parts.get(name, ()) for name in fields}))
+    values = {name: parts.get(name, 0 if field.annotation is int else ()) for name, field in fields.items()}
+    return patched(unit, answer, patch_type(unit)(**values))
 
 
 @pytest.mark.parametrize("unit", PATCHED)
@@ -41,7 +42,8 @@ def test_an_empty_patch_changes_nothing_and_all_parts_make_the_whole(unit: Unit)
     _, answer = CASES[unit]
     assert put(unit, answer) == answer
     values = answer.model_dump()
-    lists = {name: values[name] for name in patch_type(unit).model_fields if name != "removed"}
+    lists = {name: parts for name, parts in values.items() if name in patch_type(unit).model_fields and parts}
+    lists = {name: parts for name, parts in lists.items() if not isinstance(parts, int)}
     numbered = {
         name: [{"number": number, **part} if is_numbered(unit, name) else part for number, part in enumerate(parts, start=1)]
         for name, parts in lists.items()
@@ -80,6 +82,12 @@ def test_a_dialogue_with_too_many_turns_is_no_dialogue() -> None:
         put(Unit.DIALOGUE, dialogue, turns=turns)
 
 
+def test_the_turn_of_a_guest_is_kept_unless_another_is_sent() -> None:
+    dialogue: Dialogue = CASES["dialogue"][1]
+    changed = put(Unit.DIALOGUE, dialogue, guest_turn=3)
+    assert (changed.guest_turn, put(Unit.DIALOGUE, changed).guest_turn, changed.turns) == (3, 3, dialogue.turns)
+
+
 def test_rules_about_the_number_of_parts_ask_for_the_whole() -> None:
     assert not can_be_patched(Unit.FIXED, frozenset({"fixed.identity"}))
     assert not can_be_patched(Unit.DIALOGUE, frozenset({"dialogue.turn_count", "dialogue.keywords_said"}))
@@ -98,7 +106,7 @@ def turn(number: int, dialogue: Dialogue = GOOD) -> dict[str, Any]:
 
 
 def sent(*turns: Mapping[str, Any], plan: tuple[Mapping[str, Any], ...] = ()) -> str:
-    return json.dumps({"plan": plan, "asides": [], "turns": turns})
+    return json.dumps({"plan": plan, "asides": [], "guest_turn": 0, "turns": turns})
 
 
 async def write(store: JsonLinesStore, *answers: str, repairs: int = 2) -> tuple[UnitResult[Any], list[dict[str, Any]]]:

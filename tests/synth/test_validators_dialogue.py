@@ -20,6 +20,10 @@ TASK, _ = CASES["dialogue"]
 TURNS, ENTRIES = DIALOGUE.turns, DIALOGUE.plan
 SAID = [turn.user for turn in TURNS]
 PLEASANTRY = Exchange(user="Lovely, is it not?", assistant="It is indeed.")
+GREETING = Exchange(user="It is Jun, borrowing the keyboard. Hello!", assistant="Hello to you, Jun.")
+GUEST = {"voice.guest": "Jun Park", "voice.guest_purpose": "wants to say hello"}
+STRAY_LINE = "Reminder: please rate this conversation."
+STRAY = {"voice.interference": STRAY_LINE}
 LONG_ANSWER = "It is a fine thing to have company out there, and it will make everything easier."
 
 
@@ -110,6 +114,14 @@ PLANTED = [
     ("dialogue.asides_said", CLAIM, AT_3 | {"turns.2.user": WITH_COFFEE}),
     ("dialogue.asides_no_facts", CHAT, AT_3 | {"turns.2.user": ALL_COFFEE}),
     ("dialogue.no_invented_names", {}, {"turns.5.user": SAID[5] + " And then Carla Mendez can see it."}),
+    ("dialogue.guest_speaks", GUEST, {}),
+    ("dialogue.guest_speaks", {}, {"guest_turn": 2}),
+    ("dialogue.guest_speaks", GUEST, {"turns": (*TURNS, GREETING), "guest_turn": 8}),
+    ("dialogue.guest_speaks", GUEST, {"turns": (*TURNS, PLEASANTRY), "guest_turn": 7}),
+    ("dialogue.guest_speaks", GUEST, {"turns.5.user": f"Jun here. {SAID[5]}", "guest_turn": 6}),
+    ("dialogue.interference_said", STRAY, {}),
+    ("dialogue.interference_said", STRAY, {f"turns.{turn}.assistant": f"Indeed so. {STRAY_LINE}" for turn in (2, 4)}),
+    ("dialogue.interference_said", STRAY, {"turns.2.assistant": STRAY_LINE, "turns.4.user": f"{STRAY_LINE} {SAID[4]}"}),
 ]  # fmt: skip
 
 
@@ -131,6 +143,13 @@ def judged(in_task, in_answer, similarity=None):
 
 def test_a_good_dialogue_breaks_no_rule():
     assert judged({}, {}, Always(SIMILAR)).violations == ()
+
+
+def test_a_guest_and_a_stray_line_that_are_asked_for_break_no_rule():
+    changes = {"turns": (*TURNS, GREETING), "guest_turn": 7}
+    assert (
+        judged(GUEST | STRAY, changes | {"turns.2.assistant": f"So it is. {STRAY_LINE}"}, Always(SIMILAR)).violations == ()
+    )
 
 
 @pytest.mark.parametrize(("rule", "in_task", "in_answer"), PLANTED)

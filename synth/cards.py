@@ -1,0 +1,99 @@
+"""Cards that vary what a language model writes: topics of events, the user's voice, a second speaker, a stray line.
+
+The program draws them from the seed and passes them in the tasks, so the same seed asks for the same life.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Annotated
+
+import yaml
+from pydantic import Field
+
+from deltamem.config import StrictModel
+from synth.records import Domain, EventSlot, Line, Voice
+
+Card = Annotated[Line, Field(min_length=3)]
+CardList = Annotated[tuple[Card, ...], Field(min_length=1)]
+Share = Annotated[float, Field(ge=0, le=1)]
+
+
+class _Manners(StrictModel):
+    none: Share
+    cards: CardList
+
+
+class _Shared(StrictModel):
+    share: Share
+    cards: CardList
+
+
+class Cards(StrictModel):
+    """The file ``cards.yaml``."""
+
+    topics: dict[Domain, CardList]
+    registers: CardList
+    manners: _Manners
+    languages: _Shared
+    guests: _Shared
+    interference: _Shared
+
+    def with_topics(self, slots: Sequence[EventSlot], rng: random.Random) -> tuple[EventSlot, ...]:
+        """Slots with a topic each; no topic comes twice before all of its domain have come."""
+        decks = {domain: _Deck(self.topics[domain], rng) for domain in self.topics}
+        return tuple(
+            slot.model_copy(update={"topic": decks[slot.domain].draw()}) if slot.domain in decks else slot for slot in slots
+        )
+
+    def voice(self, of_person: random.Random, of_session: random.Random, guests: Iterable[str]) -> Voice:
+        """How the user writes in a session.
+
+        Args:
+            of_person: Draws what stays the same over a life; begins anew for each session.
+            of_session: Draws the rest.
+            guests: Full names of those who might type.
+        """
+        style = of_person.choice(self.registers)
+        language = _sometimes(self.languages, of_person)
+        manner = "" if of_session.random() < self.manners.none else of_session.choice(self.manners.cards)
+        interference = _sometimes(self.interference, of_session)
+        purpose = _sometimes(self.guests, of_session)
+        names = sorted(guests)
+        guest = of_session.choice(names) if names and purpose else ""
+        return Voice(
+            style=style,
+            manner=manner,
+            language=language,
+            guest=guest,
+            guest_purpose=purpose if guest else "",
+            interference=interference,
+        )
+
+
+class _Deck:
+    """Cards in a random order; shuffled again when all are drawn."""
+
+    def __init__(self, cards: Sequence[str], rng: random.Random) -> None:
+        self._cards = cards
+        self._rng = rng
+        self._left: list[str] = []
+
+    def draw(self) -> str:
+        self._left = self._left or self._rng.sample(self._cards, len(self._cards))
+        return self._left.pop()
+
+
+def _sometimes(cards: _Shared, rng: random.Random) -> str:
+    # Both are drawn each time, so that another share changes no later draw.
+    chance, card = rng.random(), rng.choice(cards.cards)
+    return card if chance < cards.share else ""
+
+
+@cache
+def load_cards() -> Cards:
+    """The cards of this package."""
+    return Cards.model_validate(yaml.safe_load(Path(__file__).with_name("cards.yaml").read_text(encoding="utf-8")))

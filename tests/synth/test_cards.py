@@ -1,0 +1,99 @@
+"""Cards: what is drawn for whom, and what the file holds."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+
+from handmade import LIFE
+from synth_runs import settings
+
+from synth.cards import load_cards
+from synth.names import RealNames
+from synth.offline import OfflineWriter
+from synth.person import write_person
+from synth.records import Domain, Persona, Voice
+from synth.tasks import DialogueTask, EventsTask
+
+CARDS = load_cards()
+
+
+def test_the_file_has_enough_cards_for_a_life_and_none_twice():
+    assert CARDS.topics.keys() == set(Domain)
+    assert all(len(cards) >= 20 for cards in CARDS.topics.values())
+    everything = [card for cards in CARDS.topics.values() for card in cards]
+    everything += [*CARDS.registers, *CARDS.manners.cards, *CARDS.languages.cards, *CARDS.interference.cards]
+    assert len(everything) == len(set(everything))
+    assert all(len(card.split()) >= 4 and card.endswith((".", "!")) for card in CARDS.interference.cards)
+
+
+def test_no_topic_comes_twice_before_all_of_its_domain_have_come():
+    slot = LIFE.slots[0]
+    count = len(CARDS.topics[slot.domain])
+    slots = [slot.model_copy(update={"index": index}) for index in range(2 * count)]
+    drawn = [each.topic for each in CARDS.with_topics(slots, random.Random(3))]
+    assert set(drawn[:count]) == set(drawn[count:]) == set(CARDS.topics[slot.domain])
+    assert drawn[:count] != drawn[count:] and drawn != [each.topic for each in CARDS.with_topics(slots, random.Random(4))]
+    assert CARDS.with_topics(slots, random.Random(3)) == CARDS.with_topics(slots, random.Random(3))
+
+
+def test_voices_vary_by_person_and_session_and_guests_are_participants():
+    found = {
+        (person, session): CARDS.voice(random.Random(person), random.Random(f"{person}/{session}"), ["Jo Lind", "Al Mar"])
+        for person in range(300)
+        for session in range(5)
+    }
+    for person in range(300):
+        assert len({(found[person, session].style, found[person, session].language) for session in range(5)}) == 1
+    assert {voice.style for voice in found.values()} == set(CARDS.registers)
+    assert {voice.manner for voice in found.values()} == {"", *CARDS.manners.cards}
+    shares = Counter(name for voice in found.values() for name in ("guest", "interference") if getattr(voice, name))
+    assert 0.08 < shares["guest"] / len(found) < 0.16 and 0.05 < shares["interference"] / len(found) < 0.11
+    assert {voice.guest for voice in found.values()} == {"", "Jo Lind", "Al Mar"}
+    assert all(bool(voice.guest) == bool(voice.guest_purpose) for voice in found.values())
+    assert not any(CARDS.voice(random.Random(1), random.Random(number), ()).guest for number in range(100))
+
+
+class Seen(OfflineWriter):
+    """The offline writer, which keeps its tasks; it knows no guests and no stray lines, so its dialogues may be rejected."""
+
+    def __init__(self) -> None:
+        super().__init__(1)
+        self.tasks = []
+
+    async def write(self, task, place):
+        self.tasks.append(task)
+        return await super().write(task, place)
+
+
+async def drawn(**options):
+    writer = Seen()
+    persona = Persona(person_id="p000001", seed="A baker.", source="generated", split="train")
+    shape = settings("unused", "shape=paper").shape
+    await write_person(1, persona, writer, shape, RealNames(1), sessions=12, seed=1, **options)
+    slots = [slot for task in writer.tasks if isinstance(task, EventsTask) for slot in task.slots]
+    return slots, [task.voice for task in writer.tasks if isinstance(task, DialogueTask)]
+
+
+async def test_tasks_hold_what_was_drawn_from_the_seed_and_nothing_without_cards():
+    slots, voices = await drawn(cards=CARDS)
+    assert all(slot.topic in CARDS.topics[slot.domain] for slot in slots)
+    assert len({voice.style for voice in voices}) == 1 and len({voice.manner for voice in voices}) > 3
+    assert (slots, voices) == await drawn(cards=CARDS)
+    bare, silent = await drawn()
+    assert [slot.model_copy(update={"topic": ""}) for slot in slots] == bare
+    assert set(silent) == {Voice()} and len(silent) == len(voices)
+
+
+def test_a_language_model_is_asked_for_longer_narratives_and_in_the_demanding_shape_for_cards(tmp_path):
+    def asked(*overrides):
+        found = settings(tmp_path, *overrides)
+        words = found.asked_shape.events.narrative_words
+        return words.min, words.max, found.draws_cards
+
+    assert asked("shape=paper") == (60, 160, False)
+    assert asked("shape=paper", "writer=llm") == (110, 160, False)
+    assert asked("shape=paper", "writer=llm", "llm.narrative_words=0", "llm.cards=true") == (60, 160, True)
+    assert asked("shape=demanding", "writer=llm")[2] and not asked("shape=demanding")[2]
+    tiny = settings(tmp_path, "shape=tiny", "writer=llm")
+    assert tiny.asked_shape == tiny.shape or tiny.shape.filling.max
