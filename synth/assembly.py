@@ -63,6 +63,7 @@ class Due(NamedTuple):
         misspoken: As in `SessionFact`, like the following.
         outdated: See there.
         statement: See there.
+        lasting: Whether later sessions may repeat the memory; not if it says that something has ended or when it will.
     """
 
     event: Event
@@ -75,6 +76,7 @@ class Due(NamedTuple):
     misspoken: str = ""
     outdated: tuple[str, ...] = ()
     statement: int = 0
+    lasting: bool = True
 
 
 def revision_dues(chain: Chain, revision: Revision, *, statement: int) -> Iterator[tuple[int, Due]]:
@@ -101,16 +103,18 @@ def revision_dues(chain: Chain, revision: Revision, *, statement: int) -> Iterat
                     fact.misspoken,
                     fact.outdated,
                     statement if len(chain.memories) > 1 else 0,
+                    lasting=step.change not in (Change.RETRACT, Change.EXPIRE),
                 ),
             )
             previous[place] = fact.text
 
 
 class Held(NamedTuple):
-    """What is known of a memory that holds: its keywords, and how many times it has been changed."""
+    """What is known of a memory that holds: its keywords, how many times it has been changed, and `Due.lasting`."""
 
     keywords: tuple[str, ...]
     chain: int
+    lasting: bool
 
 
 class Relatedness:
@@ -182,12 +186,13 @@ def hold(held: dict[str, Held], changes: Sequence[Due]) -> None:
     for change in changes:
         chain = held.pop(change.previous_text).chain + 1 if change.event is Event.UPDATE else 0
         if change.event is not Event.NONE:
-            held[change.text] = Held(change.keywords, chain)
+            held[change.text] = Held(change.keywords, chain, change.lasting)
 
 
-def held_at_first(profile: Profile) -> dict[str, Held]:
-    """The texts that hold before the first session."""
-    return {fact.text: Held(fact.keywords, 0) for fact in profile.initial}
+def held_at_first(profile: Profile, plans: Sequence[FactPlan] = ()) -> dict[str, Held]:
+    """The texts that hold before the first session; `plans` are those of the initial facts, if they were planned."""
+    temporary = {fact.text for fact, plan in zip(profile.initial, plans, strict=False) if plan.temporary}
+    return {fact.text: Held(fact.keywords, 0, fact.text not in temporary) for fact in profile.initial}
 
 
 def further_facts(
@@ -227,7 +232,16 @@ def further_facts(
         new = [(fact, plan) for fact, plan in facts if known.new(fact.text, alone=not plan.family)]
         found.append(
             tuple(
-                Due(Event.ADD, fact.text, "", fact.keywords, Origin.FILLING, plan, misspoken=fact.misspoken)
+                Due(
+                    Event.ADD,
+                    fact.text,
+                    "",
+                    fact.keywords,
+                    Origin.FILLING,
+                    plan,
+                    misspoken=fact.misspoken,
+                    lasting=not plan.temporary,
+                )
                 for fact, plan in new
             )
         )
@@ -244,6 +258,7 @@ def assemble(
     shape: Shape,
     *,
     seed: int,
+    plans: Sequence[FactPlan] = (),
 ) -> tuple[SynthSession, ...]:
     """Put the facts of every session together (paper, section 3.2, memory generation).
 
@@ -256,13 +271,14 @@ def assemble(
         further: What the fillings add (`further_facts`).
         shape: All sizes.
         seed: What the times, the repeated memories and the order of facts are drawn from, with the person's id.
+        plans: Of the initial facts, if they were planned.
 
     Returns:
         One session an event, each without a dialogue. In the shape ``demanding``, facts are numbered in the order of the
         story, but stand in another one.
     """
     related = Relatedness(profile.name)
-    held = held_at_first(profile)
+    held = held_at_first(profile, plans)
     demanding = isinstance(shape.plan, Demands)
     reused = _repeats(profile, slots, fillings, certain, further, shape, seed)
     sessions = []
@@ -273,7 +289,7 @@ def assemble(
         facts = list(certain[event.index])
         if filling is not None:
             updated = {change.previous_text for change in facts}
-            free = [text for text in held if text not in updated]
+            free = [text for text, known in held.items() if known.lasting and text not in updated]
             count = reused[event.index]
             if count and shape.plan.kind == "quotas":
                 about = [*(change.text for change in facts), *(fact.text for fact in new)]

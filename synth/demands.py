@@ -179,15 +179,17 @@ class RevisionPlanner:
         return tuple(found)
 
     def _expiries(self, most: int) -> list[Chain]:
-        """Ends of temporary states, told in a session after the last date that the state names."""
+        """Ends of temporary states, told in a session after the last date that the state names; siblings first."""
         found: list[Chain] = []
-        for candidate in self._rng.sample(self._free, len(self._free)):
+        for candidate in sorted(self._rng.sample(self._free, len(self._free)), key=lambda candidate: not candidate.family):
             ends = dates_in(candidate.fact.text) if candidate.temporary else []
             sessions = [index for index in self._after(candidate.session) if ends and self._days[index] > max(ends)]
             if sessions and len(found) < min(most, self._left):
                 self._free.remove(candidate)
                 found.append(Chain((candidate,), (self._step(self._lightest(sessions), Change.EXPIRE),)))
         self._left -= len(found)
+        # What else may happen to a state before it ends would have to fit its last day.
+        self._free = [candidate for candidate in self._free if not candidate.temporary]
         return found
 
     def _together(self) -> Chain | None:
@@ -196,7 +198,7 @@ class RevisionPlanner:
             return None
         families: defaultdict[str, list[Candidate]] = defaultdict(list)
         for candidate in self._free:
-            if candidate.family and not candidate.temporary and self._after(candidate.session):
+            if candidate.family and self._after(candidate.session):
                 families[candidate.family].append(candidate)
         several = [members for members in families.values() if len(members) > 1]
         if not several:

@@ -424,7 +424,9 @@ async def _stages(author: Author, person: Person, names: NameSource, count: int,
     # Embedding takes long enough to hold up the answers to other people's units.
     further, dropped = await asyncio.to_thread(further_facts, profile, certain, fillings, plans, similarity)
     revised = await _revised(author, profile, slots, events, certain, further)
-    sessions = assemble(profile, slots, events, fillings, revised, further, author.shape, seed=author.seed)
+    sessions = assemble(
+        profile, slots, events, fillings, revised, further, author.shape, seed=author.seed, plans=initial_plans(author)
+    )
     sessions = await _with_dialogues(author, profile, slots, events, fillings, sessions)
     person = person.model_copy(update={"groups": groups, "evolutions": evolutions, "sessions": sessions, "dropped": dropped})
     return _confirmed(author, person)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import date
+from functools import lru_cache
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 import numpy as np
@@ -330,9 +331,14 @@ NEAR = 0.5
 
 def near(stems: frozenset[str], others: frozenset[str]) -> bool:
     """Whether two memories, given the content stems that tell them from other people's, share most of their words."""
-    longer = max(len(stems), len(others), 1)
-    # Most memories differ in length or in everything, and there are many pairs.
-    return min(len(stems), len(others)) >= NEAR * longer and len(stems & others) >= NEAR * longer
+    # Most pairs share nothing, and there are many.
+    return not stems.isdisjoint(others) and len(stems & others) >= NEAR * max(len(stems), len(others))
+
+
+@lru_cache(maxsize=8_192)
+def memory_stems(text: str, name: str) -> frozenset[str]:
+    """The content stems of a memory, less those of the person's name, which all of them share."""
+    return content_stems(text) - content_stems(name)
 
 
 def keyword_origins(keywords: Iterable[str], previous_text: str, *, relative: bool) -> tuple[KeywordOrigin, ...]:

@@ -13,7 +13,7 @@ from deltamem.sessions import Provenance
 from deltamem.text import content_stems, normalised
 from synth.records import Change, Fact, FactPlan, PlannedRevision, RevisedFact, Revision, SaidFact
 from synth.tasks import RevisionTask, Unit
-from synth.validators.base import Case, RuleSet, Worded, dates_in, folded, near, occurs
+from synth.validators.base import Case, RuleSet, Worded, dates_in, folded, memory_stems, near, occurs
 from synth.validators.dialogue import stands_in
 
 REVISION = RuleSet(Unit.REVISION)
@@ -53,10 +53,10 @@ def add_plans(rules: RuleSet) -> None:
 
     @rules.rule("Siblings share most of their words, and each has a keyword of its own.")
     def siblings(case: Case[Any, Any]) -> Iterator[str]:
-        name = content_stems(case.task.fixed.name)
+        name = case.task.fixed.name
         for members in _families(case):
             for (one, first), (other, second) in combinations(members, 2):
-                if not near(content_stems(first.text) - name, content_stems(second.text) - name):
+                if not near(memory_stems(first.text, name), memory_stems(second.text, name)):
                     yield f"{one} and {other} are siblings and must share at least half of their words: {second.text!r}"
             for label, fact in members:
                 others = {folded(keyword) for place, other in members if place != label for keyword in other.keywords}

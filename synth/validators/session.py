@@ -16,10 +16,10 @@ from itertools import repeat
 
 from deltamem.memory import Event, Memory, Operation, apply, check
 from deltamem.sessions import LabelledSession, OperationDifficulty, Split
-from deltamem.text import content_stems, normalised
+from deltamem.text import normalised
 from synth.records import KeywordOrigin
 from synth.tasks import Verdict, Violation
-from synth.validators.base import Case, RuleSet, folded, judge, keyword_origins, near, occurs, starts_with_name
+from synth.validators.base import Case, RuleSet, folded, judge, keyword_origins, memory_stems, near, occurs, starts_with_name
 from synth.validators.dialogue import Said, stands_in
 
 SINGLE, CHAIN = RuleSet("session"), RuleSet("session")
@@ -159,10 +159,10 @@ def difficulty_agrees(case: _Labelled) -> Iterator[str]:
         return
     if difficulty.bank != len(labelled.prior_state):
         yield f"difficulty says {difficulty.bank} memories, but there are {len(labelled.prior_state)}"
-    name = content_stems(labelled.session.person_name)
-    bank = {memory.id: content_stems(memory.text) - name for memory in labelled.prior_state.memories}
+    name = labelled.session.person_name
+    bank = {memory.id: memory_stems(memory.text, name) for memory in labelled.prior_state.memories}
     for (label, operation, target), stated in zip(_operations(case), difficulty.operations, strict=True):
-        stems = content_stems((target or operation).text) - name
+        stems = memory_stems((target or operation).text, name)
         rivals = sum(near(stems, others) for memory_id, others in bank.items() if target is None or memory_id != target.id)
         if rivals != stated.rivals:
             yield f"{label}: {rivals} memories are close in wording, but difficulty says {stated.rivals}"

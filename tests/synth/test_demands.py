@@ -192,6 +192,19 @@ def test_temporary_states_expire_after_their_last_day(lives):
     assert 0 < Counter(step.change for step in steps)[Change.EXPIRE] < 0.25 * len(steps)
 
 
+def test_nobody_repeats_what_has_ended_or_may_have_ended(lives):
+    repeated, gone = set(), set()
+    for writer, person in lives:
+        repeated |= {fact.text for session in person.sessions for fact in session.facts if fact.event is Event.NONE}
+        for task, answer, _ in writer.asked:
+            if isinstance(task, RevisionTask):
+                for plan, step in zip(task.steps, answer.steps, strict=True):
+                    gone |= {fact.text for fact in step.facts if plan.change in (Change.RETRACT, Change.EXPIRE)}
+            elif isinstance(task, InitialTask | FillingTask):
+                gone |= {fact.text for fact, plan in zip(answer.facts, task.plans, strict=True) if plan.temporary}
+    assert repeated and gone and repeated.isdisjoint(gone)
+
+
 def test_the_same_seed_gives_the_same_person():
     assert written(3, sessions=6)[1] == written(3, sessions=6)[1]
 
@@ -285,10 +298,12 @@ def test_ends_come_last_and_show_as_ends_can():
 
 def test_a_temporary_state_expires_once_it_has_ended():
     states = [candidate(day, text=f"stays with Leo until {day} March 2026 with cat", temporary=True) for day in (3, 30)]
-    chains = planner(states, [0, 1, 2], chains={1: 1.0}).chains(20)
-    ends = {chain.memories[0].fact.text: chain.steps[0] for chain in chains}
-    assert {step.change for step in ends.values()} <= {Change.EXPIRE, *PLAN.operators}
-    assert all(step.session == 2 for step in ends.values() if step.change is Change.EXPIRE)
+    chains = planner([*states, candidate(1)], [0, 1, 2], chains={1: 1.0}).chains(20)
+    ends = {chain.memories[0]: chain.steps for chain in chains}
+    # The last session is on the 2nd of April.
+    assert [step.session for state in states if state in ends for step in ends[state]] == [2, 2]
+    assert {step.change for state in states for step in ends[state]} == {Change.EXPIRE}
+    assert ends[candidate(1)][0].change is not Change.EXPIRE
 
 
 def test_changes_are_spread_over_the_sessions():
