@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING, Any
 import uvicorn
 
 if TYPE_CHECKING:
-    from synth.records import LifeEvent
+    from synth.records import Dialogue, LifeEvent, Voice
 
 MODEL = "scripted"
 THINKING = 100
@@ -50,6 +50,7 @@ def synthesis_brain() -> Brain:
     from synth.llm.patches import patch_type
     from synth.llm.writer import read_task
     from synth.offline import answer
+    from synth.records import Dialogue
     from synth.tasks import REVIEWS, Events
 
     def reply(messages: Sequence[Mapping[str, str]], _: random.Random) -> str:
@@ -59,6 +60,8 @@ def synthesis_brain() -> Brain:
         good = answer(task, random.Random(hashlib.sha256(task.model_dump_json().encode()).hexdigest()))
         if isinstance(good, Events):
             good = Events(events=tuple(map(partial(_long_enough, task.limits.narrative_words.min), good.events)))
+        if isinstance(good, Dialogue):
+            good = _voiced(task.voice, good)
         if "Send only the parts" not in messages[-1]["content"]:
             return good.model_dump_json()
         standing = ANSWERS[task.unit].model_validate_json(messages[-2]["content"])
@@ -80,6 +83,22 @@ def _long_enough(words: int, event: LifeEvent) -> LifeEvent:
     """Templates tell less than a language model is asked for."""
     missing = words - len(event.narrative.split())
     return event.model_copy(update={"narrative": event.narrative + " so" * max(0, missing)})
+
+
+def _voiced(voice: Voice, dialogue: Dialogue) -> Dialogue:
+    """Templates know no guests and no stray lines."""
+    turns = list(dialogue.turns)
+    if voice.interference:
+        turns[0] = turns[0].model_copy(update={"assistant": f"{turns[0].assistant} {voice.interference}"})
+    if not voice.guest:
+        return dialogue.model_copy(update={"turns": tuple(turns)})
+    given = voice.guest.split()[0]
+    greeting = {
+        "user": f"This is {given} at the keyboard. Hello!",
+        "assistant": f"Hello {given}, nice of you to look in.",
+    }
+    turns.append(turns[0].model_copy(update=greeting))
+    return dialogue.model_copy(update={"turns": tuple(turns), "guest_turn": len(turns)})
 
 
 def benchmark_brain() -> Brain:
