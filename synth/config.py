@@ -220,7 +220,7 @@ class Shape(StrictModel):
         groups: Groups of linked events, for 25 events; scaled.
         events_per_group: Events of a group.
         events_per_call: Events that are asked for in one call.
-        past_events: Earlier events that memory and dialogue units are told of, the latest ones.
+        past_events: Earlier events that dialogue units are told of, the latest ones.
         filling: Further facts of an event; none if both ends are 0.
         profile, initial, facts, events, plan, dialogue: See the groups.
     """

@@ -588,7 +588,7 @@ async def _fillings(
     for slot, event, plan in zip(slots, events, plans, strict=True):
         task = FillingTask(
             fixed=profile.fixed,
-            past=briefs(events[: slot.index], author.shape.past_events),
+            past=briefs(events[: slot.index]),
             event=event,
             existing=existing(event, certain[slot.index], tuple(held), related),
             count=Range(min=len(plan), max=len(plan)) if plan else author.shape.filling,

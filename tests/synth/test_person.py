@@ -516,7 +516,7 @@ async def test_filling_is_told_what_is_remembered_of_the_event_and_what_held_bef
         assert set(task.existing[len(new) :]) <= set(held)
         assert len(task.existing) == min(len(new) + len(held), MOST_EXISTING)
         held = [text for text in held if text not in [previous for previous, _ in changes]] + new
-        assert [past.index for past in task.past] == list(range(max(0, index - 8), index))
+        assert [past.index for past in task.past] == list(range(index))
 
 
 async def test_dialogues_may_mention_the_latest_events_and_the_sources_of_what_they_repeat():
