@@ -326,13 +326,13 @@ def dates_in(text: str) -> list[date]:
 
 
 NEAR = 0.5
-"""Share of content stems from which two memories are rivals: easily taken for one another."""
+"""Dice coefficient of the content stems from which two memories are rivals: easily taken for one another."""
 
 
 def near(stems: frozenset[str], others: frozenset[str]) -> bool:
     """Whether two memories, given the content stems that tell them from other people's, share most of their words."""
     # Most pairs share nothing, and there are many.
-    return not stems.isdisjoint(others) and len(stems & others) >= NEAR * max(len(stems), len(others))
+    return not stems.isdisjoint(others) and 2 * len(stems & others) >= NEAR * (len(stems) + len(others))
 
 
 @lru_cache(maxsize=8_192)

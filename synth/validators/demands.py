@@ -57,7 +57,7 @@ def add_plans(rules: RuleSet) -> None:
         for members in _families(case):
             for (one, first), (other, second) in combinations(members, 2):
                 if not near(memory_stems(first.text, name), memory_stems(second.text, name)):
-                    yield f"{one} and {other} are siblings and must share at least half of their words: {second.text!r}"
+                    yield f"{one} and {other} are siblings and must share half of their words: {second.text!r}"
             for label, fact in members:
                 others = {folded(keyword) for place, other in members if place != label for keyword in other.keywords}
                 if others.issuperset(map(folded, fact.keywords)):

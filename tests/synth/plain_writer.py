@@ -99,7 +99,7 @@ def initial(task: InitialTask, rng: random.Random) -> InitialFacts:
     for plan, fact in zip(task.plans, planned(task.fixed.name, task.plans, date(2026, 4, 1), rng), strict=True):
         if not plan.family or plan.family not in tracks:
             size = sizes[plan.family] if plan.family else 1
-            free = [track for track in TRACKS if room[track] >= size]
+            free = [track for track in TRACKS if room[track] >= size and (people or track is not Track.RELATIONSHIP)]
             tracks[plan.family] = max(free, key=lambda track: (least[track], rng.random()))
             room[tracks[plan.family]] -= size
             least[tracks[plan.family]] -= size

@@ -118,6 +118,29 @@ def test_a_due_memory_has_its_rivals_in_the_bank(lives):
         assert mean(targets) > 0.6
 
 
+def test_the_shares_hold_for_short_lives_with_few_facts_too():
+    none = span(0, 0)
+    some = dict.fromkeys(("career", "health", "preference", "other"), span(0, 4)) | {"relationship": span(0, 3)}
+    small = {
+        "initial": {"total": span(4, 4), "newcomers": 0.25, **some},
+        "profile.relationships": none,
+        "filling": span(1, 2),
+        "groups": none,
+        "plan.changes": none,
+    }
+    events, idle = Counter(), []
+    for number in range(40):
+        _, person = written(number, sessions=4, sizes=edit(SHAPE, small))
+        assert person.rejections == ()
+        labelled = list(labelled_sessions(person))
+        assert judge_chain(labelled).violations == ()
+        events += Counter(operation.event for session in labelled for operation in session.operations)
+        idle += [not session.operations for session in labelled]
+    assert events[Event.UPDATE] / events.total() == pytest.approx(PLAN.updates, abs=0.04)
+    assert events[Event.NONE] / events.total() == pytest.approx(PLAN.repeats, abs=0.04)
+    assert mean(idle) == pytest.approx(PLAN.idle, abs=0.04)
+
+
 def test_a_newcomer_begins_with_an_empty_bank():
     nobody = edit(SHAPE, {"initial.newcomers": 1.0})
     _, person = written(1, sizes=nobody, sessions=12)
