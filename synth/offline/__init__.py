@@ -67,7 +67,8 @@ def _events(task: EventsTask, rng: random.Random) -> Record:
 
 
 def _filling(task: FillingTask, rng: random.Random) -> Record:
-    return (demanding.write_filling if task.plans else paper.write_filling)(task, rng)
+    demands = task.plans or demanding.is_short(task.limits)
+    return (demanding.write_filling if demands else paper.write_filling)(task, rng)
 
 
 def _dialogue(task: DialogueTask, rng: random.Random) -> Record:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import date, timedelta
 from functools import cache
 
 from deltamem.sessions import Split
+from deltamem.text import content_stems
 from synth.config import FactLimits, InitialCounts
 from synth.names import split_of
 from synth.offline import paper
@@ -50,6 +51,7 @@ from synth.records import (
 )
 from synth.tasks import Events, EventsTask, Filling, FillingTask, InitialFacts, InitialTask, RevisionTask
 from synth.validators.base import folded, occurs
+from synth.validators.demands import KEPT_STEMS
 from synth.validators.dialogue import stands_in
 
 CORRECTED = ("assistant_corrected", "self_corrected")
@@ -62,27 +64,37 @@ _FIRST_DAY, _FIRST_END = date(2026, 1, 1), date(2026, 4, 1)
 _DETAIL = 0.6
 """Share of facts that have a detail from the beginning."""
 
+_TRIES = 30
+"""Draws until a change says something new, at most."""
+
 _Block = tuple[Topic, tuple[str, ...]]
 
 
 @cache
-def _blocks(name: str, split: Split) -> tuple[_Block, ...]:
-    several = [topic for topic in topics() if not topic.single and not topic.event]
+def _blocks(name: str, split: Split, short: bool) -> tuple[_Block, ...]:
+    several = [topic for topic in topics(short=short) if not topic.single and not topic.event]
     return tuple(blocks(name, cast_of(name, split), several))
+
+
+def is_short(limits: FactLimits) -> bool:
+    """Whether facts of these sizes are those of the tiny form."""
+    return limits.keyword_words.max == 1
 
 
 class _Stock:
     """What a unit may write about, so that units that do not know of one another write of different things."""
 
-    def __init__(self, rng: random.Random, name: str, owner: int | None) -> None:
-        """Take the person's name, and the index of the event, None for the first memories."""
-        self.rng, self.name = rng, name
+    def __init__(self, rng: random.Random, name: str, owner: int | None, limits: FactLimits) -> None:
+        """Take the person's name, the index of the event (None for the first memories), and the sizes of facts."""
+        short = is_short(limits)
+        self.rng, self.name, self.topics = rng, name, topics(short=short)
         self.cast = cast_of(name, split_of(name))
-        found = _blocks(name, split_of(name))
-        own = found[:_OF_INITIAL] if owner is None else found[_OF_INITIAL + owner % _EVENTS :: _EVENTS]
+        found = _blocks(name, split_of(name), short)
+        first = len(found) // 4 if short else _OF_INITIAL
+        own = found[:first] if owner is None else found[first + owner % _EVENTS :: _EVENTS]
         self._left = list(own)
         self._fresh = owner is not None and owner >= _EVENTS
-        self._singles = [topic for topic in topics() if topic.single] if owner is None else []
+        self._singles = [topic for topic in self.topics if topic.single] if owner is None else []
         rng.shuffle(self._singles)
 
     def take(
@@ -99,7 +111,7 @@ class _Stock:
         if not fitting:
             pool = [
                 topic
-                for topic in topics()
+                for topic in self.topics
                 if not topic.single and not topic.event and topic.other == other and not topic.alone
             ]
             topic = self.rng.choice([topic for topic in pool if topic.track in tracks] or pool)
@@ -129,14 +141,17 @@ def _siblings(
 ) -> Iterator[Known]:
     """Facts of a topic that differ in the value of its key only."""
     rng, cast = stock.rng, stock.cast
-    first = stock.key(topic, keys, 0)
-    base = Known(topic, cast.fill(rng, topic, {topic.key: first, **given}))
-    if rng.random() < _DETAIL:
-        base = with_detail(rng, cast, base, rng.randrange(2))
+    own = [stock.key(topic, keys, number) for number in range(len(plans))]
+    for _ in range(20):
+        base = Known(topic, cast.fill(rng, topic, {topic.key: own[0], **given}))
+        if topic.details and rng.random() < _DETAIL:
+            base = with_detail(rng, cast, base, rng.randrange(2))
+        if not {value for slot, value in base.values.items() if slot != topic.key}.intersection(own):
+            break
     for number, plan in enumerate(plans):
         found = dict(base.values)
         if number:
-            found[topic.key] = stock.key(topic, keys, number)
+            found[topic.key] = own[number]
             if "kin" in found and topic.key == PERSON:
                 found["kin"] = cast.kin(found[PERSON])
         yield _planned(rng, cast, replace(base, values=found, changed=()), plan, today)
@@ -177,7 +192,7 @@ def _most(limits: FactLimits) -> int:
 
 def write_initial(task: InitialTask, rng: random.Random) -> InitialFacts:
     """Facts of each track; families have a topic each, what stands alone is rather something that nobody has twice."""
-    name, stock = task.fixed.name, _Stock(rng, task.fixed.name, None)
+    name, stock = task.fixed.name, _Stock(rng, task.fixed.name, None, task.limits)
     people = [(other.name, other.kind.lower()) for other in task.dynamic.relationships]
     categories = [group.category for group in task.preferences.groups] or ["leisure"]
     families = _families(task.plans)
@@ -280,12 +295,12 @@ class _EventWriter(paper.EventWriter):
 
     def remembered(self, slot: EventSlot) -> LifeEvent:
         """Write the event of a slot, and what is remembered of it."""
-        self._stock = _Stock(self._rng, self._name, slot.index)
+        self._stock = _Stock(self._rng, self._name, slot.index, self._task.fact_limits)
         event = self.event(slot)
         if not self._task.limits.memory:
             return event
         while True:
-            topic = self._rng.choice([topic for topic in topics() if topic.event])
+            topic = self._rng.choice([topic for topic in self._stock.topics if topic.event])
             fact = Known(topic, self._stock.cast.fill(self._rng, topic)).fact(self._name, _most(self._task.fact_limits))
             if fact.text not in self._seen:
                 self._seen.add(fact.text)
@@ -320,7 +335,7 @@ _OWN = tuple(Track)
 
 def write_filling(task: FillingTask, rng: random.Random) -> Filling:
     """Facts of what the event has topics for, in families as planned."""
-    name, stock = task.fixed.name, _Stock(rng, task.fixed.name, task.event.index)
+    name, stock = task.fixed.name, _Stock(rng, task.fixed.name, task.event.index, task.limits)
     speaker = Speaker(rng, name)
     taken = {delta.text for delta in task.event.changes}
     found: dict[int, SaidFact] = {}
@@ -396,8 +411,11 @@ def _revised(
         return all(any(rival.values.get(slot) != known.values[slot] for slot in known.topic.slots) for rival in alike)
 
     old = olds[0]
-    for _ in range(30):
-        first = _changed(rng, cast, old, planned.change, clear)
+    state = sorted((slot, value) for slot, value in old.values.items() if slot not in ("kin", old.topic.key))
+    for attempt in range(_TRIES):
+        # Siblings in the same state change alike, so that a changed memory may have the words of a rival.
+        drawn = random.Random(f"{name}/{old.topic.name}/{state}/{planned.change}/{attempt}")
+        first = _changed(drawn, cast, old, planned.change, clear, 2 if attempt < _TRIES // 2 else 1)
         since = _near(rng, planned.today) if planned.dated else first.since if planned.change is Change.EXPAND else ""
         news = [_likewise(first, old, other) for other in olds]
         news = [replace(new, since=since, until=new.until if _later(new.until, planned.today) else "") for new in news]
@@ -423,6 +441,9 @@ def _keeps_rules(
         return False
     for new, old in zip(news, olds, strict=True):
         before, after = old.text(name), new.text(name)
+        stems = content_stems(before) - content_stems(name)
+        if len(stems & content_stems(after)) < KEPT_STEMS * len(stems):
+            return False
         if all(occurs(word, before) for word in new.keywords(_most(limits))) or len(after.split()) > limits.words.max:
             return False
         if change is Change.EXPAND and len(after.split()) <= len(before.split()):
@@ -435,7 +456,10 @@ def _keeps_rules(
 _NOTHING_OUTDATED = (Change.EXPAND, Change.RETRACT, Change.EXPIRE)
 
 
-def _changed(rng: random.Random, cast: Cast, old: Known, change: Change, clear: object) -> Known:
+def _changed(
+    rng: random.Random, cast: Cast, old: Known, change: Change, clear: Callable[[Known], bool], shifted: int
+) -> Known:
+    """A memory after a change; a shift gives other values to so many slots, if enough of the memory is left."""
     if change in (Change.RETRACT, Change.EXPIRE) and old.end is None:
         return over(rng, old)
     base = begun_anew(replace(old, changed=()))
@@ -443,7 +467,7 @@ def _changed(rng: random.Random, cast: Cast, old: Known, change: Change, clear: 
         return expanded(rng, cast, base)
     if change is Change.PARTIAL_DELETION:
         return without_detail(rng, cast, base)
-    return adjusted(rng, cast, base, 2 if change is Change.SHIFT else 1, clear)  # type: ignore[arg-type]
+    return adjusted(rng, cast, base, shifted if change is Change.SHIFT else 1, clear)
 
 
 def _likewise(first: Known, old: Known, other: Known) -> Known:

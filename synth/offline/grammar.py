@@ -232,6 +232,8 @@ class Speech(StrictModel):
     formal: dict[str, str]
     second: dict[str, str]
     """From the first person to the second."""
+    joins: tuple[str, ...]
+    """What stands between two sentences that are said in one."""
     clipped: tuple[str, ...]
     """Beginnings of sentences that somebody who is short leaves out."""
 
@@ -287,7 +289,8 @@ class Voice(NamedTuple):
         openers: Share of sentences that begin with something that says nothing.
         tails: Likewise at the end.
         frames: Share of sentences that stand within another one.
-        dash: What joins two sentences, if anything.
+        joins: Share of sentences that run on into the next one.
+        join: Which of the ways to join them is the person's own, from 0 to 1.
     """
 
     contractions: float
@@ -300,22 +303,25 @@ class Voice(NamedTuple):
     openers: float
     tails: float
     frames: float
-    dash: str
+    joins: float
+    join: float
 
 
 def draw_voice(rng: random.Random) -> Voice:
     """The way a person speaks; nothing but the draws counts."""
     kind = rng.choices(("plain", "chatty", "formal", "terse"), (40, 30, 15, 15))[0]
-    dash = rng.choice(("", "", " - ", "; ", "... ", " – "))  # noqa: RUF001 - people type it
+    joins, join = rng.uniform(0.15, 0.75), rng.random()
     between = rng.uniform
     if kind == "terse":
-        return Voice(0.9, 0.2, 0.0, between(0.4, 0.8), between(0, 0.02), rng.random() < 0.5, 0.6, 0.15, 0.1, 0.15, dash)
+        return Voice(
+            0.9, 0.2, 0.0, between(0.4, 0.8), between(0, 0.02), rng.random() < 0.5, 0.6, 0.15, 0.1, 0.15, joins, join
+        )
     if kind == "formal":
-        return Voice(between(0, 0.2), 0.0, 0.8, 0.0, 0.0, False, 0.0, 0.35, 0.3, 0.5, "; ")
+        return Voice(between(0, 0.2), 0.0, 0.8, 0.0, 0.0, False, 0.0, 0.35, 0.3, 0.5, joins, 0.0)
     if kind == "chatty":
         lower = rng.random() < 0.25
-        return Voice(0.95, between(0.3, 0.9), 0.0, 0.1, between(0, 0.03), lower, 0.3, 0.55, 0.45, 0.4, dash)
-    return Voice(between(0.3, 1), 0.05, between(0, 0.2), 0.03, between(0, 0.01), False, 0.05, 0.4, 0.3, 0.4, dash)
+        return Voice(0.95, between(0.3, 0.9), 0.0, 0.1, between(0, 0.03), lower, 0.3, 0.55, 0.45, 0.4, joins, join)
+    return Voice(between(0.3, 1), 0.05, between(0, 0.2), 0.03, between(0, 0.01), False, 0.05, 0.4, 0.3, 0.4, joins, join)
 
 
 _WORD = re.compile(r"\b[a-z]{5,}\b")

@@ -19,7 +19,7 @@ from deltamem.memory import Event
 from deltamem.text import content_stems, content_words
 from synth.names import split_of
 from synth.offline import paper
-from synth.offline.grammar import Grammar, Sentences, Speech, draw_voice, finished, inner, spoken
+from synth.offline.grammar import Grammar, Sentences, Speech, Voice, draw_voice, finished, inner, spoken
 from synth.offline.templates import day
 from synth.offline.topics import LAST, PERSON, PLACE, Known, cast_of, details_of, ends_of, lines, read, source, values
 from synth.pools import load
@@ -30,6 +30,7 @@ from synth.validators.base import occurs
 _AROUND = (PERSON, PLACE, "name")
 _CLAUSE, _X = ("clause",), ("x",)
 _GIVEN = {
+    **dict.fromkeys(("gossip_dish", "gossip_drink", "gossip_sport", "gossip_instrument"), ("x",)),
     **dict.fromkeys(("frame", "frame_that", "explicit_old", "explicit_new", "correct", "claim_fact"), _CLAUSE),
     **dict.fromkeys(("others", "mishap", "since_past", "since_future", "until_said", "until_in", "claim", "cue"), _X),
     **dict.fromkeys(("chit_chat", "hypothetical", "rumour", "question"), _X),
@@ -50,7 +51,7 @@ class Talk(StrictModel):
     @model_validator(mode="after")
     def _fills_its_slots(self) -> Self:
         for name, texts in self.rules.items():
-            known = {*_GIVEN.get(name, ()), *_AROUND, *values().lists}
+            known = {*_GIVEN.get(name.removeprefix("short_"), ()), *_AROUND, *values().lists}
             if unknown := {slot for slot in lines(texts).slots if slot not in known and source(slot) not in known}:
                 raise ValueError(f"rules.{name}: unknown slot {sorted(unknown)}")
         return self
@@ -94,6 +95,14 @@ def _counted(number: int, unit: str) -> str:
     return f"{word} {unit}" if number == 1 else f"{word} {unit}s"
 
 
+_GOSSIP = 0.22
+"""Share of chat that tells of changes in the lives of strangers, in the words in which users tell of their own."""
+_GOSSIPED = ("dish", "drink", "sport", "instrument", "end", "end")
+_MATTERS, _CONTRASTS = 0.1, 0.12
+"""Shares of new and repeated facts that are introduced as changes are."""
+_ENDS = (".", "!", "?", "…", ")")
+
+
 def as_date(text: str) -> date:
     """A date as memories have it, read back."""
     found = _MONTH_DAY.fullmatch(text)
@@ -118,34 +127,59 @@ class Turn:
     carries: bool = False
 
 
+_SHORT = Voice(0.5, 0.0, 0.0, 0.0, 0.0, False, 0.0, 0.25, 0.15, 0.1, 0.1, 0.5)
+"""How people of the tiny form speak."""
+
+
 class Speaker:
     """Says sentences the way one person does."""
 
-    def __init__(self, rng: random.Random, name: str) -> None:
+    def __init__(self, rng: random.Random, name: str, *, short: bool = False) -> None:
         """Take a person.
 
         Args:
             rng: What is drawn depends on this and the name alone.
             name: The person's; their way of speaking is the same in all sessions.
+            short: Whether they use the few words of the tiny form: the rules that begin with ``short_``, if there are.
         """
+        self.short = short
         self.rng = rng
         self.name = name
         self.cast = cast_of(name, split_of(name))
-        self.voice = draw_voice(random.Random(f"voice of {name}"))
+        self.voice = _SHORT if short else draw_voice(random.Random(f"voice of {name}"))
         self._names = frozenset((*self.cast.people, *self.cast.places, *name.split(), *_DAYS, *_MONTHS))
         self._grammar, self._speech = talk().grammar, talk().speech
 
     def say(self, rule: str, **given: str) -> str:
         """A sentence of a rule, with people and places of this life where it names some."""
+        if self.short and f"short_{rule}" in self._grammar:
+            rule = f"short_{rule}"
         return self._grammar.say(self.rng, rule, self._around(given))
 
     def line(self, texts: tuple[str, ...], given: Mapping[str, str]) -> str:
         """One of these sentences about a fact."""
         return self._grammar.write(self.rng, lines(texts).draw(self.rng), given)
 
+    def chat(self) -> str:
+        """A sentence that states nothing about the person; now and then what has changed for somebody in the street."""
+        if self.rng.random() >= _GOSSIP:
+            return self.say("chat")
+        slot = self.rng.choice(_GOSSIPED)
+        if slot == "end":
+            return self.say("gossip_end")
+        word = f"s{slot}" if self.short else slot
+        new = values().draw(self.rng, word)
+        old = values().draw(self.rng, word, (new,))
+        who = self.say("stranger")
+        clause = self.say(f"gossip_{slot}", who=who, x=new)
+        if self.rng.random() < 0.6:
+            return self.say("explicit_swap", clause=clause, old=old)
+        before = self.say(f"gossip_{slot}", who=who, x=old)
+        return f"{finished(self.say('explicit_old', clause=before))} {finished(self.say('explicit_new', clause=clause))}"
+
     def has(self, rule: str) -> bool:
-        """Whether there is such a rule."""
-        return rule in self._grammar
+        """Whether there is such a rule, and the person would use it."""
+        return not self.short and rule in self._grammar
 
     def _around(self, given: Mapping[str, str]) -> dict[str, str]:
         who, who2 = self.rng.sample(self.cast.people, 2)
@@ -169,8 +203,13 @@ class Speaker:
         said = [spoken(self.rng, self.voice, self._speech, finished(sentence), kept) for sentence in sentences if sentence]
         text = said[0]
         for sentence in said[1:]:
-            dash = self.voice.dash if text.endswith(".") and self.rng.random() < 0.2 else ""
-            text = f"{text[:-1]}{dash}{inner(sentence, self._names)}" if dash else f"{text} {sentence}"
+            if text.endswith(".") and self.rng.random() < self.voice.joins:
+                own = self._speech.joins[int(self.voice.join * len(self._speech.joins))]
+                join = own if self.rng.random() < 0.4 else self.rng.choice(self._speech.joins)
+                text = f"{text[:-1]}{join}{inner(sentence, self._names)}"
+                text += "" if text.endswith(_ENDS) else "."
+            else:
+                text = f"{text} {sentence}"
         return text[:-1] if text.endswith(".") and self.rng.random() < self.voice.unstopped else text
 
     def to_second_person(self, clause: str) -> str:
@@ -246,7 +285,7 @@ class Telling:
             now = [self.ended(new, implied=signal == "implied"), *dates]
             return (self.before(old), now) if signal == "explicit" else ([], now)
         slots = [slot for slot in new.topic.slots if slot != "kin" and new.values[slot] != old.values.get(slot)]
-        places = [place for place, state in enumerate(new.details) if self._differs(old, new, place)]
+        places = [place for place, _ in enumerate(details_of(new.topic.name)) if self._differs(old, new, place)]
         if signal == "implied" and new.topic.implied and slots == [new.topic.change[0]] and not places:
             line = speaker.line(new.topic.implied, new.values)
             return [], [self.about(new, line), *dates]
@@ -275,11 +314,10 @@ class Telling:
         """What held before a change."""
         if old.end is not None:
             return [self._speaker.say("explicit_old", clause=self.ended(old, implied=False))]
-        return [
-            self._speaker.say("explicit_old", clause=self.core(old)),
-            *self.details(old),
-            *self.dates(old, False, plain=True),
-        ]
+        # Of short facts the first line has the verb of the memory.
+        clause = self._speaker.line(old.topic.say[:1], old.values) if old.topic.short else self.core(old)
+        dates = self.dates(old, False, plain=True)
+        return [self._speaker.say("explicit_old", clause=clause), *self.details(old), *dates]
 
     @staticmethod
     def _differs(old: Known, new: Known, place: int) -> bool:
@@ -312,7 +350,8 @@ class _Writer:
 
     def __init__(self, task: DialogueTask, rng: random.Random) -> None:
         self._task, self._rng = task, rng
-        self._speaker = Speaker(rng, task.fixed.name)
+        # Facts may be said word for word in the tiny form alone.
+        self._speaker = Speaker(rng, task.fixed.name, short=task.limits.verbatim)
         self._telling = Telling(self._speaker, task)
         self._groups = _claims_last(_statements(task.facts))
         self._plan: list[PlannedFact] = []
@@ -392,6 +431,8 @@ class _Writer:
             kept.append(fact.misspoken)
         elif fact.misspoken:
             now = [f"{fact.misspoken}, {speaker.say('mishap', x=fact.keywords[0])}", *now]
+        if fact.event is not Event.UPDATE and fact.provenance == "said" and new is not None and new.end is None:
+            now[0] = self._contrasted(new, now[0])
         if place == 0 or fact.provenance == "said":
             now[0] = speaker.wrapped(now[0])
         if fact.difficulty is not None and fact.difficulty.time == "days_after" and not self._late:
@@ -405,6 +446,17 @@ class _Writer:
             self._plan.append(PlannedFact(fact_id=other.id, turn=place + 1, previous_turn=early))
             for keyword in other.keywords:
                 self._pending.setdefault(keyword, place)
+
+    def _contrasted(self, known: Known, clause: str) -> str:
+        """A fact that changes nothing, now and then in the words of a change: set against what was never remembered."""
+        chance = self._rng.random()
+        if chance < _MATTERS:
+            return self._speaker.say("matter", x=known.values[known.topic.key], clause=clause)
+        slots = [slot for slot in known.topic.changeable if source(slot) in values().lists]
+        if chance > _MATTERS + _CONTRASTS or not slots or known.topic.event:
+            return clause
+        old = values().draw(self._rng, slots[0], known.values.values())
+        return self._speaker.say("explicit_swap", old=old, clause=clause)
 
     def _claimed(self, new: Known | None, fact: SessionFact, dated: bool) -> list[str]:
         telling = self._telling
@@ -495,11 +547,13 @@ class _Writer:
         rng, speaker, turn = self._rng, self._speaker, self._turns[place]
         last = place == len(self._turns) - 1
         said = list(turn.said)
+        if speaker.short:
+            return self._short_exchange(place, turn)
         terse = speaker.voice.clipped > 0.3
         for _ in range(
             rng.choices((0, 1, 2), (60, 35, 5) if said and terse else (25, 50, 25))[0] if said else rng.randint(1, 2)
         ):
-            said.insert(rng.choice((0, len(said))) if turn.carries else rng.randint(0, len(said)), speaker.say("chat"))
+            said.insert(rng.choice((0, len(said))) if turn.carries else rng.randint(0, len(said)), speaker.chat())
         if place == 0:
             said = [speaker.say("begin" if rng.random() < 0.5 else "hello"), *said] if rng.random() < 0.8 else said
         elif rng.random() < 0.4:
@@ -508,6 +562,16 @@ class _Writer:
             said.append(speaker.say("bye"))
         user = speaker.spoken(said, turn.kept)
         return Exchange(user=user, assistant=self._answer(place, user, turn, last))
+
+    def _short_exchange(self, place: int, turn: Turn) -> Exchange:
+        rng, speaker = self._rng, self._speaker
+        said = list(turn.said)
+        if not said or rng.random() < 0.2:
+            said.insert(rng.randint(0, len(said)), speaker.chat())
+        user = speaker.spoken(said, turn.kept)
+        keywords = [word for word in turn.kept if occurs(word, user)]
+        quoted = speaker.say("quote", word=rng.choice(keywords)) if keywords and rng.random() < 0.15 else speaker.say("ack")
+        return Exchange(user=user, assistant=finished(turn.asked) if turn.asked else finished(quoted))
 
     def _answer(self, place: int, user: str, turn: Turn, last: bool) -> str:
         for _ in range(12):
@@ -518,7 +582,7 @@ class _Writer:
                 break
         else:
             if early:
-                answer = finished(turn.asked or self._speaker.say("ack"))
+                answer = " ".join((self._speaker.say("advice"), finished(turn.asked or self._speaker.say("question_back"))))
         self._assistant.add(answer)
         return answer
 

@@ -15,7 +15,7 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import Self
 
-from pydantic import model_validator
+from pydantic import Field, model_validator
 
 from deltamem.config import StrictModel
 from deltamem.sessions import Split
@@ -115,6 +115,7 @@ class Topic(StrictModel):
     event: bool = False
     lasts: bool = False
     alone: bool = False
+    short: bool = False
     about: str = ""
     """The slot that tells facts of this topic apart: by default the person, else the place."""
     memory: str
@@ -147,8 +148,8 @@ class Topic(StrictModel):
         for text in self.say:
             if not set(slots_in(self.memory)) <= Lines((text,)).slots <= known:
                 raise ValueError(f"{self.name}: not all slots of the memory sentence, or others: {text!r}")
-        if not self.event and (len(self.details) != 2 or not self.ends):
-            raise ValueError(f"{self.name}: a topic has two details and an end, unless it is an event")
+        if len(self.details) != (0 if self.event or self.short else 2) or bool(self.ends) == self.event:
+            raise ValueError(f"{self.name}: a topic has two details, unless it is short, and an end, unless it is an event")
         for detail in self.details:
             extra = set(slots_in(detail.memory)) - {"kin"}
             if extra & known:
@@ -177,10 +178,12 @@ def _says(name: str, memory: str, lines: Sequence[str]) -> None:
 
 
 class Topics(StrictModel):
-    """All topics (``topics.yaml``)."""
+    """All topics (``topics.yaml``), or those of the tiny form (``tiny_topics.yaml``)."""
 
-    common: Detail
-    """A detail that every topic has besides its own."""
+    lists: dict[str, Sentences] = Field(default={})
+    """Words that only these topics use; the others stand in ``values.yaml``."""
+    common: Detail | None = None
+    """A detail that every topic has besides its own, unless they are short."""
     past: End
     """What becomes of events."""
     topics: tuple[Topic, ...]
@@ -222,10 +225,8 @@ class Known:
     def _rest(self) -> str:
         topic = self.topic
         parts = [f"{chr(39)}s {{kin}} {{who}} " if topic.other else " "]
-        parts.append(topic.memory if self.end is None or topic.event else f"no longer {topic.memory}")
-        if self.end is not None:
-            parts.append(f" and {plain(ends_of(topic.name)[self.end].memory)}")
-        for state, detail in zip(self.details, details_of(topic.name), strict=True):
+        parts.append(_body(topic, self.end))
+        for state, detail in zip(self.details, details_of(topic.name), strict=False):
             if state:
                 parts.append(f", {detail.memory if state == 'has' else plain(detail.lost)}")
         parts += [f", from {self.since} on" if self.since else "", f", until {self.until}" if self.until else ""]
@@ -234,7 +235,7 @@ class Known:
     def keywords(self, most: int) -> tuple[str, ...]:
         """What a faithful memory contains, the latest news first; at most so many, none a part of another one."""
         topic, values = self.topic, self.values
-        pairs = tuple(zip(self.details, details_of(topic.name), strict=True))
+        pairs = tuple(zip(self.details, details_of(topic.name), strict=False))
         found = [self.since] if self.since else []
         if self.end is not None:
             found += _MARKED.findall(ends_of(topic.name)[self.end].memory)
@@ -263,41 +264,59 @@ class Known:
         return slots_in(details_of(self.topic.name)[place].memory)
 
 
+def _body(topic: Topic, end: int | None) -> str:
+    """The memory sentence without the person's name and without what may be added."""
+    if end is None:
+        return topic.memory
+    over = plain(ends_of(topic.name)[end].memory)
+    if topic.short:
+        return f"{over} {topic.memory}" if topic.event else over
+    return f"{topic.memory if topic.event else f'no longer {topic.memory}'} and {over}"
+
+
 @cache
-def values() -> Values:
-    """All lists of words."""
+def value_file() -> Values:
+    """The lists of words that are not of the tiny form."""
     return load(Path(__file__).with_name("values.yaml"), Values)
 
 
 @cache
-def topic_file() -> Topics:
-    """All topics, and what they share."""
-    return load(Path(__file__).with_name("topics.yaml"), Topics)
+def values() -> Values:
+    """All lists of words."""
+    return Values(lists={**value_file().lists, **topic_file(short=True).lists})
 
 
 @cache
-def topics() -> tuple[Topic, ...]:
-    """All topics."""
-    return topic_file().topics
+def topic_file(*, short: bool = False) -> Topics:
+    """All topics, or those of the tiny form, and what they share."""
+    return load(Path(__file__).with_name("tiny_topics.yaml" if short else "topics.yaml"), Topics)
 
 
-@cache
-def details_of(name: str) -> tuple[Detail, ...]:
-    """The details of a topic; what merely happened has only the one that all have, in the last place."""
-    topic = topic_named(name)
-    return (*(topic.details or (topic_file().common, topic_file().common)), topic_file().common)
+def topics(*, short: bool = False) -> tuple[Topic, ...]:
+    """All topics, or those of the tiny form."""
+    return topic_file(short=short).topics
 
 
 @cache
 def topic_named(name: str) -> Topic:
     """The topic of a name."""
-    return next(topic for topic in topics() if topic.name == name)
+    return next(topic for topic in (*topics(), *topics(short=True)) if topic.name == name)
+
+
+@cache
+def details_of(name: str) -> tuple[Detail, ...]:
+    """The details of a topic; what merely happened has only the one that all have, in the last place."""
+    topic, common = topic_named(name), topic_file().common
+    if topic.short or common is None:
+        return ()
+    return (*(topic.details or (common, common)), common)
 
 
 @cache
 def ends_of(name: str) -> tuple[End, ...]:
     """The ends of a topic."""
-    return topic_named(name).ends or (topic_file().past,)
+    topic = topic_named(name)
+    return topic.ends or (topic_file(short=topic.short).past,)
 
 
 # --- reading back ----------------------------------------------------------------------------------------------------------
@@ -310,38 +329,32 @@ class _Reader:
         self.topic = topic
 
     @cached_property
-    def _regex(self) -> re.Pattern[str]:
-        seen: set[str] = set()
-        start = _expression("{kin} {who} ", seen) if self.topic.other else ""
-        core = _expression(self.topic.memory, seen)
-        ends = "|".join(
-            f"(?P<end{place}>{_expression(plain(end.memory), seen)})" for place, end in enumerate(ends_of(self.topic.name))
-        )
-        ended = f"(?: and (?:{ends}))?" if ends else ""
+    def _forms(self) -> tuple[tuple[int | None, re.Pattern[str]], ...]:
+        """Regular expressions for the sentence while it holds, and at each of its ends."""
+        return tuple((end, self._form(end)) for end in (None, *range(len(ends_of(self.topic.name)))))
+
+    def _form(self, end: int | None) -> re.Pattern[str]:
+        topic, seen = self.topic, set[str]()
+        body = _expression(f"{'{kin} {who} ' if topic.other else ''}{_body(topic, end)}", seen)
         details = "".join(
-            f"(?:, (?:(?P<has{place}>{_expression(detail.memory, seen)})|(?P<lost{place}>{re.escape(plain(detail.lost))})))?"
-            for place, detail in enumerate(details_of(self.topic.name))
-            if self.topic.details or place == LAST
+            f"(?:, (?:(?P<has{place}_>{_expression(detail.memory, seen)})"
+            f"|(?P<lost{place}_>{re.escape(plain(detail.lost))})))?"
+            for place, detail in enumerate(details_of(topic.name))
+            if topic.details or place == LAST
         )
         dates = f"(?:, from (?P<since_>{DATE}) on)?(?:, until (?P<until_>{DATE}))?"
-        return re.compile(rf"{start}(?P<over>no longer )?{core}{ended}{details}{dates}(?:, as (?P<heard_>{_NAME}) says)?\.")
+        return re.compile(rf"{body}{details}{dates}(?:, as (?P<heard_>{_NAME}) says)?\.")
 
     def read(self, text: str) -> Known | None:
-        found = self._regex.fullmatch(text)
-        if found is None:
-            return None
-        groups = {name: value for name, value in found.groupdict().items() if value is not None}
-        end = next((place for place in range(len(ends_of(self.topic.name))) if f"end{place}" in groups), None)
-        if ("over" in groups) != (end is not None and not self.topic.event):
-            return None
-        states = tuple(
-            "has" if f"has{place}" in groups else "lost" if f"lost{place}" in groups else "" for place in range(LAST + 1)
-        )
-        inner = {name for place in range(LAST + 1) for name in (f"has{place}", f"lost{place}", f"end{place}")} | {"over"}
-        held = {name: value for name, value in groups.items() if name not in inner and not name.endswith("_")}
-        return Known(
-            self.topic, held, states, end, groups.get("since_", ""), groups.get("until_", ""), groups.get("heard_", "")
-        )
+        for end, form in self._forms:
+            if (found := form.fullmatch(text)) is not None:
+                groups = {name: value for name, value in found.groupdict().items() if value is not None}
+                places = range(LAST + 1)
+                states = tuple("has" if f"has{at}_" in groups else "lost" if f"lost{at}_" in groups else "" for at in places)
+                held = {name: value for name, value in groups.items() if not name.endswith("_")}
+                dates = (groups.get("since_", ""), groups.get("until_", ""), groups.get("heard_", ""))
+                return Known(self.topic, held, states, end, *dates)
+        return None
 
 
 def _expression(text: str, seen: set[str]) -> str:
@@ -361,8 +374,11 @@ def _expression(text: str, seen: set[str]) -> str:
 @cache
 def _readers() -> dict[tuple[bool, str], tuple[_Reader, ...]]:
     found: dict[tuple[bool, str], list[_Reader]] = {}
-    for topic in topics():
-        found.setdefault((topic.other, topic.memory.split(" ", 1)[0]), []).append(_Reader(topic))
+    for topic in (*topics(), *topics(short=True)):
+        reader = _Reader(topic)
+        bodies = (_body(topic, end) for end in (None, *range(len(ends_of(topic.name)))))
+        for verb in dict.fromkeys(body.removeprefix("no longer ").split(" ", 1)[0] for body in bodies):
+            found.setdefault((topic.other, verb), []).append(reader)
     return {key: tuple(readers) for key, readers in found.items()}
 
 
@@ -396,7 +412,7 @@ _KIN = (
     "cousin", "colleague", "neighbour", "friend", "uncle", "aunt", "flatmate", "godchild", "nephew", "niece", "classmate",
     "landlord", "brother", "sister",
 )  # fmt: skip
-_PEOPLE, _PLACES = 18, 18
+_PEOPLE, _PLACES = 12, 12
 
 
 class Cast:
@@ -476,7 +492,7 @@ def cast_of(name: str, split: Split) -> Cast:
 def expanded(rng: random.Random, cast: Cast, known: Known) -> Known:
     """The fact with a detail more, or with another one in place of what was lost; changed otherwise if it has all."""
     own = [place for place in range(len(known.topic.details)) if known.details[place] != "has"]
-    free = own or [place for place in (LAST,) if known.details[place] != "has"]
+    free = own or [place for place in range(LAST, len(details_of(known.topic.name))) if known.details[place] != "has"]
     if not free:
         return adjusted(rng, cast, known)
     return with_detail(rng, cast, known, rng.choice(free))

@@ -40,14 +40,14 @@ from synth.validators.session import judge_chain
 
 NAME = "Belno"
 CAST = Cast(NAME, "train")
-by_topic = pytest.mark.parametrize("topic", topics(), ids=lambda topic: topic.name)
+by_topic = pytest.mark.parametrize("topic", (*topics(), *topics(short=True)), ids=lambda topic: topic.name)
 
 
-def write(number: int, sessions: int, *, real: bool = False) -> Person:
+def write(number: int, sessions: int, *, real: bool = False, sizes: str = "demanding") -> Person:
     persona = Persona(person_id=f"p{number:06d}", seed="somebody", source="generated", split="train")
     names = RealNames(1) if real else InventedNames(1)
     writer = OfflineWriter(1)
-    return asyncio.run(write_person(number, persona, writer, shape("demanding"), names, sessions=sessions, seed=1))
+    return asyncio.run(write_person(number, persona, writer, shape(sizes), names, sessions=sessions, seed=1))
 
 
 @pytest.fixture(scope="module")
@@ -117,9 +117,12 @@ def test_what_a_memory_says_is_read_back_after_every_change(topic: Topic) -> Non
 
 def test_topics_are_many_and_each_can_change_in_every_way() -> None:
     lasting = [topic for topic in topics() if not topic.event]
-    assert len(lasting) >= 40 and {topic.track for topic in topics()} == {"career", "health", "relationship", "preference"}
+    assert len(lasting) >= 40 and len(topics(short=True)) >= 20
+    assert {topic.track for topic in topics()} == {"career", "health", "relationship", "preference"}
     for topic in topics():
         assert topic.changeable and ends_of(topic.name) and len(details_of(topic.name)) == 3
+    for topic in topics(short=True):
+        assert ends_of(topic.name) and not details_of(topic.name)
 
 
 @pytest.mark.parametrize("days", [*range(-30, 0), *range(1, 31)])
@@ -149,6 +152,17 @@ def test_lives_keep_all_rules(written: list[Person]) -> None:
         assert len(labelled) >= 11
     events = Counter(op.event for person in written for one in labelled_sessions(person) for op in one.operations)
     assert 0.15 < events[Event.UPDATE] / events.total() < 0.35 and events[Event.NONE]
+
+
+def test_the_tiny_form_keeps_all_rules_with_single_words() -> None:
+    people = [write(number, 3, sizes="demanding_tiny") for number in range(25)]
+    labelled = [list(labelled_sessions(person)) for person in people]
+    assert not any(judge_chain(sessions).violations for sessions in labelled)
+    assert sum(map(len, labelled)) >= 0.95 * 3 * len(people)
+    operations = [operation for sessions in labelled for one in sessions for operation in one.operations]
+    assert all(" " not in word for operation in operations for word in operation.keywords)
+    assert {operation.event for operation in operations} == set(Event)
+    assert any(not one.operations for sessions in labelled for one in sessions)
 
 
 def test_the_same_person_is_written_twice_alike(written: list[Person]) -> None:

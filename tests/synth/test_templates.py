@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tomllib
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -27,7 +28,8 @@ SCHEMAS = {
     "dialogue.yaml": (templates.DialogueTexts, templates.dialogue_texts),
     "tiny.yaml": (tiny.TinyTexts, tiny.tiny_texts),
     "topics.yaml": (topics.Topics, topics.topic_file),
-    "values.yaml": (topics.Values, topics.values),
+    "tiny_topics.yaml": (topics.Topics, partial(topics.topic_file, short=True)),
+    "values.yaml": (topics.Values, topics.value_file),
     "talk.yaml": (talk.Talk, talk.talk),
 }
 
@@ -88,6 +90,14 @@ BROKEN = [
     ("tiny.yaml", "I moved from {old} to {city}", "I moved to {city}", "where it changes: 'I moved"),
     ("tiny.yaml", "slot: job", "slot: jobs", "has to have the slot 'jobs'"),
     ("tiny.yaml", "  drink: [", "  drinks: [", "none for the slots .*drink"),
+    ("topics.yaml", "memory: works as a {job} at {spot}", "memory: works as a {job}", "job: not all slots .* or others"),
+    ("topics.yaml", "I resigned from {spot}", "I left {spot}", "job: 'resigned' has to be said in 'I left"),
+    ("topics.yaml", "{spot} wants [it|the plan]", "they want [it|the plan]", "it has to be clear by {spot}"),
+    ("topics.yaml", '    ends:\n      - memory: "*resigned*"', '    end:\n      - memory: "*resigned*"', "ends?"),
+    ("topics.yaml", "says {job}", "of {spot} says {job}", "job: what is implied has the first slot"),
+    ("values.yaml", "[two, three", "[two, two", "more than once: .*two"),
+    ("talk.yaml", "{clause}, [in case", "{clauses}, [in case", "rules.frame: unknown slot .*clauses"),
+    ("talk.yaml", "[well, that has", "[[well, that has", "brackets that do not match"),
 ]
 
 
