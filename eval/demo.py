@@ -27,6 +27,7 @@ from deltamem.runs import Stage, file_sha256, git_commit, run_stages, versions
 from deltamem.sessions import read_sessions
 from eval.data import LOCOMO, find, missing
 from eval.heldout import evaluate, label, select
+from eval.probes import not_better, probe_table, rows, score_probes
 from eval.summary import write_summary
 from eval.training_report.page import write_report
 
@@ -73,7 +74,7 @@ def main(config: DictConfig) -> None:
         ),
         Stage(
             "evaluate",
-            {"n": settings.n, "temperatures": TEMPERATURES},
+            {"n": settings.n, "temperatures": TEMPERATURES, "probes": True},
             lambda: _evaluate(settings, sessions, console),
             out / "eval" / "after_greedy" / "summary.json",
         ),
@@ -86,6 +87,12 @@ def main(config: DictConfig) -> None:
     summary = _summary(settings, seconds, locomo)
     written, report = write_summary(out, summary), write_report(out)
     Console().print(_table(summary))
+    beside = rows(
+        {f"{phase} GRPO, {mode}": _evaluation(settings, phase, mode) for phase in CHECKPOINTS for mode in TEMPERATURES}
+    )
+    Console().print(probe_table(beside))
+    for sentence in not_better(beside):
+        print(sentence)
     print(f"{written}\n{report}")
 
 
@@ -104,6 +111,7 @@ def _evaluate(settings: DemoSettings, sessions: Path, console: Console) -> None:
     """Measure the warm start and the trained policy, sampled and greedy, on the same sessions of unseen people."""
     chosen = select(read_sessions(sessions, split="heldout"), settings.n, settings.seed)
     embedder: CachedEmbedder = load_embedder()
+    probes = score_probes(sessions, chosen, embedder, seed=settings.seed)
     for phase, folder in CHECKPOINTS.items():
         episode = load_episode_config(settings.out / folder)
         for mode, temperature in TEMPERATURES.items():
@@ -113,6 +121,7 @@ def _evaluate(settings: DemoSettings, sessions: Path, console: Console) -> None:
             provenance = {"seed": settings.seed, "sessions_sha256": file_sha256(sessions), "temperature": temperature}
             options: dict[str, Any] = {"max_concurrency": len(chosen), "seed": settings.seed, "provenance": provenance}
             result = asyncio.run(evaluate(policy, chosen, embedder, episode, **options))
+            result.summary["probes"] = probes
             result.write(settings.out / "eval" / f"{phase}_{mode}")
             shown = _interval(*(result.summary["metrics"]["reward"][name] for name in ("estimate", "low", "high")))
             console.print(f"{phase} GRPO, {mode}: reward {shown}", markup=False, highlight=False)
@@ -123,10 +132,14 @@ def _read(path: Path) -> dict[str, Any]:
     return content
 
 
+def _evaluation(settings: DemoSettings, phase: str, mode: str) -> dict[str, Any]:
+    return _read(settings.out / "eval" / f"{phase}_{mode}" / "summary.json")
+
+
 def _summary(settings: DemoSettings, seconds: Mapping[str, float], locomo: Path | None) -> dict[str, Any]:
     out = settings.out
     results = {
-        f"{phase}{suffix}": _read(out / "eval" / f"{phase}_{mode}" / "summary.json")
+        f"{phase}{suffix}": _evaluation(settings, phase, mode)
         for phase in CHECKPOINTS
         for mode, suffix in MODES.items()
     }
@@ -136,6 +149,7 @@ def _summary(settings: DemoSettings, seconds: Mapping[str, float], locomo: Path 
             summary |= _figure(f"{name}_{when}", result["metrics"][metric])
     training = {f"train/{path.stem}": _read(path)["seconds"] for path in sorted((out / "stages").glob("*.json"))}
     return summary | {
+        "probes": {name: probe["parts"]["reward"] for name, probe in results["before"].get("probes", {}).items()},
         "heldout_sessions": results["before"]["sessions"],
         "heldout_people": results["before"]["people"],
         "failed_episodes": sum(result["failed"] for result in results.values()),

@@ -28,6 +28,7 @@ from deltamem.runs import atomic_writer, file_sha256, git_commit, versions
 from deltamem.sessions import LabelledSession, Split, read_sessions
 from eval.config import EndpointSettings, EpisodeSettings
 from eval.metrics import RESAMPLES, bootstrap_interval
+from eval.probes import not_better, probe_table, rows, score_probes
 from eval.summary import write_summary
 from rewards.diagnostics import RATES, VIOLATION_PREFIX, count, total_counts
 from rewards.reward import DEFAULT_OPTIONS, RewardOptions, score
@@ -53,6 +54,7 @@ class HeldoutSettings(StrictModel):
     device: str
     batch_size: PositiveInt
     resamples: PositiveInt
+    probes: bool
     episode: EpisodeSettings
     reward: RewardOptions
 
@@ -115,7 +117,7 @@ class HeldoutResult:
     with its parts, matched pairs and unmatched entries; ``counts`` of `rewards.diagnostics`; ``failure``, ``tokens``,
     ``seconds``."""
     summary: dict[str, Any]
-    """The figures (see `summarise`) with ``policy``, ``seconds`` and ``provenance``."""
+    """The figures (see `summarise`) with ``policy``, ``seconds`` and ``provenance``, from the command also ``probes``."""
 
     def write(self, folder: Path) -> None:
         """Write ``trajectories.jsonl`` and ``summary.json``, each whole or not at all, the summary last.
@@ -323,6 +325,11 @@ def main(config: DictConfig) -> int:
     result = asyncio.run(_run(settings, sessions, console))
     result.write(settings.out)
     Console().print(summary_table(result.summary))
+    if result.summary.get("probes"):
+        beside = rows({result.summary["policy"]: result.summary})
+        Console().print(probe_table(beside))
+        for sentence in not_better(beside):
+            console.print(sentence, markup=False)
     failures = Counter(result.summary["failures"])
     for reason, times in failures.most_common(1):
         failed = f"{failures.total()} of {len(sessions)} sessions failed; most often ({times}): {reason}"
@@ -338,7 +345,7 @@ async def _run(settings: HeldoutSettings, sessions: list[LabelledSession], conso
         embedder = load_embedder(settings.embedder, device=settings.device, batch_size=settings.batch_size)
         progress = stack.enter_context(Progress(*columns, console=console, transient=True))
         bar = progress.add_task("episodes", total=len(sessions))
-        return await evaluate(
+        result = await evaluate(
             policy,
             sessions,
             embedder,
@@ -350,6 +357,11 @@ async def _run(settings: HeldoutSettings, sessions: list[LabelledSession], conso
             provenance=_provenance(settings),
             on_done=lambda rollout: progress.advance(bar),
         )
+        if settings.probes:
+            drawn = {"resamples": settings.resamples, "seed": settings.seed}
+            probes = score_probes(settings.sessions, sessions, embedder, options=settings.reward, **drawn)
+            result.summary["probes"] = probes
+        return result
 
 
 async def _policy(settings: HeldoutSettings, thinking: bool, stack: AsyncExitStack) -> Policy:

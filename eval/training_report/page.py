@@ -17,6 +17,7 @@ from deltamem.errors import DeltaMemError
 from deltamem.html import render_page, write_page
 from deltamem.memory import Event
 from eval.heldout import VIOLATIONS_PER_EPISODE, label, shown_metrics
+from eval.probes import not_better, rows
 from eval.training_report.charts import machine_charts, training_charts, warm_start_charts
 
 Record = Mapping[str, Any]
@@ -305,6 +306,7 @@ def write_report(run: Path, *, out: Path | None = None, trajectories: int = 12) 
         DeltaMemError: If the folder does not exist or the page cannot be written.
     """
     inputs = RunInputs(run)
+    beside = rows({name.replace("_", " GRPO, "): summary for name, summary in inputs.summaries.items()})
     page = render_page(
         Path(__file__).parent / "report.html.j2",
         inputs=inputs,
@@ -315,6 +317,8 @@ def write_report(run: Path, *, out: Path | None = None, trajectories: int = 12) 
         machine=machine_charts(inputs.metrics),
         warm_start=warm_start_charts(inputs.warm_start),
         rows=comparison(inputs.summaries),
+        beside=beside if any(row.description for row in beside) else [],
+        not_better=not_better(beside),
         shown=[view(record, reason) for reason, record in choose(inputs.trajectories, trajectories)],
         histories=histories(inputs.validation, trajectories),
         shown_evaluation=SHOWN_EVALUATION,

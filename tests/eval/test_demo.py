@@ -19,7 +19,8 @@ def run(tmp_path: Path) -> Path:
         folder = tmp_path / "eval" / name
         folder.mkdir(parents=True)
         metrics = {metric: figure(round(0.4 + number / 10, 1)) for metric in METRICS.values()}
-        content = {"metrics": metrics, "sessions": 300, "people": 180, "failed": number}
+        probes = {"copy_all": {"parts": {"reward": figure(0.5)}}}
+        content = {"metrics": metrics, "sessions": 300, "people": 180, "failed": number, "probes": probes}
         (folder / "summary.json").write_text(json.dumps(content))
     stages = tmp_path / "stages"
     stages.mkdir()
@@ -39,6 +40,7 @@ def test_the_summary_names_before_and_after_with_intervals(run: Path) -> None:
     assert summary["update_recall_after"] == 0.6
     assert summary["failed_episodes"] == 6
     assert summary["seconds"] == {"train": 200.0, "evaluate": 50.0, "train/grpo": 123.0, "total": 250.0}
+    assert summary["probes"] == {"copy_all": figure(0.5)}
     assert summary["seed"] == 3 and summary["versions"]["python"]
     table = _table(summary)
     assert table.row_count == 8, "sampled and greedy of four metrics"

@@ -197,6 +197,8 @@ def test_an_endpoint_is_scored_and_a_failed_episode_gives_exit_code_1(
     assert len((out / "trajectories.jsonl").read_text(encoding="utf-8").splitlines()) == 5
     printed = capsys.readouterr()
     assert "no room" in printed.err and "due UPDATEs done as ADD" in printed.out
+    assert summary["probes"]["do_nothing"]["parts"]["reward"]["estimate"] == pytest.approx(0.1)
+    assert "Beside shallow policies" in printed.out and "earns 0.100, no more than" in printed.err
 
 
 def test_bad_input_is_one_line_and_exit_code_2(tmp_path: Path) -> None:

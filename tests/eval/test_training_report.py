@@ -15,8 +15,9 @@ from page_cases import Page
 
 from deltamem.episode import EpisodeConfig
 from deltamem.errors import DeltaMemError
-from deltamem.sessions import LabelledSession
+from deltamem.sessions import LabelledSession, to_json_line
 from eval.heldout import HeldoutResult, evaluate
+from eval.probes import score_probes
 from eval.training_report.charts import Curve, line_chart, running_mean
 from eval.training_report.page import RunInputs, choose, comparison, histories, view, write_report
 
@@ -79,8 +80,12 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """All that the report reads, with marks of HTML in a memory, in keys and in violations."""
     folder = tmp_path_factory.mktemp("runs") / "seed7"
     sessions = people(6, 4)
+    folder.mkdir()
+    write_lines(folder / "sessions.jsonl", map(json.loads, map(to_json_line, people(2, 2, "train"))))
+    probes = score_probes(folder / "sessions.jsonl", sessions, WordEmbedder(), resamples=50)
     for phase, script in (("before", silent), ("after", mixed)):
         result = run_policy(script, sessions)
+        result.summary["probes"] = probes
         for mode in ("sampled", "greedy"):
             result.write(folder / "eval" / f"{phase}_{mode}")
     write_lines(folder / "metrics.jsonl", map(metrics_of, range(61)))
@@ -118,6 +123,12 @@ def test_it_shows_header_table_charts_and_trajectories(page: Page) -> None:
     assert page.count("div", "old"), "what an operation replaces"
     # The evil session was kept at step 40 only.
     assert [page.text.count(f"at step {step}") for step in (0, 40, 60)] == [2, 3, 2]
+
+
+def test_shallow_policies_stand_beside_the_trained_one(page: Page) -> None:
+    assert "after GRPO, sampled" in page.text and "every sentence of the user as ADD" in page.text
+    assert "before GRPO, sampled earns 0.100, no more than" in page.text
+    assert page.text.index("copy all") < page.text.index("perfect texts, all as ADD; knows the target")
 
 
 def test_of_many_validations_the_first_the_last_and_some_between_are_shown(tmp_path: Path) -> None:

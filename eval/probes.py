@@ -1,0 +1,121 @@
+"""Shallow policies beside a trained one: what they earn on the same sessions, as rows of one table."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from itertools import islice
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from rich.table import Table
+
+from deltamem.embedding import Embedder
+from deltamem.sessions import LabelledSession, Split, read_sessions
+from eval.metrics import RESAMPLES
+from rewards.probes import run_probes
+from rewards.reward import DEFAULT_OPTIONS, RewardOptions
+
+Summary = Mapping[str, Any]
+
+_LEARNED_FROM = 1000
+"""Sessions of other people that the probes learn words and boilerplate from; more change nothing."""
+
+
+def score_probes(
+    file: Path,
+    sessions: Sequence[LabelledSession],
+    embedder: Embedder,
+    *,
+    options: RewardOptions = DEFAULT_OPTIONS,
+    resamples: int = RESAMPLES,
+    seed: int = 0,
+) -> dict[str, Any]:
+    """Score the shallow policies on the sessions that a policy is evaluated on, all of one split.
+
+    Args:
+        file: The ``sessions.jsonl`` that they come from; the people of its other split are what the probes learn from.
+        sessions: The sessions.
+        embedder: For searches and the reward.
+        options: Of the reward.
+        resamples: Bootstrap draws of people.
+        seed: Of the bootstrap.
+
+    Returns:
+        The fields of a `rewards.probes.ProbeScore` by the name of the probe; empty if there are no sessions.
+    """
+    if not sessions:
+        return {}
+    other: Split = "heldout" if sessions[0].split == "train" else "train"
+    train = list(islice(read_sessions(file, split=other), _LEARNED_FROM))
+    found = run_probes(train, sessions, embedder, options=options, resamples=resamples, seed=seed)
+    return {name: asdict(score) for name, score in found.items()}
+
+
+class Row(NamedTuple):
+    """A policy, trained or shallow; None where it was not measured."""
+
+    name: str
+    description: str
+    """Empty for a policy that is no probe."""
+    knows_target: bool
+    reward: Mapping[str, float] | None
+    """Estimate with its 95% interval by person, ``low`` to ``high``."""
+    transition: Mapping[str, float] | None
+    update_recall: float | None
+    """Due UPDATEs whose memory it rewrote."""
+
+
+def rows(summaries: Mapping[str, Summary]) -> list[Row]:
+    """Evaluated policies and the probes beside them, in one order: by falling reward, those that know the target last.
+
+    Args:
+        summaries: What `eval.heldout` writes, by the name that the policy shall have. The probes are those of the first
+            summary that has any, since all are of the same sessions.
+    """
+    found = []
+    for name, summary in summaries.items():
+        metrics = summary.get("metrics", {})
+        recall = metrics.get("update_recall")
+        estimate = recall["estimate"] if recall else None
+        found.append(Row(name, "", False, metrics.get("reward"), metrics.get("transition"), estimate))
+    probes: Mapping[str, Any] = next((summary["probes"] for summary in summaries.values() if summary.get("probes")), {})
+    for name, probe in probes.items():
+        parts = probe["parts"]
+        told = name.replace("_", " "), probe["description"], probe["knows_target"]
+        found.append(Row(*told, parts["reward"], parts["transition"], probe["rates"]["update_recall"]))
+    return sorted(found, key=lambda row: (row.knows_target, -row.reward["estimate"] if row.reward else 1.0))
+
+
+def not_better(found: Sequence[Row]) -> list[str]:
+    """A sentence for each evaluated policy that earns no more than the best shallow one that does not know the target."""
+    measured = [(row, row.reward["estimate"]) for row in found if row.reward and not row.knows_target]
+    shallow = [(estimate, row) for row, estimate in measured if row.description]
+    if not shallow:
+        return []
+    best, probe = max(shallow, key=lambda pair: pair[0])
+    return [
+        f"{row.name} earns {estimate:.3f}, no more than {probe.name} ({best:.3f}: {probe.description})"
+        for row, estimate in measured
+        if not row.description and estimate <= best
+    ]
+
+
+def probe_table(found: Sequence[Row]) -> Table:
+    """The rows for the terminal."""
+    table = Table(
+        "policy", title="Beside shallow policies", caption="95% intervals by person; below: those that know the target"
+    )
+    for heading in ("reward", "transition", "UPDATE recall"):
+        table.add_column(heading, justify="right", no_wrap=heading != "UPDATE recall")
+    for number, row in enumerate(found):
+        last = number + 1 < len(found) and found[number + 1].knows_target and not row.knows_target
+        told = f"{row.name}: {row.description}" if row.description else row.name
+        recall = "-" if row.update_recall is None else f"{row.update_recall:.3f}"
+        style = None if row.description else "bold"
+        table.add_row(told, _interval(row.reward), _interval(row.transition), recall, style=style, end_section=last)
+    return table
+
+
+def _interval(found: Mapping[str, float] | None) -> str:
+    return "-" if found is None else f"{found['estimate']:.3f} [{found['low']:.3f}, {found['high']:.3f}]"
