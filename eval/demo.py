@@ -139,9 +139,7 @@ def _evaluation(settings: DemoSettings, phase: str, mode: str) -> dict[str, Any]
 def _summary(settings: DemoSettings, seconds: Mapping[str, float], locomo: Path | None) -> dict[str, Any]:
     out = settings.out
     results = {
-        f"{phase}{suffix}": _evaluation(settings, phase, mode)
-        for phase in CHECKPOINTS
-        for mode, suffix in MODES.items()
+        f"{phase}{suffix}": _evaluation(settings, phase, mode) for phase in CHECKPOINTS for mode, suffix in MODES.items()
     }
     summary: dict[str, Any] = {}
     for name, metric in METRICS.items():
