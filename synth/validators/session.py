@@ -128,11 +128,12 @@ def keywords_occur(case: _Labelled) -> Iterator[str]:
 
 @SINGLE.rule("Every keyword that has to be spoken is: by the user, or by the assistant if the user confirms it.")
 def keywords_said(case: _Labelled) -> Iterator[str]:
-    session = case.answer.session
-    said, either = (
-        Said([turn.content for turn in session.dialogue if turn.role in roles], session.person_name)
-        for roles in (("user",), ("user", "assistant"))
-    )
+    session, stated = case.answer.session, case.answer.difficulty
+    said = either = Said([turn.content for turn in session.dialogue if turn.role == "user"], session.person_name)
+    if case.answer.difficulty and any(
+        item.provenance == "assistant_confirmed" for item in case.answer.difficulty.operations
+    ):
+        either = Said([turn.content for turn in session.dialogue], session.person_name)
     for (label, operation, target), demands in zip(_operations(case), _demands(case), strict=False):
         before = target.text if demands and target and operation.event is Event.UPDATE else ""
         origins = keyword_origins(operation.keywords, before, relative=demands is not None and demands.time == "relative")

@@ -17,6 +17,7 @@ from plain_writer import PlainWriter
 from deltamem.memory import Event
 from synth.assembly import labelled_sessions, replay
 from synth.demands import Candidate, RevisionPlanner, plan_asides, plan_facts, wanted_repeats, wanted_updates
+from synth.llm.writer import opening, read_task
 from synth.names import InventedNames
 from synth.person import write_person
 from synth.records import AsideKind, Change, Fact, KeywordOrigin, Origin
@@ -200,6 +201,11 @@ def test_tasks_of_a_dialogue_say_how_each_fact_comes_up(lives):
     together = Counter((id(person), session.index, fact.statement) for _, person in lives for session in person.sessions
                        for fact in session.facts if fact.statement)  # fmt: skip
     assert together and set(together.values()) <= {2, 3}
+
+
+def test_every_task_can_be_put_to_a_model_and_read_back(lives):
+    for task, _, _ in lives[0][0].asked:
+        assert read_task(opening(task)) == task
 
 
 def test_what_was_wrong_goes_out_with_the_operation(lives):
