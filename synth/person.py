@@ -582,6 +582,7 @@ async def _fillings(
     """Stage 3, second part: the further facts of every event; None for an idle one."""
     if not author.shape.filling.max:
         return [None if slot.idle else Filling(goal="", summary="", facts=()) for slot in slots]
+    planned = isinstance(author.shape.plan, Demands)
     related = Relatedness(profile.name)
     held = held_at_first(profile)
     tasks = []
@@ -591,7 +592,7 @@ async def _fillings(
             past=briefs(events[: slot.index]),
             event=event,
             existing=existing(event, certain[slot.index], tuple(held), related),
-            count=Range(min=len(plan), max=len(plan)) if plan else author.shape.filling,
+            count=Range(min=len(plan), max=len(plan)) if planned else author.shape.filling,
             limits=author.shape.facts,
             today=session_day(event, slot),
             plans=plan,

@@ -130,9 +130,7 @@ def keywords_occur(case: _Labelled) -> Iterator[str]:
 def keywords_said(case: _Labelled) -> Iterator[str]:
     session, stated = case.answer.session, case.answer.difficulty
     said = either = Said([turn.content for turn in session.dialogue if turn.role == "user"], session.person_name)
-    if case.answer.difficulty and any(
-        item.provenance == "assistant_confirmed" for item in case.answer.difficulty.operations
-    ):
+    if stated and any(item.provenance == "assistant_confirmed" for item in stated.operations):
         either = Said([turn.content for turn in session.dialogue], session.person_name)
     for (label, operation, target), demands in zip(_operations(case), _demands(case), strict=False):
         before = target.text if demands and target and operation.event is Event.UPDATE else ""

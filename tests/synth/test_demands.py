@@ -125,7 +125,7 @@ def test_the_shares_hold_for_short_lives_with_few_facts_too():
     small = {
         "initial": {"total": span(4, 4), "newcomers": 0.25, **some},
         "profile.relationships": none,
-        "filling": span(1, 2),
+        "filling": span(0, 2),
         "groups": none,
         "plan.changes": none,
     }
@@ -160,6 +160,7 @@ def test_an_idle_session_is_chat_and_nobody_writes_an_event_for_it(lives):
             if isinstance(task, LinksTask):
                 assert idle.isdisjoint(event.index for event in task.events)
             if isinstance(task, FillingTask):
+                assert task.count == span(len(task.plans), len(task.plans))
                 assert index not in idle and idle.isdisjoint(event.index for event in task.past)
             if isinstance(task, RevisionTask):
                 assert idle.isdisjoint(step.event.index for step in task.steps)
