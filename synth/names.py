@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import random
+import re
 from bisect import bisect_right
 from collections.abc import Sequence
-from functools import cache
+from functools import cache, cached_property
 from itertools import accumulate, product
 from pathlib import Path
 from typing import Protocol, Self
@@ -29,11 +30,17 @@ class Region(StrictModel):
 
 
 class Syllables(StrictModel):
-    """Parts of invented names; an empty coda makes a name end with a vowel."""
+    """Parts of invented names; an empty coda makes a name end with a vowel; `refused` is what no name may contain."""
 
     onsets: Words
     vowels: Words
     codas: Words
+    refused: Words
+
+    @cached_property
+    def rude(self) -> re.Pattern[str]:
+        """Finds what no name may contain."""
+        return re.compile("|".join(map(re.escape, self.refused)), re.IGNORECASE)
 
 
 class Names(StrictModel):
@@ -88,7 +95,7 @@ def invent_name(rng: random.Random, split: Split) -> str:
     while True:
         syllables = (rng.choice(parts.onsets) + rng.choice(parts.vowels) for _ in range(2))
         name = ("".join(syllables) + rng.choice(parts.codas)).capitalize()
-        if name_split(name) == split:
+        if name_split(name) == split and not parts.rude.search(name):
             return name
 
 
