@@ -145,7 +145,7 @@ def _siblings(
     for _ in range(20):
         base = Known(topic, cast.fill(rng, topic, {topic.key: own[0], **given}))
         if topic.details and rng.random() < _DETAIL:
-            base = with_detail(rng, cast, base, rng.randrange(2))
+            base = with_detail(rng, cast, base, rng.choices(range(3), (45, 45, 15))[0])
         if not {value for slot, value in base.values.items() if slot != topic.key}.intersection(own):
             break
     for number, plan in enumerate(plans):
@@ -416,7 +416,12 @@ def _revised(
         # Siblings in the same state change alike, so that a changed memory may have the words of a rival.
         drawn = random.Random(f"{name}/{old.topic.name}/{state}/{planned.change}/{attempt}")
         first = _changed(drawn, cast, old, planned.change, clear, 2 if attempt < _TRIES // 2 else 1)
-        since = _near(rng, planned.today) if planned.dated else first.since if planned.change is Change.EXPAND else ""
+        full = planned.change is Change.EXPAND and first.details == old.details
+        if full:
+            # There is no detail left to add but a date.
+            first = begun_anew(replace(old, changed=()))
+        since = first.since if planned.change is Change.EXPAND else ""
+        since = _near(drawn, planned.today) if planned.dated or full else since
         news = [_likewise(first, old, other) for other in olds]
         news = [replace(new, since=since, until=new.until if _later(new.until, planned.today) else "") for new in news]
         if _keeps_rules(news, olds, name, planned.change, seen, limits):

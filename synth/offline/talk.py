@@ -95,7 +95,7 @@ def _counted(number: int, unit: str) -> str:
     return f"{word} {unit}" if number == 1 else f"{word} {unit}s"
 
 
-_GOSSIP = 0.22
+_GOSSIP = 0.26
 """Share of chat that tells of changes in the lives of strangers, in the words in which users tell of their own."""
 _GOSSIPED = ("dish", "drink", "sport", "instrument", "end", "end")
 _MATTERS, _CONTRASTS = 0.1, 0.12
@@ -172,7 +172,7 @@ class Speaker:
         old = values().draw(self.rng, word, (new,))
         who = self.say("stranger")
         clause = self.say(f"gossip_{slot}", who=who, x=new)
-        if self.rng.random() < 0.6:
+        if self.rng.random() < 0.45:
             return self.say("explicit_swap", clause=clause, old=old)
         before = self.say(f"gossip_{slot}", who=who, x=old)
         return f"{finished(self.say('explicit_old', clause=before))} {finished(self.say('explicit_new', clause=clause))}"
@@ -456,7 +456,11 @@ class _Writer:
         if chance > _MATTERS + _CONTRASTS or not slots or known.topic.event:
             return clause
         old = values().draw(self._rng, slots[0], known.values.values())
-        return self._speaker.say("explicit_swap", old=old, clause=clause)
+        if self._rng.random() < 0.65:
+            return self._speaker.say("explicit_swap", old=old, clause=clause)
+        before = self._telling.core(replace(known, values={**known.values, slots[0]: old}))
+        told = finished(self._speaker.say("explicit_old", clause=before))
+        return f"{told} {finished(self._speaker.say('explicit_new', clause=clause))}"
 
     def _claimed(self, new: Known | None, fact: SessionFact, dated: bool) -> list[str]:
         telling = self._telling
@@ -503,8 +507,8 @@ class _Writer:
             claim = aside.kind is AsideKind.ASSISTANT_CLAIM
             if claim and (self._turns[place].asked or place == len(self._turns) - 1 or self._soon(aside.words, place)):
                 continue
-            heard = content_stems(" ".join(self._turns[place].said))
-            if len(stems & heard) * 2 <= len(stems):
+            heard = content_stems(" ".join((*self._turns[place].said, *aside.words)))
+            if len(stems & heard) <= 0.6 * len(stems):
                 break
         else:
             free = [at for at, turn in enumerate(self._turns[:-1]) if not turn.asked]
@@ -602,7 +606,9 @@ class _Writer:
         elif rng.random() < 0.6:
             parts.append(speaker.say("question_back"))
         text = " ".join(finished(part) for part in parts)
-        return text if len(text.split()) >= self._task.limits.assistant_words.min else f"{text} {speaker.say('advice')}"
+        while len(text.split()) < self._task.limits.assistant_words.min:
+            text = f"{text} {finished(speaker.say('advice'))}"
+        return text
 
     def _quoted(self, user: str, turn: Turn) -> str:
         """Something that the user has just said, a keyword as often as not."""

@@ -10,6 +10,7 @@ import pytest
 import yaml
 
 from deltamem.errors import DeltaMemError
+from synth import cards
 from synth.names import Names, names
 from synth.offline import talk, templates, tiny, topics
 from synth.personas import Parts, parts
@@ -18,6 +19,7 @@ from synth.pools import Pools, load, pools
 PACKAGE = Path(__file__).parents[2] / "synth"
 FILES = sorted(PACKAGE.rglob("*.yaml"))
 SCHEMAS = {
+    "cards.yaml": (cards.Cards, cards.cards),
     "names.yaml": (Names, names),
     "personas.yaml": (Parts, parts),
     "pools.yaml": (Pools, pools),
