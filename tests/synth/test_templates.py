@@ -19,7 +19,7 @@ from synth.pools import Pools, load, pools
 PACKAGE = Path(__file__).parents[2] / "synth"
 FILES = sorted(PACKAGE.rglob("*.yaml"))
 SCHEMAS = {
-    "cards.yaml": (cards.Cards, cards.cards),
+    "cards.yaml": (cards.Cards, cards.load_cards),
     "names.yaml": (Names, names),
     "personas.yaml": (Parts, parts),
     "pools.yaml": (Pools, pools),
