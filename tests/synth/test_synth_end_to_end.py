@@ -25,8 +25,8 @@ ARGUMENTS = ("shape=paper", "writer=llm", f"llm.model={MODEL}")
 NO_EMBEDDER = "embedder=null"
 """Spares the model's loading, ten seconds in every process."""
 
-BEFORE_SESSIONS = {Unit.FIXED, Unit.DYNAMIC, Unit.PREFERENCES, Unit.INITIAL, Unit.EVENTS}
-"""Without these there is no life to tell of, so the person has no sessions."""
+OF_A_SESSION = {Unit.FILLING, Unit.DIALOGUE}
+"""If one of these is rejected, its session is."""
 
 
 def arguments(out: Path, url: str, *overrides: str) -> list[str]:
@@ -107,11 +107,13 @@ def test_no_person_is_lost_to_faults_and_what_is_rejected_is_named(given, tmp_pa
 
     rejected = lines(out / "rejected.jsonl")
     assert all(item["rules"] and item["reasons"] for item in rejected)
-    named = {(item["person_id"], item["session_index"]) for item in rejected}
-    without_life = {item["person_id"] for item in rejected if item["unit"] in BEFORE_SESSIONS}
+    named = {(item["person_id"], item["session_index"]) for item in rejected if item["unit"] in OF_A_SESSION}
+    people_written = lines(out / "people.jsonl")
+    without_life = {item["persona"]["person_id"] for item in people_written if not item["events"]}
+    assert without_life <= {item["person_id"] for item in rejected if item["unit"] not in OF_A_SESSION}
     written = {(item["person_id"], item["session_index"]) for item in lines(out / "sessions.jsonl")}
     everybody = {f"p{number:06d}" for number in range(people)}
-    assert {item["persona"]["person_id"] for item in lines(out / "people.jsonl")} == everybody
+    assert {item["persona"]["person_id"] for item in people_written} == everybody
     expected = {(person, index) for person in everybody - without_life for index in range(sessions)}
     assert written | (named & expected) == expected
     assert not written & named
