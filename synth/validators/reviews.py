@@ -20,10 +20,12 @@ EXTRACTION, CONTRADICTIONS = RuleSet(Unit.EXTRACTION), RuleSet(Unit.CONTRADICTIO
 SAID, CONSISTENT = RuleSet(Unit.DIALOGUE), RuleSet(Unit.DIALOGUE)
 """Rules of a `Reviewed` dialogue: after an extraction, and after a look for contradictions."""
 
-SAME_STATEMENT = 0.6
-"""Cosine similarity from which a statement is what a known text says.
+SAME_STATEMENT = 0.75
+"""Cosine similarity from which a statement is what a known text says; the reward takes the same for two memories.
 
-A little more than `synth.validators.dialogue.SIMILAR`, because both sides are sentences of a memory.
+Measured with all-MiniLM-L6-v2 on the offline writer's sessions: of 126 sentences that tell a label none is taken for news,
+and of 66 facts of later sessions, put into a session that does not have them, 85% are found (0.6: 55%; words alone: 91%,
+and 3% of labels are taken for news).
 """
 
 SHARED_STEMS, SHARED_STEMS_TOGETHER = 0.6, 0.8
