@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from deltamem.embedding import CachedEmbedder, load_embedder
 from deltamem.errors import DeltaMemError
@@ -302,7 +303,10 @@ def _interval(found: Mapping[str, float]) -> str:
 def tables(findings: Findings) -> list[Table]:
     """The findings for the terminal."""
     judged = f"{findings['sessions']['heldout']:,} sessions of {findings['people']['heldout']:,} people held out"
-    figures = Table("figure", title="What the surface gives away", caption=f"cues: {judged}", title_justify="left")
+    telling = [f"{event}: {', '.join(words)}" for event, words in findings["cues"].get("telling", {}).items() if words]
+    told = "".join(f"\nwords that speak most for {line}" for line in telling)
+    figures = Table("figure", title="What the surface gives away", title_justify="left", caption_justify="left")
+    figures.caption = Text(f"cues: {judged}{told}")
     figures.add_column("found", justify="right")
     figures.add_column("aim")
     for row in figure_rows(findings):

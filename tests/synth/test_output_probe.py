@@ -107,7 +107,8 @@ def test_the_command_probes_everybody_and_draws_the_report_again(tmp_path, comma
     assert "every sentence of the user as ADD" in page and page.count("at most .45") == 2
     shown = command("probe", str(tmp_path), "--embedder", "none")
     assert shown.returncode == 0 and "What shallow policies earn" not in shown.stdout
-    assert "AUC of the words" in shown.stdout and read_findings(tmp_path)["policies"] == {}
+    assert "AUC of the words" in shown.stdout and "words that speak most for UPDATE: " in shown.stdout
+    assert read_findings(tmp_path)["policies"] == {}
 
 
 @pytest.mark.parametrize(
