@@ -215,10 +215,14 @@ def inner(text: str, names: Collection[str]) -> str:
     return text[:-1] if text.endswith(".") else text
 
 
+_SPACES = re.compile(r" +(?=[ :,;.?!])(?! :\))")
+_BEGINNING = re.compile(r"(?<=[a-z0-9)][.!?] )[a-z]")
+
+
 def finished(text: str) -> str:
-    """The text as a sentence: a capital at its beginning, a mark at its end."""
-    text = capitalised(text.strip())
-    return text if text.endswith((".", "!", "?", "…", ":)", ")")) else text + "."
+    """The text as a sentence, or several: a capital at each beginning, a mark at the end, no space too many."""
+    text = _BEGINNING.sub(lambda found: found[0].upper(), capitalised(_SPACES.sub("", text.strip())))
+    return text if text.endswith((".", "!", "?", "…", ")")) else text + "."
 
 
 # --- how a person speaks ---------------------------------------------------------------------------------------------------

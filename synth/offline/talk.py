@@ -202,11 +202,12 @@ class Speaker:
         """Sentences as the person says them, in one utterance."""
         said = [spoken(self.rng, self.voice, self._speech, finished(sentence), kept) for sentence in sentences if sentence]
         text = said[0]
+        names = self._names.union(word for phrase in kept for word in phrase.split() if word[:1].isupper())
         for sentence in said[1:]:
             if text.endswith(".") and self.rng.random() < self.voice.joins:
                 own = self._speech.joins[int(self.voice.join * len(self._speech.joins))]
-                join = own if self.rng.random() < 0.4 else self.rng.choice(self._speech.joins)
-                text = f"{text[:-1]}{join}{inner(sentence, self._names)}"
+                join = own if self.rng.random() < 0.25 else self.rng.choice(self._speech.joins)
+                text = f"{text[:-1]}{join}{inner(sentence, names)}"
                 text += "" if text.endswith(_ENDS) else "."
             else:
                 text = f"{text} {sentence}"

@@ -18,7 +18,7 @@ from deltamem.sessions import LabelledSession
 from synth.assembly import labelled_sessions
 from synth.names import InventedNames, RealNames
 from synth.offline import OfflineWriter
-from synth.offline.grammar import Grammar, Lines, Speech, draw_voice, inner, parse, pattern, spoken, with_article
+from synth.offline.grammar import Grammar, Lines, Speech, draw_voice, finished, inner, parse, pattern, spoken, with_article
 from synth.offline.talk import relative, talk
 from synth.offline.topics import (
     Cast,
@@ -78,6 +78,7 @@ def test_slots_are_drawn_once_and_words_get_their_article_and_plural() -> None:
     assert (
         with_article("a hour, two watchs, three lilys and five days") == "an hour, two watches, three lilies and five days"
     )
+    assert finished("so it  is : over. now it is  new") == "So it is: over. Now it is new."
     assert inner("The moon is full.", ()) == "the moon is full" and inner("Brelo is here.", {"Brelo"}) == "Brelo is here"
 
 
