@@ -249,6 +249,8 @@ class Kind(Form):
         for change, form in self.changes.items():
             if not set(form.keywords) & set(self.keywords):
                 raise ValueError(f"{change}: no keyword of the fact before is left")
+            if all(keyword.casefold() in self.memory.casefold() for keyword in form.keywords):
+                raise ValueError(f"{change}: no keyword is new")
         return self
 
     def form(self, change: Change | None) -> Form:

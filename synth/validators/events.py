@@ -27,6 +27,7 @@ from synth.records import (
 )
 from synth.tasks import Events, EventsTask, Unit
 from synth.validators.base import Case, RuleSet, Worded, folded, occurs, repeated
+from synth.validators.dialogue import stands_in
 
 EVENTS, LIFE = RuleSet(Unit.EVENTS), RuleSet("life")
 EventsCase = Case[EventsTask, Events]
@@ -338,6 +339,15 @@ def keyword_kept(case: EventsCase) -> Iterator[str]:
                 f"{step.label}: at least one keyword of the previous fact must be kept, one of {list(fact.keywords)}, but"
                 f" the keywords are {list(step.delta.keywords)}"
             )
+
+
+@EVENTS.rule("An update has a keyword that its fact's text lacks.")
+def new_keyword(case: EventsCase) -> Iterator[str]:
+    for step, fact in _delta_updates(case):
+        changed = normalised(step.delta.text) != normalised(fact.text)
+        if changed and all(stands_in(folded(keyword), folded(fact.text)) for keyword in step.delta.keywords):
+            found = list(step.delta.keywords)
+            yield f"{step.label}: at least one keyword must be new, but all of {found} stand in {fact.text!r}"
 
 
 @EVENTS.rule("An expansion or adjustment keeps the previous fact's information.")

@@ -10,7 +10,7 @@ from itertools import pairwise
 from deltamem.text import content_stems, content_words, normalised, stem
 from synth.records import Evolution, Fact
 from synth.tasks import EvolutionTask, Filling, FillingTask, Links, LinksTask, Unit
-from synth.validators.base import Case, RuleSet, Worded, folded, invented_full_names, invented_names, numbered
+from synth.validators.base import Case, RuleSet, Worded, folded, invented_full_names, invented_names, numbered, occurs
 from synth.validators.demands import add_session_plans
 
 LINKS, EVOLUTION, FILLING = RuleSet(Unit.LINKS), RuleSet(Unit.EVOLUTION), RuleSet(Unit.FILLING)
@@ -124,6 +124,14 @@ def keyword_kept(case: _Evolution) -> Iterator[str]:
                 f"memory {number} must keep at least one keyword of memory {number - 1} "
                 f"({', '.join(map(repr, before.keywords))}), but has {', '.join(map(repr, after.keywords))}"
             )
+
+
+@EVOLUTION.rule("Each later memory has a keyword that the text of the one before lacks.")
+def new_keyword(case: _Evolution) -> Iterator[str]:
+    for number, before, after in _updates(case):
+        known = {normalised(memory.text) for memory in case.answer.memories[: number - 1]}
+        if normalised(after.text) not in known and all(occurs(keyword, before.text) for keyword in after.keywords):
+            yield f"memory {number} must have a keyword that memory {number - 1} lacks, but has {list(after.keywords)}"
 
 
 @EVOLUTION.rule("Each later memory subsumes the one before.")

@@ -159,9 +159,10 @@ PLANTED = [
     ("events.changes_something", {}, told(3, "likes rowing on the fjord at dawn!", "rowing", "fjord", "dawn")),
     ("events.changes_something", {"facts.5.text": EVENTS[4].changes[0].text}, {}),
     ("events.keyword_kept", {"facts.3.keywords": ("coffee", "oat biscuits", "likes")}, {}),
+    ("events.new_keyword", {}, {"events.1.changes.0.keywords": ("black coffee", "morning", "strong")}),
     ("events.information_kept", {}, told(3, "went from rowing to a hall since the storms.", "rowing", "hall", "storms")),
     ("events.information_kept", {}, told(2, "swims with a coach who films each lane.", "swims", "coach", "lane")),
-    ("events.expansion_longer", {}, told(2, "swims twice a week against pain.", "swims", "twice a week", "pain")),
+    ("events.expansion_longer", {}, told(2, "swims twice weekly against pain.", "swims", "weekly", "pain")),
     ("events.deletion_partial", {}, told(1, "likes strong black coffee, oat biscuits and milk in the morning.",
                                          "black coffee", "milk", "morning")),
     ("events.deletion_partial", {"facts.3.keywords": ("what she", "a", "b")},
@@ -188,11 +189,12 @@ PLANTED = [
     ("evolution.memory_changes", {}, {"memories.1": THREAD.memories[0]}),
     ("evolution.memory_changes", {}, {"memories.2": THREAD.memories[0]}),
     ("evolution.keyword_kept", {}, {"memories.1.keywords": ("company", "enjoys", "others")}),
+    ("evolution.new_keyword", {}, {"memories.1.keywords": ("rowing", "old boat", "others")}),
     ("evolution.subsumes", {}, {"memories.1": SHORTER}),
     ("evolution.anchor_kept", {}, {
         "memories.1": fact("enjoys the company of others in the old boat, no longer feeling alone.",
                            "company", "old boat", "alone"),
-        "memories.2": fact("enjoys company now and is no longer alone in the boat.", "company", "no longer", "alone")}),
+        "memories.2": fact("enjoys company now and is no longer alone in the boat.", "company", "is no longer", "alone")}),
     ("evolution.not_known", {"known": (OMAR.text, THREAD.memories[1].text.upper())}, {}),
     ("evolution.no_invented_names", {},
      {"memories.0.text": f"{NAME} feels shy about rowing with Carla and others in the old boat."}),
@@ -364,7 +366,7 @@ ALLOWED = [
     # A place of a known name is not invented, nor are names of the profile and of other memories.
     ("filling", {}, {"facts.0.text": f"{NAME} mends the planks of an old boat in a yard near Bergen Havn."}),
     ("evolution", {}, {"memories.2": fact("was shy about rowing in the old boat near Bergen, and now enjoys the company of "
-                                          "Omar Haddad.", "rowing", "old boat", "shy")}),
+                                          "Omar Haddad.", "rowing", "old boat", "Omar Haddad")}),
 ]  # fmt: skip
 
 

@@ -220,11 +220,11 @@ def test_a_real_model_tells_a_told_fact_from_scattered_words(said, expected):
         ({"facts": ()}, {"plan": (), "turns.4.user": "Sundays stay as they are, of course."}),
         # An update may show by its new value alone, in the words of something new, or follow from what is said.
         (
-            stated(4, origins=("from_memory", "from_memory", "said"), outdated=("dawn",)),
+            stated(4, origins=("said", "from_memory", "from_memory"), outdated=("dawn",)),
             {"plan.3.previous_turn": 0, "turns.3.user": "By the way, I go out at dusk."},
         ),
         (
-            stated(4, "implied", origins=("from_memory", "from_memory", "said")),
+            stated(4, "implied", origins=("said", "from_memory", "from_memory")),
             {"plan.3.previous_turn": 0, "turns.3.user": "Since the new job I only see the water when dusk falls."},
         ),
         # The assistant may say a fact first where that is planned, and either may be wrong at first.
