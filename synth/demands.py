@@ -41,6 +41,16 @@ _EXPIRED = 0.15
 """Share of the changes that may be ends of temporary states, at most."""
 
 
+_BLOCK = 10
+
+
+def is_newcomer(number: int, share: float, seed: int) -> bool:
+    """Whether a person begins with an empty bank: their share of every ten people in a row."""
+    block, place = divmod(number, _BLOCK)
+    rng = random.Random(f"{seed}/newcomers/{block}")
+    return place in rng.sample(range(_BLOCK), rounded(rng, share * _BLOCK))
+
+
 def plan_facts(rng: random.Random, plan: Demands, count: int, *, initial: bool = False) -> tuple[FactPlan, ...]:
     """Plan the facts of one answer: families first, then those that stand alone.
 

@@ -26,7 +26,7 @@ from synth.assembly import (
 )
 from synth.cards import Cards
 from synth.config import Demands, Range, Shape
-from synth.demands import Candidate, Chain, RevisionPlanner, plan_asides, plan_facts, wanted_updates
+from synth.demands import Candidate, Chain, RevisionPlanner, is_newcomer, plan_asides, plan_facts, wanted_updates
 from synth.names import NameSource
 from synth.planning import draft_categories, draft_dynamic, draft_fixed, plan_events, scaled
 from synth.records import (
@@ -321,7 +321,7 @@ async def write_profile(author: Author, names: NameSource) -> Profile | None:
             return None
         preferences = tastes
     facts: tuple[TrackedFact, ...] = ()
-    if shape.initial.total.max and author.rng("newcomer").random() >= shape.initial.newcomers:
+    if shape.initial.total.max and not _newcomer(author):
         initial = await author.ask(
             InitialTask(
                 fixed=fixed,
@@ -336,6 +336,13 @@ async def write_profile(author: Author, names: NameSource) -> Profile | None:
             return None
         facts = initial.facts
     return Profile(persona=persona, fixed=fixed, dynamic=dynamic, preferences=preferences, start=start, initial=facts)
+
+
+def _newcomer(author: Author) -> bool:
+    share = author.shape.initial.newcomers
+    if isinstance(author.shape.plan, Demands):
+        return is_newcomer(author.number, share, author.seed)
+    return author.rng("newcomer").random() < share
 
 
 def initial_plans(author: Author) -> tuple[FactPlan, ...]:

@@ -16,7 +16,7 @@ from plain_writer import PlainWriter
 
 from deltamem.memory import Event
 from synth.assembly import labelled_sessions, replay
-from synth.demands import Candidate, RevisionPlanner, plan_asides, plan_facts, wanted_repeats, wanted_updates
+from synth.demands import Candidate, RevisionPlanner, is_newcomer, plan_asides, plan_facts, wanted_repeats, wanted_updates
 from synth.llm.writer import opening, read_task
 from synth.names import InventedNames
 from synth.person import write_person
@@ -269,6 +269,14 @@ def test_two_revisions_that_come_to_the_same_text_are_not_both_taken():
 
 
 # --- parts -----------------------------------------------------------------------------------------------------------------
+
+
+def test_newcomers_are_their_share_of_every_ten_people():
+    found = [is_newcomer(number, 0.2, seed=1) for number in range(200)]
+    assert {sum(found[begin : begin + 10]) for begin in range(0, 200, 10)} == {2}
+    assert len({tuple(found[begin : begin + 10]) for begin in range(0, 200, 10)}) > 5
+    assert 0.2 < mean(is_newcomer(number, 0.25, seed=1) for number in range(400)) < 0.3
+    assert not any(is_newcomer(number, 0.0, seed=1) for number in range(50))
 
 
 @pytest.mark.parametrize("count", [0, 1, 2, 3, 7, 24])
