@@ -64,6 +64,8 @@ _FIRST_DAY, _FIRST_END = date(2026, 1, 1), date(2026, 4, 1)
 _DETAIL = 0.6
 """Share of facts that have a detail from the beginning."""
 
+_APART, _SHARED = 0.9, 0.6
+"""Share of families whose siblings may differ in two values, so that one can change to what another has; words in common."""
 _TRIES = 30
 """Draws until a change says something new, at most."""
 
@@ -139,7 +141,7 @@ class _Stock:
 def _siblings(
     stock: _Stock, topic: Topic, keys: Sequence[str], plans: Sequence[FactPlan], today: date | None, given: Mapping[str, str]
 ) -> Iterator[Known]:
-    """Facts of a topic that differ in the value of its key only."""
+    """Facts of a topic that differ in the value of its key, and where enough is left in common, in one more."""
     rng, cast = stock.rng, stock.cast
     own = [stock.key(topic, keys, number) for number in range(len(plans))]
     for _ in range(20):
@@ -148,13 +150,29 @@ def _siblings(
             base = with_detail(rng, cast, base, rng.choices(range(3), (45, 45, 15))[0])
         if not {value for slot, value in base.values.items() if slot != topic.key}.intersection(own):
             break
+    stems = content_stems(base.text(stock.name)) - content_stems(stock.name)
+    apart = rng.random() < _APART
+    taken = [base.values[topic.changeable[0]]]
     for number, plan in enumerate(plans):
         found = dict(base.values)
         if number:
             found[topic.key] = own[number]
             if "kin" in found and topic.key == PERSON:
                 found["kin"] = cast.kin(found[PERSON])
+            other = {**found, topic.changeable[0]: _another(rng, cast, topic.changeable[0], [*found.values(), *taken])}
+            text = replace(base, values=other).text(stock.name)
+            others = content_stems(text) - content_stems(stock.name)
+            # More than the half that siblings must share, as dates come on top.
+            if apart and 2 * len(stems & others) >= _SHARED * (len(stems) + len(others)):
+                found = other
+                taken.append(found[topic.changeable[0]])
         yield _planned(rng, cast, replace(base, values=found, changed=()), plan, today)
+
+
+def _another(rng: random.Random, cast: Cast, slot: str, taken: Sequence[str]) -> str:
+    if source(slot) in values().lists:
+        return values().draw(rng, slot, taken)
+    return rng.choice([place for place in cast.places if place not in taken])
 
 
 def _planned(rng: random.Random, cast: Cast, known: Known, plan: FactPlan, today: date | None) -> Known:
@@ -415,7 +433,8 @@ def _revised(
     for attempt in range(_TRIES):
         # Siblings in the same state change alike, so that a changed memory may have the words of a rival.
         drawn = random.Random(f"{name}/{old.topic.name}/{state}/{planned.change}/{attempt}")
-        first = _changed(drawn, cast, old, planned.change, clear, 2 if attempt < _TRIES // 2 else 1)
+        shifted = 2 if attempt < _TRIES // 2 else 1
+        first = _changed(drawn, cast, old, planned.change, clear, shifted, rivals)
         full = planned.change is Change.EXPAND and first.details == old.details
         if full:
             # There is no detail left to add but a date.
@@ -462,7 +481,13 @@ _NOTHING_OUTDATED = (Change.EXPAND, Change.RETRACT, Change.EXPIRE)
 
 
 def _changed(
-    rng: random.Random, cast: Cast, old: Known, change: Change, clear: Callable[[Known], bool], shifted: int
+    rng: random.Random,
+    cast: Cast,
+    old: Known,
+    change: Change,
+    clear: Callable[[Known], bool],
+    shifted: int,
+    rivals: Sequence[Known],
 ) -> Known:
     """A memory after a change; a shift gives other values to so many slots, if enough of the memory is left."""
     if change in (Change.RETRACT, Change.EXPIRE) and old.end is None:
@@ -472,7 +497,7 @@ def _changed(
         return expanded(rng, cast, base)
     if change is Change.PARTIAL_DELETION:
         return without_detail(rng, cast, base)
-    return adjusted(rng, cast, base, shifted if change is Change.SHIFT else 1, clear)
+    return adjusted(rng, cast, base, shifted if change is Change.SHIFT else 1, clear, rivals)
 
 
 def _likewise(first: Known, old: Known, other: Known) -> Known:

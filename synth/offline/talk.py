@@ -360,6 +360,9 @@ class _Writer:
         self._pending: dict[str, int] = {}
         self._assistant: set[str] = set()
         self._late = False
+        self._outdated = [
+            value for fact in task.facts if fact.event is Event.UPDATE and fact.signal == "value" for value in fact.outdated
+        ]
 
     def write(self) -> Dialogue:
         """Place facts and asides, then write turn after turn."""
@@ -456,7 +459,7 @@ class _Writer:
         slots = [slot for slot in known.topic.changeable if source(slot) in values().lists]
         if chance > _MATTERS + _CONTRASTS or not slots or known.topic.event:
             return clause
-        old = values().draw(self._rng, slots[0], known.values.values())
+        old = values().draw(self._rng, slots[0], (*known.values.values(), *self._outdated))
         if self._rng.random() < 0.65:
             return self._speaker.say("explicit_swap", old=old, clause=clause)
         before = self._telling.core(replace(known, values={**known.values, slots[0]: old}))
@@ -509,7 +512,8 @@ class _Writer:
             if claim and (self._turns[place].asked or place == len(self._turns) - 1 or self._soon(aside.words, place)):
                 continue
             heard = content_stems(" ".join((*self._turns[place].said, *aside.words)))
-            if len(stems & heard) <= 0.6 * len(stems):
+            spoiled = any(occurs(value, " ".join(aside.words)) for value in self._outdated) and self._turns[place].carries
+            if len(stems & heard) <= 0.6 * len(stems) and not spoiled:
                 break
         else:
             free = [at for at, turn in enumerate(self._turns[:-1]) if not turn.asked]
@@ -558,7 +562,7 @@ class _Writer:
         for _ in range(
             rng.choices((0, 1, 2), (60, 35, 5) if said and terse else (25, 50, 25))[0] if said else rng.randint(1, 2)
         ):
-            said.insert(rng.choice((0, len(said))) if turn.carries else rng.randint(0, len(said)), speaker.chat())
+            said.insert(rng.choice((0, len(said))) if turn.carries else rng.randint(0, len(said)), self._chat())
         if place == 0:
             said = [speaker.say("begin" if rng.random() < 0.5 else "hello"), *said] if rng.random() < 0.8 else said
         elif rng.random() < 0.4:
@@ -568,11 +572,19 @@ class _Writer:
         user = speaker.spoken(said, turn.kept)
         return Exchange(user=user, assistant=self._answer(place, user, turn, last))
 
+    def _chat(self) -> str:
+        """Chat that does not happen to say what a change leaves unsaid."""
+        for _ in range(8):
+            said = self._speaker.chat()
+            if not any(occurs(value, said) for value in self._outdated):
+                break
+        return said
+
     def _short_exchange(self, place: int, turn: Turn) -> Exchange:
         rng, speaker = self._rng, self._speaker
         said = list(turn.said)
         if not said or rng.random() < 0.2:
-            said.insert(rng.randint(0, len(said)), speaker.chat())
+            said.insert(rng.randint(0, len(said)), self._chat())
         user = speaker.spoken(said, turn.kept)
         keywords = [word for word in turn.kept if occurs(word, user)]
         quoted = speaker.say("quote", word=rng.choice(keywords)) if keywords and rng.random() < 0.15 else speaker.say("ack")

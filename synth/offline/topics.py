@@ -517,8 +517,24 @@ def without_detail(rng: random.Random, cast: Cast, known: Known) -> Known:
     return replace(known, values=kept, details=_with(known.details, place, "lost"), changed=())
 
 
+_OF_RIVALS = 0.9
+"""Share of changes, where there are rivals, that give a memory what one of them has."""
+
+
+def _of_rivals(known: Known, slot: str, rivals: Sequence[Known]) -> list[str]:
+    """Values that other facts of the topic have in a slot."""
+    taken = set(known.values.values())
+    alike = (rival.values.get(slot, "") for rival in rivals if rival.topic is known.topic and rival.end is None)
+    return [value for value in alike if value and value not in taken]
+
+
 def adjusted(
-    rng: random.Random, cast: Cast, known: Known, count: int = 1, allowed: Callable[[Known], bool] = lambda _: True
+    rng: random.Random,
+    cast: Cast,
+    known: Known,
+    count: int = 1,
+    allowed: Callable[[Known], bool] = lambda _: True,
+    rivals: Sequence[Known] = (),
 ) -> Known:
     """The fact with other values in so many of its slots.
 
@@ -528,16 +544,24 @@ def adjusted(
         known: The fact.
         count: How many slots; fewer if there are not so many.
         allowed: Which results are.
+        rivals: What else is known; a value of one of the same topic is taken rather than any other.
     """
     slots = known.topic.changeable
     for _ in range(12):
-        chosen = [slots[0]] if rng.random() < 0.6 else [rng.choice(slots)]
+        theirs = [slot for slot in slots if _of_rivals(known, slot, rivals)]
+        if theirs and rng.random() < _OF_RIVALS:
+            chosen = [theirs[0]]
+        else:
+            chosen = [slots[0] if rng.random() < 0.6 else rng.choice(slots)]
         chosen += [slot for slot in rng.sample(slots, len(slots)) if slot not in chosen][: count - 1]
         found = dict(known.values)
         for slot in chosen:
             name = source(slot)
             taken = [*known.values.values()]
-            if name == PLACE:
+            alike = _of_rivals(known, slot, rivals)
+            if alike and rng.random() < _OF_RIVALS:
+                found[slot] = rng.choice(alike)
+            elif name == PLACE:
                 found[slot] = rng.choice([value for value in cast.places if value not in taken])
             else:
                 found[slot] = values().draw(rng, slot, taken)
