@@ -434,10 +434,11 @@ def _revised(
         # Siblings in the same state change alike, so that a changed memory may have the words of a rival.
         drawn = random.Random(f"{name}/{old.topic.name}/{state}/{planned.change}/{attempt}")
         shifted = 2 if attempt < _TRIES // 2 else 1
-        first = _changed(drawn, cast, old, planned.change, clear, shifted, rivals)
-        full = planned.change is Change.EXPAND and first.details == old.details
+        near = rivals if attempt < _TRIES // 3 else ()
+        first = _changed(drawn, cast, old, planned.change, clear, shifted, near)
+        full = planned.change is Change.EXPAND and (first.details == old.details or attempt >= _TRIES // 2)
         if full:
-            # There is no detail left to add but a date.
+            # There is no detail left to add, or none that makes it longer, but a date.
             first = begun_anew(replace(old, changed=()))
         since = first.since if planned.change is Change.EXPAND else ""
         since = _near(drawn, planned.today) if planned.dated or full else since
