@@ -197,12 +197,10 @@ async def _evaluate(benchmark: Benchmark[Config], prompts: Prompts, parts: Parts
                 watch = asyncio.create_task(progress.watch(run.write_partial))
                 try:
                     await run.do()
-                except BaseException:
-                    with suppress(Exception):  # what ended the run is what must be told
-                        run.write_partial()
-                    raise
                 finally:
                     watch.cancel()
+                    with suppress(Exception):  # what ended the run is what must be told; judges are still to be measured
+                        run.write_partial()
             summary = await run.measured_summary()
     write_summary(config.out, summary)
     return summary

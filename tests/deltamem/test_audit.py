@@ -188,7 +188,7 @@ def test_planted_faults_are_found_with_a_real_embedder(embedder: Embedder) -> No
 
 def test_synthetic_memories_fit_their_own_sessions_and_no_others(embedder: Embedder) -> None:
     memories = right = wrong = 0
-    for person in people(4, 8):
+    for person in people(12, 8):
         labelled = list(labelled_sessions(person))
         sources: dict[str, str | None] = {}
         for item in labelled:
@@ -203,6 +203,6 @@ def test_synthetic_memories_fit_their_own_sessions_and_no_others(embedder: Embed
         strangers = dict(zip(sources, said[half:] + said[:half], strict=True))
         findings = audit(state, vectors, strangers, person_name=name).findings
         wrong += sum(finding.kind is FindingKind.UNSUPPORTED for finding in findings)
-    assert memories > 30
+    assert memories > 150
     assert right <= 0.05 * memories
-    assert wrong >= 0.9 * memories
+    assert wrong >= 0.85 * memories
