@@ -11,10 +11,10 @@ from functools import cache
 from pathlib import Path
 from typing import Annotated
 
-import yaml
 from pydantic import Field
 
 from deltamem.config import StrictModel
+from synth.pools import Deck, load
 from synth.records import Domain, EventSlot, Line, Voice
 
 Card = Annotated[Line, Field(min_length=3)]
@@ -44,7 +44,7 @@ class Cards(StrictModel):
 
     def with_topics(self, slots: Sequence[EventSlot], rng: random.Random) -> tuple[EventSlot, ...]:
         """Slots with a topic each; no topic comes twice before all of its domain have come."""
-        decks = {domain: _Deck(self.topics[domain], rng) for domain in self.topics}
+        decks = {domain: Deck(rng, self.topics[domain]) for domain in self.topics}
         return tuple(
             slot.model_copy(update={"topic": decks[slot.domain].draw()}) if slot.domain in decks else slot for slot in slots
         )
@@ -74,19 +74,6 @@ class Cards(StrictModel):
         )
 
 
-class _Deck:
-    """Cards in a random order; shuffled again when all are drawn."""
-
-    def __init__(self, cards: Sequence[str], rng: random.Random) -> None:
-        self._cards = cards
-        self._rng = rng
-        self._left: list[str] = []
-
-    def draw(self) -> str:
-        self._left = self._left or self._rng.sample(self._cards, len(self._cards))
-        return self._left.pop()
-
-
 def _sometimes(cards: _Shared, rng: random.Random) -> str:
     # Both are drawn each time, so that another share changes no later draw.
     chance, card = rng.random(), rng.choice(cards.cards)
@@ -96,4 +83,4 @@ def _sometimes(cards: _Shared, rng: random.Random) -> str:
 @cache
 def load_cards() -> Cards:
     """The cards of this package."""
-    return Cards.model_validate(yaml.safe_load(Path(__file__).with_name("cards.yaml").read_text(encoding="utf-8")))
+    return load(Path(__file__).with_name("cards.yaml"), Cards)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import random
 import string
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from functools import cache, partial
 from pathlib import Path
 from typing import Annotated, Self, TypeVar
@@ -33,6 +33,21 @@ def load(path: Path, schema: type[Schema]) -> Schema:
         raise DeltaMemError(f"{path}: not YAML: {error}") from error
     except ValidationError as error:
         raise DeltaMemError(f"{path}: {first_error(error)}") from error
+
+
+class Deck:
+    """Texts in a random order, none twice before all have come."""
+
+    def __init__(self, rng: random.Random, texts: Sequence[str]) -> None:
+        """Take the texts, at least one."""
+        self._rng = rng
+        self._texts = texts
+        self._left: list[str] = []
+
+    def draw(self) -> str:
+        """The next text."""
+        self._left = self._left or self._rng.sample(self._texts, len(self._texts))
+        return self._left.pop()
 
 
 def permutation(size: int, rng: random.Random) -> Callable[[int], int]:

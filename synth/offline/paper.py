@@ -25,6 +25,7 @@ from synth.offline.templates import (
     things,
     words,
 )
+from synth.pools import Deck
 from synth.records import (
     Change,
     Dialogue,
@@ -589,7 +590,7 @@ def _users(task: DialogueTask, rng: random.Random, said: Sequence[Sequence[str]]
     """What the user says in each turn."""
     about = scene_of(task.event.narrative)._asdict()
     texts = dialogue_texts()
-    leads, tails, pauses = _Deck(rng, texts.leads), _Deck(rng, texts.tails), _Deck(rng, texts.pauses)
+    leads, tails, pauses = Deck(rng, texts.leads), Deck(rng, texts.tails), Deck(rng, texts.pauses)
     for number, sentences in enumerate(said):
         if number == 0:
             first = rng.choice(texts.first_words).format(**about)
@@ -605,8 +606,8 @@ class _Answers:
     def __init__(self, rng: random.Random) -> None:
         self._rng = rng
         texts = dialogue_texts()
-        self._listening, self._recalls = _Deck(rng, texts.listening), _Deck(rng, texts.recalls)
-        self._advice, self._questions = _Deck(rng, texts.advice), _Deck(rng, texts.questions)
+        self._listening, self._recalls = Deck(rng, texts.listening), Deck(rng, texts.recalls)
+        self._advice, self._questions = Deck(rng, texts.advice), Deck(rng, texts.questions)
         self._said: set[str] = set()
 
     def to(self, user: str, facts: Sequence[SessionFact]) -> str:
@@ -624,16 +625,3 @@ class _Answers:
     def last(self) -> str:
         """Answer the user's farewell."""
         return self._rng.choice(dialogue_texts().closing_replies)
-
-
-class _Deck:
-    """Draws each text once before any comes again."""
-
-    def __init__(self, rng: random.Random, texts: Sequence[str]) -> None:
-        self._rng = rng
-        self._texts = texts
-        self._left: list[str] = []
-
-    def draw(self) -> str:
-        self._left = self._left or self._rng.sample(self._texts, len(self._texts))
-        return self._left.pop()

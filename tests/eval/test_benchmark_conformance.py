@@ -339,23 +339,35 @@ def test_killed_and_resumed_without_asking_twice(case: Case, tmp_path: Path) -> 
 
 
 @pytest.mark.slow
-def test_an_interrupted_run_leaves_what_it_has_and_exits_as_before(tmp_path: Path) -> None:
-    case = CASES[0]
+@pytest.mark.parametrize("judges_are_measured", [False, True])
+def test_an_interrupted_run_leaves_what_it_has_and_exits_as_before(tmp_path: Path, judges_are_measured: bool) -> None:
+    case, waits = CASES[0], threading.Event()
+    questions = tmp_path / "out" / "questions.jsonl"
+    needed = case.questions if judges_are_measured else 1
 
-    def slow(body: dict[str, Any]) -> Reply:
-        return Reply(case.script(body).body, delay=30 if "bicycle?" in json.dumps(body) else 0)  # one of the questions
+    def are_done() -> bool:
+        return questions.exists() and questions.read_text().count("\n") >= needed
 
-    with serve(slow) as server:
-        overrides = [*case.write(tmp_path), "out=out", "resamples=20", *served(server), "judge.probes=false"]
+    def script(body: dict[str, Any]) -> Reply:
+        # What never ends: the questions of one word, or what is asked after all questions.
+        if are_done() if judges_are_measured else "bicycle?" in json.dumps(body):
+            waits.set()
+            return Reply(case.script(body).body, delay=30)
+        return case.script(body)
+
+    with serve(script) as server:
+        probes = f"judge.probes={str(judges_are_measured).lower()}"
+        overrides = [*case.write(tmp_path), "out=out", "resamples=20", *served(server), probes]
         process = start(case, tmp_path, *overrides, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
-        questions = tmp_path / "out" / "questions.jsonl"
-        while process.poll() is None and not (questions.exists() and questions.read_text().count("\n")):
+        while process.poll() is None and not (waits.is_set() and are_done()):
             time.sleep(0.05)
         process.send_signal(signal.SIGINT)
         _, err = process.communicate(timeout=60)
     assert (process.returncode, err) == (130, "interrupted\n")
     summary = json.loads((tmp_path / "out" / "summary.json").read_text())
-    assert 1 <= summary["partial"]["done"] < summary["partial"]["questions"] == case.questions
+    partial = summary["partial"]
+    assert needed <= partial["done"] <= partial["questions"] == case.questions
+    assert judges_are_measured or partial["done"] < case.questions
     assert summary["headline"]["withheld"].startswith("only ")
 
 
