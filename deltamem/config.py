@@ -85,12 +85,16 @@ def run_hydra(task: Callable[[DictConfig], int | None], config_name: str, config
     @wraps(task)
     def guarded(config: DictConfig) -> None:
         # Hydra would announce a failed job with lines of its own, so the task ends the process itself.
+        if shorten:
+            del os.environ["HYDRA_FULL_ERROR"]  # commands that the task starts end with one sentence too
         try:
             code = task(config)
         except (DeltaMemError, OmegaConfBaseException, OSError) as error:
             if not shorten:
                 raise
             _fail(_sentence(error))
+        finally:
+            os.environ["HYDRA_FULL_ERROR"] = "1"
         if code:
             sys.exit(code)
 

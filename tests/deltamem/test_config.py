@@ -16,6 +16,7 @@ out: runs
 hydra: {output_subdir: null, run: {dir: .}}
 """
 COMMAND = """
+import subprocess
 import sys
 from pathlib import Path
 from pydantic import BaseModel, ConfigDict
@@ -31,6 +32,7 @@ class Options(BaseModel):
 def main(config):
     match config.act:
         case "code": return 1
+        case "child": return subprocess.run([sys.executable, __file__, "other=1"]).returncode
         case "bad": raise DeltaMemError("the file is bad")
         case "caused":
             try:
@@ -80,6 +82,7 @@ def run(folder: Path, *arguments: str, **environment: str) -> subprocess.Complet
         (["act=validate", "needed=3", "out="], 2, "error: config key 'out' is empty; give the folder to write to\n"),
         (["act=validate", "needed=3", "+more=1"], 2, "error: unknown config key 'more'; there are: act, needed, out\n"),
         (["other=1"], 2, "error: unknown config key 'other'; --cfg job shows the keys that there are\n"),
+        (["act=child"], 2, "error: unknown config key 'other'; --cfg job shows the keys that there are\n"),
         (["+group=absent"], 0, ""),
         (["--config-name", "absent"], 2, "error: Cannot find primary config 'absent'"),
     ],
