@@ -56,8 +56,9 @@ while ((${#pids[@]} > 0)); do
     now=0
     wait "${pids[i]}" || now=$?
     unset "pids[i]"
-    if ((now != 0)); then code=$now; all KILL; fi
+    if ((now != 0)); then code=$now; fi
   done
+  if ((code != 0)); then all KILL; fi # again and again: a task that has just been started has no group yet
   sleep 0.05
 done
 exit $code
