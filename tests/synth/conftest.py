@@ -5,11 +5,20 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
+from deltamem.runs import JsonLinesStore
 from synth.__main__ import main
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[JsonLinesStore]:
+    """An empty store of a language model's answers."""
+    with JsonLinesStore(tmp_path / "answers.jsonl") as opened:
+        yield opened
 
 
 @pytest.fixture

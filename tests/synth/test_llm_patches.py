@@ -3,31 +3,23 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
 from handmade import CASES, edit
-from llm_cases import PLACE, llm_settings
-from scripted_server import completion, replies, serve
+from llm_cases import written_by
+from scripted_server import completion, replies
 
 from deltamem.runs import JsonLinesStore
 from synth.llm.answers import FormatError, record_schema
 from synth.llm.patches import can_be_patched, patch_type, patched
-from synth.llm.pool import EndpointPool
-from synth.llm.writer import LLMWriter, opening, patch_request, read_task
+from synth.llm.writer import opening, patch_request, read_task
 from synth.records import Dialogue
 from synth.tasks import Events, Filling, InitialFacts, Unit, UnitResult, Violation
 from synth.validators import judge_answer
 
 PATCHED = [unit for unit in Unit if can_be_patched(unit, frozenset()) and unit.value in CASES]
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[JsonLinesStore]:
-    with JsonLinesStore(tmp_path / "answers.jsonl") as opened:
-        yield opened
 
 
 def put(unit: Unit, answer: Any, **parts: Any) -> Any:
@@ -110,14 +102,8 @@ def sent(*turns: Mapping[str, Any], plan: tuple[Mapping[str, Any], ...] = ()) ->
 
 
 async def write(store: JsonLinesStore, *answers: str, repairs: int = 2) -> tuple[UnitResult[Any], list[dict[str, Any]]]:
-    with serve(replies(*(completion(text, tokens=50) for text in answers))) as server:
-        settings = llm_settings(server.url, repairs=repairs)
-        pool = EndpointPool(settings)
-        try:
-            written = await LLMWriter(settings, pool, store, seed=1).write(TASK, PLACE)
-        finally:
-            await pool.close()
-    return written, server.requests
+    script = replies(*(completion(text, tokens=50) for text in answers))
+    return await written_by(script, store, TASK, repairs=repairs)
 
 
 def rules(written: UnitResult[Any]) -> list[list[str]]:

@@ -3,13 +3,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import AsyncIterator, Coroutine
-from contextlib import asynccontextmanager, suppress
-from pathlib import Path
+from collections.abc import Coroutine
+from contextlib import suppress
 from typing import Any
 
 import pytest
-from llm_cases import FIXED, GOOD, PLACE, TASK, llm_settings
+from llm_cases import FIXED, GOOD, PLACE, TASK, llm_settings, open_pool
 from pydantic import ValidationError
 from scripted_server import Reply, completion, failure, replies, serve, too_long, unused_url
 
@@ -28,15 +27,6 @@ def short_rests(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("synth.llm.pool._FIRST_REST", 0.05)
 
 
-@asynccontextmanager
-async def pooled(*urls: str, **changes: Any) -> AsyncIterator[EndpointPool]:
-    pool = EndpointPool(llm_settings(*urls, **changes))
-    try:
-        yield pool
-    finally:
-        await pool.close()
-
-
 def ask(pool: EndpointPool, text: str = "hello", priority: tuple[int, int] = (0, 0)) -> Coroutine[Any, Any, Answer]:
     messages = [{"role": "user", "content": text}]
     return pool.chat(messages, priority=priority, seed=1, name="x", schema=SCHEMA)
@@ -51,7 +41,7 @@ def said(requests: list[dict[str, Any]]) -> list[str]:
 
 async def test_who_is_furthest_goes_first_and_then_who_came_first() -> None:
     with serve(lambda _: completion("hi", delay=0.02)) as server:
-        async with pooled(server.url, slots=1) as pool:
+        async with open_pool(server.url, slots=1) as pool:
             first = asyncio.create_task(ask(pool, "first", (9, 0)))
             await asyncio.sleep(0.01)
             order = [("p2", (2, 0)), ("p1 early", (1, -3)), ("p1 late", (1, -7)), ("p1 late too", (1, -7)), ("p0", (0, 0))]
@@ -61,7 +51,7 @@ async def test_who_is_furthest_goes_first_and_then_who_came_first() -> None:
 
 async def test_requests_go_where_most_slots_are_free() -> None:
     with serve(lambda _: completion("a", delay=0.5)) as one, serve(lambda _: completion("b", delay=0.5)) as two:
-        async with pooled(one.url, two.url, slots=3) as pool:
+        async with open_pool(one.url, two.url, slots=3) as pool:
             asked = [asyncio.create_task(ask(pool)) for _ in range(8)]
             while len(one.requests) + len(two.requests) < 6:
                 await asyncio.sleep(0.01)
@@ -74,7 +64,7 @@ async def test_requests_go_where_most_slots_are_free() -> None:
 
 async def test_the_same_endpoint_named_twice_counts_once() -> None:
     with serve(lambda _: completion("a", delay=0.05)) as server:
-        async with pooled(server.url, server.url, slots=2) as pool:
+        async with open_pool(server.url, server.url, slots=2) as pool:
             await asyncio.gather(*(ask(pool) for _ in range(6)))
     assert server.peak == 2
 
@@ -82,7 +72,7 @@ async def test_the_same_endpoint_named_twice_counts_once() -> None:
 async def test_cancelled_requests_give_their_slots_back() -> None:
     draw = random.Random(5)
     with serve(lambda _: completion("a", delay=0.005)) as server:
-        async with pooled(server.url, slots=4) as pool:
+        async with open_pool(server.url, slots=4) as pool:
             asked = [asyncio.create_task(ask(pool, priority=(draw.randrange(5), 0))) for _ in range(80)]
             for _ in range(60):
                 await asyncio.sleep(0)
@@ -96,7 +86,7 @@ async def test_cancelled_requests_give_their_slots_back() -> None:
 
 async def test_a_request_cancelled_just_when_it_got_its_slot_gives_it_back() -> None:
     with serve(lambda _: completion("a")) as server:
-        async with pooled(server.url, slots=1) as pool:
+        async with open_pool(server.url, slots=1) as pool:
             first = asyncio.create_task(ask(pool, "first"))
             second = asyncio.create_task(ask(pool, "second"))
             first.add_done_callback(lambda _: second.cancel())
@@ -119,32 +109,31 @@ BAD = {
 @pytest.mark.parametrize("bad", BAD.values(), ids=BAD.keys())
 async def test_what_may_pass_is_survived_after_the_clients_own_retries(bad: Reply) -> None:
     with serve(replies(bad, bad, completion("hi"))) as server:
-        async with pooled(server.url, timeout=0.8) as pool:
+        async with open_pool(server.url, timeout=0.8) as pool:
             assert (await ask(pool)).text == "hi"
     assert len(server.requests) == 3 and pool.retries == 2
 
 
-async def test_no_request_is_lost_to_a_server_that_fails_now_and_then(tmp_path: Path) -> None:
+async def test_no_request_is_lost_to_a_server_that_fails_now_and_then(store: JsonLinesStore) -> None:
     draw = random.Random(7)
     bad = [failure(500), failure(429), completion("late", delay=9), completion("{"), completion('{"name": "Mira Tamm"}')]
 
     def script(body: dict[str, Any]) -> Reply:
         return draw.choice(bad) if draw.random() < 0.2 else completion(GOOD)
 
-    with serve(script) as one, serve(script) as two, JsonLinesStore(tmp_path / "answers.jsonl") as store:
-        settings = llm_settings(one.url, two.url, slots=8, timeout=0.8, repairs=6)
-        pool = EndpointPool(settings)
-        writer = LLMWriter(settings, pool, store, seed=1)
-        places = [type(PLACE)(number, 0, f"{number}") for number in range(60)]
-        written = await asyncio.gather(*(writer.write(TASK, place) for place in places))
-        await pool.close()
+    changes: dict[str, Any] = {"slots": 8, "timeout": 0.8, "repairs": 6}
+    with serve(script) as one, serve(script) as two:
+        async with open_pool(one.url, two.url, **changes) as pool:
+            writer = LLMWriter(llm_settings(one.url, two.url, **changes), pool, store, seed=1)
+            places = [type(PLACE)(number, 0, f"{number}") for number in range(60)]
+            written = await asyncio.gather(*(writer.write(TASK, place) for place in places))
     assert [each.answer for each in written] == [FIXED] * 60
     assert any(len(each.verdicts) > 1 for each in written) and pool.retries > 0
 
 
 async def test_a_dead_endpoint_costs_time_but_no_request() -> None:
     with serve(lambda _: completion("hi", delay=0.01)) as server:
-        async with pooled(unused_url(), server.url, slots=4) as pool:
+        async with open_pool(unused_url(), server.url, slots=4) as pool:
             answers = await asyncio.gather(*(ask(pool) for _ in range(60)))
     assert [answer.text for answer in answers] == ["hi"] * 60
     assert len(server.requests) == 60
@@ -155,7 +144,7 @@ async def test_an_endpoint_that_recovers_is_used_again() -> None:
     up = asyncio.Event()
     one_script = lambda _: completion("a", delay=0.02) if up.is_set() else failure(503)  # noqa: E731
     with serve(one_script) as one, serve(lambda _: completion("b", delay=0.02)) as two:
-        async with pooled(one.url, two.url, slots=2) as pool:
+        async with open_pool(one.url, two.url, slots=2) as pool:
             answers = await asyncio.gather(*(ask(pool) for _ in range(8)))
             assert {answer.text for answer in answers} == {"b"}
             up.set()
@@ -166,7 +155,7 @@ async def test_an_endpoint_that_recovers_is_used_again() -> None:
 
 async def test_when_nobody_answers_all_who_wait_are_told_once_patience_is_used_up() -> None:
     url = unused_url()
-    async with pooled(url, slots=2, patience=0.3) as pool:
+    async with open_pool(url, slots=2, patience=0.3) as pool:
         loop = asyncio.get_running_loop()
         began = loop.time()
         errors = await asyncio.gather(*(ask(pool) for _ in range(30)), return_exceptions=True)
@@ -180,7 +169,7 @@ async def test_a_request_that_always_fails_does_not_put_the_endpoint_out_of_use(
         return failure(500) if said([body]) == ["poison"] else completion("hi", delay=0.02)
 
     with serve(script) as server:
-        async with pooled(server.url, slots=4, patience=0.5) as pool:
+        async with open_pool(server.url, slots=4, patience=0.5) as pool:
             poison = asyncio.create_task(ask(pool, "poison"))
             answers = await asyncio.gather(*(ask(pool) for _ in range(60)))
             assert [answer.text for answer in answers] == ["hi"] * 60
@@ -193,7 +182,7 @@ async def test_a_request_that_always_fails_does_not_put_the_endpoint_out_of_use(
 )
 async def test_what_cannot_pass_is_told_at_once(reply: Reply, error: type[LLMError]) -> None:
     with serve(lambda _: reply) as server:
-        async with pooled(server.url) as pool:
+        async with open_pool(server.url) as pool:
             with pytest.raises(error):
                 await ask(pool)
             assert len(server.requests) == 1 and pool.in_flight == 0
@@ -215,7 +204,7 @@ def server_knowing(*known: str) -> Any:
 @pytest.mark.parametrize("known", ["json_schema", "json_object", "none"])
 async def test_auto_steps_down_to_what_a_server_knows_and_remembers_it(known: str, caplog: pytest.LogCaptureFixture) -> None:
     with serve(server_knowing(known)) as server, serve(server_knowing("json_schema")) as other:
-        async with pooled(server.url, other.url, slots=4) as pool:
+        async with open_pool(server.url, other.url, slots=4) as pool:
             with caplog.at_level(logging.WARNING, "synth.llm.pool"):
                 await asyncio.gather(*(ask(pool) for _ in range(16)))
             before = len(server.requests)
@@ -229,7 +218,7 @@ async def test_auto_steps_down_to_what_a_server_knows_and_remembers_it(known: st
 
 async def test_a_configured_response_format_is_insisted_on() -> None:
     with serve(server_knowing("none")) as server:
-        async with pooled(server.url, structured="json_schema") as pool:
+        async with open_pool(server.url, structured="json_schema") as pool:
             with pytest.raises(LLMError, match="json_schema is not supported"):
                 await ask(pool)
             assert len(server.requests) == 1
@@ -241,7 +230,7 @@ async def test_a_configured_response_format_is_insisted_on() -> None:
 async def test_check_passes_when_one_endpoint_serves_the_model(caplog: pytest.LogCaptureFixture) -> None:
     url = unused_url()
     with serve(lambda _: completion("hi")) as server, caplog.at_level(logging.WARNING, "synth.llm.pool"):
-        async with pooled(url, server.url) as pool:
+        async with open_pool(url, server.url) as pool:
             await pool.check()
             assert [url in record.message for record in caplog.records] == [True]
             assert (await ask(pool)).text == "hi"
@@ -251,7 +240,7 @@ async def test_check_passes_when_one_endpoint_serves_the_model(caplog: pytest.Lo
 async def test_check_says_what_is_wrong_with_each_endpoint() -> None:
     url = unused_url()
     with serve(lambda _: completion("hi"), models=[{"id": "big"}, {"id": "small"}]) as server:
-        async with pooled(url, server.url) as pool:
+        async with open_pool(url, server.url) as pool:
             with pytest.raises(DeltaMemError) as caught:
                 await pool.check()
     message = str(caught.value)
@@ -286,7 +275,7 @@ THOUGHTFUL = {
 @pytest.mark.parametrize("reply", THOUGHTFUL.values(), ids=THOUGHTFUL.keys())
 async def test_a_server_that_thinks_is_not_warned_of(reply: Reply, caplog: pytest.LogCaptureFixture) -> None:
     with serve(lambda _: reply) as server:
-        async with pooled(server.url) as pool:
+        async with open_pool(server.url) as pool:
             await asyncio.gather(*(ask(pool) for _ in range(9)))
     assert not caplog.records
 
@@ -294,7 +283,7 @@ async def test_a_server_that_thinks_is_not_warned_of(reply: Reply, caplog: pytes
 async def test_a_server_that_silently_does_not_think_is_warned_of_once(caplog: pytest.LogCaptureFixture) -> None:
     silent, thinking = completion(GOOD, tokens=90), THOUGHTFUL["counted"]
     with serve(replies(silent, silent, silent, silent, thinking, silent)) as server:
-        async with pooled(server.url) as pool:
+        async with open_pool(server.url) as pool:
             for _ in range(5):
                 await ask(pool)
             assert not caplog.records  # one thought among them
@@ -306,6 +295,6 @@ async def test_a_server_that_silently_does_not_think_is_warned_of_once(caplog: p
 
 async def test_who_does_not_ask_for_thinking_is_not_warned(caplog: pytest.LogCaptureFixture) -> None:
     with serve(lambda _: completion(GOOD, tokens=90)) as server:
-        async with pooled(server.url, reasoning_effort=None) as pool:
+        async with open_pool(server.url, reasoning_effort=None) as pool:
             await asyncio.gather(*(ask(pool) for _ in range(9)))
     assert not caplog.records

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from handmade import CASES, NAME, edit
-from llm_cases import PLACE, llm_settings
-from scripted_server import Reply, completion, serve
+from llm_cases import written_by
+from scripted_server import Reply, completion
 
 from deltamem.runs import JsonLinesStore
-from synth.llm.pool import EndpointPool
-from synth.llm.writer import LLMWriter, contradictions_task, extraction_task, read_task
-from synth.person import Account
+from synth.author import Account
+from synth.llm.writer import contradictions_task, extraction_task, read_task
 from synth.records import Dialogue, SessionFact
 from synth.tasks import Contradictions, DialogueTask, Extraction, ExtractionTask, StatedFact, Task, Unit, UnitResult
 from synth.validators.reviews import Reviewed, judge_reviewed
@@ -25,12 +23,6 @@ assert isinstance(TASK, DialogueTask) and isinstance(GOOD, Dialogue)
 CHATTY = edit(GOOD, {"turns.4.user": GOOD.turns[4].user + " After that I bake rye bread for the whole street."})
 """States something that no fact of the session says."""
 STATED = StatedFact(turn=5, text=f"{NAME} bakes rye bread for the whole street.")
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[JsonLinesStore]:
-    with JsonLinesStore(tmp_path / "answers.jsonl") as opened:
-        yield opened
 
 
 def labels() -> list[StatedFact]:
@@ -56,14 +48,7 @@ async def write(
         answer = left.pop(0) if task.unit is Unit.DIALOGUE else json.dumps(read(task))
         return completion(answer, tokens=40, prompt_tokens=100)
 
-    with serve(script) as server:
-        settings = llm_settings(server.url, **({"extraction": True} | changes))
-        pool = EndpointPool(settings)
-        try:
-            written = await LLMWriter(settings, pool, store, seed=1).write(TASK, PLACE)
-        finally:
-            await pool.close()
-    return written, server.requests
+    return await written_by(script, store, TASK, **({"extraction": True} | changes))
 
 
 def names(requests: list[dict[str, Any]]) -> list[str]:

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from llm_cases import FIXED, GOOD, OTHER_NAME, PLACE, TASK, llm_settings
+from llm_cases import FIXED, GOOD, OTHER_NAME, PLACE, TASK, llm_settings, open_writer, written_by
 from offline_people import shape
-from scripted_server import Reply, Script, Served, completion, failure, replies, serve, too_long
+from scripted_server import Reply, Served, completion, failure, replies, serve, too_long
 
 from deltamem.errors import ContextLengthError
 from deltamem.runs import JsonLinesStore
@@ -28,29 +28,11 @@ from synth.validators import UNIT_RULES
 from synth.validators.base import Case, RuleSet
 
 
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[JsonLinesStore]:
-    with JsonLinesStore(tmp_path / "answers.jsonl") as opened:
-        yield opened
-
-
 async def write(
     server: Served, store: JsonLinesStore, *, task: FixedTask = TASK, place: UnitId = PLACE, seed: int = 1, **changes: Any
 ) -> UnitResult[FixedPart]:
-    settings = llm_settings(server.url, **changes)
-    pool = EndpointPool(settings)
-    try:
-        return await LLMWriter(settings, pool, store, seed=seed).write(task, place)
-    finally:
-        await pool.close()
-
-
-async def answered(
-    script: Script, store: JsonLinesStore, **changes: Any
-) -> tuple[UnitResult[FixedPart], list[dict[str, Any]]]:
-    with serve(script) as server:
-        written = await write(server, store, **changes)
-    return written, server.requests
+    async with open_writer(server.url, store, seed=seed, **changes) as writer:
+        return await writer.write(task, place)
 
 
 def broken(written: UnitResult[FixedPart]) -> list[list[str]]:
@@ -58,7 +40,7 @@ def broken(written: UnitResult[FixedPart]) -> list[list[str]]:
 
 
 async def test_a_good_answer_is_taken_at_once(store: JsonLinesStore) -> None:
-    written, requests = await answered(lambda _: completion(GOOD, tokens=50, prompt_tokens=900), store)
+    written, requests = await written_by(lambda _: completion(GOOD, tokens=50, prompt_tokens=900), store)
     assert written.answer == FIXED
     assert broken(written) == [[]]
     assert written.verdicts[0].checked == (*FORMAT_RULES, *(rule.name for rule in UNIT_RULES[Unit.FIXED]))
@@ -68,7 +50,7 @@ async def test_a_good_answer_is_taken_at_once(store: JsonLinesStore) -> None:
 
 async def test_a_request_says_what_is_configured_and_nothing_else(store: JsonLinesStore) -> None:
     sampling = {"temperature": 0.7, "top_p": 0.9, "reasoning_effort": "medium"}
-    _, (request,) = await answered(lambda _: completion(GOOD), store, extra_body={"top_k": 9}, **sampling)
+    _, (request,) = await written_by(lambda _: completion(GOOD), store, extra_body={"top_k": 9}, **sampling)
     assert sampling.items() <= request.items() and request["top_k"] == 9
     assert request["response_format"] == {
         "type": "json_schema",
@@ -77,7 +59,7 @@ async def test_a_request_says_what_is_configured_and_nothing_else(store: JsonLin
     assert "max_tokens" not in request
     assert 0 <= request["seed"] < 2**31
     silent = {"reasoning_effort": None, "structured": "none", "max_tokens": 700}
-    _, (request,) = await answered(lambda _: completion(GOOD), store, **silent)
+    _, (request,) = await written_by(lambda _: completion(GOOD), store, **silent)
     assert request["max_tokens"] == 700 and not {"reasoning_effort", "response_format"} & request.keys()
 
 
@@ -92,13 +74,13 @@ async def test_a_request_says_what_is_configured_and_nothing_else(store: JsonLin
     ids=["fence", "thinking", "field too many", "comma too many"],
 )
 async def test_an_untidy_answer_is_as_good(text: str, store: JsonLinesStore) -> None:
-    written, requests = await answered(lambda _: completion(text), store)
+    written, requests = await written_by(lambda _: completion(text), store)
     assert written.answer == FIXED and broken(written) == [[]] and len(requests) == 1
 
 
 async def test_a_broken_rule_is_named_to_the_model_which_sees_its_last_answer_only(store: JsonLinesStore) -> None:
     other = OTHER_NAME.replace("Mira Tam", "Myra Tamm")
-    written, (first, second, third) = await answered(
+    written, (first, second, third) = await written_by(
         replies(completion(OTHER_NAME), completion(other), completion(GOOD)), store
     )
     assert written.answer == FIXED
@@ -112,7 +94,7 @@ async def test_a_broken_rule_is_named_to_the_model_which_sees_its_last_answer_on
 
 
 async def test_an_answer_that_stays_wrong_is_rejected(store: JsonLinesStore) -> None:
-    written, requests = await answered(lambda _: completion(OTHER_NAME, tokens=5), store, repairs=2)
+    written, requests = await written_by(lambda _: completion(OTHER_NAME, tokens=5), store, repairs=2)
     assert written.answer is None
     assert broken(written) == [["fixed.identity"]] * 3
     assert (written.completion_tokens, written.spent_tokens) == (15, 15)
@@ -130,7 +112,7 @@ async def test_an_answer_that_stays_wrong_is_rejected(store: JsonLinesStore) -> 
     ids=["words", "fields missing", "cut off", "nothing"],
 )
 async def test_an_unreadable_answer_is_sent_back_too(reply: Reply, rule: str, said: str, store: JsonLinesStore) -> None:
-    written, requests = await answered(replies(reply, completion(GOOD)), store)
+    written, requests = await written_by(replies(reply, completion(GOOD)), store)
     assert written.answer == FIXED
     assert rule in broken(written)[0] and len(set(broken(written)[0])) == 1
     assert written.verdicts[0].checked == FORMAT_RULES[: FORMAT_RULES.index(rule) + 1]
@@ -138,15 +120,15 @@ async def test_an_unreadable_answer_is_sent_back_too(reply: Reply, rule: str, sa
 
 
 async def test_of_a_cut_off_answer_only_the_beginning_is_sent_back(store: JsonLinesStore) -> None:
-    _, requests = await answered(replies(completion("la " * 50_000, finish="length"), completion(GOOD)), store)
+    _, requests = await written_by(replies(completion("la " * 50_000, finish="length"), completion(GOOD)), store)
     assert requests[1]["messages"][2]["content"] == ("la " * 50_000)[:2_000]
 
 
 async def test_what_does_not_fit_the_window_is_a_rejection_of_a_repair_and_an_error_of_a_task(store: JsonLinesStore) -> None:
-    written, requests = await answered(replies(completion(OTHER_NAME), too_long()), store)
+    written, requests = await written_by(replies(completion(OTHER_NAME), too_long()), store)
     assert written.answer is None and broken(written) == [["fixed.identity"]] and len(requests) == 2
     with pytest.raises(ContextLengthError):
-        await answered(lambda _: too_long(), store, seed=2)
+        await written_by(lambda _: too_long(), store, seed=2)
 
 
 async def test_what_was_answered_is_not_asked_again(tmp_path: Path) -> None:
@@ -203,7 +185,7 @@ async def test_a_changed_prompt_asks_again(store: JsonLinesStore, monkeypatch: p
 
 async def test_thinking_is_counted_but_not_kept(store: JsonLinesStore) -> None:
     script = replies(completion(f"<think>secret</think>{GOOD}", tokens=80, reasoning_content="a secret of its own"))
-    written, _ = await answered(script, store)
+    written, _ = await written_by(script, store)
     assert written.completion_tokens == 80 and 0 < written.reasoning_tokens < 20
     assert "secret" not in store.path.read_text()
 
@@ -248,11 +230,7 @@ async def test_rules_are_given_the_similarity_and_do_not_hold_up_the_event_loop(
             yield "the traits do not resemble the seed"
 
     monkeypatch.setitem(UNIT_RULES, Unit.FIXED, (traits_similar,))
-    with serve(lambda _: completion(GOOD)) as server:
-        settings = llm_settings(server.url, repairs=0)
-        pool = EndpointPool(settings)
-        written = await LLMWriter(settings, pool, store, seed=1, similarity=Dissimilar()).write(TASK, PLACE)
-        await pool.close()
+    written, _ = await written_by(lambda _: completion(GOOD), store, repairs=0, similarity=Dissimilar())
     assert broken(written) == [["fixed.traits_similar"]]
     assert threads and threading.main_thread() not in threads
 
@@ -263,17 +241,15 @@ async def test_a_whole_life_is_written_through_the_wire_and_not_asked_for_twice(
     def script(body: dict[str, Any]) -> Reply:
         return completion(answer(read_task(body["messages"]), random.Random(body["seed"])).model_dump_json())
 
-    async def person() -> Person:
-        return await write_person(1, persona, writer, shape("paper"), RealNames(1), sessions=25, seed=1)
-
     with serve(script) as server:
-        settings = llm_settings(server.url)
-        pool = EndpointPool(settings)
-        writer = LLMWriter(settings, pool, store, seed=1)
-        first = await person()
-        asked = len(server.requests)
-        assert await person() == first
-        await pool.close()
+        async with open_writer(server.url, store) as writer:
+
+            async def person() -> Person:
+                return await write_person(1, persona, writer, shape("paper"), RealNames(1), sessions=25, seed=1)
+
+            first = await person()
+            asked = len(server.requests)
+            assert await person() == first
     assert first.rejections == () and len(first.sessions) == 25 and first.violations == {}
     assert len(server.requests) == asked == sum(usage.units for usage in first.usage.values())
     assert {request["response_format"]["json_schema"]["name"] for request in server.requests} == set(Unit) - {

@@ -15,9 +15,10 @@ from offline_people import shape as named_shape
 from deltamem.errors import DeltaMemError
 from deltamem.memory import Event
 from synth.assembly import labelled_sessions, replay
+from synth.memories import MOST_EXISTING
 from synth.names import InventedNames, RealNames
 from synth.offline import OfflineWriter
-from synth.person import MOST_EXISTING, write_person
+from synth.person import write_person
 from synth.records import Evolution, Origin, Person, Persona
 from synth.tasks import (
     REVIEWS,
