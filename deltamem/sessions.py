@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import IO, Annotated, Any, Literal
+from typing import IO, Annotated, Any, Literal, get_args
 
 from pydantic import AfterValidator, ConfigDict, Field, ValidationError, field_validator
 from pydantic_core import PydanticCustomError
@@ -80,6 +80,16 @@ class OperationDifficulty:
     time: Timing
     chain: int
 
+    def cells(self) -> tuple[str, ...]:
+        """Names of the cells that the operation belongs to: one for each axis that operations have."""
+        return (
+            f"signal={self.signal}",
+            f"rivals={_bin(self.rivals, _RIVALS)}",
+            f"provenance={self.provenance}",
+            f"time={self.time}",
+            f"chain={_bin(self.chain, _CHAIN)}",
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Difficulty:
@@ -101,15 +111,7 @@ class Difficulty:
             f"bank={_bin(self.bank, _BANK)}",
             f"noise={_bin(self.noise, _NOISE)}",
         }
-        for operation in self.operations:
-            found |= {
-                f"signal={operation.signal}",
-                f"rivals={_bin(operation.rivals, _RIVALS)}",
-                f"provenance={operation.provenance}",
-                f"time={operation.time}",
-                f"chain={_bin(operation.chain, _CHAIN)}",
-            }
-        return tuple(sorted(found))
+        return tuple(sorted(found.union(*(operation.cells() for operation in self.operations))))
 
 
 # The largest value of each bin, and its name; None takes all others.
@@ -121,6 +123,26 @@ _CHAIN = ((0, "0"), (1, "1"), (2, "2"), (None, "3+"))
 
 def _bin(value: float, bins: tuple[tuple[float | None, str], ...]) -> str:
     return next(name for most, name in bins if most is None or value <= most)
+
+
+AXES: Mapping[str, tuple[str, ...]] = {
+    "signal": get_args(Signal),
+    "rivals": tuple(name for _, name in _RIVALS),
+    "provenance": get_args(Provenance),
+    "time": get_args(Timing),
+    "chain": tuple(name for _, name in _CHAIN),
+    "noise": tuple(name for _, name in _NOISE),
+    "bank": tuple(name for _, name in _BANK),
+}
+"""Axes of difficulty with their values, in the order in which they are shown. A cell is ``axis=value``."""
+
+
+def sessions_by_cell(cells: Iterable[Sequence[str]]) -> dict[str, list[int]]:
+    """Which sessions belong to each cell that occurs, in the order of `AXES`; `cells` are those of each session."""
+    members = [set(of_session) for of_session in cells]
+    names = [f"{axis}={value}" for axis, values in AXES.items() for value in values]
+    found = {name: [number for number, of_session in enumerate(members) if name in of_session] for name in names}
+    return {name: numbers for name, numbers in found.items() if numbers}
 
 
 @dataclass(frozen=True, slots=True)

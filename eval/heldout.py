@@ -25,10 +25,10 @@ from deltamem.episode import EpisodeConfig, Violation, load_episode_config, sess
 from deltamem.errors import DeltaMemError
 from deltamem.policy import EndpointPolicy, Policy, Rollout, run_episodes
 from deltamem.runs import atomic_writer, file_sha256, git_commit, versions
-from deltamem.sessions import LabelledSession, Split, read_sessions
+from deltamem.sessions import LabelledSession, Split, read_sessions, sessions_by_cell
 from eval.config import EndpointSettings, EpisodeSettings
 from eval.metrics import RESAMPLES, bootstrap_interval
-from eval.probes import not_better, probe_table, rows, score_probes
+from eval.probes import cell_tables, not_better, probe_table, rows, score_probes
 from eval.summary import write_summary
 from rewards.diagnostics import RATES, VIOLATION_PREFIX, count, total_counts
 from rewards.reward import DEFAULT_OPTIONS, RewardOptions, score
@@ -115,7 +115,7 @@ class HeldoutResult:
     records: list[dict[str, Any]]
     """One for each session, in order: the fields of `deltamem.episode.session_fields` and `trajectory_fields`; ``score``
     with its parts, matched pairs and unmatched entries; ``counts`` of `rewards.diagnostics`; ``failure``, ``tokens``,
-    ``seconds``."""
+    ``seconds``; ``cells`` of difficulty, where it was planned."""
     summary: dict[str, Any]
     """The figures (see `summarise`) with ``policy``, ``seconds`` and ``provenance``, from the command also ``probes``."""
 
@@ -165,13 +165,15 @@ async def evaluate(
     for labelled, rollout in zip(sessions, rollouts, strict=True):
         trajectory = rollout.trajectory
         total = score(trajectory, labelled, cached.documents, options)
-        scored = {
+        scored: dict[str, Any] = {
             "score": asdict(total),
             "counts": dict(count(labelled, trajectory, total.transition)),
             "failure": trajectory.failure,
             "tokens": rollout.tokens,
             "seconds": round(rollout.seconds, 3),
         }
+        if labelled.difficulty is not None:
+            scored["cells"] = list(labelled.difficulty.cells())
         records.append(session_fields(labelled) | trajectory_fields(trajectory) | scored)
     transition_options = asdict(options)
     made_with = {
@@ -218,7 +220,8 @@ def summarise(records: Sequence[Record], *, resamples: int = RESAMPLES, seed: in
     Returns:
         ``sessions, people, answered, failed``, ``failures`` (how often each reason occurred), ``metrics`` (name to
         estimate, 95% interval by person, number of sessions and people; null where there is nothing to divide by),
-        ``counts`` (sums over sessions) and ``tokens``.
+        ``cells`` (the same of the reward by cell of difficulty; empty where none was planned), ``counts`` (sums over
+        sessions) and ``tokens``.
     """
     answered = [record for record in records if record["failure"] is None]
 
@@ -235,6 +238,8 @@ def summarise(records: Sequence[Record], *, resamples: int = RESAMPLES, seed: in
     for name, (top, bottom) in (RATES | violations).items():
         metrics[name] = ratio(answered, [one[top] for one in counts], [one[bottom] for one in counts])
     metrics["failure_rate"] = ratio(records, [float(record["failure"] is not None) for record in records])
+    members = sessions_by_cell(record.get("cells", ()) for record in answered)
+    cells = {name: [answered[number] for number in numbers] for name, numbers in members.items()}
     return {
         "sessions": len(records),
         "people": len({record["person_id"] for record in records}),
@@ -242,6 +247,7 @@ def summarise(records: Sequence[Record], *, resamples: int = RESAMPLES, seed: in
         "failed": len(records) - len(answered),
         "failures": dict(Counter(record["failure"] for record in records if record["failure"] is not None)),
         "metrics": metrics,
+        "cells": {name: ratio(rows, [_score(record, "reward") for record in rows]) for name, rows in cells.items()},
         "counts": total_counts(record["counts"] for record in records),
         "tokens": sum(record["tokens"] for record in records),
     }
@@ -325,11 +331,13 @@ def main(config: DictConfig) -> int:
     result = asyncio.run(_run(settings, sessions, console))
     result.write(settings.out)
     Console().print(summary_table(result.summary))
+    beside = rows({result.summary["policy"]: result.summary})
     if result.summary.get("probes"):
-        beside = rows({result.summary["policy"]: result.summary})
         Console().print(probe_table(beside))
         for sentence in not_better(beside):
             console.print(sentence, markup=False)
+    for table in cell_tables(beside):
+        Console().print(table)
     failures = Counter(result.summary["failures"])
     for reason, times in failures.most_common(1):
         failed = f"{failures.total()} of {len(sessions)} sessions failed; most often ({times}): {reason}"

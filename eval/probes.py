@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from rich.table import Table
 
 from deltamem.embedding import Embedder
-from deltamem.sessions import LabelledSession, Split, read_sessions
+from deltamem.sessions import AXES, LabelledSession, Split, read_sessions
 from eval.metrics import RESAMPLES
 from rewards.probes import run_probes
 from rewards.reward import DEFAULT_OPTIONS, RewardOptions
@@ -64,6 +64,8 @@ class Row(NamedTuple):
     transition: Mapping[str, float] | None
     update_recall: float | None
     """Due UPDATEs whose memory it rewrote."""
+    cells: Mapping[str, Mapping[str, float]]
+    """The reward by cell of difficulty; empty where none was planned."""
 
 
 def rows(summaries: Mapping[str, Summary]) -> list[Row]:
@@ -78,12 +80,14 @@ def rows(summaries: Mapping[str, Summary]) -> list[Row]:
         metrics = summary.get("metrics", {})
         recall = metrics.get("update_recall")
         estimate = recall["estimate"] if recall else None
-        found.append(Row(name, "", False, metrics.get("reward"), metrics.get("transition"), estimate))
+        found.append(
+            Row(name, "", False, metrics.get("reward"), metrics.get("transition"), estimate, summary.get("cells", {}))
+        )
     probes: Mapping[str, Any] = next((summary["probes"] for summary in summaries.values() if summary.get("probes")), {})
     for name, probe in probes.items():
         parts = probe["parts"]
         told = name.replace("_", " "), probe["description"], probe["knows_target"]
-        found.append(Row(*told, parts["reward"], parts["transition"], probe["rates"]["update_recall"]))
+        found.append(Row(*told, parts["reward"], parts["transition"], probe["rates"]["update_recall"], probe["cells"]))
     return sorted(found, key=lambda row: (row.knows_target, -row.reward["estimate"] if row.reward else 1.0))
 
 
@@ -115,6 +119,66 @@ def probe_table(found: Sequence[Row]) -> Table:
         style = None if row.description else "bold"
         table.add_row(told, _interval(row.reward), _interval(row.transition), recall, style=style, end_section=last)
     return table
+
+
+class CellRow(NamedTuple):
+    """A cell of difficulty as it is shown."""
+
+    value: str
+    """On its axis."""
+    sessions: int | None
+    """How many of them a trained policy answered; None beside probes alone."""
+    rewards: list[Mapping[str, float] | None]
+    """One for each `Row`."""
+
+
+def cell_rows(found: Sequence[Row]) -> dict[str, list[CellRow]]:
+    """Rewards by cell of difficulty, the cells by axis; empty where no difficulty was planned."""
+    rewards = {
+        axis: [(value, [row.cells.get(f"{axis}={value}") for row in found]) for value in values]
+        for axis, values in AXES.items()
+    }
+    shown = {
+        axis: [
+            CellRow(
+                value.replace("_", " "),
+                max((int(one["count"]) for one in of_cell if one and "count" in one), default=None),
+                of_cell,
+            )
+            for value, of_cell in of_axis
+            if any(of_cell)
+        ]
+        for axis, of_axis in rewards.items()
+    }
+    return {axis: of_axis for axis, of_axis in shown.items() if of_axis}
+
+
+def cell_tables(found: Sequence[Row]) -> list[Table]:
+    """Rewards by cell of difficulty for the terminal, policies that know the target in a table of their own."""
+    tables = []
+    shown = cell_rows(found)
+    for knows_target in (False, True):
+        places = [place for place, row in enumerate(found) if row.knows_target == knows_target]
+        if not shown or not places:
+            continue
+        title = "Reward by difficulty" + (", of policies that know the target" if knows_target else "")
+        table = Table("", title=title, caption="95% intervals by person")
+        table.add_column("sessions", justify="right")
+        for place in places:
+            table.add_column(found[place].name, justify="right", no_wrap=not found[place].description)
+        for axis, of_axis in shown.items():
+            table.add_row(axis, style="bold")
+            for cell in of_axis:
+                figures = [_cell_figure(found[place], cell.rewards[place]) for place in places]
+                table.add_row(f"  {cell.value}", "" if cell.sessions is None else str(cell.sessions), *figures)
+            table.add_section()
+        tables.append(table)
+    return tables
+
+
+def _cell_figure(row: Row, reward: Mapping[str, float] | None) -> str:
+    """With its interval if the policy is no probe: ten intervals side by side cannot be read."""
+    return f"{reward['estimate']:.3f}" if row.description and reward else _interval(reward)
 
 
 def _interval(found: Mapping[str, float] | None) -> str:

@@ -15,7 +15,7 @@ import numpy as np
 from deltamem.embedding import CachedEmbedder, Embedder
 from deltamem.episode import Trajectory
 from deltamem.memory import Event, Operation
-from deltamem.sessions import LabelledSession
+from deltamem.sessions import LabelledSession, sessions_by_cell
 from deltamem.text import normalised
 from rewards.cues import (
     EVENTS,
@@ -215,6 +215,8 @@ class ProbeScore:
     """By the names of `PARTS`: the reward (weighted total) and its parts."""
     rates: dict[str, float | None]
     """Of `RATES`, as `rewards.diagnostics.rates` counts them."""
+    cells: dict[str, Estimate]
+    """The reward by cell of difficulty (`deltamem.sessions.AXES`); empty where none was planned."""
 
 
 def run_probes(
@@ -254,6 +256,7 @@ def run_probes(
     predicted = (op.text for given in answers.values() for answer in given for op in answer.operations)
     cached.documents(_distinct((*predicted, *(op.text for labelled in heldout for op in labelled.operations))))
     people = [labelled.session.person_id for labelled in heldout]
+    cells = sessions_by_cell(labelled.difficulty.cells() if labelled.difficulty else () for labelled in heldout)
     scores = {}
     for name, probe in probes.items():
         totals, counts = [], []
@@ -266,12 +269,17 @@ def run_probes(
             for part in PARTS
         }
         found = rates(total_counts(counts))
+
+        def reward(rows: Sequence[int], rewards: Sequence[float] = values["reward"]) -> Estimate:
+            return by_person([rewards[row] for row in rows], [people[row] for row in rows], resamples=resamples, seed=seed)
+
         scores[name] = ProbeScore(
             probe.description,
             probe.knows_target,
             probe.searches,
             {part: by_person(of_part, people, resamples=resamples, seed=seed) for part, of_part in values.items()},
             {rate: found[rate] for rate in RATES},
+            {cell: reward(rows) for cell, rows in cells.items()},
         )
     return scores
 

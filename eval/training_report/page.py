@@ -17,7 +17,7 @@ from deltamem.errors import DeltaMemError
 from deltamem.html import render_page, write_page
 from deltamem.memory import Event
 from eval.heldout import VIOLATIONS_PER_EPISODE, label, shown_metrics
-from eval.probes import not_better, rows
+from eval.probes import cell_rows, not_better, rows
 from eval.training_report.charts import machine_charts, training_charts, warm_start_charts
 
 Record = Mapping[str, Any]
@@ -319,6 +319,8 @@ def write_report(run: Path, *, out: Path | None = None, trajectories: int = 12) 
         rows=comparison(inputs.summaries),
         beside=beside if any(row.description for row in beside) else [],
         not_better=not_better(beside),
+        policies=beside,
+        cells=cell_rows(beside),
         shown=[view(record, reason) for reason, record in choose(inputs.trajectories, trajectories)],
         histories=histories(inputs.validation, trajectories),
         shown_evaluation=SHOWN_EVALUATION,

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 from deltamem.config import first_error
 from deltamem.errors import DeltaMemError
-from deltamem.sessions import LabelledSession
+from deltamem.sessions import AXES, LabelledSession
 from synth.pipeline import PEOPLE_STORE, SHARDS_FOLDER, WORK_FOLDER
 from synth.records import Dialogue, Person, SynthSession, UnitUsage
 from synth.tasks import Unit, Verdict
@@ -171,6 +171,7 @@ class Statistics:
         self._rejected: Counter[tuple[str, str]] = Counter()
         self._rejected_units: Counter[str] = Counter()
         self._usage: defaultdict[str, Counter[str]] = defaultdict(Counter)
+        self._cells: dict[str, Counter[str]] = {"operations": Counter(), "sessions": Counter()}
 
     def add(self, person: Person, sessions: Sequence[LabelledSession], verdict: Verdict) -> None:
         """Count a person.
@@ -218,6 +219,10 @@ class Statistics:
         self._lengths["words"].add(sum(words.values()))
         self._lengths["user_words"].add(words["user"])
         self._lengths["operations"].add(len(labelled.operations))
+        if labelled.difficulty is not None:
+            self._cells["sessions"].update(labelled.difficulty.cells())
+            for operation in labelled.difficulty.operations:
+                self._cells["operations"].update(operation.cells())
         if session.dialogue is not None:
             self._add_keywords(session, session.dialogue)
 
@@ -242,7 +247,10 @@ class Statistics:
         return {key: self._counts[key] for key in (*keys, "rejected/people", "rejected/sessions")}
 
     def record(self) -> dict[str, Any]:
-        """Everything as plain JSON, in an order that depends on the counts alone."""
+        """Everything as plain JSON, in an order that depends on the counts alone.
+
+        ``cells`` counts operations and sessions by cell of difficulty; it is empty where no difficulty was planned.
+        """
         return {
             "by_session": [
                 {
@@ -261,6 +269,11 @@ class Statistics:
             "memory_threads_by_method": dict(sorted(self._methods.items())),
             "lengths": {name: histogram.record() for name, histogram in self._lengths.items()},
             "keywords": {kind: dict(counts) for kind, counts in sorted(self._keywords.items())},
+            "cells": {
+                kind: {cell: counts[cell] for cell in _CELLS if cell in counts}
+                for kind, counts in self._cells.items()
+                if counts
+            },
             "facts_said_in_quarter": [self._said_at[quarter] for quarter in range(4)],
             "rules": {
                 name: {
@@ -285,6 +298,9 @@ def _nested(counts: Mapping[tuple[str, str], int]) -> dict[str, dict[str, int]]:
     for (outer, inner), count in sorted(counts.items()):
         found.setdefault(outer, {})[inner] = count
     return found
+
+
+_CELLS = tuple(f"{axis}={value}" for axis, values in AXES.items() for value in values)
 
 
 def _mean(total: int, count: int) -> float | None:
@@ -342,6 +358,45 @@ def rule_rows(manifest: Manifest) -> list[RuleRow]:
         sent_back = max(0, counts["violated"] - counts["rejected"])
         rows.append(RuleRow(name, descriptions.get(name) or _REASONS.get(name, ""), sent_back=sent_back, **counts))
     return rows
+
+
+class CellRow(NamedTuple):
+    """A cell of difficulty, and how much of the data belongs to it.
+
+    Attributes:
+        value: Its value on the axis.
+        operations: How many, and their share; None where the axis is one of sessions.
+        sessions: Those with at least one such operation, and their share. The shares of an axis may add up to more than 1.
+    """
+
+    value: str
+    operations: tuple[int, float] | None
+    sessions: tuple[int, float]
+
+
+def cell_rows(manifest: Manifest) -> dict[str, list[CellRow]]:
+    """The cells that occur, by axis; empty where no difficulty was planned."""
+    found = manifest["statistics"]["cells"]
+    if not found:
+        return {}
+    operations, sessions = found.get("operations", {}), found["sessions"]
+    # Every session has one value on the axis of the bank, and every operation one signal.
+    all_sessions, all_operations = (
+        sum(counts.get(f"{axis}={value}", 0) for value in AXES[axis])
+        for axis, counts in (("bank", sessions), ("signal", operations))
+    )
+    rows = {}
+    for axis, values in AXES.items():
+        counted = [(value, f"{axis}={value}") for value in values if f"{axis}={value}" in sessions]
+        rows[axis] = [
+            CellRow(
+                value.replace("_", " "),
+                (operations[cell], operations[cell] / all_operations) if cell in operations else None,
+                (sessions[cell], sessions[cell] / all_sessions),
+            )
+            for value, cell in counted
+        ]
+    return {axis: of_axis for axis, of_axis in rows.items() if of_axis}
 
 
 def usage_total(manifest: Manifest) -> dict[str, int]:

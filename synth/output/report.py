@@ -16,7 +16,7 @@ from deltamem.errors import DeltaMemError
 from deltamem.html import BLUE, GREEN, ORANGE, VIOLET, Chart, inline_svg, legend_below, render_page, write_page
 from deltamem.memory import Event
 from synth.assembly import replay
-from synth.output.files import PEOPLE_FILE, REPORT_FILE, read_manifest, read_people, rule_rows, usage_total
+from synth.output.files import PEOPLE_FILE, REPORT_FILE, cell_rows, read_manifest, read_people, rule_rows, usage_total
 from synth.output.probe import Findings, figure_rows, policy_rows, read_findings
 from synth.records import Dialogue, LifeEvent, Person, Rejection, SessionFact, SynthSession
 from synth.tasks import Unit
@@ -367,6 +367,7 @@ def render(manifest: Mapping[str, Any], person: Person | None, findings: Finding
         operations=operation_charts(statistics),
         sessions=session_charts(statistics),
         keywords=keyword_charts(statistics),
+        cells=cell_rows(manifest),
         findings=findings,
         figures=figure_rows(findings) if findings else [],
         policies=policy_rows(findings) if findings else [],

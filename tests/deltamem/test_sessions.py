@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from deltamem.errors import DeltaMemError
 from deltamem.memory import Event, Memory, MemoryState, Operation
 from deltamem.sessions import (
+    AXES,
     Difficulty,
     LabelledSession,
     OperationDifficulty,
@@ -97,6 +98,14 @@ def test_cells_name_each_bin_of_a_session_once() -> None:
         "signal=implied", "signal=value", "time=relative", "time=same_day",
     )  # fmt: skip
     assert Difficulty((plain,), 0.25, 81).cells()[0] == "bank=81+"
+    assert set(hard.cells()) < set(Difficulty((plain, hard), 0.5, 80).cells())
+
+
+@given(difficulties)
+def test_every_cell_is_a_value_of_an_axis(difficulty: Difficulty) -> None:
+    cells = [cell.split("=") for cell in difficulty.cells()]
+    assert all(value in AXES[axis] for axis, value in cells)
+    assert {axis for axis, _ in cells} == (set(AXES) if difficulty.operations else {"noise", "bank"})
 
 
 def test_documented_record_is_read() -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from episode_texts import WordEmbedder, add, none, outputs, search, update
-from heldout_cases import ScriptedPolicy, labelled, oracle, people, silent
+from heldout_cases import ScriptedPolicy, graded, labelled, oracle, people, silent
 from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig
 from scripted_server import Reply, completion, failure, serve
@@ -114,6 +114,30 @@ def test_figures_of_a_small_case_worked_out_by_hand() -> None:
         "violations_per_episode/no_action": 0,
     }
     assert {name: metrics[name]["estimate"] for name in expected} == pytest.approx(expected)
+
+
+def test_rewards_by_cell_of_difficulty() -> None:
+    sessions = graded(people(3, 2))
+
+    def script(item: LabelledSession, turn: int) -> str:
+        if item is sessions[0]:
+            raise ConnectionError("gone")
+        return silent(item, turn) if item.session_index else oracle(item, turn)
+
+    result = run(sessions, script)
+    cells = result.summary["cells"]
+    whole = {"estimate": 1.0, "low": 1.0, "high": 1.0}
+    # Every session holds an ADD, which is plain; of the first sessions one has failed.
+    assert cells["signal=value"]["estimate"] == pytest.approx((2 * 1.0 + 3 * 0.1) / 5)
+    assert {name: cells["signal=implied"][name] for name in ("count", "groups")} == {"count": 3, "groups": 3}
+    assert cells["rivals=2"]["estimate"] == cells["chain=1"]["estimate"] == pytest.approx(0.1)
+    assert cells["bank=1-20"] == cells["noise=medium"] == cells["signal=value"]
+    assert list(cells)[:2] == ["signal=value", "signal=implied"] and "bank=0" not in cells
+    assert result.records[0]["cells"] == list(sessions[0].difficulty.cells()), "in the file too"
+    plain = run(people(3, 2), oracle)
+    assert plain.summary["cells"] == {} and "cells" not in plain.records[0]
+    easy = run([item for item in sessions if not item.session_index], oracle).summary["cells"]
+    assert easy["signal=value"].items() >= whole.items()
 
 
 def test_texts_are_embedded_in_batches_not_one_session_at_a_time() -> None:

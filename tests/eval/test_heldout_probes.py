@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 from episode_texts import WordEmbedder
-from heldout_cases import ScriptedPolicy, oracle, people, silent
+from heldout_cases import ScriptedPolicy, graded, oracle, people, silent
 from rich.console import Console
 
 from deltamem.episode import EpisodeConfig
 from deltamem.sessions import to_json_line
 from eval.heldout import evaluate
-from eval.probes import not_better, probe_table, rows, score_probes
+from eval.probes import cell_rows, cell_tables, not_better, probe_table, rows, score_probes
 from rewards.reward import RewardOptions
 
 CONFIG = EpisodeConfig(k=1)
@@ -22,7 +22,7 @@ CONFIG = EpisodeConfig(k=1)
 @pytest.fixture(scope="module")
 def summaries(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict]:
     """A silent policy and one that answers perfectly, on people held out, and the probes beside them."""
-    heldout, train = people(3, 2), people(2, 2, "train")
+    heldout, train = graded(people(3, 2)), people(2, 2, "train")
     file = tmp_path_factory.mktemp("data") / "sessions.jsonl"
     file.write_text("".join(to_json_line(item) + "\n" for item in (*heldout, *train)), encoding="utf-8")
     found = {}
@@ -65,10 +65,30 @@ def test_the_table_names_every_row(summaries: dict[str, dict]) -> None:
         assert told in text, told
 
 
+def test_rewards_by_difficulty_of_every_row(summaries: dict[str, dict]) -> None:
+    found = rows(summaries)
+    cells = cell_rows(found)
+    assert list(cells) == ["signal", "rivals", "provenance", "time", "chain", "noise", "bank"]
+    implied = cells["signal"][1]
+    assert (implied.value, implied.sessions) == ("implied", 3)
+    by_name = dict(zip([row.name for row in found], implied.rewards, strict=True))
+    assert by_name["gold"]["estimate"] == by_name["perfection"]["estimate"] == 1.0
+    assert by_name["silence"]["estimate"] == by_name["do nothing"]["estimate"] == pytest.approx(0.1)
+    console = Console(width=120)
+    with console.capture() as captured:
+        for table in cell_tables(found):
+            console.print(table)
+    blind, knowing = captured.get().split("of policies that know the target")
+    for told in ("signal", "  implied", "1.000 [1.000, 1.000]", "0.100 [0.100, 0.100]", " 3 "):
+        assert told in blind, told
+    assert "perfection" not in knowing and "  implied" in knowing and " 3 " in knowing
+    assert cell_tables([row._replace(cells={}) for row in found]) == []
+
+
 def test_a_summary_without_metrics_or_probes_has_a_row_all_the_same() -> None:
     (row,) = rows({"after": {}})
     assert (row.reward, row.transition, row.update_recall) == (None, None, None)
-    assert not_better([row]) == [] and probe_table([row]).row_count == 1
+    assert not_better([row]) == [] == cell_tables([row]) and probe_table([row]).row_count == 1
 
 
 def test_the_options_of_the_reward_are_those_of_the_evaluation(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from episode_texts import WordEmbedder, add, none, outputs, search, update
-from heldout_cases import ScriptedPolicy, labelled, oracle, people, silent
+from heldout_cases import ScriptedPolicy, graded, labelled, oracle, people, silent
 from page_cases import Page
 
 from deltamem.episode import EpisodeConfig
@@ -79,7 +79,7 @@ def metrics_of(step: int) -> dict[str, float]:
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """All that the report reads, with marks of HTML in a memory, in keys and in violations."""
     folder = tmp_path_factory.mktemp("runs") / "seed7"
-    sessions = people(6, 4)
+    sessions = graded(people(6, 4))
     folder.mkdir()
     write_lines(folder / "sessions.jsonl", map(json.loads, map(to_json_line, people(2, 2, "train"))))
     probes = score_probes(folder / "sessions.jsonl", sessions, WordEmbedder(), resamples=50)
@@ -129,6 +129,17 @@ def test_shallow_policies_stand_beside_the_trained_one(page: Page) -> None:
     assert "after GRPO, sampled" in page.text and "every sentence of the user as ADD" in page.text
     assert "before GRPO, sampled earns 0.100, no more than" in page.text
     assert page.text.index("copy all") < page.text.index("perfect texts, all as ADD; knows the target")
+
+
+def test_rewards_by_difficulty_are_shown_where_it_was_planned(page: Page, tmp_path: Path) -> None:
+    heading, _, table = page.text.partition("By difficulty")[2].partition("signal")
+    for policy in ("after GRPO, greedy", "before GRPO, sampled", "copy all", "gold nearest target"):
+        assert policy in heading, policy
+    implied = table.partition("implied")[2].partition("rivals")[0].split()
+    assert implied[0] == "18" and implied.count("0.100") >= 6, "of both silent policies and of one that does nothing"
+    plain = run_policy(oracle, people(1, 1))
+    plain.write(tmp_path / "eval" / "after_greedy")
+    assert "By difficulty" not in Page(write_report(tmp_path).read_text(encoding="utf-8")).text
 
 
 def test_of_many_validations_the_first_the_last_and_some_between_are_shown(tmp_path: Path) -> None:

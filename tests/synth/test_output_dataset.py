@@ -20,11 +20,11 @@ from output_cases import EPISODE, MAKING, contents, person, rejected_person, som
 from deltamem.episode import opening_messages
 from deltamem.errors import DeltaMemError
 from deltamem.memory import Event
-from deltamem.sessions import from_json_line, read_sessions
+from deltamem.sessions import AXES, from_json_line, read_sessions
 from deltamem.training.data import export
 from synth.assembly import labelled_sessions
 from synth.output.dataset import write_dataset
-from synth.output.files import FILES, read_people
+from synth.output.files import FILES, cell_rows, read_people
 from synth.output.report import render
 from synth.records import Person
 
@@ -276,6 +276,24 @@ def test_origins_changes_and_keywords_are_counted(out):
     assert statistics["keywords"]["UPDATE"] == {"keywords": 10, "said": 10, "said_in_turn": 10}
     # The middle of the second of three turns is where the third quarter begins.
     assert statistics["facts_said_in_quarter"] == [0, 0, 5, 8]
+
+
+def test_difficulty_is_counted_by_cell(tmp_path, out):
+    manifest = write(tmp_path, offline_people(4, 4, sizes="demanding_tiny", heldout_share=0.25))
+    sessions = [item.difficulty for item in read_sessions(tmp_path / "sessions.jsonl")]
+    cells = manifest["statistics"]["cells"]
+    assert cells["sessions"] == Counter(cell for difficulty in sessions for cell in difficulty.cells())
+    hard = [operation for difficulty in sessions for operation in difficulty.operations]
+    assert cells["operations"] == Counter(cell for operation in hard for cell in operation.cells())
+    rows = cell_rows(manifest)
+    assert list(rows) == list(AXES)
+    for axis, of_axis in rows.items():
+        assert [row.value for row in of_axis] == [
+            value.replace("_", " ") for value in AXES[axis] if f"{axis}={value}" in cells["sessions"]
+        ]
+        shares = [row.operations[1] if row.operations else row.sessions[1] for row in of_axis]
+        assert sum(shares) == pytest.approx(1.0), axis
+    assert cell_rows(manifest_of(out)) == {}
 
 
 def test_a_keyword_that_is_said_outside_its_turn_is_not_said_in_turn(tmp_path):

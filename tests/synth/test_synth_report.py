@@ -7,11 +7,13 @@ from pathlib import Path
 
 import pytest
 import yaml
+from offline_people import people
 from output_cases import MAKING, contents, person, rejected_person, some_people, write
 from page_cases import Page
 
 from deltamem.errors import DeltaMemError
 from synth.config import LICENCES
+from synth.output.files import cell_rows
 from synth.output.report import life, shown_person, write_report
 from synth.validators import RULES
 
@@ -169,6 +171,22 @@ def test_the_numbers_of_the_card_are_those_of_the_data_set(out):
     assert "The user says 100.0% of the keywords" in text
     [never] = re.findall(r"Never checked, because nothing in this data set asked for it: (.*)\.\n", text)
     assert "`links.groups_disjoint`" in never and "`session.ids`" not in never and "`dialogue.user_first`" not in never
+
+
+def test_card_and_report_count_operations_and_sessions_by_cell_of_difficulty(tmp_path, out):
+    manifest = write(tmp_path, people(3, 3, sizes="demanding_tiny", heldout_share=0.34))
+    for axis, rows in cell_rows(manifest).items():
+        for number, row in enumerate(rows):
+            (sessions, share), by_operation = row.sessions, row.operations is not None
+            counted = f"{row.operations[0]:,} | {row.operations[1]:.1%}" if by_operation else "| "
+            assert (
+                f"| {axis if not number else ''} | {row.value} | {counted} | {sessions:,} | {share:.1%} |"
+                in card(tmp_path)[1]
+            )
+    report = page(tmp_path / "report.html")
+    signal = cell_rows(manifest)["signal"][0]
+    assert f"signal {signal.value} {signal.operations[0]:,} {100 * signal.operations[1]:.1f} % " in report.text
+    assert "What makes sessions hard" not in card(out)[1] and "Difficulty" not in page(out / "report.html").text
 
 
 @pytest.mark.usefixtures("undrawn")
