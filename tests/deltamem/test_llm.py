@@ -106,15 +106,16 @@ async def test_a_failure_is_one_sentence_and_the_request_repeated_if_it_may_pass
 ) -> None:
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     monkeypatch.setattr("deltamem.llm._FIRST_DELAY", 0.05)
+    seconds = 1.0 if reply.delay else 60.0
     with serve(lambda body: reply) as server:
-        llm = LLM(server.url, "tiny", timeout=0.3, max_retries=0)
+        llm = LLM(server.url, "tiny", timeout=seconds, max_retries=0)
         with pytest.raises(LLMError, match=said) as caught:
             await ask(llm)
     assert f"endpoint {server.url}" in str(caught.value) and "\n" not in str(caught.value)
     assert is_passing(caught.value) is passing and not isinstance(caught.value, ContextLengthError)
     assert llm.usage == Usage(requests=1, failures=1)
     with serve(replies(reply, completion("hi", tokens=7))) as server:
-        llm = LLM(server.url, "tiny", timeout=0.3, max_retries=1)
+        llm = LLM(server.url, "tiny", timeout=seconds, max_retries=1)
         if passing:
             assert (await ask(llm)).text == "hi"
             assert llm.usage == Usage(requests=1, retries=1, prompt_tokens=1, completion_tokens=7)
@@ -326,15 +327,16 @@ def test_the_module_that_the_client_looks_for_is_whole_before_another_thread_cou
 )
 async def test_connections_of_aiohttp_fail_and_answer_as_those_of_httpx(reply: Reply, said: str) -> None:
     pytest.importorskip("aiohttp")
+    seconds = 1.0 if reply.delay else 60.0
     with serve(lambda body: reply) as server, pytest.raises(LLMError, match=said) as caught:
-        llm = LLM(server.url, "tiny", aiohttp=True, max_retries=0, timeout=0.2)
+        llm = LLM(server.url, "tiny", aiohttp=True, max_retries=0, timeout=seconds)
         try:
             await ask(llm)
         finally:
             await llm.close()
     assert is_passing(caught.value)
     with serve(replies(reply, completion("hi", tokens=3, prompt_tokens=11))) as server:
-        llm = LLM(server.url, "tiny", aiohttp=True, max_retries=1, timeout=0.2)
+        llm = LLM(server.url, "tiny", aiohttp=True, max_retries=1, timeout=seconds)
         answer = await ask(llm)
         await llm.close()
     assert answer == Answer("hi", truncated=False, prompt_tokens=11, completion_tokens=3) and answer.seconds > 0

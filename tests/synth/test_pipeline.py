@@ -167,7 +167,7 @@ def test_a_signal_ends_the_run_at_once_and_keeps_what_is_finished(tmp_path, numb
     process = slow(tmp_path, "people_at_once=2", seconds=2)
     wait_for_person(process, 3)
     process.send_signal(number)
-    _, told = process.communicate(timeout=20)
+    _, told = process.communicate(timeout=90)
     assert process.returncode == code
     assert told == f"stopped by {number.name}; the same command goes on from here\n"
     # It did not wait for the two who were being written.
