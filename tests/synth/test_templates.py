@@ -12,7 +12,7 @@ import yaml
 from deltamem.errors import DeltaMemError
 from synth import cards
 from synth.names import Names, names
-from synth.offline import talk, templates, tiny, topics
+from synth.offline import scenes, talk, templates, tiny, topics
 from synth.personas import Parts, parts
 from synth.pools import Pools, load, pools
 
@@ -33,6 +33,8 @@ SCHEMAS = {
     "tiny_topics.yaml": (topics.Topics, partial(topics.topic_file, short=True)),
     "values.yaml": (topics.Values, topics.value_file),
     "talk.yaml": (talk.Talk, talk.talk),
+    "scenes.yaml": (scenes.Scenes, scenes.scene_file),
+    "decoys.yaml": (scenes.Decoys, scenes.decoys),
 }
 
 

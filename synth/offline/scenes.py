@@ -1,0 +1,337 @@
+"""Chat of the shape `demanding` that states no fact: scenes of a few exchanges, and planned asides.
+
+A scene is about one thing; its slots are drawn once, so that the assistant answers what was asked and the user speaks of
+the answer. An aside says words of a memory without telling it; what can be said of a word depends on its kind.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from functools import cache, cached_property
+from pathlib import Path
+from typing import Annotated, Self
+
+from pydantic import Field, model_validator
+
+from deltamem.config import StrictModel
+from synth.offline.grammar import Grammar, Lines, Sentences, finished, inner, parse, walk
+from synth.offline.topics import PERSON, PLACE, lines, read, source, values
+from synth.pools import load, unique
+from synth.records import Aside, AsideKind
+
+GIVEN = (PERSON, "who2", PLACE, "spot2")
+"""Slots that the caller gives: people and places of the life."""
+
+
+class Exchange(StrictModel):
+    """What the user says and what the assistant answers."""
+
+    user: Sentences
+    assistant: Sentences
+
+
+class Stranger(StrictModel):
+    """Somebody who is talked about and has no name; ``called`` are ways to say who."""
+
+    he: str
+    him: str
+    his: str
+    called: Sentences
+
+
+class Scene(StrictModel):
+    """A short script; it may be cut after any exchange (the comments in ``scenes.yaml`` explain the fields)."""
+
+    name: str
+    gossip: bool = False
+    words: dict[str, Sentences] = Field(default={})
+    cases: tuple[dict[str, str], ...] = ()
+    steps: Annotated[tuple[Annotated[tuple[Exchange, ...], Field(min_length=1)], ...], Field(min_length=1, max_length=4)]
+
+    @cached_property
+    def texts(self) -> tuple[str, ...]:
+        """All its sentences, with their alternatives."""
+        return tuple(text for step in self.steps for way in step for text in (*way.user, *way.assistant))
+
+    @model_validator(mode="after")
+    def _cases_alike(self) -> Self:
+        for case in self.cases:
+            if case.keys() != self.cases[0].keys():
+                raise ValueError(f"{self.name}: not all cases have the slots {sorted(self.cases[0])}: {case}")
+        return self
+
+    @cached_property
+    def _cases(self) -> tuple[dict[str, Lines], ...]:
+        return tuple({slot: lines((text,)) for slot, text in case.items()} for case in self.cases)
+
+    def say(self, rng: random.Random, given: Mapping[str, str]) -> list[tuple[str, str]]:
+        """The scene with everything drawn.
+
+        Args:
+            rng: What is drawn depends on this alone.
+            given: Values for slots; people and places (`GIVEN`) have to be among them.
+
+        Returns:
+            For each exchange the user's sentences and the assistant's, as finished texts.
+        """
+        file = scene_file()
+        found = dict(given)
+        if self.cases:
+            for slot, text in rng.choice(self._cases).items():
+                found[slot] = file.grammar.write(rng, text.draw(rng), found)
+        stranger = rng.choice(file.strangers)
+        found |= {"he": stranger.he, "him": stranger.him, "his": stranger.his}
+        for slot in file.slots(self):
+            if slot == "stranger":
+                found[slot] = file.grammar.write(rng, lines(stranger.called).draw(rng), found)
+            elif slot not in found:
+                found[slot] = self._word(rng, slot, found)
+        return [_said(rng, file.grammar, rng.choice(step), found) for step in self.steps]
+
+    def _word(self, rng: random.Random, slot: str, found: Mapping[str, str]) -> str:
+        grammar = scene_file().grammar
+        if source(slot) not in self.words:
+            return grammar.word(rng, slot, found.values())
+        own = lines(self.words[source(slot)])
+        for _ in range(20):
+            word = grammar.write(rng, own.draw(rng), found)
+            if word not in found.values():
+                break
+        return word
+
+
+def _said(rng: random.Random, grammar: Grammar, way: Exchange, found: Mapping[str, str]) -> tuple[str, str]:
+    user, assistant = (grammar.write(rng, lines(texts).draw(rng), found) for texts in (way.user, way.assistant))
+    return _ended(user), _ended(assistant)
+
+
+_STOPPED_TWICE = re.compile(r"(?<=[.!?]”)\.$")
+
+
+def _ended(text: str) -> str:
+    return _STOPPED_TWICE.sub("", finished(text))
+
+
+class Scenes(StrictModel):
+    """All scenes, and what they share (``scenes.yaml``)."""
+
+    rules: dict[str, Sentences]
+    strangers: tuple[Stranger, ...]
+    scenes: tuple[Scene, ...]
+
+    @cached_property
+    def grammar(self) -> Grammar:
+        """The rules that scenes share, with the words of values.yaml."""
+        return Grammar(self.rules, values().lines)
+
+    def slots(self, scene: Scene) -> tuple[str, ...]:
+        """The slots of a scene, those of its rules too, in the order in which they are drawn."""
+        if scene.name not in self._slots:
+            self._slots[scene.name] = tuple(sorted(self._needed(scene.texts)))
+        return self._slots[scene.name]
+
+    @cached_property
+    def _slots(self) -> dict[str, tuple[str, ...]]:
+        return {}
+
+    def _needed(self, texts: Iterable[str]) -> set[str]:
+        found = set[str]()
+        for part in (part for text in texts for part in walk(parse(text))):
+            if part.kind == "slot":
+                found.add(part.text)
+            elif part.kind == "rule":
+                if part.text not in self.rules:
+                    raise ValueError(f"no such rule: {part.text!r}")
+                found |= self._needed(self.rules[part.text])
+        return found
+
+    @model_validator(mode="after")
+    def _fills_its_slots(self) -> Self:
+        unique(tuple(scene.name for scene in self.scenes))
+        for scene in self.scenes:
+            own = {*scene.words, *(scene.cases[0] if scene.cases else ())}
+            known = {*GIVEN, "stranger", "he", "him", "his", *own, *values().lists}
+            if unknown := {slot for slot in self.slots(scene) if slot not in known and source(slot) not in known}:
+                raise ValueError(f"{scene.name}: unknown slot {sorted(unknown)}")
+        return self
+
+
+@cache
+def scene_file() -> Scenes:
+    """All scenes."""
+    return load(Path(__file__).with_name("scenes.yaml"), Scenes)
+
+
+def scenes() -> tuple[Scene, ...]:
+    """All scenes, those of strangers too."""
+    return scene_file().scenes
+
+
+def draw_scene(rng: random.Random, used: Collection[str]) -> Scene:
+    """A scene whose name is none of those used; any, if all are."""
+    free = [scene for scene in scenes() if scene.name not in used]
+    return rng.choice(free or scenes())
+
+
+# --- asides ----------------------------------------------------------------------------------------------------------------
+
+
+_ANY, _NONE = "any", "none"
+
+
+class Decoys(StrictModel):
+    """How asides are said, by what kind of word they have to say (the comments in ``decoys.yaml`` explain the fields)."""
+
+    kinds: dict[str, tuple[str, ...]]
+    rules: dict[str, Sentences]
+    chit_chat: dict[str, tuple[Exchange, ...]]
+    hypothetical: dict[str, tuple[Exchange, ...]]
+    rumour: dict[str, tuple[Exchange, ...]]
+    question: dict[str, tuple[Exchange, ...]]
+    assistant_claim: dict[str, tuple[Exchange, ...]]
+    cue: dict[str, tuple[Exchange, ...]]
+
+    @cached_property
+    def grammar(self) -> Grammar:
+        """The rules of the asides, with the words of values.yaml."""
+        return Grammar(self.rules, values().lines)
+
+    @cached_property
+    def _kind_of(self) -> dict[str, str]:
+        return {slot: kind for kind, slots in self.kinds.items() for slot in slots}
+
+    def kind_of(self, slot: str, word: str) -> str:
+        """What kind of word it is: by its slot, or else by its looks."""
+        return self._kind_of.get(source(slot)) or self._kind_of[_looks(word)]
+
+    def ways(self, kind: AsideKind, *words: str) -> tuple[Exchange, ...]:
+        """The ways to say an aside with words of these kinds; none if there are none."""
+        if (kind, words) not in self._found:
+            table: Mapping[str, tuple[Exchange, ...]] = getattr(self, kind.value)
+            found = [entry for name, entries in table.items() if _fits(name, words) for entry in entries]
+            self._found[kind, words] = tuple(found)
+        return self._found[kind, words]
+
+    @cached_property
+    def _found(self) -> dict[tuple[AsideKind, tuple[str, ...]], tuple[Exchange, ...]]:
+        return {}
+
+    @model_validator(mode="after")
+    def _says_its_words(self) -> Self:
+        slots = tuple(slot for names in self.kinds.values() for slot in names)
+        if missing := {*_LOOKS, _PHRASE}.difference(unique(slots)):
+            raise ValueError(f"kinds: none has {sorted(missing)}")
+        for kind in AsideKind:
+            table: Mapping[str, tuple[Exchange, ...]] = getattr(self, kind.value)
+            for name, entries in table.items():
+                if kind is AsideKind.CUE:
+                    needed = {"x"} if name == _ANY else set[str]()
+                else:
+                    parts = [part.split() for part in name.split("+")]
+                    if unknown := {key for part in parts for key in part}.difference({*self.kinds, _ANY, _NONE}):
+                        raise ValueError(f"{kind.value}: no such kind of word: {sorted(unknown)}")
+                    needed = set[str]() if name == _NONE else {"x", "y"} if len(parts) == 2 else {"x"}
+                for text in (
+                    text
+                    for entry in entries
+                    for text in (entry.assistant if kind is AsideKind.ASSISTANT_CLAIM else entry.user)
+                ):
+                    if not needed <= Lines((text,)).slots:
+                        raise ValueError(f"{kind.value}, {name}: not all of {sorted(needed)} in {text!r}")
+        return self
+
+
+def _fits(name: str, words: Sequence[str]) -> bool:
+    parts = [part.split() for part in name.split("+")] if name != _NONE else []
+    return len(parts) == len(words) and all(word in part for word, part in zip(words, parts, strict=True))
+
+
+@cache
+def decoys() -> Decoys:
+    """How asides are said."""
+    return load(Path(__file__).with_name("decoys.yaml"), Decoys)
+
+
+_LOOKS = {
+    "date": re.compile(r"\d{1,2} [A-Z][a-z]+ \d{4}"),
+    "clock": re.compile(r"\d{1,2}:\d{2}"),
+    "year": re.compile(r"(?:19|20)\d{2}"),
+    "amount": re.compile(r"[\d.,]+"),
+    "proper": re.compile(r"[A-Z].*"),
+}
+_PHRASE = "phrase"
+
+
+def _looks(word: str) -> str:
+    return next((name for name, form in _LOOKS.items() if form.fullmatch(word)), _PHRASE)
+
+
+def slots_of(name: str, aside: Aside) -> tuple[str, ...]:
+    """For each word of an aside the slot that it fills in the memory of the person of this name; empty if it fills none."""
+    known = read(name, aside.memory)
+    filled = {value: slot for slot, value in known.values.items()} if known is not None else {}
+    return tuple(filled.get(word, "") for word in aside.words)
+
+
+_JOINED = 0.7
+"""Share of asides of two words that have both in one sentence."""
+_GENERAL = 0.1
+"""Share of asides that are said as of any word, where there are other ways."""
+
+
+def say_decoy(
+    rng: random.Random, kind: AsideKind, words: Sequence[str], slots: Sequence[str], given: Mapping[str, str]
+) -> tuple[str, str]:
+    """An aside that says these words and states nothing.
+
+    Args:
+        rng: What is drawn depends on this alone.
+        kind: What the aside is.
+        words: What has to be said: none, one or two; of a cue the word of change.
+        slots: For each word the slot that it fills (`slots_of`), or an empty text; not used for cues.
+        given: Values for slots; people and places (`GIVEN`) have to be among them.
+
+    Returns:
+        The user's line and the assistant's. The assistant answers the user, but for `AsideKind.ASSISTANT_CLAIM`: there the
+        assistant's line comes first and has the words, and the user's line is how the next turn evades it.
+    """
+    file = decoys()
+    asking = file.grammar.say(rng, "asking")
+    if kind is AsideKind.CUE:
+        cue = words[0] if words else "still"
+        return _aside(rng, file.cue.get(cue) or file.cue[_ANY], (cue,), given, asking)
+    if not words:
+        return _aside(rng, file.ways(kind), (), given, asking)
+    kinds = [file.kind_of(slot, word) for word, slot in zip(words, slots, strict=True)]
+    if len(words) == 1:
+        return _aside(rng, _ways(rng, kind, kinds[0]), words, given, asking)
+    if rng.random() < _JOINED:
+        pairs = [((0, 1), file.ways(kind, *kinds)), ((1, 0), file.ways(kind, *reversed(kinds)))]
+        pairs = [(order, ways) for order, ways in pairs if ways] or [((0, 1), file.ways(kind, _ANY, _ANY))]
+        order, ways = rng.choice(pairs)
+        return _aside(rng, ways, [words[place] for place in order], given, asking)
+    one = _aside(rng, _ways(rng, kind, kinds[0]), words[:1], given, asking)
+    other = _aside(rng, _ways(rng, kind, kinds[1]), words[1:], given, "")
+    names = {part for value in (*words, *given.values()) for part in value.split()}
+    link = file.grammar.say(rng, "link")
+    if kind is AsideKind.ASSISTANT_CLAIM:
+        return one[0], f"{one[1]} {finished(f'{link} {inner(other[1], names)}')}"
+    return f"{one[0]} {finished(f'{link} {inner(other[0], names)}')}", f"{one[1]} {other[1]}"
+
+
+def _ways(rng: random.Random, kind: AsideKind, word: str) -> tuple[Exchange, ...]:
+    own, general = decoys().ways(kind, word), decoys().ways(kind, _ANY)
+    return general if not own or (general and rng.random() < _GENERAL) else own
+
+
+def _aside(
+    rng: random.Random, ways: Sequence[Exchange], words: Sequence[str], given: Mapping[str, str], asking: str
+) -> tuple[str, str]:
+    way, grammar = rng.choice(ways), decoys().grammar
+    found = {**given, **dict(zip("xy", words, strict=False)), "asking": asking}
+    for slot in sorted(lines(way.user).slots | lines(way.assistant).slots):
+        if slot not in found:
+            found[slot] = grammar.word(rng, slot, found.values())
+    return _said(rng, grammar, way, found)
