@@ -109,7 +109,7 @@ def words(text: str) -> list[str]:
     if text.isascii():
         # By far the most texts; nothing in them is composed or without spaces.
         found = _word_pattern(True).findall(text)
-        return [_split(word)[0] for word in found] if "'" in text else found
+        return [_without_possessive(word) if "'" in word else word for word in found] if "'" in text else found
     return [word for match in _word_pattern(False).finditer(_composed(text)) for word in _split(match[0])]
 
 
@@ -120,6 +120,8 @@ def is_pair(word: str) -> bool:
 
 def content_words(text: str) -> list[str]:
     """The casefolded word forms of a text in order, without stop words; negations and numbers are kept."""
+    if text.isascii():
+        return [word for word in words(text.lower()) if word not in STOP_WORDS]
     return [word for word in map(str.casefold, words(text)) if word not in STOP_WORDS]
 
 
@@ -249,9 +251,11 @@ def _word_pattern(ascii_only: bool) -> re.Pattern[str]:
 def _split(word: str) -> list[str]:
     if len(word) > 1 and is_pair(word):
         return [word[index : index + 2] for index in range(len(word) - 1)]
-    if word[-2:].casefold() in ("'s", "’s") and word.casefold() not in STOP_WORDS:
-        return [word[:-2]]
-    return [word]
+    return [_without_possessive(word)]
+
+
+def _without_possessive(word: str) -> str:
+    return word[:-2] if word[-2:].casefold() in ("'s", "’s") and word.casefold() not in STOP_WORDS else word
 
 
 # The person states the facts and the assistant repeats them, often in more of the memory's own words.

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from deltamem.memory import Event, Memory, MemoryState, Operation, apply
 from deltamem.sessions import Difficulty, LabelledSession, OperationDifficulty, Session, Signal, Turn
-from deltamem.text import content_stems, normalised
+from deltamem.text import normalised
 from synth.config import Demands, Shape
 from synth.demands import Chain, wanted_repeats
 from synth.records import (
@@ -35,7 +35,7 @@ from synth.records import (
     SynthSession,
 )
 from synth.tasks import Filling
-from synth.validators.base import Similarity, keyword_origins, near
+from synth.validators.base import Similarity, keyword_origins, memory_stems, rivals
 
 SAME_FACT = 0.92
 """Cosine similarity from which a filling fact repeats another one.
@@ -121,20 +121,12 @@ class Relatedness:
     """How much memories have to do with an event: the content stems that they share, the rare ones counting more."""
 
     def __init__(self, name: str) -> None:
-        """Start without any text.
-
-        Args:
-            name: The person's; all memories share it, so it does not count.
-        """
-        self._ignored = content_stems(name)
-        self._stems: dict[str, frozenset[str]] = {}
+        """Take the person's name; all memories share it, so it does not count."""
+        self._name = name
 
     def stems(self, text: str) -> frozenset[str]:
         """The content stems of a text, less the person's name."""
-        found = self._stems.get(text)
-        if found is None:
-            found = self._stems[text] = content_stems(text) - self._ignored
-        return found
+        return memory_stems(text, self._name)
 
     def ranked(self, texts: Sequence[str], about: Sequence[str]) -> list[str]:
         """The texts that share a stem with `about`, the closest first; equally close ones in their order."""
@@ -297,8 +289,9 @@ def assemble(
             repeated = rng.sample(free, min(count, len(free)))
             facts += [Due(Event.NONE, text, text, held[text].keywords, Origin.REUSE) for text in repeated]
             facts = _mixed(rng, facts, new)
+        bank = {text: related.stems(text) for text in held} if demanding else None
         numbered = [
-            _session_fact(fact, f"f{number}", slot, held, related, demanding) for number, fact in enumerate(facts, start=1)
+            _session_fact(fact, f"f{number}", slot, held, related, bank) for number, fact in enumerate(facts, start=1)
         ]
         session = SynthSession(
             index=event.index,
@@ -314,8 +307,14 @@ def assemble(
 
 
 def _session_fact(
-    due: Due, fact_id: str, slot: EventSlot, held: Mapping[str, Held], related: Relatedness, demanding: bool
+    due: Due,
+    fact_id: str,
+    slot: EventSlot,
+    held: Mapping[str, Held],
+    related: Relatedness,
+    bank: Mapping[str, frozenset[str]] | None,
 ) -> SessionFact:
+    """A fact with its difficulty, if that is planned; `bank` are the stems of what is held."""
     plain = SessionFact(
         id=fact_id,
         event=due.event,
@@ -324,13 +323,12 @@ def _session_fact(
         keywords=due.keywords,
         origin=due.origin,
     )
-    if not demanding:
+    if bank is None:
         return plain
     about = due.previous_text or due.text
-    stems = related.stems(about)
     difficulty = OperationDifficulty(
         signal=due.signal,
-        rivals=sum(near(stems, related.stems(text)) for text in held if text != about),
+        rivals=rivals(related.stems(about), bank, about),
         provenance=due.plan.provenance,
         time="relative" if due.plan.dated else "days_after" if slot.days_after else "same_day",
         chain=(held[about].chain if due.previous_text else 0) + (due.event is Event.UPDATE),

@@ -258,8 +258,11 @@ async def _stages(author: Author, person: Person, names: NameSource, count: int,
     certain = dues(events, groups, evolutions)
     plans = filling_plans(author, slots)
     fillings = await write_fillings(author, profile, slots, events, certain, plans)
-    # Embedding takes long enough to hold up the answers to other people's units.
-    further, dropped = await asyncio.to_thread(further_facts, profile, certain, fillings, plans, similarity)
+    if similarity is None:
+        further, dropped = further_facts(profile, certain, fillings, plans)
+    else:
+        # Embedding takes long enough to hold up the answers to other people's units.
+        further, dropped = await asyncio.to_thread(further_facts, profile, certain, fillings, plans, similarity)
     initial = initial_plans(author)
     revised = await write_revisions(author, profile, slots, events, certain, further, initial)
     sessions = assemble(profile, slots, events, fillings, revised, further, author.shape, seed=author.seed, plans=initial)

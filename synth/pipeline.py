@@ -206,10 +206,11 @@ def generate(settings: SynthSettings) -> int:
             )
             with JsonLinesStore(folder / PEOPLE_STORE) as store:
                 generation = _Generation(settings, folder, store)
-                with _seldom_collecting(), asyncio.Runner(loop_factory=faster_loop()) as runner:
-                    runner.run(generation.work(personas, stop))
-                if stop.received is None:
-                    return generation.finish()
+                with _seldom_collecting():
+                    with asyncio.Runner(loop_factory=faster_loop()) as runner:
+                        runner.run(generation.work(personas, stop))
+                    if stop.received is None:
+                        return generation.finish()
         except (asyncio.CancelledError, _Stopped):
             pass
     number = stop.received or signal.SIGINT
@@ -290,6 +291,7 @@ class _Generation:
         self._folder = folder
         self._store = store
         self._names: NameSource = RealNames(settings.seed) if settings.real_names else InventedNames(settings.seed)
+        self._finished: set[str] = set()
         self._errors: dict[str, str] = {}
         self._failures_in_a_row = 0
         self._given_up: str | None = None
@@ -309,6 +311,7 @@ class _Generation:
         write_run(self._folder, self._run)
         (self._folder / ERRORS_FILE).unlink(missing_ok=True)
         todo = [item for item in work if not is_finished(self._store, item.persona.person_id, item.fingerprint)]
+        self._finished = self._run.people.keys() - {item.persona.person_id for item in todo}
         self._progress = Progress(
             people=len(work),
             found=len(work) - len(todo),
@@ -357,6 +360,7 @@ class _Generation:
             else:
                 value = {"fingerprint": item.fingerprint, "person": person.model_dump(mode="json")}
                 self._store.put(item.persona.person_id, value)
+                self._finished.add(item.persona.person_id)
                 self._progress.end()
             await asyncio.sleep(0)  # the offline writer never waits, so nothing else would get its turn
 
@@ -377,7 +381,7 @@ class _Generation:
     def finish(self) -> int:
         """Write the data set if it is whole, and say how it went; returns the exit code."""
         settings, run = self._settings, self._run
-        finished = [name for name, fingerprint in run.people.items() if is_finished(self._store, name, fingerprint)]
+        finished = [person_id for person_id in run.people if person_id in self._finished]
         totals = Totals()
         people = totals.counting(read_people(self._store, finished))
         whole = len(finished) == len(run.people)

@@ -155,29 +155,34 @@ class Grammar:
 
     def write(self, rng: random.Random, node: Node, values: Mapping[str, str] | None = None) -> str:
         """A sentence of a node; the same slot gets the same value throughout."""
-        return with_article("".join(self._parts(rng, node, dict(values or {}))))
+        parts: list[str] = []
+        self._write(rng, node, dict(values or {}), parts)
+        return with_article("".join(parts))
 
-    def _parts(self, rng: random.Random, node: Node, values: dict[str, str]) -> Iterable[str]:
-        kind = node.kind
+    def _write(self, rng: random.Random, node: Node, values: dict[str, str], parts: list[str]) -> None:
+        """Add the parts of a node's sentence."""
+        kind, text, within = node
         if kind == "text":
-            yield node.text
+            parts.append(text)
         elif kind == "slot":
-            if node.text not in values:
-                values[node.text] = self.word(rng, node.text, values.values())
-            yield values[node.text]
+            if text not in values:
+                values[text] = self.word(rng, text, values.values())
+            parts.append(values[text])
         elif kind == "rule":
-            yield from self._parts(rng, self._rules[node.text].draw(rng), values)
+            self._write(rng, self._rules[text].draw(rng), values, parts)
         elif kind == "choice":
-            yield from self._parts(rng, node.parts[int(rng.random() * len(node.parts))], values)
+            self._write(rng, within[int(rng.random() * len(within))], values, parts)
         else:
-            for part in node.parts:
-                yield from self._parts(rng, part, values)
+            for part in within:
+                self._write(rng, part, values, parts)
 
     def word(self, rng: random.Random, slot: str, taken: Collection[str] = ()) -> str:
         """A word for a slot that is none of those taken, as far as there is one; ``day2`` is drawn from ``day``."""
         lines = self.words[slot.rstrip("0123456789")]
         for _ in range(20):
-            word = "".join(self._parts(rng, lines.draw(rng), {}))
+            parts: list[str] = []
+            self._write(rng, lines.draw(rng), {}, parts)
+            word = "".join(parts)
             if word not in taken:
                 break
         return word
@@ -188,15 +193,16 @@ _ARTICLE = re.compile(r"\b([Aa]) (?!uni|eu|one|use|ukulele)(?=[aeiou]|11\b|18\b|
 
 _PLURALS = ((re.compile(r"\b([a-z]+(?:ch|sh|x|ss))s\b"), r"\1es"), (re.compile(r"\b([a-z]*[^aeiou\W])ys\b"), r"\1ies"))
 
-_PLURAL = re.compile("(?:ch|sh|x|ss|y)s")
+_PLURAL_ENDS = ("chs", "shs", "xs", "sss", "ys")
 
 
 def with_article(text: str) -> str:
     """``a`` becomes ``an`` before a vowel, and ``watchs`` ``watches``: words stand in lists in one form only."""
-    if _PLURAL.search(text):
+    # Most sentences have neither, which is cheaper to see without a regular expression.
+    if any(end in text for end in _PLURAL_ENDS):
         for wrong, right in _PLURALS:
             text = wrong.sub(right, text)
-    return _ARTICLE.sub(r"\1n ", text)
+    return _ARTICLE.sub(r"\1n ", text) if "a " in text or "A " in text else text
 
 
 def capitalised(text: str) -> str:
@@ -252,9 +258,7 @@ class Speech(StrictModel):
     def _patterns(self) -> dict[str, re.Pattern[str]]:
         names = ("contractions", "casual", "formal", "second")
         return {
-            name: re.compile(
-                rf"\b(?:{'|'.join(map(re.escape, sorted(getattr(self, name), key=len, reverse=True)))})\b", re.IGNORECASE
-            )
+            name: re.compile(rf"\b(?:{'|'.join(map(re.escape, sorted(getattr(self, name), key=len, reverse=True)))})\b")
             for name in names
         }
 
@@ -265,16 +269,17 @@ class Speech(StrictModel):
         words: dict[str, str] = getattr(self, table)
         parts, end = [], 0
         spans: list[tuple[int, int]] | None = None
-        for found in self._patterns[table].finditer(text):
+        # In small letters, because a pattern that ignores case takes several times as long.
+        lower = text.lower()
+        for found in self._patterns[table].finditer(lower):
             if share < 1 and rng.random() >= share:
                 continue
             if spans is None:
-                lower = text.lower()
                 spans = [place.span() for phrase in kept for place in re.finditer(re.escape(phrase.lower()), lower)]
             if any(start < found.end() and found.start() < stop for start, stop in spans):
                 continue
-            new = words[found[0].lower()]
-            parts += [text[end : found.start()], capitalised(new) if found[0][0].isupper() and found[0][0] != "I" else new]
+            new, first = words[found[0]], text[found.start()]
+            parts += [text[end : found.start()], capitalised(new) if first.isupper() and first != "I" else new]
             end = found.end()
         return "".join((*parts, text[end:])) if parts else text
 

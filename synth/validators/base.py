@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import date
@@ -299,6 +299,8 @@ def starts_with_name(text: str, name: str) -> bool:
     return text.startswith(name) and not text[len(name) : len(name) + 1].isalnum()
 
 
+# Each keyword is looked for in the same few texts, by several rules.
+@lru_cache(maxsize=8_192)
 def folded(text: str) -> str:
     """Casefolded with single spaces: the form in which the reward looks for keywords."""
     return " ".join(text.casefold().split())
@@ -331,11 +333,23 @@ NEAR = 0.5
 
 def near(stems: frozenset[str], others: frozenset[str]) -> bool:
     """Whether two memories, given the content stems that tell them from other people's, share most of their words."""
-    # Most pairs share nothing, and there are many.
     return not stems.isdisjoint(others) and 2 * len(stems & others) >= NEAR * (len(stems) + len(others))
 
 
-@lru_cache(maxsize=8_192)
+def rivals(stems: frozenset[str], bank: Mapping[str, frozenset[str]], own: str | None) -> int:
+    """How many memories of a bank are `near` one.
+
+    Args:
+        stems: Of the one.
+        bank: The content stems of each memory.
+        own: The one's key in the bank, if it is there.
+    """
+    # Most pairs share nothing, and there are many.
+    alike = [key for key, others in bank.items() if not stems.isdisjoint(others) and near(stems, others)]
+    return len(alike) - (own in alike)
+
+
+@lru_cache(maxsize=32_768)
 def memory_stems(text: str, name: str) -> frozenset[str]:
     """The content stems of a memory, less those of the person's name, which all of them share."""
     return content_stems(text) - content_stems(name)

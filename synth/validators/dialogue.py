@@ -43,8 +43,8 @@ class Utterance:
         return frozenset(self.sequence)
 
 
-# Each rule of a dialogue asks for the same few dozen texts, and rules share nothing but the case.
-@lru_cache(maxsize=512)
+# Rules share nothing but the case; those of a dialogue, and those of its session later, ask for the same texts.
+@lru_cache(maxsize=8_192)
 def utterance(text: str) -> Utterance:
     """The text in its compared form."""
     return Utterance(text)
@@ -101,6 +101,12 @@ class Said:
             for word in content_words(keyword)
             if (key := stem(word)) in needed and not 1 <= self._first.get(key, 0) <= turn
         ]
+
+
+@lru_cache(maxsize=256)
+def said_by(texts: tuple[str, ...], name: str) -> Said:
+    """What a speaker has said; see `Said`."""
+    return Said(texts, name)
 
 
 def uses(text: str, keyword: str, name: str) -> bool:
@@ -236,17 +242,12 @@ _FLEETING = frozenset(
 _SENTENCES = re.compile(r"(?<=[.!?])[\"”'’)]?\s+")  # noqa: RUF001
 
 
-@lru_cache(maxsize=8)
-def _said_by(texts: tuple[str, ...], name: str) -> Said:
-    return Said(texts, name)
-
-
 def _heard(case: _Case) -> Said:
-    return _said_by(tuple(turn.assistant for turn in case.answer.turns), case.task.fixed.name)
+    return said_by(tuple(turn.assistant for turn in case.answer.turns), case.task.fixed.name)
 
 
 def _said(case: _Case) -> Said:
-    return _said_by(tuple(turn.user for turn in case.answer.turns), case.task.fixed.name)
+    return said_by(tuple(turn.user for turn in case.answer.turns), case.task.fixed.name)
 
 
 def _planned(case: _Case) -> Iterator[tuple[PlannedFact, SessionFact]]:

@@ -19,8 +19,18 @@ from deltamem.sessions import LabelledSession, OperationDifficulty, Split
 from deltamem.text import normalised
 from synth.records import KeywordOrigin
 from synth.tasks import Verdict, Violation
-from synth.validators.base import Case, RuleSet, folded, judge, keyword_origins, memory_stems, near, occurs, starts_with_name
-from synth.validators.dialogue import Said, stands_in
+from synth.validators.base import (
+    Case,
+    RuleSet,
+    folded,
+    judge,
+    keyword_origins,
+    memory_stems,
+    occurs,
+    rivals,
+    starts_with_name,
+)
+from synth.validators.dialogue import said_by, stands_in
 
 SINGLE, CHAIN = RuleSet("session"), RuleSet("session")
 """Rules of each labelled session by itself, and of each two that follow one another in a person's life."""
@@ -129,9 +139,9 @@ def keywords_occur(case: _Labelled) -> Iterator[str]:
 @SINGLE.rule("Every keyword that has to be spoken is: by the user, or by the assistant if the user confirms it.")
 def keywords_said(case: _Labelled) -> Iterator[str]:
     session, stated = case.answer.session, case.answer.difficulty
-    said = either = Said([turn.content for turn in session.dialogue if turn.role == "user"], session.person_name)
+    said = either = said_by(tuple(turn.content for turn in session.dialogue if turn.role == "user"), session.person_name)
     if stated and any(item.provenance == "assistant_confirmed" for item in stated.operations):
-        either = Said([turn.content for turn in session.dialogue], session.person_name)
+        either = said_by(tuple(turn.content for turn in session.dialogue), session.person_name)
     for (label, operation, target), demands in zip(_operations(case), _demands(case), strict=False):
         before = target.text if demands and target and operation.event is Event.UPDATE else ""
         origins = keyword_origins(operation.keywords, before, relative=demands is not None and demands.time == "relative")
@@ -161,10 +171,9 @@ def difficulty_agrees(case: _Labelled) -> Iterator[str]:
     name = labelled.session.person_name
     bank = {memory.id: memory_stems(memory.text, name) for memory in labelled.prior_state.memories}
     for (label, operation, target), stated in zip(_operations(case), difficulty.operations, strict=True):
-        stems = memory_stems((target or operation).text, name)
-        rivals = sum(near(stems, others) for memory_id, others in bank.items() if target is None or memory_id != target.id)
-        if rivals != stated.rivals:
-            yield f"{label}: {rivals} memories are close in wording, but difficulty says {stated.rivals}"
+        found = rivals(memory_stems((target or operation).text, name), bank, target.id if target else None)
+        if found != stated.rivals:
+            yield f"{label}: {found} memories are close in wording, but difficulty says {stated.rivals}"
         if (stated.chain > 0) < (operation.event is Event.UPDATE):
             yield f"{label} changes a memory, but difficulty says that it has never been changed"
 
