@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any, Literal, cast
 
 from omegaconf import DictConfig, OmegaConf, open_dict
-from pydantic import Field
+from pydantic import Field, model_validator
+from pydantic_core import PydanticCustomError
 
 from deltamem.config import StrictModel
 from deltamem.episode import EpisodeConfig, MemoryField, Scorer
@@ -98,6 +99,25 @@ class LimitSettings(StrictModel):
     multiple: int = Field(ge=1)
 
 
+class CurriculumSettings(StrictModel):
+    """How training sessions are drawn by their difficulty; see `deltamem.training.curriculum`."""
+
+    low: float = Field(0.2, gt=0.0, lt=1.0)  # mean rewards between which a cell is worth most
+    high: float = Field(0.8, gt=0.0, lt=1.0)
+    easy_share: float = Field(0.2, ge=0.0, le=1.0)  # of every batch: sessions that earn more than `high`
+    uniform_share: float = Field(0.1, ge=0.0, le=1.0)  # of every batch: any sessions
+    smoothing: float = Field(0.9, ge=0.0, lt=1.0)  # weight that a group keeps from one step to the next
+    warm_up: int = Field(10, ge=0)  # first steps, in which all sessions are drawn alike
+
+    @model_validator(mode="after")
+    def _consistent(self) -> CurriculumSettings:
+        if self.low >= self.high:
+            raise PydanticCustomError("band", "low must be below high")
+        if self.easy_share + self.uniform_share > 1.0:
+            raise PydanticCustomError("shares", "easy_share and uniform_share must not exceed 1 together")
+        return self
+
+
 class TinyModelConfig(StrictModel):
     """Size of the model and its vocabulary. The defaults give 1.0 million parameters."""
 
@@ -152,6 +172,7 @@ class TrainSettings(StrictModel):
     cpu_threads: int | None = Field(ge=1)
     model: TinyModelConfig | None
     warm_start: WarmStartConfig | None
+    curriculum: CurriculumSettings | None
     poll_seconds: float = Field(gt=0.0)
     sort_by_length: bool
     seeded_rollouts: bool

@@ -101,6 +101,11 @@ def _run_locked(config: DictConfig, settings: TrainSettings, console: Console, l
         # verl would remove an old checkpoint before the new one is whole; `ManifestCallback` does it.
         config.trainer.max_actor_ckpt_to_keep = None
         config.deltamem.keep_checkpoints = keep
+        if settings.curriculum is not None:
+            config.data.custom_cls = {"path": "pkg://deltamem.training.curriculum", "name": "CurriculumDataset"}
+            config.data.curriculum = settings.curriculum.model_dump()
+            # Rows must be drawn when their batch is due, by the process that sees the rewards.
+            config.data.dataloader_num_workers = 0
     write_yaml(Path(config.actor_rollout_ref.rollout.agent.agent_loop_config_path), agent_loop_config(settings))
     logs = settings.out / "logs"
     logs.mkdir(exist_ok=True)

@@ -72,12 +72,15 @@ def stages(config: DictConfig, settings: TrainSettings, console: Console) -> lis
         console: Shows progress inside a stage.
 
     Raises:
-        DeltaMemError: If the sessions file or the package of a tracker is missing.
+        DeltaMemError: If the sessions file or the package of a tracker is missing, or the sessions lack the difficulty that
+            a curriculum needs.
     """
     if not settings.sessions.is_file():
         raise DeltaMemError(
             f"{settings.sessions}: no such file; make one with: python -m synth out={settings.sessions.parent}"
         )
+    if settings.curriculum is not None:
+        data.check_difficulty(settings.sessions)
     check_trackers(settings.trackers)
     out = settings.out
     episode = {"episode": settings.episode.model_dump(mode="json"), "seed": settings.seed}

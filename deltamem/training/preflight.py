@@ -194,6 +194,8 @@ def check_data(context: Context) -> Finding:
         return fail(f"{path}: {len(both)} persons are trained on and held out, {both[0]} is the first")
     if again := keys.total() - len(keys):
         return fail(f"{path}: {again} sessions are there twice")
+    if context.settings.curriculum is not None:
+        data.check_difficulty(path)
     exported = context.exported
     batch = context.config.data.train_batch_size
     steps = exported.train_sessions // batch * context.config.trainer.total_epochs

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer
 from deltamem.episode import session_fields
 from deltamem.errors import DeltaMemError
 from deltamem.runs import atomic_writer
+from deltamem.training.curriculum import CurriculumDataset
 from deltamem.training.interruption import SaveAndStop
 from deltamem.training.rollout_metrics import PREFIX, ROLLOUT_INFO, RolloutRow, batch_metrics, memory_figures, run_processes
 
@@ -76,8 +77,8 @@ class DeltaMemReplayBuffer(ReplayBuffer):  # type: ignore[misc]
             kwargs: What verl passes on.
         """
         self._options = dict(sampler_kwargs)
-        trainer: Any = getattr(refill_fn, "__self__")  # noqa: B009
-        self._stop = SaveAndStop(Path(self._options["stop_file"]), trainer.config)
+        self._trainer: Any = getattr(refill_fn, "__self__")  # noqa: B009
+        self._stop = SaveAndStop(Path(self._options["stop_file"]), self._trainer.config)
         self._validation = ValidationFolder(Path(self._options["validation_folder"]))
         self._process = psutil.Process()
         self.figures: dict[str, float] = {}
@@ -107,6 +108,9 @@ class DeltaMemReplayBuffer(ReplayBuffer):  # type: ignore[misc]
         check_failures(lost, expected, self._options["max_failure_rate"])
         if training:
             figures = batch_metrics(rows, expected)
+            if isinstance(dataset := self._trainer.train_dataset, CurriculumDataset):
+                learned = dataset.learn(group_rewards(rows))
+                figures |= {f"curriculum/{name}": value for name, value in learned.items()}
             figures |= {f"memory/{name}": value for name, value in memory_figures(run_processes(self._process)).items()}
             self.figures = {f"{PREFIX}{name}": float(value) for name, value in figures.items()}
             metrics = metrics | self.figures
@@ -126,6 +130,15 @@ def _rows(batch: KVBatchMeta) -> list[RolloutRow]:
         RolloutRow(key, float(scores.sum()), entry["reward_extra_info"], entry[ROLLOUT_INFO], entry["failure"])
         for key, scores, entry in zip(batch.keys, data["rm_scores"].unbind(), data["extra_fields"], strict=True)
     ]
+
+
+def group_rewards(rows: Iterable[RolloutRow]) -> dict[str, list[float]]:
+    """The rewards of each session's rollouts, by its key, without those that broke in our own machinery."""
+    found: defaultdict[str, list[float]] = defaultdict(list)
+    for row in rows:
+        if row.failure is None:
+            found[row.info["key"]].append(row.reward)
+    return dict(found)
 
 
 def check_failures(lost: Counter[str], expected: int, max_failure_rate: float) -> None:

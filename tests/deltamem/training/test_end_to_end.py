@@ -23,12 +23,14 @@ from deltamem.training.interruption import NOT_FINISHED
 
 STEPS = 6
 COMPARED = 4
+WARM_UP = 3
 OPTIONS = (
     # Random models earn nothing, and without a difference in reward there is no gradient: entropy gives one.
     "actor_rollout_ref.actor.entropy_coeff=0.05",
     # The learning rate must not depend on the number of steps, in which the two runs differ.
     "actor_rollout_ref.actor.optim.lr_scheduler_type=constant",
 )
+CURRICULUM = f"deltamem.curriculum={{warm_up: {WARM_UP}}}"
 
 
 @pytest.mark.slow
@@ -51,8 +53,8 @@ def test_a_run_trains_and_exports_its_policy(tmp_path: Path, model_folder: Path)
 
 @pytest.mark.slow
 def test_two_ranks_that_were_killed_take_the_steps_of_one_that_was_not(tmp_path: Path, model_folder: Path) -> None:
-    # Two steps an epoch, and one session that does not fill a batch.
-    sessions = write_sessions(tmp_path / "sessions.jsonl", train=9, heldout=4)
+    # Two steps an epoch, and one session that does not fill a batch. After an epoch and a half the curriculum draws.
+    sessions = write_sessions(tmp_path / "sessions.jsonl", train=9, heldout=4, difficulty=True)
     one = Run.at(tmp_path / "one", sessions, model_folder)
     two = Run.at(tmp_path / "two", sessions, model_folder)
     stop(one)
@@ -61,8 +63,12 @@ def test_two_ranks_that_were_killed_take_the_steps_of_one_that_was_not(tmp_path:
     first, second = one.records(), two.records()
     assert [record["step"] for record in second] == list(range(STEPS + 1))
     assert "heldout/reward" in second[0] and "heldout/reward" in second[-1]
-    assert [record["data/order"] for record in second[1:]] == one.expected_orders(STEPS)
+    assert [record["data/order"] for record in second[1 : WARM_UP + 1]] == one.expected_orders(WARM_UP)
+    assert [record["data/order"] for record in second[1:]] != one.expected_orders(STEPS)
     for record in second[1:]:
+        assert record["curriculum/share/signal/value"] == 1.0
+        assert record["curriculum/share/signal/implied"] + record["curriculum/share/signal/explicit"] == 1.0
+        assert 0.0 <= record["curriculum/reward/signal/implied"] <= 1.0
         assert 0.0 <= record["train/reward"] <= 1.0
         assert record["train/failure"] == 0.0
         assert record["train/count/target_operations"] == 2.0
@@ -85,14 +91,14 @@ def test_two_ranks_that_were_killed_take_the_steps_of_one_that_was_not(tmp_path:
 
     assert (two.out / "policy" / "model.safetensors").is_file()
 
-    other = two.finish(STEPS + 1, *OPTIONS, *TWO_RANKS, "actor_rollout_ref.actor.optim.lr=1e-3")
+    other = two.finish(STEPS + 1, *OPTIONS, *TWO_RANKS, CURRICULUM, "actor_rollout_ref.actor.optim.lr=1e-3")
     assert other.returncode == 2
     assert "another configuration" in other.stderr
 
 
 def stop(run: Run) -> None:
     """Ask for a checkpoint, twice, when the steps to compare are almost done."""
-    process = run.start(50, *OPTIONS)
+    process = run.start(50, *OPTIONS, CURRICULUM)
     run.await_step(COMPARED - 1, process)
     os.kill(process.pid, signal.SIGUSR1)
     os.kill(process.pid, signal.SIGUSR1)
@@ -107,7 +113,7 @@ def stop(run: Run) -> None:
 
 def kill_and_finish(run: Run) -> None:
     """Kill the launcher without warning in some step after the first; the same command goes on."""
-    process = run.start(STEPS, *OPTIONS, *TWO_RANKS)
+    process = run.start(STEPS, *OPTIONS, *TWO_RANKS, CURRICULUM)
     run.await_step(1, process)
     time.sleep(0.7 * random.random())
     process.kill()
@@ -119,7 +125,7 @@ def kill_and_finish(run: Run) -> None:
     broken.mkdir(parents=True)
     (broken / "model_world_size_2_rank_0.pt").write_bytes(b"PK")
     (broken.parents[1] / "latest_checkpointed_iteration.txt").write_text("9")
-    done = run.finish(STEPS, *OPTIONS, *TWO_RANKS)
+    done = run.finish(STEPS, *OPTIONS, *TWO_RANKS, CURRICULUM)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "stage 1/4 data: done before" in done.stdout
     assert any(f"going on after step {step}\n" in done.stdout for step in range(1, STEPS)), done.stdout

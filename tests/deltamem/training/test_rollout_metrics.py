@@ -91,8 +91,26 @@ def test_data_order_names_the_sessions_and_not_their_timing(keys: list[str]) -> 
     assert data_order(keys) != data_order(keys[1:])
 
 
+class Learner:
+    """Stands for a data set with a curriculum."""
+
+    def __init__(self) -> None:
+        self.taken: list[dict[str, list[float]]] = []
+
+    def learn(self, rewards: dict[str, list[float]]) -> dict[str, float]:
+        self.taken.append(rewards)
+        return {"easy": 0.5}
+
+
 @pytest.fixture
-def buffer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[replay_buffer.DeltaMemReplayBuffer, list[RolloutRow]]:
+def learner() -> Learner:
+    return Learner()
+
+
+@pytest.fixture
+def buffer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, learner: Learner
+) -> tuple[replay_buffer.DeltaMemReplayBuffer, list[RolloutRow]]:
     """The replay buffer over a batch that is given it instead of verl's queue."""
     rows: list[RolloutRow] = []
 
@@ -112,7 +130,7 @@ def buffer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[replay_buff
     options = {"poll_seconds": 0.1, "max_failure_rate": 0.3, "sort_by_length": True}
     options |= {"train_rollouts": 2, "heldout_rollouts": 2}
     options |= {"validation_folder": str(tmp_path / "validation"), "stop_file": str(tmp_path / "stop")}
-    trainer = SimpleNamespace(config=SimpleNamespace(trainer=SimpleNamespace(save_freq=5)))
+    trainer = SimpleNamespace(config=SimpleNamespace(trainer=SimpleNamespace(save_freq=5)), train_dataset=learner)
     refill = SimpleNamespace(__self__=trainer)
     return replay_buffer.DeltaMemReplayBuffer(sampler_kwargs=options, refill_fn=refill), rows  # type: ignore[arg-type]
 
@@ -131,6 +149,23 @@ def test_the_replay_buffer_hands_verl_the_figures_of_the_batch_and_refuses_one_t
     del rows[2:]
     with pytest.raises(DeltaMemError, match=r"2 of 4 rollouts .*was lost"):
         sampler.sample(3, "train", 2)
+
+
+def test_a_curriculum_is_given_the_rewards_of_each_session_and_adds_its_figures(
+    buffer: Buffer, learner: Learner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sampler, rows = buffer
+    rows += [*a_batch(), failed("c", 0, labelled_session(3))]
+    assert "deltamem/curriculum/easy" not in sampler.sample(3, "train", 2)[1], "another data set"
+    monkeypatch.setattr(replay_buffer, "CurriculumDataset", Learner)
+    assert sampler.sample(3, "train", 2)[1]["deltamem/curriculum/easy"] == 0.5
+    assert sampler.sample(3, "val", 2)[1] == {"verl": 1.0}
+    answered = [entry for entry in rows if entry.failure is None]
+    keys = dict.fromkeys(entry.info["key"] for entry in answered)
+    (taken,) = learner.taken
+    for key in keys:
+        assert taken[key] == pytest.approx([entry.reward for entry in answered if entry.info["key"] == key])
+    assert taken.keys() == keys.keys()
 
 
 def test_validation_keeps_the_generations_of_all_batches(buffer: Buffer, tmp_path: Path) -> None:
