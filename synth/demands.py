@@ -35,9 +35,9 @@ _SUITS: Mapping[Change, Collection[Signal]] = {
 _LAST = (Change.RETRACT, Change.EXPIRE)
 _SHARED = (Change.ADJUST, Change.SHIFT, Change.RETRACT)
 """What one statement can do to several memories."""
-_FAMILY_FIRST = 0.9
+_FAMILY_FIRST = 0.96
 """Chance that a memory with siblings is chosen to change, where there is one; others change as well, so as to be no tell."""
-_EXPIRED = 0.15
+_EXPIRED = 0.08
 """Share of the changes that may be ends of temporary states, at most."""
 
 

@@ -30,11 +30,12 @@ class Region(StrictModel):
 
 
 class Syllables(StrictModel):
-    """Parts of invented names; an empty coda makes a name end with a vowel; `refused` is what no name may contain."""
+    """Parts of invented names; an empty coda makes one end with a vowel, `places` end towns, and none contains `refused`."""
 
     onsets: Words
     vowels: Words
     codas: Words
+    places: Words
     refused: Words
 
     @cached_property
@@ -95,6 +96,15 @@ def invent_name(rng: random.Random, split: Split) -> str:
     while True:
         syllables = (rng.choice(parts.onsets) + rng.choice(parts.vowels) for _ in range(2))
         name = ("".join(syllables) + rng.choice(parts.codas)).capitalize()
+        if name_split(name) == split and not parts.rude.search(name):
+            return name
+
+
+def invent_place(rng: random.Random, split: Split) -> str:
+    """Invent the name of a town, such as Breldon, that belongs to the split."""
+    parts = names().invented
+    while True:
+        name = "".join(rng.choice(kind) for kind in (parts.onsets, parts.vowels, parts.codas, parts.places)).capitalize()
         if name_split(name) == split and not parts.rude.search(name):
             return name
 

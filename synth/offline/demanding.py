@@ -16,6 +16,7 @@ from synth.offline import paper
 from synth.offline.talk import Speaker, as_date
 from synth.offline.topics import (
     PERSON,
+    PLACE,
     Cast,
     Known,
     Topic,
@@ -50,13 +51,13 @@ from synth.records import (
     TrackedFact,
 )
 from synth.tasks import Events, EventsTask, Filling, FillingTask, InitialFacts, InitialTask, RevisionTask
-from synth.validators.base import folded, occurs
+from synth.validators.base import folded, memory_stems, occurs
 from synth.validators.demands import KEPT_STEMS
 from synth.validators.dialogue import stands_in
 
 CORRECTED = ("assistant_corrected", "self_corrected")
-_OF_INITIAL = 40
-"""Blocks of topics that are for the first memories; the rest is shared out among the events."""
+_OF_INITIAL, _KNOWN_FIRST = 0.25, 0.6
+"""Share of the blocks of topics that are for the first memories, and of what nobody has twice; the events share the rest."""
 _EVENTS = 25
 """Among so many events; further ones take what others have, with names of their own."""
 _FIRST_DAY, _FIRST_END = date(2026, 1, 1), date(2026, 4, 1)
@@ -73,9 +74,27 @@ _Block = tuple[Topic, tuple[str, ...]]
 
 
 @cache
-def _blocks(name: str, split: Split, short: bool) -> tuple[_Block, ...]:
-    several = [topic for topic in topics(short=short) if not topic.single and not topic.event]
-    return tuple(blocks(name, cast_of(name, split), several))
+def _blocks(name: str, split: Split, short: bool, event: bool = False) -> tuple[_Block, ...]:
+    wanted = [topic for topic in topics(short=short) if topic.event == event]
+    return tuple(blocks(name, cast_of(name, split), wanted, 1 if event else 3))
+
+
+@cache
+def _dealt(name: str, split: Split, short: bool) -> tuple[tuple[_Block, ...], ...]:
+    """What the first memories draw from, then each event: all kinds of topics come to all of them."""
+    found = _blocks(name, split, short)
+    single = [block for block in found if block[0].single]
+    kinds = [
+        [block for block in found if block[0].other],
+        [block for block in found if block[0].lasts and not block[0].other and not block[0].single],
+        [block for block in found if not block[0].lasts and not block[0].other and not block[0].single],
+    ]
+    initial, rest = single[: round(_KNOWN_FIRST * len(single))], single[round(_KNOWN_FIRST * len(single)) :]
+    for blocks_ in kinds:
+        first = round(_OF_INITIAL * len(blocks_))
+        initial += blocks_[:first]
+        rest += blocks_[first:]
+    return (tuple(initial), *(tuple(rest[number::_EVENTS]) for number in range(_EVENTS)))
 
 
 def is_short(limits: FactLimits) -> bool:
@@ -86,18 +105,25 @@ def is_short(limits: FactLimits) -> bool:
 class _Stock:
     """What a unit may write about, so that units that do not know of one another write of different things."""
 
-    def __init__(self, rng: random.Random, name: str, owner: int | None, limits: FactLimits) -> None:
-        """Take the person's name, the index of the event (None for the first memories), and the sizes of facts."""
+    def __init__(
+        self, rng: random.Random, name: str, owner: int | None, limits: FactLimits, told: Sequence[str] = ()
+    ) -> None:
+        """Take the name, the index of the event (None for the first memories), the sizes of facts, what is told already."""
         short = is_short(limits)
         self.rng, self.name, self.topics = rng, name, topics(short=short)
         self.cast = cast_of(name, split_of(name))
-        found = _blocks(name, split_of(name), short)
-        first = len(found) // 4 if short else _OF_INITIAL
-        own = found[:first] if owner is None else found[first + owner % _EVENTS :: _EVENTS]
-        self._left = list(own)
+        dealt = _dealt(name, split_of(name), short)
         self._fresh = owner is not None and owner >= _EVENTS
-        self._singles = [topic for topic in self.topics if topic.single] if owner is None else []
-        rng.shuffle(self._singles)
+        taken = {
+            (known.topic.name, known.values[known.topic.key]) for text in told if (known := read(name, text)) is not None
+        }
+        self._left = [
+            (topic, keys)
+            for topic, keys in dealt[0 if owner is None else 1 + owner % _EVENTS]
+            if taken.isdisjoint((topic.name, key) for key in keys) and not (self._fresh and not _endless(topic))
+        ]
+        rng.shuffle(self._left)
+        self._about_people: set[str] = set()
 
     def take(
         self, tracks: Sequence[Track], *, size: int = 1, other: bool = False, lasts: bool = False, last: bool = False
@@ -108,7 +134,7 @@ class _Stock:
         """
         order = list(reversed(self._left)) if last else self._left
         fitting = [block for block in order if block[0].track in tracks and block[0].other == other]
-        fitting = [block for block in fitting if size == 1 or not block[0].alone]
+        fitting = [block for block in fitting if size == 1 or not (block[0].alone or len(block[1]) < size)]
         fitting = [block for block in fitting if block[0].lasts] or fitting if lasts else fitting
         if not fitting:
             pool = [
@@ -116,26 +142,35 @@ class _Stock:
                 for topic in self.topics
                 if not topic.single and not topic.event and topic.other == other and not topic.alone
             ]
+            pool = [topic for topic in pool if _endless(topic)] or pool
             topic = self.rng.choice([topic for topic in pool if topic.track in tracks] or pool)
             return topic, ()
         self._left.remove(fitting[0])
         topic, keys = fitting[0]
         return topic, () if self._fresh else keys
 
-    def single(self, track: Track | None) -> Topic | None:
-        """A topic of which nobody has two facts, each once."""
-        for topic in self._singles:
-            if track is None or topic.track is track:
-                self._singles.remove(topic)
-                return topic
-        return None
+    def about_people(self, *, lasts: bool = False) -> _Block:
+        """A topic for facts about the person and somebody else, each once while there are others."""
+        for attempt in range(100):
+            topic, keys = self.take((Track.RELATIONSHIP,), lasts=lasts)
+            if topic.key == PERSON and not topic.other and (topic.name not in self._about_people or attempt > 50):
+                break
+        self._about_people.add(topic.name)
+        return topic, keys
 
     def key(self, topic: Topic, keys: Sequence[str], number: int) -> str:
         """The value of a topic's key for a sibling."""
         if number < len(keys):
             return keys[number]
         name = source(topic.key)
-        return values().draw(self.rng, name, keys) if name in values().lists else self.cast.name(self.rng)
+        if name in values().lists:
+            return values().draw(self.rng, name, keys)
+        return self.cast.place(self.rng) if name == PLACE else self.cast.name(self.rng)
+
+
+def _endless(topic: Topic) -> bool:
+    """Whether there can be any number of facts of a topic, as they are told apart by names, which can be invented."""
+    return not topic.single and not topic.rare and source(topic.key) not in values().lists
 
 
 def _siblings(
@@ -144,29 +179,43 @@ def _siblings(
     """Facts of a topic that differ in the value of its key, and where enough is left in common, in one more."""
     rng, cast = stock.rng, stock.cast
     own = [stock.key(topic, keys, number) for number in range(len(plans))]
+    # Siblings begin on the same day, as they share most of their words.
+    since = _near(rng, today or _FIRST_DAY) if any(plan.dated for plan in plans) else ""
     for _ in range(20):
-        base = Known(topic, cast.fill(rng, topic, {topic.key: own[0], **given}))
+        base = Known(topic, cast.fill(rng, topic, {topic.key: own[0], **given}), since=since)
         if topic.details and rng.random() < _DETAIL:
             base = with_detail(rng, cast, base, rng.choices(range(3), (45, 45, 15))[0])
         if not {value for slot, value in base.values.items() if slot != topic.key}.intersection(own):
             break
-    stems = content_stems(base.text(stock.name)) - content_stems(stock.name)
-    apart = rng.random() < _APART
-    taken = [base.values[topic.changeable[0]]]
-    for number, plan in enumerate(plans):
-        found = dict(base.values)
-        if number:
-            found[topic.key] = own[number]
-            if "kin" in found and topic.key == PERSON:
-                found["kin"] = cast.kin(found[PERSON])
-            other = {**found, topic.changeable[0]: _another(rng, cast, topic.changeable[0], [*found.values(), *taken])}
-            text = replace(base, values=other).text(stock.name)
-            others = content_stems(text) - content_stems(stock.name)
-            # More than the half that siblings must share, as dates come on top.
-            if apart and 2 * len(stems & others) >= _SHARED * (len(stems) + len(others)):
-                found = other
-                taken.append(found[topic.changeable[0]])
-        yield _planned(rng, cast, replace(base, values=found, changed=()), plan, today)
+    found = [dict(base.values) for _ in plans]
+    for number in range(1, len(plans)):
+        found[number][topic.key] = own[number]
+        if "kin" in base.values and topic.key == PERSON:
+            found[number]["kin"] = cast.kin(own[number])
+    if rng.random() < _APART:
+        _vary(stock, base, found)
+    for sibling, plan in zip(found, plans, strict=True):
+        yield _planned(rng, cast, replace(base, values=sibling, changed=()), plan, today)
+
+
+def _vary(stock: _Stock, base: Known, siblings: list[dict[str, str]]) -> None:
+    """Give siblings values of their own in the first slot that may change, as long as all stay alike."""
+
+    def stems(found: Mapping[str, str]) -> frozenset[str]:
+        return memory_stems(replace(base, values=found).text(stock.name), stock.name)
+
+    slot = base.topic.changeable[0]
+    taken = [base.values[slot]]
+    texts = [stems(sibling) for sibling in siblings]
+    for number in range(1, len(siblings)):
+        own = siblings[number]
+        other = {**own, slot: _another(stock.rng, stock.cast, slot, [*own.values(), *taken])}
+        text = stems(other)
+        others = [texts[at] for at in range(len(siblings)) if at != number]
+        # More than the half that siblings must share, as their last days come on top.
+        if all(2 * len(text & words) >= _SHARED * (len(text) + len(words)) for words in others):
+            siblings[number], texts[number] = other, text
+            taken.append(other[slot])
 
 
 def _another(rng: random.Random, cast: Cast, slot: str, taken: Sequence[str]) -> str:
@@ -177,8 +226,6 @@ def _another(rng: random.Random, cast: Cast, slot: str, taken: Sequence[str]) ->
 
 def _planned(rng: random.Random, cast: Cast, known: Known, plan: FactPlan, today: date | None) -> Known:
     """The fact with the dates and the source that are planned for it."""
-    if plan.dated:
-        known = replace(known, since=_near(rng, today or _FIRST_DAY))
     if plan.temporary:
         days = rng.randint(8, 58) if today else rng.randint(0, 240)
         known = replace(known, until=written((today or _FIRST_END) + timedelta(days=days)))
@@ -242,7 +289,7 @@ def _first(
     """The facts of a family of first memories; `waiting` are the people who are not remembered yet."""
     rng = stock.rng
     if track is Track.RELATIONSHIP and people:
-        topic, _ = _about_people(stock)
+        topic, _ = stock.about_people(lasts=_lasts(plans))
         order = list(dict.fromkeys((*waiting, *rng.sample(people, len(people)))))
         base: Mapping[str, str] = {}
         knowns: list[Known] = []
@@ -254,19 +301,13 @@ def _first(
             knowns.append(_planned(rng, stock.cast, Known(topic, base), plan, None))
         return knowns
     tracks = (track,) if track else (Track.CAREER, Track.HEALTH, Track.PREFERENCE)
-    single = stock.single(track) if len(plans) == 1 and rng.random() < 0.6 else None
-    if single:
-        keys: tuple[str, ...] = (rng.choice(stock.cast.people),) if single.key == PERSON else ()
-        return list(_siblings(stock, single, keys, plans, None, {}))
-    topic, keys = stock.take(tracks, size=len(plans))
+    topic, keys = stock.take(tracks, size=len(plans), lasts=_lasts(plans))
     return list(_siblings(stock, topic, keys, plans, None, {}))
 
 
-def _about_people(stock: _Stock) -> _Block:
-    while True:
-        topic, keys = stock.take((Track.RELATIONSHIP,))
-        if topic.key == PERSON and not topic.other:
-            return topic, keys
+def _lasts(plans: Sequence[FactPlan]) -> bool:
+    """Whether one of the facts begins or ends on a day that it names."""
+    return any(plan.temporary or plan.dated for plan in plans)
 
 
 def _tracks(
@@ -317,9 +358,11 @@ class _EventWriter(paper.EventWriter):
         event = self.event(slot)
         if not self._task.limits.memory:
             return event
+        found = _blocks(self._name, split_of(self._name), is_short(self._task.fact_limits), event=True)
+        topic, (key,) = found[slot.index % len(found)]
         while True:
-            topic = self._rng.choice([topic for topic in self._stock.topics if topic.event])
-            fact = Known(topic, self._stock.cast.fill(self._rng, topic)).fact(self._name, _most(self._task.fact_limits))
+            known = Known(topic, self._stock.cast.fill(self._rng, topic, {topic.key: key}))
+            fact = known.fact(self._name, _most(self._task.fact_limits))
             if fact.text not in self._seen:
                 self._seen.add(fact.text)
                 return event.model_copy(update={"memory": fact})
@@ -328,7 +371,7 @@ class _EventWriter(paper.EventWriter):
         rng, stock = self._rng, self._stock
         track = planned.track or rng.choice(list(Track))
         subject, given = "", {}
-        topic, keys = _about_people(stock) if track is Track.RELATIONSHIP else stock.take((track,), last=True)
+        topic, keys = stock.about_people() if track is Track.RELATIONSHIP else stock.take((track,), last=True)
         if track is Track.RELATIONSHIP:
             while not subject or subject in self._names:
                 subject = f"{stock.cast.name(rng)} {stock.cast.name(rng)}"
@@ -353,14 +396,17 @@ _OWN = tuple(Track)
 
 def write_filling(task: FillingTask, rng: random.Random) -> Filling:
     """Facts of what the event has topics for, in families as planned."""
-    name, stock = task.fixed.name, _Stock(rng, task.fixed.name, task.event.index, task.limits)
+    name = task.fixed.name
+    told = [delta.text for delta in task.event.changes]
+    stock = _Stock(rng, name, task.event.index, task.limits, told)
     speaker = Speaker(rng, name)
-    taken = {delta.text for delta in task.event.changes}
+    taken = set(told)
     found: dict[int, SaidFact] = {}
     for family in _families(task.plans):
         plans = [task.plans[place] for place in family]
-        other = any(plan.provenance == "third_person" for plan in plans)
-        topic, keys = stock.take(_OWN, size=len(family), other=other, lasts=any(plan.temporary for plan in plans))
+        # What is only heard is about others: everybody knows their own life.
+        other = any(plan.provenance in ("third_person", "hearsay") for plan in plans)
+        topic, keys = stock.take(_OWN, size=len(family), other=other, lasts=_lasts(plans))
         for _ in range(20):
             knowns = list(_siblings(stock, topic, keys, plans, task.today, {}))
             texts = {known.text(name) for known in knowns}
@@ -435,7 +481,7 @@ def _revised(
         drawn = random.Random(f"{name}/{old.topic.name}/{state}/{planned.change}/{attempt}")
         shifted = 2 if attempt < _TRIES // 2 else 1
         near = rivals if attempt < _TRIES // 3 else ()
-        first = _changed(drawn, cast, old, planned.change, clear, shifted, near)
+        first = _changed(drawn, cast, old, planned, clear, shifted, near)
         full = planned.change is Change.EXPAND and (first.details == old.details or attempt >= _TRIES // 2)
         if full:
             # There is no detail left to add, or none that makes it longer, but a date.
@@ -485,12 +531,13 @@ def _changed(
     rng: random.Random,
     cast: Cast,
     old: Known,
-    change: Change,
+    planned: PlannedRevision,
     clear: Callable[[Known], bool],
     shifted: int,
     rivals: Sequence[Known],
 ) -> Known:
     """A memory after a change; a shift gives other values to so many slots, if enough of the memory is left."""
+    change, implied = planned.change, planned.signal == "implied"
     if change in (Change.RETRACT, Change.EXPIRE) and old.end is None:
         return over(rng, old)
     base = begun_anew(replace(old, changed=()))
@@ -498,7 +545,8 @@ def _changed(
         return expanded(rng, cast, base)
     if change is Change.PARTIAL_DELETION:
         return without_detail(rng, cast, base)
-    return adjusted(rng, cast, base, shifted if change is Change.SHIFT else 1, clear, rivals)
+    count = shifted if change is Change.SHIFT and not implied else 1
+    return adjusted(rng, cast, base, count, clear, rivals, first=implied)
 
 
 def _likewise(first: Known, old: Known, other: Known) -> Known:

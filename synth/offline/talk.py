@@ -272,8 +272,8 @@ class Telling:
         return self.about(known, self._speaker.line(end.implied, known.values))
 
     def about(self, known: Known, clause: str) -> str:
-        """A clause that alone does not tell which fact it is about."""
-        if known.topic.single:
+        """A clause that may not tell by itself which fact it is about."""
+        if known.topic.single or occurs(known.values[known.topic.key], clause):
             return clause
         return self._speaker.say("matter", x=known.values[known.topic.key], clause=clause)
 

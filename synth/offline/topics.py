@@ -19,7 +19,7 @@ from pydantic import Field, model_validator
 
 from deltamem.config import StrictModel
 from deltamem.sessions import Split
-from synth.names import invent_name
+from synth.names import invent_name, invent_place
 from synth.offline.grammar import Lines, Sentences, parse, pattern, with_article
 from synth.offline.templates import day
 from synth.pools import load, slots_in, unique
@@ -115,6 +115,7 @@ class Topic(StrictModel):
     event: bool = False
     lasts: bool = False
     alone: bool = False
+    rare: bool = False
     short: bool = False
     about: str = ""
     """The slot that tells facts of this topic apart: by default the person, else the place."""
@@ -139,6 +140,8 @@ class Topic(StrictModel):
     @cached_property
     def changeable(self) -> tuple[str, ...]:
         """The slots that an adjustment may change, the likeliest first."""
+        if not self.short:
+            return self.change
         extra = [slot for slot in self.slots if source(slot) not in (*_GIVEN, *map(source, self.change))]
         return tuple(slot for slot in (*self.change, *extra) if slot != self.key and source(slot) != PERSON)
 
@@ -148,24 +151,52 @@ class Topic(StrictModel):
         for text in self.say:
             if not set(slots_in(self.memory)) <= Lines((text,)).slots <= known:
                 raise ValueError(f"{self.name}: not all slots of the memory sentence, or others: {text!r}")
-        if len(self.details) != (0 if self.event or self.short else 2) or bool(self.ends) == self.event:
-            raise ValueError(f"{self.name}: a topic has two details, unless it is short, and an end, unless it is an event")
+        if len(self.details) != (0 if self.short else 2) or bool(self.ends) == (self.event and self.short):
+            raise ValueError(f"{self.name}: a topic has two details and an end, unless it is short")
+        if unknown := [slot for slot in self.change if slot not in known or slot == self.key]:
+            raise ValueError(
+                f"{self.name}: `change` names slots of the memory sentence but the one that tells facts apart: {unknown}"
+            )
         for detail in self.details:
-            extra = set(slots_in(detail.memory)) - {"kin"}
-            if extra & known:
-                raise ValueError(f"{self.name}: a detail has a slot of its own, but here is {sorted(extra & known)}")
-            for text in (*detail.say, *detail.unsay):
-                if not self.single and self.key not in Lines((text,)).slots:
-                    raise ValueError(f"{self.name}: it has to be clear by {{{self.key}}} what a detail is about: {text!r}")
-            if any(not extra <= Lines((text,)).slots for text in detail.say):
-                raise ValueError(f"{self.name}: not all slots of {detail.memory!r} are said")
-            _says(self.name, detail.lost, detail.unsay)
+            self._consistent_detail(detail, known)
         for end in self.ends:
             _says(self.name, end.memory, (*end.say, *end.implied))
+            if not self.short:
+                self._names_key(end.say)
+                self._names_key(end.implied)
+                self._has_no_slots_but((self.key, "kin"), end.implied)
+        if not self.short:
+            self._names_key(self.implied)
         for text in self.implied:
-            if self.change[:1] != tuple(Lines((text,)).slots):
-                raise ValueError(f"{self.name}: what is implied has the first slot of `change` and no other: {text!r}")
+            if not set(self.change[:1]) <= Lines((text,)).slots:
+                raise ValueError(f"{self.name}: what is implied is the first slot of `change`: {text!r}")
+        self._has_no_slots_but((*self.change[:1], *(() if self.short else (self.key, "kin"))), self.implied)
         return self
+
+    def _consistent_detail(self, detail: Detail, known: set[str]) -> None:
+        extra = set(slots_in(detail.memory))
+        if not extra - {"kin"} or extra & known - {"kin"}:
+            raise ValueError(
+                f"{self.name}: a detail has a slot of its own, but none of the memory sentence: {detail.memory!r}"
+            )
+        self._names_key((*detail.say, *detail.unsay))
+        for text in detail.say:
+            if not extra - {"kin"} <= Lines((text,)).slots <= known | extra:
+                raise ValueError(
+                    f"{self.name}: the slots of {detail.memory!r}, and none that has no value, are said: {text!r}"
+                )
+        self._has_no_slots_but(known, detail.unsay)
+        _says(self.name, detail.lost, detail.unsay)
+
+    def _names_key(self, texts: Iterable[str]) -> None:
+        for text in texts:
+            if not self.single and self.key not in Lines((text,)).slots:
+                raise ValueError(f"{self.name}: it has to be clear by {{{self.key}}} what is meant: {text!r}")
+
+    def _has_no_slots_but(self, slots: Iterable[str], texts: Iterable[str]) -> None:
+        for text in texts:
+            if others := Lines((text,)).slots.difference(slots):
+                raise ValueError(f"{self.name}: {sorted(others)} must not be said here: {text!r}")
 
 
 def _says(name: str, memory: str, lines: Sequence[str]) -> None:
@@ -184,13 +215,15 @@ class Topics(StrictModel):
     """Words that only these topics use; the others stand in ``values.yaml``."""
     common: Detail | None = None
     """A detail that every topic has besides its own, unless they are short."""
-    past: End
-    """What becomes of events."""
+    past: End | None = None
+    """What becomes of short events."""
     topics: tuple[Topic, ...]
 
     @model_validator(mode="after")
     def _named_once(self) -> Self:
         unique(tuple(topic.name for topic in self.topics))
+        if self.past is None and (endless := [topic.name for topic in self.topics if not topic.ends]):
+            raise ValueError(f"nothing says how these end: {endless}")
         return self
 
 
@@ -226,10 +259,10 @@ class Known:
         topic = self.topic
         parts = [f"{chr(39)}s {{kin}} {{who}} " if topic.other else " "]
         parts.append(_body(topic, self.end))
+        parts += [f" as of {self.since}" if self.since else "", f" until {self.until}" if self.until else ""]
         for state, detail in zip(self.details, details_of(topic.name), strict=False):
             if state:
                 parts.append(f", {detail.memory if state == 'has' else plain(detail.lost)}")
-        parts += [f", from {self.since} on" if self.since else "", f", until {self.until}" if self.until else ""]
         return "".join((*parts, f", as {self.heard} says" if self.heard else "", "."))
 
     def keywords(self, most: int) -> tuple[str, ...]:
@@ -271,7 +304,8 @@ def _body(topic: Topic, end: int | None) -> str:
     over = plain(ends_of(topic.name)[end].memory)
     if topic.short:
         return f"{over} {topic.memory}" if topic.event else over
-    return f"{topic.memory if topic.event else f'no longer {topic.memory}'} and {over}"
+    verb = "is " if topic.memory.startswith("is ") else ""
+    return f"{verb}no longer {topic.memory.removeprefix(verb)}, {over}"
 
 
 @cache
@@ -305,18 +339,17 @@ def topic_named(name: str) -> Topic:
 
 @cache
 def details_of(name: str) -> tuple[Detail, ...]:
-    """The details of a topic; what merely happened has only the one that all have, in the last place."""
+    """The details of a topic, the one that all have in the last place."""
     topic, common = topic_named(name), topic_file().common
-    if topic.short or common is None:
-        return ()
-    return (*(topic.details or (common, common)), common)
+    return () if topic.short or common is None else (*topic.details, common)
 
 
 @cache
 def ends_of(name: str) -> tuple[End, ...]:
     """The ends of a topic."""
     topic = topic_named(name)
-    return topic.ends or (topic_file(short=topic.short).past,)
+    past = topic_file(short=topic.short).past
+    return topic.ends or ((past,) if past else ())
 
 
 # --- reading back ----------------------------------------------------------------------------------------------------------
@@ -340,10 +373,9 @@ class _Reader:
             f"(?:, (?:(?P<has{place}_>{_expression(detail.memory, seen)})"
             f"|(?P<lost{place}_>{re.escape(plain(detail.lost))})))?"
             for place, detail in enumerate(details_of(topic.name))
-            if topic.details or place == LAST
         )
-        dates = f"(?:, from (?P<since_>{DATE}) on)?(?:, until (?P<until_>{DATE}))?"
-        return re.compile(rf"{body}{details}{dates}(?:, as (?P<heard_>{_NAME}) says)?\.")
+        dates = f"(?: as of (?P<since_>{DATE}))?(?: until (?P<until_>{DATE}))?"
+        return re.compile(rf"{body}{dates}{details}(?:, as (?P<heard_>{_NAME}) says)?\.")
 
     def read(self, text: str) -> Known | None:
         for end, form in self._forms:
@@ -409,10 +441,10 @@ def read(name: str, text: str) -> Known | None:
 # --- the people and places of a life ---------------------------------------------------------------------------------------
 
 _KIN = (
-    "cousin", "colleague", "neighbour", "friend", "uncle", "aunt", "flatmate", "godchild", "nephew", "niece", "classmate",
-    "landlord", "brother", "sister",
+    "cousin", "colleague", "neighbour", "friend", "uncle", "aunt", "nephew", "niece", "classmate", "brother", "sister",
 )  # fmt: skip
 _PEOPLE, _PLACES = 12, 12
+_RARE = 3
 
 
 class Cast:
@@ -427,15 +459,14 @@ class Cast:
         """
         rng = random.Random(f"cast of {name}")
         self._kin: dict[str, str] = {}
-        taken = set(name.split())
-        found: list[str] = []
-        while len(found) < _PEOPLE + _PLACES:
-            invented = invent_name(rng, split)
-            if invented not in taken:
-                taken.add(invented)
-                found.append(invented)
-        self.people = tuple(found[:_PEOPLE])
-        self.places = tuple(found[_PEOPLE:])
+        taken = dict.fromkeys(name.split())
+        own = len(taken)
+        while len(taken) < own + _PEOPLE:
+            taken[invent_name(rng, split)] = None
+        while len(taken) < own + _PEOPLE + _PLACES:
+            taken[invent_place(rng, split)] = None
+        found = tuple(taken)[own:]
+        self.people, self.places = found[:_PEOPLE], found[_PEOPLE:]
         self._split = split
 
     def kin(self, who: str) -> str:
@@ -446,15 +477,19 @@ class Cast:
 
     def keys(self, rng: random.Random, topic: Topic) -> list[str]:
         """Values that tell facts of a topic apart, in random order."""
-        name = source(topic.key)
+        name, most = source(topic.key), 1 if topic.single else _RARE if topic.rare else _PEOPLE
         if name in (PERSON, PLACE):
-            return rng.sample(self.people if name == PERSON else self.places, _PEOPLE)
+            return rng.sample(self.people if name == PERSON else self.places, most)
         drawn = (self.name(rng) if name == "name" else values().draw(rng, name) for _ in range(2 * _PEOPLE))
-        return list(dict.fromkeys(drawn))[:_PEOPLE]
+        return list(dict.fromkeys(drawn))[:most]
 
     def name(self, rng: random.Random) -> str:
         """A name of nobody yet."""
         return invent_name(rng, self._split)
+
+    def place(self, rng: random.Random) -> str:
+        """The name of a town that has not been named yet."""
+        return invent_place(rng, self._split)
 
     def fill(self, rng: random.Random, topic: Topic, given: Mapping[str, str] | None = None) -> dict[str, str]:
         """Values for the slots of a topic: the given ones, the others drawn."""
@@ -535,6 +570,7 @@ def adjusted(
     count: int = 1,
     allowed: Callable[[Known], bool] = lambda _: True,
     rivals: Sequence[Known] = (),
+    first: bool = False,
 ) -> Known:
     """The fact with other values in so many of its slots.
 
@@ -545,8 +581,9 @@ def adjusted(
         count: How many slots; fewer if there are not so many.
         allowed: Which results are.
         rivals: What else is known; a value of one of the same topic is taken rather than any other.
+        first: Whether only the first slot may change, which is the one that can be implied.
     """
-    slots = known.topic.changeable
+    slots = known.topic.changeable[: 1 if first else None]
     for _ in range(12):
         theirs = [slot for slot in slots if _of_rivals(known, slot, rivals)]
         if theirs and rng.random() < _OF_RIVALS:

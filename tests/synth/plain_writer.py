@@ -44,6 +44,8 @@ from synth.tasks import (
     UnitResult,
 )
 from synth.validators import judge_answer
+from synth.validators.base import folded
+from synth.validators.dialogue import stands_in
 
 TRACKS = (Track.CAREER, Track.HEALTH, Track.RELATIONSHIP, Track.PREFERENCE, None)
 
@@ -138,8 +140,10 @@ def revision(task: RevisionTask, rng: random.Random) -> Revision:
             stem, outdated = memory.text.rstrip("."), ()
             keywords = [memory.keywords[0], f"{new}{len(facts)}"]
             if step.change in (Change.ADJUST, Change.SHIFT):
-                outdated = (memory.keywords[-1],)
-                text = stem.replace(memory.keywords[-1], keywords[-1])
+                # "Tuesday" may stand as "Tuesdays", which is no word of its own.
+                whole = [old for old in memory.keywords if stands_in(folded(old), folded(stem))]
+                outdated = (whole[-1],)
+                text = stem.replace(whole[-1], keywords[-1])
                 keywords = [keyword for keyword in keywords if keyword != outdated[0]]
             elif step.change is Change.EXPAND:
                 text = f"{stem} with {keywords[-1]}"

@@ -8,16 +8,18 @@ import re
 from collections import Counter
 from dataclasses import replace
 from datetime import date, timedelta
-from itertools import islice
+from itertools import combinations, islice
 
 import pytest
 from offline_people import shape
 
 from deltamem.memory import Event
 from deltamem.sessions import LabelledSession
+from deltamem.text import content_stems
 from synth.assembly import labelled_sessions
 from synth.names import InventedNames, RealNames
 from synth.offline import OfflineWriter
+from synth.offline.demanding import _siblings, _Stock
 from synth.offline.grammar import Grammar, Lines, Speech, draw_voice, finished, inner, parse, pattern, spoken, with_article
 from synth.offline.talk import relative, talk
 from synth.offline.topics import (
@@ -32,10 +34,13 @@ from synth.offline.topics import (
     over,
     read,
     topics,
+    value_file,
+    with_detail,
     without_detail,
 )
 from synth.person import write_person
-from synth.records import Person, Persona
+from synth.records import FactPlan, Person, Persona
+from synth.validators.base import memory_stems, near
 from synth.validators.session import judge_chain
 
 NAME = "Belno"
@@ -116,6 +121,73 @@ def test_what_a_memory_says_is_read_back_after_every_change(topic: Topic) -> Non
     assert read("Else", fact.text) is None and read(NAME, f"{NAME} sleeps in a tree.") is None
 
 
+@pytest.mark.parametrize("topic", topics(), ids=lambda topic: topic.name)
+def test_dates_follow_what_they_date_and_an_end_names_what_is_over(topic: Topic) -> None:
+    known = with_detail(random.Random(1), CAST, Known(topic, CAST.fill(random.Random(topic.name), topic)), 0)
+    plain = replace(known, details=("", "", "")).text(NAME).removesuffix(".")
+    text = replace(known, since="12 May 2026", until="3 June 2026").text(NAME)
+    assert text.startswith(f"{plain} as of 12 May 2026 until 3 June 2026, ")
+    assert re.search(r"\b(?:is )?no longer (?!is )", over(random.Random(2), known).text(NAME))
+    if not topic.single:
+        key = known.values[topic.key]
+        for line in (*topic.implied, *(line for end in topic.ends for line in (*end.say, *end.implied))):
+            assert key in Grammar({"line": [line]}, {}).say(random.Random(3), "line", known.values)
+
+
+def test_a_topic_says_what_it_is_about() -> None:
+    good: dict[str, object] = {
+        "name": "swim",
+        "track": "health",
+        "memory": "swims with {who} on {day}s",
+        "say": ["I swim with {who} on {day}s"],
+        "change": ["day"],
+        "implied": ["my hair is wet on {day}s, {who} loves it"],
+        "details": [
+            {"memory": "in {spot}", "say": ["{who} likes {spot}"], "lost": "*at sea*", "unsay": ["{who} is at sea"]},
+            {"memory": "at {clock}", "say": ["{who} is up at {clock}"], "lost": "*late*", "unsay": ["{who} is late"]},
+        ],
+        "ends": [{"memory": "having *stopped*", "say": ["{who} and I stopped"], "implied": ["we stopped, {who} is dry"]}],
+    }
+    assert Topic.model_validate(good).changeable == ("day",)
+    for field, wrong, message in (
+        ("implied", ["my hair is wet on {day}s"], "what is meant"),
+        ("implied", ["{who} loves it in the {part} on {day}s"], "must not be said"),
+        ("implied", ["{who} loves it"], "first slot"),
+        ("change", ["part"], "change"),
+        ("change", ["who"], "change"),
+        ("say", ["I swim with {who}"], "not all slots"),
+        (
+            "ends",
+            [{"memory": "having *stopped*", "say": ["I stopped"], "implied": ["we stopped, {who} is dry"]}],
+            "what is meant",
+        ),
+        (
+            "ends",
+            [{"memory": "having *stopped*", "say": ["{who} and I rest"], "implied": ["{who} stopped"]}],
+            "has to be said",
+        ),
+    ):
+        with pytest.raises(ValueError, match=message):
+            Topic.model_validate({**good, field: wrong})
+
+
+@pytest.mark.parametrize(
+    "topic", [topic for topic in topics() if not (topic.single or topic.event)], ids=lambda topic: topic.name
+)
+def test_siblings_of_every_topic_are_alike_and_keep_to_the_length(topic: Topic) -> None:
+    limits = shape("demanding").facts
+    for seed in range(12):
+        rng = random.Random(seed)
+        stock = _Stock(rng, NAME, 1, limits)
+        plan = FactPlan(family=1, dated=topic.lasts and seed % 3 == 0, temporary=topic.lasts and seed % 3 == 1)
+        keys = CAST.keys(rng, topic)[:3]
+        texts = [known.text(NAME) for known in _siblings(stock, topic, keys, [plan] * 3, date(2026, 5, 1), {})]
+        assert len({*texts}) == 3
+        for one, other in combinations(texts, 2):
+            assert near(memory_stems(one, NAME), memory_stems(other, NAME)), (one, other)
+        assert all(len(text.split()) in limits.words for text in texts)
+
+
 def test_topics_are_many_and_each_can_change_in_every_way() -> None:
     lasting = [topic for topic in topics() if not topic.event]
     assert len(lasting) >= 40 and len(topics(short=True)) >= 20
@@ -168,6 +240,45 @@ def test_the_tiny_form_keeps_all_rules_with_single_words() -> None:
 
 def test_the_same_person_is_written_twice_alike(written: list[Person]) -> None:
     assert write(0, 12) == written[0]
+
+
+def lived(person: Person) -> list[tuple[Known, str]]:
+    """What is remembered of a life in the topics, with what it was before."""
+    assert person.profile is not None
+    name = person.profile.name
+    told = [
+        (fact.text, fact.previous_text) for session in person.sessions for fact in session.facts if fact.event != Event.NONE
+    ]
+    pairs = [*((fact.text, "") for fact in person.profile.initial), *told]
+    return [(known, previous) for text, previous in pairs if (known := read(name, text)) is not None]
+
+
+def test_a_life_does_not_contradict_itself(written: list[Person]) -> None:
+    for person in written:
+        facts = lived(person)
+        new = Counter((known.topic.name, known.values[known.topic.key]) for known, previous in facts if not previous)
+        assert new.most_common(1)[0][1] == 1, "two memories of the same thing"
+        kinds = Counter(topic for topic, _ in new)
+        assert not [topic.name for topic in topics() if topic.single and kinds[topic.name] > 1], "two homes, two jobs..."
+        assert not [topic.name for topic in topics() if topic.rare and kinds[topic.name] > 3]
+        kin: dict[str, set[str]] = {}
+        for known, _ in facts:
+            if "kin" in known.values:
+                kin.setdefault(known.values["who"], set()).add(known.values["kin"])
+            assert not known.heard or known.topic.other, "nobody hears about their own life"
+        assert all(len(kinds) == 1 for kinds in kin.values()), kin
+        # Flatmates, sweethearts, pets and trainees are no uncles.
+        assert not {known.values["name"] for known, _ in facts if "name" in known.values} & set(kin)
+    assert {topic.name for topic in topics() if topic.single} >= {"job", "home", "partner", "commute", "sleep", "breakfast"}
+
+
+def test_nobody_eats_what_they_avoid() -> None:
+    lists = value_file().lists
+    eaten = {word for name in ("food", "dish", "drink", "snack", "breakfast", "crop") for word in lists[name]}
+    for name in ("allergen", "vice", "horror"):
+        words = {stem for word in lists[name] for stem in content_stems(word)}
+        assert not {word for word in eaten if content_stems(word) <= words}, name
+    assert not set(lists["allergen"]) & eaten
 
 
 def user_text(sessions: list[LabelledSession]) -> list[str]:

@@ -6,7 +6,7 @@ import pytest
 
 from deltamem.errors import DeltaMemError
 from deltamem.sessions import Split
-from synth.names import InventedNames, RealNames, invent_name, name_split, names, split_of, surname_split
+from synth.names import InventedNames, RealNames, invent_name, invent_place, name_split, names, split_of, surname_split
 
 PEOPLE = 100_000
 SPLITS: tuple[Split, Split] = ("train", "heldout")
@@ -71,6 +71,15 @@ def test_an_invented_name_is_one_word_of_its_split_and_about_a_fifth_are_held_ou
         assert len(set(invented)) > 480
     held = sum(name_split(f"name{rng.random()}") == "heldout" for _ in range(20_000))
     assert 0.18 < held / 20_000 < 0.22
+
+
+def test_an_invented_town_sounds_like_one_and_belongs_to_its_split() -> None:
+    rng = random.Random(1)
+    for split in SPLITS:
+        towns = [invent_place(rng, split) for _ in range(500)]
+        assert {name_split(town) for town in towns} == {split} and all(town.istitle() and town.isalpha() for town in towns)
+        assert all(town.endswith(names().invented.places) for town in towns) and len(set(towns)) > 450
+        assert not any(names().invented.rude.search(town) for town in towns)
 
 
 def test_no_invented_name_is_rude() -> None:
