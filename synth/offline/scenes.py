@@ -33,12 +33,13 @@ class Exchange(StrictModel):
 
 
 class Stranger(StrictModel):
-    """Somebody who is talked about and has no name; ``called`` are ways to say who."""
+    """Somebody who is talked about and has no name; ``stranger`` and ``neighbour`` are ways to say who."""
 
     he: str
     him: str
     his: str
-    called: Sentences
+    stranger: Sentences
+    neighbour: Sentences
 
 
 class Scene(StrictModel):
@@ -83,9 +84,10 @@ class Scene(StrictModel):
                 found[slot] = file.grammar.write(rng, text.draw(rng), found)
         stranger = rng.choice(file.strangers)
         found |= {"he": stranger.he, "him": stranger.him, "his": stranger.his}
+        called = {"stranger": stranger.stranger, "neighbour": stranger.neighbour}
         for slot in file.slots(self):
-            if slot == "stranger":
-                found[slot] = file.grammar.write(rng, lines(stranger.called).draw(rng), found)
+            if slot in called:
+                found[slot] = file.grammar.write(rng, lines(called[slot]).draw(rng), found)
             elif slot not in found:
                 found[slot] = self._word(rng, slot, found)
         return [_said(rng, file.grammar, rng.choice(step), found) for step in self.steps]
@@ -152,7 +154,7 @@ class Scenes(StrictModel):
         unique(tuple(scene.name for scene in self.scenes))
         for scene in self.scenes:
             own = {*scene.words, *(scene.cases[0] if scene.cases else ())}
-            known = {*GIVEN, "stranger", "he", "him", "his", *own, *values().lists}
+            known = {*GIVEN, *Stranger.model_fields, *own, *values().lists}
             if unknown := {slot for slot in self.slots(scene) if slot not in known and source(slot) not in known}:
                 raise ValueError(f"{scene.name}: unknown slot {sorted(unknown)}")
         return self
