@@ -13,11 +13,12 @@ from datetime import date
 from typing import NamedTuple, TypeVar
 
 from deltamem.sessions import Provenance, Signal
+from deltamem.text import content_stems
 from synth.config import Demands
 from synth.planning import rounded
 from synth.pools import pools
 from synth.records import Aside, AsideKind, Change, Fact, FactPlan, SessionFact
-from synth.validators.base import dates_in, folded
+from synth.validators.base import dates_in, folded, memory_stems
 
 Choice = TypeVar("Choice")
 
@@ -280,14 +281,25 @@ class RevisionPlanner:
 # --- asides ---------------------------------------------------------------------------------------------------------------
 
 
+_TOUCHED = 0.5
+"""Share of a memory's content words that an aside has at most; what is said round them may by chance have another one."""
+
+
 def plan_asides(
-    rng: random.Random, plan: Demands, facts: Sequence[SessionFact], held: Mapping[str, Sequence[str]], *, idle: bool
+    rng: random.Random,
+    plan: Demands,
+    name: str,
+    facts: Sequence[SessionFact],
+    held: Mapping[str, Sequence[str]],
+    *,
+    idle: bool,
 ) -> tuple[Aside, ...]:
     """Plan what else comes up in a session.
 
     Args:
         rng: What is drawn depends on this alone.
         plan: How many.
+        name: Of the person, whose words tell nothing of a memory.
         facts: What the session has to say; asides use none of its keywords.
         held: Memories before the session with their keywords.
         idle: Whether asides are all that the session has.
@@ -296,7 +308,11 @@ def plan_asides(
     touched = {fact.previous_text for fact in facts}
     decoys = []
     for text, keywords in held.items():
-        free = [keyword for keyword in keywords if taken.isdisjoint(folded(keyword).split())]
+        free = [
+            keyword
+            for keyword in keywords
+            if taken.isdisjoint(folded(keyword).split()) and _only_touches(text, (keyword,), name)
+        ]
         # Not all of them, or the memory would be told.
         if text not in touched and free and len(keywords) > 1:
             decoys.append((text, free[: len(keywords) - 1]))
@@ -312,5 +328,11 @@ def plan_asides(
         elif chosen:
             memory, free = chosen.pop()
             words = tuple(rng.sample(free, min(rng.randint(1, 2), len(free))))
+            words = words if _only_touches(memory, words, name) else words[:1]
         asides.append(Aside(id=f"a{number}", kind=kind, words=words, memory=memory))
     return tuple(asides)
+
+
+def _only_touches(memory: str, words: Sequence[str], name: str) -> bool:
+    stems = memory_stems(memory, name)
+    return len(stems & content_stems(" ".join(words))) <= _TOUCHED * len(stems)

@@ -368,7 +368,8 @@ async def _with_dialogues(
         told.update((fact.text, session.index) for fact in session.facts if fact.event is not Event.NONE)
         asides: tuple[Aside, ...] = ()
         if isinstance(plan, Demands):
-            asides = plan_asides(author.rng(f"asides/{slot.index}"), plan, session.facts, held, idle=slot.idle)
+            rng = author.rng(f"asides/{slot.index}")
+            asides = plan_asides(rng, plan, profile.name, session.facts, held, idle=slot.idle)
         known = background(event, session, tuple(held), related)
         for fact in session.facts:
             held.pop(fact.previous_text, None)

@@ -327,6 +327,11 @@ def dates_in(text: str) -> list[date]:
     return found
 
 
+def without_dates(text: str) -> str:
+    """A text without the dates that it names in full."""
+    return _DATE.sub("", text)
+
+
 NEAR = 0.5
 """Dice coefficient of the content stems from which two memories are rivals: easily taken for one another."""
 

@@ -13,7 +13,7 @@ from deltamem.sessions import Provenance
 from deltamem.text import content_stems, normalised
 from synth.records import Change, Fact, FactPlan, PlannedRevision, RevisedFact, Revision, SaidFact
 from synth.tasks import RevisionTask, Unit
-from synth.validators.base import Case, RuleSet, Worded, dates_in, folded, memory_stems, near, occurs
+from synth.validators.base import Case, RuleSet, Worded, dates_in, folded, memory_stems, near, occurs, without_dates
 from synth.validators.dialogue import stands_in
 
 REVISION = RuleSet(Unit.REVISION)
@@ -51,12 +51,12 @@ def add_plans(rules: RuleSet) -> None:
         if case.task.plans and len(case.answer.facts) != len(case.task.plans):
             yield f"there must be {len(case.task.plans)} facts, one a plan, but there are {len(case.answer.facts)}"
 
-    @rules.rule("Siblings share most of their words, and each has a keyword of its own.")
+    @rules.rule("Siblings share most of their words, dates aside, and each has a keyword of its own.")
     def siblings(case: Case[Any, Any]) -> Iterator[str]:
         name = case.task.fixed.name
         for members in _families(case):
             for (one, first), (other, second) in combinations(members, 2):
-                if not near(memory_stems(first.text, name), memory_stems(second.text, name)):
+                if not near(*(memory_stems(without_dates(fact.text), name) for fact in (first, second))):
                     yield f"{one} and {other} are siblings and must share half of their words: {second.text!r}"
             for label, fact in members:
                 others = {folded(keyword) for place, other in members if place != label for keyword in other.keywords}

@@ -11,7 +11,7 @@ from itertools import pairwise
 
 from deltamem.memory import Event
 from deltamem.sessions import CONTROL_MARK
-from deltamem.text import content_stems, content_words, is_pair, normalised, stem
+from deltamem.text import MONTHS, WEEKDAYS, content_stems, content_words, is_pair, normalised, stem
 from synth.records import Aside, AsideKind, Dialogue, KeywordOrigin, PlannedFact, SessionFact
 from synth.tasks import DialogueTask, Unit
 from synth.validators.base import Case, RuleSet, folded, invented_full_names
@@ -303,6 +303,10 @@ def facts_per_turn(case: _Case) -> Iterator[str]:
             yield f"turn {number}: at most {limit} facts may be planned, but there are {count} ({ids})"
 
 
+def _words_of(facts: Iterable[SessionFact]) -> frozenset[str]:
+    return frozenset(folded(keyword) for fact in facts for keyword in fact.keywords)
+
+
 def _statements(facts: Iterable[SessionFact]) -> int:
     """How many statements of the user facts take."""
     return len({fact.statement or fact.id for fact in facts})
@@ -338,11 +342,17 @@ def spread(case: _Case) -> Iterator[str]:
 @DIALOGUE.rule("No utterance of the user says more facts at once than asked for.")
 def no_dumping(case: _Case) -> Iterator[str]:
     said, limit = _said(case), case.task.limits.facts_per_turn
+    planned: dict[int, list[SessionFact]] = {}
+    for entry, fact in _planned(case):
+        planned.setdefault(entry.turn, []).append(fact)
     at_once: dict[int, list[SessionFact]] = {}
     for fact in case.task.facts:
         # Of a fact that may be said in part, one word can stand anywhere.
         if fact.spoken == fact.keywords and fact.keywords and (turn := said.verbatim_turn(fact.keywords)):
-            at_once.setdefault(turn, []).append(fact)
+            due = planned.get(turn, [])
+            # All words of a sibling may be among those of the facts whose turn this is.
+            if fact in due or not _words_of(due).issuperset(map(folded, fact.keywords)):
+                at_once.setdefault(turn, []).append(fact)
     for number, facts in sorted(at_once.items()):
         if (count := _statements(facts)) > limit:
             ids = ", ".join(fact.id for fact in facts)
@@ -378,28 +388,32 @@ def said_where_planned(case: _Case) -> Iterator[str]:
             )
 
 
-@DIALOGUE.rule("The user mentions what held before an update, in its planned turn or before.")
+@DIALOGUE.rule("The user mentions what held before an update, of one statement once, in its planned turn or before.")
 def previous_said(case: _Case) -> Iterator[str]:
-    said = _said(case)
+    missing: dict[str | int, list[str]] = {}
     for planned, fact in _planned(case):
-        if fact.event is not Event.UPDATE or not planned.previous_turn:
-            continue
-        previous = said.needed(fact.previous_text)
-        heard = {
-            wanted for wanted in previous if (said.stem_turn(wanted) or len(case.answer.turns) + 1) <= planned.previous_turn
-        }
-        telling = previous - utterance(fact.text).stems - _FLEETING
-        if telling and heard.isdisjoint(telling):
-            words = [word for word in content_words(fact.previous_text) if stem(word) in telling]
-            yield (
-                f"{fact.id}: by turn {planned.previous_turn} the user must mention what held before "
-                f"({fact.previous_text!r}), but says none of {', '.join(map(repr, words))}"
-            )
-        elif not telling and 2 * len(heard) < len(previous):
-            yield (
-                f"{fact.id}: by turn {planned.previous_turn} the user must mention what held before "
-                f"({fact.previous_text!r}), but says only {len(heard)} of its {len(previous)} content words"
-            )
+        if fact.event is Event.UPDATE and planned.previous_turn:
+            missing.setdefault(fact.statement or fact.id, []).append(_previous_missing(case, planned, fact))
+    for messages in missing.values():
+        if all(messages):
+            yield from messages
+
+
+def _previous_missing(case: _Case, planned: PlannedFact, fact: SessionFact) -> str:
+    """What is wrong with what the user says of the memory before an update; empty if nothing is."""
+    said = _said(case)
+    previous = said.needed(fact.previous_text)
+    heard = {
+        wanted for wanted in previous if (said.stem_turn(wanted) or len(case.answer.turns) + 1) <= planned.previous_turn
+    }
+    telling = previous - utterance(fact.text).stems - _FLEETING
+    demand = f"{fact.id}: by turn {planned.previous_turn} the user must mention what held before ({fact.previous_text!r})"
+    if telling and heard.isdisjoint(telling):
+        words = [word for word in content_words(fact.previous_text) if stem(word) in telling]
+        return f"{demand}, but says none of {', '.join(map(repr, words))}"
+    if not telling and 2 * len(heard) < len(previous):
+        return f"{demand}, but says only {len(heard)} of its {len(previous)} content words"
+    return ""
 
 
 @DIALOGUE.rule("The assistant uses no keyword before the user has said it, unless it was known before or is planned.")
@@ -414,13 +428,27 @@ def user_first(case: _Case) -> Iterator[str]:
             first, needed = said.turn(keyword) or len(case.answer.turns) + 1, said.needed(keyword)
             if first == 1 or any(needed <= utterance(text).stems for text in known):
                 continue
+            # A number or a day alone gives no fact away: anybody has twenty minutes on a Tuesday.
+            others = [other for other in fact.keywords if other != keyword] if _says_little(needed) else []
             for number, turn in enumerate(case.answer.turns[: first - 1], start=1):
-                if needed <= utterance(turn.assistant).stems and uses(turn.assistant, keyword, name):
+                if (
+                    needed <= utterance(turn.assistant).stems
+                    and uses(turn.assistant, keyword, name)
+                    and (not others or any(uses(turn.assistant, other, name) for other in others))
+                ):
                     yield (
                         f"turn {number}: the assistant says {keyword!r} of {fact.id} before the user has; the user must "
                         "bring it up first"
                     )
                     break
+
+
+_DAYS = frozenset(map(stem, WEEKDAYS | MONTHS))
+
+
+def _says_little(stems: frozenset[str]) -> bool:
+    """Whether a keyword is only a number, a weekday or a month."""
+    return all(found[:1].isdigit() or found in _DAYS for found in stems)
 
 
 @DIALOGUE.rule("The user says each fact in substance, not only its words.", needs_similarity=True)
@@ -490,11 +518,12 @@ def only_new_value(case: _Case) -> Iterator[str]:
         turns.setdefault(planned.turn, []).append(fact)
     for number, facts in turns.items():
         user = case.answer.turns[number - 1].user
-        due = " ".join(f"{fact.misspoken} {' '.join(fact.keywords)}" for fact in facts)
         for fact in facts:
+            # What the other facts of the turn have besides their keywords may be said as well.
+            due = [fact.misspoken, *fact.keywords, *(f"{other.misspoken} {other.text}" for other in facts if other != fact)]
             if fact.event is Event.UPDATE and fact.signal == "value":
                 for value in fact.outdated:
-                    if stands_in(folded(value), folded(user)) and not stands_in(folded(value), folded(due)):
+                    if stands_in(folded(value), folded(user)) and not stands_in(folded(value), folded(" ".join(due))):
                         yield f"turn {number}: the user must not say {value!r}, the outdated value of {fact.id}"
 
 

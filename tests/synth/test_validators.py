@@ -363,6 +363,10 @@ ALLOWED = [
     ("events", {}, told(1, "likes strong black coffee in the morning, without the oat biscuits.",
                         "black coffee", "morning", "without")),
     ("events", {"limits.subjects": False}, {f"events.{index}.changes.0.subject": "" for index in range(4)}),
+    # Days do not make siblings differ.
+    ("filling", plans(SIBLING, SIBLING, more=1), {
+        "facts.0": fact("meets Omar Haddad at the old pier, from 3 May 2026 on.", "old pier", "Omar Haddad", "3 May 2026"),
+        "facts.1": fact("meets Jun Park at the old pier, from 28 July 2027 on.", "old pier", "Jun Park", "28 July 2027")}),
     # A place of a known name is not invented, nor are names of the profile and of other memories.
     ("filling", {}, {"facts.0.text": f"{NAME} mends the planks of an old boat in a yard near Bergen Havn."}),
     ("evolution", {}, {"memories.2": fact("was shy about rowing in the old boat near Bergen, and now enjoys the company of "

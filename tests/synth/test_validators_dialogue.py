@@ -53,6 +53,8 @@ AT_3 = {"asides": ({"aside_id": "a1", "turn": 3},)}
 WITH_COFFEE = SAID[2] + " I nearly spilled black coffee on a film star, in my dreams."
 ALL_COFFEE = SAID[2] + " Strong black coffee and oat biscuits in the morning, that is what people like."
 NO_REGATTA = {"turns.5.user": "Next I want to paint the hull blue this summer.", "turns.5.assistant": "Blue looks fine."}
+TWENTY = {"facts.5.keywords": ("hull", "20")}
+HULL_FIRST = {"turns.1.user": SAID[1] + " The hull is dry.", "turns.5.user": SAID[5] + " All 20 feet of it."}
 # The broken rule, what is changed in the task, what is changed in the answer.
 PLANTED = [
     ("dialogue.turn_count", {"limits.turns": {"min": 7, "max": 8}}, {}),
@@ -95,6 +97,7 @@ PLANTED = [
     ("dialogue.user_first", {}, {"turns.0.assistant": "Is it Ines Duarte by any chance?"}),
     ("dialogue.user_first", {}, {"turns.0.assistant": "Will you be painting the thing soon?"}),
     ("dialogue.user_first", {}, {"turns.2.assistant": "Do you row at dusk as well?"}),
+    ("dialogue.user_first", TWENTY, HULL_FIRST | {"turns.2.assistant": "Is the hull twenty feet long?"}),
     ("dialogue.plan_previous_turns", stated(4), {}),
     ("dialogue.facts_per_turn", {"facts.2.statement": 1, "facts.5.statement": 1, "limits.facts_per_turn": 1},
      {"plan.1.turn": 2, "turns.1.user": SAID[1] + " We start from the yard.", "plan.2.turn": 6,
@@ -251,6 +254,36 @@ def test_a_real_model_tells_a_told_fact_from_scattered_words(said, expected):
         (
             {**CHAT, "facts": ()},
             AT_3 | {"plan": (), "turns.2.user": WITH_COFFEE, "turns.4.user": "Sundays stay as they are."},
+        ),
+        # A number or a weekday alone gives no fact away.
+        (TWENTY, HULL_FIRST | {"turns.2.assistant": "Good. A break of twenty minutes, then?"}),
+        ({}, {"turns.0.assistant": "What a nice surprise. Was that on Thursday?"}),
+        # Whose keywords are all said of another fact is not said by that.
+        (
+            {"limits.facts_per_turn": 1, "facts.5.keywords": ("Ines Duarte", "Thursdays")},
+            {"turns.5.user": SAID[5] + " So does Ines Duarte."},
+        ),
+        # Of one statement that changes several memories, what held before is said of one.
+        (
+            {
+                "facts.3.statement": 1,
+                "facts.4.statement": 1,
+                "facts.4.event": "UPDATE",
+                "facts.4.previous_text": f"{NAME} plays chess with her friend Omar Haddad on Mondays.",
+            },
+            {
+                "plan.4": {"fact_id": "f5", "turn": 4, "previous_turn": 4},
+                "turns.3.user": SAID[3] + " And Sundays are for chess with Omar Haddad.",
+            },
+        ),
+        # The outdated value of one fact may belong to another one of the same turn.
+        (
+            stated(4, origins=("said", "from_memory", "from_memory"), outdated=("friend",)),
+            {
+                "plan.3.previous_turn": 0,
+                "plan.4.turn": 4,
+                "turns.3.user": "By the way, I go out at dusk. On Sundays it is chess with my friend Omar Haddad.",
+            },
         ),
         # A word that comes and goes is not what held before.
         ({"facts.3.previous_text": f"{NAME} usually likes rowing on the fjord at dawn."}, {}),
