@@ -21,7 +21,20 @@ from synth.names import split_of
 from synth.offline import paper
 from synth.offline.grammar import Grammar, Sentences, Speech, Voice, draw_voice, finished, inner, spoken
 from synth.offline.templates import day
-from synth.offline.topics import LAST, PERSON, PLACE, Known, cast_of, details_of, ends_of, lines, read, source, values
+from synth.offline.topics import (
+    LAST,
+    PERSON,
+    PLACE,
+    Known,
+    cast_of,
+    details_of,
+    ends_of,
+    lines,
+    read,
+    source,
+    topics,
+    values,
+)
 from synth.pools import load
 from synth.records import Aside, AsideKind, Dialogue, Exchange, PlannedAside, PlannedFact, SessionFact
 from synth.tasks import DialogueTask
@@ -31,7 +44,7 @@ _AROUND = (PERSON, PLACE, "name")
 _CLAUSE, _X = ("clause",), ("x",)
 _GIVEN = {
     **dict.fromkeys(("gossip_dish", "gossip_drink", "gossip_sport", "gossip_instrument"), ("x",)),
-    **dict.fromkeys(("frame", "frame_that", "explicit_old", "explicit_new", "correct", "claim_fact"), _CLAUSE),
+    **dict.fromkeys(("frame", "frame_that", "explicit_old", "explicit_new", "correct", "claim_fact", "what_if"), _CLAUSE),
     **dict.fromkeys(("others", "mishap", "since_past", "since_future", "until_said", "until_in", "claim", "cue"), _X),
     **dict.fromkeys(("chit_chat", "hypothetical", "rumour", "question"), _X),
     **dict.fromkeys(("matter", "hearsay"), ("x", "clause")),
@@ -62,10 +75,29 @@ class Talk(StrictModel):
         return Grammar(self.rules, values().lines)
 
 
+class TinyTalk(StrictModel):
+    """The rules of the tiny form (``tiny_talk.yaml``)."""
+
+    rules: dict[str, Sentences]
+
+
+@cache
+def talk_file() -> Talk:
+    """Everything that is said besides the facts, but for the tiny form."""
+    return load(Path(__file__).with_name("talk.yaml"), Talk)
+
+
+@cache
+def tiny_talk_file() -> TinyTalk:
+    """What the tiny form says besides the facts."""
+    return load(Path(__file__).with_name("tiny_talk.yaml"), TinyTalk)
+
+
 @cache
 def talk() -> Talk:
-    """Everything that is said besides the facts."""
-    return load(Path(__file__).with_name("talk.yaml"), Talk)
+    """Everything that is said besides the facts; the rules of the tiny form begin with ``short_``."""
+    short = {f"short_{name}": texts for name, texts in tiny_talk_file().rules.items()}
+    return Talk(speech=talk_file().speech, rules={**talk_file().rules, **short})
 
 
 _MONTH_DAY = re.compile(r"([0-9]{1,2}) ([A-Z][a-z]+) ([0-9]{4})")
@@ -97,6 +129,8 @@ def _counted(number: int, unit: str) -> str:
 
 _GOSSIP = 0.26
 """Share of chat that tells of changes in the lives of strangers, in the words in which users tell of their own."""
+_WHAT_IF = 0.25
+"""Share of chat in the tiny form that speaks of what is no fact in the words of one."""
 _GOSSIPED = ("dish", "drink", "sport", "instrument", "end", "end")
 _MATTERS, _CONTRASTS = 0.1, 0.12
 """Shares of new and repeated facts that are introduced as changes are."""
@@ -162,20 +196,27 @@ class Speaker:
 
     def chat(self) -> str:
         """A sentence that states nothing about the person; now and then what has changed for somebody in the street."""
+        if self.short:
+            return self._what_if() if self.rng.random() < _WHAT_IF else self.say("chat")
         if self.rng.random() >= _GOSSIP:
             return self.say("chat")
         slot = self.rng.choice(_GOSSIPED)
         if slot == "end":
             return self.say("gossip_end")
-        word = f"s{slot}" if self.short else slot
-        new = values().draw(self.rng, word)
-        old = values().draw(self.rng, word, (new,))
+        new = values().draw(self.rng, slot)
+        old = values().draw(self.rng, slot, (new,))
         who = self.say("stranger")
         clause = self.say(f"gossip_{slot}", who=who, x=new)
         if self.rng.random() < 0.45:
             return self.say("explicit_swap", clause=clause, old=old)
         before = self.say(f"gossip_{slot}", who=who, x=old)
         return f"{finished(self.say('explicit_old', clause=before))} {finished(self.say('explicit_new', clause=clause))}"
+
+    def _what_if(self) -> str:
+        """Something of any topic that is no fact."""
+        topic = self.rng.choice(topics(short=True))
+        values_ = self.cast.fill(self.rng, topic, {topic.key: self.rng.choice(self.cast.people)})
+        return self.say("what_if", clause=self.line(topic.say, values_))
 
     def has(self, rule: str) -> bool:
         """Whether there is such a rule, and the person would use it."""
@@ -368,7 +409,9 @@ class _Writer:
         """Place facts and asides, then write turn after turn."""
         limits = self._task.limits.turns
         places = self._places()
-        count = max(len(self._turns), limits.min)
+        # What the assistant claims is answered in the next turn.
+        claims = any(aside.kind is AsideKind.ASSISTANT_CLAIM for aside in self._task.asides)
+        count = max(len(self._turns), limits.min, min(limits.max, 1 + claims))
         self._turns += [Turn() for _ in range(count - len(self._turns))]
         for group, place in zip(self._groups, places, strict=True):
             self._tell(group, place)
@@ -587,7 +630,8 @@ class _Writer:
             said.insert(rng.randint(0, len(said)), self._chat())
         user = speaker.spoken(said, turn.kept)
         keywords = [word for word in turn.kept if occurs(word, user)]
-        quoted = speaker.say("quote", word=rng.choice(keywords)) if keywords and rng.random() < 0.15 else speaker.say("ack")
+        heard = speaker.say("answer" if user.endswith("?") else "ack")
+        quoted = speaker.say("quote", word=rng.choice(keywords)) if keywords and rng.random() < 0.15 else heard
         return Exchange(user=user, assistant=finished(turn.asked) if turn.asked else finished(quoted))
 
     def _answer(self, place: int, user: str, turn: Turn, last: bool) -> str:

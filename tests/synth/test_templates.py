@@ -32,7 +32,8 @@ SCHEMAS = {
     "topics.yaml": (topics.Topics, topics.topic_file),
     "tiny_topics.yaml": (topics.Topics, partial(topics.topic_file, short=True)),
     "values.yaml": (topics.Values, topics.value_file),
-    "talk.yaml": (talk.Talk, talk.talk),
+    "talk.yaml": (talk.Talk, talk.talk_file),
+    "tiny_talk.yaml": (talk.TinyTalk, talk.tiny_talk_file),
     "scenes.yaml": (scenes.Scenes, scenes.scene_file),
     "decoys.yaml": (scenes.Decoys, scenes.decoys),
 }
