@@ -43,6 +43,8 @@ METRICS = {
     "add_for_update": "add_for_update_rate",
     "wrong_target": "wrong_target_rate",
 }
+_LEAST_RISE = 0.05
+"""A run whose sampled reward rises less has not learned; one that has rises by .15 or more."""
 _MAX_NEW_TOKENS = 192
 _RETRIEVAL = ["categories=[1,2,3,4]", "answer.kind=none"]
 
@@ -145,9 +147,12 @@ def _summary(settings: DemoSettings, seconds: Mapping[str, float], locomo: Path 
     for name, metric in METRICS.items():
         for when, result in results.items():
             summary |= _figure(f"{name}_{when}", result["metrics"][metric])
+    probes = {name: probe["parts"]["reward"] for name, probe in results["before"].get("probes", {}).items()}
+    before, after = (summary[f"heldout_reward_{phase}"] for phase in CHECKPOINTS)
     training = {f"train/{path.stem}": _read(path)["seconds"] for path in sorted((out / "stages").glob("*.json"))}
     return summary | {
-        "probes": {name: probe["parts"]["reward"] for name, probe in results["before"].get("probes", {}).items()},
+        "probes": probes,
+        "failed_to_learn": _failed_to_learn(before, after, probes),
         "heldout_sessions": results["before"]["sessions"],
         "heldout_people": results["before"]["people"],
         "failed_episodes": sum(result["failed"] for result in results.values()),
@@ -158,6 +163,16 @@ def _summary(settings: DemoSettings, seconds: Mapping[str, float], locomo: Path 
         "seed": settings.seed,
         "config": settings.model_dump(mode="json", exclude={"out"}),
     }
+
+
+def _failed_to_learn(before: float, after: float, probes: Mapping[str, Mapping[str, float]]) -> list[str]:
+    """Why a run counts as failed, by its sampled rewards before and after GRPO; nothing if it has learned."""
+    found = []
+    if after - before < _LEAST_RISE:
+        found.append(f"the reward went from {before:.3f} to {after:.3f}, a rise of less than {_LEAST_RISE}")
+    if "copy_all" in probes and after <= (copied := probes["copy_all"]["estimate"]):
+        found.append(f"{after:.3f} is no more than copying every sentence earns ({copied:.3f})")
+    return found
 
 
 def _figure(name: str, figure: Mapping[str, float]) -> dict[str, Any]:
@@ -187,6 +202,8 @@ def _table(summary: Mapping[str, Any]) -> Table:
             keys = (f"{name}_{phase}{suffix}" for phase in CHECKPOINTS)
             cells = (_interval(summary[key], *summary[f"{key}_interval"]) for key in keys)
             table.add_row(f"{label(metric).strip()}, {mode}", *cells)
+    if why := summary["failed_to_learn"]:
+        table.caption = f"This run FAILED TO LEARN: {'; '.join(why)}."
     return table
 
 

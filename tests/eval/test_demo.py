@@ -47,6 +47,29 @@ def test_the_summary_names_before_and_after_with_intervals(run: Path) -> None:
     assert next(iter(table.columns[1].cells)) == "0.400 [0.380, 0.420]"
 
 
+@pytest.mark.parametrize(
+    ("after", "copied", "reasons"),
+    [
+        (0.55, 0.5, []),
+        (0.449, 0.3, ["the reward went from 0.400 to 0.449, a rise of less than 0.05"]),
+        (0.6, 0.6, ["0.600 is no more than copying every sentence earns (0.600)"]),
+        (0.39, 0.5, ["the reward went from 0.400 to 0.390, a rise of less than 0.05", "0.390 is no more than"]),
+    ],
+)
+def test_the_table_says_when_a_run_failed_to_learn(run: Path, after: float, copied: float, reasons: list[str]) -> None:
+    for name, reward in (("before_sampled", 0.4), ("after_sampled", after)):
+        path = run / "eval" / name / "summary.json"
+        content = json.loads(path.read_text())
+        content["metrics"]["reward"] = figure(reward)
+        content["probes"]["copy_all"]["parts"]["reward"] = figure(copied)
+        path.write_text(json.dumps(content))
+    summary = _summary(settings(run), {"train": 1.0}, None)
+    assert len(summary["failed_to_learn"]) == len(reasons)
+    assert all(said.startswith(reason) for said, reason in zip(summary["failed_to_learn"], reasons, strict=True))
+    caption = _table(summary).caption
+    assert caption == (f"This run FAILED TO LEARN: {'; '.join(summary['failed_to_learn'])}." if reasons else None)
+
+
 def test_recall_of_locomo_is_taken_from_its_summary_and_without_it_the_summary_says_what_to_fetch(run: Path) -> None:
     (run / "locomo").mkdir()
     content = {
