@@ -13,7 +13,7 @@ from deltamem.text import content_stems
 from synth.config import FactLimits, InitialCounts
 from synth.names import split_of
 from synth.offline import paper
-from synth.offline.talk import Speaker, as_date
+from synth.offline.telling import Speaker, as_date
 from synth.offline.topics import (
     PERSON,
     PLACE,

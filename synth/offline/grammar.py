@@ -242,8 +242,10 @@ class Speech(StrictModel):
     formal: dict[str, str]
     second: dict[str, str]
     """From the first person to the second."""
-    joins: tuple[str, ...]
-    """What stands between two sentences that are said in one."""
+    past: dict[str, str]
+    """Beginnings of clauses in the present, and in the past."""
+    bases: tuple[str, ...]
+    """Verbs in the present that can stand after "used to"."""
     clipped: tuple[str, ...]
     """Beginnings of sentences that somebody who is short leaves out."""
 
@@ -256,10 +258,11 @@ class Speech(StrictModel):
 
     @cached_property
     def _patterns(self) -> dict[str, re.Pattern[str]]:
-        names = ("contractions", "casual", "formal", "second")
+        # Nobody says "that's how it's".
+        ends = {"contractions": r"(?=[ ][^-])", "casual": "", "formal": "", "second": ""}
         return {
-            name: re.compile(rf"\b(?:{'|'.join(map(re.escape, sorted(getattr(self, name), key=len, reverse=True)))})\b")
-            for name in names
+            name: re.compile(rf"\b(?:{'|'.join(map(re.escape, sorted(getattr(self, name), key=len, reverse=True)))})\b{end}")
+            for name, end in ends.items()
         }
 
     def replaced(self, rng: random.Random, table: str, text: str, share: float, kept: Collection[str]) -> str:
@@ -288,20 +291,19 @@ class Voice(NamedTuple):
     """How somebody speaks; shares are from 0 to 1.
 
     Attributes:
+        kind: ``plain``, ``chatty``, ``formal``, ``terse``, or ``short`` in the tiny form.
         contractions: Share of what can be contracted that is.
         casual: Share of words for which there is a casual one.
         formal: Share of words for which there is a formal one.
         clipped: Share of sentences that leave out their first words, such as ``I am``.
         typos: Share of words with a slip.
-        lower: Whether sentences begin with a small letter.
+        lower: Whether sentences begin with a small letter, all of them.
         unstopped: Share of utterances without a mark at the end.
-        openers: Share of sentences that begin with something that says nothing.
-        tails: Likewise at the end.
-        frames: Share of sentences that stand within another one.
-        joins: Share of sentences that run on into the next one.
-        join: Which of the ways to join them is the person's own, from 0 to 1.
+        openers: Share of facts that are led up to.
+        tails: Share of facts that are commented on.
     """
 
+    kind: str
     contractions: float
     casual: float
     formal: float
@@ -311,26 +313,19 @@ class Voice(NamedTuple):
     unstopped: float
     openers: float
     tails: float
-    frames: float
-    joins: float
-    join: float
 
 
 def draw_voice(rng: random.Random) -> Voice:
     """The way a person speaks; nothing but the draws counts."""
     kind = rng.choices(("plain", "chatty", "formal", "terse"), (40, 30, 15, 15))[0]
-    joins, join = rng.uniform(0.15, 0.75), rng.random()
-    between = rng.uniform
+    between, lower = rng.uniform, rng.random()
     if kind == "terse":
-        return Voice(
-            0.9, 0.2, 0.0, between(0.4, 0.8), between(0, 0.02), rng.random() < 0.5, 0.6, 0.15, 0.1, 0.15, joins, join
-        )
+        return Voice(kind, 0.9, 0.2, 0.0, between(0.2, 0.6), between(0, 0.01), lower < 0.4, 0.5, 0.15, 0.02)
     if kind == "formal":
-        return Voice(between(0, 0.2), 0.0, 0.8, 0.0, 0.0, False, 0.0, 0.35, 0.3, 0.5, joins, 0.0)
+        return Voice(kind, between(0, 0.1), 0.0, 0.8, 0.0, 0.0, False, 0.0, 0.5, 0.1)
     if kind == "chatty":
-        lower = rng.random() < 0.25
-        return Voice(0.95, between(0.3, 0.9), 0.0, 0.1, between(0, 0.03), lower, 0.3, 0.55, 0.45, 0.4, joins, join)
-    return Voice(between(0.3, 1), 0.05, between(0, 0.2), 0.03, between(0, 0.01), False, 0.05, 0.4, 0.3, 0.4, joins, join)
+        return Voice(kind, 0.95, between(0.3, 0.8), 0.0, 0.05, between(0, 0.015), lower < 0.25, 0.2, 0.6, 0.2)
+    return Voice(kind, between(0.5, 1), 0.05, 0.0, 0.0, between(0, 0.005), False, 0.0, 0.5, 0.1)
 
 
 _WORD = re.compile(r"\b[a-z]{5,}\b")

@@ -21,7 +21,7 @@ from synth.names import InventedNames, RealNames
 from synth.offline import OfflineWriter
 from synth.offline.demanding import _siblings, _Stock
 from synth.offline.grammar import Grammar, Lines, Speech, draw_voice, finished, inner, parse, pattern, spoken, with_article
-from synth.offline.talk import relative, talk
+from synth.offline.telling import relative, talk
 from synth.offline.topics import (
     Cast,
     Known,

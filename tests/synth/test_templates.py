@@ -12,7 +12,7 @@ import yaml
 from deltamem.errors import DeltaMemError
 from synth import cards
 from synth.names import Names, names
-from synth.offline import scenes, talk, templates, tiny, topics
+from synth.offline import scenes, telling, templates, tiny, topics
 from synth.personas import Parts, parts
 from synth.pools import Pools, load, pools
 
@@ -32,8 +32,8 @@ SCHEMAS = {
     "topics.yaml": (topics.Topics, topics.topic_file),
     "tiny_topics.yaml": (topics.Topics, partial(topics.topic_file, short=True)),
     "values.yaml": (topics.Values, topics.value_file),
-    "talk.yaml": (talk.Talk, talk.talk_file),
-    "tiny_talk.yaml": (talk.TinyTalk, talk.tiny_talk_file),
+    "talk.yaml": (telling.Talk, telling.talk_file),
+    "tiny_talk.yaml": (telling.TinyTalk, telling.tiny_talk_file),
     "scenes.yaml": (scenes.Scenes, scenes.scene_file),
     "decoys.yaml": (scenes.Decoys, scenes.decoys),
 }
@@ -106,8 +106,8 @@ BROKEN = [
     ("topics.yaml", '    ends:\n      - memory: "having *resigned*"', '    end:\n      - memory: "*resigned*"', "ends?"),
     ("topics.yaml", "calls me|lists me] as a {job}", "calls me] in {spot} a {job}", "job: .'spot'. must not be said here"),
     ("values.yaml", "[two, three", "[two, two", "more than once: .*two"),
-    ("talk.yaml", "{clause}, [in case", "{clauses}, [in case", "rules.frame: unknown slot .*clauses"),
-    ("talk.yaml", "[well, that has", "[[well, that has", "brackets that do not match"),
+    ("talk.yaml", "{clause}, [no longer", "{clauses}, [no longer", "rules.explicit_swap: unknown slot .*clauses"),
+    ("talk.yaml", "[that has changed|", "[[that has changed|", "brackets that do not match"),
 ]
 
 
