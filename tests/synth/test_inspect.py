@@ -59,6 +59,7 @@ def test_rejections_are_shown_with_their_reasons(out):
     assert "rejected: fixed (fixed.identity) name must stay 'A', but is 'B'" in words(shown(out, "p000001"))
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_without_a_name_a_person_is_shown_of_whom_nothing_was_rejected(out, tmp_path):
     assert shown(out) == shown(out, "p000000")
     write(tmp_path, [rejected_person(1), person(2, lost=(0,)), person(3)])
@@ -110,6 +111,7 @@ def test_nothing_written_yet_is_said(tmp_path):
         shown(tmp_path, "p000000")
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_no_text_can_steer_the_terminal_or_is_taken_for_markup(tmp_path):
     write(tmp_path, [person(0, text="\x1b[2J[bold red]loud[/] \x07"), person(3, "heldout")])
     text = shown(tmp_path, "p000000") + shown(tmp_path, "p000000", 1)

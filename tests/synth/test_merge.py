@@ -1,6 +1,10 @@
 """Shards put together: the bytes of an unsharded run, or one sentence about what is missing."""
 
 import json
+import shutil
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 from synth_runs import files, settings, slow
@@ -17,9 +21,17 @@ def run(out, shard, *overrides):
     assert generate(settings(out, f"shard={shard}", *overrides)) == 0
 
 
+@cache
+def halves():
+    """Both shards of two, written once; the folder goes with the object."""
+    folder = TemporaryDirectory()
+    run(Path(folder.name), "0/2")
+    run(Path(folder.name), "1/2")
+    return folder
+
+
 def both(out):
-    run(out, "0/2")
-    run(out, "1/2")
+    shutil.copytree(halves().name, out, dirs_exist_ok=True)
 
 
 def forget(out, shard, person_id):
@@ -29,7 +41,7 @@ def forget(out, shard, person_id):
     path.write_text("".join(lines), "utf-8")
 
 
-@pytest.mark.parametrize("count", [2, 4, 6])
+@pytest.mark.parametrize("count", [2, 6])
 def test_shards_put_together_are_the_unsharded_run_byte_for_byte(tmp_path, count):
     for number in reversed(range(count)):
         run(tmp_path / "parts", f"{number}/{count}")
