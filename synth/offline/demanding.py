@@ -65,6 +65,8 @@ _FIRST_DAY, _FIRST_END = date(2026, 1, 1), date(2026, 4, 1)
 _DETAIL = 0.6
 """Share of facts that have a detail from the beginning."""
 
+_NAMED = 0.8
+"""Share of families told apart by names: a life has few of them, while a rarer word alone would find its memory."""
 _APART, _SHARED = 0.9, 0.6
 """Share of families whose siblings may differ in two values, so that one can change to what another has; words in common."""
 _TRIES = 30
@@ -136,6 +138,8 @@ class _Stock:
         fitting = [block for block in order if block[0].track in tracks and block[0].other == other]
         fitting = [block for block in fitting if size == 1 or not (block[0].alone or len(block[1]) < size)]
         fitting = [block for block in fitting if block[0].lasts] or fitting if lasts else fitting
+        if size > 1 and self.rng.random() < _NAMED:
+            fitting = [block for block in fitting if source(block[0].key) not in values().lists] or fitting
         if not fitting:
             pool = [
                 topic

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import date
 from functools import cache, cached_property
+from itertools import product
 from pathlib import Path
 from typing import Self
 
@@ -20,7 +21,7 @@ from pydantic import Field, model_validator
 from deltamem.config import StrictModel
 from deltamem.sessions import Split
 from synth.names import invent_name, invent_place
-from synth.offline.grammar import Lines, Sentences, parse, pattern, with_article
+from synth.offline.grammar import Lines, Node, Sentences, parse, pattern, with_article
 from synth.offline.templates import day
 from synth.pools import load, slots_in, unique
 from synth.records import Fact, Track
@@ -148,8 +149,8 @@ class Topic(StrictModel):
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         known = set(self.slots)
-        for text in self.say:
-            if not set(slots_in(self.memory)) <= Lines((text,)).slots <= known:
+        for text in _variants(self.say):
+            if not set(slots_in(self.memory)) <= set(slots_in(text)) <= known:
                 raise ValueError(f"{self.name}: not all slots of the memory sentence, or others: {text!r}")
         if len(self.details) != (0 if self.short else 2) or bool(self.ends) == self.short:
             raise ValueError(f"{self.name}: a topic has two details and an end, unless it is short")
@@ -167,8 +168,8 @@ class Topic(StrictModel):
                 self._has_no_slots_but((self.key, "kin"), end.implied)
         if not self.short:
             self._names_key(self.implied)
-        for text in self.implied:
-            if not set(self.change[:1]) <= Lines((text,)).slots:
+        for text in _variants(self.implied):
+            if not set(self.change[:1]) <= set(slots_in(text)):
                 raise ValueError(f"{self.name}: what is implied is the first slot of `change`: {text!r}")
         self._has_no_slots_but((*self.change[:1], *(() if self.short else (self.key, "kin"))), self.implied)
         return self
@@ -180,8 +181,8 @@ class Topic(StrictModel):
                 f"{self.name}: a detail has a slot of its own, but none of the memory sentence: {detail.memory!r}"
             )
         self._names_key((*detail.say, *detail.unsay))
-        for text in detail.say:
-            if not extra - {"kin"} <= Lines((text,)).slots <= known | extra:
+        for text in _variants(detail.say):
+            if not extra - {"kin"} <= set(slots_in(text)) <= known | extra:
                 raise ValueError(
                     f"{self.name}: the slots of {detail.memory!r}, and none that has no value, are said: {text!r}"
                 )
@@ -189,8 +190,8 @@ class Topic(StrictModel):
         _says(self.name, detail.lost, detail.unsay)
 
     def _names_key(self, texts: Iterable[str]) -> None:
-        for text in texts:
-            if not self.single and self.key not in Lines((text,)).slots:
+        for text in _variants(texts):
+            if not self.single and self.key not in slots_in(text):
                 raise ValueError(f"{self.name}: it has to be clear by {{{self.key}}} what is meant: {text!r}")
 
     def _has_no_slots_but(self, slots: Iterable[str], texts: Iterable[str]) -> None:
@@ -199,11 +200,24 @@ class Topic(StrictModel):
                 raise ValueError(f"{self.name}: {sorted(others)} must not be said here: {text!r}")
 
 
+def _variants(texts: Iterable[str]) -> Iterator[str]:
+    """All sentences that some sentences with alternatives stand for, their slots as they are."""
+    return (variant for text in texts for variant in _expanded(parse(text)))
+
+
+def _expanded(node: Node) -> list[str]:
+    if node.kind == "choice":
+        return [text for part in node.parts for text in _expanded(part)]
+    if node.kind == "sequence":
+        return ["".join(texts) for texts in product(*map(_expanded, node.parts))]
+    return [f"{{{node.text}}}" if node.kind == "slot" else node.text]
+
+
 def _says(name: str, memory: str, lines: Sequence[str]) -> None:
     marked = _MARKED.findall(memory)
     if len(marked) != 1:
         raise ValueError(f"{name}: one *keyword* has to be marked in {memory!r}")
-    for line in lines:
+    for line in _variants(lines):
         if marked[0] not in line:
             raise ValueError(f"{name}: {marked[0]!r} has to be said in {line!r}")
 
