@@ -206,7 +206,7 @@ def _vary(stock: _Stock, base: Known, siblings: list[dict[str, str]]) -> None:
     """Give siblings values of their own in the first slot that may change, as long as all stay alike."""
 
     def stems(found: Mapping[str, str]) -> frozenset[str]:
-        return memory_stems(replace(base, values=found).text(stock.name), stock.name)
+        return memory_stems(replace(base, values=found, since="").text(stock.name), stock.name)
 
     slot = base.topic.changeable[0]
     taken = [base.values[slot]]
@@ -216,7 +216,7 @@ def _vary(stock: _Stock, base: Known, siblings: list[dict[str, str]]) -> None:
         other = {**own, slot: _another(stock.rng, stock.cast, slot, [*own.values(), *taken])}
         text = stems(other)
         others = [texts[at] for at in range(len(siblings)) if at != number]
-        # More than the half that siblings must share, as their last days come on top.
+        # More than the half that siblings must share, as some have sources and last days of their own.
         if all(2 * len(text & words) >= _SHARED * (len(text) + len(words)) for words in others):
             siblings[number], texts[number] = other, text
             taken.append(other[slot])

@@ -127,6 +127,8 @@ def test_dates_follow_what_they_date_and_an_end_names_what_is_over(topic: Topic)
     plain = replace(known, details=("", "", "")).text(NAME).removesuffix(".")
     text = replace(known, since="12 May 2026", until="3 June 2026").text(NAME)
     assert text.startswith(f"{plain} as of 12 May 2026 until 3 June 2026, ")
+    dated = replace(with_detail(random.Random(1), CAST, known, 1), since="12 May 2026")
+    assert len(dated.text(NAME).split()) <= shape("demanding").facts.words.max
     assert re.search(r"\b(?:is )?no longer (?!is )", over(random.Random(2), known).text(NAME))
     if not topic.single:
         key = known.values[topic.key]
