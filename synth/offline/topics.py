@@ -493,8 +493,9 @@ class Cast:
         """Values that tell facts of a topic apart, in random order."""
         name, most = source(topic.key), 1 if topic.single else _RARE if topic.rare else _PEOPLE
         if name == PERSON and topic.short:
-            # Of two short facts few name the same person: a tiny model finds the memory that is meant by the name.
-            return rng.sample((*self.people, *(self.name(rng) for _ in range(_PEOPLE))), most)
+            # No two short facts name the same person: where they did, a tiny model took news of somebody known for a change,
+            # since it finds the memory by the name alone.
+            return [self.name(rng) for _ in range(most)]
         if name in (PERSON, PLACE):
             return rng.sample(self.people if name == PERSON else self.places, most)
         drawn = (self.name(rng) if name == "name" else values().draw(rng, name) for _ in range(2 * _PEOPLE))
