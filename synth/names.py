@@ -103,8 +103,10 @@ def invent_name(rng: random.Random, split: Split) -> str:
 def invent_place(rng: random.Random, split: Split) -> str:
     """Invent the name of a town, such as Breldon, that belongs to the split."""
     parts = names().invented
+    # Two consonants before the end of a town's name are hard to pronounce.
+    kinds = (parts.onsets, parts.vowels, [coda for coda in parts.codas if len(coda) < 2], parts.places)
     while True:
-        name = "".join(rng.choice(kind) for kind in (parts.onsets, parts.vowels, parts.codas, parts.places)).capitalize()
+        name = "".join(map(rng.choice, kinds)).capitalize()
         if name_split(name) == split and not parts.rude.search(name):
             return name
 

@@ -117,6 +117,7 @@ def test_what_a_memory_says_is_read_back_after_every_change(topic: Topic) -> Non
         assert back is not None and back.topic is topic and back.text(NAME) == fact.text
         assert (back.details, back.end, back.since) == (known.details, known.end, known.since)
         assert 2 <= len(fact.keywords) <= 4 and all(word.casefold() in fact.text.casefold() for word in fact.keywords)
+        assert all(len(word.split()) <= 4 for word in fact.keywords)
         assert begun_anew(back).end is None
     assert read("Else", fact.text) is None and read(NAME, f"{NAME} sleeps in a tree.") is None
 
