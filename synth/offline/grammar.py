@@ -282,7 +282,10 @@ class Speech(StrictModel):
             if any(start < found.end() and found.start() < stop for start, stop in spans):
                 continue
             new, first = words[found[0]], text[found.start()]
-            parts += [text[end : found.start()], capitalised(new) if first.isupper() and first != "I" else new]
+            parts += [
+                text[end : found.start()],
+                capitalised(new) if first.isupper() and (first != "I" or table != "second") else new,
+            ]
             end = found.end()
         return "".join((*parts, text[end:])) if parts else text
 

@@ -25,11 +25,11 @@ from synth.validators.dialogue import stands_in, uses
 
 _PAIRED_ALIKE, _PAIRED = 0.6, 0.3
 """Shares of statements that are told in one turn with the next one, if both are of one area, and otherwise."""
-_SCENES = (65, 28, 7)
+_SCENES = (70, 25, 5)
 """Weights of 0, 1 and 2 scenes in a session that tells facts."""
 _KINDS = (50, 15, 35)
 """Weights of scenes, of what strangers do and change, and of what the user imagines, in the words of facts."""
-_GREETED, _GREETING_ALONE, _GOODBYE, _GOODBYE_ALONE = 0.85, 0.1, 0.8, 0.15
+_GREETED, _GREETING_ALONE, _GOODBYE, _GOODBYE_ALONE = 0.85, 0.06, 0.8, 0.1
 _QUOTED_KEYWORDS = 0.4
 """Chance that the assistant looks for a keyword to quote; where there is nothing to be found, it does not quote."""
 _CONFIRMED, _REACTIONS = 0.15, 0.3
@@ -349,7 +349,7 @@ class _Writer:
         self._follow = ()
         if not turn.statements:
             short = len(turn.assistant.split()) < self._limits.assistant_words.min
-            parts = [turn.assistant, self._speaker.say("ack_plain")] if short else [turn.assistant]
+            parts = [turn.assistant, self._speaker.say("ack_safe")] if short else [turn.assistant]
             return " ".join(finished(part) for part in (*parts, turn.asked) if part)
         for _ in range(_TRIES):
             parts, follow = self._drawn(place, user)
@@ -358,7 +358,7 @@ class _Writer:
             if long and text not in self._answered and not self._early(text, place):
                 break
         else:
-            parts, follow = [self._speaker.say("ack_plain")], ()
+            parts, follow = [self._speaker.say("ack_safe")], ()
         self._follow = follow
         self._answered.add(text)
         return " ".join(finished(part) for part in (*parts, turn.asked) if part)

@@ -41,7 +41,10 @@ from synth.validators.base import occurs
 _AROUND = (PERSON, PLACE, "name")
 _CLAUSE, _X, _XY = ("clause",), ("x",), ("x", "y")
 _GIVEN = {
-    **dict.fromkeys(("frame", "frame_that", "explicit_old", "explicit_old_that", "explicit_new", "explicit_more"), _CLAUSE),
+    **dict.fromkeys(
+        ("frame", "frame_that", "explicit_old", "explicit_old_that", "explicit_new", "explicit_more", "explicit_known"),
+        _CLAUSE,
+    ),
     **dict.fromkeys(("correct", "claim_fact", "overheard", "imagined", "imagined_that", "what_if"), _CLAUSE),
     **dict.fromkeys(("others", "since_past", "since_future", "until_said", "until_in", "until_before", "cue"), _X),
     **dict.fromkeys(("chit_chat", "hypothetical", "rumour", "question"), _X),
@@ -458,9 +461,9 @@ class Telling:
             if len(own) == 1:
                 return [self.set_against(details[0], new.values[own[0]], old.values[own[0]])]
         before = self._before(fact, old, new)
-        gained = not slots and all(not old.details[place] for place in places) and old.end is None
-        if gained and details and not speaker.short:
-            return [*before, speaker.say("explicit_more", clause=details[0]), *details[1:]]
+        if _only_gains(old, new) and not speaker.short:
+            # Without a detail it is a date that is new, and dates follow.
+            return [*before, *(speaker.say("explicit_more", clause=detail) for detail in details[:1]), *details[1:]]
         now = [self.core(new), *details] if slots or not details else details
         return [*before, speaker.say("explicit_new", clause=now[0]), *now[1:]]
 
@@ -500,6 +503,8 @@ class Telling:
         if self._speaker.short:
             # Of short facts the first line has the verb of the memory.
             clauses = [self._speaker.line(old.topic.say[:1], old.values)]
+        if _only_gains(old, new) and not self._speaker.short:
+            return [self._speaker.say("explicit_known", clause=clauses[0]), *clauses[1:]]
         return [self._as_past(clauses[0]), *clauses[1:]]
 
     def _as_past(self, clause: str) -> str:
@@ -589,6 +594,12 @@ def _changed(old: Known, new: Known) -> tuple[list[str], list[int]]:
         if old.details[place] != new.details[place] or _differ(old, new, new.detail_slots(place))
     ]
     return slots, places
+
+
+def _only_gains(old: Known, new: Known) -> bool:
+    """Whether a change adds something, and makes nothing untrue."""
+    slots, places = _changed(old, new)
+    return old.end is None and new.end is None and not slots and all(not old.details[place] for place in places)
 
 
 def _differ(old: Known, new: Known, slots: Iterable[str]) -> bool:
