@@ -23,6 +23,10 @@ from synth.records import Aside, AsideKind
 
 GIVEN = (PERSON, "who2", PLACE, "spot2")
 """Slots that the caller gives: people and places of the life."""
+_EARLY = 50
+"""So many letters from the beginning have no colon if something is to stand before them."""
+_LEADS = (("lead", 0.45), ("go_on", 0.25))
+"""What stands before the first line of a scene and before later ones: the rule, and the share of lines that have it."""
 
 
 class Exchange(StrictModel):
@@ -90,7 +94,10 @@ class Scene(StrictModel):
                 found[slot] = file.grammar.write(rng, lines(called[slot]).draw(rng), found)
             elif slot not in found:
                 found[slot] = self._word(rng, slot, found)
-        return [_said(rng, file.grammar, rng.choice(step), found) for step in self.steps]
+        said = [_said(rng, file.grammar, rng.choice(step), found) for step in self.steps]
+        return [
+            (file.led(rng, *_LEADS[number > 0], user, found), assistant) for number, (user, assistant) in enumerate(said)
+        ]
 
     def _word(self, rng: random.Random, slot: str, found: Mapping[str, str]) -> str:
         grammar = scene_file().grammar
@@ -128,6 +135,14 @@ class Scenes(StrictModel):
         """The rules that scenes share, with the words of values.yaml."""
         return Grammar(self.rules, values().lines)
 
+    def led(self, rng: random.Random, rule: str, share: float, text: str, found: Mapping[str, str]) -> str:
+        """What the user says, now and then with something before it that would fit before anything."""
+        if rng.random() >= share or ":" in text[:_EARLY]:
+            return text
+        names = {part for value in found.values() for part in value.split() if part[0].isupper()}
+        marked = text[-1] if text[-1] in "?!" else ""
+        return f"{self.grammar.say(rng, rule, found)} {inner(text.removesuffix(marked), names)}{marked or '.'}"
+
     def slots(self, scene: Scene) -> tuple[str, ...]:
         """The slots of a scene, those of its rules too, in the order in which they are drawn."""
         if scene.name not in self._slots:
@@ -152,6 +167,7 @@ class Scenes(StrictModel):
     @model_validator(mode="after")
     def _fills_its_slots(self) -> Self:
         unique(tuple(scene.name for scene in self.scenes))
+        self._needed(f"<{rule}>" for rule, _ in _LEADS)
         for scene in self.scenes:
             own = {*scene.words, *(scene.cases[0] if scene.cases else ())}
             known = {*GIVEN, *Stranger.model_fields, *own, *values().lists}
