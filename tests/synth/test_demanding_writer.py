@@ -100,6 +100,7 @@ def test_voices_change_words_but_never_what_must_be_found_again() -> None:
         said.add(text)
     assert len(said) > 20
     assert any(text.startswith("I'm ") for text in said) and any("cos" in text for text in said)
+    assert speech.replaced(random.Random(1), "contractions", "It is late.", 1.0, ()) == "It's late."
 
 
 @by_topic
