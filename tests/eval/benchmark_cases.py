@@ -286,6 +286,8 @@ def command(case: Case, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
     """The command in this process, see `prepare`."""
     monkeypatch.setenv("COLUMNS", "100")
     monkeypatch.setenv("HYDRA_FULL_ERROR", "0")
+    # Hydra would compose everything twice, the first time to see whether it says by itself that it is a sweep.
+    monkeypatch.setattr("hydra._internal.hydra.Hydra.get_mode", lambda *_, **__: None)
 
     def run(*overrides: str) -> Done:
         monkeypatch.setattr("sys.argv", [f"eval.{case.name}", *overrides])

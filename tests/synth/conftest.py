@@ -36,6 +36,8 @@ def command(monkeypatch, capsys) -> Callable[..., subprocess.CompletedProcess[st
     """``python -m synth`` in this process: what it ends with, and what it says."""
     # Both are set by the program itself, which a process of its own would take with it.
     monkeypatch.setenv("TQDM_DISABLE", "1")
+    # Hydra would compose everything twice, the first time to see whether it says by itself that it is a sweep.
+    monkeypatch.setattr("hydra._internal.hydra.Hydra.get_mode", lambda *_, **__: None)
 
     def run(*arguments: str) -> subprocess.CompletedProcess[str]:
         monkeypatch.setenv("HYDRA_FULL_ERROR", "0")
