@@ -17,6 +17,7 @@ from deltamem.embedding import Embedder
 from deltamem.memory import Event, Operation
 from deltamem.sessions import LabelledSession
 from deltamem.text import normalised
+from rewards.fidelity import folded
 
 EVENTS = tuple(Event)
 _SENTENCE_END = re.compile(r"(?<=[.!?…])\s+|(?<=[.!?…][\"”’)])\s+")  # noqa: RUF001
@@ -53,11 +54,6 @@ def boilerplate(sessions: Iterable[LabelledSession]) -> frozenset[str]:
             if said_by.setdefault(sentence, person) != person:
                 shared.add(sentence)
     return frozenset(shared)
-
-
-def folded(text: str) -> str:
-    """Casefolded with single spaces: the form in which the reward looks for keywords."""
-    return " ".join(text.casefold().split())
 
 
 def place(operation: Operation, texts: Sequence[str]) -> int | None:

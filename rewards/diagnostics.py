@@ -6,13 +6,12 @@ where it should have found and rewritten the first.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
-from functools import lru_cache
 
 from deltamem.episode import Trajectory, Violation
 from deltamem.memory import Event, MemoryState, Operation
 from deltamem.sessions import LabelledSession
+from rewards.fidelity import bare_words, says
 from rewards.reward import Origin, TransitionScore
 
 VIOLATION_PREFIX = "violations/"
@@ -44,9 +43,6 @@ COUNTS = {
 """Every count and its meaning; besides them there is ``violations/<kind>`` for each kind of `Violation`."""
 
 _NOTHING = dict.fromkeys((*COUNTS, *(f"{VIOLATION_PREFIX}{kind}" for kind in Violation)), 0)
-
-_NOT_WORD = re.compile(r"[\W_]+")
-_ASCII_NOT_WORD = {code: " " for code in range(128) if not chr(code).isalnum()}
 
 
 def count(labelled: LabelledSession, trajectory: Trajectory, transition: TransitionScore) -> dict[str, int]:
@@ -116,18 +112,14 @@ def _changed(prior: MemoryState, operations: Sequence[Operation]) -> set[str]:
 
 def _outdated(target: Sequence[Operation], predicted: Sequence[Operation]) -> dict[str, int]:
     """Values that are wrong now, and how many of them the manager writes all the same; whole words count."""
-    right = [_words(op.text) for op in target]
-    values = {_words(value) for op in target for value in op.outdated}
-    wrong = [value for value in values if value and not any(_stands_in(value, text) for text in right)]
-    written = [_words(op.text) for op in predicted if op.event is not Event.NONE] if wrong else []
+    right = [bare_words(op.text) for op in target]
+    values = {bare_words(value) for op in target for value in op.outdated}
+    wrong = [value for value in values if value and not any(says(text, value) for text in right)]
+    written = [bare_words(op.text) for op in predicted if op.event is not Event.NONE] if wrong else []
     return {
         "outdated_values": len(wrong),
-        "said_outdated": sum(any(_stands_in(value, text) for text in written) for value in wrong),
+        "said_outdated": sum(any(says(text, value) for text in written) for value in wrong),
     }
-
-
-def _stands_in(value: str, text: str) -> bool:
-    return f" {value} " in f" {text} "
 
 
 def _duplicates(prior: MemoryState, added: Sequence[str]) -> int:
@@ -137,21 +129,12 @@ def _duplicates(prior: MemoryState, added: Sequence[str]) -> int:
     """
     if not added:
         return 0
-    known = {_words(memory.text) for memory in prior.values()}
+    known = {bare_words(memory.text) for memory in prior.values()}
     duplicates = 0
     for text in added:
-        duplicates += _words(text) in known
-        known.add(_words(text))
+        duplicates += bare_words(text) in known
+        known.add(bare_words(text))
     return duplicates
-
-
-# The rollouts of one prompt share their prior memories.
-@lru_cache(maxsize=20_000)
-def _words(text: str) -> str:
-    folded = text.casefold()
-    if folded.isascii():  # the same, several times as fast
-        return " ".join(folded.translate(_ASCII_NOT_WORD).split())
-    return _NOT_WORD.sub(" ", folded).strip()
 
 
 def total_counts(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:

@@ -248,20 +248,13 @@ def run_probes(
     if not heldout:
         return {}
     cached = embedder if isinstance(embedder, CachedEmbedder) else CachedEmbedder(embedder)
-    # Few large batches are much faster than many small ones; what follows finds everything in the cache.
-    cached.documents(_distinct(memory.text for labelled in heldout for memory in labelled.prior_state.values()))
-    cached.queries(_distinct(op.text for labelled in heldout for op in labelled.operations))
-    surface = Surface(train, ranked_by_vectors(cached))
-    answers = {name: [probe.answer(labelled, surface) for labelled in heldout] for name, probe in probes.items()}
-    predicted = (op.text for given in answers.values() for answer in given for op in answer.operations)
-    cached.documents(_distinct((*predicted, *(op.text for labelled in heldout for op in labelled.operations))))
+    trajectories = play(train, heldout, cached, probes)
     people = [labelled.session.person_id for labelled in heldout]
     cells = sessions_by_cell(labelled.difficulty.cells() if labelled.difficulty else () for labelled in heldout)
     scores = {}
     for name, probe in probes.items():
         totals, counts = [], []
-        for labelled, answer in zip(heldout, answers[name], strict=True):
-            trajectory = Trajectory((), retrieved_ids=tuple(map(tuple, answer.seen)), operations=tuple(answer.operations))
+        for labelled, trajectory in zip(heldout, trajectories[name], strict=True):
             totals.append(score(trajectory, labelled, cached.documents, options))
             counts.append(count(labelled, trajectory, totals[-1].transition))
         values = {
@@ -282,6 +275,39 @@ def run_probes(
             {cell: reward(rows) for cell, rows in cells.items()},
         )
     return scores
+
+
+def play(
+    train: Sequence[LabelledSession],
+    heldout: Sequence[LabelledSession],
+    embedder: CachedEmbedder,
+    probes: Mapping[str, Probe] = PROBES,
+) -> dict[str, list[Trajectory]]:
+    """Let policies answer sessions; the embedder then knows all texts that a reward compares.
+
+    Args:
+        train: Sessions of other people, for what some of the policies learn.
+        heldout: The sessions to answer.
+        embedder: For searches.
+        probes: The policies.
+
+    Returns:
+        By the names of the policies, a trajectory for each session.
+    """
+    # Few large batches are much faster than many small ones; what follows finds everything in the cache.
+    embedder.documents(_distinct(memory.text for labelled in heldout for memory in labelled.prior_state.values()))
+    embedder.queries(_distinct(op.text for labelled in heldout for op in labelled.operations))
+    surface = Surface(train, ranked_by_vectors(embedder))
+    answers = {name: [probe.answer(labelled, surface) for labelled in heldout] for name, probe in probes.items()}
+    predicted = (op.text for given in answers.values() for answer in given for op in answer.operations)
+    embedder.documents(_distinct((*predicted, *(op.text for labelled in heldout for op in labelled.operations))))
+    return {
+        name: [
+            Trajectory((), retrieved_ids=tuple(map(tuple, answer.seen)), operations=tuple(answer.operations))
+            for answer in given
+        ]
+        for name, given in answers.items()
+    }
 
 
 def _distinct(texts: Iterable[str]) -> list[str]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from functools import lru_cache
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -16,6 +15,7 @@ from deltamem.episode import EmbedTexts, Trajectory
 from deltamem.errors import DeltaMemError
 from deltamem.memory import Event, MemoryState, Operation, check
 from deltamem.sessions import LabelledSession
+from rewards.fidelity import Anchors, anchors, bare_words, coverage, folded, says
 
 
 class Origin(StrEnum):
@@ -42,6 +42,8 @@ class Entry:
     origin: Origin
     keywords: tuple[str, ...] = ()
     """Of a target entry, what a faithful memory must contain."""
+    outdated: tuple[str, ...] = ()
+    """Of a target entry, values that are wrong now."""
 
 
 class StateDiff(NamedTuple):
@@ -84,7 +86,7 @@ def state_diff(prior: MemoryState, predicted: Sequence[Operation], target: Seque
     # The states are compared without being made: they can differ only in additions and in the memories that are rewritten.
     # No addition is the same memory as one of the other state.
     left = [Entry(None, op.text, Origin.ADDED) for op in valid if op.event is Event.ADD]
-    right = [Entry(None, op.text, Origin.ADDED, op.keywords) for op in target if op.event is Event.ADD]
+    right = [Entry(None, op.text, Origin.ADDED, op.keywords, op.outdated) for op in target if op.event is Event.ADD]
     predicted_changed, target_changed = bool(left), bool(right)
     agreed: list[Entry] = []
     our_updates, their_updates = _updates(valid), _updates(target)
@@ -92,17 +94,18 @@ def state_diff(prior: MemoryState, predicted: Sequence[Operation], target: Seque
         before = prior[memory_id].text
         ours = our_updates[memory_id].text if memory_id in our_updates else before
         update = their_updates.get(memory_id)
-        theirs, keywords = (update.text, update.keywords) if update else (before, ())
+        theirs = update.text if update else before
+        anchored = (update.keywords, update.outdated) if update else ()
         predicted_changed |= ours != before
         target_changed |= theirs != before
         if ours == theirs:
-            agreed += [Entry(memory_id, theirs, Origin.UPDATED, keywords)] if theirs != before else []
+            agreed += [Entry(memory_id, theirs, Origin.UPDATED, *anchored)] if theirs != before else []
         elif theirs == before:
             left.append(Entry(memory_id, ours, Origin.UNEXPECTED_UPDATE))
-            right.append(Entry(memory_id, theirs, Origin.OVERWRITTEN, keywords))
+            right.append(Entry(memory_id, theirs, Origin.OVERWRITTEN, *anchored))
         else:
             left.append(Entry(memory_id, ours, Origin.STALE if ours == before else Origin.UPDATED))
-            right.append(Entry(memory_id, theirs, Origin.UPDATED, keywords))
+            right.append(Entry(memory_id, theirs, Origin.UPDATED, *anchored))
     return StateDiff(
         predicted=_sorted(left),
         target=_sorted(right),
@@ -121,6 +124,9 @@ def _sorted(entries: list[Entry]) -> tuple[Entry, ...]:
     """Order entries by what they are, so that ties in the assignment fall the same way for any order of operations."""
     return tuple(sorted(entries, key=lambda entry: (entry.text, entry.id or "", entry.keywords)))
 
+
+_DUE = frozenset({Origin.STALE, Origin.UPDATED})
+"""What becomes of a memory that is due an UPDATE, on the predicted side."""
 
 # Equal texts with different keywords tie in similarity; the better score then decides, not an unrelated entry.
 _TIE_BREAK = 1e-9
@@ -146,7 +152,7 @@ class Pair:
     similarity: float
     """Cosine of their embeddings, in [0, 1]; exactly 1 for equal texts."""
     score: float
-    """Local lexical fidelity ``s`` (paper, equation 4), or the similarity."""
+    """Local lexical fidelity ``s`` (paper, equation 4), or the similarity; less what `RewardOptions` take off."""
     kind: PairKind
 
 
@@ -177,8 +183,8 @@ class RewardOptions:
     """How episodes are scored; the defaults are the paper's reward with our two deviations (docs/rewards.md).
 
     Raises:
-        DeltaMemError: If the weights do not add up to 1, ``tau`` is not in [0, 1] or ``stale_weight`` is below 1 or not
-            finite: the reward would leave [0, 1].
+        DeltaMemError: If the weights do not add up to 1, ``tau`` is not in [0, 1], ``stale_weight`` is below 1,
+            ``outdated_weight`` below 0 or one of them not finite: the reward would leave [0, 1].
     """
 
     # pydantic refuses unknown keys where these options are part of a command's configuration
@@ -196,11 +202,18 @@ class RewardOptions:
     """Follow the paper where this project departs from it: untouched memories can be matched, agreed updates are not
     counted."""
     stale_weight: float = 1.0
-    """How many times a stale entry (untouched although the target updates it) counts in the precision denominator; 1 is the
-    paper. With weight w, an ADD in place of a single due UPDATE earns ``2 / (2 + w)``."""
+    """How many times a memory that is due an UPDATE and earns nothing (left alone, or rewritten by a text that is worth
+    nothing) counts in the precision denominator; 1 is the paper. With weight w, an ADD in place of a single due UPDATE earns
+    ``2 / (2 + w)``."""
     match_overwritten: bool = True
     """Whether the target's old text of a wrongly overwritten memory can be matched. The specification says nothing against
     it, so overwriting a memory and adding its old text again earns credit; False refuses it."""
+    weigh_new_keywords: bool = False
+    """Multiply the score of a pair with a target UPDATE by the share of the keywords covered that the old text lacks. A text
+    that says nothing of the change then earns nothing, however much of the old one it keeps."""
+    outdated_weight: float = 0.0
+    """Divide the score of a pair by 1 + this for one outdated value that the predicted text says, by 1 + twice this for two,
+    and so on; 0 is the paper."""
 
     def __post_init__(self) -> None:
         weights = (self.format_weight, self.retrieval_weight, self.transition_weight)
@@ -213,6 +226,8 @@ class RewardOptions:
             raise DeltaMemError(f"tau must be at least 0 and at most 1, not {self.tau}")
         if not 1.0 <= self.stale_weight < float("inf"):
             raise DeltaMemError(f"stale_weight must be a finite number of at least 1, not {self.stale_weight}")
+        if not 0.0 <= self.outdated_weight < float("inf"):
+            raise DeltaMemError(f"outdated_weight must be a finite number of at least 0, not {self.outdated_weight}")
 
     def combine(self, format: float, retrieval: float, transition: float) -> float:
         """The weighted sum of the three parts, each in [0, 1]."""
@@ -257,15 +272,16 @@ def transition_score(
     unmatchable = {Origin.UNEXPECTED_UPDATE} if options.paper_literal else {Origin.UNEXPECTED_UPDATE, Origin.STALE}
     left = [entry for entry in states.predicted if entry.origin not in unmatchable]
     right = [entry for entry in states.target if options.match_overwritten or entry.origin is not Origin.OVERWRITTEN]
-    matched = _assign(left, right, embed, options)
-    agreed = [] if options.paper_literal else [_agreed(entry, options) for entry in states.agreed]
+    matched = _assign(left, right, prior, embed, options)
+    agreed = [] if options.paper_literal else [_agreed(entry, prior, options) for entry in states.agreed]
     pairs = (*agreed, *matched)
     credit = sum(pair.score for pair in pairs)
-    stale = sum(entry.origin is Origin.STALE for entry in states.predicted)
+    kept_up = {pair.predicted.id for pair in matched if pair.score}
+    missed = sum(entry.origin in _DUE and entry.id not in kept_up for entry in states.predicted)
     in_predicted = len(states.predicted) + len(agreed)
     in_target = len(states.target) + len(agreed)
     # Only the paper's own reading leaves nothing to divide by: equal states without agreed updates then earn nothing.
-    precision = credit / (in_predicted + (options.stale_weight - 1.0) * stale) if in_predicted else 0.0
+    precision = credit / (in_predicted + (options.stale_weight - 1.0) * missed) if in_predicted else 0.0
     recall = credit / in_target if in_target else 0.0
     return TransitionScore(
         reward=2 * precision * recall / (precision + recall) if credit else 0.0,
@@ -279,47 +295,19 @@ def transition_score(
     )
 
 
-def keyword_coverage(text: str, keywords: Sequence[str]) -> float | None:
-    """Share of the keywords that occur in a text (paper, equation 4, without the epsilon).
-
-    Case and runs of whitespace do not matter. A keyword occurs where it is a substring. Empty and repeated keywords are
-    ignored.
-
-    Returns:
-        A number in [0, 1]; None if there is no keyword.
-    """
-    return _coverage(_normalise(text), _wanted(tuple(keywords)))
-
-
-# The rollouts of one prompt share their target.
-@lru_cache(maxsize=20_000)
-def _wanted(keywords: tuple[str, ...]) -> frozenset[str]:
-    return frozenset(_normalise(keyword) for keyword in keywords) - {""}
-
-
-def _coverage(found: str, wanted: frozenset[str]) -> float | None:
-    """`keyword_coverage` of what has been normalised before."""
-    return sum([keyword in found for keyword in wanted]) / len(wanted) if wanted else None
-
-
-def _normalise(text: str) -> str:
-    return " ".join(text.casefold().split())
-
-
-def _assign(left: Sequence[Entry], right: Sequence[Entry], embed: EmbedTexts, options: RewardOptions) -> list[Pair]:
+def _assign(
+    left: Sequence[Entry], right: Sequence[Entry], prior: MemoryState, embed: EmbedTexts, options: RewardOptions
+) -> list[Pair]:
     """Pair the entries so that the total similarity over valid pairs is largest (paper, equation 3)."""
     if not left or not right:
         return []
     similarity = _similarities([entry.text for entry in left], [entry.text for entry in right], embed)
     valid = similarity >= options.tau
     score = similarity.tolist()
-    if options.lexical_fidelity:
-        found = [_normalise(entry.text) for entry in left]
-        wanted = [_wanted(entry.keywords) for entry in right]
-        for row, column in np.argwhere(valid).tolist():
-            coverage = _coverage(found[row], wanted[column])
-            if coverage is not None:
-                score[row][column] = coverage
+    found = [folded(entry.text) for entry in left]
+    wanted = [_anchors(entry, prior) for entry in right]
+    for row, column in np.argwhere(valid).tolist():
+        score[row][column] = _fidelity(left[row].text, found[row], wanted[column], score[row][column], options)
     # A pair that is not valid weighs nothing, so the complete assignment is the best partial one once those are dropped.
     weight = np.where(valid, similarity + _TIE_BREAK * np.array(score), 0.0)
     rows, columns = linear_sum_assignment(weight, maximize=True)
@@ -328,6 +316,31 @@ def _assign(left: Sequence[Entry], right: Sequence[Entry], embed: EmbedTexts, op
         for row, column in zip(rows.tolist(), columns.tolist(), strict=True)
         if valid[row, column]
     ]
+
+
+def _anchors(entry: Entry, prior: MemoryState) -> Anchors:
+    before = prior[entry.id].text if entry.id is not None and entry.origin is Origin.UPDATED else ""
+    return anchors(entry.keywords, entry.text, before, entry.outdated)
+
+
+def _fidelity(text: str, found: str, wanted: Anchors, similarity: float, options: RewardOptions) -> float:
+    """The score of a pair: its similarity or the share of its keywords, less what the options take off.
+
+    Args:
+        text: What was predicted.
+        found: The same, `folded`.
+        wanted: What the target asks for.
+        similarity: Of the two.
+        options: Which of them count.
+    """
+    covered = coverage(found, wanted.keywords) if options.lexical_fidelity else None
+    score = similarity if covered is None else covered
+    if options.weigh_new_keywords and (news := coverage(found, wanted.new)) is not None:
+        score *= news
+    if options.outdated_weight and wanted.outdated:
+        said = bare_words(text)
+        score /= 1.0 + options.outdated_weight * sum(says(said, value) for value in wanted.outdated)
+    return score
 
 
 def _similarities(left: Sequence[str], right: Sequence[str], embed: EmbedTexts) -> Matrix:
@@ -341,10 +354,10 @@ def _similarities(left: Sequence[str], right: Sequence[str], embed: EmbedTexts) 
     return np.where(np.equal.outer(ours, theirs), 1.0, np.minimum(cosine, 1.0))
 
 
-def _agreed(entry: Entry, options: RewardOptions) -> Pair:
+def _agreed(entry: Entry, prior: MemoryState, options: RewardOptions) -> Pair:
     ours = Entry(entry.id, entry.text, Origin.UPDATED)
-    coverage = keyword_coverage(entry.text, entry.keywords) if options.lexical_fidelity else None
-    return Pair(ours, entry, 1.0, 1.0 if coverage is None else coverage, PairKind.AGREED_UPDATE)
+    score = _fidelity(entry.text, folded(entry.text), _anchors(entry, prior), 1.0, options)
+    return Pair(ours, entry, 1.0, score, PairKind.AGREED_UPDATE)
 
 
 def _without(entries: Sequence[Entry], matched: Iterable[Entry]) -> tuple[Entry, ...]:

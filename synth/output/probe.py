@@ -20,7 +20,8 @@ from deltamem.memory import Event
 from deltamem.runs import atomic_writer
 from deltamem.sessions import LabelledSession, read_sessions
 from deltamem.text import STOP_WORDS, normalised, words
-from rewards.cues import folded, measure_cues, ranked_by_vectors, target_accuracy, user_sentences
+from rewards.cues import measure_cues, ranked_by_vectors, target_accuracy, user_sentences
+from rewards.fidelity import folded
 from rewards.probes import run_probes
 from rewards.reward import DEFAULT_OPTIONS, RewardOptions
 from synth.output.files import PEOPLE_FILE, PROBE_FILE, SESSIONS_FILE, read_people

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 import numpy as np
@@ -79,6 +79,7 @@ def random_case(seed: int, *, faithful_keywords: bool = False) -> Case:
             target.append(none(key, random_text(rng)))
     for text in {random_text(rng) for _ in range(rng.randint(0, 2))}:
         target.append(add(text, *random_keywords(rng, text, faithful_keywords)))
+    target = [replace(op, outdated=tuple(rng.sample(WORDS, rng.choice((0, 0, 1, 2))))) for op in target]
     predicted: list[Operation] = []
     due = [op for op in target if op.event is not Event.NONE]
     for _ in range(rng.randint(0, 4)):

@@ -5,7 +5,8 @@ import pytest
 from reward_cases import PlaneEmbedder, add, none, state, update
 
 from deltamem.errors import DeltaMemError
-from rewards.reward import Origin, PairKind, RewardOptions, keyword_coverage, transition_score
+from rewards.fidelity import keyword_coverage
+from rewards.reward import Origin, PairKind, RewardOptions, transition_score
 
 PRIOR = state({"m1": "Anna lives in Oslo.", "m2": "Anna has a cat.", "m3": "Anna swims."})
 

@@ -1,0 +1,80 @@
+"""How faithful a predicted text is to a target text: what it must say, and what it should not say any more."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import NamedTuple
+
+_NOT_WORD = re.compile(r"[\W_]+")
+_ASCII_NOT_WORD = {code: " " for code in range(128) if not chr(code).isalnum()}
+
+
+def folded(text: str) -> str:
+    """Casefolded with single spaces: the form in which keywords are looked for."""
+    return " ".join(text.casefold().split())
+
+
+# The rollouts of one prompt share their prior memories.
+@lru_cache(maxsize=20_000)
+def bare_words(text: str) -> str:
+    """The words of a text alone, casefolded: the form in which whole values are looked for and texts are compared."""
+    lowered = text.casefold()
+    if lowered.isascii():  # the same, several times as fast
+        return " ".join(lowered.translate(_ASCII_NOT_WORD).split())
+    return _NOT_WORD.sub(" ", lowered).strip()
+
+
+def says(text: str, value: str) -> bool:
+    """Whether a text has a value as whole words; both as `bare_words`."""
+    return f" {value} " in f" {text} "
+
+
+def keyword_coverage(text: str, keywords: Sequence[str]) -> float | None:
+    """Share of the keywords that occur in a text (paper, equation 4, without the epsilon).
+
+    Case and runs of whitespace do not matter. A keyword occurs where it is a substring. Empty and repeated keywords are
+    ignored.
+
+    Returns:
+        A number in [0, 1]; None if there is no keyword.
+    """
+    return coverage(folded(text), anchors(tuple(keywords)).keywords)
+
+
+def coverage(found: str, keywords: frozenset[str]) -> float | None:
+    """`keyword_coverage` of what is `folded` already."""
+    return sum([keyword in found for keyword in keywords]) / len(keywords) if keywords else None
+
+
+class Anchors(NamedTuple):
+    """What to look for in a text that stands for a target text."""
+
+    keywords: frozenset[str]
+    """What it must say, `folded`."""
+    new: frozenset[str]
+    """Of these, what the memory did not say before; empty where there was none."""
+    outdated: frozenset[str]
+    """What it should not say any more, as `bare_words`."""
+
+
+# The rollouts of one prompt share their target.
+@lru_cache(maxsize=20_000)
+def anchors(keywords: tuple[str, ...], text: str = "", before: str = "", outdated: tuple[str, ...] = ()) -> Anchors:
+    """Prepare what to look for.
+
+    Args:
+        keywords: Of the target; empty and repeated ones are ignored.
+        text: The target's text. What it says itself is not outdated.
+        before: The text that it takes the place of; empty for a new memory.
+        outdated: Values that are wrong now.
+    """
+    wanted = frozenset(map(folded, keywords)) - {""}
+    known, right = folded(before), bare_words(text)
+    wrong = {bare_words(value) for value in outdated}
+    return Anchors(
+        wanted,
+        frozenset(keyword for keyword in wanted if keyword not in known) if known else frozenset(),
+        frozenset(value for value in wrong if value and not says(right, value)),
+    )
