@@ -35,19 +35,24 @@ SHARES = (0.2, 0.4, 0.6, 0.8, 1.0)
 TOLERANCE = 1e-9
 
 PAPER = RewardOptions()
-BOTH = replace(PAPER, match_overwritten=False, weigh_new_keywords=True)
+STRICT = replace(PAPER, match_overwritten=False, match_other_targets=False, weigh_new_keywords=True)
 
 
 def settings() -> dict[str, RewardOptions]:
-    """The settings by a short name: w stale weight, o overwritten texts are matched, n new keywords, x outdated weight."""
+    """The settings by a short name.
+
+    w is the stale weight, o that overwritten texts are matched, t that only own targets are, n that new keywords are
+    weighed, x the weight of outdated values.
+    """
     found = {
         f"w{weight}{' o' if match else ''}": replace(PAPER, stale_weight=float(weight), match_overwritten=match)
         for match, weight in product((True, False), (1, 2, 3))
     }
-    found |= {f"w{weight} n": replace(BOTH, stale_weight=float(weight)) for weight in (1, 2, 3)}
+    found["w3 t"] = replace(PAPER, stale_weight=3.0, match_overwritten=False, match_other_targets=False)
+    found |= {f"w{weight} t n": replace(STRICT, stale_weight=float(weight)) for weight in (1, 2, 3)}
     found |= {
-        f"w{weight} n x{wrong}": replace(BOTH, stale_weight=float(weight), outdated_weight=float(wrong))
-        for weight, wrong in ((1, 1), (2, 1), (3, 1), (4, 1), (3, 2))
+        f"w{weight} t n x{wrong}": replace(STRICT, stale_weight=float(weight), outdated_weight=float(wrong))
+        for weight, wrong in ((1, 1), (2, 1), (3, 1), (4, 1), (5, 1), (3, 2))
     }
     found["w1 o, similarity"] = replace(PAPER, lexical_fidelity=False)
     found["w1 o, literal"] = replace(PAPER, paper_literal=True)
@@ -82,7 +87,7 @@ class Played:
 
 
 def played(folder: Path, learn: int, score: int, embedder: CachedEmbedder) -> Played:
-    """Let all policies answer the sessions of some people; from the first `learn` people some of the policies learn words."""
+    """Let all policies answer the sessions of some people; some of the policies learn words from the `learn` before them."""
     sessions = list(read_sessions(folder / "sessions.jsonl"))
     people = sorted({labelled.session.person_id for labelled in sessions})
     if len(people) <= learn:

@@ -44,7 +44,7 @@ class Operation:
     keywords: tuple[str, ...] = ()
     """Words that a faithful memory must contain. Only target operations carry them."""
     outdated: tuple[str, ...] = ()
-    """Values that were remembered or said before and are wrong now; the reward does not look at them, a metric does."""
+    """Values that were remembered or said before and are wrong now; a reward may count them against a text."""
 
 
 class MemoryState(Mapping[str, Memory]):

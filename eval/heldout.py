@@ -14,7 +14,7 @@ from itertools import chain, islice, zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pydantic import Field, PositiveInt
+from pydantic import Field, PositiveInt, field_validator
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
@@ -57,6 +57,12 @@ class HeldoutSettings(StrictModel):
     probes: bool
     episode: EpisodeSettings
     reward: RewardOptions
+
+    @field_validator("reward", mode="before")
+    @classmethod
+    def _options_alone(cls, value: Any) -> Any:
+        """The files of ``configs/reward`` also name the scorer that training makes of them."""
+        return {key: of for key, of in value.items() if key != "_target_"} if isinstance(value, Mapping) else value
 
     def check_policy(self) -> None:
         """Refuse a configuration that does not name exactly one policy.
@@ -297,11 +303,18 @@ def shown_metrics(metrics: Mapping[str, Any]) -> list[str]:
     return [name for name in LABELS if name in metrics] + occurred
 
 
+def _reward_used(summary: Mapping[str, Any]) -> str:
+    options = summary["provenance"]["transition_options"]
+    changed = [f"{name}={value}" for name, value in options.items() if value != getattr(DEFAULT_OPTIONS, name)]
+    return f"reward with {', '.join(changed)}" if changed else "the paper's reward"
+
+
 def summary_table(summary: Mapping[str, Any]) -> Table:
     """Lay the summary out for the terminal."""
+    spent = f"{summary['failed']} failed, {summary['tokens']} tokens, {summary['seconds']:.0f} s"
     table = Table(
         title=f"{summary['policy']}: {summary['answered']} sessions of {summary['people']} people",
-        caption=f"{summary['failed']} failed, {summary['tokens']} tokens, {summary['seconds']:.0f} s",
+        caption=f"{_reward_used(summary)}; {spent}",
     )
     table.add_column("metric", no_wrap=True)
     table.add_column("estimate", justify="right")

@@ -46,6 +46,7 @@ class _Predicted(StrictModel):
 
 class _Target(_Predicted):
     keywords: list[str] = Field(default=[])
+    outdated: list[str] = Field(default=[])
 
 
 class _CaseFile(StrictModel):
@@ -96,7 +97,9 @@ def read_case(path: Path, *, max_turns: int) -> Case:
 
 def _to_case(file: _CaseFile, max_turns: int) -> Case:
     prior = MemoryState(Memory(key, memory.text, memory.time) for key, memory in file.prior_state.items())
-    target = tuple(Operation(op.event, op.text, op.target_memory_id, tuple(op.keywords)) for op in file.target)
+    target = tuple(
+        Operation(op.event, op.text, op.target_memory_id, tuple(op.keywords), tuple(op.outdated)) for op in file.target
+    )
     _check_target(prior, target)
     for index, memory_id in enumerate(file.retrieved_ids or ()):
         if memory_id not in prior:
@@ -169,10 +172,19 @@ def main(
     paper_literal: Annotated[
         bool, typer.Option("--paper-literal", help="Untouched memories can be matched; agreed updates are not counted.")
     ] = False,
-    stale_weight: Annotated[float, typer.Option(help="Weight of stale entries in the precision; 1 is the paper.")] = 1.0,
+    stale_weight: Annotated[
+        float, typer.Option(help="Weight of due memories that earn nothing in the precision; 1 is the paper.")
+    ] = 1.0,
     match_overwritten: Annotated[
         bool, typer.Option(help="Let the old text of a wrongly overwritten memory be matched.")
     ] = True,
+    match_other_targets: Annotated[
+        bool, typer.Option(help="Let the new text of a due memory be matched to the target of another.")
+    ] = True,
+    weigh_new_keywords: Annotated[
+        bool, typer.Option("--weigh-new-keywords", help="A due update earns by the keywords that its old text lacks.")
+    ] = False,
+    outdated_weight: Annotated[float, typer.Option(help="Cost of an outdated value in a text; 0 is the paper.")] = 0.0,
     max_turns: Annotated[int, typer.Option(min=1, help="Limit of assistant turns.")] = EpisodeConfig().max_turns,
 ) -> None:
     """Print the reward of one case and the matched pairs.
@@ -183,7 +195,7 @@ def main(
 
     "predicted": [{"event", "text", "target_memory_id"}] (null: outputs that could not be read),
 
-    "target": [{"event", "text", "target_memory_id", "keywords"}],
+    "target": [{"event", "text", "target_memory_id", "keywords", "outdated"}],
 
     and, if known, "assistant_turns": [raw texts], which adds the format score (and stands in for "predicted" where that is
     missing), and "retrieved_ids": [ids that the searches returned], which adds the retrieval score. With both, the total
@@ -196,6 +208,9 @@ def main(
         paper_literal=paper_literal,
         stale_weight=stale_weight,
         match_overwritten=match_overwritten,
+        match_other_targets=match_other_targets,
+        weigh_new_keywords=weigh_new_keywords,
+        outdated_weight=outdated_weight,
     )
     transition = transition_score(
         read.prior,

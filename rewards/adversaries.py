@@ -242,7 +242,7 @@ ADVERSARIES: Mapping[str, Adversary] = {
     "stuffed": Adversary(_policy("every text has the keywords of all", _changed(_stuffed, _stuffed)), "gold"),
     "long": Adversary(_policy("every text with what the user said around it", _changed(_long, _long)), "gold"),
     "twice": Adversary(_policy("every text once more as ADD, one word more", _changed(_twice, _twice)), "gold"),
-    "merged": Adversary(_policy("all texts in one memory", _merged), "gold_as_add"),
+    "merged": Adversary(_policy("all texts in one memory", _merged), "gold"),
     "restore": Adversary(_policy("half the bank overwritten and its texts added again", _restored), "do_nothing"),
     "add_and_restore": Adversary(
         _policy("all texts as ADD, other memories overwritten and added again", _restored_beside_adds), "gold_as_add"

@@ -208,6 +208,9 @@ class RewardOptions:
     match_overwritten: bool = True
     """Whether the target's old text of a wrongly overwritten memory can be matched. The specification says nothing against
     it, so overwriting a memory and adding its old text again earns credit; False refuses it."""
+    match_other_targets: bool = True
+    """Whether the new text of a due memory can be matched to the target of another one; False refuses it, as the text of a
+    memory that is not due is refused always. Among near-duplicates an old text resembles the target of its neighbour."""
     weigh_new_keywords: bool = False
     """Multiply the score of a pair with a target UPDATE by the share of the keywords covered that the old text lacks. A text
     that says nothing of the change then earns nothing, however much of the old one it keeps."""
@@ -303,6 +306,8 @@ def _assign(
         return []
     similarity = _similarities([entry.text for entry in left], [entry.text for entry in right], embed)
     valid = similarity >= options.tau
+    if not options.match_other_targets:
+        valid &= [[ours.id is None or ours.id == theirs.id for theirs in right] for ours in left]
     score = similarity.tolist()
     found = [folded(entry.text) for entry in left]
     wanted = [_anchors(entry, prior) for entry in right]

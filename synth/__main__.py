@@ -75,18 +75,32 @@ def probe(
     ] = "all-MiniLM-L6-v2",
     tau: Annotated[float, typer.Option(help="Least similarity of a pair.")] = 0.75,
     stale_weight: Annotated[
-        float, typer.Option(help="How many times an untouched memory that is due an UPDATE counts.")
+        float, typer.Option(help="How many times a memory that is due an UPDATE and earns nothing counts.")
     ] = 1.0,
     no_match_overwritten: Annotated[
         bool, typer.Option("--no-match-overwritten", help="Do not pair the old text of a wrongly overwritten memory.")
     ] = False,
+    no_match_other_targets: Annotated[
+        bool, typer.Option("--no-match-other-targets", help="Pair the new text of a due memory with its own target only.")
+    ] = False,
+    weigh_new_keywords: Annotated[
+        bool, typer.Option("--weigh-new-keywords", help="A due update earns by the keywords that its old text lacks.")
+    ] = False,
+    outdated_weight: Annotated[float, typer.Option(help="Cost of an outdated value in a text.")] = 0.0,
 ) -> None:
     """Measure what shallow policies earn and what the surface of the texts gives away."""
     from rewards.reward import RewardOptions
     from synth.output.files import MANIFEST_FILE
     from synth.output.probe import probe as measure
 
-    options = RewardOptions(tau=tau, stale_weight=stale_weight, match_overwritten=not no_match_overwritten)
+    options = RewardOptions(
+        tau=tau,
+        stale_weight=stale_weight,
+        match_overwritten=not no_match_overwritten,
+        match_other_targets=not no_match_other_targets,
+        weigh_new_keywords=weigh_new_keywords,
+        outdated_weight=outdated_weight,
+    )
     measure(out, embedder=None if embedder == "none" else embedder, options=options, as_json=json, console=Console())
     if (out / MANIFEST_FILE).exists():
         from synth.output.report import write_report

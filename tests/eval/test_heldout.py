@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,8 @@ from deltamem.episode import EpisodeConfig
 from deltamem.errors import DeltaMemError
 from deltamem.sessions import LabelledSession, to_json_line
 from eval import heldout as command_module
-from eval.heldout import HeldoutResult, HeldoutSettings, evaluate, main, select
+from eval.heldout import HeldoutResult, HeldoutSettings, evaluate, main, select, summary_table
+from rewards.reward import RewardOptions
 
 CONFIG = EpisodeConfig(k=1)
 
@@ -220,9 +222,23 @@ def test_an_endpoint_is_scored_and_a_failed_episode_gives_exit_code_1(
     assert summary["provenance"]["config"]["endpoint"]["model"] == "tiny"
     assert len((out / "trajectories.jsonl").read_text(encoding="utf-8").splitlines()) == 5
     printed = capsys.readouterr()
-    assert "no room" in printed.err and "due UPDATEs done as ADD" in printed.out
+    assert "no room" in printed.err and "due UPDATEs done as ADD" in printed.out and "the paper's reward; " in printed.out
     assert summary["probes"]["do_nothing"]["parts"]["reward"]["estimate"] == pytest.approx(0.1)
     assert "Beside shallow policies" in printed.out and "earns 0.100, no more than" in printed.err
+
+
+def test_the_reward_of_the_demanding_data_can_be_chosen_and_is_named() -> None:
+    settings = [
+        validated(composed(*ENDPOINT, "sessions=x", "out=y", *chosen), HeldoutSettings).reward
+        for chosen in ((), ("reward=demanding",), ("reward=demanding", "reward.tau=0.6"))
+    ]
+    assert settings[0] == RewardOptions()
+    assert (settings[1].stale_weight, settings[1].weigh_new_keywords, settings[1].tau) == (3.0, True, 0.75)
+    assert settings[2] == replace(settings[1], tau=0.6)
+    sessions = people(1, 1)
+    policy = ScriptedPolicy(sessions, silent, CONFIG)
+    result = asyncio.run(evaluate(policy, sessions, WordEmbedder(), CONFIG, options=settings[1], resamples=10))
+    assert "reward with stale_weight=3.0, match_overwritten=False, " in str(summary_table(result.summary).caption)
 
 
 def test_bad_input_is_one_line_and_exit_code_2(tmp_path: Path) -> None:

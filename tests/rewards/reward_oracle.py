@@ -66,6 +66,7 @@ def oracle(
     paper_literal: bool,
     stale_weight: float,
     match_overwritten: bool,
+    match_other_targets: bool,
     weigh_new_keywords: bool,
     outdated_weight: float,
 ) -> list[tuple[float, float, float, float, float]]:
@@ -113,6 +114,7 @@ def oracle(
         and dp[i] not in unexpected
         and (paper_literal or dp[i] not in stale)
         and (match_overwritten or dt[j] not in unexpected)
+        and (match_other_targets or dp[i] not in prior or dp[i] == dt[j])
     }
     agreed = [] if paper_literal else [key for key in due if predicted_state[key] == target_state[key]]
     bonus = sum(score(target_state[key], key, 1.0) for key in agreed)

@@ -1,5 +1,7 @@
 """Single cases of the transition reward, each with its expected figure worked out by hand."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from reward_cases import PlaneEmbedder, add, none, state, update
@@ -61,6 +63,67 @@ def test_stale_entries_cannot_be_matched_unless_paper_literal():
     assert transition_score(PRIOR, [add("Anna paints.")], target, embed, RewardOptions(stale_weight=3.0)).precision == 0.25
 
 
+def test_an_update_that_says_nothing_new_is_worth_what_it_keeps_or_nothing():
+    embed = PlaneEmbedder(fixed={"Anna lives in Oslo now.": unit(10), "Anna lives in Bergen.": unit(0)})
+    target = [update("m1", "Anna lives in Bergen.", "Anna", "lives in", "Bergen")]
+    new = RewardOptions(weigh_new_keywords=True, stale_weight=3.0)
+    touched, due = update("m1", "Anna lives in Oslo now."), add("Anna lives in Bergen.")
+    assert transition_score(PRIOR, [touched], target, embed).reward == pytest.approx(2 / 3)
+    assert transition_score(PRIOR, [touched], target, embed, new).reward == 0.0
+    # Beside the new text as ADD it is no better than the memory left alone.
+    alone = transition_score(PRIOR, [due], target, embed, new)
+    assert alone.reward == pytest.approx(2 / 5)
+    assert transition_score(PRIOR, [touched, due], target, embed, new).reward == alone.reward
+    # An ADD that replaces nothing has no old text: all its keywords are new.
+    assert transition_score(PRIOR, [due], [add("Anna lives in Bergen.", "Anna", "Bergen")], embed, new).reward == 1.0
+
+
+def test_the_text_of_a_due_memory_may_be_compared_with_its_own_target_alone():
+    target = [
+        update("m1", "Anna lives in Bergen.", "Bergen"),
+        update("m2", "Anna has a dog.", "dog"),
+        add("Anna runs.", "runs"),
+    ]
+    embed = PlaneEmbedder(fixed={"Anna lives in Bergen.": (1, 0, 0), "Anna has a dog.": (0, 1, 0), "Anna runs.": (0, 0, 1)})
+    own = RewardOptions(match_other_targets=False)
+    swapped = [update("m1", "Anna has a dog."), update("m2", "Anna lives in Bergen."), add("Anna runs.")]
+    assert transition_score(PRIOR, swapped, target, embed).reward == 1.0
+    assert transition_score(PRIOR, swapped, target, embed, own).reward == pytest.approx(1 / 3)
+    onto_a_due_one = [update("m1", "Anna runs.")]
+    assert transition_score(PRIOR, onto_a_due_one, target, embed).reward == pytest.approx(2 / (2 + 3))
+    assert transition_score(PRIOR, onto_a_due_one, target, embed, own).reward == 0.0
+    added = [add("Anna has a dog.")]  # a new memory may still stand for any target
+    assert transition_score(PRIOR, added, target, embed, own) == transition_score(PRIOR, added, target, embed)
+
+
+def test_junk_in_the_place_of_a_due_memory_counts_as_stale():
+    target, embed = [update("m1", "Anna lives in Bergen.", "Bergen")], PlaneEmbedder(fixed={"Junk.": (0, 0, 1)})
+    predicted = [update("m1", "Junk."), add("Anna lives in Bergen.")]
+    rewards = [
+        transition_score(PRIOR, predicted, target, embed, RewardOptions(stale_weight=weight)).reward for weight in (1.0, 3.0)
+    ]
+    assert rewards == pytest.approx([2 / 3, 2 / 5])
+
+
+def test_outdated_values_in_a_text_cost_by_their_number_as_whole_words():
+    texts = (
+        "Anna moved from OSLO to Bergen on 14 May.",
+        "Not Oslo, not 4 May: Bergen.",
+        "Anna lives in Bergen since 14 May.",
+    )
+    embed = PlaneEmbedder(fixed={text: unit(0) for text in texts})
+    target = [replace(update("m1", texts[2], "Bergen"), outdated=("Oslo", "4 May", "14 May", " "))]
+    for text, weight, reward in (
+        (texts[0], 0.0, 1.0),
+        (texts[0], 1.0, 1 / 2),
+        (texts[1], 1.0, 1 / 3),
+        (texts[1], 0.5, 1 / 2),
+        (texts[2], 1.0, 1.0),  # what the target says itself is not outdated
+    ):
+        options = RewardOptions(outdated_weight=weight)
+        assert transition_score(PRIOR, [update("m1", text)], target, embed, options).reward == pytest.approx(reward)
+
+
 def test_an_update_of_the_wrong_memory_earns_nothing_even_with_the_right_text():
     target = [add("Anna paints.", "paints")]
     score = transition_score(PRIOR, [update("m3", "Anna paints.")], target, PlaneEmbedder())
@@ -117,7 +180,15 @@ def test_target_operations_must_fit(target):
 
 @pytest.mark.parametrize(
     ("option", "value"),
-    [("tau", -0.1), ("tau", 1.1), ("tau", float("nan")), ("stale_weight", 0.9), ("stale_weight", float("inf"))],
+    [
+        ("tau", -0.1),
+        ("tau", 1.1),
+        ("tau", float("nan")),
+        ("stale_weight", 0.9),
+        ("stale_weight", float("inf")),
+        ("outdated_weight", -0.1),
+        ("outdated_weight", float("nan")),
+    ],
 )
 def test_options_out_of_range(option, value):
     with pytest.raises(DeltaMemError, match=option):

@@ -35,6 +35,7 @@ def test_agrees_with_the_oracle(chunk, paper_literal, lexical_fidelity):
             "paper_literal": paper_literal,
             "stale_weight": (1.0, 2.0)[seed % 2],
             "match_overwritten": seed % 7 != 0,
+            "match_other_targets": seed % 5 != 0,
             "weigh_new_keywords": seed % 3 == 0,
             "outdated_weight": (0.0, 1.0, 2.5)[seed // 2 % 3],
         }

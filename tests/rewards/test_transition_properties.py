@@ -17,6 +17,9 @@ modes = st.fixed_dictionaries(
         "paper_literal": st.booleans(),
         "stale_weight": st.sampled_from([1.0, 1.5, 4.0]),
         "match_overwritten": st.booleans(),
+        "match_other_targets": st.booleans(),
+        "weigh_new_keywords": st.booleans(),
+        "outdated_weight": st.sampled_from([0.0, 1.0, 2.5]),
         "tau": st.sampled_from([0.0, 0.3, 0.75, 1.0]),
     }
 )
@@ -26,8 +29,8 @@ def changes(prior, operations):
     return apply(prior, operations, prior[next(iter(prior))].time if prior else None).entries != prior.entries
 
 
-@given(seeds, st.booleans(), st.sampled_from([1.0, 3.0]))
-def test_a_perfect_prediction_earns_one(seed, lexical_fidelity, stale_weight):
+@given(seeds, modes.filter(lambda mode: not mode["paper_literal"]))
+def test_a_perfect_prediction_earns_one(seed, mode):
     case = random_case(seed, faithful_keywords=True)
     predicted = [Operation(op.event, op.text, op.target_memory_id) for op in case.target]
     score = transition_score(
@@ -35,7 +38,7 @@ def test_a_perfect_prediction_earns_one(seed, lexical_fidelity, stale_weight):
         predicted,
         case.target,
         case.embed,
-        RewardOptions(lexical_fidelity=lexical_fidelity, stale_weight=stale_weight),
+        RewardOptions(**mode),
     )
     assert (score.reward, score.precision, score.recall) == (1.0, 1.0, 1.0)
     assert (score.positive_distance, score.negative_distance) == (0.0, 0.0)
@@ -146,6 +149,50 @@ def test_a_heavier_stale_weight_never_helps_and_leaves_recall_alone(seed, lexica
     assert [score.reward for score in scores] == sorted((score.reward for score in scores), reverse=True)
     assert len({score.recall for score in scores}) == 1
     assert len({score.positive_distance for score in scores}) == 1
+
+
+@given(seeds, modes)
+def test_a_heavier_weight_of_outdated_values_never_helps(seed, mode):
+    case = random_case(seed)
+    rewards = [
+        transition_score(
+            case.prior, case.predicted, case.target, case.embed, RewardOptions(**mode | {"outdated_weight": weight})
+        ).recall
+        for weight in (0.0, 0.5, 1.0, 10.0)
+    ]
+    assert rewards == sorted(rewards, reverse=True)
+
+
+@given(seeds, modes)
+def test_asking_for_what_is_new_never_helps(seed, mode):
+    case = random_case(seed)
+    lenient, strict = (
+        transition_score(
+            case.prior, case.predicted, case.target, case.embed, RewardOptions(**mode | {"weigh_new_keywords": new})
+        ).recall
+        for new in (False, True)
+    )
+    assert strict <= lenient + 1e-12
+
+
+@given(seeds, st.sampled_from([1.0, 3.0]), st.sampled_from([0.0, 1.0]), st.booleans())
+def test_the_old_text_once_more_never_helps(seed, stale_weight, outdated_weight, touched):
+    """A copy of a memory that is due an update, as it stands or with a word behind it, beside anything else."""
+    case = random_case(seed, faithful_keywords=True)
+    due = [op for op in case.target if op.event is Event.UPDATE and op.text != case.prior[op.target_memory_id].text]
+    options = RewardOptions(
+        stale_weight=stale_weight, match_overwritten=False, weigh_new_keywords=True, outdated_weight=outdated_weight
+    )
+    for op in due:
+        old = case.prior[op.target_memory_id].text
+        if not any(keyword not in old for keyword in op.keywords):
+            continue  # without a new keyword nothing tells the old text from the new
+        copy = add(f"{old} still" if touched else old)
+        before, after = (
+            transition_score(case.prior, predicted, [op], case.embed, options).reward
+            for predicted in (case.predicted, [*case.predicted, copy])
+        )
+        assert after <= before + 1e-12
 
 
 @pytest.mark.parametrize("weight", [1.0, 2.0, 3.5])

@@ -87,6 +87,13 @@ def test_an_ablation_and_a_variant_together() -> None:
     assert config.deltamem.episode.thinking is False
 
 
+def test_demanding_data_bring_their_reward() -> None:
+    base, config = resolved(composed("+experiment=qwen8b")), resolved(composed("+experiment=qwen8b", "+variant=demanding"))
+    assert (base.deltamem.reward.stale_weight, config.deltamem.reward.stale_weight) == (1.0, 3.0)
+    assert config.deltamem.reward.weigh_new_keywords and not config.deltamem.reward.match_overwritten
+    validated(config.deltamem, TrainSettings).scorer()
+
+
 def test_the_8b_experiments_differ_where_they_should() -> None:
     base, lora, nodes = (resolved(composed(f"+experiment={name}")) for name in ("qwen8b", "qwen8b_lora", "qwen8b_2node"))
     assert (base.actor_rollout_ref.actor.optim.lr, base.trainer.total_epochs) == (1e-6, 1), "the paper's"
