@@ -31,8 +31,8 @@ class Curriculum:
 
     For each cell it keeps the mean reward of its groups and the mean standard deviation within them, both smoothed: at every
     step older groups lose weight. A cell is worth ``band x deviation``; the band is 1 between `low` and `high` and falls to
-    0 at rewards of 0 and 1. A session scores the mean worth of its cells, and is drawn with a weight that grows
-    exponentially with the score.
+    0 at rewards of 0 and 1. A session scores the mean worth of its cells, axis by axis, and is drawn with a weight that
+    grows exponentially with the score.
 
     The deviation is what GRPO learns from, as in sampling for learnability (arXiv 2502.12272). That categories are judged
     rather than sessions, by the advantages of their rollouts, and drawn with Boltzmann weights, is the idea of SEC (arXiv
@@ -55,6 +55,8 @@ class Curriculum:
         self._member = np.zeros((len(cells), len(members)), dtype=bool)
         for column, rows in enumerate(members.values()):
             self._member[rows, column] = True
+        axes = [cell.partition("=")[0] for cell in self.cells]
+        self._axes = [np.flatnonzero(np.array(axes) == axis) for axis in dict.fromkeys(axes)]
         # Of each cell: groups, and the sums of their mean rewards and of their deviations.
         self._sums = np.zeros((3, len(members)))
         self._drawn = np.zeros(len(cells), dtype=np.int64)
@@ -73,8 +75,13 @@ class Curriculum:
         worth = band * deviations
         # What was never seen may be worth as much as the best.
         worth = np.where(np.isnan(worth), np.nanmax(worth, initial=0.0), worth)
-        scores: Values = self._member @ worth / self._member.sum(axis=1)
-        return scores
+        # An axis that an idle session has no cell on is worth the average: with few cells it would stand out.
+        scores = np.zeros(len(self._member))
+        for columns in self._axes:
+            member = self._member[:, columns]
+            found = member.sum(axis=1)
+            scores += np.where(found > 0, member @ worth[columns] / np.maximum(found, 1), worth.mean())
+        return scores / len(self._axes)
 
     def easy(self) -> npt.NDArray[np.bool_]:
         """Which sessions are easy: those of a cell whose mean reward is above `high`, of shape ``(sessions,)``."""
@@ -162,9 +169,12 @@ class Curriculum:
 
 
 def _weights(scores: Values) -> Values:
-    """Boltzmann weights of standardised scores: only differences count, which the mean over many cells makes small."""
+    """Boltzmann weights of standardised scores: only differences count, which the mean over many cells makes small.
+
+    None is more than one deviation from the mean, so that a small group of outliers does not fill the batches.
+    """
     spread = scores.std()
-    weights: Values = np.exp((scores - scores.mean()) / spread) if spread > _EQUAL else np.ones_like(scores)
+    weights: Values = np.exp(np.clip((scores - scores.mean()) / spread, -1, 1)) if spread > _EQUAL else np.ones_like(scores)
     return weights
 
 

@@ -22,6 +22,7 @@ from verl.utils.dataset.rl_dataset import collate_fn
 
 from deltamem.episode import EpisodeConfig
 from deltamem.errors import DeltaMemError
+from deltamem.sessions import AXES
 from deltamem.training.config import CurriculumSettings
 from deltamem.training.curriculum import Curriculum, CurriculumDataset
 from deltamem.training.data import export
@@ -80,6 +81,20 @@ def test_a_session_scores_the_mean_worth_of_its_cells() -> None:
     # After a step the groups before it count half; groups of one rollout tell nothing.
     drawer.learn({0: [0.1, 0.1], 1: [0.3]})
     assert dict(zip(drawer.cells, drawer.means()[0], strict=True))["signal=value"] == pytest.approx((0.5 * 0.5 + 0.1) / 1.5)
+
+
+def test_sessions_of_few_cells_do_not_fill_the_batches() -> None:
+    # One in ten is idle: two cells where the others have seven, and rollouts that differ most.
+    full = [f"{axis}={values[0]}" for axis, values in AXES.items()]
+    banks = ("bank=1-20", "bank=81+")
+    cells = [("noise=high", "bank=0") if row % 10 == 0 else (*full, banks[row % 2]) for row in range(400)]
+    drawer = Curriculum(cells, CurriculumSettings(warm_up=0), seed=1)
+    idle = []
+    for _ in range(20):
+        rows = drawer.draw(range(BATCH))
+        idle.append(sum(row % 10 == 0 for row in rows) / BATCH)
+        drawer.learn({row: [0.0, 1.0] if row % 10 == 0 else [0.45, 0.55] for row in rows})
+    assert np.mean(idle) < 0.3
 
 
 def test_a_batch_is_mixed_as_configured() -> None:
