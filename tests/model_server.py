@@ -226,7 +226,7 @@ def model_server(
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    command = [sys.executable, __file__, "--port", str(port), "--latency", str(latency)]
+    command = [sys.executable, "-P", __file__, "--port", str(port), "--latency", str(latency)]
     command += ["--slots", str(slots), "--faults", str(faults), "--hang", str(hang), "--brain", brain]
     process = subprocess.Popen(command, cwd=Path(__file__).parents[1])
     url = f"http://127.0.0.1:{port}/v1"

@@ -105,7 +105,7 @@ for ((i = 0; i < 600; i++)); do
 done
 """
 CANCELLED = WAITS.replace("trap 'code=143' TERM", "trap 'sleep 0.3; exit 75' TERM").replace("code=75;", "")
-MODEL_SERVER = f"exec {sys.executable} {ROOT}/tests/model_server.py --port $port"
+MODEL_SERVER = f"exec {sys.executable} -P {ROOT}/tests/model_server.py --port $port"
 
 
 class Machine:
