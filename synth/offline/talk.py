@@ -9,11 +9,12 @@ from __future__ import annotations
 import random
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from itertools import pairwise
 
 from deltamem.memory import Event
+from deltamem.text import content_stems
 from synth.offline.grammar import finished
 from synth.offline.scenes import draw_scene, say_decoy, scene_file, slots_of
 from synth.offline.telling import Area, Speaker, Statement, Telling, matter_of, talk
@@ -34,6 +35,8 @@ _QUOTED_KEYWORDS = 0.4
 """Chance that the assistant looks for a keyword to quote; where there is nothing to be found, it does not quote."""
 _CONFIRMED, _REACTIONS = 0.15, 0.3
 """Shares of turns that begin with a yes to what the assistant has said, and with that or another word on it."""
+_JOINED = 0.6
+"""Share of scenes and asides that come right after facts and begin in the same turn."""
 _TRIES = 30
 
 
@@ -43,8 +46,8 @@ class Turn:
 
     Attributes:
         statements: The facts that the user tells.
-        user: What the user says else; what belongs before and after it is in `opening` and `closing`.
-        assistant: What the assistant answers; empty where it answers to facts.
+        user: What the user says else, after them; what belongs before and after it all is in `opening` and `closing`.
+        assistant: What the assistant answers to `user`.
         kept: Phrases that must be found again.
         first: Whether a segment begins, so that the user may react to what was said before.
         asides: Of the user, in this turn.
@@ -218,10 +221,25 @@ class _Writer:
             # What happened is told before anything else, or after one other thing.
             if facts and facts[0] not in order[:2]:
                 continue
-            turns = self._framed([turn for segment in order for turn in segment])
+            turns = self._framed(self._joined([turn for segment in order for turn in segment]))
             if len(turns) in self._limits.turns and (not facts or self._longest_gap(turns) <= self._limits.largest_gap):
                 return turns
         return self._framed([turn for segment in (*facts, *others) for turn in segment][: self._limits.turns.max - 2])
+
+    def _joined(self, turns: Sequence[Turn]) -> list[Turn]:
+        """The turns, some with what the user comes to talk of after the facts: a question while they are at it."""
+        found = list[Turn]()
+        for turn in turns:
+            last = found[-1] if found else None
+            begins = turn.first and not turn.statements and turn.user
+            if last and last.statements and not last.user and begins and self._rng.random() < _JOINED:
+                told = content_stems(" ".join(sentence for statement in last.statements for sentence in statement.said))
+                stems = content_stems(turn.aside.memory) if turn.aside else frozenset()
+                if len(stems & told) <= len(stems) / 3:
+                    found[-1] = replace(last, user=turn.user, assistant=turn.assistant, kept=turn.kept, aside=turn.aside)
+                    continue
+            found.append(turn)
+        return found
 
     def _framed(self, turns: list[Turn]) -> list[Turn]:
         """The turns with a greeting and a goodbye, of their own or in the first and the last turn."""
@@ -291,7 +309,7 @@ class _Writer:
         if turn.statements:
             for number, statement in enumerate(turn.statements):
                 said += self._told(place, number, statement)
-        else:
+        if turn.user:
             said += self._chatted(place)
         said.append(turn.closing)
         kept = [*turn.kept, *(word for statement in turn.statements for word in statement.kept)]
@@ -332,7 +350,7 @@ class _Writer:
         turn, speaker, rng = self._turns[place], self._speaker, self._rng
         voice, user = speaker.voice, turn.user
         plain = turn.first and place and turn.kind == "chat"
-        if plain and rng.random() < voice.openers and ":" not in user[:30]:
+        if plain and (turn.statements or rng.random() < voice.openers) and ":" not in user[:30]:
             user = f"{speaker.say('opener_chat')} {speaker.inner(user)}"
         return [user, speaker.say("tail") if plain and rng.random() < voice.tails / 2 else ""]
 
@@ -358,7 +376,7 @@ class _Writer:
             if long and text not in self._answered and not self._early(text, place):
                 break
         else:
-            parts, follow = [self._speaker.say("ack_safe")], ()
+            parts, follow = [self._speaker.say("ack_safe"), *([turn.assistant] if turn.user else [])], ()
         self._follow = follow
         self._answered.add(text)
         return " ".join(finished(part) for part in (*parts, turn.asked) if part)
@@ -382,6 +400,8 @@ class _Writer:
             parts.append(speaker.say("ack_matter", matter=matter_of(speaker, statement.topic)))
         else:
             parts.append(speaker.say("ack"))
+        if turn.user:
+            return [*parts, turn.assistant, *([speaker.say("goodbye")] if turn.closing else [])], ()
         if rng.random() < 0.25 and (word := self._quoted(user, statement)):
             parts.append(speaker.say("quote", word=word))
         if after is None or turn.closing:

@@ -537,7 +537,8 @@ class Telling:
         if new.end is not None:
             return [self.ended(new, implied=False)]
         clauses = [self.core(new, that=True)]
-        if any(not occurs(word, clauses[0]) for word in fact.spoken):
+        # What a new fact says must be said, even if no keyword asks for it.
+        if fact.event is Event.ADD or any(not occurs(word, clauses[0]) for word in fact.spoken):
             clauses += self.details(new)
         return [*clauses, *self.dates(new, fact.difficulty is not None and fact.difficulty.time == "relative")]
 

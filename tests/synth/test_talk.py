@@ -6,6 +6,7 @@ import asyncio
 import random
 import re
 from collections import Counter
+from dataclasses import replace
 from datetime import date
 from functools import cache
 from itertools import pairwise
@@ -18,7 +19,6 @@ from deltamem.sessions import OperationDifficulty, Provenance, Signal
 from synth.names import InventedNames
 from synth.offline import OfflineWriter
 from synth.offline.grammar import draw_voice
-from synth.offline.scenes import scenes
 from synth.offline.talk import write_dialogue
 from synth.offline.telling import Speaker, Telling, matter_of, talk
 from synth.offline.topics import Cast, Known, read, topic_named, topics
@@ -95,24 +95,29 @@ def told(fact: SessionFact, seed: int) -> list[str]:
     return Telling(Speaker(rng, NAME), a_task(fact)).statement([fact]).said
 
 
-def test_no_turn_mixes_a_fact_with_a_scene_or_an_aside() -> None:
-    scripts = [text for scene in scenes() for text in texts_of(scene.name)]
+def test_what_else_comes_up_in_a_turn_comes_after_its_facts() -> None:
+    joined = alone = 0
     for task, dialogue in written():
-        facts = {planned.turn for planned in dialogue.plan}
-        claims = {aside.id for aside in task.asides if aside.kind == "assistant_claim"}
-        asides = {planned.turn for planned in dialogue.asides if planned.aside_id not in claims}
-        assert facts.isdisjoint(asides)
-        for number in facts:
-            user = dialogue.turns[number - 1].user
-            assert not any(script in user for script in scripts), user
+        asides = {aside.id: aside for aside in task.asides if aside.words and aside.kind != "assistant_claim"}
+        facts = {fact.id: fact for fact in task.facts}
+        for planned in dialogue.asides:
+            if planned.aside_id not in asides:
+                continue
+            told = [facts[each.fact_id] for each in dialogue.plan if each.turn == planned.turn]
+            joined, alone = joined + bool(told), alone + (not told)
+            user = dialogue.turns[planned.turn - 1].user.casefold()
+            found = [user.find(word.casefold()) for fact in told for word in fact.spoken]
+            ends = user.rfind(asides[planned.aside_id].words[0].casefold())
+            assert not told or min(place for place in [*found, len(user)] if place >= 0) < ends, user
+    assert joined > 10 < alone
 
 
-@cache
-def texts_of(name: str) -> tuple[str, ...]:
-    """What the user may say first in a scene that has no slots to fill."""
-    scene = next(scene for scene in scenes() if scene.name == name)
-    given = dict.fromkeys(("who", "who2", "spot", "spot2"), "Brelo")
-    return tuple({user for seed in range(4) for user, _ in scene.say(random.Random(seed), given)})
+@pytest.mark.parametrize("seed", range(8))
+def test_a_new_fact_that_is_confirmed_is_told_whole(seed: int) -> None:
+    known = replace(a_course(who="Stailai", price="145"), details=("has", "has", ""))
+    fact = a_fact(known, provenance="assistant_confirmed").model_copy(update={"keywords": a_course().keywords(4)})
+    asked = Telling(Speaker(random.Random(seed), NAME), a_task(fact)).statement([fact]).asked
+    assert "Stailai" in asked and "145" in asked
 
 
 def test_what_happened_comes_first_or_second_and_says_when() -> None:
