@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable, Collection
@@ -305,6 +306,8 @@ def start(case: Case, folder: Path, *overrides: str, **pipes: int) -> subprocess
         cwd=folder,
         env=os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "COLUMNS": "100"},
         text=True,
+        # A shell without job control starts what it puts into the background deaf to interrupts, and that is inherited.
+        preexec_fn=partial(signal.signal, signal.SIGINT, signal.default_int_handler),
         **pipes,
     )
 
