@@ -15,13 +15,14 @@ from itertools import pairwise
 
 from deltamem.memory import Event
 from deltamem.text import content_stems
+from rewards.fidelity import folded
 from synth.offline.grammar import finished
 from synth.offline.scenes import draw_scene, say_decoy, scene_file, slots_of
 from synth.offline.telling import Area, Speaker, Statement, Telling, matter_of, talk
 from synth.offline.topics import PLACE, Known, Topic, lines, over, read, source, topics, values
 from synth.records import Aside, AsideKind, Dialogue, Exchange, Origin, PlannedAside, PlannedFact, SessionFact
 from synth.tasks import DialogueTask
-from synth.validators.base import folded, occurs
+from synth.validators.base import occurs
 from synth.validators.dialogue import stands_in, uses
 
 _PAIRED_ALIKE, _PAIRED = 0.6, 0.3
@@ -532,6 +533,9 @@ class _ShortWriter(_Writer):
         else:
             said = speaker.say(aside.kind.value, x=" and ".join(words))
         return Turn(user=said, kept=words, aside=aside)
+
+    def _joined(self, turns: Sequence[Turn]) -> list[Turn]:
+        return list(turns)
 
     def _claim(self, aside: Aside) -> tuple[str, str]:
         claim = (

@@ -16,6 +16,7 @@ from offline_people import shape
 
 from deltamem.memory import Event
 from deltamem.sessions import OperationDifficulty, Provenance, Signal
+from rewards.fidelity import folded
 from synth.names import InventedNames
 from synth.offline import OfflineWriter
 from synth.offline.grammar import draw_voice
@@ -25,7 +26,6 @@ from synth.offline.topics import Cast, Known, read, topic_named, topics
 from synth.person import write_person
 from synth.records import Dialogue, Origin, Persona, SessionFact
 from synth.tasks import DialogueTask, Unit
-from synth.validators.base import folded
 from synth.validators.dialogue import stands_in
 
 NAME = "Belno"
@@ -110,6 +110,16 @@ def test_what_else_comes_up_in_a_turn_comes_after_its_facts() -> None:
             ends = user.rfind(asides[planned.aside_id].words[0].casefold())
             assert not told or min(place for place in [*found, len(user)] if place >= 0) < ends, user
     assert joined > 10 < alone
+
+
+def test_in_the_tiny_form_a_turn_of_facts_has_nothing_else() -> None:
+    asides = 0
+    for task, dialogue in written("demanding_tiny"):
+        claims = {aside.id for aside in task.asides if aside.kind == "assistant_claim"}
+        others = {planned.turn for planned in dialogue.asides if planned.aside_id not in claims}
+        asides += len(others)
+        assert others.isdisjoint(planned.turn for planned in dialogue.plan)
+    assert asides > 5
 
 
 @pytest.mark.parametrize("seed", range(8))
