@@ -11,6 +11,8 @@ _NOT_WORD = re.compile(r"[\W_]+")
 _ASCII_NOT_WORD = {code: " " for code in range(128) if not chr(code).isalnum()}
 
 
+# Each keyword is looked for in the same few texts, by the reward and by several rules of synthesis.
+@lru_cache(maxsize=20_000)
 def folded(text: str) -> str:
     """Casefolded with single spaces: the form in which keywords are looked for."""
     return " ".join(text.casefold().split())

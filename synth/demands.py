@@ -14,11 +14,12 @@ from typing import NamedTuple, TypeVar
 
 from deltamem.sessions import Provenance, Signal
 from deltamem.text import content_stems
+from rewards.fidelity import folded
 from synth.config import Demands
 from synth.planning import rounded
 from synth.pools import pools
 from synth.records import Aside, AsideKind, Change, Fact, FactPlan, SessionFact
-from synth.validators.base import dates_in, folded, memory_stems
+from synth.validators.base import dates_in, memory_stems
 
 Choice = TypeVar("Choice")
 

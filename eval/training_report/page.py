@@ -19,6 +19,7 @@ from deltamem.memory import Event
 from eval.heldout import VIOLATIONS_PER_EPISODE, label, shown_metrics
 from eval.probes import cell_rows, not_better, rows
 from eval.training_report.charts import machine_charts, training_charts, warm_start_charts
+from rewards.fidelity import folded
 
 Record = Mapping[str, Any]
 
@@ -259,7 +260,7 @@ def _turn(message: Message) -> TurnView:
 def _target(operation: Record, record: Record) -> Target:
     """With the keywords that the matched prediction contains, or what became of the operation otherwise."""
     written = _matched_text(operation, record["score"]["transition"]["pairs"])
-    keywords = [Piece(text, _normalise(text) in _normalise(written or "")) for text in operation["keywords"]]
+    keywords = [Piece(text, folded(text) in folded(written or "")) for text in operation["keywords"]]
     remark = _remark(operation, record) if written is None else ""
     return Target(operation, _pieces(operation["text"], keywords), keywords, remark)
 
@@ -286,14 +287,10 @@ def _pieces(text: str, keywords: Sequence[Piece]) -> list[Piece]:
     longest_first = sorted((one for one in keywords if one.text.strip()), key=lambda keyword: -len(keyword.text))
     if not longest_first:
         return [Piece(text, None)]
-    found = {_normalise(keyword.text): keyword.found for keyword in longest_first}
+    found = {folded(keyword.text): keyword.found for keyword in longest_first}
     pattern = "|".join(r"\s+".join(map(re.escape, keyword.text.split())) for keyword in longest_first)
     parts = re.split(f"({pattern})", text, flags=re.IGNORECASE)  # every second one is a keyword
-    return [Piece(part, found.get(_normalise(part)) if at % 2 else None) for at, part in enumerate(parts) if part]
-
-
-def _normalise(text: str) -> str:
-    return " ".join(text.casefold().split())
+    return [Piece(part, found.get(folded(part)) if at % 2 else None) for at, part in enumerate(parts) if part]
 
 
 def write_report(run: Path, *, out: Path | None = None, trajectories: int = 12) -> Path:

@@ -10,6 +10,7 @@ from functools import cache
 
 from deltamem.sessions import Split
 from deltamem.text import content_stems
+from rewards.fidelity import folded
 from synth.config import FactLimits, InitialCounts
 from synth.names import split_of
 from synth.offline import paper
@@ -51,7 +52,7 @@ from synth.records import (
     TrackedFact,
 )
 from synth.tasks import Events, EventsTask, Filling, FillingTask, InitialFacts, InitialTask, RevisionTask
-from synth.validators.base import folded, memory_stems, occurs
+from synth.validators.base import memory_stems, occurs
 from synth.validators.demands import KEPT_STEMS
 from synth.validators.dialogue import stands_in
 

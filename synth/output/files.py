@@ -14,11 +14,11 @@ from pydantic import ValidationError
 from deltamem.config import first_error
 from deltamem.errors import DeltaMemError
 from deltamem.sessions import AXES, LabelledSession
+from rewards.fidelity import folded
 from synth.pipeline import PEOPLE_STORE, SHARDS_FOLDER, WORK_FOLDER
 from synth.records import Dialogue, Person, SynthSession, UnitUsage
 from synth.tasks import Unit, Verdict
 from synth.validators import RULES
-from synth.validators.base import folded
 
 PEOPLE_FILE = "people.jsonl"
 SESSIONS_FILE = "sessions.jsonl"

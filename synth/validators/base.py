@@ -15,6 +15,7 @@ import numpy as np
 
 from deltamem.embedding import Embedder
 from deltamem.text import Kind, content_stems, normalised, salient_items, stem, words
+from rewards.fidelity import folded
 from synth.config import FactLimits
 from synth.records import Fact, KeywordOrigin, Record
 from synth.tasks import Unit, Verdict, Violation
@@ -297,13 +298,6 @@ def keywords_tell(worded: Worded, name: str, _: FactLimits) -> Iterator[str]:
 def starts_with_name(text: str, name: str) -> bool:
     """Whether a text begins with a name as a whole word; ``Ana's`` does, ``Anabel`` does not."""
     return text.startswith(name) and not text[len(name) : len(name) + 1].isalnum()
-
-
-# Each keyword is looked for in the same few texts, by several rules.
-@lru_cache(maxsize=8_192)
-def folded(text: str) -> str:
-    """Casefolded with single spaces: the form in which the reward looks for keywords."""
-    return " ".join(text.casefold().split())
 
 
 def occurs(keyword: str, text: str) -> bool:

@@ -11,9 +11,10 @@ from typing import Any
 
 from deltamem.sessions import Provenance
 from deltamem.text import content_stems, normalised
+from rewards.fidelity import folded
 from synth.records import Change, Fact, FactPlan, PlannedRevision, RevisedFact, Revision, SaidFact
 from synth.tasks import RevisionTask, Unit
-from synth.validators.base import Case, RuleSet, Worded, dates_in, folded, memory_stems, near, occurs, without_dates
+from synth.validators.base import Case, RuleSet, Worded, dates_in, memory_stems, near, occurs, without_dates
 from synth.validators.dialogue import stands_in
 
 REVISION = RuleSet(Unit.REVISION)

@@ -12,9 +12,10 @@ from itertools import pairwise
 from deltamem.memory import Event
 from deltamem.sessions import CONTROL_MARK
 from deltamem.text import MONTHS, WEEKDAYS, content_stems, content_words, is_pair, normalised, stem
+from rewards.fidelity import folded
 from synth.records import Aside, AsideKind, Dialogue, KeywordOrigin, PlannedFact, SessionFact
 from synth.tasks import DialogueTask, Unit
-from synth.validators.base import Case, RuleSet, folded, invented_full_names
+from synth.validators.base import Case, RuleSet, invented_full_names
 
 DIALOGUE = RuleSet(Unit.DIALOGUE)
 """Rules of a `DialogueTask`'s answer."""

@@ -11,6 +11,7 @@ from datetime import date
 from itertools import pairwise
 
 from deltamem.text import content_stems, normalised
+from rewards.fidelity import folded
 from synth.config import Quotas, Range, Shape, Shares
 from synth.planning import UPDATES, scaled, scaled_maximum, scaled_minimum, span_days
 from synth.records import (
@@ -26,7 +27,7 @@ from synth.records import (
     TrackedFact,
 )
 from synth.tasks import Events, EventsTask, Unit
-from synth.validators.base import Case, RuleSet, Worded, folded, occurs, repeated
+from synth.validators.base import Case, RuleSet, Worded, occurs, repeated
 from synth.validators.dialogue import stands_in
 
 EVENTS, LIFE = RuleSet(Unit.EVENTS), RuleSet("life")

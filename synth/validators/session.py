@@ -17,12 +17,12 @@ from itertools import repeat
 from deltamem.memory import Event, Memory, Operation, apply, check
 from deltamem.sessions import LabelledSession, OperationDifficulty, Split
 from deltamem.text import normalised
+from rewards.fidelity import folded
 from synth.records import KeywordOrigin
 from synth.tasks import Verdict, Violation
 from synth.validators.base import (
     Case,
     RuleSet,
-    folded,
     judge,
     keyword_origins,
     memory_stems,

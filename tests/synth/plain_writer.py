@@ -10,6 +10,7 @@ from itertools import count
 
 from deltamem.memory import Event
 from deltamem.text import content_words
+from rewards.fidelity import folded
 from synth.offline import OfflineWriter, answer
 from synth.offline.templates import day
 from synth.records import (
@@ -44,7 +45,6 @@ from synth.tasks import (
     UnitResult,
 )
 from synth.validators import judge_answer
-from synth.validators.base import folded
 from synth.validators.dialogue import stands_in
 
 TRACKS = (Track.CAREER, Track.HEALTH, Track.RELATIONSHIP, Track.PREFERENCE, None)
