@@ -302,10 +302,6 @@ class Known:
         """The memory sentence with its keywords."""
         return Fact(text=self.text(name), keywords=self.keywords(most))
 
-    def with_value(self, slot: str, value: str) -> Known:
-        """The same with another value in a slot."""
-        return replace(self, values={**self.values, slot: value}, changed=(slot, *self.changed))
-
     def detail_slots(self, place: int) -> tuple[str, ...]:
         """The slots of a detail."""
         return slots_in(details_of(self.topic.name)[place].memory)

@@ -157,7 +157,7 @@ def test_a_self_correction_corrects_the_value_alone(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", TURNS)
 def test_an_explicit_change_says_both_values_and_an_implied_one_only_the_new(seed: int) -> None:
-    old, new = a_course(), a_course().with_value("day", "Friday")
+    old, new = a_course(), replace(a_course(day="Friday"), changed=("day",))
     explicit = " ".join(told(a_fact(new, Event.UPDATE, old=old, signal="explicit"), seed))
     assert "Monday" in explicit and "Friday" in explicit
     value = " ".join(told(a_fact(new, Event.UPDATE, old=old, signal="value"), seed))
@@ -245,7 +245,7 @@ def test_a_session_can_have_but_a_greeting_or_only_facts() -> None:
 
 def test_the_same_task_is_told_in_many_ways_and_never_says_an_outdated_value_of_a_bare_change() -> None:
     old = a_course()
-    new = old.with_value("day", "Friday")
+    new = replace(a_course(day="Friday"), changed=("day",))
     task = a_task(
         a_fact(new, Event.UPDATE, old=old), a_fact(a_course(), origin=Origin.EVENT).model_copy(update={"id": "f2"})
     )
