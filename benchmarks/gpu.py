@@ -48,7 +48,7 @@ def speed(run: Run, options: argparse.Namespace) -> Figures:
     """A few steps; returns the overrides and what the counted steps took."""
     shape, model = SHAPES[run.shape], run.out / "model"
     sessions = run.out / "synth" / "sessions.jsonl"
-    kind = "tiny" if shape.experiment == "tiny" else "paper"
+    kind = "demanding_tiny" if shape.experiment == "tiny" else "paper"
     if not sessions.is_file():
         command = [sys.executable, "-m", "synth", f"people={options.people or 60}", "sessions=10", f"shape={kind}"]
         subprocess.run([*command, f"out={sessions.parent}", "embedder=null"], cwd=ROOT, check=True)

@@ -15,7 +15,8 @@ from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 from deltamem.episode import EpisodeConfig, opening_messages
 from deltamem.sessions import LabelledSession
 from deltamem.training.config import TinyModelConfig
-from deltamem.training.tiny import CHAT_TEMPLATE, chat_text, target_trajectory, train_tokenizer
+from deltamem.training.teacher import target_trajectory
+from deltamem.training.tiny import CHAT_TEMPLATE, chat_text, train_tokenizer
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,10 +20,10 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -158,11 +158,13 @@ def validated(config: DictConfig, model: type[Config]) -> Config:
 
     if not OmegaConf.is_missing(config, "out") and config.get("out") == "":  # a path of no name is the current folder
         raise DeltaMemError("config key 'out' is empty; give the folder to write to")
+    values: Any = {}
     try:
-        return model.model_validate(OmegaConf.to_container(config, resolve=True, throw_on_missing=True))
+        values = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
+        return model.model_validate(values)
     except ValidationError as error:
         first = error.errors()[0]
-        key = ".".join(str(part) for part in first["loc"]) or "(whole configuration)"
+        key = ".".join(map(str, _written(first["loc"], values))) or "(whole configuration)"
         if first["type"] == "extra_forbidden":
             known = (
                 f"there are: {', '.join(model.model_fields)}" if len(first["loc"]) == 1 else "--cfg job shows what there is"
@@ -171,6 +173,15 @@ def validated(config: DictConfig, model: type[Config]) -> Config:
         raise DeltaMemError(f"config key {key!r}: {first['msg']}, got {first['input']!r}") from error
     except OmegaConfBaseException as error:
         raise DeltaMemError(_sentence(error)) from error
+
+
+def _written(location: Sequence[int | str], values: Any) -> Iterator[int | str]:
+    """Where pydantic found an error, without the tags of unions, which it puts between the keys."""
+    for place, part in enumerate(location):
+        if isinstance(values, Mapping) and part not in values and place + 1 < len(location):
+            continue
+        yield part
+        values = values.get(part) if isinstance(values, Mapping) else None
 
 
 def _sentence(error: BaseException) -> str:

@@ -42,6 +42,7 @@ class Violation(StrEnum):
     """How an assistant turn or a whole episode departed from the protocol."""
 
     MISSING_THINK = "missing_think"
+    TAGS_IN_THINK = "tags_in_think"
     UNWANTED_THINK = "unwanted_think"
     TEXT_OUTSIDE_TAGS = "text_outside_tags"
     NO_ACTION = "no_action"
@@ -83,7 +84,6 @@ class AssistantTurn:
 
 _OPENING = re.compile(r"<(tool_call|outputs)>")
 _THINK = re.compile(r"<think>(.*?)</think>", re.DOTALL)
-_ANY_TAG = re.compile(r"</?(?:think|tool_call|outputs)>")
 
 
 class _Block(NamedTuple):
@@ -136,8 +136,12 @@ def read_turn(text: str, known_ids: Collection[str], *, thinking: bool = True) -
     violations: list[Violation] = []
     think = _THINK.match(text.lstrip())
     rest = text.lstrip()[think.end() :] if think else text
-    if thinking and (think is None or _ANY_TAG.search(think[1])):
+    if thinking and think is None:
         violations.append(Violation.MISSING_THINK)
+    # A tag that is merely named is a thought; a whole block is an action in the wrong place, and at a second think block the
+    # chat templates of served models would cut.
+    if thinking and think is not None and ("<think>" in think[1] or _blocks(think[1])):
+        violations.append(Violation.TAGS_IN_THINK)
     if not thinking and think is not None and think[1].strip():
         violations.append(Violation.UNWANTED_THINK)
     blocks = _blocks(rest)
@@ -250,11 +254,15 @@ class EpisodeConfig:
     """Turns without a readable action that are answered by an error in a row; one more ends the episode."""
 
     def check(self) -> None:
-        """Make sure that the prompts exist and do not ask for what would be a violation.
+        """Make sure that the policy can do its task: that it sees ids and texts, and that its prompts suit it.
 
         Raises:
-            DeltaMemError: If one does not exist, or asks a model that must not think to do so.
+            DeltaMemError: If the tool's answer lacks an id or a text, or has a key twice; if a prompt does not exist, or
+                asks a model that must not think to do so.
         """
+        fields = self.memory_fields
+        if not {"id", "text"} <= set(fields) or len(set(fields)) < len(fields):
+            raise DeltaMemError(f"memory_fields is {list(fields)}; expected id and text, with or without time, each once")
         asking = [name for name in self.prompt_hashes if "<think>" in load_prompt(name).text]
         if asking and not self.thinking:
             raise DeltaMemError(

@@ -10,16 +10,17 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import matplotlib
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
 from deltamem.errors import DeltaMemError
 from deltamem.runs import atomic_writer
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
 
 BLUE, GREEN, ORANGE, VIOLET, RED = "#3b82f6", "#16a34a", "#ea8a0c", "#a855f7", "#e5484d"
 """Colours that are readable on light and on dark."""
@@ -68,6 +69,10 @@ def inline_svg(name: str, draw: Callable[[Axes], None], *, size: tuple[float, fl
     Returns:
         An ``<svg>`` element; the same bytes for the same drawing.
     """
+    # Here and below, as it takes most of a second to import, and every command that can write a page would wait for it.
+    import matplotlib
+    from matplotlib.figure import Figure
+
     with matplotlib.rc_context({**_STYLE, "svg.hashsalt": name}):
         figure = Figure(figsize=size, layout="constrained")
         draw(figure.add_subplot())
@@ -82,6 +87,20 @@ def inline_svg(name: str, draw: Callable[[Axes], None], *, size: tuple[float, fl
 def legend_below(axes: Axes, columns: int) -> None:
     """Put the legend under the chart."""
     axes.legend(ncols=columns, loc="upper center", bbox_to_anchor=(0.5, -0.18))
+
+
+def whole_numbers(axis: Axis) -> None:
+    """Label whole numbers only."""
+    from matplotlib.ticker import MaxNLocator
+
+    axis.set_major_locator(MaxNLocator(integer=True))
+
+
+def percent(axis: Axis) -> None:
+    """Label shares in percent."""
+    from matplotlib.ticker import PercentFormatter
+
+    axis.set_major_formatter(PercentFormatter(1.0))
 
 
 def page_templates(folder: Path) -> Environment:

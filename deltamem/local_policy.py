@@ -1,4 +1,4 @@
-"""A small Qwen3 checkpoint on this machine's CPU as a policy: chat template, batched sampling."""
+"""A small Qwen3 or Llama checkpoint on this machine's CPU as a policy: chat template, batched sampling."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from collections.abc import Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from transformers import AutoConfig, AutoTokenizer, PreTrainedTokenizerBase, Qwen3ForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging as transformers_logging
 
 from deltamem.chat_template import turn_format
@@ -27,6 +27,26 @@ _PREFILL_ROWS = 32
 """Rows of one prefill pass; prompts are sorted by length, so short passes waste little on padding."""
 _COMPACT_BELOW = 0.75
 """Finished rows are dropped from the cache once less than this share of its rows is alive."""
+
+
+ARCHITECTURES = ("qwen3", "llama")
+"""Model types that are sampled from: dense, with rotary positions that are not stretched and no biases."""
+
+
+def check_architecture(config: Any, name: str) -> None:
+    """Refuse what the sampler would compute wrongly.
+
+    Raises:
+        DeltaMemError: If the configuration is of another type, or has biases or stretched positions; begins with `name`.
+    """
+    if config.model_type not in ARCHITECTURES:
+        raise DeltaMemError(
+            f"{name}: expected a dense {' or '.join(ARCHITECTURES)} checkpoint, not one of type {config.model_type!r}"
+        )
+    if (kind := config.rope_parameters["rope_type"]) != "default":
+        raise DeltaMemError(f"{name}: positions are of type {kind!r}, which is not supported on this machine's CPU")
+    if config.attention_bias or getattr(config, "mlp_bias", False) or config.hidden_act != "silu":
+        raise DeltaMemError(f"{name}: biases, or an activation other than silu, are not supported on this machine's CPU")
 
 
 class Generated(NamedTuple):
@@ -43,8 +63,8 @@ class Generated(NamedTuple):
 class _Layer(NamedTuple):
     input_norm: Tensor
     qkv: Tensor
-    query_norm: Tensor
-    key_norm: Tensor
+    query_norm: Tensor | None
+    key_norm: Tensor | None
     output: Tensor
     mlp_norm: Tensor
     gate_up: Tensor
@@ -67,13 +87,13 @@ class _Cache:
 
 
 class BatchGenerator:
-    """Samples from a `Qwen3ForCausalLM`, whose weights it reads anew in every call."""
+    """Samples from a model of one of `ARCHITECTURES`, whose weights it reads anew in every call."""
 
-    def __init__(self, model: Qwen3ForCausalLM, *, eos_ids: Collection[int], seed: int) -> None:
+    def __init__(self, model: PreTrainedModel, *, eos_ids: Collection[int], seed: int) -> None:
         """Prepare a sampler.
 
         Args:
-            model: A dense Qwen3 model in float32 on the CPU.
+            model: In float32 on the CPU.
             eos_ids: Tokens that end a continuation.
             seed: Seed of the sampling.
         """
@@ -214,8 +234,10 @@ class BatchGenerator:
             query, key, value = (
                 part.view(rows, width, -1, dim) for part in normed.split([heads * dim, kv_heads * dim, kv_heads * dim], -1)
             )
-            query = _rotate(F.rms_norm(query, (dim,), layer.query_norm, eps).transpose(1, 2), cos, sin)
-            key = _rotate(F.rms_norm(key, (dim,), layer.key_norm, eps).transpose(1, 2), cos, sin)
+            if layer.query_norm is not None and layer.key_norm is not None:
+                query = F.rms_norm(query, (dim,), layer.query_norm, eps)
+                key = F.rms_norm(key, (dim,), layer.key_norm, eps)
+            query, key = _rotate(query.transpose(1, 2), cos, sin), _rotate(key.transpose(1, 2), cos, sin)
             cache.keys[index][:, :, at : at + width] = key
             cache.values[index][:, :, at : at + width] = value.transpose(1, 2)
             keys = cache.keys[index][:, :, : at + width]
@@ -243,7 +265,7 @@ class _Weights(NamedTuple):
     frequencies: Tensor
 
 
-def _read_weights(model: Qwen3ForCausalLM) -> _Weights:
+def _read_weights(model: Any) -> _Weights:
     config = model.config
     layers = []
     for block in model.model.layers:
@@ -252,8 +274,8 @@ def _read_weights(model: Qwen3ForCausalLM) -> _Weights:
             _Layer(
                 input_norm=block.input_layernorm.weight,
                 qkv=torch.cat([attention.q_proj.weight, attention.k_proj.weight, attention.v_proj.weight]),
-                query_norm=attention.q_norm.weight,
-                key_norm=attention.k_norm.weight,
+                query_norm=attention.q_norm.weight if hasattr(attention, "q_norm") else None,
+                key_norm=attention.k_norm.weight if hasattr(attention, "k_norm") else None,
                 output=attention.o_proj.weight,
                 mlp_norm=block.post_attention_layernorm.weight,
                 gate_up=torch.cat([mlp.gate_proj.weight, mlp.up_proj.weight]),
@@ -324,7 +346,7 @@ class CheckpointPolicy:
         """Load model and tokenizer.
 
         Args:
-            folder: Hugging Face folder of a dense Qwen3 model with a chat template.
+            folder: Hugging Face folder of a dense Qwen3 or Llama model with a chat template.
             temperature: Of the sampling; 0 is greedy.
             seed: Of the sampling.
             max_new_tokens: Of one assistant text.
@@ -397,11 +419,11 @@ class CheckpointPolicy:
         return self._generator.generate(prompts, limits, [self._temperature] * len(prompts))
 
 
-def _load(folder: Path) -> tuple[PreTrainedTokenizerBase, Qwen3ForCausalLM]:
+def _load(folder: Path) -> tuple[PreTrainedTokenizerBase, Any]:
     """Load tokenizer and model.
 
     Raises:
-        DeltaMemError: If the folder holds no whole Qwen3 model with a chat template.
+        DeltaMemError: If the folder holds no whole model of one of `ARCHITECTURES` with a chat template.
     """
     if not (folder / "config.json").is_file():
         raise DeltaMemError(f"{folder}: no checkpoint there (config.json is missing)")
@@ -409,18 +431,16 @@ def _load(folder: Path) -> tuple[PreTrainedTokenizerBase, Qwen3ForCausalLM]:
     # What is wrong with the folder is told in one sentence below, not in a report of many lines.
     transformers_logging.set_verbosity_error()
     try:
-        kind = AutoConfig.from_pretrained(folder, local_files_only=True).model_type
-        if kind != "qwen3":
-            raise DeltaMemError(f"{folder}: expected a dense Qwen3 checkpoint, not one of type {kind!r}")
+        check_architecture(AutoConfig.from_pretrained(folder, local_files_only=True), str(folder))
         tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
-        model, loading = Qwen3ForCausalLM.from_pretrained(
+        model, loading = AutoModelForCausalLM.from_pretrained(
             folder, local_files_only=True, dtype=torch.float32, output_loading_info=True
         )
     except DeltaMemError:
         raise
     except Exception as error:  # a damaged file shows as a different exception in every library
         reason = str(error).partition("\n")[0]
-        raise DeltaMemError(f"{folder}: cannot be loaded as a Qwen3 checkpoint ({reason})") from error
+        raise DeltaMemError(f"{folder}: cannot be loaded as a checkpoint ({reason})") from error
     if loading["missing_keys"]:
         # transformers would go on with random weights in their place.
         raise DeltaMemError(f"{folder}: the weights lack {min(loading['missing_keys'])}")

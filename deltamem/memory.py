@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import re
 from collections.abc import ItemsView, Iterable, Iterator, KeysView, Mapping, Sequence, Set, ValuesView
 from dataclasses import dataclass
 from datetime import datetime
@@ -198,8 +197,8 @@ def check(known_ids: Iterable[str], operations: Sequence[Operation]) -> CheckedO
 
 def fresh_ids(known_ids: Iterable[str], prefix: str = "m") -> Iterator[str]:
     """Yield ids ``<prefix>N`` that the state does not use, counting on from its largest."""
-    pattern = re.compile(re.escape(prefix) + r"(\d+)")
-    used = [int(match[1]) for memory_id in known_ids if (match := pattern.fullmatch(memory_id))]
+    numbers = (memory_id[len(prefix) :] for memory_id in known_ids if memory_id.startswith(prefix))
+    used = [int(number) for number in numbers if number.isdecimal()]
     return (f"{prefix}{number}" for number in itertools.count(max(used, default=0) + 1))
 
 

@@ -226,7 +226,10 @@ class SessionRecord(StrictModel):
     @classmethod
     def from_labelled(cls, labelled: LabelledSession) -> SessionRecord:
         """Convert a labelled session to the record that is written."""
-        session = labelled.session
+        session, before = labelled.session, labelled.prior_state
+        prior = _state_record(before.memories)
+        # Most memories stay as they are.
+        changed = _state_record(memory for memory in labelled.next_state.memories if before.get(memory.id) is not memory)
         return cls(
             person_id=session.person_id,
             person_name=session.person_name,
@@ -234,9 +237,9 @@ class SessionRecord(StrictModel):
             time=session.time,
             split=labelled.split,
             dialogue=[_TurnRecord.model_validate(turn) for turn in session.dialogue],
-            prior_state=_state_record(labelled.prior_state),
+            prior_state=prior,
             operations=[_OperationRecord.model_validate(operation) for operation in labelled.operations],
-            next_state=_state_record(labelled.next_state),
+            next_state={memory_id: changed.get(memory_id) or prior[memory_id] for memory_id in labelled.next_state},
             difficulty=labelled.difficulty,
         )
 
@@ -245,8 +248,8 @@ def _state(record: dict[str, _MemoryRecord]) -> MemoryState:
     return MemoryState(Memory(memory_id, memory.text, memory.time) for memory_id, memory in record.items())
 
 
-def _state_record(state: MemoryState) -> dict[str, _MemoryRecord]:
-    return {memory.id: _MemoryRecord.model_validate(memory) for memory in state.memories}
+def _state_record(memories: Iterable[Memory]) -> dict[str, _MemoryRecord]:
+    return {memory.id: _MemoryRecord.model_validate(memory) for memory in memories}
 
 
 def to_json_line(labelled: LabelledSession) -> str:

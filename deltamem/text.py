@@ -55,6 +55,8 @@ _NUMBER_WORDS = {
 _SPACELESS = "\u0e01-\u0e4e\u0e81-\u0ecd\u1000-\u103f\u1780-\u17d3\u3041-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
 _SPACELESS_RUN = re.compile(f"[{_SPACELESS}]+")
 _SENTENCE_END = frozenset(".!?:;。！？：…")
+# All of ASCII that `_is_outer`; string.punctuation has symbols as well, such as $ and +.
+_ASCII_OUTER = " !\"#%&'()*,-./:;?@[\\]_{}"
 _OPENING = "\"'“”‘’«»([{-*•"
 
 _MONTH = "|".join(sorted(_MONTHS, key=len, reverse=True))
@@ -85,6 +87,10 @@ class Item(NamedTuple):
 
 def normalised(text: str) -> str:
     """The form in which two texts are equal: NFKC, casefolded, single spaces, no punctuation around it."""
+    if text.isascii():
+        # By far the most texts; nothing in them is composed.
+        plain = " ".join(text.lower().split())
+        return plain.strip(_ASCII_OUTER) or plain
     folded = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", text).casefold())
     joined = " ".join(folded.split())
     begin, end = 0, len(joined)
@@ -241,10 +247,10 @@ def _composed(text: str) -> str:
 @cache
 def _word_pattern(ascii_only: bool) -> re.Pattern[str]:
     """Numbers, runs of a script without spaces, and words; `re` alone would end a word at each combining mark."""
-    letter = "[A-Za-z]"
-    if not ascii_only:
-        marks = "".join(chr(code) for code in range(0x300, 0x10000) if unicodedata.category(chr(code)).startswith("M"))
-        letter = rf"(?:(?![{_SPACELESS}])[^\W\d_]|[{marks}])"
+    if ascii_only:
+        return re.compile(r"[A-Za-z]+(?:'[A-Za-z]+)*|\d+(?:[.,:/\-]\d+)*[A-Za-z]*")
+    marks = "".join(chr(code) for code in range(0x300, 0x10000) if unicodedata.category(chr(code)).startswith("M"))
+    letter = rf"(?:(?![{_SPACELESS}])[^\W\d_]|[{marks}])"
     return re.compile(rf"\d+(?:[.,:/\-]\d+)*{letter}*|[{_SPACELESS}]+|{letter}+(?:['’]{letter}+)*")
 
 

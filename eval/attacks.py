@@ -131,10 +131,13 @@ class Lab:
         self.world = World(0)
         self.letters = write_letters(folder)
         data = self.world.write(folder / "invented.json")
-        self.keys: dict[type[Benchmark[Any]], list[str]] = {
+        keys: dict[type[Benchmark[Any]], list[str]] = {
             Locomo: [f"data={data}", f"k={K}", f"cutoffs=[1,{K}]", "with_time=true"],
             PersonaMem: [f"data={folder}", "answer.runs=1"],
         }
+        fixed = [f"base_url={URL}", "answer.model=scripted", "judge.model=judge", "resamples=200"]
+        # Once, as composing takes as long as many of the runs.
+        self._configs = {kind: composed(kind.name.lower(), [*fixed, *own]) for kind, own in keys.items()}
 
     def run(
         self,
@@ -158,9 +161,9 @@ class Lab:
             answerer=None if model else answerer(replies or reader(self.world, SKILL)),
             judges=judges if kind is Locomo else None,
         )
-        models = [f"base_url={URL}", "answer.model=scripted", "judge.model=judge"]
-        fixed = [*models, "resamples=200", f"out={self.folder / name}"]
-        config = validated(composed(kind.name.lower(), [*fixed, *self.keys[kind], *keys]), kind.config_type)
+        chosen = self._configs[kind].copy()
+        chosen.merge_with_dotlist([f"out={self.folder / name}", *keys])
+        config = validated(chosen, kind.config_type)
         if model is not None:
             config = config.model_copy(update={"answer": answered_by(model, config.answer, self.folder)})
         runner.evaluate(kind, config, Console(quiet=True), parts)

@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from functools import lru_cache
 from itertools import product
 from pathlib import Path
 from statistics import fmean
@@ -116,9 +117,10 @@ class World:
         self.conversations.append({"sample_id": name, "conversation": conversation, "qa": asked})
 
 
-def words(text: str) -> set[str]:
-    """The words of a text in lower case."""
-    return set(re.findall(r"\w+", text.lower()))
+@lru_cache(maxsize=4096)
+def words(text: str) -> frozenset[str]:
+    """The words of a text in lower case; every search goes through the same few hundred turns."""
+    return frozenset(re.findall(r"\w+", text.lower()))
 
 
 def share(values: Iterable[float]) -> float:

@@ -6,6 +6,7 @@ earlier text, and both happen whether or not the rest of their session was writt
 
 from __future__ import annotations
 
+import itertools
 import math
 import random
 from collections import Counter
@@ -130,15 +131,17 @@ class Relatedness:
 
     def ranked(self, texts: Sequence[str], about: Sequence[str]) -> list[str]:
         """The texts that share a stem with `about`, the closest first; equally close ones in their order."""
-        known = [self.stems(text) for text in texts]
-        spread = Counter(stem for stems in known for stem in stems)
+        known = [memory_stems(text, self._name) for text in texts]
         wanted = frozenset[str]().union(*map(self.stems, about))
+        shared = [stems & wanted for stems in known]
+        spread = Counter(itertools.chain.from_iterable(shared))
+        weights = {stem: math.log((1 + len(texts)) / count) for stem, count in spread.items()}
         scores = []
-        for place, stems in enumerate(known):
-            # Sorted, because the last bits of a sum depend on its order and that of a set on the process.
-            score = sum(math.log((1 + len(texts)) / spread[stem]) for stem in sorted(stems & wanted))
-            if score:
-                scores.append((-score / math.sqrt(len(stems)), place))
+        for place, stems in enumerate(shared):
+            if stems:
+                # Sorted, because the last bits of a sum depend on its order and that of a set on the process.
+                score = sum([weights[stem] for stem in sorted(stems)])
+                scores.append((-score / math.sqrt(len(known[place])), place))
         return [texts[place] for _, place in sorted(scores)]
 
 

@@ -42,11 +42,15 @@ class FactLimits(StrictModel):
 
 
 class ProfileLimits(StrictModel):
-    """Of the profile: people known at the start, categories of preferences, likes and dislikes together of a category."""
+    """Of the profile: people known at the start, categories of preferences, likes and dislikes together of a category.
+
+    `name_syllables` is the length of invented names.
+    """
 
     relationships: Range
     categories: Range
     items: Range
+    name_syllables: int = Field(default=2, ge=1, le=2)
 
 
 class InitialCounts(StrictModel):
@@ -106,27 +110,6 @@ class Quotas(StrictModel):
     domains: dict[Domain, Annotated[int, Field(ge=0)]]
     life_goal_events: int = Field(ge=0)
     reused: Range
-
-
-class Shares(StrictModel):
-    """Changes by chance, each session for itself.
-
-    Attributes:
-        facts: Facts of a session.
-        update_share: Chance that a fact of a session adjusts a known one.
-        repeat_share: Chance that it only repeats a known one.
-    """
-
-    kind: Literal["shares"]
-    facts: Range
-    update_share: float = Field(ge=0, le=1)
-    repeat_share: float = Field(ge=0, le=1)
-
-    @model_validator(mode="after")
-    def _shares(self) -> Self:
-        if self.update_share + self.repeat_share > 1:
-            raise ValueError("update_share and repeat_share must not add up to more than 1")
-        return self
 
 
 Share = Annotated[float, Field(ge=0, le=1)]
@@ -199,7 +182,6 @@ class DialogueLimits(StrictModel):
         facts_per_turn: Facts that the user first says in one turn, at most.
         largest_gap: Turns in a row in which the user says no required fact, at most.
         assistant_words: Words of an answer.
-        small_talk: Chance of each of two turns without any fact; only the offline writer heeds it.
         verbatim: Whether the user may say a memory sentence word for word.
     """
 
@@ -207,7 +189,6 @@ class DialogueLimits(StrictModel):
     facts_per_turn: int = Field(ge=1)
     largest_gap: int = Field(ge=0)
     assistant_words: Range
-    small_talk: float = Field(ge=0, le=1)
     verbatim: bool
 
 
@@ -221,7 +202,7 @@ class Shape(StrictModel):
         events_per_group: Events of a group.
         events_per_call: Events that are asked for in one call.
         past_events: Earlier events that dialogue units are told of, the latest ones.
-        filling: Further facts of an event; none if both ends are 0.
+        filling: Further facts of an event.
         profile, initial, facts, events, plan, dialogue: See the groups.
     """
 
@@ -229,7 +210,7 @@ class Shape(StrictModel):
     initial: InitialCounts
     facts: FactLimits
     events: EventLimits
-    plan: Annotated[Quotas | Shares | Demands, Field(discriminator="kind")]
+    plan: Annotated[Quotas | Demands, Field(discriminator="kind")]
     years: Range
     days_between: Range
     groups: Range
@@ -456,7 +437,7 @@ class SynthSettings(StrictModel):
         them; the offline writer draws both from its templates.
         """
         shape = self.shape
-        if self.writer == "offline" or self.llm is None or not shape.filling.max:
+        if self.writer == "offline" or self.llm is None:
             return shape
         words = shape.events.narrative_words
         longer = Range(min=max(words.min, min(self.llm.narrative_words, words.max)), max=words.max)

@@ -10,6 +10,7 @@ import random
 from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from datetime import date
+from functools import lru_cache
 from typing import NamedTuple, TypeVar
 
 from deltamem.sessions import Provenance, Signal
@@ -309,13 +310,11 @@ def plan_asides(
     touched = {fact.previous_text for fact in facts}
     decoys = []
     for text, keywords in held.items():
-        free = [
-            keyword
-            for keyword in keywords
-            if taken.isdisjoint(folded(keyword).split()) and _only_touches(text, (keyword,), name)
-        ]
+        if text in touched or len(keywords) < 2:
+            continue
+        free = [keyword for keyword, words in _touching(text, tuple(keywords), name) if taken.isdisjoint(words)]
         # Not all of them, or the memory would be told.
-        if text not in touched and free and len(keywords) > 1:
+        if free:
             decoys.append((text, free[: len(keywords) - 1]))
     count = rng.randint(plan.asides.min, plan.asides.max) + idle
     kinds = rng.sample(list(AsideKind), min(count, len(AsideKind)))
@@ -332,6 +331,13 @@ def plan_asides(
             words = words if _only_touches(memory, words, name) else words[:1]
         asides.append(Aside(id=f"a{number}", kind=kind, words=words, memory=memory))
     return tuple(asides)
+
+
+# Every session of a life asks for the same memories.
+@lru_cache(maxsize=8_192)
+def _touching(memory: str, keywords: tuple[str, ...], name: str) -> tuple[tuple[str, tuple[str, ...]], ...]:
+    """The keywords that do not tell their memory by themselves, each with its folded words."""
+    return tuple((word, tuple(folded(word).split())) for word in keywords if _only_touches(memory, (word,), name))
 
 
 def _only_touches(memory: str, words: Sequence[str], name: str) -> bool:

@@ -55,6 +55,7 @@ def expected_units(shape: Shape, sessions: int, llm: LLMSettings | None = None) 
         sessions: Of a person.
         llm: Says which reviews of dialogues a language model does; None does none.
     """
+    busy = sessions * (1 - shape.plan.idle) if isinstance(shape.plan, Demands) else float(sessions)
     groups = scaled(shape.groups, sessions)
     most = min(groups.max, sessions // max(shape.events_per_group.min, 2))
     counts = {
@@ -62,11 +63,11 @@ def expected_units(shape: Shape, sessions: int, llm: LLMSettings | None = None) 
         Unit.DYNAMIC: 1.0,
         Unit.PREFERENCES: float(shape.profile.categories.max > 0),
         Unit.INITIAL: 1.0 - shape.initial.newcomers if shape.initial.total.max else 0.0,
-        Unit.EVENTS: float(math.ceil(sessions / shape.events_per_call)),
+        Unit.EVENTS: float(math.ceil(busy / shape.events_per_call)),
         Unit.LINKS: float(most > 0),
         Unit.EVOLUTION: (min(groups.min, most) + most) / 2,
-        Unit.FILLING: float(sessions if shape.filling.max else 0),
-        Unit.REVISION: _revisions(shape, sessions),
+        Unit.FILLING: busy,
+        Unit.REVISION: _revisions(shape, busy),
         Unit.DIALOGUE: float(sessions),
         Unit.EXTRACTION: float(sessions if llm and llm.extraction else 0),
         Unit.CONTRADICTIONS: float(sessions if llm and llm.contradictions else 0),
@@ -74,12 +75,12 @@ def expected_units(shape: Shape, sessions: int, llm: LLMSettings | None = None) 
     return {unit: count for unit, count in counts.items() if count}
 
 
-def _revisions(shape: Shape, sessions: int) -> float:
-    """Roughly how many memories change, or groups of memories that change together."""
+def _revisions(shape: Shape, busy: float) -> float:
+    """Roughly how many memories change in so many sessions that are not idle, or groups that change together."""
     plan = shape.plan
     if not isinstance(plan, Demands):
         return 0.0
-    additions = (1 - plan.idle) * sessions * (shape.events.memory + (shape.filling.min + shape.filling.max) / 2)
+    additions = busy * (shape.events.memory + (shape.filling.min + shape.filling.max) / 2)
     updates = plan.updates * additions / (1 - plan.updates - plan.repeats)
     return updates * sum(plan.chains.values()) / sum(depth * weight for depth, weight in plan.chains.items())
 
@@ -191,7 +192,7 @@ def measure(settings: SynthSettings) -> Sample:
 
     assumed = settings.estimate
     writer = _Measured(OfflineWriter(settings.seed), _counter(assumed))
-    names = InventedNames(settings.seed)
+    names = InventedNames(settings.seed, settings.shape.profile.name_syllables)
     person_bytes = []
     for number in range(assumed.sample_people):
         persona = Persona(

@@ -121,8 +121,6 @@ async def write_fillings(
     plans: Sequence[tuple[FactPlan, ...]],
 ) -> list[Filling | None]:
     """Second part: the further facts of every event; None for an idle one."""
-    if not author.shape.filling.max:
-        return [None if slot.idle else Filling(goal="", summary="", facts=()) for slot in slots]
     planned = isinstance(author.shape.plan, Demands)
     related = Relatedness(profile.name)
     held = held_at_first(profile)

@@ -30,18 +30,22 @@ class Region(StrictModel):
 
 
 class Syllables(StrictModel):
-    """Parts of invented names; an empty coda makes one end with a vowel, `places` end towns, and none contains `refused`."""
+    """Parts of invented names; an empty coda makes one end with a vowel, `places` end towns.
+
+    None contains what is `refused`, and none is one of the `words`.
+    """
 
     onsets: Words
     vowels: Words
     codas: Words
     places: Words
     refused: Words
+    words: Words
 
     @cached_property
     def rude(self) -> re.Pattern[str]:
-        """Finds what no name may contain."""
-        return re.compile("|".join(map(re.escape, self.refused)), re.IGNORECASE)
+        """Finds what no name may contain or be."""
+        return re.compile("|".join([*map(re.escape, self.refused), *(f"^{word}$" for word in self.words)]), re.IGNORECASE)
 
 
 class Names(StrictModel):
@@ -90,12 +94,12 @@ def split_of(name: str) -> Split:
     return surname_split(surname) if surname else name_split(name)
 
 
-def invent_name(rng: random.Random, split: Split) -> str:
-    """Invent a name of two syllables (about 150,000 spellings) that belongs to the split."""
+def invent_name(rng: random.Random, split: Split, syllables: int = 2) -> str:
+    """Invent a name of one syllable or two (2,000 and about 500,000 spellings) that belongs to the split."""
     parts = names().invented
     while True:
-        syllables = (rng.choice(parts.onsets) + rng.choice(parts.vowels) for _ in range(2))
-        name = ("".join(syllables) + rng.choice(parts.codas)).capitalize()
+        spoken = (rng.choice(parts.onsets) + rng.choice(parts.vowels) for _ in range(syllables))
+        name = ("".join(spoken) + rng.choice(parts.codas)).capitalize()
         if name_split(name) == split and not parts.rude.search(name):
             return name
 
@@ -126,17 +130,17 @@ class NameSource(Protocol):
 class InventedNames:
     """Names of one invented word, which a model cannot have seen before. Two people may get the same."""
 
-    def __init__(self, seed: int) -> None:
-        self._seed = seed
+    def __init__(self, seed: int, syllables: int = 2) -> None:
+        self._seed, self._syllables = seed, syllables
 
     def person(self, number: int, split: Split) -> tuple[str, str]:
         """See `NameSource`."""
         rng = random.Random(f"{self._seed}/name/{number}")
-        return invent_name(rng, split), rng.choice(("female", "male"))
+        return invent_name(rng, split, self._syllables), rng.choice(("female", "male"))
 
     def other(self, rng: random.Random, split: Split) -> str:
         """See `NameSource`."""
-        return invent_name(rng, split)
+        return invent_name(rng, split, self._syllables)
 
 
 class RealNames:

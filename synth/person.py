@@ -149,7 +149,7 @@ async def write_profile(author: Author, names: NameSource) -> Profile | None:
             return None
         preferences = tastes
     facts: tuple[TrackedFact, ...] = ()
-    if shape.initial.total.max and not _newcomer(author):
+    if shape.initial.total.max and not is_newcomer(author.number, shape.initial.newcomers, author.seed):
         initial = await author.ask(
             InitialTask(
                 fixed=fixed,
@@ -164,13 +164,6 @@ async def write_profile(author: Author, names: NameSource) -> Profile | None:
             return None
         facts = initial.facts
     return Profile(persona=persona, fixed=fixed, dynamic=dynamic, preferences=preferences, start=start, initial=facts)
-
-
-def _newcomer(author: Author) -> bool:
-    share = author.shape.initial.newcomers
-    if isinstance(author.shape.plan, Demands):
-        return is_newcomer(author.number, share, author.seed)
-    return author.rng("newcomer").random() < share
 
 
 def initial_plans(author: Author) -> tuple[FactPlan, ...]:

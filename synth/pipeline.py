@@ -290,7 +290,11 @@ class _Generation:
         self._settings = settings
         self._folder = folder
         self._store = store
-        self._names: NameSource = RealNames(settings.seed) if settings.real_names else InventedNames(settings.seed)
+        self._names: NameSource = (
+            RealNames(settings.seed)
+            if settings.real_names
+            else InventedNames(settings.seed, settings.shape.profile.name_syllables)
+        )
         self._finished: set[str] = set()
         self._errors: dict[str, str] = {}
         self._failures_in_a_row = 0

@@ -10,7 +10,7 @@ from itertools import product
 from typing import NamedTuple
 
 from deltamem.errors import DeltaMemError
-from synth.config import Demands, ProfileLimits, Quotas, Range, Shape, Shares
+from synth.config import Demands, ProfileLimits, Quotas, Range, Shape
 from synth.pools import Industry, pools
 from synth.records import (
     Career,
@@ -427,19 +427,13 @@ def plan_events(
         DeltaMemError: If no plan fits the shape.
     """
     plan = shape.plan
+    windows = _windows(rng, shape, start, count)
     if isinstance(plan, Demands):
-        return _demanding(rng, plan, count, _windows(rng, shape, start, count, _WINDOW_DAYS))
-    if isinstance(plan, Quotas):
-        windows = _windows(rng, shape, start, count, _WINDOW_DAYS)
-        domains = _domains(rng, plan, count)
-        changes = plan_changes(rng, plan, domains, Counter(fact.track for fact in initial), shape.events.updates_per_fact)
-        goals = _life_goals(rng, scaled_minimum(plan.life_goal_events, count), count)
-        reused = _repeats(rng, plan.reused, changes, len(initial), shape.filling.min)
-    else:
-        windows = _windows(rng, shape, start, count, 0)
-        domains = [_any_domain(rng) for _ in range(count)]
-        changes, reused = _by_chance(rng, plan, count, initial, shape.events.updates_per_fact)
-        goals = set()
+        return _demanding(rng, plan, count, windows)
+    domains = _domains(rng, plan, count)
+    changes = plan_changes(rng, plan, domains, Counter(fact.track for fact in initial), shape.events.updates_per_fact)
+    goals = _life_goals(rng, scaled_minimum(plan.life_goal_events, count), count)
+    reused = _repeats(rng, plan.reused, changes, len(initial), shape.filling.min)
     return tuple(
         EventSlot(
             index=index,
@@ -490,9 +484,9 @@ def _demanding(rng: random.Random, plan: Demands, count: int, windows: Sequence[
 # --- dates -----------------------------------------------------------------------------------------------------------------
 
 
-def _windows(rng: random.Random, shape: Shape, start: datetime, count: int, width: int) -> list[tuple[date, date]]:
-    """First and last day of each event, for windows of `width` further days, or fewer where there is no room."""
-    each, total = shape.days_between, span_days(shape.years, count)
+def _windows(rng: random.Random, shape: Shape, start: datetime, count: int) -> list[tuple[date, date]]:
+    """First and last day of each event: windows of `_WINDOW_DAYS` further days, or fewer where there is no room."""
+    each, total, width = shape.days_between, span_days(shape.years, count), _WINDOW_DAYS
     if count > 1:
         width = min(width, (each.max - each.min) // 2, (total.max - total.min) // 2)
     # Whatever day is chosen on either side, a step stays within its bounds; it always is a day at least.
@@ -502,11 +496,7 @@ def _windows(rng: random.Random, shape: Shape, start: datetime, count: int, widt
         raise DeltaMemError(
             f"{count} events that are {each} days apart cannot span {total} days (shape: days_between, years)"
         )
-    steps = (
-        _steps(rng, count - 1, Range(min=least, max=most), Range(min=lowest, max=highest), even=width == 0)
-        if count > 1
-        else []
-    )
+    steps = _steps(rng, count - 1, Range(min=least, max=most), Range(min=lowest, max=highest)) if count > 1 else []
     first = start.date() + timedelta(days=rng.randint(least, most))
     days = [max(first, FIRST_DAY)]
     for step in steps:
@@ -514,13 +504,10 @@ def _windows(rng: random.Random, shape: Shape, start: datetime, count: int, widt
     return [(day, day + timedelta(days=width)) for day in days]
 
 
-def _steps(rng: random.Random, count: int, each: Range, total: Range, *, even: bool) -> list[int]:
-    """Days from each event to the next. `even`: every step is as likely as any other, where the total allows."""
-    if even:
-        steps = [rng.randint(each.min, each.max) for _ in range(count)]
-    else:
-        mean = rng.randint(total.min, total.max) / count
-        steps = [min(max(round(mean * rng.uniform(0.3, 1.7)), each.min), each.max) for _ in range(count)]
+def _steps(rng: random.Random, count: int, each: Range, total: Range) -> list[int]:
+    """Days from each event to the next."""
+    mean = rng.randint(total.min, total.max) / count
+    steps = [min(max(round(mean * rng.uniform(0.3, 1.7)), each.min), each.max) for _ in range(count)]
     while not total.min <= sum(steps) <= total.max:
         change = 1 if sum(steps) < total.min else -1
         index = rng.choice([index for index, step in enumerate(steps) if step + change in each])
@@ -550,7 +537,7 @@ def _life_goals(rng: random.Random, minimum: int, count: int) -> set[int]:
     return set(rng.sample(range(count), min(count, minimum + rng.randint(0, max(minimum, 1)))))
 
 
-# --- what is repeated, and changes by chance -------------------------------------------------------------------------------
+# --- what is repeated ------------------------------------------------------------------------------------------------------
 
 
 def _repeats(
@@ -564,29 +551,3 @@ def _repeats(
         reused.append(min(rng.randint(wanted.min, wanted.max), max(free, 0)) if index else 0)
         known += new + filled
     return reused
-
-
-def _by_chance(
-    rng: random.Random, plan: Shares, count: int, initial: Sequence[TrackedFact], updates_per_fact: int | None
-) -> tuple[list[tuple[PlannedChange, ...]], list[int]]:
-    """Draw the facts of each session; one that is known is used once a session, one of no track is not updated."""
-    known, tracked, updates = len(initial), sum(fact.track is not None for fact in initial), 0
-    changes, reused = [], []
-    for _ in range(count):
-        adjusted = repeated = new = 0
-        updatable = tracked if updates_per_fact is None else tracked - updates // updates_per_fact
-        for _ in range(rng.randint(plan.facts.min, plan.facts.max)):
-            draw, left = rng.random(), adjusted + repeated < known
-            if left and adjusted < updatable and draw < plan.update_share:
-                adjusted += 1
-            elif left and draw < plan.update_share + plan.repeat_share:
-                repeated += 1
-            else:
-                new += 1
-        planned = [PlannedChange(track=None, change=Change.ADJUST)] * adjusted
-        planned += [PlannedChange(track=None, change=Change.NEW)] * new
-        rng.shuffle(planned)
-        changes.append(tuple(planned))
-        reused.append(repeated)
-        known, tracked, updates = known + new, tracked + new, updates + adjusted
-    return changes, reused

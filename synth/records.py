@@ -246,9 +246,9 @@ class Profile(Record):
 
 
 class PlannedChange(Record):
-    """A change that an event has to make; `track` None leaves the track to the writer."""
+    """A change that an event has to make."""
 
-    track: Track | None
+    track: Track
     change: Change
 
 

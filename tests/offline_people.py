@@ -28,11 +28,13 @@ def shape(name: str) -> Shape:
     return Shape.model_validate(yaml.safe_load((SHAPES / f"{name}.yaml").read_text(encoding="utf-8")))
 
 
-def people(count: int, sessions: int, *, seed: int = 1, heldout_share: float = 0.1, sizes: str = "tiny") -> list[Person]:
+def people(
+    count: int, sessions: int, *, seed: int = 1, heldout_share: float = 0.1, sizes: str = "demanding_tiny"
+) -> list[Person]:
     """Write people."""
 
     async def write() -> list[Person]:
-        writer, names = OfflineWriter(seed), InventedNames(seed)
+        writer, names = OfflineWriter(seed), InventedNames(seed, shape(sizes).profile.name_syllables)
         drawn = draw_personas(PersonaSettings(), people=count, heldout_share=heldout_share, seed=seed)
         return [
             await write_person(number, persona, writer, shape(sizes), names, sessions=sessions, seed=seed)
@@ -59,6 +61,6 @@ class Recorder(OfflineWriter):
         return next((task, place) for task, _, place in self.asked if task.unit is unit)
 
 
-def labelled(count: int, sessions: int, *, seed: int = 1, sizes: str = "tiny") -> list[LabelledSession]:
+def labelled(count: int, sessions: int, *, seed: int = 1, sizes: str = "demanding_tiny") -> list[LabelledSession]:
     """The labelled sessions of people, in order."""
     return [item for person in people(count, sessions, seed=seed, sizes=sizes) for item in labelled_sessions(person)]

@@ -39,7 +39,8 @@ def test_each_walk_is_short() -> None:
         ("rewards.scorer", {"openai", "torch", "rich"}),
         ("train", {"torch", "transformers", "verl", "ray", "openai"}),
         ("synth.__main__", {"torch", "transformers", "chromadb"}),
-        ("eval.locomo.__main__", {"torch", "transformers", "chromadb"}),
+        ("eval.locomo.__main__", {"torch", "transformers", "chromadb", "matplotlib"}),
+        ("synth.pipeline", {"torch", "transformers", "chromadb", "matplotlib"}),
     ],
 )
 def test_a_command_loads_only_what_it_needs(module: str, heavy: set[str]) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import random
 import signal
 import subprocess
 import sys
@@ -14,12 +13,11 @@ import pytest
 import torch
 from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig, OmegaConf
-from transformers import AutoTokenizer, PreTrainedTokenizerFast
+from transformers import AutoTokenizer
 
 from deltamem.config import validated
 from deltamem.episode import EpisodeConfig
-from deltamem.training.config import TinyModelConfig, TrainSettings, register_search_path
-from deltamem.training.tiny import chat_text, target_trajectory, train_tokenizer
+from deltamem.training.config import TrainSettings, register_search_path
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "benchmarks"))
@@ -95,7 +93,7 @@ def test_what_makes_no_sense_is_refused(arguments: str, capsys: pytest.CaptureFi
 
 def test_an_experiment_is_read_where_nothing_was_composed_before() -> None:
     OmegaConf.clear_resolver("folder_of_package")
-    assert gpu.episode_of("tiny").memory_fields == ("time", "text", "id")
+    assert gpu.episode_of("tiny").memory_fields == ("text", "id")
 
 
 def test_a_run_finds_packages_that_lie_on_the_callers_path(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -150,50 +148,25 @@ def test_processes_are_told_apart(command: list[str], kind: str) -> None:
     assert training_step.kind(command) == kind
 
 
-@pytest.fixture(scope="module")
-def conversation() -> list[dict[str, str]]:
-    item = next(item for item in offline_people.labelled(4, 3) if item.operations)
-    return [dict(message) for message in target_trajectory(item, pretrained.EPISODE, random.Random(0), drop=0.0)]
-
-
-@pytest.fixture(scope="module")
-def tokenizer(conversation: list[dict[str, str]]) -> PreTrainedTokenizerFast:
-    words = [message["content"] for message in conversation]
-    found = train_tokenizer(words, TinyModelConfig(vocabulary=600), pretrained.EPISODE.memory_fields)
-    found.chat_template = pretrained.CHATML
-    return found
-
-
-def test_the_mask_is_what_the_assistant_writes(
-    tokenizer: PreTrainedTokenizerFast, conversation: list[dict[str, str]]
-) -> None:
-    token_ids, own = pretrained.tokens_and_mask(tokenizer, conversation)
-    written = tokenizer.decode([token for token, mine in zip(token_ids, own, strict=True) if mine])
-    assert written == "".join(f"{turn['content']}<|im_end|>" for turn in conversation if turn["role"] == "assistant")
-
-
-def test_the_line_end_behind_a_turn_belongs_to_the_next_message(
-    tokenizer: PreTrainedTokenizerFast, conversation: list[dict[str, str]]
-) -> None:
-    asked = next(place for place, turn in enumerate(conversation) if turn["role"] == "tool")
-    before, after = (chat_text(conversation[:end], tokenizer) for end in (asked, asked + 1))  # type: ignore[arg-type]
-    assert before.endswith("<|im_end|>") and after.startswith(f"{before}\n<|im_start|>tool\n")
-
-
-def test_the_plan_trains_the_supervised_model_on_one_gpu() -> None:
+def test_the_plan_trains_a_pretrained_model_on_one_gpu() -> None:
     run = Run(Path("out"), "cuda", "tiny", None, ("data.train_batch_size=16",))
-    overrides = pretrained.plan(run, Path("out/supervised"), skip_people=10, lr=2e-5, max_steps=40, every=8)
+    overrides = pretrained.plan(run, Path("smol"), people=300, steps=24, lr=2e-5, max_steps=40, every=8)
     config, settings = composed(overrides)
-    assert settings.episode.config() == pretrained.EPISODE and settings.model is None and settings.warm_start is None
-    assert config.actor_rollout_ref.model.path == "out/supervised" and config.trainer.test_freq == 8
+    assert settings.warm_start is not None and (settings.warm_start.kind, settings.warm_start.steps) == ("pretrained", 24)
+    assert settings.model is None and not settings.episode.thinking and settings.data.skip_people == 100
+    assert config.actor_rollout_ref.model.path == "smol" and config.trainer.test_freq == 8
     assert config.actor_rollout_ref.actor.ppo_mini_batch_size == 16 and config.trainer.n_gpus_per_node == 1
 
 
-def test_a_run_is_asked_to_save_and_end_when_its_minutes_have_passed() -> None:
+def test_a_run_is_asked_to_save_and_end_when_its_minutes_have_passed(tmp_path: Path) -> None:
     process = subprocess.Popen(["sleep", "60"])
-    pretrained.Clock(1.0)(process)
+    model = tmp_path / "model"
+    clock = pretrained.Clock(0.0, model)
+    clock(process)
+    assert process.poll() is None and not clock.up(), "the supervised start does not count"
+    model.mkdir()
+    pretrained.Clock(1.0, model)(process)
     assert process.poll() is None
-    clock = pretrained.Clock(0.0)
     clock(process)
     assert clock.up() and process.wait() == -signal.SIGUSR1
 

@@ -152,7 +152,7 @@ class Machine:
         if script == SYNTH:  # one shard, written by the real program
             array = {"SLURM_ARRAY_JOB_ID": "70", "SLURM_ARRAY_TASK_ID": "0", "SLURM_ARRAY_TASK_COUNT": "1"}
             variables = array | {"PYTHON": sys.executable, "MODEL": "scripted", "SLURM_JOB_ID": "71"} | variables
-            arguments = (f"out={self.out}", "shape=tiny", "people=4", "sessions=2", "embedder=null", *arguments)
+            arguments = (f"out={self.out}", "shape=demanding_tiny", "people=4", "sessions=2", "embedder=null", *arguments)
         return subprocess.Popen(
             ["bash", ROOT / "slurm" / f"{script}.sbatch", *(arguments or (f"deltamem.out={self.out}",))],
             cwd=ROOT,

@@ -131,6 +131,7 @@ class _Rollout:
     number: int  # within the group
     tokens: TokenSequence
     metrics: dict[str, float] = field(default_factory=dict)  # verl's names
+    request: str = ""  # by which verl finds the engine again
     versions: list[int] = field(default_factory=list)  # training step of the weights behind each turn
 
 
@@ -168,6 +169,7 @@ class DeltaMemAgentLoop(AgentLoopBase):  # type: ignore[misc]
             step=int(kwargs.get("global_steps", 1)),
             number=int(kwargs.get("session_id", 0)),
             tokens=TokenSequence(log_probs=[] if sampling_params.get("logprobs") else None),
+            request=self._request(kwargs.get("uid")),
         )
         heldout = row.get("split") == "heldout"
         shown = self._shared.shown_sessions
@@ -230,10 +232,9 @@ class DeltaMemAgentLoop(AgentLoopBase):  # type: ignore[misc]
             raise ValueError(f"the prompt has {len(prompt)} tokens, it leaves no room in rollout.max_model_len={most}")
         rollout.tokens.ids = list(prompt)
         bank: SnapshotBank | None = None
-        request = uuid4().hex
         while True:
             with simple_timer("generate_sequences", rollout.metrics):
-                written = await self._generate(request, rollout, frame, turn=(len(episode.messages) - 2) // 2)
+                written = await self._generate(rollout, frame, turn=(len(episode.messages) - 2) // 2)
             text, stopped = self._text(written, frame)
             step = episode.read(text, truncated=not stopped)
             if isinstance(step, Finished):
@@ -250,6 +251,11 @@ class DeltaMemAgentLoop(AgentLoopBase):  # type: ignore[misc]
                 return episode.trajectory
             rollout.tokens = longer
 
+    def _request(self, uid: str | None) -> str:
+        """The name by which verl routes: that of the prompt, so that one engine reads it once for the whole group."""
+        # With this option verl hands the name on to vLLM, where it must be unique.
+        return uuid4().hex if uid is None or self.rollout_config.get("full_determinism") else uid
+
     def _frame(self) -> TurnFormat:
         """How the chat template frames a turn; computed here so that a broken template is a counted failure."""
         options = self.apply_chat_template_kwargs
@@ -262,14 +268,16 @@ class DeltaMemAgentLoop(AgentLoopBase):  # type: ignore[misc]
         window = self.rollout_config.get("max_model_len")
         return room if window is None else min(room, window - len(tokens.ids))
 
-    async def _generate(self, request: str, rollout: _Rollout, frame: TurnFormat, *, turn: int) -> list[int]:
+    async def _generate(self, rollout: _Rollout, frame: TurnFormat, *, turn: int) -> list[int]:
         """Let the model write a turn, append it to the rollout's sequence and return its tokens."""
         # The server must stop where this loop sees the end of a turn, whatever its own configuration lists.
         sampling = {**rollout.sampling, "max_tokens": self._room(rollout.tokens), "stop_token_ids": sorted(frame.ends)}
         if self._shared.seed is not None:
             sampling["seed"] = turn_seed(self._shared.seed, rollout.key, rollout.step, rollout.number, turn)
         tokens, metrics = rollout.tokens, rollout.metrics
-        answer = await self.server_manager.generate(request_id=request, prompt_ids=tokens.ids, sampling_params=sampling)
+        answer = await self.server_manager.generate(
+            request_id=rollout.request, prompt_ids=tokens.ids, sampling_params=sampling
+        )
         if not answer.token_ids or answer.stop_reason in ("aborted", "abort"):
             raise RuntimeError(f"the server broke a turn off after {len(answer.token_ids)} tokens ({answer.stop_reason})")
         if (version := answer.extra_fields.get("global_steps")) is not None:

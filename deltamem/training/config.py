@@ -10,7 +10,7 @@ import io
 from collections.abc import Iterator, Mapping
 from importlib import resources
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Annotated, Any, Literal, cast
 
 from omegaconf import DictConfig, OmegaConf, open_dict
 from pydantic import Field, model_validator
@@ -65,7 +65,7 @@ class EpisodeSettings(StrictModel):
     session_prompt: str
     k: int = Field(ge=1)
     max_turns: int = Field(ge=1)
-    memory_fields: tuple[MemoryField, MemoryField, MemoryField]
+    memory_fields: tuple[MemoryField, ...]
     thinking: bool
     max_invalid_calls: int = Field(ge=0)
 
@@ -119,7 +119,7 @@ class CurriculumSettings(StrictModel):
 
 
 class TinyModelConfig(StrictModel):
-    """Size of the model and its vocabulary. The defaults give 1.0 million parameters."""
+    """Size of the model and its vocabulary. The defaults give a million parameters."""
 
     hidden_size: int = 128
     layers: int = 4
@@ -127,14 +127,15 @@ class TinyModelConfig(StrictModel):
     kv_heads: int = 2
     head_dim: int = 32
     mlp_size: int = 384
-    vocabulary: int = 1600
+    vocabulary: int = 1100
     context: int = 2048
     rope_theta: float = 1e6
 
 
 class WarmStartConfig(StrictModel):
-    """Hyperparameters of the warm start."""
+    """Hyperparameters of the warm start of a model made from scratch."""
 
+    kind: Literal["scratch"] = "scratch"
     copy_steps: int = 60  # steps of pure copying (random token sequences repeated) before any dialogue
     steps: int = 400  # on target trajectories
     batch_size: int = 32
@@ -153,6 +154,35 @@ class WarmStartConfig(StrictModel):
     device: str = "cpu"
 
 
+class SupervisedConfig(StrictModel):
+    """Hyperparameters of the warm start of a pretrained model; ``configs/warm_start/pretrained.yaml`` explains them."""
+
+    kind: Literal["pretrained"]
+    steps: int = Field(ge=1)
+    tokens: int = Field(ge=1)
+    passes: int = Field(ge=1)
+    layers: int | None = Field(ge=1)
+    lora_rank: int | None = Field(ge=1)
+    lr: float = Field(gt=0.0)
+    warm_up: int = Field(ge=0)
+    decay_share: float = Field(gt=0.0, le=1.0)
+    weight_decay: float = Field(ge=0.0)
+    max_grad_norm: float = Field(gt=0.0)
+    gradient_checkpointing: bool
+    careless: tuple[float, float]
+    heldout_sessions: int = Field(ge=0)
+    test_every: int = Field(ge=1)
+    save_every: int = Field(ge=1)
+
+    @model_validator(mode="after")
+    def _consistent(self) -> SupervisedConfig:
+        if self.layers is not None and self.lora_rank is not None:
+            raise PydanticCustomError("trained", "layers and lora_rank exclude each other")
+        if not 0.0 <= self.careless[0] <= self.careless[1] <= 1.0:
+            raise PydanticCustomError("careless", "careless must be two shares, the lower one first")
+        return self
+
+
 class TrainSettings(StrictModel):
     """Everything under ``deltamem:``; ``configs/train.yaml`` explains each key."""
 
@@ -168,10 +198,11 @@ class TrainSettings(StrictModel):
     embedder: EmbedderSettings
     reward: dict[str, Any]
     max_failure_rate: float = Field(ge=0.0, le=1.0)
+    start_minutes: float = Field(gt=0.0)
     rates: dict[str, tuple[str, str]]
     cpu_threads: int | None = Field(ge=1)
     model: TinyModelConfig | None
-    warm_start: WarmStartConfig | None
+    warm_start: Annotated[WarmStartConfig | SupervisedConfig, Field(discriminator="kind")] | None
     curriculum: CurriculumSettings | None
     poll_seconds: float = Field(gt=0.0)
     sort_by_length: bool

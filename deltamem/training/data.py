@@ -24,6 +24,7 @@ from deltamem.memory import Operation
 from deltamem.runs import atomic_writer, partial_file
 from deltamem.sessions import LabelledSession, Split, from_json_line, read_sessions
 from deltamem.training.config import LimitSettings
+from deltamem.training.pretrained import SOURCES
 
 AGENT_NAME = "deltamem"
 """Name under which the agent loop is registered with verl."""
@@ -235,11 +236,24 @@ def load_model_config(model: DictConfig) -> Any:
     return _from_hub(AutoConfig, model.hf_config_path or model.path, model)
 
 
-def _from_hub(kind: Any, name: str, model: DictConfig) -> Any:
+def load_model(model: DictConfig, dtype: Any) -> Any:
+    """The weights of ``actor_rollout_ref.model``, as `dtype` of torch.
+
+    Raises:
+        DeltaMemError: If there are none; says which command fetches them.
+    """
+    from transformers import AutoModelForCausalLM
+
+    return _from_hub(AutoModelForCausalLM, model.path, model, dtype=dtype)
+
+
+def _from_hub(kind: Any, name: str, model: DictConfig, **options: Any) -> Any:
     local = os.environ.get("DELTAMEM_ALLOW_HUB") != "1"
     try:
-        return kind.from_pretrained(name, trust_remote_code=model.trust_remote_code, local_files_only=local)
+        return kind.from_pretrained(name, trust_remote_code=model.trust_remote_code, local_files_only=local, **options)
     except (OSError, ValueError) as error:
+        if not Path(name).exists() and Path(name).name in SOURCES:
+            raise DeltaMemError(f"{name}: no such folder; make it with: make smol") from error
         if Path(name).is_absolute() or name.startswith("."):
             raise DeltaMemError(f"{name}: no model that can be loaded: {_first_line(error)}") from error
         raise DeltaMemError(
@@ -248,8 +262,56 @@ def _from_hub(kind: Any, name: str, model: DictConfig) -> Any:
         ) from error
 
 
+def missing_weights(name: str) -> str | None:
+    """What is missing of a model's safetensors files or wrong with them, for people; None if nothing is."""
+    folder = Path(name)
+    if not folder.is_dir():
+        from huggingface_hub import snapshot_download
+
+        try:
+            folder = Path(snapshot_download(name, local_files_only=True))
+        except (OSError, ValueError):
+            return f"weights are not available offline; fetch them with: hf download {name}"
+    index = folder / "model.safetensors.index.json"
+    expected = {"model.safetensors"}
+    if index.is_file():
+        try:
+            expected = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
+        except (ValueError, KeyError, AttributeError):
+            return f"{index.name} is no index of weights"
+    absent = sorted(file for file in expected if not (folder / file).is_file())
+    if absent:
+        return f"{absent[0]} is missing in {folder}"
+    return next((problem for file in sorted(expected) if (problem := _cut_weights(folder / file)) is not None), None)
+
+
+def _cut_weights(path: Path) -> str | None:
+    """What is wrong with the size of a safetensors file: its head says how long the rest must be."""
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+        try:
+            head = json.loads(file.read(length)) if 0 < length <= size - 8 else {}
+            end = max(entry["data_offsets"][1] for name, entry in head.items() if name != "__metadata__")
+        except (ValueError, KeyError, TypeError, AttributeError):
+            return f"{path} is no safetensors file ({size} bytes); fetch it again"
+    return None if size == 8 + length + end else f"{path} has {size} bytes, expected {8 + length + end}; fetch it again"
+
+
 def _first_line(error: BaseException) -> str:
     return next(iter(str(error).strip().splitlines()), type(error).__name__)
+
+
+def count_rows(path: Path) -> int:
+    """Rows of an exported file.
+
+    Raises:
+        DeltaMemError: If it cannot be read.
+    """
+    try:
+        return int(pq.read_metadata(path).num_rows)
+    except (OSError, pa.ArrowException) as error:
+        raise DeltaMemError(f"{path}: cannot be read; remove {path.parent} to make it again") from error
 
 
 def measure(files: Sequence[Path], tokenizer: Any, episode: EpisodeConfig, template_kwargs: Mapping[str, Any]) -> Lengths:
@@ -264,12 +326,12 @@ def measure(files: Sequence[Path], tokenizer: Any, episode: EpisodeConfig, templ
             parts.append(
                 (
                     _count(tokenizer, texts),
-                    _count(tokenizer, [write_call(texts) for texts in queries]),
+                    _count(tokenizer, [write_call(texts, thinking=episode.thinking) for texts in queries]),
                     [
                         around + found
                         for found in _found(tokenizer, sessions, [len(texts) for texts in queries], episode, known)
                     ],
-                    _count(tokenizer, [write_outputs(item.operations) for item in sessions]),
+                    _count(tokenizer, [write_outputs(item.operations, thinking=episode.thinking) for item in sessions]),
                 )
             )
     columns = [
@@ -429,13 +491,13 @@ SEARCH_THOUGHT = "What is known?"
 ANSWER_THOUGHT = "What changed?"
 
 
-def write_call(queries: Sequence[str]) -> str:
+def write_call(queries: Sequence[str], *, thinking: bool = True) -> str:
     """The assistant text of a search."""
     call = {"name": SEARCH_TOOL, "arguments": {"query_list": list(queries)}}
-    return f"<think>{SEARCH_THOUGHT}</think><tool_call>{json.dumps(call, ensure_ascii=False)}</tool_call>"
+    return f"{_think(SEARCH_THOUGHT, thinking)}<tool_call>{json.dumps(call, ensure_ascii=False)}</tool_call>"
 
 
-def write_outputs(operations: Sequence[Operation]) -> str:
+def write_outputs(operations: Sequence[Operation], *, thinking: bool = True) -> str:
     """The assistant text of a final answer."""
     listed = []
     for operation in operations:
@@ -444,4 +506,8 @@ def write_outputs(operations: Sequence[Operation]) -> str:
             entry["target_memory_id"] = operation.target_memory_id
         listed.append(entry)
     answer = json.dumps({"operations": listed}, ensure_ascii=False)
-    return f"<think>{ANSWER_THOUGHT}</think><outputs>{answer}</outputs>"
+    return f"{_think(ANSWER_THOUGHT, thinking)}<outputs>{answer}</outputs>"
+
+
+def _think(thought: str, thinking: bool) -> str:
+    return f"<think>{thought}</think>" if thinking else ""

@@ -7,6 +7,8 @@ import json
 import os
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Literal, NamedTuple, get_args
 
@@ -379,9 +381,22 @@ _ROWS = 256
 def embed_data(files: Iterable[Path], settings: EmbedderSettings, console: Console) -> Built:
     """Add the vectors of all memory texts of the data set's parquet files to the store.
 
+    With a GPU it happens in a process of its own: what CUDA takes of the GPU stays taken until a process ends, and this one
+    goes on for as long as the training.
+
     Raises:
         DeltaMemError: If the model cannot be loaded, or the store is of another model or damaged.
     """
+    if settings.device.startswith("cuda") and not is_endpoint(settings.name):
+        with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as process:
+            built = process.submit(_embed_files, list(files), settings, None).result()
+    else:
+        built = _embed_files(files, settings, console)
+    console.print(f"embeddings: {built.texts} texts, {built.embedded} of them new, {built.stored} in {settings.store}")
+    return built
+
+
+def _embed_files(files: Iterable[Path], settings: EmbedderSettings, console: Console | None) -> Built:
     if not is_endpoint(settings.name):
         import torch
 
@@ -404,7 +419,6 @@ def embed_data(files: Iterable[Path], settings: EmbedderSettings, console: Conso
             embedder,
             report=lambda done, total: bar.update(task, completed=done, total=total),
         )
-    console.print(f"embeddings: {built.texts} texts, {built.embedded} of them new, {built.stored} in {settings.store}")
     return built
 
 

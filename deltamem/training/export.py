@@ -60,16 +60,23 @@ def model_card(run: Path, config: DictConfig, step: int, folder: str) -> str:
     own = config.deltamem.model is not None  # made from scratch in the run
     base = Path(model.path)
     local = base.is_dir()  # the name of a local folder says nothing to others
-    licence = None if own else _licence(base)
+    known = {} if own else front_matter(base)
+    licence, origin = known.get("license"), known.get("base_model")
     files = [run / "data" / f"{name}.parquet" for name in ("train", "heldout")]
     train, heldout = (pq.read_metadata(file).num_rows if file.is_file() else None for file in files)
     steps = OmegaConf.select(config, "trainer.total_training_steps")
     if steps is None:
         steps = "?" if train is None else train // config.data.train_batch_size * config.trainer.total_epochs
-    started = "none: made from scratch in the run" if own else f"a folder named {base.name}" if local else model.path
+    started = (
+        "none: made from scratch in the run" if own else origin or (f"a folder named {base.name}" if local else model.path)
+    )
     training: _Rows = [
         ("base model", started),
         ("licence of the base", licence or "unknown: its files do not name one; find out before you pass this on"),
+        (
+            "warm start",
+            "none" if OmegaConf.select(config, "deltamem.warm_start") is None else "on target trajectories, supervised",
+        ),
         ("trained weights", f"LoRA of rank {model.lora_rank}, added to the base" if model.get("lora_rank") else "all"),
         ("steps", f"{step} of {steps}"),
         ("thinking", "yes" if episode.thinking else "no"),
@@ -89,7 +96,7 @@ def model_card(run: Path, config: DictConfig, step: int, folder: str) -> str:
     ]
     # JSON strings are YAML strings, whatever they contain.
     front = [f"license: {json.dumps(licence or 'unknown')}"]
-    front += [] if own or local else [f"base_model: {json.dumps(str(model.path))}"]
+    front += [] if own or (local and not origin) else [f"base_model: {json.dumps(str(origin or model.path))}"]
     front += ["library_name: transformers", "pipeline_tag: text-generation", "tags: [deltamem, memory, grpo, agent]"]
     parts = [
         "\n".join(["---", *front, "---"]),
@@ -114,16 +121,23 @@ def _episode(config: DictConfig) -> EpisodeConfig:
     return EpisodeSettings.model_validate(OmegaConf.to_container(config.deltamem.episode)).config()
 
 
-def _licence(base: Path) -> str | None:
-    """The licence that the front matter of a local model card names."""
+def front_matter(base: Path) -> dict[str, Any]:
+    """What the front matter of a local model card says; nothing where there is no folder, card or front matter."""
     card = base / "README.md"
     if not card.is_file():
-        return None
+        return {}
     text = card.read_text(encoding="utf-8")
     front = text.split("---", 2)[1] if text.startswith("---") and text.count("---") >= 2 else ""
     found = OmegaConf.create(front) if front.strip() else None
-    licence = found.get("license") if isinstance(found, DictConfig) else None
-    return str(licence) if licence else None
+    return {str(key): found[key] for key in found} if isinstance(found, DictConfig) else {}
+
+
+def warm_start_card(start: str, steps: int) -> str:
+    """``README.md`` of a warm-started model: its licence is that of the model it started from, where that names one."""
+    known = front_matter(Path(start))
+    front = {"license": known.get("license"), "base_model": known.get("base_model", None if Path(start).is_dir() else start)}
+    lines = [f"{key}: {json.dumps(str(value))}" for key, value in front.items() if value]
+    return "\n".join(["---", *lines, "---", "", f"After {steps} steps of supervised fine-tuning, before GRPO.", ""])
 
 
 def _use(config: DictConfig, episode: EpisodeConfig, folder: str) -> str:
@@ -182,18 +196,22 @@ _LORA_A, _LORA_B = ".lora_A.default.weight", ".lora_B.default.weight"
 Precision = Literal["auto", "float32", "bfloat16"]
 
 
-def export_weights(checkpoint: Path, target: Path, precision: Precision = "auto") -> None:
+def export_weights(checkpoint: Path, target: Path, base: str, precision: Precision = "auto") -> None:
     """Write configuration, tokenizer and weights of a complete checkpoint into an empty or missing folder.
 
-    `precision` "auto" is float32 for small models and bfloat16 for others. verl's own merger always writes bfloat16.
+    Args:
+        checkpoint: The checkpoint.
+        target: The folder.
+        base: The model that the run started from; read only if the checkpoint holds LoRA matrices without it.
+        precision: "auto" is float32 for small models and bfloat16 for others. verl's own merger always writes bfloat16.
 
     Raises:
-        DeltaMemError: If the checkpoint holds LoRA matrices without the base model.
+        DeltaMemError: If that model is needed and cannot be read.
     """
     from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig
 
     actor = checkpoint / "actor"
-    state = _without_adapters(merged_state(actor), actor)
+    state = _without_adapters(merged_state(actor), actor, base)
     parameters = sum(tensor.numel() for tensor in state.values())
     small = parameters < _FLOAT32_BELOW if precision == "auto" else precision == "float32"
     dtype = torch.float32 if small else torch.bfloat16
@@ -240,26 +258,40 @@ def _shard(actor: Path, ranks: int, rank: int) -> Mapping[str, Any]:
     return loaded
 
 
-def _without_adapters(state: dict[str, Tensor], actor: Path) -> dict[str, Tensor]:
+def _without_adapters(state: dict[str, Tensor], actor: Path, base: str) -> dict[str, Tensor]:
     """Add LoRA matrices to the weights that they belong to, and take peft's prefixes off the names."""
     if not any(name.endswith(_LORA_A) for name in state):
         return state
     meta = json.loads((actor / "lora_train_meta.json").read_text(encoding="utf-8"))
     scale = meta["lora_alpha"] / meta["r"]
-    plain: dict[str, Tensor] = {}
-    for name, tensor in state.items():
-        if name.endswith((_LORA_A, _LORA_B)):
-            continue
-        stem = name.removesuffix(".base_layer.weight")
-        if stem + _LORA_A in state:
-            change = state[stem + _LORA_B].float() @ state[stem + _LORA_A].float()
-            tensor = (tensor.float() + scale * change).to(tensor.dtype)
-        plain[name.removeprefix("base_model.model.").replace(".base_layer.", ".")] = tensor
+    adapters = {_plain(name): tensor for name, tensor in state.items() if name.endswith((_LORA_A, _LORA_B))}
+    plain = {_plain(name): tensor for name, tensor in state.items() if not name.endswith((_LORA_A, _LORA_B))}
     if not plain:
-        raise DeltaMemError(
-            f"{actor}: only LoRA matrices are there; set actor_rollout_ref.actor.checkpoint.save_lora_only=false"
-        )
+        plain = _weights_of(base, actor)
+    for name in list(plain):
+        stem = name.removesuffix(".weight")
+        if stem + _LORA_A in adapters:
+            change = adapters[stem + _LORA_B].float() @ adapters[stem + _LORA_A].float()
+            plain[name] = (plain[name].float() + scale * change).to(plain[name].dtype)
     return plain
+
+
+def _plain(name: str) -> str:
+    """The name of a weight in the model without adapters."""
+    return name.removeprefix("base_model.model.").replace(".base_layer.", ".")
+
+
+def _weights_of(base: str, actor: Path) -> dict[str, Tensor]:
+    """The frozen weights that a checkpoint of LoRA matrices leaves out, in float32."""
+    from transformers import AutoModelForCausalLM
+
+    try:
+        model = AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32, local_files_only=True)
+    except (OSError, ValueError) as error:
+        raise DeltaMemError(
+            f"{actor}: only LoRA matrices are there, and the model that they belong to cannot be read: {base}"
+        ) from error
+    return dict(model.state_dict())
 
 
 def export_run(run: Path, target: Path, *, step: int | None = None, precision: Precision = "auto") -> Path:
@@ -285,7 +317,7 @@ def export_run(run: Path, target: Path, *, step: int | None = None, precision: P
     partial = target.with_name(f".{target.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
-    export_weights(checkpoint, partial, precision)
+    export_weights(checkpoint, partial, str(config.actor_rollout_ref.model.path), precision)
     save_episode_config(partial, _episode(config))
     card = model_card(run, config, step_of(checkpoint), target.name)
     (partial / "README.md").write_text(card, encoding="utf-8")

@@ -88,9 +88,13 @@ def _terminated(*_arguments: Any) -> NoReturn:
 
 
 def _asked(*_arguments: Any) -> NoReturn:
-    # Stages outside of GRPO start over, so there is nothing to wait for.
+    # Stages without checkpoints start over, so there is nothing to wait for.
     print("stopped; the same command goes on with the stage that was under way", file=sys.stderr)
     raise SystemExit(NOT_FINISHED)
+
+
+class RunStoppedError(Exception):
+    """A stage saved a checkpoint and stopped before its last step, as requested; the message says how far it got."""
 
 
 @contextmanager

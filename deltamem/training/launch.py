@@ -7,17 +7,17 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet as pq
 from omegaconf import DictConfig, ListConfig, OmegaConf, open_dict
 from rich.console import Console
 
 from deltamem.errors import DeltaMemError
-from deltamem.runs import atomic_writer, config_hash
+from deltamem.runs import atomic_writer
 from deltamem.training.checkpoints import (
     check_space,
     latest_complete,
@@ -28,8 +28,8 @@ from deltamem.training.checkpoints import (
     step_of,
 )
 from deltamem.training.config import TrainSettings
-from deltamem.training.data import AGENT_NAME, load_model_config
-from deltamem.training.interruption import NOT_FINISHED, locked, on_request
+from deltamem.training.data import AGENT_NAME, count_rows, load_model_config
+from deltamem.training.interruption import NOT_FINISHED, RunStoppedError, locked, on_request
 from deltamem.training.metrics import GrpoProgress, MetricsFile, Tail, convert, open_trackers, read_metrics
 from deltamem.training.resources import ModelShape
 
@@ -38,18 +38,46 @@ _STOP_SECONDS = 30.0
 _LOCK_SECONDS = 60.0
 """How long a trainer may take to end whose launcher was killed."""
 
-_CADENCE = ("total_training_steps", "total_epochs", "save_freq", "test_freq", "val_before_train", "logger")
-"""Keys of ``trainer`` that may change when a run goes on; the rest of the configuration may not."""
-_REPORTING = ("trackers", "rates", "shown_sessions")
-"""Keys of ``deltamem`` that may change, too: they decide what is reported of a run."""
+
+def _keys(prefix: str, names: str) -> list[str]:
+    return [f"{prefix}.{name}" for name in names.split()]
+
+
+_MAY_CHANGE = (
+    # How long the run is, and what is reported of it.
+    *_keys("trainer", "total_training_steps total_epochs save_freq test_freq val_before_train logger"),
+    *_keys("deltamem", "trackers rates shown_sessions"),
+    # How the machine is used; what is computed stays the same but for rounding.
+    *_keys("deltamem", "embedder.device embedder.batch_size embedder.threads cpu_threads start_minutes"),
+    *_keys("deltamem", "max_failure_rate poll_seconds"),
+    *_keys("trainer.v1.sampler.sampler_kwargs", "max_failure_rate poll_seconds"),
+    *_keys("actor_rollout_ref.rollout", "gpu_memory_utilization max_num_seqs max_num_batched_tokens enforce_eager"),
+    *_keys("actor_rollout_ref.rollout", "free_cache_engine tensor_model_parallel_size engine_kwargs checkpoint_engine"),
+    *_keys(
+        "actor_rollout_ref.rollout", "agent.num_workers log_prob_max_token_len_per_gpu log_prob_micro_batch_size_per_gpu"
+    ),
+    *_keys("actor_rollout_ref.model", "enable_gradient_checkpointing enable_activation_offload"),
+    *_keys("actor_rollout_ref.model", "use_fused_kernels fused_kernel_options"),
+    *_keys("actor_rollout_ref.actor", "ppo_max_token_len_per_gpu ppo_infer_max_token_len_per_gpu"),
+    *_keys("actor_rollout_ref.actor", "ppo_micro_batch_size_per_gpu"),
+    *_keys("actor_rollout_ref.ref", "log_prob_max_token_len_per_gpu log_prob_micro_batch_size_per_gpu"),
+    *(
+        key
+        for part in ("actor_rollout_ref.actor", "actor_rollout_ref.ref")
+        for key in (
+            *_keys(part, "entropy_from_logits_with_chunking ulysses_sequence_parallel_size"),
+            *_keys(f"{part}.fsdp_config", "param_offload optimizer_offload offload_policy reshard_after_forward"),
+            *_keys(f"{part}.fsdp_config", "forward_prefetch ulysses_sequence_parallel_size"),
+        )
+    ),
+    "transfer_queue",
+    "ray_kwargs",
+)
+"""Keys, with all below them, that may differ when a run goes on. The number of GPUs may not: checkpoints belong to it."""
 
 
 class TrainingFailedError(Exception):
     """GRPO ended before its last step; the message gives the reason and the log file."""
-
-
-class RunStoppedError(Exception):
-    """GRPO saved a checkpoint and stopped before its last step, as requested; the message says how far it got."""
 
 
 def run_grpo(config: DictConfig, settings: TrainSettings, console: Console) -> None:
@@ -80,7 +108,8 @@ def _run_locked(config: DictConfig, settings: TrainSettings, console: Console, l
     remove_incomplete(checkpoints)
     remove_old(checkpoints, keep=keep)
     last = latest_complete(checkpoints)
-    _check_same_run(folder / "identity.json", config, resuming=last is not None)
+    for change in changed_since(folder / "identity.json", config, resuming=last is not None):
+        console.print(f"grpo: goes on with {change}", soft_wrap=True)
     if config.trainer.save_freq > 0:
         check_space(space_of(config, ModelShape.of(load_model_config(config.actor_rollout_ref.model))))
     start = step_of(last) if last else 0
@@ -123,7 +152,16 @@ def _run_locked(config: DictConfig, settings: TrainSettings, console: Console, l
         settings.trackers, settings.out, first_step=start + 1 if last else 0, config=plain, warn=progress.warn
     )
 
+    started = Path(config.trainer.v1.sampler.sampler_kwargs.started_file)
+    started.unlink(missing_ok=True)
+    deadline = time.monotonic() + 60.0 * settings.start_minutes
+
     def poll() -> None:
+        if time.monotonic() > deadline and not started.exists():
+            raise TrainingFailedError(
+                f"GRPO has not asked for its first rollouts within deltamem.start_minutes={settings.start_minutes:g}; Ray "
+                f"may wait for CPUs or GPUs that are not there: {last_words(log)} (full log: {log})"
+            )
         for record in tail.records():
             if metrics.add(record):
                 trackers.add(record)
@@ -134,7 +172,7 @@ def _run_locked(config: DictConfig, settings: TrainSettings, console: Console, l
     with progress, closing(trackers), on_request(request.touch):
         code = _follow(folder / "config.yaml", env, log, poll, lock)
     if code == NOT_FINISHED:
-        raise RunStoppedError(summary(read_metrics(settings.out / "metrics.jsonl"), total))
+        raise RunStoppedError(f"grpo: {summary(read_metrics(settings.out / 'metrics.jsonl'), total)}")
     if code != 0:
         raise TrainingFailedError(f"GRPO ended with exit code {code}: {last_words(log)} (full log: {log})")
 
@@ -162,7 +200,7 @@ def _total_steps(config: DictConfig) -> int:
     """Steps of the run: given, or as many as the epochs have."""
     if config.trainer.total_training_steps is not None:
         return int(config.trainer.total_training_steps)
-    rows = pq.read_metadata(config.data.train_files).num_rows
+    rows = count_rows(Path(config.data.train_files))
     return int(rows // config.data.train_batch_size * config.trainer.total_epochs)
 
 
@@ -208,19 +246,52 @@ def _stop(child: subprocess.Popen[bytes]) -> None:
         child.stdin.close()
 
 
-def _check_same_run(path: Path, config: DictConfig, *, resuming: bool) -> None:
-    plain: Any = OmegaConf.to_container(config)
-    plain["trainer"] = {key: value for key, value in plain["trainer"].items() if key not in _CADENCE}
-    plain["deltamem"] = {key: value for key, value in plain["deltamem"].items() if key not in _REPORTING}
-    identity = config_hash(plain)
-    if resuming and (not path.exists() or path.read_text(encoding="utf-8") != identity):
-        raise DeltaMemError(
-            f"{path.parent}: the checkpoints there were made with another configuration; choose another deltamem.out, or "
-            "remove the folder to start over"
-        )
+def changed_since(path: Path, config: DictConfig, *, resuming: bool) -> list[str]:
+    """Compare a configuration with that of the checkpoints, and keep it for the next time.
+
+    Args:
+        path: The file that holds what the checkpoints were made with.
+        config: Resolved.
+        resuming: Whether there are checkpoints.
+
+    Returns:
+        The settings that differ and may, for people.
+
+    Raises:
+        DeltaMemError: If another setting differs; names it.
+    """
+    now = {key: json.dumps(value) for key, value in _leaves(OmegaConf.to_container(config))}
+    changed: list[str] = []
+    if resuming:
+        try:
+            before = dict(json.loads(path.read_text(encoding="utf-8")))
+        except (OSError, ValueError, TypeError):
+            before = {}
+        differ = [key for key in sorted(now.keys() | before.keys()) if now.get(key) != before.get(key)]
+        changed = [f"{key}={now.get(key, 'no more')} (was {before.get(key, 'not set')})" for key in differ]
+        if refused := [text for key, text in zip(differ, changed, strict=True) if not _may_change(key)]:
+            more = f" and {len(refused) - 1} more" if len(refused) > 1 else ""
+            raise DeltaMemError(
+                f"{path.parent}: the checkpoints there were made with another configuration ({refused[0]}{more}); choose "
+                "another deltamem.out, or remove the folder to start over"
+            )
     path.parent.mkdir(parents=True, exist_ok=True)
     with atomic_writer(path) as file:
-        file.write(identity)
+        json.dump(now, file, indent=1)
+    return changed
+
+
+def _leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """All values of nested mappings with their dotted keys."""
+    if isinstance(value, Mapping) and value:
+        for key, inner in value.items():
+            yield from _leaves(inner, f"{path}.{key}" if path else str(key))
+    else:
+        yield path, value
+
+
+def _may_change(key: str) -> bool:
+    return any(key == free or key.startswith(f"{free}.") for free in _MAY_CHANGE)
 
 
 def environment(settings: TrainSettings, verl_metrics: Path) -> dict[str, str]:

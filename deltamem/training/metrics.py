@@ -224,6 +224,43 @@ _WATCHED = {
 }
 
 
+def _bar(console: Console, title: str) -> Progress:
+    return Progress(
+        TextColumn(title),
+        BarColumn(bar_width=20),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[text]}"),
+        TimeElapsedColumn(),
+        TextColumn("left"),
+        TimeRemainingColumn(),
+        console=console,
+        disable=not console.is_terminal,
+    )
+
+
+class StageProgress:
+    """The progress line of a stage that takes many steps."""
+
+    def __init__(self, console: Console, title: str, total: int, start: int = 0, *, every: int) -> None:
+        """Begin after `start` of `total` steps. Without a terminal a line is printed after every so many."""
+        self._console, self._title, self._total, self._every = console, title, total, every
+        self._bar = _bar(console, title)
+        self._task = self._bar.add_task(title, total=total, completed=start, text="")
+
+    def __enter__(self) -> StageProgress:
+        self._bar.start()
+        return self
+
+    def __exit__(self, *_exception: object) -> None:
+        self._bar.stop()
+
+    def show(self, step: int, text: str) -> None:
+        """Show that a step is done."""
+        self._bar.update(self._task, completed=step, text=text)
+        if not self._console.is_terminal and (step % self._every == 0 or step == self._total):
+            self._console.print(f"{self._title} {step}/{self._total}: {text}", soft_wrap=True)
+
+
 class GrpoProgress:
     """The progress line of GRPO: step, rewards, seconds a step, what goes wrong, time left."""
 
@@ -233,17 +270,7 @@ class GrpoProgress:
         self._total = total
         self._heldout: float | None = None
         self._alarms = Alarms()
-        self._bar = Progress(
-            TextColumn("grpo"),
-            BarColumn(bar_width=20),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[text]}"),
-            TimeElapsedColumn(),
-            TextColumn("left"),
-            TimeRemainingColumn(),
-            console=console,
-            disable=not console.is_terminal,
-        )
+        self._bar = _bar(console, "grpo")
         self._task = self._bar.add_task("grpo", total=total, completed=start, text="starting verl (about a minute)")
 
     def __enter__(self) -> GrpoProgress:

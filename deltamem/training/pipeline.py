@@ -2,27 +2,35 @@
 
 from __future__ import annotations
 
+import gc
 import json
+import random
 import shutil
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 
 from deltamem.episode import save_episode_config
 from deltamem.errors import DeltaMemError
-from deltamem.runs import Stage, atomic_writer, file_sha256
+from deltamem.runs import Stage, atomic_writer, config_hash, file_sha256
 from deltamem.sessions import LabelledSession, read_sessions
 from deltamem.training import data
-from deltamem.training.config import TinyModelConfig, TrainSettings, WarmStartConfig
+from deltamem.training.config import SupervisedConfig, TinyModelConfig, TrainSettings, WarmStartConfig
 from deltamem.training.embedding_store import META_FILE, embed_data
+from deltamem.training.interruption import RunStoppedError, on_request
 from deltamem.training.launch import run_grpo
-from deltamem.training.metrics import check_trackers
+from deltamem.training.metrics import MetricsFile, StageProgress, check_trackers
+
+if TYPE_CHECKING:
+    from deltamem.training.supervised import Example
 
 LENGTHS_FILE = "lengths.json"
 
@@ -101,22 +109,43 @@ def stages(config: DictConfig, settings: TrainSettings, console: Console) -> lis
     if (model := settings.model) is not None:
         chosen = model.model_dump(mode="json", exclude_unset=True)
         found.append(Stage("model", {**episode, "model": chosen}, lambda: _build_model(settings, model), out / "model"))
-    if (options := settings.warm_start) is not None:
+    start = {
+        "tokenizer": [config.actor_rollout_ref.model.path, config.actor_rollout_ref.model.tokenizer_path],
+        "template": data.template_kwargs(config),
+    }
+    lengths = Stage(
+        "lengths",
+        {"limits": settings.limits.model_dump(), **start},
+        lambda: _measure(config, settings, console),
+        out / LENGTHS_FILE,
+    )
+    options = settings.warm_start
+    # A pretrained model has its tokenizer before the warm start; what does not fit is then found before its minutes.
+    if settings.limits.fit and isinstance(options, SupervisedConfig):
+        found.append(lengths)
+    if isinstance(options, WarmStartConfig):
+        chosen = {**episode, "warm_start": options.model_dump(mode="json", exclude_unset=True)}
+        found.append(
+            Stage("warm_start", chosen, lambda: _from_scratch(settings, options, console), out / "warm_start" / "model")
+        )
+    if isinstance(options, SupervisedConfig):
+        chosen = {
+            **episode,
+            "warm_start": options.model_dump(mode="json"),
+            **start,
+            "limits": str(_limits(config, settings)),
+        }
+        chosen["sessions"] = {**settings.data.model_dump(), "sha256": file_sha256(settings.sessions)}
         found.append(
             Stage(
                 "warm_start",
-                {**episode, "warm_start": options.model_dump(mode="json", exclude_unset=True)},
-                lambda: _warm_start(settings, options, console),
+                chosen,
+                lambda: _supervise(config, settings, options, config_hash(chosen), console),
                 out / "warm_start" / "model",
             )
         )
-    if settings.limits.fit:
-        measured = {
-            "limits": settings.limits.model_dump(),
-            "tokenizer": [config.actor_rollout_ref.model.path, config.actor_rollout_ref.model.tokenizer_path],
-            "template": data.template_kwargs(config),
-        }
-        found.append(Stage("lengths", measured, lambda: _measure(config, settings, console), settings.out / LENGTHS_FILE))
+    if settings.limits.fit and not isinstance(options, SupervisedConfig):
+        found.append(lengths)
     inputs: Any = OmegaConf.to_container(config)
     # These say how a run is shown and continued, not what it computes.
     for key in ("logger", "save_freq", "default_local_dir"):
@@ -125,7 +154,7 @@ def stages(config: DictConfig, settings: TrainSettings, console: Console) -> lis
     checkpoints = Path(config.trainer.default_local_dir)
     # Limits that are fitted follow from the stages before, so they need not be among the inputs.
     grpo = {"config": inputs, "saves": saves}
-    found.append(Stage("grpo", grpo, lambda: run_grpo(*fitted(config, settings), console), checkpoints))
+    found.append(Stage("grpo", grpo, lambda: run_grpo(*final(config, settings), console), checkpoints))
     if saves:
         found.append(Stage("export", {}, lambda: _export(out), out / "policy"))
     return found
@@ -165,16 +194,20 @@ def measured_limits(config: DictConfig, settings: TrainSettings, files: Sequence
     return found, data.fit(found, settings.limits, max_turns=settings.episode.max_turns, window=window)
 
 
-def fitted(config: DictConfig, settings: TrainSettings) -> tuple[DictConfig, TrainSettings]:
-    """The configuration with the limits of ``lengths.json``, if they follow from the data.
+def final(config: DictConfig, settings: TrainSettings) -> tuple[DictConfig, TrainSettings]:
+    """The configuration of GRPO: with limits from ``lengths.json`` and the warm-started model, where there are such.
 
     Raises:
         DeltaMemError: If that file cannot be read.
     """
-    if not settings.limits.fit:
-        return config, settings
-    limits = data.read_limits(settings.out / LENGTHS_FILE)
-    return data.with_limits(config, limits), settings.model_copy(update={"turn_tokens": limits.turn})
+    if settings.limits.fit:
+        limits = data.read_limits(settings.out / LENGTHS_FILE)
+        config = data.with_limits(config, limits)
+        settings = settings.model_copy(update={"turn_tokens": limits.turn})
+    if isinstance(settings.warm_start, SupervisedConfig):
+        config = config.copy()
+        config.actor_rollout_ref.model.path = str(settings.out / "warm_start" / "model")
+    return config, settings
 
 
 def _early_sessions(settings: TrainSettings) -> list[LabelledSession]:
@@ -194,40 +227,137 @@ def _build_model(settings: TrainSettings, model: TinyModelConfig) -> None:
     partial.replace(target)
 
 
-def _warm_start(settings: TrainSettings, options: WarmStartConfig, console: Console) -> None:
+def _from_scratch(settings: TrainSettings, options: WarmStartConfig, console: Console) -> None:
     import torch
     from transformers import AutoTokenizer, Qwen3ForCausalLM
 
     from deltamem.training.warm_start import WarmStartStep, warm_start
 
+    _use_cpu(settings)
+    start = settings.out / "model"
+    tokenizer = AutoTokenizer.from_pretrained(start)
+    model = Qwen3ForCausalLM.from_pretrained(start, dtype=torch.float32)
+    begin = time.perf_counter()
+    records: list[dict[str, Any]] = []
+    episode = settings.episode.config()
+    with StageProgress(console, "warm_start", options.copy_steps + options.steps, every=_REPORT_EVERY) as progress:
+
+        def report(step: WarmStartStep) -> None:
+            records.append({**step._asdict(), "seconds": round(time.perf_counter() - begin, 2)})
+            progress.show(step.step, f"{step.phase}, loss {step.loss:.3f}, accuracy {step.accuracy:.3f}")
+
+        warm_start(model, tokenizer, _early_sessions(settings), episode, options, seed=settings.seed, report=report)
+    with atomic_writer(settings.out / "warm_start.jsonl") as file:
+        file.writelines(f"{json.dumps(record)}\n" for record in records)
+    _save_warm_start(settings, model, tokenizer)
+
+
+def _supervise(
+    config: DictConfig, settings: TrainSettings, options: SupervisedConfig, identity: str, console: Console
+) -> None:
+    import torch
+
+    from deltamem.training.export import warm_start_card
+    from deltamem.training.supervised import CHECKPOINT, Tuning
+
+    _use_cpu(settings)
+    device = "cpu" if settings.cpu_threads is not None else "cuda"
+    start = config.actor_rollout_ref.model
+    passes, heldout = supervised_data(config, settings, options, steps=options.steps)
+    # Frozen weights below adapters need no more precision than they are computed with.
+    dtype = torch.bfloat16 if options.lora_rank is not None and device == "cuda" else torch.float32
+    folder = settings.out / "warm_start"
+    folder.mkdir(parents=True, exist_ok=True)
+    tuning = Tuning(data.load_model(start, dtype), options, device, folder, identity)
+    if tuning.step:
+        console.print(f"warm_start: going on after step {tuning.step}")
+    metrics = MetricsFile(settings.out / "warm_start.jsonl", from_step=tuning.step or None)
+    asked = threading.Event()
+    with (
+        StageProgress(console, "warm_start", options.steps, tuning.step, every=_REPORT_EVERY) as progress,
+        on_request(asked.set),
+    ):
+
+        def report(record: dict[str, float]) -> None:
+            metrics.add(record)
+            names = {"loss": "loss", "accuracy": "accuracy", "heldout/accuracy": "held-out", "tokens_per_second": "tokens/s"}
+            shown = [f"{title} {record[name]:.4g}" for name, title in names.items() if name in record]
+            progress.show(int(record["step"]), ", ".join(shown))
+
+        tuning.run(passes, heldout, report=report, stop=asked.is_set)
+    if tuning.step < options.steps:
+        raise RunStoppedError(
+            f"warm_start: stopped with a checkpoint after step {tuning.step} of {options.steps}; the same command goes on"
+        )
+    _save_warm_start(settings, tuning.finish(), data.load_tokenizer(start), warm_start_card(start.path, options.steps))
+    (folder / CHECKPOINT).unlink(missing_ok=True)
+    del tuning
+    if device == "cuda":
+        # The trainer, a process of its own, needs the memory.
+        gc.collect()
+        torch.cuda.empty_cache()
+
+
+def supervised_data(
+    config: DictConfig, settings: TrainSettings, options: SupervisedConfig, *, steps: int
+) -> tuple[list[list[Example]], list[Example]]:
+    """The passes of so many steps of supervised fine-tuning, and its held-out examples.
+
+    Raises:
+        DeltaMemError: If a trajectory does not fit, there are no sessions, or the chat template does not fit the episode.
+    """
+    from deltamem.training.supervised import examples, plan
+    from deltamem.training.teacher import TrajectoryTokenizer
+
+    model = config.actor_rollout_ref.model
+    shape, episode = data.load_model_config(model), settings.episode.config()
+    tokenize = TrajectoryTokenizer(
+        data.load_tokenizer(model), model_type=shape.model_type, template_kwargs=data.template_kwargs(config)
+    )
+    tokenize.frame.check(thinking=episode.thinking)
+    rng = random.Random(settings.seed)
+    sessions = _early_sessions(settings)
+    if not sessions:
+        raise DeltaMemError(f"{settings.sessions}: no training sessions for the warm start")
+    passes = plan(
+        examples(sessions, episode, tokenize, careless=options.careless, rng=rng),
+        passes=steps * options.passes,
+        tokens=options.tokens,
+        limits=_limits(config, settings),
+        window=int(shape.max_position_embeddings),
+        rng=rng,
+    )
+    rng = random.Random(settings.seed)
+    unseen = list(read_sessions(settings.sessions, split="heldout"))
+    unseen = rng.sample(unseen, min(options.heldout_sessions, len(unseen)))
+    complete = examples(unseen, episode, tokenize, careless=(0.0, 0.0), rng=rng)
+    return passes, list(islice(complete, len(unseen)))
+
+
+def _limits(config: DictConfig, settings: TrainSettings) -> data.Limits | None:
+    """The limits of rollouts; None where they follow from the data."""
+    if settings.limits.fit:
+        return None
+    return data.Limits(config.data.max_prompt_length, config.data.max_response_length, settings.turn_tokens)
+
+
+def _use_cpu(settings: TrainSettings) -> None:
+    import torch
+
     if settings.cpu_threads is not None:
         torch.set_num_threads(settings.cpu_threads)
     # Products in bfloat16 where the CPU has them: about 1.7 times as fast.
     torch.set_float32_matmul_precision("medium")
-    start = settings.out / "model"
-    tokenizer = AutoTokenizer.from_pretrained(start)
-    model = Qwen3ForCausalLM.from_pretrained(start, dtype=torch.float32)
-    total = options.copy_steps + options.steps
 
-    begin = time.perf_counter()
-    records: list[dict[str, Any]] = []
 
-    def report(step: WarmStartStep) -> None:
-        records.append({**step._asdict(), "seconds": round(time.perf_counter() - begin, 2)})
-        if step.step % _REPORT_EVERY == 0 or step.step == total:
-            console.print(
-                f"warm_start {step.step}/{total}: {step.phase}, loss {step.loss:.3f}, accuracy {step.accuracy:.3f}"
-            )
-
-    episode = settings.episode.config()
-    warm_start(model, tokenizer, _early_sessions(settings), episode, options, seed=settings.seed, report=report)
+def _save_warm_start(settings: TrainSettings, model: Any, tokenizer: Any, card: str | None = None) -> None:
     target = settings.out / "warm_start" / "model"
     partial = _fresh(target)
     model.save_pretrained(partial)
     tokenizer.save_pretrained(partial)
-    save_episode_config(partial, episode)
-    with atomic_writer(settings.out / "warm_start.jsonl") as file:
-        file.writelines(f"{json.dumps(record)}\n" for record in records)
+    save_episode_config(partial, settings.episode.config())
+    if card is not None:
+        (partial / "README.md").write_text(card, encoding="utf-8")
     partial.replace(target)
 
 

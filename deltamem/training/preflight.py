@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import importlib.metadata
-import importlib.util
 import io
-import json
 import os
 import socket
-import subprocess
-import sys
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property, partial
@@ -22,22 +18,25 @@ from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from omegaconf import DictConfig
+from packaging.version import Version
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from deltamem.chat_template import TurnFormat, turn_format
 from deltamem.embedding import EndpointEmbedder, is_endpoint, load_embedder
 from deltamem.errors import DeltaMemError
 from deltamem.runs import file_sha256
 from deltamem.sessions import read_sessions
 from deltamem.training import data, resources
 from deltamem.training.checkpoints import space_of
-from deltamem.training.config import TrainSettings, read_by_verl, unknown_keys
+from deltamem.training.config import SupervisedConfig, TrainSettings, read_by_verl, unknown_keys
 from deltamem.training.data import Lengths, Limits
 from deltamem.training.embedding_store import read_meta
+from deltamem.training.machine import Imports, cpus, gpus, installed, shared_memory, try_imports
 from deltamem.training.metrics import check_trackers
+from deltamem.training.pipeline import supervised_data
 from deltamem.training.resources import ModelShape, Plan
+from deltamem.training.template_check import template_problem
 
 
 class State(StrEnum):
@@ -73,6 +72,7 @@ class Context:
     config: DictConfig  # resolved
     settings: TrainSettings
     folder: Path  # a temporary one
+    before_start: bool = False  # no time for what takes minutes
 
     def need_sessions(self) -> Path:
         """The sessions file; raises `MadeByRunError` if the run makes it, and `DeltaMemError` if it is missing."""
@@ -102,6 +102,32 @@ class Context:
         """The model's tokenizer."""
         return data.load_tokenizer(self.need_model())
 
+    @property
+    def chat_tokenizer(self) -> Any:
+        """The same; raises `DeltaMemError` if it has no chat template."""
+        if not self.tokenizer.chat_template:
+            raise DeltaMemError(
+                "the tokenizer has no chat template; name one in actor_rollout_ref.model.custom_chat_template"
+            )
+        return self.tokenizer
+
+    @cached_property
+    def imports(self) -> Imports:
+        """What can be imported of all that the processes of the run will import."""
+        model = self.config.actor_rollout_ref
+        packages = ["torch"] if self.on_gpus else []
+        if model.rollout.name == "vllm":
+            packages += ["vllm", "verl.workers.rollout.vllm_rollout.vllm_async_server"]
+        if self.on_gpus and self.attention == _FLASH:
+            packages += ["flash_attn", "flash_attn.bert_padding", "flash_attn.ops.triton.cross_entropy"]
+        return try_imports(packages)
+
+    @property
+    def attention(self) -> str:
+        """Which attention the trainer computes."""
+        options = self.config.actor_rollout_ref.model.override_config
+        return str(options.get("attn_implementation", _FLASH))
+
     @cached_property
     def model_config(self) -> Any:
         """The model's Hugging Face configuration."""
@@ -111,7 +137,7 @@ class Context:
     def lengths(self) -> Lengths:
         """Tokens of the exported rows."""
         files, episode = [self.exported.train, self.exported.heldout], self.settings.episode.config()
-        return data.measure(files, self.tokenizer, episode, data.template_kwargs(self.config))
+        return data.measure(files, self.chat_tokenizer, episode, data.template_kwargs(self.config))
 
     @cached_property
     def limits(self) -> Limits:
@@ -125,7 +151,7 @@ class Context:
     @cached_property
     def final_config(self) -> DictConfig:
         """The configuration that verl will get; with written limits where the data does not exist yet."""
-        if not self.settings.limits.fit:
+        if not self.settings.limits.fit or self.before_start:
             return self.config
         try:
             return data.with_limits(self.config, self.limits)
@@ -148,6 +174,8 @@ def check_configuration(context: Context) -> Finding:
     if unknown := unknown_keys(context.config):
         return fail(f"verl has no key {', '.join(map(repr, unknown))}")
     read_by_verl(context.final_config)
+    if (mode := context.config.trainer.v1.trainer_mode) != "sync":
+        return fail(f"trainer.v1.trainer_mode={mode}: only sync is supported (docs/training.md, Partial rollouts)")
     return ok(f"verl's own validation passes; {context.config.actor_rollout_ref.rollout.name} rollouts")
 
 
@@ -212,37 +240,40 @@ def check_data(context: Context) -> Finding:
     return ok(text)
 
 
-_VERL = "0.9.1"
 _SECONDS = 20.0
 _FULL = 0.95
 """Share of a GPU above which a plan is not trusted."""
+_FLASH = "flash_attention_2"
+_SHARED = 2_000_000_000
+"""Bytes of shared memory that should be there."""
 
 
-class Gpu(NamedTuple):
-    """A GPU of this machine; memory in bytes."""
-
-    name: str
-    memory: int
-
-
-def installed(package: str) -> bool:
-    """Whether a package can be imported."""
-    return importlib.util.find_spec(package) is not None
+def check_finished(context: Context) -> Finding:
+    """What earlier starts of the run have left; verl would end with a traceback."""
+    found = [path for path in (Path(context.config.data[key]) for key in ("train_files", "val_files")) if path.is_file()]
+    for path in found:
+        data.count_rows(path)
+    return ok(f"{len(found)} files of rows can be read" if found else "nothing is there yet")
 
 
-def gpus() -> list[Gpu]:
-    """The GPUs that a job may use, from nvidia-smi: torch might initialise CUDA in this process."""
-    command = ["nvidia-smi", "--query-gpu=index,name,memory.total", "--format=csv,noheader,nounits"]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS, check=True)
-    except (OSError, subprocess.SubprocessError):
-        return []
-    rows = [[cell.strip() for cell in line.split(",")] for line in done.stdout.splitlines() if line.strip()]
-    found = {row[0]: Gpu(row[1], int(row[2]) << 20) for row in rows if len(row) == 3 and row[2].isdigit()}
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if visible is None or not all(name in found for name in visible.split(",")):
-        return list(found.values()) if visible != "" else []
-    return [found[name] for name in visible.split(",")]
+def check_cpus(context: Context) -> Finding:
+    """Whether Ray has the processors that verl asks for; it would wait for ever."""
+    config = context.config
+    if not context.on_gpus:
+        return ok("not needed")
+    # verl's placement groups take three a GPU, each storage unit and the controller of TransferQueue one.
+    units = config.transfer_queue.backend.SimpleStorage.num_data_storage_units
+    need = 3 * config.trainer.n_gpus_per_node * config.trainer.nnodes + units + 1
+    ray = config.ray_kwargs.ray_init
+    if ray.get("address") not in (None, "local"):
+        return ok(f"{need} of the cluster are needed")
+    have = ray.num_cpus or cpus()
+    text = f"Ray counts {have}, verl asks for {need}"
+    if have < need:
+        return fail(
+            f"{text}: it would wait for ever; give the job more, or let Ray count more: ray_kwargs.ray_init.num_cpus={need}"
+        )
+    return ok(text)
 
 
 def check_gpus(context: Context) -> Finding:
@@ -270,7 +301,7 @@ def check_gpu_memory(context: Context) -> Finding:
     text = (
         f"update {_gb(update.total)} (weights {_gb(update.weights)}, gradients {_gb(update.gradients)}, optimiser "
         f"{_gb(update.optimizer)}, gathered {_gb(update.gathered)}, {plan.tokens} tokens "
-        f"{_gb(max(update.activations, update.logits))}, contexts {_gb(resources.CONTEXTS)})"
+        f"{_gb(update.tokens)}, contexts {_gb(resources.CONTEXTS)})"
     )
     found = gpus()
     if not found:
@@ -281,6 +312,12 @@ def check_gpu_memory(context: Context) -> Finding:
         f"; rollouts {_gb(rollout.total)}: training keeps {_gb(rollout.training)}, vLLM {_gb(rollout.engine)} with "
         f"{rollout.cache_tokens} tokens of cache"
     )
+    if update.fixed > gpu:
+        return fail(
+            f"{text}; a GPU has {_gb(gpu)}, less than the {_gb(update.fixed)} that no smaller batch saves: use more GPUs or "
+            "LoRA (+experiment=qwen8b_lora), or keep weights and optimiser in host memory with "
+            "actor_rollout_ref.actor.fsdp_config.offload_policy=true"
+        )
     if update.total > gpu:
         return fail(
             f"{text}; a GPU has {_gb(gpu)}: lower actor_rollout_ref.actor.ppo_max_token_len_per_gpu, or use more GPUs"
@@ -310,11 +347,19 @@ def check_host_memory(context: Context) -> Finding:
     )
     have = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     text = f"about {_gb(need)} for loading and offloading, the node has {_gb(have)}"
-    return fail(text) if need > have else ok(text)
+    if need > have:
+        return fail(text)
+    if (shared := shared_memory()) is not None and shared < _SHARED:
+        return warn(
+            f"{text}; /dev/shm has only {_gb(shared)}, which Ray, NCCL and vLLM share: give a container --shm-size=16g"
+        )
+    return ok(text)
 
 
 def check_disk(context: Context) -> Finding:
     """Room for checkpoints and the exported policy."""
+    if context.config.trainer.save_freq <= 0:
+        return ok("nothing is saved, as trainer.save_freq says")
     space = space_of(context.config, ModelShape.of(context.model_config))
     text = (
         f"{space.checkpoints} checkpoints of {_gb(space.checkpoint)} and the policy: {_gb(space.missing)} more, "
@@ -327,11 +372,11 @@ def check_disk(context: Context) -> Finding:
 
 def check_ray(context: Context) -> Finding:
     """Whether a cluster answers, if one is named."""
-    address = context.config.ray_kwargs.ray_init.get("address")
-    if address == "auto":
-        address = os.environ.get("RAY_ADDRESS")
+    address, nodes = context.config.ray_kwargs.ray_init.get("address"), context.config.trainer.nnodes
+    if address == "auto" or (nodes > 1 and address in (None, "local")):
+        # Without an address Ray looks there too.
+        address = None if address == "local" else os.environ.get("RAY_ADDRESS")
         if not address:
-            nodes = context.config.trainer.nnodes
             return fail(f"no cluster: {nodes} nodes need one (slurm/train_multinode.sbatch starts it and sets RAY_ADDRESS)")
     if not address or address == "local":
         return ok("the run starts its own")
@@ -343,41 +388,61 @@ def check_ray(context: Context) -> Finding:
         return fail(f"{address} does not answer: {error}")
 
 
+_PINNED = {"verl": "0.9.1", "torch": "2.11.0", "vllm": "0.24.0", "transformers": "5.9.0", "flash-attn": "2.8.3"}
+"""What verl 0.9.1 pins for GPUs (its extras vllm and fsdp)."""
+_OLDEST = {"verl": "0.9.1", "torch": "2.11", "vllm": "0.24", "transformers": "5.5.3", "flash-attn": "2.4.3"}
+_GPU_DRIVER = 580
+"""The oldest driver that CUDA 13 runs on."""
+
+
 def check_packages(context: Context) -> Finding:
-    """The pinned verl, vLLM and flash-attn where they are configured."""
-    model = context.config.actor_rollout_ref
-    verl = importlib.metadata.version("verl")
-    if verl != _VERL:
-        return fail(f"verl {verl} is installed, expected {_VERL}; install it with: pip install 'deltamem[train]'")
-    found = [f"verl {verl}", f"torch {importlib.metadata.version('torch')}"]
+    """The pinned verl, vLLM and flash-attn where they are configured: there, not too old, and importable."""
+    model, on_gpus = context.config.actor_rollout_ref, context.on_gpus
+    wanted = ["verl", "torch", "transformers"]
     if model.rollout.name == "vllm":
         if not installed("vllm"):
-            return fail("vLLM is not installed; install it with: pip install 'deltamem[gpu]'")
-        found.append(f"vllm {importlib.metadata.version('vllm')}")
-    attention = model.model.override_config.get("attn_implementation", "flash_attention_2")
-    if context.on_gpus and attention == "flash_attention_2":
+            return fail("vLLM is not installed; install it in the checkout with: pip install -e '.[gpu]'")
+        wanted += ["vllm"] if on_gpus else []
+    if on_gpus and context.attention == _FLASH:
         if not installed("flash_attn"):
             return fail(
-                "flash-attn is not installed; install it, or choose another attention with "
-                "+actor_rollout_ref.model.override_config.attn_implementation=sdpa"
+                "flash-attn is not installed; install it (docs/training.md, Installation), or choose another attention with "
+                "++actor_rollout_ref.model.override_config.attn_implementation=sdpa"
             )
-        found.append(f"flash-attn {importlib.metadata.version('flash-attn')}")
+        wanted.append("flash-attn")
     if model.model.lora_rank and not installed("peft"):
         return fail("LoRA needs the package peft; install it with: pip install peft")
-    return ok(", ".join(found))
+    have = {name: importlib.metadata.version(name) for name in wanted}
+    if have["verl"] != _PINNED["verl"]:
+        return fail(f"verl {have['verl']} is installed, expected {_PINNED['verl']}: pip install -e '.[gpu]' in the checkout")
+    text = ", ".join(f"{name} {version}" for name, version in have.items())
+    if not on_gpus:
+        return ok(text)
+    if old := [name for name in wanted if Version(have[name]) < Version(_OLDEST[name])]:
+        return fail(f"{old[0]} {have[old[0]]} is too old for verl {_PINNED['verl']}, which was made with {_PINNED[old[0]]}")
+    found = context.imports
+    if found.errors:
+        name, error = next(iter(found.errors.items()))
+        return fail(f"{name} cannot be imported: {error}")
+    if found.cuda is None:
+        return fail(f"torch {have['torch']} is built for processors only; install the build for CUDA")
+    if not found.usable and (cards := gpus()):
+        driver = cards[0].driver
+        old_driver = (
+            found.cuda.startswith("13.")
+            and driver.partition(".")[0].isdigit()
+            and int(driver.partition(".")[0]) < _GPU_DRIVER
+        )
+        need = f"; CUDA 13 needs {_GPU_DRIVER} or later" if old_driver else ""
+        return fail(f"torch {have['torch']} (CUDA {found.cuda}) cannot use the GPUs with driver {driver}{need}")
+    if other := [name for name in wanted if Version(have[name]).public != _PINNED[name]]:
+        pins = ", ".join(f"{name} {_PINNED[name]}" for name in other)
+        return warn(f"{text}; verl {_PINNED['verl']} was made with {pins}")
+    return ok(text)
 
 
 def _gb(count: int) -> str:
     return f"{count / 1e9:.1f} GB" if count >= 1e8 else f"{count / 1e6:.1f} MB"
-
-
-_VLLM_SECONDS = 300.0
-_CALL = (
-    "<think>\nWhat is known?\n</think>\n\n"
-    '<tool_call>{"name": "search_memory", "arguments": {"query_list": ["where Ann lives"]}}</tool_call>'
-)
-_OUTPUTS = '<think>\nNothing is new.\n</think>\n\n<outputs>{"operations": []}</outputs>'
-_MEMORIES = '[{"id": "m1", "time": "2026/04/05 (Sun) 20:01", "text": "Ann lives in Oslo."}]'
 
 
 def check_model(context: Context) -> Finding:
@@ -389,45 +454,15 @@ def check_model(context: Context) -> Finding:
     architectures = config.architectures or []
     if len(architectures) != 1 or architectures[0] not in known:
         return fail(f"{name}: architecture {architectures} is no causal language model of transformers")
-    if context.config.actor_rollout_ref.rollout.name == "vllm" and not _known_to_vllm(architectures[0]):
-        return fail(f"{name}: vLLM does not know the architecture {architectures[0]}")
-    if missing := missing_weights(name):
+    if context.config.actor_rollout_ref.rollout.name == "vllm" and installed("vllm"):
+        served = context.imports.architectures
+        if served is not None and architectures[0] not in served:
+            return fail(f"{name}: vLLM does not know the architecture {architectures[0]}")
+    if missing := data.missing_weights(name):
         if os.environ.get("DELTAMEM_ALLOW_HUB") == "1" and not Path(name).is_dir():
             return warn(f"{name}: weights are not here yet, the run fetches them")
         return fail(f"{name}: {missing}")
     return ok(f"{name}: {architectures[0]}, reads {config.max_position_embeddings} tokens")
-
-
-def _known_to_vllm(architecture: str) -> bool:
-    """Whether vLLM, if it is installed, can serve an architecture; in a process of its own, because vLLM may touch a GPU."""
-    if importlib.util.find_spec("vllm") is None:
-        return True
-    ask = (
-        "import sys; from vllm import ModelRegistry; sys.exit(4 * (sys.argv[1] not in ModelRegistry.get_supported_archs()))"
-    )
-    command = [sys.executable, "-c", ask, architecture]
-    return subprocess.run(command, capture_output=True, timeout=_VLLM_SECONDS, check=False).returncode != 4
-
-
-def missing_weights(name: str) -> str | None:
-    """What is missing of a model's safetensors files, for people; None if nothing is."""
-    folder = Path(name)
-    if not folder.is_dir():
-        from huggingface_hub import snapshot_download
-
-        try:
-            folder = Path(snapshot_download(name, local_files_only=True))
-        except (OSError, ValueError):
-            return f"weights are not available offline; fetch them with: hf download {name}"
-    index = folder / "model.safetensors.index.json"
-    expected = {"model.safetensors"}
-    if index.is_file():
-        try:
-            expected = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
-        except (ValueError, KeyError, AttributeError):
-            return f"{index.name} is no index of weights"
-    absent = sorted(file for file in expected if not (folder / file).is_file())
-    return f"{absent[0]} is missing in {folder}" if absent else None
 
 
 def check_tokenizer(context: Context) -> Finding:
@@ -444,77 +479,16 @@ def check_tokenizer(context: Context) -> Finding:
 
 def check_template(context: Context) -> Finding:
     """Tools, thinking and append-only rendering."""
-    tokenizer, model_type = context.tokenizer, context.model_config.model_type
-    if not tokenizer.chat_template:
-        return fail("the tokenizer has no chat template; name one in actor_rollout_ref.model.custom_chat_template")
+    tokenizer, model_type = context.chat_tokenizer, context.model_config.model_type
     thinking = context.settings.episode.thinking
     try:
-        problem = _template_problem(tokenizer, data.template_kwargs(context.config), model_type, thinking=thinking)
+        problem = template_problem(tokenizer, data.template_kwargs(context.config), model_type, thinking=thinking)
     except DeltaMemError:
         raise
     # Templates raise what they like, jinja's errors among it, and verl a ValueError if a tool's answer is no suffix.
     except Exception as error:
         problem = f"the chat template cannot render an episode: {' '.join(str(error).split())}"
     return fail(problem) if problem else ok(f"carries tool answers, append-only, {'' if thinking else 'without '}thinking")
-
-
-def _template_problem(tokenizer: Any, kwargs: Mapping[str, Any], model_type: str, *, thinking: bool) -> str | None:
-    """Why an episode of three turns cannot be built token by token as the agent loop does; None if it can.
-
-    The episode is built twice: once as the agent loop does, from the model's own tokens and verl's continuous-token builder,
-    and once by rendering all its messages. Both must be the same text.
-    """
-    frame = turn_format(tokenizer, template_options=kwargs)
-    frame.check(thinking=thinking)
-    off = {**kwargs, "enable_thinking": False}
-    if not thinking and not frame.opening and turn_format(tokenizer, template_options=off) != frame:
-        return "deltamem.episode.thinking=false needs data.apply_chat_template_kwargs.enable_thinking=false"
-    call, outputs = (text if thinking else text.partition("</think>\n\n")[2] for text in (_CALL, _OUTPUTS))
-    messages: list[dict[str, Any]] = [
-        {"role": "system", "content": "Manage memory."},
-        {"role": "user", "content": "Ann: I moved."},
-        {"role": "assistant", "content": call},
-        {"role": "tool", "content": _MEMORIES},
-        {"role": "assistant", "content": call},
-        {"role": "tool", "content": _MEMORIES},
-        {"role": "assistant", "content": outputs},
-    ]
-    ids = _continuous(tokenizer, kwargs, model_type, frame, messages)
-    whole = tokenizer.apply_chat_template(messages, tokenize=False, **kwargs)
-    text = tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
-    if text.count(_MEMORIES) != 2:
-        return "the chat template leaves out what the tool answers"
-    if not thinking:
-        # Every turn began after the template's own empty think block; in a rendered history it stands only in the last.
-        empty = "<think>\n\n</think>\n\n"
-        text, whole = text.replace(empty, ""), whole.replace(empty, "")
-    if whole.startswith(text):
-        return None
-    place = next((place for place, (a, b) in enumerate(zip(text, whole, strict=False)) if a != b), len(whole))
-    return (
-        f"the chat template is not append-only: the agent loop has {text[place : place + 30]!r} where a rendered "
-        f"conversation has {whole[place : place + 30]!r}"
-    )
-
-
-def _continuous(
-    tokenizer: Any, kwargs: Mapping[str, Any], model_type: str, frame: TurnFormat, messages: Sequence[dict[str, Any]]
-) -> list[int]:
-    """Token ids of an episode as the agent loop builds them."""
-    from verl.utils.tokenizer.continuous_token_wiring import create_continuous_token_builder
-
-    builder = create_continuous_token_builder(tokenizer, hf_model_type=model_type, chat_template_kwargs=dict(kwargs))
-    ids: list[int] = builder.build_initial_tokens(list(messages[:2]))
-    for number in range(2, len(messages)):
-        if messages[number]["role"] == "assistant":
-            # What the template has opened, the model does not write again.
-            text = messages[number]["content"].removeprefix(frame.opening)
-            end = tokenizer.eos_token_id if frame.closing is None else frame.closing
-            written = [*tokenizer.encode(text, add_special_tokens=False), end]
-            ids = builder.merge_assistant_tokens(ids, written).token_ids
-        else:
-            ids = builder.merge_context_tokens(list(messages[:number]), list(messages[: number + 1]), ids).token_ids
-    return ids
 
 
 def check_lengths(context: Context) -> Finding:
@@ -539,6 +513,32 @@ def check_lengths(context: Context) -> Finding:
         )
     if prompts:
         return warn(f"{prompts} of {rows} prompts do not fit into data.max_prompt_length={limits.prompt}; {text}")
+    return ok(text)
+
+
+_MASTER_BYTES = 16
+"""Of a weight that is trained in float32: itself, its gradient and two moments."""
+
+
+def check_warm_start(context: Context) -> Finding:
+    """Whether target trajectories fit, and what is trained fits on the first GPU."""
+    options = context.settings.warm_start
+    if not isinstance(options, SupervisedConfig):
+        return ok("none" if options is None else "of a model that the run makes")
+    context.need_model()
+    context.need_sessions()
+    if options.lora_rank is not None and not installed("peft"):
+        return fail("adapters need the package peft; install it with: pip install peft")
+    passes, _ = supervised_data(context.config, context.settings, options, steps=1)
+    longest = max(len(one.token_ids) for rows in passes for one in rows)
+    text = f"{options.steps} steps on {options.passes} x {options.tokens} tokens; trajectories of up to {longest} tokens"
+    found, need = gpus() if context.on_gpus else [], _MASTER_BYTES * ModelShape.of(context.model_config).parameters
+    whole = options.lora_rank is None and options.layers is None
+    if whole and found and need > found[0].memory:
+        return fail(
+            f"{text}; all weights need {_gb(need)}, the first GPU has {_gb(found[0].memory)}: set "
+            "deltamem.warm_start.lora_rank"
+        )
     return ok(text)
 
 
@@ -583,17 +583,25 @@ CHECKS: tuple[tuple[str, Check], ...] = (
     ("chat template", check_template),
     ("data", check_data),
     ("lengths", check_lengths),
+    ("warm start", check_warm_start),
     ("batches", check_batches),
     ("reward", check_reward),
     ("embedder", check_embedder),
     ("trackers", check_tracking),
+    ("finished stages", check_finished),
     ("disk", check_disk),
     ("ray", check_ray),
+    ("CPUs", check_cpus),
     ("GPUs", check_gpus),
     ("GPU memory", check_gpu_memory),
     ("host memory", check_host_memory),
 )
 """All checks in the order of the table."""
+
+_AFTERWARDS = ("data", "lengths", "warm start", "reward", "embedder", "trackers")
+"""Checks that take minutes, or that the first stages make themselves."""
+_ESTIMATES = ("GPU memory", "host memory")
+"""Checks that may be wrong: they keep no run from starting."""
 
 _STYLES = {State.OK: "green", State.WARN: "yellow", State.FAIL: "bold red"}
 
@@ -634,10 +642,7 @@ def preflight(config: DictConfig, settings: TrainSettings, console: Console) -> 
     """
     with tempfile.TemporaryDirectory(prefix="deltamem_preflight_") as folder:
         rows = run_checks(Context(config, settings, Path(folder)))
-    table = Table("check", "", "found")
-    for row in rows:
-        table.add_row(row.check, Text(row.finding.state, style=_STYLES[row.finding.state]), Text(row.finding.found))
-    console.print(table)
+    _show(rows, console)
     counts = Counter(row.finding.state for row in rows)
     if counts[State.FAIL]:
         console.print(f"preflight: {counts[State.FAIL]} of {len(rows)} checks failed; the run would not work")
@@ -645,3 +650,36 @@ def preflight(config: DictConfig, settings: TrainSettings, console: Console) -> 
     warnings = f", {counts[State.WARN]} with a warning" if counts[State.WARN] else ""
     console.print(f"preflight: all {len(rows)} checks passed{warnings}; start with the same command without preflight=true")
     return 0
+
+
+def check_start(config: DictConfig, settings: TrainSettings, console: Console) -> int:
+    """Check what takes seconds before the first stage of a run on GPUs, and print what is not all right.
+
+    Estimates only warn. A run on a CPU is not checked: what it lacks shows within seconds.
+
+    Returns:
+        0, or 2 if the run would not start or not finish properly.
+    """
+    if settings.cpu_threads is not None:
+        return 0
+    checks = [entry for entry in CHECKS if entry[0] not in _AFTERWARDS]
+    with tempfile.TemporaryDirectory(prefix="deltamem_preflight_") as folder:
+        rows = run_checks(Context(config, settings, Path(folder), before_start=True), checks)
+    rows = [
+        Row(name, warn(finding.found) if name in _ESTIMATES and finding.state == State.FAIL else finding)
+        for name, finding in rows
+        if finding.state != State.OK
+    ]
+    if rows:
+        _show(rows, console)
+    if any(row.finding.state == State.FAIL for row in rows):
+        console.print("preflight: the run would not work; preflight=skip starts it all the same")
+        return 2
+    return 0
+
+
+def _show(rows: Sequence[Row], console: Console) -> None:
+    table = Table("check", "", "found")
+    for row in rows:
+        table.add_row(row.check, Text(row.finding.state, style=_STYLES[row.finding.state]), Text(row.finding.found))
+    console.print(table)

@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 import logging
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
+from statistics import mean
 from typing import Any
 
 import psutil
+import torch
 import transfer_queue as tq
+from tensordict import TensorDict
 from transfer_queue import KVBatchMeta
 from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer
 
@@ -77,6 +80,10 @@ class DeltaMemReplayBuffer(ReplayBuffer):  # type: ignore[misc]
             kwargs: What verl passes on.
         """
         self._options = dict(sampler_kwargs)
+        if (mode := kwargs["trainer_mode"]) != "sync":
+            raise DeltaMemError(
+                f"trainer.v1.trainer_mode={mode}: only sync is supported (docs/training.md, Partial rollouts)"
+            )
         self._trainer: Any = getattr(refill_fn, "__self__")  # noqa: B009
         self._stop = SaveAndStop(Path(self._options["stop_file"]), self._trainer.config)
         self._validation = ValidationFolder(Path(self._options["validation_folder"]))
@@ -95,6 +102,8 @@ class DeltaMemReplayBuffer(ReplayBuffer):  # type: ignore[misc]
             StoppedError: If there was a request to stop, and the step before is saved.
         """
         training = partition_id == "train"
+        # Everything is up: the launcher waits no longer.
+        Path(self._options["started_file"]).touch()
         if training:
             self._stop.before_step()
         batch, metrics = super().sample(global_steps, partition_id, batch_size)
@@ -107,6 +116,7 @@ class DeltaMemReplayBuffer(ReplayBuffer):  # type: ignore[misc]
         lost["the rollout was lost; see the agent loop worker's log"] += max(expected - len(rows), 0)
         check_failures(lost, expected, self._options["max_failure_rate"])
         if training:
+            _spare_groups(batch.partition_id, rows)
             figures = batch_metrics(rows, expected)
             if isinstance(dataset := self._trainer.train_dataset, CurriculumDataset):
                 learned = dataset.learn(group_rewards(rows))
@@ -130,6 +140,23 @@ def _rows(batch: KVBatchMeta) -> list[RolloutRow]:
         RolloutRow(key, float(scores.sum()), entry["reward_extra_info"], entry[ROLLOUT_INFO], entry["failure"])
         for key, scores, entry in zip(batch.keys, data["rm_scores"].unbind(), data["extra_fields"], strict=True)
     ]
+
+
+def _spare_groups(partition_id: str, rows: Sequence[RolloutRow]) -> None:
+    """Give the rollouts that broke in our own machinery the mean reward of their group, so that they move no advantage.
+
+    They have no token to learn from. verl has no mask for a whole rollout, and one that is taken out of a group of two would
+    leave a group of one, whose advantage verl sets to the reward itself.
+    """
+    earned: defaultdict[str, list[float]] = defaultdict(list)
+    for row in rows:
+        if row.failure is None:
+            earned[row.group].append(row.reward)
+    means = {row.key: mean(earned[row.group]) for row in rows if row.failure is not None and earned[row.group]}
+    if means:
+        scores = torch.nested.as_nested_tensor([torch.tensor([value]) for value in means.values()], layout=torch.jagged)
+        fields = TensorDict({"rm_scores": scores}, batch_size=len(means))
+        tq.kv_batch_put(keys=list(means), partition_id=partition_id, fields=fields)
 
 
 def group_rewards(rows: Iterable[RolloutRow]) -> dict[str, list[float]]:

@@ -82,6 +82,9 @@ _FLOAT = 4
 CONTEXTS = 3_000_000_000
 """What the CUDA contexts of trainer and vLLM, NCCL's buffers, CUDA graphs and the allocator's gaps take on a GPU."""
 
+_EMBEDDER = 2_000_000_000
+"""Qwen3-Embedding-0.6B in bfloat16, a batch and a CUDA context, on the first GPU of a node."""
+
 
 def stored_bytes(fsdp: DictConfig) -> int:
     """Bytes of a weight as FSDP stores it."""
@@ -104,6 +107,10 @@ class Plan:
     max_model_len: int
     max_sequences: int  # that vLLM runs at once
     batched_tokens: int  # of one step of vLLM
+    flash: bool = True  # attention and log-probs by flash-attn
+    fused: bool = False  # log-probs in pieces, without the logits of all tokens
+    on_host: bool = False  # weights, gradients and optimiser stay in host memory also in the update
+    embedder: int = 0  # bytes that the embedding model takes beside verl
 
     @classmethod
     def of(cls, config: DictConfig) -> Plan:
@@ -129,6 +136,10 @@ class Plan:
             max_model_len=sampling.max_model_len or longest,
             max_sequences=sampling.max_num_seqs,
             batched_tokens=sampling.max_num_batched_tokens,
+            flash=model.model.override_config.get("attn_implementation", "flash_attention_2") != "sdpa",
+            fused=model.model.use_fused_kernels,
+            on_host=fsdp.offload_policy,
+            embedder=_EMBEDDER if str(config.deltamem.embedder.device).startswith("cuda") else 0,
         )
 
 
@@ -142,11 +153,22 @@ class Update:
     gathered: int
     activations: int
     logits: int
+    embedder: int
+
+    @property
+    def tokens(self) -> int:
+        """What grows with the micro-batch. Logits are gone before the first layer is computed again: the larger counts."""
+        return max(self.activations, self.logits)
+
+    @property
+    def fixed(self) -> int:
+        """What does not."""
+        return self.weights + self.gradients + self.optimizer + self.gathered + self.embedder + CONTEXTS
 
     @property
     def total(self) -> int:
-        """All of it. Logits are gone before the first layer is computed again, so the larger of both counts."""
-        return self.weights + self.gradients + self.optimizer + self.gathered + max(self.activations, self.logits) + CONTEXTS
+        """All of it."""
+        return self.fixed + self.tokens
 
 
 @dataclass(frozen=True)
@@ -158,11 +180,12 @@ class Rollout:
     weights: int  # weights within that share
     working: int  # its activations
     cache_tokens: int  # tokens of keys and values that the rest holds
+    embedder: int
 
     @property
     def total(self) -> int:
         """All of it."""
-        return self.training + self.engine + CONTEXTS
+        return self.training + self.engine + self.embedder + CONTEXTS
 
 
 def _stored(shape: ModelShape, plan: Plan) -> tuple[int, int, int]:
@@ -185,7 +208,7 @@ def layer_activations(shape: ModelShape) -> int:
 
 def update(shape: ModelShape, plan: Plan) -> Update:
     """The peak of forward and backward pass over one micro-batch."""
-    weights, gradients, optimizer = _stored(shape, plan)
+    weights, gradients, optimizer = (0, 0, 0) if plan.on_host else _stored(shape, plan)
     # Two layers (one is fetched ahead), embedding and head in bfloat16, and gradients of a layer and the head.
     head = shape.vocabulary * shape.hidden
     gathered = (2 * shape.layer_parameters + shape.vocabulary_parameters) * _HALF
@@ -199,7 +222,15 @@ def update(shape: ModelShape, plan: Plan) -> Update:
         kept, working = shape.layers * layer, layer
     # The logits and one copy; their gradient is written into them.
     logits = 2 * shape.vocabulary * _HALF
-    return Update(weights, gradients, optimizer, gathered, plan.tokens * (kept + working), plan.tokens * (kept + logits))
+    # Without flash-attn every row's log-softmax is kept as well, in float32 under autocast.
+    logits += 0 if plan.flash else shape.vocabulary * _FLOAT
+    if plan.fused:
+        # The gradient of the hidden states, and that of the head in float32.
+        logits, gathered = shape.hidden * _FLOAT, gathered + head * _FLOAT
+    activations = plan.tokens * (kept + working)
+    # A dense mask, as booleans and as bfloat16 numbers.
+    activations += 0 if plan.flash else plan.tokens**2 * (1 + _HALF)
+    return Update(weights, gradients, optimizer, gathered, activations, plan.tokens * (kept + logits), plan.embedder)
 
 
 def rollout(shape: ModelShape, plan: Plan, gpu: int) -> Rollout:
@@ -212,7 +243,7 @@ def rollout(shape: ModelShape, plan: Plan, gpu: int) -> Rollout:
     working = plan.batched_tokens * (2 * shape.mlp + 4 * shape.hidden) * _HALF
     working += 2 * plan.max_sequences * shape.vocabulary * _FLOAT
     left = max(engine - weights - working, 0)
-    return Rollout(training, engine, weights, working, left * plan.tensor_parallel // shape.cache_per_token)
+    return Rollout(training, engine, weights, working, left * plan.tensor_parallel // shape.cache_per_token, plan.embedder)
 
 
 def host(shape: ModelShape, plan: Plan, *, ranks: int, reference_bytes: int | None) -> int:

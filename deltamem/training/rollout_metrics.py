@@ -103,12 +103,9 @@ class RolloutRow:
 def batch_metrics(rows: Sequence[RolloutRow], expected: int) -> dict[str, float]:
     """All figures of a training batch that should have `expected` rollouts, under the names of ``metrics.jsonl``."""
     answered = [row for row in rows if row.failure is None]
-    train = figure_means([row.figures for row in rows])
-    train |= {
-        "reward": float(np.mean([row.reward for row in rows])),
-        "failure": (expected - len(answered)) / expected,
-    }
-    train |= group_signal([(row.group, row.reward) for row in rows])
+    train = figure_means([{**row.figures, "reward": row.reward} for row in answered])
+    train["failure"] = (expected - len(answered)) / expected
+    train |= group_signal([(row.group, row.reward) for row in answered])
     infos = [row.info for row in answered]
     return (
         {f"train/{name}": value for name, value in (train | episode_shape(infos)).items()}

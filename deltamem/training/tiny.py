@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Sequence
+import re
+from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -12,52 +14,11 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 from transformers.models.qwen3.modeling_qwen3 import Qwen3Attention
 
-from deltamem.episode import EpisodeConfig, MemoryField, Message, format_memories, opening_messages
-from deltamem.memory import Event, Operation
+from deltamem.episode import EpisodeConfig, MemoryField, Message
 from deltamem.sessions import LabelledSession
 from deltamem.training.config import TinyModelConfig
-from deltamem.training.data import ANSWER_THOUGHT, SEARCH_THOUGHT, write_call, write_outputs
-
-
-def query_for(operation: Operation, person: str) -> str:
-    """A short query for the earlier version of a fact: what it is about (its verb) and whom or what it names (its end)."""
-    words = operation.text.removeprefix(person).strip(" .").split()
-    return " ".join(dict.fromkeys((words[0], words[-1])))
-
-
-def target_trajectory(labelled: LabelledSession, config: EpisodeConfig, rng: random.Random, *, drop: float) -> list[Message]:
-    """Write the messages of one teacher episode.
-
-    The search results are drawn at random so that no embedding is computed: every memory that a written operation targets is
-    among them, the others fill up to `k` a query, in an order that says nothing about which is which.
-
-    Args:
-        labelled: The session with its target.
-        config: Prompts, `k` and the order of fields in the tool's answer.
-        rng: Draws what is dropped and what is found.
-        drop: Chance that a fact is left out; at least one is kept.
-
-    Returns:
-        System, user, assistant (search), tool, assistant (outputs); without the search where there is nothing to remember.
-    """
-    if not labelled.operations:
-        return [*opening_messages(labelled.session, config), Message(role="assistant", content=write_outputs([]))]
-    kept = [operation for operation in labelled.operations if rng.random() >= drop]
-    kept = kept or [rng.choice(labelled.operations)]
-    person = labelled.session.person_name
-    needed = {operation.target_memory_id for operation in kept if operation.event is not Event.ADD}
-    others = [memory for memory in labelled.prior_state.memories if memory.id not in needed]
-    limit = config.k * len(kept)
-    found = [memory for memory in labelled.prior_state.memories if memory.id in needed]
-    found += rng.sample(others, min(len(others), max(0, limit - len(found))))
-    rng.shuffle(found)
-    return [
-        *opening_messages(labelled.session, config),
-        Message(role="assistant", content=write_call([query_for(operation, person) for operation in kept])),
-        Message(role="tool", content=format_memories(found, config.memory_fields)),
-        Message(role="assistant", content=write_outputs(kept)),
-    ]
-
+from deltamem.training.data import ANSWER_THOUGHT, SEARCH_THOUGHT
+from deltamem.training.teacher import target_trajectory
 
 _SHARED = 0.2
 """Value of embedding dimension 0 in every token: a constant from which position-only queries and keys can be made."""
@@ -163,8 +124,16 @@ CHAT_TEMPLATE = (
 )
 """ChatML with the tool's answer in a user message, as Qwen3 has it; reasoning stays in the history."""
 
-_PIECES = r"\d{4}/\d\d/\d\d \(\w{3}\) \d\d:\d\d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+"
-"""Where BPE may not merge across; a session time is one piece, so that it becomes few tokens."""
+_PIECES = r" ?[A-Z][b-df-hj-np-tv-z]*(?=[aeiou])| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+"
+"""Where BPE may not merge across. A word with a capital is cut before its first vowels, so that all names, known and new,
+are cut alike and end with a token that tells most of them apart; words that are no names are left whole (`_COMMON`)."""
+_COMMON = 0.05
+"""Share of the people whose conversations have a word, from which it counts as no name. Names are too many for that."""
+_CAPITALISED = re.compile(r"[A-Z][a-z]*")
+_RARE = 0.01
+"""BPE merges nothing that fewer than this share of the people have: else a name becomes one token, as those of held-out
+people, all new, never are. Syllables are common enough."""
+_ROLES = ("system", "user", "assistant")
 _MEMORY_IDS = tuple(f"m{number}" for number in range(1, 100))
 
 
@@ -200,25 +169,43 @@ def scaffolds(fields: Sequence[MemoryField]) -> list[str]:
 
 
 def train_tokenizer(
-    corpus: Iterable[str], config: TinyModelConfig, fields: Sequence[MemoryField]
+    corpus: Sequence[Sequence[str]], config: TinyModelConfig, fields: Sequence[MemoryField]
 ) -> PreTrainedTokenizerFast:
-    """Train a byte-level BPE tokenizer in which wire-format scaffolds and memory ids are single tokens."""
+    """Train a byte-level BPE tokenizer in which wire-format scaffolds and memory ids are single tokens.
+
+    Args:
+        corpus: The conversations of each person.
+        config: Says how large the vocabulary may become.
+        fields: The order of the keys in the tool's answer.
+    """
+    # The scaffolds are cut out first, so that BPE spends its vocabulary on language; each piece counts once a person.
+    fixed = (*scaffolds(fields), *_MEMORY_IDS)
+    between = re.compile(
+        "|".join(map(re.escape, sorted((*fixed, END_OF_TEXT, TURN_START, TURN_END), key=len, reverse=True)))
+    )
+    said = [[part for text in texts for part in between.split(text)] for texts in corpus]
+    known = Counter(word for parts in said for word in {word for part in parts for word in _CAPITALISED.findall(part)})
+    common = sorted(word for word, people in known.items() if people > max(2, _COMMON * len(corpus)))
+    cut = Regex("|".join([*(rf" ?{word}(?!\p{{L}})" for word in common), _PIECES]))
+    split = pre_tokenizers.Split(cut, "isolated")
+    pieces: list[str] = []
+    for parts in said:
+        pieces += dict.fromkeys(piece for part in parts for piece, _ in split.pre_tokenize_str(part))
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-        [pre_tokenizers.Split(Regex(_PIECES), "isolated"), pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]
+        [split, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]
     )
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
         vocab_size=config.vocabulary,
+        min_frequency=max(2, round(_RARE * len(corpus))),
         special_tokens=[END_OF_TEXT, TURN_START, TURN_END],
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
-    # The scaffolds are cut out first, so that BPE spends its vocabulary on language.
-    added = [AddedToken(piece, normalized=False) for piece in (*scaffolds(fields), *_MEMORY_IDS)]
-    tokenizer.add_tokens(added)
-    tokenizer.train_from_iterator(corpus, trainer)
-    tokenizer.add_tokens(added)
+    tokenizer.train_from_iterator(pieces, trainer)
+    tokenizer.add_tokens([AddedToken(piece, normalized=False) for piece in fixed])
+    tokenizer.add_tokens([AddedToken(role, normalized=False, single_word=True) for role in _ROLES])
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
         eos_token=TURN_END,
@@ -266,8 +253,11 @@ def build(
     """Train the tokenizer on target trajectories (a few thousand suffice), make the model, and save both in a folder."""
     rng = random.Random(seed)
     template = PreTrainedTokenizerFast(tokenizer_object=Tokenizer(models.BPE()), chat_template=CHAT_TEMPLATE)
-    corpus = [chat_text(target_trajectory(labelled, episode, rng, drop=0.0), template) for labelled in sessions]
-    tokenizer = train_tokenizer(corpus, config, episode.memory_fields)
+    corpus: dict[str, list[str]] = {}
+    for labelled in sessions:
+        text = chat_text(target_trajectory(labelled, episode, rng, drop=0.0), template)
+        corpus.setdefault(labelled.session.person_id, []).append(text)
+    tokenizer = train_tokenizer(list(corpus.values()), config, episode.memory_fields)
     model = new_model(config, tokenizer, seed=seed)
     folder.mkdir(parents=True, exist_ok=True)
     model.save_pretrained(folder)

@@ -1,4 +1,4 @@
-"""Warm start: supervised fine-tuning on target trajectories, so that GRPO begins above zero."""
+"""Warm start of a model made from scratch: copying, then target trajectories, so that GRPO begins above zero."""
 
 from __future__ import annotations
 
@@ -10,14 +10,15 @@ from itertools import islice
 from typing import NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 from transformers import PreTrainedTokenizerFast, Qwen3ForCausalLM
 
 from deltamem.episode import EpisodeConfig
 from deltamem.sessions import LabelledSession
 from deltamem.training.config import WarmStartConfig
-from deltamem.training.tiny import TURN_END, TURN_START, chat_text, target_trajectory
+from deltamem.training.supervised import Batch, next_token_losses, pad, rate
+from deltamem.training.teacher import target_trajectory
+from deltamem.training.tiny import TURN_END, TURN_START, chat_text
 
 
 class WarmStartStep(NamedTuple):
@@ -32,14 +33,6 @@ class WarmStartStep(NamedTuple):
 class _Example(NamedTuple):
     token_ids: list[int]
     weights: list[float]
-
-
-class _Batch(NamedTuple):
-    token_ids: Tensor
-    weights: Tensor
-
-    def to(self, device: str) -> _Batch:
-        return _Batch(self.token_ids.to(device), self.weights.to(device))
 
 
 def warm_start(
@@ -84,7 +77,7 @@ def warm_start(
     )
     phases = itertools.chain((("copy", batch) for batch in copying), (("trajectories", batch) for batch in trajectories))
     for step, (phase, batch) in enumerate(phases, start=1):
-        scale = min(1.0, step / 30) * min(1.0, (1 - step / (total + 1)) / config.decay_share)
+        scale = rate(step, total, warm_up=30, decay_share=config.decay_share)
         groups = [group for optimizer in optimizers for group in optimizer.param_groups]
         for group, peak in zip(groups, peaks, strict=True):
             group["lr"] = peak * scale
@@ -140,20 +133,13 @@ def orthogonalised(matrices: Tensor) -> Tensor:
     return found.mT if tall else found
 
 
-def _loss(model: Qwen3ForCausalLM, batch: _Batch) -> tuple[Tensor, float]:
+def _loss(model: Qwen3ForCausalLM, batch: Batch) -> tuple[Tensor, float]:
     """Weighted cross-entropy of the next token, and the accuracy where the weight is at least 1."""
-    hidden = model.model(input_ids=batch.token_ids).last_hidden_state[:, :-1]
-    weights, targets = batch.weights[:, 1:], batch.token_ids[:, 1:]
-    chosen = weights > 0
-    logits = model.lm_head(hidden[chosen])
-    losses = F.cross_entropy(logits, targets[chosen], reduction="none")
-    weights = weights[chosen]
-    own = weights >= 1
-    right = logits.detach()[own].argmax(-1) == targets[chosen][own]
-    return (losses * weights).sum() / weights.sum(), float(right.float().mean())
+    losses, right, weights = next_token_losses(model, batch)
+    return (losses * weights).sum() / weights.sum(), float(right[weights >= 1].float().mean())
 
 
-def _copy_batches(vocabulary: int, batch_size: int, rng: random.Random) -> Iterator[_Batch]:
+def _copy_batches(vocabulary: int, batch_size: int, rng: random.Random) -> Iterator[Batch]:
     """Random tokens, repeated after a random period; only the repetition is predictable."""
     width, rows = 96, batch_size * 3 // 2
     while True:
@@ -164,7 +150,7 @@ def _copy_batches(vocabulary: int, batch_size: int, rng: random.Random) -> Itera
             once = torch.tensor([rng.randrange(3, vocabulary) for _ in range(period)])
             ids[row] = once.repeat(width // period + 1)[:width]
             weights[row, period + 1 :] = 1.0
-        yield _Batch(ids, weights)
+        yield Batch(ids, weights)
 
 
 def _trajectory_batches(
@@ -175,7 +161,7 @@ def _trajectory_batches(
     rng: random.Random,
     *,
     careless: tuple[float, float],
-) -> Iterator[_Batch]:
+) -> Iterator[Batch]:
     """Batches of similar length: a few batches are drawn, sorted and cut, so that little is padded."""
     weigh = _Weigher(tokenizer, config)
     examples = _examples(tokenizer, sessions, episode, careless, rng, weigh)
@@ -184,7 +170,7 @@ def _trajectory_batches(
         batches = [drawn[start : start + config.batch_size] for start in range(0, len(drawn), config.batch_size)]
         rng.shuffle(batches)
         for batch in batches:
-            yield _pad(batch)
+            yield pad(batch, torch.float32)
 
 
 def _examples(
@@ -227,13 +213,3 @@ class _Weigher:
             if token == self._end:
                 own = False
         return weights
-
-
-def _pad(batch: Sequence[_Example]) -> _Batch:
-    width = max(len(example.token_ids) for example in batch)
-    ids = torch.zeros((len(batch), width), dtype=torch.long)
-    weights = torch.zeros((len(batch), width))
-    for row, example in enumerate(batch):
-        ids[row, : len(example.token_ids)] = torch.tensor(example.token_ids)
-        weights[row, : len(example.weights)] = torch.tensor(example.weights)
-    return _Batch(ids, weights)

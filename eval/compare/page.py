@@ -13,20 +13,32 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from math import log10
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from markupsafe import Markup
-from matplotlib.axes import Axes
-from matplotlib.markers import MarkerStyle
-from matplotlib.ticker import EngFormatter, LogLocator, MaxNLocator, NullLocator, PercentFormatter
 
-from deltamem.html import BLUE, GREEN, ORANGE, RED, VIOLET, Chart, inline_svg, render_page, write_page
+from deltamem.html import (
+    BLUE,
+    GREEN,
+    ORANGE,
+    RED,
+    VIOLET,
+    Chart,
+    inline_svg,
+    percent,
+    render_page,
+    whole_numbers,
+    write_page,
+)
 from eval.compare.runs import CLOSED_BOOK, FinishedRun, bounds, metric_label
 from eval.compare.tables import compare
 from eval.metrics import Interval
 from eval.records import Found, PassageRecord, PointRecord, QuestionRecord
 from eval.summary import ALL
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 
 def write_report(runs: Sequence[FinishedRun], out: Path) -> None:
@@ -214,6 +226,8 @@ def mark(number: int) -> str:
 
 def mark_svg(number: int) -> Markup:
     """The mark of a run, as charts draw it, in its colour."""
+    from matplotlib.markers import MarkerStyle  # see `inline_svg`
+
     style = MarkerStyle(mark(number))
     outline: list[Any] = list(style.get_path().transformed(style.get_transform()).to_polygons())
     size = max(abs(value) for polygon in outline for point in polygon for value in point)
@@ -299,6 +313,8 @@ def spread_apart(costs: Sequence[float | None]) -> list[float | None]:
 
 def _against(axes: Axes, runs: Sequence[FinishedRun], metric: str, points: Sequence[Points], label: str) -> None:
     """Scores over tokens, on a logarithmic axis."""
+    from matplotlib.ticker import EngFormatter, LogLocator, NullLocator  # see `inline_svg`
+
     for number, run in enumerate(runs):
         _draw_scores(axes, number, points[number], joined="-")
         score = run.summary.score(metric, ALL)
@@ -328,10 +344,10 @@ def _cumulative(axes: Axes, curves: Sequence[Sequence[Mapping[str, float]] | Non
             axes.plot(sessions, means, color=colour(number), marker=mark(number), markevery=every, markersize=5)
             axes.fill_between(sessions, low, high, color=colour(number), alpha=0.12, linewidth=0)
     axes.set_xlabel("sessions")
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    whole_numbers(axes.xaxis)
     _percent(axes)
 
 
 def _percent(axes: Axes) -> None:
     axes.set_ylim(0, 1.02)
-    axes.yaxis.set_major_formatter(PercentFormatter(1.0))
+    percent(axes.yaxis)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.ticker import MaxNLocator
 
-from deltamem.html import BLUE, GREEN, ORANGE, RED, VIOLET, Chart, inline_svg, legend_below
+from deltamem.html import BLUE, GREEN, ORANGE, RED, VIOLET, Chart, inline_svg, legend_below, whole_numbers
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 SMOOTHED_FROM = 20
 """Curves with at least this many points are shown as a running mean over the faint points."""
@@ -49,7 +50,7 @@ def line_chart(
             axes.set_ylim(*y_range)
         axes.set_xlabel("step")
         axes.set_ylabel(y_label)
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        whole_numbers(axes.xaxis)
         legend_below(axes, columns=3 if layers else 2)
 
     return [Chart(title, inline_svg(name, draw))] if curves else []

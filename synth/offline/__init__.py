@@ -6,8 +6,7 @@ import random
 from collections.abc import Callable, Mapping
 from typing import Any, cast
 
-from synth.config import FactLimits
-from synth.offline import demanding, paper, talk, tiny
+from synth.offline import demanding, paper, short, talk
 from synth.records import Record
 from synth.tasks import AnswerT, DialogueTask, EventsTask, FillingTask, InitialTask, Task, Unit, UnitId, UnitResult
 from synth.validators import judge_answer
@@ -17,7 +16,8 @@ from synth.validators.base import Similarity
 def answer(task: Task[AnswerT], rng: random.Random) -> AnswerT:
     """Answer a task; nothing but the task and the draws counts.
 
-    Tasks whose keywords are single words, and dialogues in which facts may be said word for word, are of the tiny shape.
+    Tasks whose keywords are single words, and dialogues in which facts may be said word for word, are of the tiny form of
+    `demanding`.
 
     Raises:
         DeltaMemError: If the task asks for what templates cannot do, for example to change facts of other writers.
@@ -55,17 +55,12 @@ class OfflineWriter:
 
 
 def _initial(task: InitialTask, rng: random.Random) -> Record:
-    if task.plans:
-        return demanding.write_initial(task, rng)
-    return (tiny.write_initial if _is_tiny(task.limits) else paper.write_initial)(task, rng)
+    return (demanding.write_initial if task.plans else paper.write_initial)(task, rng)
 
 
 def _events(task: EventsTask, rng: random.Random) -> Record:
-    # In the tiny form of `demanding` events bring nothing of their own; in `tiny` they bring all that there is.
-    idle = demanding.is_short(task.fact_limits) and not any(slot.changes for slot in task.slots)
-    if task.limits.memory or idle:
-        return demanding.write_events(task, rng)
-    return (tiny.write_events if _is_tiny(task.fact_limits) else paper.write_events)(task, rng)
+    demands = task.limits.memory or demanding.is_short(task.fact_limits)
+    return (demanding.write_events if demands else paper.write_events)(task, rng)
 
 
 def _filling(task: FillingTask, rng: random.Random) -> Record:
@@ -75,12 +70,8 @@ def _filling(task: FillingTask, rng: random.Random) -> Record:
 
 def _dialogue(task: DialogueTask, rng: random.Random) -> Record:
     if task.asides or not task.facts or task.facts[0].difficulty is not None:
-        return talk.write_dialogue(task, rng)
-    return (tiny.write_dialogue if task.limits.verbatim else paper.write_dialogue)(task, rng)
-
-
-def _is_tiny(limits: FactLimits) -> bool:
-    return limits.keyword_words.max == 1
+        return (short.write_dialogue if task.limits.verbatim else talk.write_dialogue)(task, rng)
+    return paper.write_dialogue(task, rng)
 
 
 _ANSWERS: dict[Unit, Callable[[Any, random.Random], Record]] = {

@@ -9,13 +9,13 @@ from datetime import date, timedelta
 from functools import cache
 
 from deltamem.sessions import Split
-from deltamem.text import content_stems
 from rewards.fidelity import folded
 from synth.config import FactLimits, InitialCounts
 from synth.names import split_of
 from synth.offline import paper
-from synth.offline.telling import Speaker, as_date
+from synth.offline.speaker import Speaker, as_date
 from synth.offline.topics import (
+    LAST,
     PERSON,
     PLACE,
     Cast,
@@ -32,6 +32,7 @@ from synth.offline.topics import (
     topics,
     values,
     with_detail,
+    without,
     without_detail,
     written,
 )
@@ -66,10 +67,15 @@ _FIRST_DAY, _FIRST_END = date(2026, 1, 1), date(2026, 4, 1)
 _DETAIL = 0.6
 """Share of facts that have a detail from the beginning."""
 
+_LACKING = 0.25
+"""Share of these that say what stands in the place of a detail once it is lost."""
+
 _NAMED = 0.8
 """Share of families told apart by names: a life has few of them, while a rarer word alone would find its memory."""
-_APART, _SHARED = 0.9, 0.6
-"""Share of families whose siblings may differ in two values, so that one can change to what another has; words in common."""
+_APART, _SHARED, _SHARED_BARE = 0.9, 0.6, 0.5
+"""Share of families whose siblings may differ in two values, so that one can change to what another has; words in common,
+more than the half that they must share, and of those without sources and last days of their own.
+"""
 _TRIES = 30
 """Draws until a change says something new, at most."""
 
@@ -138,7 +144,8 @@ class _Stock:
         order = list(reversed(self._left)) if last else self._left
         fitting = [block for block in order if block[0].track in tracks and block[0].other == other]
         fitting = [block for block in fitting if size == 1 or not (block[0].alone or len(block[1]) < size)]
-        fitting = [block for block in fitting if block[0].lasts] or fitting if lasts else fitting
+        # A single visit has no first and last day.
+        fitting = [block for block in fitting if block[0].lasts] if lasts else fitting
         if size > 1 and self.rng.random() < _NAMED:
             fitting = [block for block in fitting if source(block[0].key) not in values().lists] or fitting
         if not fitting:
@@ -147,6 +154,7 @@ class _Stock:
                 for topic in self.topics
                 if not topic.single and not topic.event and topic.other == other and not topic.alone
             ]
+            pool = [topic for topic in pool if topic.lasts] or pool if lasts else pool
             pool = [topic for topic in pool if _endless(topic)] or pool
             topic = self.rng.choice([topic for topic in pool if topic.track in tracks] or pool)
             return topic, ()
@@ -189,7 +197,9 @@ def _siblings(
     for _ in range(20):
         base = Known(topic, cast.fill(rng, topic, {topic.key: own[0], **given}), since=since)
         if topic.details and rng.random() < _DETAIL:
-            base = with_detail(rng, cast, base, rng.choices(range(3), (45, 45, 15))[0])
+            place = rng.choices(range(3), (45, 45, 15))[0]
+            lacks = place < LAST and rng.random() < _LACKING
+            base = with_detail(rng, cast, base, place) if not lacks else without(base, place)
         if not {value for slot, value in base.values.items() if slot != topic.key}.intersection(own):
             break
     found = [dict(base.values) for _ in plans]
@@ -197,13 +207,20 @@ def _siblings(
         found[number][topic.key] = own[number]
         if "kin" in base.values and topic.key == PERSON:
             found[number]["kin"] = cast.kin(own[number])
-    if rng.random() < _APART:
-        _vary(stock, base, found)
+    # Nobody is in two places at one time.
+    if source(base.topic.changeable[0]) == "day" or rng.random() < _APART:
+        _vary(stock, base, found, _shared(base, plans))
     for sibling, plan in zip(found, plans, strict=True):
-        yield _planned(rng, cast, replace(base, values=sibling, changed=()), plan, today)
+        yield _planned(rng, cast, replace(base, values=sibling, changed=()), plan, today, own)
 
 
-def _vary(stock: _Stock, base: Known, siblings: list[dict[str, str]]) -> None:
+def _shared(base: Known, plans: Sequence[FactPlan]) -> float:
+    """Share of their words that siblings must have in common: room for sources and last days, if they have some."""
+    bare = not any(plan.temporary or plan.provenance == "hearsay" for plan in plans)
+    return _SHARED_BARE if bare and source(base.topic.changeable[0]) == "day" else _SHARED
+
+
+def _vary(stock: _Stock, base: Known, siblings: list[dict[str, str]], shared: float) -> None:
     """Give siblings values of their own in the first slot that may change, as long as all stay alike."""
 
     def stems(found: Mapping[str, str]) -> frozenset[str]:
@@ -217,8 +234,7 @@ def _vary(stock: _Stock, base: Known, siblings: list[dict[str, str]]) -> None:
         other = {**own, slot: _another(stock.rng, stock.cast, slot, [*own.values(), *taken])}
         text = stems(other)
         others = [texts[at] for at in range(len(siblings)) if at != number]
-        # More than the half that siblings must share, as some have sources and last days of their own.
-        if all(2 * len(text & words) >= _SHARED * (len(text) + len(words)) for words in others):
+        if all(2 * len(text & words) >= shared * (len(text) + len(words)) for words in others):
             siblings[number], texts[number] = other, text
             taken.append(other[slot])
 
@@ -229,13 +245,15 @@ def _another(rng: random.Random, cast: Cast, slot: str, taken: Sequence[str]) ->
     return rng.choice([place for place in cast.places if place not in taken])
 
 
-def _planned(rng: random.Random, cast: Cast, known: Known, plan: FactPlan, today: date | None) -> Known:
-    """The fact with the dates and the source that are planned for it."""
+def _planned(
+    rng: random.Random, cast: Cast, known: Known, plan: FactPlan, today: date | None, others: Sequence[str] = ()
+) -> Known:
+    """The fact with the dates and the source that are planned for it; no source is one of the others."""
     if plan.temporary:
         days = rng.randint(8, 58) if today else rng.randint(0, 240)
         known = replace(known, until=written((today or _FIRST_END) + timedelta(days=days)))
     if plan.provenance == "hearsay":
-        people = [who for who in cast.people if who not in known.values.values()]
+        people = [who for who in cast.people if who not in (*known.values.values(), *others)]
         known = replace(known, heard=rng.choice(people))
     return known
 
@@ -298,13 +316,17 @@ def _first(
         order = list(dict.fromkeys((*waiting, *rng.sample(people, len(people)))))
         base: Mapping[str, str] = {}
         knowns: list[Known] = []
-        for (who, kin), plan in zip(order, plans, strict=False):
+        for who, kin in order[: len(plans)]:
             if (who, kin) in waiting:
                 waiting.remove((who, kin))
             given = {**{slot: value for slot, value in base.items() if slot != "kin"}, PERSON: who, "kin": kin}
             base = stock.cast.fill(rng, topic, given)
-            knowns.append(_planned(rng, stock.cast, Known(topic, base), plan, None))
-        return knowns
+            knowns.append(Known(topic, base))
+        siblings = [dict(known.values) for known in knowns]
+        if len(siblings) > 1 and source(topic.changeable[0]) == "day":
+            _vary(stock, knowns[0], siblings, _shared(knowns[0], plans))
+        together = zip(knowns, siblings, plans, strict=False)
+        return [_planned(rng, stock.cast, replace(known, values=own), plan, None) for known, own, plan in together]
     tracks = (track,) if track else (Track.CAREER, Track.HEALTH, Track.PREFERENCE)
     topic, keys = stock.take(tracks, size=len(plans), lasts=_lasts(plans))
     return list(_siblings(stock, topic, keys, plans, None, {}))
@@ -374,7 +396,7 @@ class _EventWriter(paper.EventWriter):
 
     def _new(self, planned: PlannedChange) -> tuple[StateDelta, dict[str, str]]:
         rng, stock = self._rng, self._stock
-        track = planned.track or rng.choice(list(Track))
+        track = planned.track
         subject, given = "", {}
         topic, keys = stock.about_people() if track is Track.RELATIONSHIP else stock.take((track,), last=True)
         if track is Track.RELATIONSHIP:
@@ -406,6 +428,10 @@ def write_filling(task: FillingTask, rng: random.Random) -> Filling:
     stock = _Stock(rng, name, task.event.index, task.limits, told)
     speaker = Speaker(rng, name)
     taken = set(told)
+    held: dict[str, list[Known]] = {}
+    if any(plan.provenance in CORRECTED for plan in task.plans):
+        for known in filter(None, (read(name, text) for text in task.existing)):
+            held.setdefault(known.topic.name, []).append(known)
     found: dict[int, SaidFact] = {}
     for family in _families(task.plans):
         plans = [task.plans[place] for place in family]
@@ -420,7 +446,9 @@ def write_filling(task: FillingTask, rng: random.Random) -> Filling:
         for place, plan, known in zip(family, plans, knowns, strict=True):
             fact = known.fact(name, _most(task.limits))
             taken.add(fact.text)
-            wrong = _misspoken(rng, known, fact, ()) if plan.provenance in CORRECTED else ""
+            # What holds for a sibling is not put right here.
+            theirs = [value for sibling in (*knowns, *held.get(topic.name, ())) for value in sibling.values.values()]
+            wrong = _misspoken(rng, known, fact, theirs) if plan.provenance in CORRECTED else ""
             found[place] = SaidFact(text=fact.text, keywords=fact.keywords, misspoken=wrong)
     return Filling(
         goal=speaker.say("goal"), summary=speaker.say("summary"), facts=tuple(found[place] for place in sorted(found))
@@ -431,11 +459,13 @@ def _misspoken(rng: random.Random, known: Known, fact: Fact, avoided: Sequence[s
     """A wrong value for one of the keywords, the latest news first."""
     slots = [slot for slot in (*known.changed, *known.topic.changeable, *known.values) if slot in known.values]
     slots = [slot for slot in slots if source(slot) in values().lists and known.values[slot] in fact.keywords]
-    for slot in slots:
-        for _ in range(20):
-            wrong = values().draw(rng, slot, [*known.values.values(), *avoided])
-            if not occurs(wrong, fact.text) and not any(occurs(word, wrong) for word in fact.keywords):
-                return wrong
+    for others in (frozenset(avoided), frozenset[str]()):
+        for slot in slots:
+            for _ in range(20):
+                wrong = values().draw(rng, slot, [*known.values.values(), *others])
+                said = occurs(wrong, fact.text) or any(occurs(word, wrong) for word in fact.keywords)
+                if not said and wrong not in others:
+                    return wrong
     return rng.choice([word for word in ("somewhere else", "another one") if not occurs(word, fact.text)])
 
 
@@ -503,7 +533,8 @@ def _revised(
         outdated = () if planned.change in _NOTHING_OUTDATED else tuple(_outdated(before, new, name))
         wrong = ""
         if planned.provenance in CORRECTED:
-            wrong = _misspoken(rng, new, fact, tuple(before.values.values()))
+            theirs = [value for rival in rivals if rival.topic is new.topic for value in rival.values.values()]
+            wrong = _misspoken(rng, new, fact, (*before.values.values(), *theirs))
         found.append(RevisedFact(text=fact.text, keywords=fact.keywords, misspoken=wrong, outdated=outdated))
     return found
 
@@ -517,8 +548,8 @@ def _keeps_rules(
         return False
     for new, old in zip(news, olds, strict=True):
         before, after = old.text(name), new.text(name)
-        stems = content_stems(before) - content_stems(name)
-        if len(stems & content_stems(after)) < KEPT_STEMS * len(stems):
+        stems = memory_stems(before, name)
+        if len(stems & memory_stems(after, name)) < KEPT_STEMS * len(stems):
             return False
         if all(occurs(word, before) for word in new.keywords(_most(limits))) or len(after.split()) > limits.words.max:
             return False

@@ -274,38 +274,33 @@ class EventWriter:
 
     def _new(self, planned: PlannedChange) -> tuple[StateDelta, dict[str, str]]:
         rng = self._rng
-        track = planned.track or rng.choice(list(Track))
         present = {held.known.kind.name for held in self._held.values()}
-        kinds = facts().of(track)
+        kinds = facts().of(planned.track)
         kind, subject, given = rng.choice([kind for kind in kinds if kind.name not in present] or kinds), "", {}
-        if track is Track.PREFERENCE:
+        if planned.track is Track.PREFERENCE:
             groups = self._task.preferences.groups
             subject = rng.choice(groups).category if groups else "leisure"
-        elif track is Track.RELATIONSHIP:
+        elif planned.track is Track.RELATIONSHIP:
             subject = _full_name(rng, self._split)
             while subject in self._names:
                 subject = _full_name(rng, self._split)
             self._names.add(subject)
             given = {"who": subject, "role": rng.choice(words().facts["role"])}
-        return self._delta(kind, track, Change.NEW, subject, given, "")
+        return self._delta(kind, planned.track, Change.NEW, subject, given, "")
 
     def _update(self, planned: PlannedChange, held: dict[str, _Held]) -> tuple[StateDelta, dict[str, str]]:
         """Change one of the facts that held before the event and that the event has not changed yet."""
         candidates = [
             text
             for text, fact in held.items()
-            if fact.track is not None
-            and planned.track in (None, fact.track)
-            and fact.known.change is None
-            and planned.change in fact.known.kind.changes
+            if fact.track is planned.track and fact.known.change is None and planned.change in fact.known.kind.changes
         ]
         if not candidates:
-            raise DeltaMemError(f"no known fact of track {planned.track or 'any'} is left for the change {planned.change}")
+            raise DeltaMemError(f"no known fact of track {planned.track} is left for the change {planned.change}")
         text = self._rng.choice(candidates)
-        track, subject, known = held.pop(text)
+        _, subject, known = held.pop(text)
         del self._held[text]
-        assert track is not None
-        return self._delta(known.kind, track, planned.change, subject, known.values, text)
+        return self._delta(known.kind, planned.track, planned.change, subject, known.values, text)
 
     def _delta(
         self, kind: Kind, track: Track, change: Change, subject: str, given: Mapping[str, str], previous: str

@@ -113,14 +113,7 @@ class Scene(StrictModel):
 
 def _said(rng: random.Random, grammar: Grammar, way: Exchange, found: Mapping[str, str]) -> tuple[str, str]:
     user, assistant = (grammar.write(rng, lines(texts).draw(rng), found) for texts in (way.user, way.assistant))
-    return _ended(user), _ended(assistant)
-
-
-_STOPPED_TWICE = re.compile(r"(?<=[.!?]”)\.$")
-
-
-def _ended(text: str) -> str:
-    return _STOPPED_TWICE.sub("", finished(text))
+    return finished(user), finished(assistant)
 
 
 class Scenes(StrictModel):
@@ -293,8 +286,6 @@ def slots_of(name: str, aside: Aside) -> tuple[str, ...]:
     return tuple(filled.get(word, "") for word in aside.words)
 
 
-_JOINED = 0.7
-"""Share of asides of two words that have both in one sentence."""
 _GENERAL = 0.1
 """Share of asides that are said as of any word, where there are other ways."""
 
@@ -325,18 +316,10 @@ def say_decoy(
     kinds = [file.kind_of(slot, word) for word, slot in zip(words, slots, strict=True)]
     if len(words) == 1:
         return _aside(rng, _ways(rng, kind, kinds[0]), words, given, asking)
-    if rng.random() < _JOINED:
-        pairs = [((0, 1), file.ways(kind, *kinds)), ((1, 0), file.ways(kind, *reversed(kinds)))]
-        pairs = [(order, ways) for order, ways in pairs if ways] or [((0, 1), file.ways(kind, _ANY, _ANY))]
-        order, ways = rng.choice(pairs)
-        return _aside(rng, ways, [words[place] for place in order], given, asking)
-    one = _aside(rng, _ways(rng, kind, kinds[0]), words[:1], given, asking)
-    other = _aside(rng, _ways(rng, kind, kinds[1]), words[1:], given, "")
-    names = {part for value in (*words, *given.values()) for part in value.split()}
-    link = file.grammar.say(rng, "link")
-    if kind is AsideKind.ASSISTANT_CLAIM:
-        return one[0], f"{one[1]} {finished(f'{link} {inner(other[1], names)}')}"
-    return f"{one[0]} {finished(f'{link} {inner(other[0], names)}')}", f"{one[1]} {other[1]}"
+    pairs = [((0, 1), file.ways(kind, *kinds)), ((1, 0), file.ways(kind, *reversed(kinds)))]
+    pairs = [(order, ways) for order, ways in pairs if ways] or [((0, 1), file.ways(kind, _ANY, _ANY))]
+    order, ways = rng.choice(pairs)
+    return _aside(rng, ways, [words[place] for place in order], given, asking)
 
 
 def _ways(rng: random.Random, kind: AsideKind, word: str) -> tuple[Exchange, ...]:

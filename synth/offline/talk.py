@@ -7,37 +7,49 @@ conversation could have; then they are told turn after turn, so that each side a
 from __future__ import annotations
 
 import random
-import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
+from datetime import timedelta
+from functools import cache, lru_cache
 from itertools import pairwise
 
 from deltamem.memory import Event
 from deltamem.text import content_stems
 from rewards.fidelity import folded
 from synth.offline.grammar import finished
-from synth.offline.scenes import draw_scene, say_decoy, scene_file, slots_of
-from synth.offline.telling import Area, Speaker, Statement, Telling, matter_of, talk
-from synth.offline.topics import PLACE, Known, Topic, lines, over, read, source, topics, values
+from synth.offline.paper import read_view
+from synth.offline.scenes import decoys, draw_scene, say_decoy, scene_file, slots_of
+from synth.offline.speaker import Area, Speaker, in_first_person, matter_of, matter_with_key, relative, suits, talk
+from synth.offline.telling import Statement, Telling
+from synth.offline.topics import PERSON, PLACE, Known, Topic, lines, over, read, source, topics, values, written
 from synth.records import Aside, AsideKind, Dialogue, Exchange, Origin, PlannedAside, PlannedFact, SessionFact
 from synth.tasks import DialogueTask
 from synth.validators.base import occurs
 from synth.validators.dialogue import stands_in, uses
 
-_PAIRED_ALIKE, _PAIRED = 0.6, 0.3
+_PAIRED_ALIKE, _PAIRED = 0.5, 0.2
 """Shares of statements that are told in one turn with the next one, if both are of one area, and otherwise."""
-_SCENES = (70, 25, 5)
+_SCENES = (60, 32, 8)
 """Weights of 0, 1 and 2 scenes in a session that tells facts."""
-_KINDS = (50, 15, 35)
-"""Weights of scenes, of what strangers do and change, and of what the user imagines, in the words of facts."""
+_KINDS = (25, 20, 30, 25)
+"""Weights of scenes, of what strangers do and change, of what the user imagines, and of what others say of themselves."""
+_DATED, _DATED_IN_FULL = 0.35, 0.6
+"""Shares of what is no fact, in the words of one, that has a date, and of those dates that are said in full."""
 _GREETED, _GREETING_ALONE, _GOODBYE, _GOODBYE_ALONE = 0.85, 0.06, 0.8, 0.1
 _QUOTED_KEYWORDS = 0.4
 """Chance that the assistant looks for a keyword to quote; where there is nothing to be found, it does not quote."""
-_CONFIRMED, _REACTIONS = 0.15, 0.3
-"""Shares of turns that begin with a yes to what the assistant has said, and with that or another word on it."""
-_JOINED = 0.6
+_OTHERS = 0.2
+"""Share of what others say of themselves that goes for somebody else, too."""
+_REACTIONS, _READ_BACK = 0.15, 0.3
+"""Shares of turns that begin with a word on what the assistant has said, and of which it reads something back."""
+_JOINED = 0.9
 """Share of scenes and asides that come right after facts and begin in the same turn."""
+_EVENT_SECOND = 0.3
+"""Share of sessions in which another fact is told before what happened."""
+_LATE_EVENTS, _LATE = 0.3, 0.1
+"""Shares of events and of other facts, told days after the event, for whose delay the user excuses themselves."""
+_EVENTS_WHEN, _WHEN = 0.3, 0.08
+"""Shares of events, and of other facts and of chat, of which the user says when they wanted to tell them."""
 _TRIES = 30
 
 
@@ -78,10 +90,11 @@ class Turn:
 Segment = list[Turn]
 
 
-class _Writer:
+class SessionWriter:
     """Writes the dialogue of one session."""
 
     def __init__(self, task: DialogueTask, rng: random.Random) -> None:
+        """Take the task, and what everything is drawn from."""
         self._task, self._rng, self._limits = task, rng, task.limits
         # Facts may be said word for word in the tiny form alone.
         self._speaker = Speaker(rng, task.fixed.name, short=task.limits.verbatim)
@@ -90,13 +103,17 @@ class _Writer:
         self._turns: list[Turn] = []
         self._pending: dict[str, int] = {}
         self._answered: set[str] = set()
+        self._said: set[str] = set()
         self._follow: Sequence[str] = ()
+        self._opened: set[str] = set()
+        self._meant = False
 
     def write(self) -> Dialogue:
         """Put the segments in order, then tell turn after turn."""
-        statements = [
-            self._telling.statement(group) for group in _in_order(_groups(self._task.facts), self._task.fixed.name)
-        ]
+        groups = _in_order(_groups(self._task.facts), self._task.fixed.name)
+        if len(groups) > 1 and self._rng.random() < _EVENT_SECOND and not self._speaker.short:
+            groups[:2] = groups[1::-1]
+        statements = [self._telling.statement(group) for group in groups]
         self._turns = self._laid_out(self._segments(statements))
         self._add_claims()
         plan = []
@@ -125,7 +142,7 @@ class _Writer:
         room = self._limits.turns.max - len(facts) - len(others) - 2
         wanted, number = self._wanted(len(facts)), 0
         while room > 0 and (number < wanted or len(facts) + sum(map(len, others)) < self._limits.turns.min):
-            drawn = self._rng.choices((self._scene, self._overheard, self._imagined), _KINDS)[0]()
+            drawn = self._rng.choices((self._scene, self._overheard, self._imagined, self._quoted_others), _KINDS)[0]()
             scene = drawn[: min(room, self._limits.largest_gap - 1, self._rng.choice((1, 2, 2, 3)))]
             room -= len(scene)
             others.append(scene)
@@ -182,20 +199,48 @@ class _Writer:
 
     def _imagined(self) -> Segment:
         """What would be a fact, or an end or a change of one, if it were not a dream, a role or a mere thought."""
+        speaker, clause = self._speaker, self._of_nobody(invented=False)
+        rule = "imagined_that" if speaker.can_stand_after_that(clause) else "imagined"
+        return [Turn(user=speaker.say(rule, clause=clause), assistant=speaker.say("imagined_answer"))]
+
+    def _quoted_others(self) -> Segment:
+        """What somebody whom nobody knows says of their own life, word for word."""
+        speaker = self._speaker
+        said = speaker.say("quoted", clause=finished(self._of_nobody(invented=True)))
+        return [Turn(user=said, assistant=speaker.say("quoted_answer"))]
+
+    def _of_nobody(self, *, invented: bool) -> str:
+        """A clause that tells a fact, or an end or a change of one, which is nobody's in this life.
+
+        Args:
+            invented: Whether the people and places in it are of nobody's life either.
+        """
         rng, speaker, telling = self._rng, self._speaker, self._telling
+        cast = speaker.cast
         for _ in range(_TRIES):
-            topic = rng.choice([topic for topic in topics() if not topic.event and not topic.other])
-            known, chance = Known(topic, speaker.cast.fill(rng, topic)), rng.random()
+            topic = rng.choice(_own())
+            strange = {slot: cast.name(rng) if source(slot) == PERSON else cast.place(rng) for slot in _named(topic)}
+            known, chance = Known(topic, cast.fill(rng, topic, strange if invented else None)), rng.random()
             ends = chance < 0.35
             clause = telling.ended(over(rng, known), implied=False) if ends else telling.core(known, that=True)
             slots = [slot for slot in topic.changeable if source(slot) in values().lists and known.values[slot] in clause]
             if 0.35 <= chance < 0.6 and slots:
                 old = values().draw(rng, slots[0], known.values.values())
                 clause = telling.set_against(clause, known.values[slots[0]], old)
+            elif not ends and rng.random() < _DATED:
+                clause = self._dated(known, clause)
+            elif not ends and invented and rng.random() < _OTHERS:
+                clause = f"{finished(clause)} {finished(speaker.say('others', x=cast.name(rng)))}"
             if speaker.can_stand_after_that(clause) and not self._touches(clause):
                 break
-        rule = "imagined_that" if speaker.can_stand_after_that(clause) else "imagined"
-        return [Turn(user=speaker.say(rule, clause=clause), assistant=speaker.say("imagined_answer"))]
+        return clause
+
+    def _dated(self, known: Known, clause: str) -> str:
+        """A clause with a day on which it begins or ends."""
+        rng, today = self._rng, self._task.today
+        day = written(today + timedelta(days=rng.choice([*range(-20, -2), *range(3, 40)])))
+        dated = replace(known, since=day) if rng.random() < 0.5 else replace(known, until=day)
+        return ", and ".join((clause, *self._telling.dates(dated, rng.random() >= _DATED_IN_FULL)))
 
     def _touches(self, text: str) -> bool:
         """Whether a text has something that a fact of the session is about."""
@@ -229,14 +274,18 @@ class _Writer:
 
     def _joined(self, turns: Sequence[Turn]) -> list[Turn]:
         """The turns, some with what the user comes to talk of after the facts: a question while they are at it."""
-        found = list[Turn]()
+        found, spare = list[Turn](), len(turns) - self._limits.turns.min
         for turn in turns:
             last = found[-1] if found else None
-            begins = turn.first and not turn.statements and turn.user
+            begins = turn.first and not turn.statements and turn.user and spare > 0
             if last and last.statements and not last.user and begins and self._rng.random() < _JOINED:
                 told = content_stems(" ".join(sentence for statement in last.statements for sentence in statement.said))
                 stems = content_stems(turn.aside.memory) if turn.aside else frozenset()
-                if len(stems & told) <= len(stems) / 3:
+                close = 3 * len(stems & told) > len(stems) or 3 * len(stems & (told | content_stems(turn.user))) > 2 * len(
+                    stems
+                )
+                if not close and not _says_outdated(turn.user, last.statements):
+                    spare -= 1
                     found[-1] = replace(last, user=turn.user, assistant=turn.assistant, kept=turn.kept, aside=turn.aside)
                     continue
             found.append(turn)
@@ -278,7 +327,12 @@ class _Writer:
                 for at, after in enumerate(turns[1:])
                 if not turns[at].asked and turns[at].claim is None and not after.opening
             ]
-            likely = [at for at in places if turns[at + 1].first and not self._soon(aside.words, at)]
+            stems = content_stems(aside.memory)
+            likely = [
+                at
+                for at in places
+                if turns[at + 1].first and not self._soon(aside.words, at) and not _near(turns[at].statements, stems)
+            ]
             if not places:
                 places, turns[-1].closing = [len(turns) - 1], ""
                 user, assistant = self._speaker.say("bye"), self._speaker.say("goodbye")
@@ -288,8 +342,23 @@ class _Writer:
             turns[place].asked, turns[place].claim, turns[place + 1].opening = claim, aside, evasion
 
     def _claim(self, aside: Aside) -> tuple[str, str]:
+        """How the user evades a claim of the assistant, and the claim: of a memory that can be read, whether it holds."""
+        stems, said = content_stems(aside.memory), " and ".join(f"“{word}”" for word in aside.words)
+        for matter in self._matters(aside.memory) if aside.words else ():
+            if any(occurs(word, matter) for word in aside.words):
+                continue
+            claim = self._speaker.say("claim_memory", x=said, matter=matter)
+            if not self._touches(claim) and 2 * len(stems & content_stems(claim)) <= len(stems):
+                return decoys().grammar.say(self._rng, "shrug"), claim
         given = self._speaker.around({})
         return say_decoy(self._rng, aside.kind, aside.words, slots_of(self._task.fixed.name, aside), given)
+
+    def _matters(self, memory: str) -> list[str]:
+        """How the assistant may call what a memory is about, the plainest first; none if it cannot be read."""
+        name = self._task.fixed.name
+        if (known := read(name, memory)) is not None:
+            return [matter_with_key(self._speaker, known), matter_of(self._speaker, known.topic.name)]
+        return [f"the {view.occasion}"] if (view := read_view(name, memory)) is not None else []
 
     def _soon(self, words: Sequence[str], place: int) -> bool:
         """Whether the user tells one of these words after a turn."""
@@ -315,6 +384,10 @@ class _Writer:
         said.append(turn.closing)
         kept = [*turn.kept, *(word for statement in turn.statements for word in statement.kept)]
         user = self._speaker.spoken(said, kept)
+        if user in self._said and turn.statements and not self._speaker.short:
+            # Two confirmations in the same words.
+            user = self._speaker.spoken([*said, self._speaker.say("tail")], kept)
+        self._said.add(user)
         return Exchange(user=user, assistant=self._answer(place, user, kept))
 
     def _reaction(self, place: int) -> str:
@@ -326,25 +399,46 @@ class _Writer:
             return self._speaker.say("greeted") if rng.random() < 0.5 else ""
         if self._follow:
             return self._speaker.line(tuple(self._follow))
-        chance = rng.random()
-        return self._speaker.say("confirm" if chance < _CONFIRMED else "reaction") if chance < _REACTIONS else ""
+        return self._speaker.say("reaction") if rng.random() < _REACTIONS else ""
 
     def _told(self, place: int, number: int, statement: Statement) -> list[str]:
         """A statement, perhaps with something that leads up to it, and a comment."""
         speaker, rng = self._speaker, self._rng
         voice, said = speaker.voice, list(statement.said)
-        clause = speaker.inner(said[0])
-        leads = not statement.asked and ":" not in said[0] and not said[0].endswith("?")
-        late = statement.facts[0].origin is Origin.EVENT and (self._task.today - self._task.event.date).days > 1
-        if leads and late and rng.random() < 0.7:
-            said[0] = f"{speaker.say('days_after')} {clause}"
+        clause = speaker.inner(said[0], statement.kept)
+        leads = not statement.asked and not any(mark in said[0] for mark in ":?")
+        late = (self._task.today - self._task.event.date).days > 1
+        happened = statement.facts[0].origin is Origin.EVENT
+        if leads and late and rng.random() < (_LATE_EVENTS if happened else _LATE):
+            said[0] = f"{self._unsaid('days_after')} {clause}"
+        elif leads and not self._meant and rng.random() < (_EVENTS_WHEN if happened else _WHEN):
+            said[0] = self._meant_to_say(clause, place)
         elif leads and number and rng.random() < 0.5:
-            said[0] = f"{speaker.say('second')} {clause}"
+            said[0] = f"{self._unsaid('second')} {clause}"
         elif leads and place and not number and rng.random() < voice.openers:
             said[0] = f"{self._opener(statement)} {clause}"
         if not statement.asked and rng.random() < voice.tails:
             said.append(speaker.say("tail"))
         return said
+
+    def _unsaid(self, rule: str) -> str:
+        """A sentence of a rule that the user has not said in this session, as far as there is one."""
+        for _ in range(_TRIES):
+            said = self._speaker.say(rule)
+            if said not in self._opened:
+                break
+        self._opened.add(said)
+        return said
+
+    def _meant_to_say(self, clause: str, place: int) -> str:
+        """A clause, and since when the user has wanted to say it, which may be the day of the event; once a session."""
+        self._meant = True
+        happened, today, speaker = self._task.event.date, self._task.today, self._speaker
+        if happened == today and self._rng.random() < 0.5:
+            happened = today - timedelta(days=self._rng.randint(1, 4))
+        x = speaker.say("today") if happened == today else relative(self._rng, happened, today)
+        first = place == 0 and speaker.voice.kind != "terse" and self._rng.random() < 0.5
+        return speaker.say("when_first" if first else "when", x=x, clause=clause)
 
     def _chatted(self, place: int) -> list[str]:
         """What the user says besides facts, led up to and commented on as facts are."""
@@ -352,20 +446,24 @@ class _Writer:
         voice, user = speaker.voice, turn.user
         plain = turn.first and place and turn.kind == "chat"
         if plain and (turn.statements or rng.random() < voice.openers) and ":" not in user[:30]:
-            user = f"{speaker.say('opener_chat')} {speaker.inner(user)}"
+            clause = speaker.inner(user)
+            meant = not self._meant and rng.random() < _WHEN
+            user = self._meant_to_say(clause, place) if meant else f"{self._unsaid('opener_chat')} {clause}"
         return [user, speaker.say("tail") if plain and rng.random() < voice.tails / 2 else ""]
 
     def _opener(self, statement: Statement) -> str:
         if statement.topic and self._rng.random() < 0.2:
             matter = matter_of(self._speaker, statement.topic)
-            return self._speaker.say("opener_matter", matter=re.sub(r"\byour\b", "my", matter))
-        return self._speaker.say("opener")
+            return self._speaker.say("opener_matter", matter=in_first_person(matter))
+        return self._unsaid("opener")
 
     # --- the assistant -------------------------------------------------------------------------------------------------
 
     def _answer(self, place: int, user: str, kept: Sequence[str]) -> str:
         turn = self._turns[place]
         self._follow = ()
+        if turn.kind == "hello" and turn.asked:
+            return " ".join(map(finished, (self._speaker.say("answer_hello_first"), turn.asked)))
         if not turn.statements:
             short = len(turn.assistant.split()) < self._limits.assistant_words.min
             parts = [turn.assistant, self._speaker.say("ack_safe")] if short else [turn.assistant]
@@ -393,29 +491,35 @@ class _Writer:
         """What the assistant may answer to facts, and what the user may answer to that."""
         rng, speaker, turn = self._rng, self._speaker, self._turns[place]
         after = self._turns[place + 1] if place + 1 < len(self._turns) else None
-        statement = turn.statements[-1] if rng.random() < 0.6 else turn.statements[0]
-        parts = []
-        if len(turn.statements) > 1 and rng.random() < 0.25:
-            parts.append(speaker.say("ack_two"))
-        elif statement.topic and rng.random() < 0.7:
-            parts.append(speaker.say("ack_matter", matter=matter_of(speaker, statement.topic)))
+        *_, statement = turn.statements
+        matters = [matter_of(speaker, told.topic) for told in turn.statements if told.topic]
+        if len(turn.statements) > 1:
+            different = len({told.topic for told in turn.statements}) == len(set(matters)) == len(turn.statements)
+            both = speaker.say("ack_both", matter=matters[0], matter2=matters[-1]) if different else speaker.say("ack_two")
+            parts = [both]
+        elif matters and rng.random() < 0.7:
+            parts = [speaker.say("ack_matter", matter=matters[0])]
         else:
-            parts.append(speaker.say("ack"))
+            parts = [speaker.say("ack")]
         if turn.user:
             return [*parts, turn.assistant, *([speaker.say("goodbye")] if turn.closing else [])], ()
-        if rng.random() < 0.25 and (word := self._quoted(user, statement)):
+        open_ended = after is not None and after.first and not after.opening and not turn.asked and not after.answers
+        if rng.random() < 0.25 + _READ_BACK and (word := self._quoted(user, statement)):
+            if open_ended and not turn.closing and rng.random() < _READ_BACK / (0.25 + _READ_BACK):
+                return [*parts, speaker.say("read_back", word=word)], speaker.texts("confirm")
             parts.append(speaker.say("quote", word=word))
         if after is None or turn.closing:
             return [*parts, speaker.say("goodbye")], ()
-        if not statement.topic:
+        if not statement.topic or statement.over:
             return parts, ()
         area: Area = talk().area_of(statement.topic)[1]
-        open_ended = after.first and not after.opening and not turn.asked and not after.answers
-        if open_ended and rng.random() < 0.45:
-            follow = rng.choice(area.follow_ups)
+        questions = [line for line in area.follow_ups if suits(line, statement.topic)]
+        offers = [line for line in area.offers if suits(line, statement.topic)]
+        if open_ended and questions and rng.random() < 0.45:
+            follow = rng.choice(questions)
             return [*parts, speaker.line(follow.ask)], follow.answers
-        if rng.random() < 0.35:
-            parts.append(speaker.line(area.offers))
+        if offers and rng.random() < 0.35:
+            parts.append(speaker.line(rng.choice(offers).say))
         return parts, ()
 
     def _quoted(self, user: str, statement: Statement) -> str:
@@ -423,7 +527,9 @@ class _Writer:
         keywords = {word for fact in self._task.facts for word in fact.keywords}
         due = self._rng.random() < _QUOTED_KEYWORDS
         words = [word for word in dict.fromkeys(statement.noted) if (word in keywords) == due and len(word) > 3]
-        said = [word for word in words if stands_in(folded(word), folded(user))]
+        # Not what is over or was never so: the user may say yes to it.
+        true = folded(" ".join(fact.text for fact in statement.facts))
+        said = [word for word in words if stands_in(folded(word), folded(user)) and stands_in(folded(word), true)]
         return self._rng.choice(said) if said else ""
 
 
@@ -454,8 +560,23 @@ def _in_order(groups: Sequence[list[SessionFact]], name: str) -> list[list[Sessi
 
 def _may_use(text: str, keyword: str) -> bool:
     """Whether a folded text has the beginnings of a keyword's longer words, numbers aside; much faster than `uses`."""
-    words = [word for word in folded(keyword).split() if len(word) > 3]
-    return all(word[:3] in text for word in words) if words else True
+    return all(map(text.__contains__, _beginnings(keyword)))
+
+
+@lru_cache(maxsize=8_192)
+def _beginnings(keyword: str) -> tuple[str, ...]:
+    return tuple(word[:3] for word in folded(keyword).split() if len(word) > 3)
+
+
+@cache
+def _own() -> tuple[Topic, ...]:
+    """Topics of which people speak in the first person."""
+    return tuple(topic for topic in topics() if not topic.other)
+
+
+def _named(topic: Topic) -> tuple[str, ...]:
+    """The slots of a topic that name people and places."""
+    return tuple(slot for slot in topic.slots if source(slot) in (PERSON, PLACE))
 
 
 @cache
@@ -468,6 +589,19 @@ def _without_people() -> tuple[Topic, ...]:
         if not topic.event
         and known.issuperset(map(source, topic.slots))
         and any(source(slot) in values().lists for slot in topic.changeable)
+    )
+
+
+def _near(statements: Iterable[Statement], stems: frozenset[str]) -> bool:
+    """Whether a fact has much of what a memory says, so that an answer to it could tell the memory."""
+    return any(2 * len(stems & content_stems(fact.text)) > len(stems) for told in statements for fact in told.facts)
+
+
+def _says_outdated(text: str, statements: Iterable[Statement]) -> bool:
+    """Whether a text says a value that statements of its turn make outdated."""
+    said = folded(text)
+    return any(
+        stands_in(folded(value), said) for statement in statements for fact in statement.facts for value in fact.outdated
     )
 
 
@@ -487,90 +621,6 @@ def _spoils(one: Statement, other: Statement) -> bool:
     )
 
 
-# --- the tiny form ---------------------------------------------------------------------------------------------------------
-
-_FRAMED, _THAT = 0.06, 0.5
-_WHAT_IF = 0.25
-"""Share of chat in the tiny form that speaks of what is no fact in the words of one."""
-_SHORT_PAIRED = 0.15
-
-
-class _ShortWriter(_Writer):
-    """Writes a session of the tiny form: the same segments in a few words, without a greeting and a goodbye."""
-
-    def _wanted(self, facts: int) -> int:
-        return self._rng.randint(1, 4) if facts else self._rng.randint(1, 3)
-
-    def _chance(self, one: Statement, other: Statement) -> float:
-        return _SHORT_PAIRED
-
-    def _scene(self) -> Segment:
-        for _ in range(_TRIES):
-            user = self._chat()
-            if not any(stands_in(folded(word), folded(user)) for fact in self._task.facts for word in fact.outdated):
-                break
-        return [Turn(user=user)]
-
-    _overheard = _imagined = _scene
-
-    def _chat(self) -> str:
-        """A sentence that states nothing about the person, at times in the words in which something would be stated."""
-        speaker, rng = self._speaker, self._rng
-        if rng.random() >= _WHAT_IF:
-            return speaker.say("chat")
-        topic = rng.choice(topics(short=True))
-        given = speaker.cast.fill(rng, topic, {topic.key: rng.choice(speaker.cast.people)})
-        return speaker.say("what_if", clause=speaker.line(topic.say, given))
-
-    def _aside(self, aside: Aside) -> Turn:
-        speaker, words = self._speaker, aside.words
-        if aside.kind is AsideKind.CUE:
-            said = speaker.say("cue", x=words[0] if words else "soon")
-        elif not words:
-            said = speaker.say("ask" if aside.kind is AsideKind.QUESTION else "chat")
-        elif len(words) > 1 and aside.kind is AsideKind.CHIT_CHAT:
-            said = speaker.say("chit_pair", x=words[0], y=words[1])
-        else:
-            said = speaker.say(aside.kind.value, x=" and ".join(words))
-        return Turn(user=said, kept=words, aside=aside)
-
-    def _joined(self, turns: Sequence[Turn]) -> list[Turn]:
-        return list(turns)
-
-    def _claim(self, aside: Aside) -> tuple[str, str]:
-        claim = (
-            self._speaker.say("claim", x=" and ".join(aside.words)) if aside.words else self._speaker.say("question_back")
-        )
-        return self._speaker.say("dodge"), claim
-
-    def _framed(self, turns: list[Turn]) -> list[Turn]:
-        return [Turn(user=self._chat()), *turns] if not turns or turns[0].answers else turns
-
-    def _reaction(self, place: int) -> str:
-        return ""
-
-    def _told(self, place: int, number: int, statement: Statement) -> list[str]:
-        speaker, rng = self._speaker, self._rng
-        first, *rest = statement.said
-        if rng.random() < speaker.voice.openers:
-            first = f"{speaker.say('opener')} {first}"
-        elif rng.random() < _FRAMED:
-            that = rng.random() < _THAT and first.startswith(("I ", "my "))
-            first = speaker.say("frame_that" if that else "frame", clause=first)
-        elif rng.random() < speaker.voice.tails:
-            first += speaker.say("tail")
-        return [first, *rest]
-
-    def _answer(self, place: int, user: str, kept: Sequence[str]) -> str:
-        speaker, turn = self._speaker, self._turns[place]
-        keywords = [word for word in kept if occurs(word, user)]
-        if turn.asked:
-            return finished(turn.asked)
-        if keywords and self._rng.random() < 0.15:
-            return finished(speaker.say("quote", word=self._rng.choice(keywords)))
-        return finished(speaker.say("answer" if user.endswith("?") else "ack"))
-
-
 def write_dialogue(task: DialogueTask, rng: random.Random) -> Dialogue:
     """Tell the facts and asides of a session, with scenes between them, in this person's way of speaking."""
-    return (_ShortWriter if task.limits.verbatim else _Writer)(task, rng).write()
+    return SessionWriter(task, rng).write()

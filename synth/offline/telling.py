@@ -1,249 +1,30 @@
-"""How facts are said in the shape `demanding`: a person's way of speaking, and the sentences for facts and changes."""
+"""How facts are said in the shape `demanding`: the sentences for facts and changes."""
 
 from __future__ import annotations
 
-import random
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import date
-from functools import cache, cached_property
-from pathlib import Path
-from typing import Self
+from functools import cached_property
 
-from pydantic import Field, model_validator
-
-from deltamem.config import StrictModel
 from deltamem.memory import Event
 from deltamem.text import content_stems
-from synth.names import split_of
 from synth.offline import paper
-from synth.offline.grammar import Grammar, Sentences, Speech, Voice, draw_voice, finished, inner, spoken, with_article
-from synth.offline.templates import day
+from synth.offline.grammar import with_article
+from synth.offline.speaker import Speaker, as_date, in_first_person, matter_of, matter_with_key, relative, span
 from synth.offline.topics import (
     PERSON,
     PLACE,
     Known,
-    cast_of,
     details_of,
     ends_of,
-    lines,
     read,
     source,
-    topic_named,
     values,
 )
-from synth.pools import load, unique
-from synth.records import Origin, SessionFact
+from synth.records import SessionFact
 from synth.tasks import DialogueTask
 from synth.validators.base import occurs
-
-_AROUND = (PERSON, PLACE, "name")
-_CLAUSE, _X, _XY = ("clause",), ("x",), ("x", "y")
-_GIVEN = {
-    **dict.fromkeys(
-        ("frame", "frame_that", "explicit_old", "explicit_old_that", "explicit_new", "explicit_more", "explicit_known"),
-        _CLAUSE,
-    ),
-    **dict.fromkeys(("correct", "claim_fact", "overheard", "imagined", "imagined_that", "what_if"), _CLAUSE),
-    **dict.fromkeys(("others", "since_past", "since_future", "until_said", "until_in", "until_before", "cue"), _X),
-    **dict.fromkeys(("chit_chat", "hypothetical", "rumour", "question"), _X),
-    **dict.fromkeys(("matter", "hearsay", "hearsay_that", "when"), ("x", "clause")),
-    **dict.fromkeys(("mishap", "instead", "chit_pair"), _XY),
-    **dict.fromkeys(("opener_matter", "ack_matter"), ("matter",)),
-    "claim": ("x", "matter"),
-    "explicit_swap": ("old", "clause"),
-    "quote": ("word",),
-}
-"""The slots of rules that are given when they are said."""
-
-
-class FollowUp(StrictModel):
-    """A question of the assistant, and what users answer without telling anything new."""
-
-    ask: Sentences
-    answers: Sentences
-
-
-class Area(StrictModel):
-    """Something that people talk of, as the assistant speaks of it.
-
-    Attributes:
-        matters: How the matter is called, by topic; a topic that no area has is called as its track is.
-        offers: What the assistant says to it that helps.
-        follow_ups: What the assistant asks.
-    """
-
-    matters: dict[str, Sentences]
-    offers: Sentences
-    follow_ups: tuple[FollowUp, ...] = Field(min_length=1)
-
-
-class Talk(StrictModel):
-    """Everything that is said besides the facts and scenes (``talk.yaml``)."""
-
-    speech: Speech
-    areas: dict[str, Area]
-    rules: dict[str, Sentences]
-
-    @model_validator(mode="after")
-    def _fills_its_slots(self) -> Self:
-        for name, texts in self.rules.items():
-            bare = name.removeprefix("short_")
-            given = next((_GIVEN[key] for key in (bare, bare.rpartition("_")[0]) if key in _GIVEN), ())
-            known = {*given, *_AROUND, *values().lists}
-            if unknown := {slot for slot in lines(texts).slots if slot not in known and source(slot) not in known}:
-                raise ValueError(f"rules.{name}: unknown slot {sorted(unknown)}")
-        unique(tuple(topic for area in self.areas.values() for topic in area.matters))
-        return self
-
-    @cached_property
-    def grammar(self) -> Grammar:
-        """The rules, with the words of values.yaml."""
-        return Grammar(self.rules, values().lines)
-
-    @cached_property
-    def _by_topic(self) -> dict[str, tuple[str, Area]]:
-        return {topic: (name, area) for name, area in self.areas.items() for topic in area.matters}
-
-    def area_of(self, topic: str) -> tuple[str, Area]:
-        """The name of the area that a topic or a track belongs to, and the area; by its track, if no area has the topic."""
-        return self._by_topic.get(topic) or self._by_topic[topic_named(topic).track.value]
-
-
-class TinyTalk(StrictModel):
-    """The rules of the tiny form (``tiny_talk.yaml``)."""
-
-    rules: dict[str, Sentences]
-
-
-@cache
-def talk_file() -> Talk:
-    """Everything that is said besides the facts and scenes, but for the tiny form."""
-    return load(Path(__file__).with_name("talk.yaml"), Talk)
-
-
-@cache
-def tiny_talk_file() -> TinyTalk:
-    """What the tiny form says besides the facts."""
-    return load(Path(__file__).with_name("tiny_talk.yaml"), TinyTalk)
-
-
-@cache
-def talk() -> Talk:
-    """Everything that is said besides the facts and scenes; the rules of the tiny form begin with ``short_``."""
-    full, short = talk_file(), {f"short_{name}": texts for name, texts in tiny_talk_file().rules.items()}
-    return Talk(speech=full.speech, areas=full.areas, rules={**full.rules, **short})
-
-
-_MONTH_DAY = re.compile(r"([0-9]{1,2}) ([A-Z][a-z]+) ([0-9]{4})")
-_MONTHS = tuple(day(date(2026, month, 1)).split()[1] for month in range(1, 13))
-_DAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
-_NUMBERS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve")
-
-
-def relative(rng: random.Random, value: date, today: date) -> str:
-    """A date as people say it on a day, so that both give the date."""
-    days = (value - today).days
-    near = {-2: "the day before yesterday", -1: "yesterday", 0: "today", 1: "tomorrow", 2: "the day after tomorrow"}
-    if days in near:
-        return near[days]
-    name, number = _DAYS[value.weekday()], _counted(abs(days), "day")
-    exact = f"{number} ago" if days < 0 else rng.choice((f"in {number}", f"{number} from now"))
-    if abs(days) < 7:
-        return rng.choice((f"last {name}" if days < 0 else f"this coming {name}", exact))
-    if days % 7 == 0:
-        weeks = _counted(abs(days) // 7, "week")
-        return f"{weeks} ago to the day" if days < 0 else f"in exactly {weeks}"
-    return exact
-
-
-def _counted(number: int, unit: str) -> str:
-    word = _NUMBERS[number] if number < len(_NUMBERS) else str(number)
-    return f"{word} {unit}" if number == 1 else f"{word} {unit}s"
-
-
-def as_date(text: str) -> date:
-    """A date as memories have it, read back."""
-    found = _MONTH_DAY.fullmatch(text)
-    assert found is not None
-    return date(int(found[3]), _MONTHS.index(found[2]) + 1, int(found[1]))
-
-
-_SHORT = Voice("short", 0.5, 0.0, 0.0, 0.0, 0.0, False, 0.0, 0.25, 0.15)
-"""How people of the tiny form speak."""
-
-
-class Speaker:
-    """Says sentences the way one person does."""
-
-    def __init__(self, rng: random.Random, name: str, *, short: bool = False) -> None:
-        """Take a person.
-
-        Args:
-            rng: What is drawn depends on this and the name alone.
-            name: The person's; their way of speaking is the same in all sessions.
-            short: Whether they use the few words of the tiny form: the rules that begin with ``short_``, if there are.
-        """
-        self.short = short
-        self.rng = rng
-        self.name = name
-        self.cast = cast_of(name, split_of(name))
-        self.voice = _SHORT if short else draw_voice(random.Random(f"voice of {name}"))
-        self._names = frozenset((*self.cast.people, *self.cast.places, *name.split()))
-        self._grammar, self._speech = talk().grammar, talk().speech
-
-    def say(self, rule: str, **given: str) -> str:
-        """A sentence of a rule, with people and places of this life where it names some.
-
-        People who speak in a certain way take the rule of that way, such as ``hello_formal``, if there is one.
-        """
-        if self.short and f"short_{rule}" in self._grammar:
-            rule = f"short_{rule}"
-        elif f"{rule}_{self.voice.kind}" in self._grammar:
-            rule = f"{rule}_{self.voice.kind}"
-        return self._grammar.say(self.rng, rule, self.around(given))
-
-    def line(self, texts: tuple[str, ...], given: Mapping[str, str] | None = None) -> str:
-        """One of these sentences."""
-        return self._grammar.write(self.rng, lines(texts).draw(self.rng), given)
-
-    def around(self, given: Mapping[str, str]) -> dict[str, str]:
-        """Values for slots: people and places of this life, and what is given."""
-        who, who2 = self.rng.sample(self.cast.people, 2)
-        spot, spot2 = self.rng.sample(self.cast.places, 2)
-        return {PERSON: who, "who2": who2, PLACE: spot, "spot2": spot2, "name": who2, **given}
-
-    def can_stand_after_that(self, clause: str) -> bool:
-        """Whether a clause makes a sentence after "you know that"."""
-        first = clause.split(" ", 1)[0].split("'")[0]
-        begins = first in ("I", "my", "we", "our", "the", "there", "a") or first.strip(",") in self._names
-        return begins and not any(mark in clause for mark in (":", ";", "?", " - "))
-
-    def used_to(self, clause: str) -> str:
-        """What somebody says of the past with the words of the present; empty if that is not plain."""
-        for now, then in self._speech.past.items():
-            if clause.startswith(f"{now} "):
-                return f"{then}{clause[len(now) :]}"
-        found = re.match(r"(I|we) ([a-z]+) ", clause)
-        if found and found[2] in self._speech.bases:
-            return f"{found[1]} used to {clause[len(found[1]) + 1 :]}"
-        return ""
-
-    def spoken(self, parts: Sequence[str], kept: Collection[str]) -> str:
-        """Sentences as the person says them, in one utterance."""
-        names = (*kept, *self._names)
-        said = [spoken(self.rng, self.voice, self._speech, finished(part), names) for part in parts if part]
-        text = " ".join(said)
-        return text[:-1] if text.endswith(".") and self.rng.random() < self.voice.unstopped else text
-
-    def inner(self, clause: str) -> str:
-        """A clause as it stands after something that leads up to it."""
-        return inner(clause, self._names)
-
-    def to_second_person(self, clause: str) -> str:
-        """What the user would say, as the assistant says it of them."""
-        return self._speech.replaced(self.rng, "second", clause, 1.0, ())
 
 
 @dataclass(slots=True)
@@ -257,6 +38,7 @@ class Statement:
         noted: Values that the assistant may quote, keywords and others.
         asked: What the assistant has to say before, so that the user can answer it.
         topic: What it is about: the name of a topic; empty if it is of none.
+        over: Whether it is about something that has ended.
     """
 
     facts: Sequence[SessionFact]
@@ -265,11 +47,21 @@ class Statement:
     noted: list[str] = field(default_factory=list)
     asked: str = ""
     topic: str = ""
+    over: bool = False
 
 
+_MORE = re.compile(r"(?: - |, and )(?=(?:my|our|I|we|the|there|it|that|in|at|all|[A-Z][a-z]+)\b)")
+_SET_AGAINST = re.compile(
+    r"\b(?:instead|in place of|replaced|swapped|rather than|no longer|not|no|without)\b", re.IGNORECASE
+)
+"""Clauses that set one thing against another by themselves; a second contrast in the same words could mean either."""
 _CONTRASTS, _MATTERS = 0.28, 0.18
 """Shares of new and repeated facts that are introduced as changes are."""
-_JOINED, _DATES_JOINED = 0.45, 0.65
+_REPEATED_WHOLE = 0.7
+"""Share of what is repeated that is told with its details, as new facts are."""
+_ILLUSTRATED = 0.15
+"""Share of new and repeated facts that are told a second time by what follows from them, as implied changes are."""
+_JOINED, _DATES_JOINED = 0.55, 0.85
 """Shares of details and dates that stand in one sentence with what comes before."""
 
 
@@ -284,18 +76,34 @@ class Telling:
             value for fact in task.facts if fact.event is Event.UPDATE and fact.signal == "value" for value in fact.outdated
         ]
 
+        self._keywords = [keyword for fact in task.facts for keyword in fact.keywords]
+        self._lead = "matter"
+
+    @cached_property
+    def _remembered(self) -> dict[str, set[str]]:
+        """Values of what is remembered and told, by topic."""
+        found: dict[str, set[str]] = {}
+        told = (text for fact in self._task.facts for text in (fact.text, fact.previous_text))
+        for text in (*self._task.known, *told):
+            if (known := read(self._name, text)) is not None:
+                found.setdefault(known.topic.name, set()).update(known.values.values())
+        return found
+
     def statement(self, group: Sequence[SessionFact]) -> Statement:
         """What is said of a fact, and of others that change with it."""
         fact, speaker = group[0], self._speaker
+        # Nobody asks back what the assistant has just asked about.
+        self._lead = "matter_answer" if fact.provenance == "assistant_corrected" and not speaker.short else "matter"
         new = read(self._name, fact.text)
         old = read(self._name, fact.previous_text) if fact.event is Event.UPDATE else None
         kept = [*fact.keywords, *(new.values.values() if new else ()), *(old.values.values() if old else ())]
-        found = Statement(group, [], kept, topic=new.topic.name if new else "")
+        found = Statement(group, [], kept, topic=new.topic.name if new else "", over=bool(new and new.end is not None))
         for remembered in filter(None, (new, old)):
             found.noted += [value for slot, value in remembered.values.items() if slot != "kin"]
         if new is not None and new.heard:
             kept.append(new.heard)
         if new is None or (fact.event is Event.UPDATE and old is None):
+            kept += [word for keyword in fact.keywords for word in keyword.split()]
             found.said = self._retold(fact)
         elif fact.provenance == "assistant_confirmed":
             clauses = self._claimed(new, fact)
@@ -310,20 +118,34 @@ class Telling:
             keys = [known.values[known.topic.key] for known in others]
             found.said.append(speaker.say("others", x=" and ".join(keys)))
             kept += keys
-        if fact.origin is Origin.EVENT and not speaker.short:
-            found.said[0] = self._when(found)
         return found
 
     def _retold(self, fact: SessionFact) -> list[str]:
         """What is said of a fact of no topic; what a thread of events says has the old in the new."""
         if (view := paper.read_view(self._name, fact.text)) is not None:
-            if fact.event is not Event.UPDATE or len(view.views) < 2:
-                return [view.say()]
-            *_, old, new = view.views
-            return [self.set_against(self._speaker.inner(view._replace(views=(new,)).say()), new, old.split(" ", 1)[0])]
+            return self._viewed(view, fact)
         told = fact.event is Event.UPDATE and fact.signal == "explicit"
         before = [paper.say_before(self._rng, self._name, fact)] if told else []
         return [*before, paper.say(self._rng, self._name, fact)]
+
+    def _viewed(self, view: paper.View, fact: SessionFact) -> list[str]:
+        """How an event looks now, and what made it look so."""
+        speaker, (*earlier, now) = self._speaker, view.views
+        word, _, later = now.partition(" ")
+        clause = speaker.say(f"view_{view.method}", occasion=view.occasion, place=view.place, view=word)
+        due = fact.event is Event.UPDATE and fact.signal == "explicit"
+        # The old view stands within the clause or after all of it: a place in between would be that of the old view.
+        swapped = due and len(earlier) == 1
+        within = self._within(clause, "instead", word, earlier[0]) if swapped and self._rng.random() < 0.4 else ""
+        clause = within or clause
+        if later:
+            clause = speaker.say("view_since", x=later.removeprefix("after "), clause=clause)
+        if swapped and not within:
+            clause = speaker.say("view_swap", old=earlier[0], clause=clause)
+        if not due or len(earlier) < 2:
+            return [clause]
+        before = speaker.inner(view._replace(views=tuple(earlier)).say())
+        return [speaker.say("explicit_old", clause=before), speaker.say("explicit_new", clause=clause)]
 
     def _told(self, fact: SessionFact, old: Known | None, new: Known) -> list[str]:
         """What the user says of a fact, whether or not the assistant has spoken of it."""
@@ -332,7 +154,9 @@ class Telling:
             said = self._change(fact, old, new)
         elif fact.event is Event.NONE:
             said = [self.core(new) if new.end is None else self.ended(new, implied=False)]
-            if any(not occurs(word, said[0]) for word in fact.spoken):
+            if new.end is None and self._rng.random() < _REPEATED_WHOLE and not self._speaker.short:
+                said = self._joined([*said, *self.details(new)], ())
+            if any(not occurs(word, " ".join(said)) for word in fact.spoken):
                 said = self.all_of(new, dated)
         else:
             said = self.all_of(new, dated)
@@ -342,6 +166,10 @@ class Telling:
             said.append(self._speaker.say("others", x=" and ".join(missing)) if new.topic.event else self.core(new))
         if old is None and fact.provenance == "said" and new.end is None:
             said = [*self._contrasted(new, said[0]), *said[1:]]
+        # What lets a change follow is said of what is new too, or it would tell changes apart.
+        illustrated = old is None and new.end is None and new.topic.implied and not self._speaker.short
+        if illustrated and self._rng.random() < _ILLUSTRATED:
+            said.append(self._about(new, self._speaker.line(new.topic.implied, new.values)))
         return said
 
     # --- sentences -----------------------------------------------------------------------------------------------------
@@ -368,8 +196,10 @@ class Telling:
         today, said = self._task.today, []
         if known.since:
             value = as_date(known.since)
-            x = relative(self._rng, value, today) if dated else known.since
-            said.append(self._speaker.say("since_past" if value < today else "since_future", x=x))
+            past, full = value < today, known.since
+            x = span(self._rng, value, today) if dated else f"since {full}" if past else f"from {full} on"
+            rule = f"since_{'past' if past else 'future'}{'' if known.topic.lasts or self._speaker.short else '_once'}"
+            said.append(self._speaker.say(rule, x=x))
         if known.until:
             value = as_date(known.until)
             if value <= today or self._rng.random() < 0.5:
@@ -396,20 +226,17 @@ class Telling:
             return self._speaker.line(end.say, known.values)
         return self._about(known, self._speaker.line(end.implied, known.values))
 
+    def _referred(self, known: Known) -> str:
+        """What a fact is about, as the user speaks of it: somebody, a place, or else a matter."""
+        if source(known.topic.key) in (PERSON, PLACE, "name") and not known.topic.single:
+            return known.values[known.topic.key]
+        return in_first_person(matter_of(self._speaker, known.topic.name))
+
     def _about(self, known: Known, clause: str) -> str:
         """A clause that may not tell by itself which fact it is about."""
         if known.topic.single or occurs(known.values[known.topic.key], clause):
             return clause
-        return self._speaker.say("matter", x=known.values[known.topic.key], clause=clause)
-
-    def _when(self, statement: Statement) -> str:
-        """The first sentence of what happened, with the day of it."""
-        happened, today, speaker, clause = self._task.event.date, self._task.today, self._speaker, statement.said[0]
-        x = speaker.say("today") if happened == today else relative(self._rng, happened, today)
-        statement.kept.append(x)
-        if happened != today:
-            statement.noted.append(x)
-        return speaker.say("when", x=x, clause=clause)
+        return self._speaker.say(self._lead, x=known.values[known.topic.key], clause=clause)
 
     def _joined(self, clauses: Sequence[str], dates: Sequence[str]) -> list[str]:
         """Clauses and then dates as sentences, some two in one."""
@@ -445,8 +272,7 @@ class Telling:
         if slots or not now or places[-1] >= len(new.topic.details) or self._rng.random() < 0.6:
             now.insert(0, self.core(new))
         else:
-            other = next((slot for slot in new.topic.slots if slot not in ("kin", new.topic.key)), new.topic.key)
-            now = [self._speaker.say("matter", x=new.values[other], clause=" and ".join(now))]
+            now = [self._speaker.say(self._lead, x=self._referred(new), clause=" and ".join(now))]
         return self._joined(now, dates)
 
     def _explicit(
@@ -468,8 +294,12 @@ class Telling:
         return [*before, speaker.say("explicit_new", clause=now[0]), *now[1:]]
 
     def set_against(self, clause: str, new: str, old: str) -> str:
-        """A clause with its new value set against the old one."""
-        if not self._speaker.short and self._rng.random() < 0.4 and (said := self._within(clause, "instead", new, old)):
+        """A clause with its new value set against the old one, before whatever else is told in the same breath."""
+        core, *more = _MORE.split(clause, maxsplit=1)
+        if more and occurs(new, core):
+            return f"{self.set_against(core, new, old)}. {more[0]}"
+        plain = not self._speaker.short and not _SET_AGAINST.search(clause)
+        if plain and self._rng.random() < 0.4 and (said := self._within(clause, "instead", new, old)):
             return said
         return self._speaker.say("explicit_swap", old=_as_in(clause, new, old), clause=clause)
 
@@ -520,11 +350,15 @@ class Telling:
         """A fact that changes nothing, now and then in the words of a change: set against what was never remembered."""
         chance = self._rng.random()
         if chance < _MATTERS and not self._speaker.short and not known.topic.event:
-            return [self._speaker.say("matter", x=known.values[known.topic.key], clause=clause)]
+            return [self._speaker.say("matter", x=self._referred(known), clause=clause)]
         slots = [slot for slot in known.topic.changeable if source(slot) in values().lists]
         if chance > _MATTERS + _CONTRASTS or not slots or known.topic.event or known.heard:
             return [clause]
-        old = values().draw(self._rng, slots[0], (*known.values.values(), *self._outdated))
+        # What a sibling has may seem to be over.
+        taken = {*known.values.values(), *self._outdated, *self._keywords, *self._remembered.get(known.topic.name, ())}
+        old = values().draw(self._rng, slots[0], taken)
+        if old in taken and not self._speaker.short:
+            return [clause]
         if self._rng.random() < 0.5 and occurs(known.values[slots[0]], clause):
             return [self.set_against(clause, known.values[slots[0]], old)]
         before = self.core(replace(known, values={**known.values, slots[0]: old}), that=True)
@@ -550,8 +384,9 @@ class Telling:
         statement.kept.append(fact.misspoken)
         statement.noted.append(fact.misspoken)
         if fact.provenance == "assistant_corrected":
-            # What is right is for the user to say first.
-            statement.asked = speaker.say("claim", x=fact.misspoken, matter=matter_of(speaker, statement.topic))
+            # What is right is for the user to say first, so the assistant cannot know whom something new is about.
+            matter = matter_of(speaker, statement.topic) if fact.event is Event.ADD else matter_with_key(speaker, new)
+            statement.asked = speaker.say("claim", x=fact.misspoken, matter=matter)
             said[0] = speaker.say("correct", clause=said[0])
             return
         slot = self._misspoken_slot(fact, new)
@@ -576,14 +411,6 @@ class Telling:
             if re.fullmatch(values().pattern(slot), fact.misspoken) and occurs(new.values[slot], fact.text):
                 return slot
         return None
-
-
-def matter_of(speaker: Speaker, topic: str) -> str:
-    """How the assistant calls what a topic is about."""
-    if not topic or speaker.short:
-        return "that"
-    _, area = talk().area_of(topic)
-    return speaker.line(area.matters.get(topic) or area.matters[topic_named(topic).track.value])
 
 
 def _changed(old: Known, new: Known) -> tuple[list[str], list[int]]:

@@ -454,6 +454,8 @@ _KIN = (
     "cousin", "colleague", "neighbour", "friend", "uncle", "aunt", "nephew", "niece", "classmate", "brother", "sister",
 )  # fmt: skip
 _PEOPLE, _PLACES = 12, 12
+_ONE_SYLLABLE = re.compile(r"[^aeiou ]*[aeiou]+[^aeiou ]*", re.IGNORECASE)
+"""A person's name of one syllable: all names of that life are as short (the tiny form has such)."""
 _RARE = 3
 
 
@@ -471,13 +473,30 @@ class Cast:
         self._kin: dict[str, str] = {}
         taken = dict.fromkeys(name.split())
         own = len(taken)
+        self._split, self._syllables = split, 1 if _ONE_SYLLABLE.fullmatch(name) else 2
         while len(taken) < own + _PEOPLE:
-            taken[invent_name(rng, split)] = None
+            taken[self.name(rng)] = None
         while len(taken) < own + _PEOPLE + _PLACES:
             taken[invent_place(rng, split)] = None
         found = tuple(taken)[own:]
         self.people, self.places = found[:_PEOPLE], found[_PEOPLE:]
-        self._split = split
+        self._rng, self._taken = rng, taken
+
+    @cached_property
+    def _of_topic(self) -> dict[str, tuple[str, ...]]:
+        """Names for short facts, of each topic its own.
+
+        Where two facts named one person, a tiny model took news of somebody known for a change, since it finds the memory by
+        the name alone.
+        """
+        for _ in topics(short=True):
+            before = len(self._taken)
+            while len(self._taken) < before + _PEOPLE:
+                self._taken[self.name(self._rng)] = None
+        names = tuple(self._taken)[-_PEOPLE * len(topics(short=True)) :]
+        return {
+            topic.name: names[number * _PEOPLE : (number + 1) * _PEOPLE] for number, topic in enumerate(topics(short=True))
+        }
 
     def kin(self, who: str) -> str:
         """What somebody is to the person."""
@@ -489,9 +508,7 @@ class Cast:
         """Values that tell facts of a topic apart, in random order."""
         name, most = source(topic.key), 1 if topic.single else _RARE if topic.rare else _PEOPLE
         if name == PERSON and topic.short:
-            # No two short facts name the same person: where they did, a tiny model took news of somebody known for a change,
-            # since it finds the memory by the name alone.
-            return [self.name(rng) for _ in range(most)]
+            return rng.sample(self._of_topic[topic.name], most)
         if name in (PERSON, PLACE):
             return rng.sample(self.people if name == PERSON else self.places, most)
         drawn = (self.name(rng) if name == "name" else values().draw(rng, name) for _ in range(2 * _PEOPLE))
@@ -499,7 +516,7 @@ class Cast:
 
     def name(self, rng: random.Random) -> str:
         """A name of nobody yet."""
-        return invent_name(rng, self._split)
+        return invent_name(rng, self._split, self._syllables)
 
     def place(self, rng: random.Random) -> str:
         """The name of a town that has not been named yet."""
@@ -561,7 +578,11 @@ def without_detail(rng: random.Random, cast: Cast, known: Known) -> Known:
     held = [place for place, state in enumerate(known.details) if state == "has"]
     if not held:
         return adjusted(rng, cast, known)
-    place = rng.choice(held)
+    return without(known, rng.choice(held))
+
+
+def without(known: Known, place: int) -> Known:
+    """The fact with what stands in the place of this detail once it is lost."""
     kept = {slot: value for slot, value in known.values.items() if slot not in known.detail_slots(place) or slot == "kin"}
     return replace(known, values=kept, details=_with(known.details, place, "lost"), changed=())
 

@@ -6,14 +6,22 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import Any
-
-from matplotlib.axes import Axes
-from matplotlib.dates import AutoDateLocator, ConciseDateFormatter, date2num
-from matplotlib.ticker import MaxNLocator, PercentFormatter
+from typing import TYPE_CHECKING, Any
 
 from deltamem.errors import DeltaMemError
-from deltamem.html import BLUE, GREEN, ORANGE, VIOLET, Chart, inline_svg, legend_below, render_page, write_page
+from deltamem.html import (
+    BLUE,
+    GREEN,
+    ORANGE,
+    VIOLET,
+    Chart,
+    inline_svg,
+    legend_below,
+    percent,
+    render_page,
+    whole_numbers,
+    write_page,
+)
 from deltamem.memory import Event
 from synth.assembly import replay
 from synth.output.files import PEOPLE_FILE, REPORT_FILE, cell_rows, read_manifest, read_people, rule_rows, usage_total
@@ -21,6 +29,9 @@ from synth.output.probe import Findings, figure_rows, policy_rows, read_findings
 from synth.records import Dialogue, LifeEvent, Person, Rejection, SessionFact, SynthSession
 from synth.tasks import Unit
 from synth.validators.base import occurs
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,7 +224,7 @@ def keyword_charts(statistics: Statistics) -> list[Chart]:
         axes.set_xticks(range(len(kinds)), list(kinds))
         axes.set_ylim(0, 1.12)
         axes.set_yticks([0, 0.25, 0.5, 0.75, 1])
-        axes.yaxis.set_major_formatter(PercentFormatter(1.0))
+        percent(axes.yaxis)
         axes.set_ylabel("share of keywords")
         legend_below(axes, 2)
 
@@ -223,7 +234,7 @@ def keyword_charts(statistics: Statistics) -> list[Chart]:
         quarters = ("first", "second", "third", "last")
         axes.bar(range(4), [count / (sum(said) or 1) for count in said], width=0.8, color=VIOLET)
         axes.set_xticks(range(4), [f"{quarter} quarter" for quarter in quarters])
-        axes.yaxis.set_major_formatter(PercentFormatter(1.0))
+        percent(axes.yaxis)
         axes.set_xlabel("of the dialogue")
         axes.set_ylabel("share of facts")
 
@@ -258,6 +269,8 @@ def timeline_chart(life: Life) -> list[Chart]:
     memories = [memory for memory in life.memories if memory.evolves]
     if not memories:
         return []
+    from matplotlib.dates import AutoDateLocator, ConciseDateFormatter, date2num  # see `inline_svg`
+
     times = {view.session.index: date2num(view.session.time) for view in life.sessions}
 
     def draw(axes: Axes) -> None:
@@ -303,7 +316,7 @@ def _histogram(histogram: Mapping[str, Any], x_label: str, colour: str) -> Calla
 def _label(axes: Axes, x_label: str, y_label: str) -> None:
     axes.set_xlabel(x_label)
     axes.set_ylabel(y_label)
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    whole_numbers(axes.xaxis)
 
 
 def write_report(out: Path, person_id: str | None = None) -> Path:

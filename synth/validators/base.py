@@ -9,6 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import date
 from functools import lru_cache
+from itertools import filterfalse
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 import numpy as np
@@ -332,7 +333,8 @@ NEAR = 0.5
 
 def near(stems: frozenset[str], others: frozenset[str]) -> bool:
     """Whether two memories, given the content stems that tell them from other people's, share most of their words."""
-    return not stems.isdisjoint(others) and 2 * len(stems & others) >= NEAR * (len(stems) + len(others))
+    shared = len(stems & others)
+    return shared > 0 and 2 * shared >= NEAR * (len(stems) + len(others))
 
 
 def rivals(stems: frozenset[str], bank: Mapping[str, frozenset[str]], own: str | None) -> int:
@@ -344,8 +346,8 @@ def rivals(stems: frozenset[str], bank: Mapping[str, frozenset[str]], own: str |
         own: The one's key in the bank, if it is there.
     """
     # Most pairs share nothing, and there are many.
-    alike = [key for key, others in bank.items() if not stems.isdisjoint(others) and near(stems, others)]
-    return len(alike) - (own in alike)
+    alike = sum([near(stems, others) for others in filterfalse(stems.isdisjoint, bank.values())])
+    return alike - (own is not None and own in bank and near(stems, bank[own]))
 
 
 @lru_cache(maxsize=32_768)

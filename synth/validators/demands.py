@@ -10,7 +10,7 @@ from itertools import combinations
 from typing import Any
 
 from deltamem.sessions import Provenance
-from deltamem.text import content_stems, normalised
+from deltamem.text import normalised
 from rewards.fidelity import folded
 from synth.records import Change, Fact, FactPlan, PlannedRevision, RevisedFact, Revision, SaidFact
 from synth.tasks import RevisionTask, Unit
@@ -192,10 +192,10 @@ def new_keyword(case: _Case) -> Iterator[str]:
 
 @REVISION.rule("A revised memory is still about the same thing.")
 def same_memory(case: _Case) -> Iterator[str]:
-    name = content_stems(case.task.fixed.name)
+    name = case.task.fixed.name
     for (label, fact), _, before in _revised(case):
-        stems = content_stems(before[-1].text) - name
-        kept = stems & content_stems(fact.text)
+        stems = memory_stems(before[-1].text, name)
+        kept = stems & memory_stems(fact.text, name)
         if len(kept) < KEPT_STEMS * len(stems):
             yield f"{label} must keep a third of the words of {before[-1].text!r}, but keeps {len(kept)} of {len(stems)}"
 

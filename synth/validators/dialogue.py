@@ -11,7 +11,7 @@ from itertools import pairwise
 
 from deltamem.memory import Event
 from deltamem.sessions import CONTROL_MARK
-from deltamem.text import MONTHS, WEEKDAYS, content_stems, content_words, is_pair, normalised, stem
+from deltamem.text import MONTHS, WEEKDAYS, content_words, is_pair, normalised, stem
 from rewards.fidelity import folded
 from synth.records import Aside, AsideKind, Dialogue, KeywordOrigin, PlannedFact, SessionFact
 from synth.tasks import DialogueTask, Unit
@@ -62,11 +62,10 @@ class Said:
             name: Of the person, whose words keywords may have without the speaker saying them.
         """
         self._utterances = [utterance(text) for text in texts]
-        self._name = content_stems(name)
+        self._name = utterance(name).stems
         self._first: dict[str, int] = {}
-        for turn, spoken in enumerate(self._utterances, start=1):
-            for found in spoken.stems:
-                self._first.setdefault(found, turn)
+        for turn in range(len(texts), 0, -1):
+            self._first.update(dict.fromkeys(self._utterances[turn - 1].stems, turn))
 
     def needed(self, text: str) -> frozenset[str]:
         """The stems that have to be said so that a text is."""

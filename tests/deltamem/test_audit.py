@@ -188,7 +188,7 @@ def test_planted_faults_are_found_with_a_real_embedder(embedder: Embedder) -> No
 
 def test_synthetic_memories_fit_their_own_sessions_and_no_others(embedder: Embedder) -> None:
     memories = right = wrong = 0
-    for person in people(12, 8):
+    for person in people(3, 8, sizes="paper"):
         labelled = list(labelled_sessions(person))
         sources: dict[str, str | None] = {}
         for item in labelled:

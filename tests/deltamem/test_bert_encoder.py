@@ -98,6 +98,13 @@ def test_library_keeps_its_own_truncation_and_padding(minilm: SentenceTransforme
     assert (settings.truncation, settings.padding) == before
 
 
+def test_weights_in_bfloat16_are_computed_in_float32_on_a_processor(minilm: SentenceTransformer, tmp_path: Path) -> None:
+    folder = tiny(tmp_path, minilm)
+    SentenceTransformer(folder, device="cpu").bfloat16().save(folder)
+    assert {weight.dtype for weight in SentenceTransformer(folder, device="cpu").parameters()} == {torch.bfloat16}
+    assert {weight.dtype for weight in load_model(folder, "cpu").parameters()} == {torch.float32}
+
+
 @pytest.mark.parametrize(
     ("changes", "fast"),
     [

@@ -1,6 +1,7 @@
 """How Hydra commands end: exit code and what stands on stderr."""
 
 import os
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -87,12 +88,30 @@ def run(folder: Path, *arguments: str, **environment: str) -> subprocess.Complet
         (["--config-name", "absent"], 2, "error: Cannot find primary config 'absent'"),
     ],
 )
-def test_exit_code_and_one_sentence(command: Path, arguments: list[str], code: int, stderr: str) -> None:
-    done = run(command, *arguments)
-    assert done.returncode == code, done.stderr
-    assert done.stderr.startswith(stderr)
-    assert done.stderr.count("\n") == (1 if stderr else 0)
+def test_exit_code_and_one_sentence(
+    command: Path,
+    arguments: list[str],
+    code: int,
+    stderr: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(command)
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))  # of the child
+    monkeypatch.setenv("HYDRA_FULL_ERROR", "0")  # restored afterwards, as the command changes it
+    monkeypatch.setattr(sys, "argv", ["command.py", *arguments])
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_path("command.py", run_name="__main__")
+    said = capfd.readouterr().err
+    assert ended.value.code == code, said
+    assert said.startswith(stderr)
+    assert said.count("\n") == (1 if stderr else 0)
     assert sorted(path.name for path in command.iterdir()) == ["command.py", "main.yaml"]
+
+
+def test_a_process_of_its_own_ends_with_the_same(command: Path) -> None:
+    done = run(command, "act=bad")
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", "error: the file is bad\n")
 
 
 def test_our_own_defects_keep_their_trace(command: Path) -> None:

@@ -14,6 +14,7 @@ from deltamem.episode import (
     Episode,
     EpisodeConfig,
     Finished,
+    MemoryField,
     Refused,
     Search,
     Violation,
@@ -88,7 +89,10 @@ def test_a_turn_is_a_search_or_operations(text: str, turn: AssistantTurn) -> Non
         (outputs().removeprefix("<think>done</think>"), {Violation.MISSING_THINK}),
         (outputs() + " bye", {Violation.TEXT_OUTSIDE_TAGS}),
         (outputs() + "</outputs>", {Violation.TEXT_OUTSIDE_TAGS}),
-        (outputs().replace("done", "done <think> again"), {Violation.MISSING_THINK}),
+        (outputs().replace("done", "done <think> again"), {Violation.TAGS_IN_THINK}),
+        (outputs().replace("done", "<outputs>{}</outputs>"), {Violation.TAGS_IN_THINK}),
+        (outputs().replace("done", "<tool_call>x</tool_call> or not"), {Violation.TAGS_IN_THINK}),
+        (outputs().replace("done", "a <tool_call> is not needed, </outputs> ends it"), set()),
         (outputs() + "<outputs>{}</outputs>", {Violation.SEVERAL_ACTIONS}),
         ("<think>x</think><outputs>{nope}</outputs>", {Violation.BAD_JSON}),
         ("<think>x</think><outputs>[]</outputs>", {Violation.BAD_OPERATION}),
@@ -339,6 +343,13 @@ def test_memory_fields_set_the_order_of_the_keys_and_hashes_name_the_prompts() -
     assert json.loads(format_memories([], ("id",))) == []
     config = EpisodeConfig(system_prompt="manager_compact", session_prompt="session_compact")
     assert config.prompt_hashes == {name: load_prompt(name).sha256 for name in ("manager_compact", "session_compact")}
+
+
+@pytest.mark.parametrize("fields", [(), ("id",), ("text", "time"), ("id", "text", "id")])
+def test_a_tool_answer_without_ids_or_texts_is_refused(fields: tuple[MemoryField, ...]) -> None:
+    EpisodeConfig(memory_fields=("text", "id")).check()
+    with pytest.raises(DeltaMemError, match="expected id and text, with or without time, each once"):
+        EpisodeConfig(memory_fields=fields).check()
 
 
 def opening(session: Session) -> str:

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from offline_people import labelled
 from scipy.stats import chi2
-from transformers import Qwen3Config, Qwen3ForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from deltamem.episode import (
     EPISODE_FILE,
@@ -38,13 +38,14 @@ MANY = [[5 + row % 50, *range(3, 4 + row % 9)] for row in range(70)]
 LIMITS = [1 + (7 * row) % 40 for row in range(70)]
 
 
-def make_model(seed: int = 0, **changes: object) -> Qwen3ForCausalLM:
+def make_model(seed: int = 0, kind: str = "qwen3", **changes: object) -> PreTrainedModel:
     torch.manual_seed(seed)
     sizes = {"vocab_size": VOCABULARY, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 3, "head_dim": 16}
     heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 256, "initializer_range": 0.3}
     rope = {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4}, "tie_word_embeddings": True}
     tokens = {"bos_token_id": None, "eos_token_id": None, "pad_token_id": None}
-    model = Qwen3ForCausalLM(Qwen3Config(**{**sizes, **heads, **rope, **tokens, **changes})).eval()
+    config = AutoConfig.for_model(kind, **{**sizes, **heads, **rope, **tokens, **changes})
+    model = AutoModelForCausalLM.from_config(config).eval()
     with torch.no_grad():
         # Norms of one would hide a norm that is left out.
         for name, weight in model.named_parameters():
@@ -54,13 +55,11 @@ def make_model(seed: int = 0, **changes: object) -> Qwen3ForCausalLM:
 
 
 @pytest.fixture(scope="module")
-def model() -> Qwen3ForCausalLM:
+def model() -> PreTrainedModel:
     return make_model()
 
 
-def reference_log_probs(
-    model: Qwen3ForCausalLM, prompt: list[int], token_ids: list[int], temperature: float
-) -> torch.Tensor:
+def reference_log_probs(model: PreTrainedModel, prompt: list[int], token_ids: list[int], temperature: float) -> torch.Tensor:
     """Log-probabilities of a continuation by one full forward pass; shape ``(len(token_ids), vocabulary)``."""
     with torch.inference_mode():
         logits = model(torch.tensor([[*prompt, *token_ids]])).logits[0, len(prompt) - 1 : -1]
@@ -73,7 +72,8 @@ def sampled(generator: BatchGenerator, temperature: float, limit: int = 9) -> li
 
 
 @pytest.mark.parametrize(
-    "changes", [{}, {"num_key_value_heads": 4}, {"num_key_value_heads": 1, "tie_word_embeddings": False}]
+    "changes",
+    [{}, {"num_key_value_heads": 4}, {"num_key_value_heads": 1, "tie_word_embeddings": False}, {"kind": "llama"}],
 )
 def test_greedy_tokens_are_those_of_transformers(changes):
     model = make_model(3, **changes)
@@ -333,7 +333,8 @@ def swap(old: bytes, new: bytes) -> Callable[[bytes], bytes]:
     [
         ("config.json", None, "config.json is missing"),
         ("config.json", lambda content: b"{nope", "not a valid JSON"),
-        ("config.json", swap(b'"qwen3"', b'"llama"'), "'llama'"),
+        ("config.json", swap(b'"qwen3"', b'"gemma"'), "'gemma'"),
+        ("config.json", swap(b'"default"', b'"linear", "factor": 2.0'), "positions are of type 'linear'"),
         ("model.safetensors", lambda content: content[:3000], "cannot be loaded"),
         ("model.safetensors", swap(b"model.norm.weight", b"model.nurm.weight"), "model.norm.weight"),
         ("tokenizer.json", lambda content: b"{}", "cannot be loaded"),

@@ -25,7 +25,7 @@ def test_prompt_loads_and_its_marks_are_well_formed(name: str) -> None:
     assert Template(prompt.text).is_valid()
 
 
-@pytest.mark.parametrize("name", ["session", "session_compact"])
+@pytest.mark.parametrize("name", ["session", "session_compact", "session_undated"])
 def test_session_prompt_is_filled_and_a_missing_value_is_not_overlooked(name: str) -> None:
     filled = load_prompt(name).fill(person="Ana", time="T", dialogue="user: $5 and $time")
     assert "Ana" in filled and "user: $5 and $time" in filled

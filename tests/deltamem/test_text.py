@@ -1,5 +1,7 @@
 """Word forms, stems, salient items, and the source turns of a memory text."""
 
+import unicodedata
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -38,6 +40,13 @@ def test_different_facts_have_different_normal_forms() -> None:
     assert normalised("Ana owes 3.5 euros.") != normalised("Ana owes 35 euros.")
     assert normalised("?") != normalised("!")
     assert normalised("") == normalised(" \n") == ""
+
+
+def test_marks_around_a_text_are_the_same_in_ascii_and_beyond() -> None:
+    for mark in map(chr, range(ord("!"), 0x7F)):
+        around = "" if unicodedata.category(mark).startswith("P") else mark.lower()
+        assert normalised(f"{mark}1{mark}") == f"{around}1{around}"
+        assert normalised(f"{mark}é{mark}") == f"{around}é{around}"
 
 
 @given(st.text())

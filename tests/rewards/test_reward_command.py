@@ -1,6 +1,7 @@
 """python -m rewards case.json."""
 
 import json
+import runpy
 import subprocess
 import sys
 from functools import cache
@@ -154,24 +155,27 @@ def test_a_file_that_is_not_json(tmp_path):
             read_case(path, max_turns=4)
 
 
-def run(*arguments):
-    return subprocess.run([sys.executable, "-m", "rewards", *arguments], capture_output=True, text=True, timeout=120)
-
-
-def test_bad_input_is_one_line_and_exit_code_2(tmp_path):
+def test_bad_input_is_one_line_and_exit_code_2(tmp_path, monkeypatch, capsys):
     fine = write(tmp_path)
     unknown = tmp_path / "unknown.json"
     unknown.write_text(json.dumps(CASE | {"target": [TARGET | {"target_memory_id": "m9"}]}), encoding="utf-8")
     for arguments, message in [
-        ([str(tmp_path / "absent.json")], "absent.json: the case file cannot be read"),
         ([str(unknown)], "unknown.json: target.0.target_memory_id: there is no memory 'm9'"),
         ([str(fine), "--tau", "2"], "tau must be at least 0"),
     ]:
-        result = run(*arguments)
-        assert result.returncode == 2
-        assert result.stdout == ""
-        assert message in result.stderr
-        assert len(result.stderr.splitlines()) == 1
+        monkeypatch.setattr(sys, "argv", ["rewards", *arguments])
+        with pytest.raises(SystemExit) as ended:
+            runpy.run_path(command.__file__, run_name="__main__")
+        out, err = capsys.readouterr()
+        assert (ended.value.code, out, err.count("\n")) == (2, "", 1)
+        assert message in err
+
+
+def test_a_process_of_its_own_ends_with_the_same(tmp_path):
+    ran = [sys.executable, "-m", "rewards", str(tmp_path / "absent.json")]
+    done = subprocess.run(ran, capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+    assert "absent.json: the case file cannot be read" in done.stderr
 
 
 def test_unknown_option_is_a_usage_error():

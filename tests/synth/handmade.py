@@ -144,12 +144,6 @@ def small_shape() -> Shape:
     return edit(shape("paper"), {**changes, "events.narrative_words": span(10, 40), "plan.life_goal_events": 5})
 
 
-def shares_shape() -> Shape:
-    """As `small_shape`, but with one change or repetition a session, drawn by chance."""
-    plan = {"kind": "shares", "facts": span(1, 1), "update_share": 0.5, "repeat_share": 0.1}
-    return edit(small_shape(), {"plan": plan})
-
-
 # --- the life --------------------------------------------------------------------------------------------------------------
 
 _TEXT = Path(__file__).with_name("life.yaml").read_text(encoding="utf-8")
@@ -209,7 +203,7 @@ def _cases() -> dict[str, tuple[Task[Any], Any]]:
     later = {"facts": known, "past": PAST[:1], "names": (NAME, "Omar Haddad", "Jun Park"), "slots": LIFE.slots[1:]}
     thread = {"thread": GROUPS[1].thread, "events": [PAST[index] for index in GROUPS[1].events], "known": (OMAR.text,)}
     talk = {"turns": span(4, 8), "facts_per_turn": 2, "largest_gap": 1, "assistant_words": span(3, 60)}
-    talk |= {"small_talk": 0.0, "verbatim": False}
+    talk |= {"verbatim": False}
     cases: list[tuple[Task[Any], Record]] = [
         (FixedTask(persona=seed, draft=fixed_draft), FIXED),
         (DynamicTask(persona=seed, fixed=FIXED, today=START.date(), draft=dynamic_draft, limits=sizes.profile), DYNAMIC),

@@ -13,7 +13,7 @@ from deltamem.config import CONFIGS, validated
 from synth.config import SynthSettings
 
 ROOT = Path(__file__).resolve().parents[2]
-TINY = ("shape=tiny", "people=6", "sessions=2", "seed=3")
+TINY = ("shape=demanding_tiny", "people=6", "sessions=2", "seed=3", "embedder=null")
 
 
 def settings(out: Path, *overrides: str) -> SynthSettings:

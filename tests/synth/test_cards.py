@@ -95,5 +95,3 @@ def test_a_language_model_is_asked_for_longer_narratives_and_in_the_demanding_sh
     assert asked("shape=paper", "writer=llm") == (110, 160, False)
     assert asked("shape=paper", "writer=llm", "llm.narrative_words=0", "llm.cards=true") == (60, 160, True)
     assert asked("shape=demanding", "writer=llm")[2] and not asked("shape=demanding")[2]
-    tiny = settings(tmp_path, "shape=tiny", "writer=llm")
-    assert tiny.asked_shape == tiny.shape or tiny.shape.filling.max

@@ -19,9 +19,9 @@ from deltamem.text import content_stems
 from synth.assembly import labelled_sessions
 from synth.names import InventedNames, RealNames
 from synth.offline import OfflineWriter
-from synth.offline.demanding import _siblings, _Stock
+from synth.offline.demanding import _misspoken, _siblings, _Stock
 from synth.offline.grammar import Grammar, Lines, Speech, draw_voice, finished, inner, parse, pattern, spoken, with_article
-from synth.offline.telling import relative, talk
+from synth.offline.speaker import relative, talk
 from synth.offline.topics import (
     Cast,
     Known,
@@ -33,8 +33,10 @@ from synth.offline.topics import (
     expanded,
     over,
     read,
+    topic_named,
     topics,
     value_file,
+    values,
     with_detail,
     without_detail,
 )
@@ -192,14 +194,48 @@ def test_siblings_of_every_topic_are_alike_and_keep_to_the_length(topic: Topic) 
         assert all(len(text.split()) in limits.words for text in texts)
 
 
+@pytest.mark.parametrize(
+    "topic",
+    [topic for topic in topics() if topic.changeable[0] == "day" and not (topic.single or topic.other)],
+    ids=lambda topic: topic.name,
+)
+def test_siblings_that_meet_weekly_mostly_have_days_of_their_own(topic: Topic) -> None:
+    apart = 0
+    for seed in range(20):
+        rng = random.Random(seed)
+        stock = _Stock(rng, NAME, 1, shape("demanding").facts)
+        siblings = [*_siblings(stock, topic, CAST.keys(rng, topic)[:3], [FactPlan(family=1)] * 3, None, {})]
+        apart += len({sibling.values["day"] for sibling in siblings}) == len(siblings)
+    assert apart >= 14
+
+
+def test_what_is_put_right_is_no_value_of_a_sibling() -> None:
+    topic = topic_named("course")
+    for seed in range(20):
+        rng = random.Random(seed)
+        known = Known(topic, CAST.fill(rng, topic))
+        others = [day for day in values().lists["day"] if day != known.values["day"]]
+        # All days but the last are taken, and then all of them.
+        assert _misspoken(rng, known, known.fact(NAME, 4), others[:-1]) not in others[:-1]
+        assert _misspoken(rng, known, known.fact(NAME, 4), others) not in others
+
+
 def test_topics_are_many_and_each_can_change_in_every_way() -> None:
     lasting = [topic for topic in topics() if not topic.event]
-    assert len(lasting) >= 40 and len(topics(short=True)) >= 15
+    assert len(lasting) >= 40 and len(topics(short=True)) == 9
     assert {topic.track for topic in topics()} == {"career", "health", "relationship", "preference"}
     for topic in topics():
         assert topic.changeable and ends_of(topic.name) and len(details_of(topic.name)) == 3
     for topic in topics(short=True):
         assert ends_of(topic.name) and not details_of(topic.name)
+
+
+def test_short_facts_of_a_life_name_nobody_twice() -> None:
+    for name, split, syllables in (("Wel", "train", 1), ("Zaind", "heldout", 1), ("Brelo", "train", 2)):
+        cast, rng = Cast(name, split), random.Random(1)
+        named = [*cast.people, *(key for topic in topics(short=True) for key in cast.keys(rng, topic))]
+        assert len(named) == len({*named, name}) - 1 and len(named) > 100
+        assert all(len(re.findall("[aeiou]+", one, re.IGNORECASE)) == syllables for one in named)
 
 
 @pytest.mark.parametrize("days", [*range(-30, 0), *range(1, 31)])
@@ -240,6 +276,20 @@ def test_the_tiny_form_keeps_all_rules_with_single_words() -> None:
     assert all(" " not in word for operation in operations for word in operation.keywords)
     assert {operation.event for operation in operations} == set(Event)
     assert any(not one.operations for sessions in labelled for one in sessions)
+
+
+def test_a_change_in_the_tiny_form_keeps_whom_it_is_about_and_gives_another_word_or_ends_it() -> None:
+    ended = changed = 0
+    for person in (write(number, 6, sizes="demanding_tiny") for number in range(12)):
+        name = person.profile.name
+        for fact in (fact for session in person.sessions for fact in session.facts if fact.event is Event.UPDATE):
+            before, after = (read(name, text) for text in (fact.previous_text, fact.text))
+            assert before.topic is after.topic and after.topic.short
+            others = {slot for slot, value in after.values.items() if before.values[slot] != value}
+            assert others <= set(after.topic.change) and after.topic.key not in others
+            ended, changed = ended + (not others), changed + bool(others)
+            assert bool(others) or "longer" in fact.keywords
+    assert changed > 10 and ended
 
 
 def test_the_tiny_form_says_a_change_in_the_words_of_news_and_what_might_be_as_a_question() -> None:

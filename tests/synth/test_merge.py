@@ -12,13 +12,16 @@ from synth_runs import files, settings, slow
 from deltamem.errors import DeltaMemError
 from deltamem.runs import JsonLinesStore
 from deltamem.sessions import read_sessions
+from synth.config import Shard
 from synth.pipeline import generate, merge
 
 pytestmark = pytest.mark.usefixtures("undrawn")
 
 
 def run(out, shard, *overrides):
-    assert generate(settings(out, f"shard={shard}", *overrides)) == 0
+    # Not as an override, since Hydra would compose a configuration for every shard.
+    part = Shard(*map(int, shard.split("/")))
+    assert generate(settings(out, *overrides).model_copy(update={"shard": part})) == 0
 
 
 @cache

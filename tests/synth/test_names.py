@@ -74,6 +74,18 @@ def test_an_invented_name_is_one_word_of_its_split_and_about_a_fifth_are_held_ou
     assert 0.18 < held / 20_000 < 0.22
 
 
+def test_names_of_one_syllable_are_short_and_no_words() -> None:
+    rng = random.Random(1)
+    for split in SPLITS:
+        invented = {invent_name(rng, split, 1) for _ in range(5_000)}
+        assert {name_split(name) for name in invented} == {split}
+        assert all(re.fullmatch("[A-Z][^aeiou]*[aeiou]+[^aeiou]*|[AEIOU][aeiou]*[^aeiou]*", name) for name in invented)
+        assert len(invented) > 300 and invented.isdisjoint(names().invented.words)
+    number, (name, _) = 3, InventedNames(5, 1).person(3, "train")
+    assert len(re.findall("[aeiou]+", name, re.IGNORECASE)) == 1
+    assert InventedNames(5, 1).person(number, "train")[0] == name != InventedNames(5).person(number, "train")[0]
+
+
 def test_an_invented_town_sounds_like_one_and_belongs_to_its_split() -> None:
     rng = random.Random(1)
     for split in SPLITS:

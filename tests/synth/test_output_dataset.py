@@ -192,9 +192,9 @@ def test_a_defect_is_named_and_nothing_is_written(tmp_path, people, message):
     assert contents(tmp_path) == {}
 
 
-@pytest.mark.parametrize("sizes", ["tiny", "paper"])
+@pytest.mark.parametrize("sizes", ["demanding_tiny", "paper"])
 def test_the_split_of_written_people_is_by_person_and_no_text_crosses_it(tmp_path, sizes):
-    count, sessions = (40, 3) if sizes == "tiny" else (4, 12)
+    count, sessions = (40, 3) if sizes == "demanding_tiny" else (4, 12)
     write(tmp_path, offline_people(count, sessions, heldout_share=0.25, sizes=sizes))
     found = {split: list(read_sessions(tmp_path / "sessions.jsonl", split=split)) for split in ("train", "heldout")}
     people, texts, memories = [], [], []

@@ -74,12 +74,16 @@ def test_everybody_is_kept_and_the_files_are_written_and_nobody_is_written_again
     assert asked == [] and files(tmp_path) == before
 
 
-@pytest.mark.parametrize("override", ["seed=4", "shape.plan.facts.max=3", "sessions=3", "names=real", "embedder=null"])
+@pytest.mark.parametrize("override", ["seed=4", "shape.plan.rivals=0", "sessions=3", "names=real"])
 def test_what_records_depend_on_is_done_again_when_it_changes(tmp_path, asked, override):
     generate(settings(tmp_path))
     asked.clear()
     assert generate(settings(tmp_path, override)) == 0
     assert sorted(asked) == list(range(6))
+
+
+def test_the_embedder_is_of_what_records_depend_on(tmp_path):
+    assert settings(tmp_path, "embedder=x").recipe() != settings(tmp_path).recipe()
 
 
 def test_more_people_are_added_to_those_who_are_there(tmp_path, asked):
@@ -193,7 +197,8 @@ def test_progress_without_a_terminal_is_a_line_now_and_then(tmp_path):
     assert process.returncode == 0
     lines = told.splitlines()
     assert 2 <= len(lines) <= (time.monotonic() - began) / 0.3
-    form = r"people (\d)/4 \(profile \d+/\d+, events \d+/4, dialogue \d+/8\), 1 people in work, .*% rejected, ETA .+"
+    stages = r"profile \d+/\d+, events \d+/4, memories \d+/\d+, dialogue \d+/8"
+    form = rf"people (\d)/4 \({stages}\), 1 people in work, .*% rejected, ETA .+"
     finished = [int(re.fullmatch(form, line)[1]) for line in lines]
     assert finished == sorted(finished) and finished[-1] >= 2
 

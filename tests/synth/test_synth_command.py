@@ -12,7 +12,7 @@ from synth.pipeline import generate
 
 def test_four_people_from_nothing_to_parquet(tmp_path):
     out = tmp_path / "data"
-    done = synth("people=4", "sessions=3", "seed=5", "shape=tiny", f"out={out}")
+    done = synth("people=4", "sessions=3", "seed=5", "shape=demanding_tiny", "embedder=null", f"out={out}")
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.endswith(f"written to {out}\n")
     names = {"people.jsonl", "sessions.jsonl", "rejected.jsonl", "dataset.json", "train.parquet", "heldout.parquet"}
@@ -22,8 +22,8 @@ def test_four_people_from_nothing_to_parquet(tmp_path):
     assert json.loads((out / "dataset.json").read_text("utf-8"))["making"]["seed"] == 5
 
 
-def test_the_papers_shape_is_the_default(tmp_path):
-    done = synth("people=2", "sessions=4", f"out={tmp_path}")
+def test_the_papers_shape_is_the_default(tmp_path, command, undrawn):
+    done = command("people=2", "sessions=4", f"out={tmp_path}")
     assert (done.returncode, done.stderr) == (0, "")
     assert len(list(read_sessions(tmp_path / "sessions.jsonl"))) == 8
     assert json.loads((tmp_path / "dataset.json").read_text("utf-8"))["making"]["shape"]["plan"]["kind"] == "quotas"
@@ -38,7 +38,7 @@ def test_the_papers_shape_is_the_default(tmp_path):
         (["writer=magic"], "config key 'writer'"),
         (["heldout_share=1.0"], "config key 'heldout_share'"),
         (["shape=huge"], "huge"),
-        (["shape.plan.facts.min=5", "shape=tiny"], "min (5) must not be larger than max (4)"),
+        (["shape.initial.total.min=5", "shape=demanding_tiny"], "min (5) must not be larger than max (4)"),
         (["shape.dialogue.turns.most=5"], "shape.dialogue.turns.most"),
         (["shard=2/2"], "must be i/n with 0 <= i < n"),
         (["shard=first"], "must be i/n with 0 <= i < n"),
@@ -71,15 +71,15 @@ def test_bad_input_is_one_line_and_exit_code_2(tmp_path, arguments, told, comman
     assert not (tmp_path / "data" / "dataset.json").exists()
 
 
-def test_a_missing_folder_name_is_told():
-    done = synth("people=4")
+def test_a_missing_folder_name_is_told(command):
+    done = command("people=4")
     assert done.returncode == 2
     assert done.stderr == "error: config key 'out' has no value; give one with out=...\n"
 
 
-def test_an_out_that_is_a_file(tmp_path):
+def test_an_out_that_is_a_file(tmp_path, command):
     (tmp_path / "file").write_text("mine", encoding="utf-8")
-    done = synth(*TINY, f"out={tmp_path / 'file'}")
+    done = command(*TINY, f"out={tmp_path / 'file'}")
     assert done.returncode == 2
     [line] = done.stderr.splitlines()
     assert line.startswith("error: ") and str(tmp_path / "file") in line

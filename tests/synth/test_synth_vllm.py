@@ -156,6 +156,7 @@ def test_the_command_rejects_everybody_says_so_and_asks_nothing_again(url, tmp_p
     out = tmp_path / "data"
     arguments = ["writer=llm", f"llm.base_urls=[{url}]", f"llm.model={NAME}", "llm.repairs=1", "llm.max_tokens=1500"]
     arguments += ["llm.slots=16", "llm.timeout=300", "people=3", f"sessions={SESSIONS}", f"out={out}"]
+    arguments += ["progress_seconds=3600"]  # a busy machine takes longer than the half minute after which a line is due
     before = requests(url)
     done = synth(*arguments)
     # Nonsense is a finding and no failure of the program; nor is it that such a model does not think.

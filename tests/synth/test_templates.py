@@ -12,7 +12,7 @@ import yaml
 from deltamem.errors import DeltaMemError
 from synth import cards
 from synth.names import Names, names
-from synth.offline import scenes, telling, templates, tiny, topics
+from synth.offline import scenes, speaker, templates, topics
 from synth.personas import Parts, parts
 from synth.pools import Pools, load, pools
 
@@ -28,12 +28,11 @@ SCHEMAS = {
     "profile.yaml": (templates.ProfileTexts, templates.profile_texts),
     "events.yaml": (templates.EventTexts, templates.event_texts),
     "dialogue.yaml": (templates.DialogueTexts, templates.dialogue_texts),
-    "tiny.yaml": (tiny.TinyTexts, tiny.tiny_texts),
     "topics.yaml": (topics.Topics, topics.topic_file),
     "tiny_topics.yaml": (topics.Topics, partial(topics.topic_file, short=True)),
     "values.yaml": (topics.Values, topics.value_file),
-    "talk.yaml": (telling.Talk, telling.talk_file),
-    "tiny_talk.yaml": (telling.TinyTalk, telling.tiny_talk_file),
+    "talk.yaml": (speaker.Talk, speaker.talk_file),
+    "tiny_talk.yaml": (speaker.TinyTalk, speaker.tiny_talk_file),
     "scenes.yaml": (scenes.Scenes, scenes.scene_file),
     "decoys.yaml": (scenes.Decoys, scenes.decoys),
 }
@@ -92,19 +91,16 @@ BROKEN = [
     ("events.yaml", "What remained was the good", "The {place} was the good", "unknown slot .*place"),
     ("events.yaml", "shift handover, training day,", "shift handover, blood test,", "more than once: .*blood test"),
     ("dialogue.yaml", "the {occasion} at {place} means", "the {occasion} in {city} means", "unknown slot .*city"),
-    ("tiny.yaml", "I moved from {old} to {city}", "I moved to {city}", "where it changes: 'I moved"),
-    ("tiny.yaml", "slot: job", "slot: jobs", "has to have the slot 'jobs'"),
-    ("tiny.yaml", "  drink: [", "  drinks: [", "none for the slots .*drink"),
     (
         "topics.yaml",
-        "works as a {job} at the {firm} in {spot}",
+        "works as a {post} at the {firm} in {spot}",
         "works at the {firm} in {spot}",
         "job: not all slots .* or others",
     ),
     ("topics.yaml", "I resigned from", "I left", "job: 'resigned' has to be said in 'I left"),
     ("topics.yaml", "{spot} wants a report on {day}s", "they want a report on {day}s", "it has to be clear by {spot}"),
     ("topics.yaml", '    ends:\n      - memory: "having *resigned*"', '    end:\n      - memory: "*resigned*"', "ends?"),
-    ("topics.yaml", "calls me|lists me] as a {job}", "calls me] in {spot} a {job}", "job: .'spot'. must not be said here"),
+    ("topics.yaml", "calls me|lists me] as a {post}", "calls me] in {spot} a {post}", "job: .'spot'. must not be said here"),
     ("values.yaml", "[two, three", "[two, two", "more than once: .*two"),
     ("talk.yaml", "{clause}, [no longer", "{clauses}, [no longer", "rules.explicit_swap: unknown slot .*clauses"),
     ("talk.yaml", "[that has changed|", "[[that has changed|", "brackets that do not match"),

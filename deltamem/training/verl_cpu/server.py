@@ -11,12 +11,12 @@ from typing import Any
 
 import ray
 import torch
-from transformers import AutoTokenizer, GenerationConfig, Qwen3Config, Qwen3ForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 from verl.workers.rollout.base import BaseRollout
 from verl.workers.rollout.replica import RolloutReplica, TokenOutput
 from verl.workers.rollout.utils import ensure_async_iterator
 
-from deltamem.local_policy import BatchGenerator, Generated
+from deltamem.local_policy import BatchGenerator, Generated, check_architecture
 from deltamem.training.verl_cpu import thread_count
 
 _QUIET_SECONDS = 0.02
@@ -42,8 +42,9 @@ class CpuServer:
         without one of their own.
         """
         torch.set_num_threads(threads)
-        config = Qwen3Config.from_pretrained(model_path)
-        self._model = Qwen3ForCausalLM(config).float().eval()
+        config = AutoConfig.from_pretrained(model_path)
+        check_architecture(config, model_path)
+        self._model = AutoModelForCausalLM.from_config(config).float().eval()
         self._eos_ids = eos_ids(model_path)
         self._generator = BatchGenerator(self._model, eos_ids=self._eos_ids, seed=seed)
         self._max_length = max_length

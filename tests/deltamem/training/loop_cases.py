@@ -77,6 +77,7 @@ class ScriptedServer:
         self.prompts: list[list[int]] = []
         self.answers: list[list[int]] = []
         self.sampling: list[dict[str, Any]] = []
+        self.requests: list[str] = []
 
     async def generate(self, *, request_id: str, prompt_ids: list[int], sampling_params: dict[str, Any]) -> TokenOutput:
         written = self.script[len(self.answers)]
@@ -87,6 +88,7 @@ class ScriptedServer:
         ids = written[: ends[0] + 1] if ends else written
         assert sampling_params["max_tokens"] >= 1
         ids = ids[: sampling_params["max_tokens"]]
+        self.requests.append(request_id)
         self.prompts.append(list(prompt_ids))
         self.answers.append(list(ids))
         self.sampling.append(dict(sampling_params))
@@ -147,6 +149,8 @@ def make_loop(
     max_turns: int = 3,
     max_invalid_calls: int = 0,
     turn_tokens: int = 512,
+    thinking: bool | None = None,
+    model_type: str = "qwen3",
     **shared: int | None,
 ) -> tuple[DeltaMemAgentLoop, ScriptedServer, RecordingScorer]:
     """A loop over what the script writes; `shared` are further fields of `Services`."""
@@ -160,7 +164,7 @@ def make_loop(
         "session_compact",
         k=1,
         max_turns=max_turns,
-        thinking=chat.thinking,
+        thinking=chat.thinking if thinking is None else thinking,
         max_invalid_calls=max_invalid_calls,
     )
     loop = DeltaMemAgentLoop(
@@ -170,7 +174,7 @@ def make_loop(
         processor=None,
         dataset_cls=RLHFDataset,
         data_config=DictConfigWrap(config.data),
-        hf_model_type="qwen3",
+        hf_model_type=model_type,
         shared=Services(
             episode=episode,
             turn_tokens=turn_tokens,
@@ -186,4 +190,10 @@ async def run(
     loop: DeltaMemAgentLoop, session: str | None = None, *, log_probs: bool = True, rollout: int = 0, **row: Any
 ) -> AgentLoopOutput:
     fields = {"session": session or to_json_line(labelled_session(0)), "key": "p0/0", "split": "train", "index": 0, **row}
-    return await loop.run({"temperature": 1.0, "logprobs": log_probs}, extra_info=fields, global_steps=7, session_id=rollout)
+    return await loop.run(
+        {"temperature": 1.0, "logprobs": log_probs},
+        extra_info=fields,
+        global_steps=7,
+        session_id=rollout,
+        uid="of the prompt",
+    )

@@ -40,12 +40,17 @@ def _small() -> DictConfig:
     return resolved(composed("+experiment=qwen0_6b"))
 
 
-def context(folder: Path, values: Mapping[str, Any]) -> Context:
-    """A preflight of ``qwen0_6b`` with values put in place after interpolation."""
+def changed(values: Mapping[str, Any]) -> tuple[DictConfig, TrainSettings]:
+    """The configuration of ``qwen0_6b`` with values put in place after interpolation."""
     config = _small().copy()
     for key, value in values.items():
         OmegaConf.update(config, key, value, force_add=True)
-    return Context(config, validated(config.deltamem, TrainSettings), folder)
+    return config, validated(config.deltamem, TrainSettings)
+
+
+def context(folder: Path, values: Mapping[str, Any]) -> Context:
+    """A preflight of it."""
+    return Context(*changed(values), folder)
 
 
 def finding(row_of: str, rows: Sequence[Row]) -> tuple[str, str]:

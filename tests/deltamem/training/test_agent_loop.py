@@ -241,6 +241,20 @@ async def test_every_turn_has_a_seed_of_its_own_if_asked() -> None:
     assert "seed" not in server.sampling[0]
 
 
+async def test_rollouts_of_a_prompt_ask_the_same_engine_which_has_its_cache() -> None:
+    asked: set[str] = set()
+    for number in range(2):
+        loop, server, _ = make_loop(TINY, [TINY.search, TINY.final])
+        await run(loop, rollout=number)
+        asked |= set(server.requests)
+    assert asked == {"of the prompt"}
+    # There verl hands the name on to vLLM, which takes each once.
+    loop, server, _ = make_loop(TINY, [TINY.search, TINY.final])
+    loop.rollout_config.full_determinism = True
+    await run(loop)
+    assert asked.isdisjoint(server.requests)
+
+
 def test_seeds_differ_in_all_that_names_a_turn() -> None:
     seeds = {
         turn_seed(seed, key, step, rollout, turn)

@@ -142,9 +142,20 @@ def test_lora_matrices_are_added_to_the_base(tmp_path: Path, model_folder: Path)
     only = {name: value for name, value in actor.state_dict().items() if "lora_" in name}
     torch.save(only, meta.parent / "model_world_size_1_rank_0.pt")
     write_manifest(meta.parents[1], ["model"], {})
-    with pytest.raises(DeltaMemError, match="save_lora_only=false"):
-        export_run(run, tmp_path / "policy")
-    assert (tmp_path / "policy" / "model.safetensors").is_file(), "the export before stays"
+    start = tmp_path / "start"
+    trained(model_folder).save_pretrained(start)
+    config = OmegaConf.load(run / "grpo" / "config.yaml")
+    OmegaConf.update(config, "actor_rollout_ref.model.path", str(start))
+    OmegaConf.save(config, run / "grpo" / "config.yaml")
+    export_run(run, tmp_path / "only")
+    loaded = AutoModelForCausalLM.from_pretrained(tmp_path / "only").eval()
+    with torch.no_grad():
+        assert torch.allclose(loaded(IDS).logits, merged, atol=1e-5), "with the matrices alone the start is read"
+
+    shutil.rmtree(start)
+    with pytest.raises(DeltaMemError, match="only LoRA matrices are there, and the model that they belong to"):
+        export_run(run, tmp_path / "only")
+    assert (tmp_path / "only" / "model.safetensors").is_file(), "the export before stays"
 
 
 def write_shards(actor: Path, state: dict[str, torch.Tensor], ranks: int, copies: int) -> None:

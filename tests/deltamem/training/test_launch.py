@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 import errno
+import io
+import subprocess
 from collections import Counter
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
+from preflight_cases import composed, resolved
+from rich.console import Console
+from training_cases import write_sessions
 
+from deltamem.config import validated
 from deltamem.errors import DeltaMemError
 from deltamem.runs import Stage, run_stages
-from deltamem.training.launch import last_words
+from deltamem.training import launch
+from deltamem.training.config import TrainSettings
+from deltamem.training.launch import TrainingFailedError, changed_since, last_words, run_grpo
 from deltamem.training.replay_buffer import check_failures
 from deltamem.training.trainer_process import reason
 
@@ -42,6 +51,47 @@ def test_stages_run_once_and_again_when_their_inputs_change(tmp_path: Path) -> N
     for _ in range(2):  # a failed stage is not done
         with pytest.raises(DeltaMemError, match="no"):
             run(a=-1)
+
+
+def test_a_run_goes_on_with_other_resources_and_says_so_but_with_nothing_else(tmp_path: Path) -> None:
+    base = ("+experiment=qwen0_6b", f"deltamem.out={tmp_path}")
+    path = tmp_path / "grpo" / "identity.json"
+    assert changed_since(path, resolved(composed(*base)), resuming=False) == []
+    assert changed_since(path, resolved(composed(*base)), resuming=True) == []
+    spared = (
+        *("actor_rollout_ref.rollout.gpu_memory_utilization=0.3", "actor_rollout_ref.actor.ppo_max_token_len_per_gpu=9000"),
+        *("deltamem.embedder.device=cuda:0", "deltamem.max_failure_rate=0.2", "ray_kwargs.ray_init.num_cpus=16"),
+        *("actor_rollout_ref.actor.fsdp_config.optimizer_offload=true", "trainer.total_epochs=2"),
+    )
+    changes = changed_since(path, resolved(composed(*base, *spared)), resuming=True)
+    assert "actor_rollout_ref.rollout.gpu_memory_utilization=0.3 (was 0.45)" in changes
+    assert {change.partition("=")[0] for change in changes} >= {entry.partition("=")[0] for entry in spared}
+    for other, said in {
+        "data.train_batch_size=32": r"ppo_mini_batch_size=32 \(was 64\) and 2 more",
+        "trainer.n_gpus_per_node=2": r"n_gpus_per_node=2 \(was 1\) and 1 more",
+        "deltamem.seed=2": "seed=2",
+    }.items():
+        with pytest.raises(DeltaMemError, match=said):
+            changed_since(path, resolved(composed(*base, *spared, other)), resuming=True)
+    path.write_text("{")
+    with pytest.raises(DeltaMemError, match="another configuration"):
+        changed_since(path, resolved(composed(*base, *spared)), resuming=True)
+
+
+def test_a_trainer_that_does_not_begin_is_ended_with_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sessions = write_sessions(tmp_path / "sessions.jsonl", train=4, heldout=1)
+    changed = ("trainer.save_freq=-1", "trainer.total_training_steps=1", "deltamem.start_minutes=0.001")
+    config = resolved(composed("+experiment=tiny", f"deltamem.out={tmp_path}", f"deltamem.sessions={sessions}", *changed))
+    stuck = "import time; print('waiting for CPUs', flush=True); time.sleep(600)"
+
+    def popen(_: list[str], **options: Any) -> subprocess.Popen[bytes]:
+        return started(["python3", "-c", stuck], **options)
+
+    started = subprocess.Popen
+    monkeypatch.setattr(launch.subprocess, "Popen", popen)
+    (tmp_path / "logs").mkdir()
+    with pytest.raises(TrainingFailedError, match=r"start_minutes=0\.001; Ray may wait for CPUs"):
+        run_grpo(config, validated(config.deltamem, TrainSettings), Console(file=io.StringIO()))
 
 
 def test_failure_threshold() -> None:

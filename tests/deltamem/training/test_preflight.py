@@ -11,8 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from chat_cases import OPENED, QWEN3, qwen_tokenizer
-from preflight_cases import check, composed, context, finding, resolved
+from preflight_cases import CONFIGS, check, composed, context, finding, resolved
+from preflight_cases import changed as configured
 from rich.console import Console
 from training_cases import labelled_session, write_sessions
 
@@ -20,10 +22,11 @@ from deltamem.config import validated
 from deltamem.sessions import to_json_line
 from deltamem.training import preflight as machine
 from deltamem.training.config import TrainSettings, unknown_keys
-from deltamem.training.preflight import CHECKS, Context, Gpu, gpus, preflight, run_checks
+from deltamem.training.machine import Gpu, Imports, gpus, try_imports
+from deltamem.training.preflight import CHECKS, Context, check_start, preflight, run_checks
 from deltamem.training.tiny import CHAT_TEMPLATE
 
-GPU = Gpu("A GPU", 24 << 30)
+GPU = Gpu("A GPU", 24 << 30, "580.159")
 ACTOR, MODEL, ROLLOUT = (f"actor_rollout_ref.{part}" for part in ("actor", "model", "rollout"))
 ROOMY = {
     f"{ACTOR}.ppo_max_token_len_per_gpu": 65536,
@@ -44,6 +47,8 @@ _Usage = namedtuple("_Usage", "total used free")
 def values(model_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """A run that is all right, on a machine with one GPU."""
     monkeypatch.setattr(machine, "gpus", lambda: [GPU])
+    monkeypatch.setattr(machine, "cpus", lambda: 8)
+    monkeypatch.setattr(machine, "shared_memory", lambda: 8 << 30)
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     return {
         "deltamem.out": str(tmp_path / "run"),
@@ -126,6 +131,10 @@ def test_what_the_run_makes_itself_is_not_missed(tmp_path: Path) -> None:
         ("reward", {"deltamem.reward.nonsense": 1}, "nonsense"),
         ("ray", {"ray_kwargs.ray_init.address": "127.0.0.1:9"}, "does not answer"),
         ("ray", {"ray_kwargs.ray_init.address": "auto"}, "slurm/train_multinode.sbatch"),
+        ("ray", {"trainer.nnodes": 2}, "no cluster: 2 nodes need one"),
+        ("configuration", {"trainer.v1.trainer_mode": "colocate_async"}, "trainer_mode=colocate_async: only sync"),
+        ("CPUs", {"transfer_queue.backend.SimpleStorage.num_data_storage_units": 8}, "ray_kwargs.ray_init.num_cpus=12"),
+        ("CPUs", {"ray_kwargs.ray_init.num_cpus": 2}, "Ray counts 2, verl asks for 5: it would wait for ever"),
         ("GPUs", {"trainer.n_gpus_per_node": 2}, "1 x A GPU, 24 GiB each; expected 2"),
         ("GPU memory", {f"{ACTOR}.ppo_max_token_len_per_gpu": 50_000_000}, f"lower {ACTOR}.ppo_max_token_len_per_gpu"),
         ("GPU memory", {f"{ROLLOUT}.gpu_memory_utilization": 0.99}, f"lower {ROLLOUT}.gpu_memory_utilization"),
@@ -138,7 +147,8 @@ def test_what_is_refused(values: dict[str, Any], tmp_path: Path, name: str, chan
 
 def test_what_is_accepted(values: dict[str, Any], tmp_path: Path) -> None:
     prepared = context(tmp_path, values)
-    assert {check(name, prepared)[0] for name in ("GPUs", "GPU memory", "ray", "disk")} == {"ok"}
+    names = ("GPUs", "GPU memory", "host memory", "ray", "disk", "CPUs", "finished stages")
+    assert {check(name, prepared)[0] for name in names} == {"ok"}
     unusual = {"ray_kwargs.ray_init.address": "auto", f"{ACTOR}.checkpoint.save_lora_only": True}
     assert unknown_keys(context(tmp_path, values | unusual).config) == []
     assert check("lengths", context(tmp_path / "b", values | SHORT | {"deltamem.max_failure_rate": 1.0}))[0] == "warn"
@@ -148,6 +158,27 @@ def test_too_little_disk(values: dict[str, Any], tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(shutil, "disk_usage", lambda _: _Usage(10**9, 10**9, 10**5))
     state, found = check("disk", context(tmp_path, values))
     assert state == "fail" and "3 checkpoints of" in found
+    state, found = check("disk", context(tmp_path, values | {"trainer.save_freq": -1}))
+    assert state == "ok" and "nothing is saved" in found
+
+
+def test_little_shared_memory(values: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "shared_memory", lambda: 64 << 20)
+    state, found = check("host memory", context(tmp_path, values))
+    assert state == "warn" and "/dev/shm has only 67.1 MB" in found and "--shm-size" in found
+
+
+def test_a_model_that_no_smaller_batch_makes_fit(
+    values: dict[str, Any], copied: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    large = {"hidden_size": 4096, "intermediate_size": 12288, "num_hidden_layers": 36, "layer_types": None}
+    config = json.loads((copied / "config.json").read_text())
+    heads = {"num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 128, "tie_word_embeddings": False}
+    (copied / "config.json").write_text(json.dumps(config | large | heads))
+    monkeypatch.setattr(machine, "gpus", lambda: [Gpu("A GPU", 80 << 30, "580.159")])
+    state, found = check("GPU memory", context(tmp_path, values))
+    assert state == "fail" and "that no smaller batch saves: use more GPUs or LoRA" in found
+    assert "ppo_max_token_len_per_gpu" not in found
 
 
 @pytest.fixture
@@ -164,6 +195,120 @@ def test_a_missing_file_of_weights(values: dict[str, Any], copied: Path, tmp_pat
     (copied / "model-00001-of-00002.safetensors").touch()
     state, found = check("model", context(tmp_path, values))
     assert state == "fail" and "model-00002-of-00002.safetensors is missing" in found
+
+
+@pytest.mark.parametrize("size", [0, 100, -1])
+def test_a_file_of_weights_that_is_cut(values: dict[str, Any], copied: Path, tmp_path: Path, size: int) -> None:
+    path = copied / "model.safetensors"
+    assert check("model", context(tmp_path, values))[0] == "ok"
+    path.write_bytes(path.read_bytes()[:size])
+    state, found = check("model", context(tmp_path, values))
+    assert state == "fail" and str(path) in found and found.endswith("fetch it again"), found
+
+
+def test_rows_of_an_earlier_start_that_are_cut(values: dict[str, Any], tmp_path: Path) -> None:
+    path = tmp_path / "run" / "data" / "train.parquet"
+    path.parent.mkdir(parents=True)
+    path.write_bytes(b"PAR1 and not to the end")
+    state, found = check("finished stages", context(tmp_path, values | {"data.train_files": str(path)}))
+    assert (state, found) == ("fail", f"{path}: cannot be read; remove {path.parent} to make it again")
+
+
+PACKAGES = {"verl": "0.9.1", "torch": "2.11.0+cu130", "transformers": "5.9.0", "vllm": "0.24.0", "flash-attn": "2.8.3"}
+FINE = Imports(errors={}, cuda="13.0", usable=True, architectures=frozenset({"Qwen3ForCausalLM"}))
+
+
+@pytest.mark.parametrize(
+    ("versions", "imports", "state", "said"),
+    [
+        ({}, {}, "ok", "flash-attn 2.8.3"),
+        ({"transformers": "5.10.4"}, {}, "warn", "verl 0.9.1 was made with transformers 5.9.0"),
+        (
+            {"vllm": "0.5.0", "flash-attn": "1.0.0"},
+            {},
+            "fail",
+            "vllm 0.5.0 is too old for verl 0.9.1, which was made with 0.24.0",
+        ),
+        ({"flash-attn": "1.0.0"}, {}, "fail", "flash-attn 1.0.0 is too old"),
+        ({"torch": "2.13.0+cpu"}, {"cuda": None, "usable": False}, "fail", "torch 2.13.0+cpu is built for processors only"),
+        (
+            {},
+            {"errors": {"flash_attn": "ImportError: undefined symbol"}},
+            "fail",
+            "flash_attn cannot be imported: ImportError",
+        ),
+        (
+            {},
+            {"usable": False},
+            "fail",
+            "torch 2.11.0+cu130 (CUDA 13.0) cannot use the GPUs with driver 550.1; CUDA 13 needs 580",
+        ),
+    ],
+)
+def test_packages(
+    values: dict[str, Any],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    versions: dict[str, str],
+    imports: dict[str, Any],
+    state: str,
+    said: str,
+) -> None:
+    monkeypatch.setattr(machine, "gpus", lambda: [GPU._replace(driver="550.1")])
+    monkeypatch.setattr(machine, "installed", lambda _: True)
+    monkeypatch.setattr(machine.importlib.metadata, "version", (PACKAGES | versions).__getitem__)
+    asked: list[str] = []
+
+    def imported(packages: list[str]) -> Imports:
+        asked.extend(packages)
+        return FINE.model_copy(update=imports)
+
+    monkeypatch.setattr(machine, "try_imports", imported)
+    prepared = context(tmp_path, values | {f"{MODEL}.override_config.attn_implementation": "flash_attention_2"})
+    found = check("packages", prepared)
+    assert found[0] == state and said in found[1], found
+    if versions.get("vllm") is None and versions.get("flash-attn") is None:
+        assert {"torch", "vllm", "flash_attn"} <= set(asked)
+    other = FINE.model_copy(update={"architectures": frozenset({"OtherForCausalLM"})})
+    prepared.imports = other
+    assert check("model", prepared)[1].endswith("vLLM does not know the architecture Qwen3ForCausalLM")
+
+
+def test_packages_are_imported_in_a_process_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "broken_engine.py").write_text("print('hello')\nraise ImportError('libcudart.so.13: cannot\\nopen')\n")
+    (tmp_path / "rude_engine.py").write_text("import os, sys\nprint('bye', file=sys.stderr, flush=True)\nos._exit(7)\n")
+    (tmp_path / "vllm.py").write_text(
+        "class ModelRegistry:\n    @staticmethod\n    def get_supported_archs():\n        return ['Qwen3ForCausalLM']\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    found = try_imports(["broken_engine", "json", "vllm"])
+    assert found.errors == {"broken_engine": "ImportError: libcudart.so.13: cannot open"}
+    assert found.architectures == {"Qwen3ForCausalLM"} and not found.usable
+    assert try_imports(["rude_engine"]).errors == {"rude_engine": "the process ended with 7: bye"}
+
+
+def test_a_run_on_gpus_begins_with_the_checks_that_take_seconds(
+    values: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def start(changed: dict[str, Any]) -> tuple[int, str]:
+        with (tmp_path / "said.txt").open("w") as file:
+            console = Console(record=True, width=200, file=file)
+            return check_start(*configured(values | changed), console), console.export_text()
+
+    monkeypatch.setattr(machine, "installed", lambda package: package != "vllm")
+    code, said = start({"deltamem.sessions": "/nowhere/sessions.jsonl"})
+    assert code == 2 and "vLLM is not installed" in said and "preflight=skip" in said
+    assert "/nowhere" not in said, "the data are the first stages' own matter"
+    monkeypatch.setattr(machine, "installed", lambda _: True)
+    monkeypatch.setattr(machine.importlib.metadata, "version", PACKAGES.__getitem__)
+    monkeypatch.setattr(machine, "try_imports", lambda _: FINE)
+    assert start({}) == (0, "")
+    code, said = start({f"{ACTOR}.ppo_max_token_len_per_gpu": 50_000_000})
+    assert code == 0 and "warn" in said and "GPU memory" in said, "an estimate keeps no run from starting"
+    monkeypatch.setattr(machine, "gpus", list)
+    code, said = start({})
+    assert code == 2 and "no GPU found" in said
+    assert start({"deltamem.cpu_threads": 2}) == (0, ""), "a run on the CPU"
 
 
 def test_a_vocabulary_that_does_not_fit(values: dict[str, Any], copied: Path, tmp_path: Path) -> None:
@@ -188,7 +333,7 @@ def broken(old: str, new: str) -> str:
         (OPENED, True, True, None),
         (QWEN3, True, False, "the episode asks for thinking"),
         (QWEN3, False, True, "needs data.apply_chat_template_kwargs.enable_thinking=false"),
-        (None, True, True, "no chat template"),
+        (None, True, True, "no chat template; name one in"),
         (broken("message.content + '</tool_", "'</tool_"), True, True, "leaves out what the tool answers"),
         (broken("{%- for message", "{{ messages|length }}{%- for message"), True, True, "cannot render an episode"),
         (broken("+ message.content + '<|im", f"+ {LAST} + '<|im"), True, True, "append-only"),
@@ -224,11 +369,12 @@ def test_bad_rows(values: dict[str, Any], tmp_path: Path, edit: Callable[[list[s
 
 def test_gpus_are_asked_from_nvidia_smi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tool = tmp_path / "nvidia-smi"
-    tool.write_text("#!/bin/sh\necho '0, NVIDIA A100-SXM4-80GB, 81920'\necho '1, NVIDIA A100-SXM4-80GB, 81920'\n")
+    row = "NVIDIA A100-SXM4-80GB, 81920, 580.95"
+    tool.write_text(f"#!/bin/sh\necho '0, {row}'\necho '1, {row}'\n")
     tool.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    assert gpus() == [Gpu("NVIDIA A100-SXM4-80GB", 81920 << 20)] * 2
+    assert gpus() == [Gpu("NVIDIA A100-SXM4-80GB", 81920 << 20, "580.95")] * 2
     for visible, count in (("1", 1), ("", 0)):
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
         assert len(gpus()) == count
@@ -244,6 +390,32 @@ def test_a_check_that_breaks_is_a_failed_one_and_what_several_need_is_explained_
 
     rows = run_checks(context(tmp_path, values), [("odd", broken_check)])
     assert finding("odd", rows) == ("fail", "the check itself broke: ZeroDivisionError: division by zero")
+    prepared = context(tmp_path, values)
+    prepared.tokenizer = copy.copy(qwen_tokenizer(QWEN3))
+    prepared.tokenizer.chat_template = None
+    rows = run_checks(
+        prepared, [entry for entry in CHECKS if entry[0] in ("chat template", "lengths", "batches", "GPU memory")]
+    )
+    failed = [(row.check, row.finding.found.partition(";")[0]) for row in rows if row.finding.state == "fail"]
+    told = "the tokenizer has no chat template"
+    assert failed == [("chat template", told), ("lengths", "needs what 'chat template' did not find")]
     both = [entry for entry in CHECKS if entry[0] in ("model", "tokenizer")]
     rows = run_checks(context(tmp_path, values | {f"{MODEL}.path": "Nobody/Nothing-1B"}), both)
     assert finding("tokenizer", rows) == ("fail", "needs what 'model' did not find")
+
+
+def test_a_warm_start_must_fit(values: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert check("warm start", context(tmp_path, values)) == ("ok", "none")
+    group = CONFIGS / "warm_start" / "pretrained.yaml"
+    options = yaml.safe_load(group.read_text(encoding="utf-8"))["deltamem"]["warm_start"]
+    state, found = check("warm start", context(tmp_path, {**values, "deltamem.warm_start": options}))
+    assert state == "ok" and found.startswith("60 steps on 2 x 16384 tokens; trajectories of up to ")
+    state, found = check("warm start", context(tmp_path, {**values, "deltamem.warm_start": {**options, "tokens": 50}}))
+    assert state == "fail" and "deltamem.warm_start.tokens has 50" in found
+    monkeypatch.setattr(machine, "gpus", lambda: [GPU._replace(memory=1 << 20)])
+    state, found = check("warm start", context(tmp_path, {**values, "deltamem.warm_start": options}))
+    assert state == "fail" and found.endswith("set deltamem.warm_start.lora_rank")
+    adapters = {**options, "lora_rank": 8}
+    assert check("warm start", context(tmp_path, {**values, "deltamem.warm_start": adapters}))[0] == "ok"
+    monkeypatch.setattr(machine, "installed", lambda package: package != "peft")
+    assert check("warm start", context(tmp_path, {**values, "deltamem.warm_start": adapters}))[0] == "fail"

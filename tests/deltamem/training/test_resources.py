@@ -86,3 +86,19 @@ def test_host_memory() -> None:
 def test_without_checkpointing_every_layer_is_kept() -> None:
     whole = update(QWEN3_06B, replace(PAPER, checkpointing=False, tokens=1000))
     assert whole.activations == 1000 * (28 + 1) * layer_activations(QWEN3_06B)
+
+
+def test_attention_without_flash_attn_fused_kernels_offloading_and_an_embedder() -> None:
+    flash = update(QWEN3_8B, PAPER)
+    dense = update(QWEN3_8B, replace(PAPER, flash=False))
+    assert dense.logits - flash.logits == 24576 * 151936 * 4, "15 GB of log-softmax in float32"
+    assert dense.activations - flash.activations == 3 * 24576**2, "the mask"
+    fused = update(QWEN3_8B, replace(PAPER, fused=True))
+    assert fused.logits == 24576 * (36 * 4096 * 2 + 4096 * 4)
+    assert fused.gathered - flash.gathered == 151936 * 4096 * 4
+    hosted = update(QWEN3_8B, replace(PAPER, shards=1, on_host=True))
+    assert (hosted.weights, hosted.gradients, hosted.optimizer) == (0, 0, 0)
+    beside = replace(PAPER, embedder=2 * 10**9)
+    assert update(QWEN3_8B, beside).total - flash.total == 2 * 10**9
+    assert rollout(QWEN3_8B, beside, 80 * 2**30).total - rollout(QWEN3_8B, PAPER, 80 * 2**30).total == 2 * 10**9
+    assert flash.total == flash.fixed + max(flash.activations, flash.logits)

@@ -2,132 +2,27 @@
 
 from __future__ import annotations
 
-import json
 import random
 import re
 from dataclasses import replace
-from itertools import pairwise
 from unittest.mock import MagicMock
 
-import numpy as np
 import pytest
 import torch
 from tiny_cases import COMPACT, SMALL, sessions, tokenizer_for
 from transformers import AutoTokenizer, Qwen3Config, Qwen3ForCausalLM
 
-from deltamem.embedding import Vectors
-from deltamem.episode import Episode, EpisodeConfig, Finished, Message, Search, Trajectory, read_turn
-from deltamem.memory import Event, Memory
-from deltamem.sessions import LabelledSession
+from deltamem.episode import EpisodeConfig, Message
 from deltamem.training.config import TinyModelConfig, WarmStartConfig
-from deltamem.training.tiny import build, chat_text, new_model, query_for, scaffolds, structured_start, target_trajectory
+from deltamem.training.teacher import target_trajectory
+from deltamem.training.tiny import (
+    build,
+    chat_text,
+    new_model,
+    scaffolds,
+    structured_start,
+)
 from deltamem.training.warm_start import warm_start
-from rewards.reward import score
-
-FULL = EpisodeConfig()
-
-
-def embed(texts: list[str]) -> Vectors:
-    """Unit vectors of letter pairs: equal texts are equal, similar texts are close."""
-    vectors = np.full((len(texts), 1024), 1e-6, dtype=np.float32)
-    for row, text in enumerate(texts):
-        for pair in pairwise(text):
-            vectors[row, (31 * ord(pair[0]) + ord(pair[1])) % 1024] += 1
-    return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
-
-
-def teach(labelled: LabelledSession, drop: float, seed: int = 0, episode: EpisodeConfig = COMPACT) -> list[Message]:
-    return target_trajectory(labelled, episode, random.Random(seed), drop=drop)
-
-
-def drive(labelled: LabelledSession, messages: list[Message], episode: EpisodeConfig) -> Trajectory:
-    """Feed the teacher's texts through the episode that training and evaluation drive."""
-    run = Episode(labelled.session, labelled.prior_state, episode)
-    assert run.messages == messages[:2]
-    step = run.read(messages[2]["content"])
-    assert isinstance(step, Search)
-    found = [labelled.prior_state[record["id"]] for record in json.loads(messages[3]["content"])]
-    assert run.answer(found) == messages[3]
-    assert isinstance(run.read(messages[4]["content"]), Finished)
-    return run.trajectory
-
-
-@pytest.mark.parametrize("episode", [COMPACT, FULL], ids=["compact", "full"])
-@pytest.mark.parametrize("drop", [0.0, 0.4, 1.0])
-def test_every_trajectory_is_read_without_violations_and_says_only_what_is_right(episode, drop):
-    for number, labelled in enumerate(sessions()):
-        messages = teach(labelled, drop, number, episode)
-        assert [message["role"] for message in messages] == ["system", "user", "assistant", "tool", "assistant"]
-        trajectory = drive(labelled, messages, episode)
-        assert trajectory.violations == ()
-        targets = {(op.event, op.text, op.target_memory_id) for op in labelled.operations}
-        written = trajectory.operations
-        assert written
-        assert {(op.event, op.text, op.target_memory_id) for op in written} <= targets
-        # Each written operation on a memory is preceded by a search that has found it.
-        assert {op.target_memory_id for op in written if op.target_memory_id} <= trajectory.seen_ids
-        added = {op.text for op in written if op.event is Event.ADD}
-        assert not added & {op.text for op in labelled.operations if op.event is not Event.ADD}
-
-
-def test_the_complete_teacher_earns_the_full_reward():
-    for number, labelled in enumerate(sessions()):
-        result = score(drive(labelled, teach(labelled, 0.0, number), COMPACT), labelled, embed)
-        assert result.reward == pytest.approx(1.0)
-
-
-def test_dropping_leaves_out_facts_at_random_but_never_all():
-    kept = due = 0
-    for number, labelled in enumerate(sessions()):
-        half, one = (drive(labelled, teach(labelled, drop, number), COMPACT) for drop in (0.5, 1.0))
-        assert len(half.queries[0]) == len(half.operations) >= 1 and len(one.operations) == 1
-        kept += len(half.operations)
-        due += len(labelled.operations)
-    assert 0.4 < kept / due < 0.7
-    labelled = max(sessions(), key=lambda item: len(item.operations))
-    assert teach(labelled, 0.5, 3) == teach(labelled, 0.5, 3)
-    assert len({teach(labelled, 0.5, seed)[4]["content"] for seed in range(20)}) > 3
-
-
-def test_the_search_results_hold_k_memories_a_query_and_in_no_telling_order():
-    first_is_needed = []
-    for number, labelled in enumerate(sessions()):
-        found = [record["id"] for record in json.loads(teach(labelled, 0.0, number)[3]["content"])]
-        needed = [op.target_memory_id for op in labelled.operations if op.target_memory_id]
-        assert len(set(found)) == len(found)
-        assert len(found) == min(len(labelled.prior_state), max(COMPACT.k * len(labelled.operations), len(needed)))
-        if 0 < len(needed) < len(found):
-            first_is_needed.append(found[0] in needed)
-    assert 0 < sum(first_is_needed) < len(first_is_needed)
-
-
-def test_queries_name_the_verb_and_the_anchor():
-    for labelled in sessions():
-        for operation in labelled.operations:
-            verb, anchor = query_for(operation, labelled.session.person_name).split()
-            assert operation.text.startswith(f"{labelled.session.person_name} {verb} ")
-            assert operation.text.endswith(f" {anchor}.") and anchor in operation.keywords
-
-
-def test_a_session_with_nothing_to_remember_is_answered_at_once():
-    labelled = replace(sessions()[0], operations=(), next_state=sessions()[0].prior_state)
-    messages = teach(labelled, 0.0)
-    assert [message["role"] for message in messages] == ["system", "user", "assistant"]
-    run = Episode(labelled.session, labelled.prior_state, COMPACT)
-    assert isinstance(run.read(messages[2]["content"]), Finished)
-    assert run.trajectory.violations == () and score(run.trajectory, labelled, embed).reward == 1.0
-
-
-def test_quotes_other_letters_and_an_empty_state_survive_the_wire():
-    labelled = sessions()[0]
-    text = 'Ana "Zoë" likes ✓ at 東京.'
-    operation = replace(labelled.operations[0], event=Event.ADD, text=text, target_memory_id=None)
-    strange = replace(labelled, operations=(operation,), prior_state=type(labelled.prior_state)(list[Memory]()))
-    messages = teach(strange, 0.0)
-    assert messages[3]["content"] == "[]"
-    turn = read_turn(messages[4]["content"], ())
-    assert turn.violations == () and [written.text for written in turn.operations or ()] == [text]
-
 
 EPISODES = [
     COMPACT,
@@ -152,10 +47,10 @@ def test_the_vocabulary_of_the_model_is_the_length_of_the_tokenizer():
 
 def test_the_default_size_is_a_million_parameters():
     model = new_model(TinyModelConfig(), tokenizer_for(), seed=0)
-    default_vocabulary = 1600 + len(scaffolds(COMPACT.memory_fields)) + 99
+    default_vocabulary = TinyModelConfig().vocabulary + len(scaffolds(COMPACT.memory_fields)) + 99
     other_rows = default_vocabulary - len(tokenizer_for())
     count = sum(weight.numel() for weight in model.parameters()) + other_rows * 128
-    assert count == pytest.approx(1.0e6, rel=0.03)
+    assert count == pytest.approx(0.95e6, rel=0.03)
 
 
 @pytest.mark.parametrize("text", ["", " ", "Zoë ✓ 日本\n\t  x", 'a "quoted" {json}', "m1 m10 m99 m100 team1"])

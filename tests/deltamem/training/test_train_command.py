@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import os
+import runpy
+import signal
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from omegaconf import OmegaConf
 from preflight_cases import composed, resolved
 from training_cases import write_sessions
 
@@ -24,43 +28,80 @@ def train(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "train.py", *arguments], capture_output=True, text=True, cwd=ROOT, env=env)
 
 
+@pytest.fixture
+def command(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Iterator[Callable[..., tuple[int, str, str]]]:
+    """``python train.py`` in this process, which has loaded verl already: exit code, output, errors."""
+    # Hydra would compose everything twice, the first time to see whether it says by itself that it is a sweep.
+    monkeypatch.setattr("hydra._internal.hydra.Hydra.get_mode", lambda *_, **__: None)
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGUSR1)}
+
+    def run(*arguments: str) -> tuple[int, str, str]:
+        monkeypatch.setenv("HYDRA_FULL_ERROR", "0")
+        monkeypatch.setattr(sys, "argv", ["train.py", *arguments])
+        with pytest.raises(SystemExit) as ended:
+            runpy.run_path(str(ROOT / "train.py"), run_name="__main__")
+        return int(ended.value.code or 0), *capsys.readouterr()
+
+    yield run
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
+
+
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["deltamem.turn_token=3"], "unknown config key 'deltamem.turn_token'"),
         (["+deltamem.nonsense=3", "deltamem.out=x", "deltamem.sessions=y"], "unknown config key 'nonsense'"),
         (["actor_rollout_ref.rollout.typo=3"], "unknown config key 'actor_rollout_ref.rollout.typo'"),
         (["deltamem.synth=null", "deltamem.sessions=/nowhere/sessions.jsonl"], "/nowhere/sessions.jsonl: no such file"),
         (["deltamem.out=???"], "'deltamem.out' has no value"),
+        (["preflight=maybe"], "preflight=maybe: expected true, false or skip"),
         # Without a file the run would make its data first, which takes minutes.
+        (["reward=demanding"], "choose the reward of the memory with reward@deltamem.reward=demanding"),
         (["deltamem.reward.tau=3"], "deltamem.reward: tau must be at least 0 and at most 1, not 3"),
     ],
 )
-def test_bad_input_is_one_sentence_at_once(tmp_path: Path, arguments: list[str], sentence: str) -> None:
-    done = train("+experiment=tiny", f"deltamem.out={tmp_path / 'run'}", *arguments)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert sentence in done.stderr and done.stderr.count("\n") == 1
+def test_bad_input_is_one_sentence_at_once(command, tmp_path: Path, arguments: list[str], sentence: str) -> None:
+    code, out, err = command("+experiment=tiny", f"deltamem.out={tmp_path / 'run'}", *arguments)
+    assert (code, out) == (2, "")
+    assert sentence in err and err.count("\n") == 1
     assert not (tmp_path / "run" / "synth").exists()
 
 
+def test_a_run_on_gpus_that_would_fail_ends_before_its_first_stage(command, tmp_path: Path) -> None:
+    sessions = write_sessions(tmp_path / "sessions.jsonl", train=64, heldout=1)
+    paths = (f"deltamem.out={tmp_path / 'run'}", f"deltamem.sessions={sessions}", "actor_rollout_ref.model.path=No/Model")
+    code, out, _ = command("+experiment=qwen0_6b", *paths)
+    assert code == 2 and "vLLM is not installed" in out and "hf download No/Model" in out
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_process_of_its_own_ends_with_the_same(tmp_path: Path) -> None:
+    done = train("+experiment=tiny", f"deltamem.out={tmp_path / 'run'}", "deltamem.turn_token=3")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "unknown config key 'deltamem.turn_token'" in done.stderr and done.stderr.count("\n") == 1
+
+
 @pytest.mark.parametrize(
-    ("override", "sentence"),
+    ("key", "value", "sentence"),
     [
-        ("deltamem.reward.stale_weight=0.5", "deltamem.reward: stale_weight must be"),
-        ("deltamem.episode.system_prompt=poem", "prompt 'poem' does not exist"),
-        ("+deltamem.model.layer=3", "unknown config key 'model.layer'; --cfg job"),
-        ("deltamem.warm_start.steps=many", "config key 'warm_start.steps': "),
+        ("reward.stale_weight", 0.5, "deltamem.reward: stale_weight must be"),
+        ("episode.system_prompt", "poem", "prompt 'poem' does not exist"),
+        ("model.layer", 3, "unknown config key 'model.layer'; --cfg job"),
+        ("warm_start.steps", "many", "config key 'warm_start.steps': "),
     ],
 )
-def test_what_a_stage_would_refuse_is_refused_before_any_runs(override: str, sentence: str) -> None:
-    config = resolved(composed("+experiment=tiny", override))
+def test_what_a_stage_would_refuse_is_refused_before_any_runs(key: str, value: object, sentence: str) -> None:
+    settings = resolved(composed("+experiment=tiny")).deltamem
+    OmegaConf.update(settings, key, value, force_add=True)
     with pytest.raises(DeltaMemError, match=sentence):
-        check_options(validated(config.deltamem, TrainSettings))
+        check_options(validated(settings, TrainSettings))
 
 
-def test_too_few_sessions_for_one_batch(tmp_path: Path) -> None:
+def test_too_few_sessions_for_one_batch(command, tmp_path: Path) -> None:
     sessions = write_sessions(tmp_path / "sessions.jsonl", train=3, heldout=2)
-    done = train(
+    code, _, err = command(
         "+experiment=tiny",
         f"deltamem.out={tmp_path / 'run'}",
         f"deltamem.sessions={sessions}",
@@ -68,8 +109,8 @@ def test_too_few_sessions_for_one_batch(tmp_path: Path) -> None:
         "deltamem.data.heldout_sessions=2",
         "deltamem.data.skip_people=0",
     )
-    assert done.returncode == 2
-    assert "3 training sessions are fewer than data.train_batch_size=16" in done.stderr
+    assert code == 2
+    assert "3 training sessions are fewer than data.train_batch_size=16" in err
 
 
 @pytest.mark.slow

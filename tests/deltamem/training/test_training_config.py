@@ -5,18 +5,28 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+import tomllib
+from importlib.metadata import metadata
 from pathlib import Path
 from typing import Any
 
 import pytest
 from omegaconf import DictConfig, OmegaConf
+from packaging.specifiers import SpecifierSet
 from preflight_cases import CONFIGS, composed, resolved
 from rich.console import Console
 from training_cases import write_sessions
 
 from deltamem.config import validated
 from deltamem.errors import DeltaMemError
-from deltamem.training.config import CurriculumSettings, TrainSettings, folder_of_package, read_by_verl, unknown_keys
+from deltamem.training.config import (
+    CurriculumSettings,
+    SupervisedConfig,
+    TrainSettings,
+    folder_of_package,
+    read_by_verl,
+    unknown_keys,
+)
 from deltamem.training.pipeline import stages
 from deltamem.training.preflight import Context, check_batches
 
@@ -26,6 +36,8 @@ def names(group: str) -> list[str]:
 
 
 EXPERIMENTS = names("experiment")
+ON_CPU = {"tiny": 1, "smollm135m": 2}
+"""Experiments that are cut to two cores, and how many memories a search finds."""
 CHANGES = [(group, name) for group in ("ablation", "variant") for name in names(group)]
 
 
@@ -51,8 +63,8 @@ def test_experiments(experiment: str) -> None:
     assert config.data.train_batch_size == model.actor.ppo_mini_batch_size
     assert config.algorithm.adv_estimator == "grpo"
     assert (model.rollout.n, model.rollout.temperature, model.actor.clip_ratio) == (8, 1.0, 0.2)
-    assert (config.deltamem.episode.k, config.deltamem.reward.tau) == (5, 0.75)
-    if experiment != "tiny":
+    assert (config.deltamem.episode.k, config.deltamem.reward.tau) == (ON_CPU.get(experiment, 5), 0.75)
+    if experiment not in ON_CPU:
         assert config.deltamem.limits.fit
         assert config.data.train_batch_size == 64
         assert model.rollout.max_model_len == config.data.max_prompt_length + config.data.max_response_length
@@ -71,6 +83,13 @@ def test_ablations_and_variants(group: str, name: str) -> None:
         pairs = [(base[key], config[key]) for key in ("deltamem", "algorithm")]
         pairs += [(base.actor_rollout_ref[key], config.actor_rollout_ref[key]) for key in model]
         assert any(different(*pair) for pair in pairs)
+
+
+def test_any_experiment_may_have_a_warm_start() -> None:
+    config = accepted(resolved(composed("+experiment=qwen8b", "+warm_start=pretrained")))
+    settings = validated(config.deltamem, TrainSettings)
+    assert isinstance(settings.warm_start, SupervisedConfig)
+    assert config.actor_rollout_ref.model.path == "Qwen/Qwen3-8B"
 
 
 def different(one: DictConfig, other: DictConfig) -> bool:
@@ -156,6 +175,23 @@ def test_the_table_of_settings_is_true() -> None:
     assert len(rows) > 30
     for key, value in rows:
         assert str(OmegaConf.select(config, key.strip("`"), throw_on_missing=True)) == value, key
+
+
+def test_what_may_make_a_step_cheaper_is_accepted_by_verl() -> None:
+    page = (CONFIGS.parent / "docs" / "training.md").read_text(encoding="utf-8")
+    table = page.partition("## Towards a cheaper step")[2].partition("\n## ")[0]
+    rows = [line.split("|")[2].strip().strip("`") for line in table.splitlines() if line.startswith("| ")][1:]
+    assert len(rows) == 7
+    base = resolved(composed("+experiment=qwen8b"))
+    for overrides in rows:
+        assert accepted(resolved(composed("+experiment=qwen8b", *overrides.split()))) != base, overrides
+
+
+def test_pythons_that_verl_refuses_are_refused() -> None:
+    project = tomllib.loads((CONFIGS.parent / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    ours, verls = SpecifierSet(project["requires-python"]), SpecifierSet(metadata("verl")["Requires-Python"])
+    found = [f"3.{minor}" for minor in range(9, 16) if ours.contains(f"3.{minor}")]
+    assert found == ["3.11", "3.12"] and all(map(verls.contains, found))
 
 
 def test_verl_is_found_without_importing_anything_heavy() -> None:

@@ -28,7 +28,7 @@ from deltamem.training import data
 from deltamem.training.config import LimitSettings, TrainSettings
 from deltamem.training.data import AGENT_NAME, Lengths, Limits, export
 from deltamem.training.launch import agent_loop_config
-from deltamem.training.pipeline import fitted, measured_limits
+from deltamem.training.pipeline import final, measured_limits
 
 EPISODE = EpisodeConfig()
 EVERYTHING: dict[str, Any] = {"train_sessions": None, "heldout_sessions": None, "skip_people": 0, "seed": 1}
@@ -205,14 +205,14 @@ def test_fitted_limits_reach_verl_and_the_agent_loop(tmp_path: Path, model_folde
     prepared = context(tmp_path, {"deltamem.out": str(tmp_path)} | episode | model_keys)
     config, run = prepared.config, prepared.settings
     with pytest.raises(DeltaMemError, match=r"lengths\.json: not the lengths of a data set"):
-        fitted(config, run)
+        final(config, run)
     found, limits = measured_limits(config, run, exported(tmp_path))
     data.write_lengths(tmp_path / "lengths.json", found, limits)
     written = json.loads((tmp_path / "lengths.json").read_text())
     assert written["rows"] == 7
     assert written["tokens"]["prompt"]["max"] == found.prompt.max()
-    changed, settings_ = fitted(config, run)
-    again, _ = fitted(config, run)
+    changed, settings_ = final(config, run)
+    again, _ = final(config, run)
     assert changed == again  # a resumed run has the same identity
     model = changed.actor_rollout_ref
     assert (changed.data.max_prompt_length, changed.data.max_response_length) == (limits.prompt, limits.response)
@@ -229,4 +229,4 @@ def test_fitted_limits_reach_verl_and_the_agent_loop(tmp_path: Path, model_folde
 def test_written_limits_are_left_alone() -> None:
     config = resolved(composed("+experiment=tiny"))
     run = validated(config.deltamem, TrainSettings)
-    assert fitted(config, run) == (config, run)
+    assert final(config, run) == (config, run)

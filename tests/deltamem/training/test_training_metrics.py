@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import wandb
 from omegaconf import OmegaConf
 from rich.console import Console
 from rollout_cases import SCORER, a_batch, embed, trajectory_of
@@ -193,6 +192,8 @@ def test_tensorboard_shows_no_step_twice(tmp_path: Path, again: range, first_ste
 @pytest.fixture
 def fresh_wandb() -> Iterator[None]:
     """wandb reads its environment once in a process."""
+    import wandb  # here, as it takes a second, which every worker would spend on it while it collects
+
     wandb.teardown()
     yield
     wandb.teardown()

@@ -10,7 +10,8 @@ from tiny_cases import COMPACT, SMALL, sessions, tokenizer_for
 from transformers import Qwen3ForCausalLM
 
 from deltamem.training.config import WarmStartConfig
-from deltamem.training.tiny import chat_text, new_model, target_trajectory
+from deltamem.training.teacher import target_trajectory
+from deltamem.training.tiny import chat_text, new_model
 from deltamem.training.warm_start import Muon, WarmStartStep, _trajectory_batches, _Weigher, warm_start
 
 FEW_STEPS = WarmStartConfig(copy_steps=3, steps=27, batch_size=8, matrix_lr=0.06, other_lr=0.012, decay_share=0.1)
@@ -28,8 +29,9 @@ def test_the_weights_cover_exactly_what_the_assistant_writes():
     tokenizer = tokenizer_for()
     config = WarmStartConfig(context_weight=0.25, decision_weight=3.0)
     weigh = _Weigher(tokenizer, config)
+    turns = set()
     for number in range(0, len(sessions()), 7):
-        messages = target_trajectory(sessions()[number], COMPACT, random.Random(number), drop=0.3)
+        messages = target_trajectory(sessions()[number], COMPACT, random.Random(number), drop=0.0)
         token_ids = tokenizer(chat_text(messages, tokenizer), add_special_tokens=False)["input_ids"]
         # Rendering message by message tells which tokens each message is made of.
         expected = []
@@ -44,7 +46,9 @@ def test_the_weights_cover_exactly_what_the_assistant_writes():
         assert [weight >= 1.0 for weight in weights] == expected
         assert {weight for weight, own in zip(weights, expected, strict=True) if not own} == {0.25}
         ends = [place for place, token in enumerate(token_ids) if token == tokenizer.eos_token_id]
-        assert [weights[place] for place in ends] == [0.25, 0.25, 1.0, 0.25, 1.0]
+        assert [weights[place] for place in ends] == [0.25, 0.25, 1.0, 0.25, 1.0][: len(messages)]
+        turns.add(len(messages))
+    assert turns == {3, 5}, "with a search and without one"
 
 
 def test_event_and_target_weigh_more():
@@ -99,7 +103,7 @@ def test_the_teacher_is_complete_first_and_careless_afterwards(monkeypatch):
     def batches(*args, careless, **kwargs):
         phases.append(careless)
         for batch in _trajectory_batches(*args, careless=careless, **kwargs):
-            written.append(float((batch.weights >= 1).sum(1).float().mean()))
+            written.append(float((batch.marks >= 1).sum(1).float().mean()))
             yield batch
 
     monkeypatch.setattr("deltamem.training.warm_start._trajectory_batches", batches)

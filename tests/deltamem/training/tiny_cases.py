@@ -12,10 +12,11 @@ from transformers import PreTrainedTokenizerFast
 from deltamem.episode import EpisodeConfig
 from deltamem.sessions import LabelledSession
 from deltamem.training.config import TinyModelConfig
-from deltamem.training.tiny import CHAT_TEMPLATE, chat_text, target_trajectory, train_tokenizer
+from deltamem.training.teacher import target_trajectory
+from deltamem.training.tiny import CHAT_TEMPLATE, chat_text, train_tokenizer
 
 COMPACT = EpisodeConfig("manager_compact", "session_compact", memory_fields=("text", "time", "id"))
-"""The episode of the tiny experiment."""
+"""A compact episode, as that of the tiny experiment."""
 SMALL = TinyModelConfig(hidden_size=64, layers=2, head_dim=16, mlp_size=128, vocabulary=800, context=1024)
 
 
@@ -28,5 +29,8 @@ def sessions(people: int = 30, count: int = 4) -> tuple[LabelledSession, ...]:
 def tokenizer_for(episode: EpisodeConfig = COMPACT) -> PreTrainedTokenizerFast:
     rng = random.Random(0)
     template = PreTrainedTokenizerFast(tokenizer_object=Tokenizer(models.BPE()), chat_template=CHAT_TEMPLATE)
-    corpus = [chat_text(target_trajectory(labelled, episode, rng, drop=0.0), template) for labelled in sessions()]
-    return train_tokenizer(corpus, SMALL, episode.memory_fields)
+    corpus: dict[str, list[str]] = {}
+    for one in sessions():
+        text = chat_text(target_trajectory(one, episode, rng, drop=0.0), template)
+        corpus.setdefault(one.session.person_id, []).append(text)
+    return train_tokenizer(list(corpus.values()), SMALL, episode.memory_fields)

@@ -1,0 +1,329 @@
+"""Supervised fine-tuning of a pretrained chat model on the teacher's trajectories, on one device, in resumable steps.
+
+Trajectories of similar length are padded to the same width and read together; they are not packed into one row, because
+attention that is kept apart within a row needs a dense mask or kernels that a CPU lacks. Rows are padded behind, so the
+causal mask alone keeps the padding out.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from deltamem.episode import EpisodeConfig
+from deltamem.errors import DeltaMemError
+from deltamem.runs import partial_file
+from deltamem.sessions import LabelledSession
+from deltamem.training.config import SupervisedConfig
+from deltamem.training.data import Limits
+from deltamem.training.teacher import KINDS, TokenizedTrajectory, target_trajectory
+
+CHECKPOINT = "checkpoint.pt"
+"""Trained weights, optimiser and step of an unfinished fine-tuning, in its folder."""
+
+_POOL = 16
+"""Passes' worth of trajectories that are sorted by length together."""
+
+
+class Example(NamedTuple):
+    """A trajectory with a name for messages."""
+
+    key: str
+    token_ids: npt.NDArray[np.int32]
+    kinds: npt.NDArray[np.int8]  # places in `KINDS`
+
+    @property
+    def own(self) -> int:
+        """How many tokens the assistant writes."""
+        return int((self.kinds > 0).sum())
+
+
+def examples(
+    sessions: Sequence[LabelledSession],
+    episode: EpisodeConfig,
+    tokenize: Callable[..., TokenizedTrajectory],
+    *,
+    careless: tuple[float, float],
+    rng: random.Random,
+) -> Iterator[Example]:
+    """Target trajectories without end: every session once a pass, in another order and with other memories found.
+
+    `careless` is the range from which the teacher's chance to leave a fact out is drawn for each trajectory.
+    """
+    order = list(range(len(sessions)))
+    while True:
+        rng.shuffle(order)
+        for index in order:
+            written = tokenize(target_trajectory(sessions[index], episode, rng, drop=rng.uniform(*careless)))
+            ids, kinds = np.array(written.token_ids, dtype=np.int32), np.array(written.kinds, dtype=np.int8)
+            yield Example(sessions[index].key, ids, kinds)
+
+
+def plan(
+    drawn: Iterator[Example], *, passes: int, tokens: int, limits: Limits | None, window: int, rng: random.Random
+) -> list[list[Example]]:
+    """The examples of every pass of the whole training: similar in length, and at most `tokens` when padded.
+
+    Args:
+        drawn: Examples without end.
+        passes: How many passes are needed.
+        tokens: Most tokens of one pass, padding included.
+        limits: Of a rollout; None where they follow from the data.
+        window: Tokens that the model can read.
+        rng: Shuffles the passes, so that short and long ones alternate.
+
+    Raises:
+        DeltaMemError: If a trajectory does not fit; says which, and into what.
+    """
+    planned: list[list[Example]] = []
+    while len(planned) < passes:
+        pool: list[Example] = []
+        while sum(len(one.token_ids) for one in pool) < _POOL * tokens:
+            pool.append(next(drawn))
+            check(pool[-1], tokens=tokens, limits=limits, window=window)
+        pool.sort(key=lambda one: len(one.token_ids))
+        cut: list[list[Example]] = [[]]
+        for one in pool:
+            if (len(cut[-1]) + 1) * len(one.token_ids) > tokens:
+                cut.append([])
+            cut[-1].append(one)
+        # The last one is rarely full.
+        cut = cut[:-1] if len(cut) > 1 else cut
+        rng.shuffle(cut)
+        planned += cut
+    return planned[:passes]
+
+
+def check(example: Example, *, tokens: int, limits: Limits | None, window: int) -> None:
+    """Refuse a trajectory that training could not read, or that no rollout could write.
+
+    Raises:
+        DeltaMemError: Names the session, what it needs, and the limit.
+    """
+    own = example.kinds > 0
+    prompt = int(own.argmax())
+    edges = np.flatnonzero(np.diff(np.concatenate([[False], own, [False]]).astype(np.int8)))
+    needs = [(len(own), window, "in all", "the model's window"), (len(own), tokens, "in all", "deltamem.warm_start.tokens")]
+    if limits is not None:
+        needs += [
+            (prompt + 1, limits.prompt, "for the prompt", "data.max_prompt_length"),
+            (len(own) - prompt, limits.response, "after the prompt", "data.max_response_length"),
+            (int((edges[1::2] - edges[::2]).max()), limits.turn, "for a turn", "deltamem.turn_tokens"),
+        ]
+    for need, limit, what, name in needs:
+        if need > limit:
+            raise DeltaMemError(
+                f"session {example.key}: the target trajectory needs {need} tokens {what}, {name} has {limit}; take shorter "
+                "sessions or a higher limit"
+            )
+
+
+class Batch(NamedTuple):
+    """Rows padded behind to one width, both of shape ``(rows, width)``."""
+
+    token_ids: Tensor
+    marks: Tensor  # what counts of a token: its kind, or the weight of its loss; 0 for padding
+
+    def to(self, device: str) -> Batch:
+        """The batch on a device."""
+        return Batch(self.token_ids.to(device), self.marks.to(device))
+
+
+def pad(rows: Sequence[tuple[Any, Any]], dtype: torch.dtype) -> Batch:
+    """Make a batch of pairs of token ids and marks; `dtype` is that of the marks."""
+    shape = len(rows), max(len(ids) for ids, _ in rows)
+    token_ids, marks = torch.zeros(shape, dtype=torch.long), torch.zeros(shape, dtype=dtype)
+    for row, (ids, mark) in enumerate(rows):
+        token_ids[row, : len(ids)], marks[row, : len(mark)] = torch.as_tensor(ids), torch.as_tensor(mark)
+    return Batch(token_ids, marks)
+
+
+def next_token_losses(model: Any, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
+    """Predict the tokens of a batch that are marked.
+
+    Args:
+        model: A decoder of transformers with a head.
+        batch: Rows of tokens.
+
+    Returns:
+        Of every marked token its cross-entropy (with a gradient), whether it was the most likely one, and its mark, each
+        of shape ``(marked,)``.
+    """
+    hidden = model.base_model(input_ids=batch.token_ids, use_cache=False).last_hidden_state[:, :-1]
+    targets, marks = batch.token_ids[:, 1:], batch.marks[:, 1:]
+    chosen = marks > 0
+    logits = model.get_output_embeddings()(hidden[chosen]).float()
+    losses = F.cross_entropy(logits, targets[chosen], reduction="none")
+    return losses, logits.detach().argmax(-1) == targets[chosen], marks[chosen]
+
+
+def rate(step: int, steps: int, *, warm_up: int, decay_share: float) -> float:
+    """Share of the peak learning rate: a linear rise over `warm_up` steps, and a linear fall to zero over the last share."""
+    return min(1.0, step / max(warm_up, 1)) * min(1.0, (1 - step / (steps + 1)) / decay_share)
+
+
+@dataclass
+class Tuning:
+    """A fine-tuning under way."""
+
+    model: Any
+    """A decoder of transformers, which is changed in place."""
+    config: SupervisedConfig
+    device: str
+    folder: Path
+    """Where its checkpoint is kept."""
+    identity: str
+    """Of all that the result depends on; a checkpoint of another one is not used."""
+
+    def __post_init__(self) -> None:
+        torch.manual_seed(0)
+        self._adapted = _choose_trained(self.model, self.config)
+        self.model.to(self.device).train()
+        if self.config.gradient_checkpointing:
+            self.model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+        self._trained = {name: weight for name, weight in self.model.named_parameters() if weight.requires_grad}
+        decay = self.config.weight_decay
+        self._optimizer = torch.optim.AdamW(self._trained.values(), lr=self.config.lr, betas=(0.9, 0.95), weight_decay=decay)
+        self.step = self._resume()
+        """The last step that was taken."""
+
+    def run(
+        self,
+        passes: Sequence[Sequence[Example]],
+        heldout: Sequence[Example],
+        *,
+        report: Callable[[dict[str, float]], None],
+        stop: Callable[[], bool],
+    ) -> None:
+        """Train to the last step, or until `stop` says so.
+
+        Args:
+            passes: The examples of every pass, `config.passes` for each step.
+            heldout: Examples whose accuracy by kind of token is measured before, every `test_every` steps and at the end.
+            report: Takes the figures of a step as they come.
+            stop: Asked after every step; True saves a checkpoint and ends.
+        """
+        config = self.config
+        if self.step == 0:
+            report({"step": 0, **self.measure(heldout)})
+        for step in range(self.step + 1, config.steps + 1):
+            begin = time.perf_counter()
+            chosen = passes[(step - 1) * config.passes : step * config.passes]
+            figures = self._step(step, chosen)
+            seconds = time.perf_counter() - begin
+            tokens = sum(len(one.token_ids) for rows in chosen for one in rows)
+            figures |= {"tokens": tokens, "tokens_per_second": round(tokens / seconds, 1), "seconds": round(seconds, 3)}
+            if step % config.test_every == 0 or step == config.steps:
+                figures |= self.measure(heldout)
+            self.step = step
+            report({"step": step, **figures})
+            asked = step < config.steps and stop()
+            if asked or (step < config.steps and step % config.save_every == 0):
+                self._save()
+            if asked:
+                break
+
+    def _step(self, step: int, passes: Sequence[Sequence[Example]]) -> dict[str, float]:
+        peak, config = self.config.lr, self.config
+        lr = peak * rate(step, config.steps, warm_up=config.warm_up, decay_share=config.decay_share)
+        for group in self._optimizer.param_groups:
+            group["lr"] = lr
+        own = sum(one.own for rows in passes for one in rows)
+        lost, right = 0.0, 0
+        for rows in passes:
+            with self._precision():
+                losses, hits, _ = next_token_losses(self.model, self._batch(rows))
+            # Every token of the step counts alike, whichever pass it is in.
+            loss = losses.sum() / own
+            loss.backward()
+            lost, right = lost + float(loss.detach()), right + int(hits.sum())
+        norm = torch.nn.utils.clip_grad_norm_(self._trained.values(), config.max_grad_norm)
+        self._optimizer.step()
+        self._optimizer.zero_grad(set_to_none=True)
+        return {"loss": lost, "accuracy": right / own, "grad_norm": float(norm), "lr": lr}
+
+    @torch.no_grad()
+    def measure(self, heldout: Sequence[Example]) -> dict[str, float]:
+        """Share of the assistant's tokens that are the most likely ones after the teacher's, in all and by kind."""
+        right, total = torch.zeros(len(KINDS)), torch.zeros(len(KINDS))
+        ordered = sorted(heldout, key=lambda one: len(one.token_ids))
+        while ordered:
+            size = max(1, self.config.tokens // len(ordered[-1].token_ids))
+            with self._precision():
+                _, hits, kinds = next_token_losses(self.model, self._batch(ordered[-size:]))
+            right += torch.bincount(kinds.long().cpu(), hits.float().cpu(), minlength=len(KINDS))
+            total += torch.bincount(kinds.long().cpu(), minlength=len(KINDS))
+            del ordered[-size:]
+        if not total.sum():
+            return {}
+        shares = {"heldout/accuracy": float(right.sum() / total.sum())}
+        return shares | {
+            f"heldout/accuracy/{kind}": float(right[place] / total[place])
+            for place, kind in enumerate(KINDS)
+            if total[place]
+        }
+
+    def _batch(self, rows: Sequence[Example]) -> Batch:
+        return pad([(one.token_ids, one.kinds) for one in rows], torch.int8).to(self.device)
+
+    def _precision(self) -> Any:
+        return torch.autocast(self.device, dtype=torch.bfloat16) if self.device != "cpu" else nullcontext()
+
+    def _save(self) -> None:
+        state = {
+            "identity": self.identity,
+            "step": self.step,
+            "weights": {name: weight.detach() for name, weight in self._trained.items()},
+            "optimizer": self._optimizer.state_dict(),
+        }
+        with partial_file(self.folder / CHECKPOINT) as partial:
+            torch.save(state, partial)
+
+    def _resume(self) -> int:
+        path = self.folder / CHECKPOINT
+        if not path.is_file():
+            return 0
+        try:
+            state: Mapping[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
+        except Exception as error:  # torch raises what its unpickler, its archive or the file system do
+            raise DeltaMemError(f"{path}: no checkpoint that can be read; remove it to begin again") from error
+        if state["identity"] != self.identity:
+            return 0
+        with torch.no_grad():
+            for name, weight in self._trained.items():
+                weight.copy_(state["weights"][name])
+        self._optimizer.load_state_dict(state["optimizer"])
+        return int(state["step"])
+
+    def finish(self) -> Any:
+        """The model in evaluation mode, adapters added to its weights."""
+        model = self.model if self._adapted is None else self._adapted.merge_and_unload()
+        return model.requires_grad_(True).eval()
+
+
+def _choose_trained(model: Any, config: SupervisedConfig) -> Any:
+    """Mark the weights that are trained; with adapters, returns peft's wrapper of the model."""
+    if config.lora_rank is not None:
+        from peft import LoraConfig, get_peft_model
+
+        lora = LoraConfig(r=config.lora_rank, lora_alpha=2 * config.lora_rank, target_modules="all-linear")
+        return get_peft_model(model, lora)
+    if config.layers is not None:
+        layers = model.base_model.layers
+        if config.layers > len(layers):
+            raise DeltaMemError(f"deltamem.warm_start.layers is {config.layers}, the model has {len(layers)}")
+        model.requires_grad_(False)
+        for layer in layers[len(layers) - config.layers :]:
+            layer.requires_grad_(True)
+    return None

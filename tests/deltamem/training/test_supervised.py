@@ -1,0 +1,295 @@
+"""Supervised fine-tuning of a pretrained model: what is trained, passes, resuming, limits, and the stage in a run."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from functools import cache
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from chat_cases import qwen_tokenizer
+from preflight_cases import composed, resolved
+from rich.console import Console
+from smol_cases import needs_smol, smol_folder
+from tiny_cases import COMPACT, sessions
+from training_cases import write_sessions
+from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
+
+from deltamem.config import validated
+from deltamem.errors import DeltaMemError
+from deltamem.training import pipeline
+from deltamem.training.config import SupervisedConfig, TrainSettings
+from deltamem.training.data import Limits
+from deltamem.training.export import front_matter
+from deltamem.training.interruption import RunStoppedError
+from deltamem.training.pipeline import stages
+from deltamem.training.pretrained import chatml
+from deltamem.training.supervised import CHECKPOINT, Example, Tuning, check, examples, next_token_losses, pad, plan
+from deltamem.training.teacher import TrajectoryTokenizer
+
+OPTIONS: dict[str, Any] = {
+    **{"kind": "pretrained", "steps": 6, "tokens": 2048, "passes": 2, "layers": None, "lora_rank": None, "lr": 3e-3},
+    **{"warm_up": 1, "decay_share": 0.5, "weight_decay": 0.0, "max_grad_norm": 1.0, "gradient_checkpointing": False},
+    **{"careless": (0.0, 0.0), "heldout_sessions": 4, "test_every": 3, "save_every": 2},
+}
+
+
+def options(**changes: Any) -> SupervisedConfig:
+    return SupervisedConfig(**{**OPTIONS, **changes})
+
+
+def new_model(layers: int = 2) -> LlamaForCausalLM:
+    torch.manual_seed(0)
+    tokenizer = qwen_tokenizer(chatml())
+    sizes = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": layers, "num_attention_heads": 2}
+    ends = {"bos_token_id": None, "eos_token_id": tokenizer.eos_token_id, "pad_token_id": tokenizer.pad_token_id}
+    return LlamaForCausalLM(LlamaConfig(vocab_size=len(tokenizer), tie_word_embeddings=True, **sizes, **ends))
+
+
+@cache
+def drawn(count: int) -> list[Example]:
+    tokenize = TrajectoryTokenizer(qwen_tokenizer(chatml()), model_type="llama", template_kwargs={})
+    found = examples(sessions(), COMPACT, tokenize, careless=(0.0, 0.0), rng=random.Random(0))
+    return list(islice(found, count))
+
+
+def tuned(folder: Path, config: SupervisedConfig, *, stop_at: int | None = None) -> tuple[Tuning, list[dict[str, float]]]:
+    rows = drawn(24)
+    passes = [rows[2 * number : 2 * number + 2] for number in range(12)]
+    folder.mkdir(exist_ok=True)
+    tuning, records = Tuning(new_model(), config, "cpu", folder, "same"), list[dict[str, float]]()
+    tuning.run(passes, rows[:3], report=records.append, stop=lambda: tuning.step == stop_at)
+    return tuning, records
+
+
+def test_the_loss_falls_and_the_accuracy_is_measured_by_kind(tmp_path: Path) -> None:
+    tuning, records = tuned(tmp_path, options())
+    assert [record["step"] for record in records] == list(range(7))
+    assert records[-1]["loss"] < 0.95 * records[1]["loss"]
+    measured = [record["step"] for record in records if "heldout/accuracy" in record]
+    assert measured == [0, 3, 6]
+    kinds = {name.rpartition("/")[2] for name in records[-1] if name.startswith("heldout/accuracy/")}
+    assert kinds == {"format", "query", "text", "event", "id"}
+    assert all(0.0 <= record["accuracy"] <= 1.0 and record["tokens_per_second"] > 0 for record in records[1:])
+    assert [record["lr"] for record in records[1:4]] == [3e-3] * 3 and records[-1]["lr"] < 2e-3
+    assert not tuning.finish().training
+
+
+def test_an_interrupted_tuning_takes_the_same_steps(tmp_path: Path) -> None:
+    whole, _ = tuned(tmp_path / "whole", options())
+    stopped, first = tuned(tmp_path / "parts", options(), stop_at=3)
+    assert stopped.step == 3 and (tmp_path / "parts" / CHECKPOINT).is_file()
+    resumed, rest = tuned(tmp_path / "parts", options())
+    assert [record["step"] for record in (*first, *rest)] == list(range(7))
+    for one, other in zip(whole.model.parameters(), resumed.model.parameters(), strict=True):
+        assert torch.equal(one, other)
+    # What was made with other settings is not gone on with, and what cannot be read is said.
+    other = Tuning(new_model(), options(), "cpu", tmp_path / "parts", "other")
+    assert other.step == 0
+    (tmp_path / "parts" / CHECKPOINT).write_bytes(b"PK cut")
+    with pytest.raises(DeltaMemError, match="no checkpoint that can be read"):
+        tuned(tmp_path / "parts", options())
+
+
+def test_passes_of_a_step_count_like_one(tmp_path: Path) -> None:
+    rows = drawn(6)
+    models = [new_model(), new_model()]
+    for model, passes in zip(models, ([rows], [rows[:1], rows[1:]]), strict=True):
+        config = options(passes=len(passes), steps=1, tokens=10**6)
+        Tuning(model, config, "cpu", tmp_path, "x").run(passes, [], report=lambda record: None, stop=lambda: False)
+    for one, other, start in zip(*(model.parameters() for model in (*models, new_model())), strict=True):
+        assert torch.allclose(one, other, atol=2e-5) and not torch.equal(one, start)
+
+
+@pytest.mark.parametrize("changes", [{"layers": 1}, {"lora_rank": 2}, {"gradient_checkpointing": True}])
+def test_only_what_is_chosen_is_trained(tmp_path: Path, changes: dict[str, Any]) -> None:
+    tuning, records = tuned(tmp_path, options(**changes))
+    model, start = tuning.finish(), new_model().state_dict()
+    found = model.state_dict()
+    assert found.keys() == start.keys()
+    changed = {name for name in start if not torch.equal(found[name], start[name])}
+    layer = {name for name in start if name.startswith("model.layers.1.")}
+    if "layers" in changes:
+        assert changed == layer
+    elif "lora_rank" in changes:
+        assert changed == {name for name in start if "_proj." in name}
+        assert all(int(torch.linalg.matrix_rank(found[name] - start[name], rtol=1e-3)) <= 2 for name in changed)
+    else:
+        assert changed == set(start)
+    assert records[-1]["loss"] < records[1]["loss"] and all(weight.requires_grad for weight in model.parameters())
+
+
+def test_more_layers_than_there_are(tmp_path: Path) -> None:
+    with pytest.raises(DeltaMemError, match=r"deltamem\.warm_start\.layers is 3, the model has 2"):
+        tuned(tmp_path, options(layers=3))
+
+
+def test_padding_changes_nothing() -> None:
+    model, rows = new_model().eval(), sorted(drawn(5), key=lambda one: len(one.token_ids))
+    assert len(rows[0].token_ids) < len(rows[-1].token_ids)
+    with torch.no_grad():
+        together, hits, kinds = next_token_losses(model, pad([(one.token_ids, one.kinds) for one in rows], torch.int8))
+        alone = [next_token_losses(model, pad([(one.token_ids, one.kinds)], torch.int8))[0] for one in rows]
+    assert torch.allclose(together, torch.cat(alone), atol=1e-5)
+    # Exactly the assistant's tokens, each predicted from what stands before it.
+    assert len(together) == len(hits) == sum(one.own for one in rows)
+    assert kinds.tolist() == [kind for one in rows for kind in one.kinds if kind > 0]
+
+
+def test_passes_are_filled_with_neighbours_in_length() -> None:
+    found = plan(iter(drawn(120)), passes=8, tokens=2048, limits=None, window=8192, rng=random.Random(0))
+    widths = [max(len(one.token_ids) for one in rows) for rows in found]
+    assert len(found) == 8 and all(width * len(rows) <= 2048 for width, rows in zip(widths, found, strict=True))
+    padded = sum(width * len(rows) for width, rows in zip(widths, found, strict=True))
+    real = sum(len(one.token_ids) for rows in found for one in rows)
+    assert real > 0.93 * padded > 0.93 * 0.7 * 8 * 2048
+    assert widths != sorted(widths), "short and long ones alternate"
+
+
+def row(prompt: int, *turns: int) -> Example:
+    """A trajectory of a prompt and turns of the assistant with one token between them."""
+    kinds = [0] * prompt + [kind for turn in turns for kind in (*[1] * turn, 0)][:-1]
+    return Example("p0/0", np.zeros(len(kinds), dtype=np.int32), np.array(kinds, dtype=np.int8))
+
+
+@pytest.mark.parametrize(
+    ("limits", "tokens", "window", "sentence"),
+    [
+        (Limits(10, 50, 20), 100, 100, r"needs 11 tokens for the prompt, data\.max_prompt_length has 10"),
+        (Limits(11, 20, 20), 100, 100, r"needs 21 tokens after the prompt, data\.max_response_length has 20"),
+        (Limits(11, 21, 12), 100, 100, r"needs 15 tokens for a turn, deltamem\.turn_tokens has 12"),
+        (None, 30, 100, r"needs 31 tokens in all, deltamem\.warm_start\.tokens has 30"),
+        (None, 100, 30, r"needs 31 tokens in all, the model's window has 30"),
+    ],
+)
+def test_a_trajectory_that_does_not_fit_is_one_sentence(
+    limits: Limits | None, tokens: int, window: int, sentence: str
+) -> None:
+    check(row(10, 5, 15), tokens=100, limits=Limits(11, 21, 15), window=31)
+    with pytest.raises(DeltaMemError, match=f"^session p0/0: the target trajectory {sentence}"):
+        check(row(10, 5, 15), tokens=tokens, limits=limits, window=window)
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Path:
+    """A pretrained model of 30 thousand parameters."""
+    folder = tmp_path / "start"
+    new_model().save_pretrained(folder)
+    qwen_tokenizer(chatml()).save_pretrained(folder)
+    (folder / "README.md").write_text("---\nlicense: apache-2.0\nbase_model: someone/small\n---\n")
+    return folder
+
+
+def overrides(out: Path, start: Path, *more: str) -> list[str]:
+    given = {**OPTIONS, "careless": "[0.0,0.5]", "tokens": 1024, "passes": 1}
+    sessions = write_sessions(out.parent / "sessions.jsonl", train=24, heldout=4)
+    return [
+        *("+experiment=smollm135m", "deltamem.synth=null"),
+        *(f"deltamem.warm_start.{key}={'null' if value is None else value}" for key, value in given.items()),
+        *(f"deltamem.out={out}", f"deltamem.sessions={sessions}", f"actor_rollout_ref.model.path={start}"),
+        *("deltamem.data.skip_people=8", "deltamem.data.heldout_sessions=4"),
+        *("data.max_prompt_length=640", "data.max_response_length=640", "deltamem.turn_tokens=320"),
+        *more,
+    ]
+
+
+def stage(out: Path, start: Path, *more: str) -> tuple[Any, Any, pipeline.Stage]:
+    """The resolved configuration, the settings and the stage of the warm start."""
+    config = resolved(composed(*overrides(out, start, *more)))
+    settings = validated(config.deltamem, TrainSettings)
+    listed: Sequence[pipeline.Stage] = stages(config, settings, Console(quiet=True))
+    return config, settings, next(one for one in listed if one.name == "warm_start")
+
+
+def test_the_stage_goes_on_and_grpo_starts_from_its_model(
+    tmp_path: Path, start: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "run"
+    config, settings, found = stage(out, start)
+    add = pipeline.MetricsFile.add
+
+    def ask(self: pipeline.MetricsFile, record: dict[str, float]) -> bool:
+        if record["step"] == 1:
+            os.kill(os.getpid(), signal.SIGUSR1)
+        return add(self, record)
+
+    monkeypatch.setattr(pipeline.MetricsFile, "add", ask)
+    with pytest.raises(RunStoppedError, match="warm_start: stopped with a checkpoint after step 1 of 6; the same command"):
+        found.run()
+    assert not found.output.exists()
+    monkeypatch.undo()
+    found.run()
+    records = [json.loads(line) for line in (out / "warm_start.jsonl").read_text().splitlines()]
+    assert [record["step"] for record in records] == list(range(7))
+    model = AutoModelForCausalLM.from_pretrained(found.output)
+    assert model.config.model_type == "llama" and not (out / "warm_start" / CHECKPOINT).exists()
+    assert json.loads((found.output / "episode.json").read_text())["thinking"] is False
+    assert front_matter(found.output) == {"license": "apache-2.0", "base_model": "someone/small"}
+    assert pipeline.final(config, settings)[0].actor_rollout_ref.model.path == str(found.output)
+    assert config.actor_rollout_ref.model.path == str(start), "the preflight looks at what there is"
+
+
+def test_the_stage_depends_on_what_its_result_does(tmp_path: Path, start: Path) -> None:
+    def inputs(*more: str) -> Any:
+        return stage(tmp_path / "run", start, *more)[2].inputs
+
+    first = inputs()
+    assert inputs() == first
+    for change in ("deltamem.warm_start.lr=1e-4", "deltamem.turn_tokens=310", "deltamem.data.skip_people=9"):
+        assert inputs(change) != first
+    assert inputs("actor_rollout_ref.actor.optim.lr=1e-3") == first
+
+
+def test_lengths_are_measured_before_the_minutes_of_the_warm_start(tmp_path: Path, start: Path) -> None:
+    config = resolved(composed(*overrides(tmp_path / "run", start, "deltamem.limits.fit=true")))
+    listed = [one.name for one in stages(config, validated(config.deltamem, TrainSettings), Console())]
+    assert listed.index("lengths") < listed.index("warm_start")
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        (("deltamem.warm_start.tokens=200",), "deltamem.warm_start.tokens has 200; take shorter sessions"),
+        (("data.max_prompt_length=20",), "data.max_prompt_length has 20"),
+        (("deltamem.warm_start.lora_rank=4", "deltamem.warm_start.layers=1"), "layers and lora_rank exclude each other"),
+        (("deltamem.warm_start.steps=many",), "config key 'warm_start.steps': "),
+        (("deltamem.warm_start.kind=magic",), "config key 'warm_start': "),
+        (("actor_rollout_ref.model.path=models/elsewhere/smollm2-135m",), "make it with: make smol"),
+    ],
+)
+def test_bad_input_is_one_sentence_before_anything_is_trained(
+    tmp_path: Path, start: Path, changes: Sequence[str], sentence: str
+) -> None:
+    with pytest.raises(DeltaMemError) as caught:
+        stage(tmp_path / "run", start, *changes)[2].run()
+    assert sentence in str(caught.value) and "\n" not in str(caught.value)
+    assert not (tmp_path / "run" / "warm_start").exists() and not (tmp_path / "run" / "warm_start.jsonl").exists()
+
+
+@pytest.mark.slow
+@needs_smol
+def test_the_pretrained_model_knows_more_than_chance_and_learns(tmp_path: Path) -> None:
+    more = ("deltamem.warm_start.steps=2", "deltamem.warm_start.layers=2", "deltamem.warm_start.heldout_sessions=2")
+    _, _, found = stage(tmp_path / "run", smol_folder(), *more)
+    found.run()
+    before, *_, after = [json.loads(line) for line in (tmp_path / "run" / "warm_start.jsonl").read_text().splitlines()]
+    assert before["heldout/accuracy"] > 0.3
+    assert after["heldout/accuracy"] > before["heldout/accuracy"]
+
+
+def test_the_command_says_it_in_one_line(tmp_path: Path, start: Path) -> None:
+    root = Path(__file__).resolve().parents[3]
+    command = [sys.executable, "train.py", *overrides(tmp_path / "run", start, "deltamem.warm_start.lr=-1")]
+    done = subprocess.run(command, cwd=root, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("error: config key 'warm_start.lr': ") and done.stderr.count("\n") == 1
