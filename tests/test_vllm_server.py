@@ -92,7 +92,10 @@ async def test_many_conversations_at_once(url: str) -> None:
     policy = EndpointPolicy(llm, max_tokens=16)
     answers = await asyncio.gather(*(policy.complete(TALK) for _ in range(64)))
     assert len({answer.text for answer in answers}) > 32
-    assert all(0 < answer.tokens <= 16 and answer.truncated == (answer.tokens == 16) for answer in answers)
+    assert all(0 < answer.tokens <= 16 for answer in answers)
+    # The last token that is allowed may be the end of the turn.
+    assert all(answer.tokens == 16 for answer in answers if answer.truncated)
+    assert any(answer.truncated for answer in answers)
     assert llm.usage.requests == 64 and llm.usage.retries == llm.usage.failures == 0
     assert llm.usage.completion_tokens == sum(answer.tokens for answer in answers)
     assert llm.usage.prompt_tokens == 64 * answers[0].prompt_tokens > 0

@@ -98,8 +98,6 @@ def plan(
             if (len(cut[-1]) + 1) * len(one.token_ids) > tokens:
                 cut.append([])
             cut[-1].append(one)
-        # The last one is rarely full.
-        cut = cut[:-1] if len(cut) > 1 else cut
         rng.shuffle(cut)
         planned += cut
     return planned[:passes]
