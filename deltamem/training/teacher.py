@@ -10,7 +10,7 @@ from itertools import takewhile
 from typing import Any, NamedTuple
 
 from deltamem.chat_template import turn_format
-from deltamem.episode import EpisodeConfig, Message, format_memories, opening_messages
+from deltamem.episode import MAX_QUERIES, EpisodeConfig, Message, format_memories, opening_messages
 from deltamem.memory import Memory, Operation
 from deltamem.sessions import LabelledSession
 from deltamem.training.data import write_call, write_outputs
@@ -18,7 +18,7 @@ from deltamem.training.data import write_call, write_outputs
 
 def query_for(operation: Operation, person: str) -> str:
     """A short query for the earlier version of a fact: what it is about (its verb) and whom or what it names (its end)."""
-    words = operation.text.removeprefix(person).strip(" .").split()
+    words = operation.text.removeprefix(person).strip(" .").split() or operation.text.split()
     return " ".join(dict.fromkeys((words[0], words[-1])))
 
 
@@ -42,7 +42,8 @@ def target_trajectory(labelled: LabelledSession, config: EpisodeConfig, rng: ran
     """Write the messages of one teacher episode.
 
     No embedding is computed: a search finds the memory that is due, then those that share most words with the query, in an
-    order that says nothing about which is which.
+    order that says nothing about which is which. Of more facts than a search may have queries those that are new are not
+    searched for; those that change a memory come first, and what is left of them is left out.
 
     Args:
         labelled: The session with its target.
@@ -60,9 +61,12 @@ def target_trajectory(labelled: LabelledSession, config: EpisodeConfig, rng: ran
             Message(role="assistant", content=write_outputs([], thinking=config.thinking)),
         ]
     person, memories = labelled.session.person_name, labelled.prior_state.memories
-    queries = [query_for(operation, person) for operation in kept]
+    first = sorted(range(len(kept)), key=lambda place: kept[place].target_memory_id is None)[:MAX_QUERIES]
+    sought = [kept[place] for place in sorted(first)]
+    kept = [operation for operation in kept if operation.target_memory_id is None or operation in sought]
+    queries = [query_for(operation, person) for operation in sought]
     found: dict[str, Memory] = {}
-    for operation, query in zip(kept, queries, strict=True):
+    for operation, query in zip(sought, queries, strict=True):
         words, name = set(query.split()), query.rpartition(" ")[2]
         alike = sorted(
             rng.sample(memories, len(memories)),

@@ -15,8 +15,8 @@ from tiny_cases import COMPACT, sessions
 from training_cases import labelled_session
 
 from deltamem.embedding import Vectors
-from deltamem.episode import Episode, EpisodeConfig, Finished, Message, Search, Trajectory, read_turn
-from deltamem.memory import Event, Memory, Operation
+from deltamem.episode import MAX_QUERIES, Episode, EpisodeConfig, Finished, Message, Search, Trajectory, read_turn
+from deltamem.memory import Event, Memory, MemoryState, Operation
 from deltamem.sessions import LabelledSession, Turn
 from deltamem.training.data import write_call, write_outputs
 from deltamem.training.teacher import KINDS, TrajectoryTokenizer, in_order_of_telling, query_for, target_trajectory
@@ -105,6 +105,25 @@ def test_dropping_leaves_out_facts_at_random_and_searches_only_for_those_that_ar
     labelled = max(sessions(), key=lambda item: len(item.operations))
     assert teach(labelled, 0.5, 3) == teach(labelled, 0.5, 3)
     assert len({teach(labelled, 0.5, seed)[-1]["content"] for seed in range(20)}) > 3
+
+
+@pytest.mark.parametrize(("changed", "new"), [(3, 20), (20, 3), (16, 0), (0, 17)])
+def test_more_facts_than_a_search_has_queries(changed: int, new: int) -> None:
+    one = sessions()[0]
+    known = [Memory(f"m{place}", f"Ana likes number {place}.", one.session.time) for place in range(changed)]
+    operations = [Operation(Event.ADD, f"Ana owns thing {place}.") for place in range(new)]
+    operations += [Operation(Event.UPDATE, f"Ana hates number {at}.", memory.id) for at, memory in enumerate(known)]
+    labelled = replace(one, operations=tuple(operations), prior_state=MemoryState(known))
+    trajectory = drive(labelled, teach(labelled, 0.0), COMPACT)
+    assert trajectory.violations == () and len(trajectory.queries[0]) == min(changed + new, MAX_QUERIES)
+    written = trajectory.operations or ()
+    targets = [operation.target_memory_id for operation in written if operation.target_memory_id]
+    assert len(targets) == min(changed, MAX_QUERIES) and set(targets) <= trajectory.seen_ids
+    assert len(written) - len(targets) == new
+
+
+def test_a_query_of_a_text_that_says_no_more_than_the_name() -> None:
+    assert query_for(Operation(Event.ADD, "Ana."), "Ana") == "Ana."
 
 
 def test_the_search_results_hold_k_memories_a_query_and_in_no_telling_order():
