@@ -15,7 +15,8 @@ from omegaconf import DictConfig
 
 from deltamem.errors import DeltaMemError
 from deltamem.runs import atomic_writer
-from deltamem.training.resources import ModelShape, stored_bytes
+from deltamem.training.config import SupervisedConfig
+from deltamem.training.resources import ModelShape, stored_bytes, trained_parameters
 
 MANIFEST_FILE = "manifest.json"
 
@@ -183,6 +184,16 @@ def space_of(config: DictConfig, shape: ModelShape) -> Space:
         free=shutil.disk_usage(place).free,
         place=place,
     )
+
+
+def warm_start_space(options: SupervisedConfig, shape: ModelShape, out: Path, *, on_gpu: bool) -> tuple[int, int]:
+    """Bytes that a warm start still needs on the disk at its peak, and those of them that stay; 0 if its model is there."""
+    if (out / "warm_start" / "model").is_dir():
+        return 0, 0
+    checkpoint = trained_parameters(shape, options) * _TRAINED_BYTES
+    model = shape.parameters * (2 if options.lora_rank is not None and on_gpu else 4)
+    # A checkpoint is written beside the one before it, the model beside the last one.
+    return checkpoint + max(checkpoint, model), model
 
 
 def check_space(space: Space) -> None:

@@ -28,7 +28,7 @@ from deltamem.errors import DeltaMemError
 from deltamem.runs import file_sha256
 from deltamem.sessions import read_sessions
 from deltamem.training import data, resources
-from deltamem.training.checkpoints import space_of
+from deltamem.training.checkpoints import space_of, warm_start_space
 from deltamem.training.config import SupervisedConfig, TrainSettings, read_by_verl, unknown_keys
 from deltamem.training.data import Lengths, Limits
 from deltamem.training.embedding_store import read_meta
@@ -345,7 +345,7 @@ def check_host_memory(context: Context) -> Finding:
         ranks=context.config.trainer.n_gpus_per_node,
         reference_bytes=resources.stored_bytes(model.ref.fsdp_config) if separate else None,
     )
-    have = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    have = _memory()
     text = f"about {_gb(need)} for loading and offloading, the node has {_gb(have)}"
     if need > have:
         return fail(text)
@@ -357,17 +357,22 @@ def check_host_memory(context: Context) -> Finding:
 
 
 def check_disk(context: Context) -> Finding:
-    """Room for checkpoints and the exported policy."""
-    if context.config.trainer.save_freq <= 0:
+    """Room for checkpoints, of the warm start too, and the exported policy."""
+    saves, options = context.config.trainer.save_freq > 0, context.settings.warm_start
+    if not saves and not isinstance(options, SupervisedConfig):
         return ok("nothing is saved, as trainer.save_freq says")
-    space = space_of(context.config, ModelShape.of(context.model_config))
-    text = (
-        f"{space.checkpoints} checkpoints of {_gb(space.checkpoint)} and the policy: {_gb(space.missing)} more, "
-        f"{_gb(space.free)} free in {space.place}"
-    )
+    shape = ModelShape.of(context.model_config)
+    space = space_of(context.config, shape)
+    parts = [f"{space.checkpoints} checkpoints of {_gb(space.checkpoint)} and the policy"] if saves else []
+    need = space.missing if saves else 0
+    if isinstance(options, SupervisedConfig):
+        peak, stays = warm_start_space(options, shape, context.settings.out, on_gpu=context.on_gpus)
+        parts = [f"warm start {_gb(peak)}, of which {_gb(stays)} stay", *parts]
+        need = max(peak, stays + need)
+    text = f"{'; '.join(parts)}: {_gb(need)} more, {_gb(space.free)} free in {space.place}"
     if not os.access(space.place, os.W_OK):
         return fail(f"{space.place} cannot be written to")
-    return fail(text) if space.missing > space.free else ok(text)
+    return fail(text) if need > space.free else ok(text)
 
 
 def check_ray(context: Context) -> Finding:
@@ -516,12 +521,8 @@ def check_lengths(context: Context) -> Finding:
     return ok(text)
 
 
-_MASTER_BYTES = 16
-"""Of a weight that is trained in float32: itself, its gradient and two moments."""
-
-
 def check_warm_start(context: Context) -> Finding:
-    """Whether target trajectories fit, and what is trained fits on the first GPU."""
+    """Whether target trajectories fit, and a step fits on the first GPU or into this machine."""
     options = context.settings.warm_start
     if not isinstance(options, SupervisedConfig):
         return ok("none" if options is None else "of a model that the run makes")
@@ -532,14 +533,29 @@ def check_warm_start(context: Context) -> Finding:
     passes, _ = supervised_data(context.config, context.settings, options, steps=1)
     longest = max(len(one.token_ids) for rows in passes for one in rows)
     text = f"{options.steps} steps on {options.passes} x {options.tokens} tokens; trajectories of up to {longest} tokens"
-    found, need = gpus() if context.on_gpus else [], _MASTER_BYTES * ModelShape.of(context.model_config).parameters
-    whole = options.lora_rank is None and options.layers is None
-    if whole and found and need > found[0].memory:
-        return fail(
-            f"{text}; all weights need {_gb(need)}, the first GPU has {_gb(found[0].memory)}: set "
-            "deltamem.warm_start.lora_rank"
+    own = max(sum(one.own for one in rows) for rows in passes)
+    need = resources.warm_start(ModelShape.of(context.model_config), options, own=own, on_gpu=context.on_gpus)
+    text += (
+        f"; a step {_gb(need.total)} (weights {_gb(need.weights)}, gradients {_gb(need.gradients)}, optimiser "
+        f"{_gb(need.optimizer)}, activations {_gb(need.activations)}, logits {_gb(need.logits)})"
+    )
+    found = gpus()[:1] if context.on_gpus else []
+    if context.on_gpus and not found:
+        return ok(text)
+    what, have = ("the first GPU", found[0].memory) if found else ("the machine", _memory())
+    if need.fixed > have:
+        return fail(f"{text}; {what} has {_gb(have)}: set deltamem.warm_start.lora_rank or deltamem.warm_start.layers")
+    if need.total > have:
+        lower = "lower deltamem.warm_start.tokens" + (
+            "" if options.gradient_checkpointing else ", or set deltamem.warm_start.gradient_checkpointing=true"
         )
+        return fail(f"{text}; {what} has {_gb(have)}: {lower}")
     return ok(text)
+
+
+def _memory() -> int:
+    """Bytes of memory that this machine has."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 _PROBE = "Ann lives in Oslo."

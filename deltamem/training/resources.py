@@ -7,6 +7,8 @@ from typing import Any
 
 from omegaconf import DictConfig
 
+from deltamem.training.config import SupervisedConfig
+
 _HALF = 2
 """A bfloat16 number."""
 
@@ -196,14 +198,14 @@ def _stored(shape: ModelShape, plan: Plan) -> tuple[int, int, int]:
     return weights, trained * plan.weight_bytes // plan.shards, 2 * trained * plan.weight_bytes // plan.shards
 
 
-def layer_activations(shape: ModelShape) -> int:
-    """Bytes a token that one layer keeps for its backward pass, with attention that keeps no scores."""
+def layer_activations(shape: ModelShape, number: int = _HALF) -> int:
+    """Bytes a token that one layer keeps for its backward pass, in numbers of so many; attention keeps no scores."""
     queries, keys = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
     # Inputs of the matrices, projections, normed and rotated queries and keys, attention's output, four of the MLP.
     half = 2 * shape.hidden + (queries + 2 * keys) + 2 * (queries + keys) + queries + 4 * shape.mlp
     # Norms are computed in float32.
     full = 2 * shape.hidden + queries + keys
-    return half * _HALF + full * _FLOAT
+    return half * number + full * _FLOAT
 
 
 def update(shape: ModelShape, plan: Plan) -> Update:
@@ -231,6 +233,59 @@ def update(shape: ModelShape, plan: Plan) -> Update:
     # A dense mask, as booleans and as bfloat16 numbers.
     activations += 0 if plan.flash else plan.tokens**2 * (1 + _HALF)
     return Update(weights, gradients, optimizer, gathered, activations, plan.tokens * (kept + logits), plan.embedder)
+
+
+@dataclass(frozen=True)
+class WarmStart:
+    """Memory at the peak of a step of supervised fine-tuning, on a GPU or of the process on a CPU."""
+
+    weights: int
+    gradients: int
+    optimizer: int
+    activations: int
+    logits: int
+    gaps: int
+
+    @property
+    def fixed(self) -> int:
+        """What does not depend on the tokens of a pass."""
+        return self.weights + self.gradients + self.optimizer + _PROCESS
+
+    @property
+    def total(self) -> int:
+        """All of it."""
+        return self.fixed + self.activations + self.logits + self.gaps
+
+
+_PROCESS = 1_000_000_000
+"""The CUDA context and its allocator's gaps, or a process with torch and transformers."""
+
+
+def trained_parameters(shape: ModelShape, options: SupervisedConfig) -> int:
+    """How many parameters a warm start trains."""
+    if options.lora_rank is not None:
+        return shape.adapters(options.lora_rank)
+    return shape.parameters if options.layers is None else min(options.layers, shape.layers) * shape.layer_parameters
+
+
+def warm_start(shape: ModelShape, options: SupervisedConfig, *, own: int, on_gpu: bool) -> WarmStart:
+    """The peak of a step, of whose pass `own` tokens are the assistant's: only they have logits."""
+    trained, number = trained_parameters(shape, options), _HALF if on_gpu else _FLOAT
+    adapters = options.lora_rank is not None
+    weights = shape.parameters * (number if adapters else _FLOAT) + (trained * _FLOAT if adapters else 0)
+    if on_gpu and not adapters:
+        # Autocast keeps what it has cast until the backward pass.
+        weights += trained * _HALF
+    layers = shape.layers if options.layers is None else min(options.layers, shape.layers)
+    layer = layer_activations(shape, number)
+    kept = layers * shape.hidden * number + 2 * layer if options.gradient_checkpointing else (layers + 1) * layer
+    # The logits as they come, in float32, their log-softmax and its gradient.
+    logits = own * shape.vocabulary * (3 * _FLOAT + (_HALF if on_gpu else 0))
+    activations = options.tokens * kept
+    # The allocator of a CPU keeps what passes of other widths have left. Measured with 12 layers of SmolLM2-135M: 8.2 GB, of
+    # which the rest is about 4.
+    gaps = 0 if on_gpu else 2 * (activations + logits)
+    return WarmStart(weights, trained * _FLOAT, 2 * trained * _FLOAT, activations, logits, gaps)
 
 
 def rollout(shape: ModelShape, plan: Plan, gpu: int) -> Rollout:

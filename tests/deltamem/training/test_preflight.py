@@ -24,6 +24,7 @@ from deltamem.training import preflight as machine
 from deltamem.training.config import TrainSettings, unknown_keys
 from deltamem.training.machine import Gpu, Imports, gpus, try_imports
 from deltamem.training.preflight import CHECKS, Context, check_start, preflight, run_checks
+from deltamem.training.resources import ModelShape
 from deltamem.training.tiny import CHAT_TEMPLATE
 
 GPU = Gpu("A GPU", 24 << 30, "580.159")
@@ -160,6 +161,28 @@ def test_too_little_disk(values: dict[str, Any], tmp_path: Path, monkeypatch: py
     assert state == "fail" and "3 checkpoints of" in found
     state, found = check("disk", context(tmp_path, values | {"trainer.save_freq": -1}))
     assert state == "ok" and "nothing is saved" in found
+
+
+def test_a_warm_start_needs_disk_too(values: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    group = CONFIGS / "warm_start" / "pretrained.yaml"
+    options = yaml.safe_load(group.read_text(encoding="utf-8"))["deltamem"]["warm_start"]
+    with_warm_start = values | {"deltamem.warm_start": options}
+
+    def disk(free: int, changed: dict[str, Any]) -> tuple[str, str]:
+        monkeypatch.setattr(shutil, "disk_usage", lambda _: _Usage(free, 0, free))
+        return check("disk", context(tmp_path, with_warm_start | changed))
+
+    parameters = ModelShape.of(context(tmp_path, values).model_config).parameters
+    unsaved = {"trainer.save_freq": -1}
+    # A checkpoint of float32 weights and two moments beside the one before; later the model beside the last one.
+    assert disk(2 * 12 * parameters, unsaved)[0] == "ok"
+    state, found = disk(2 * 12 * parameters - 1, unsaved)
+    assert state == "fail" and found.startswith("warm start ")
+    # GRPO's three checkpoints and the policy come to the model that stays.
+    assert disk((4 + 3 * 12 + 4) * parameters, {})[0] == "ok"
+    assert disk((4 + 3 * 12 + 4) * parameters - 1, {})[0] == "fail"
+    (tmp_path / "run" / "warm_start" / "model").mkdir(parents=True)
+    assert disk((3 * 12 + 4) * parameters, {})[0] == "ok"
 
 
 def test_little_shared_memory(values: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -414,7 +437,21 @@ def test_a_warm_start_must_fit(values: dict[str, Any], tmp_path: Path, monkeypat
     assert state == "fail" and "deltamem.warm_start.tokens has 50" in found
     monkeypatch.setattr(machine, "gpus", lambda: [GPU._replace(memory=1 << 20)])
     state, found = check("warm start", context(tmp_path, {**values, "deltamem.warm_start": options}))
-    assert state == "fail" and found.endswith("set deltamem.warm_start.lora_rank")
+    assert state == "fail" and found.endswith("set deltamem.warm_start.lora_rank or deltamem.warm_start.layers")
+    # The weights leave room, 16384 tokens do not.
+    monkeypatch.setattr(machine, "gpus", lambda: [GPU._replace(memory=1_020_000_000)])
+    for keeps in (True, False):
+        given = {**options, "gradient_checkpointing": keeps}
+        state, found = check("warm start", context(tmp_path, {**values, "deltamem.warm_start": given}))
+        assert state == "fail" and "lower deltamem.warm_start.tokens" in found
+        assert ("or set deltamem.warm_start.gradient_checkpointing=true" in found) is not keeps
+    monkeypatch.setattr(machine, "_memory", lambda: 8 << 30)
+    on_cpu = {**values, "deltamem.warm_start": options, "deltamem.cpu_threads": 2}
+    assert check("warm start", context(tmp_path, on_cpu))[0] == "ok"
+    monkeypatch.setattr(machine, "_memory", lambda: 1 << 20)
+    state, found = check("warm start", context(tmp_path, on_cpu))
+    assert state == "fail" and "the machine has 1.0 MB" in found
+    monkeypatch.setattr(machine, "gpus", lambda: [GPU])
     adapters = {**options, "lora_rank": 8}
     assert check("warm start", context(tmp_path, {**values, "deltamem.warm_start": adapters}))[0] == "ok"
     monkeypatch.setattr(machine, "installed", lambda package: package != "peft")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from deltamem.training.resources import CONTEXTS, ModelShape, Plan, host, layer_activations, rollout, update
+from deltamem.training.config import SupervisedConfig
+from deltamem.training.resources import CONTEXTS, ModelShape, Plan, host, layer_activations, rollout, update, warm_start
 
 QWEN3_8B = ModelShape(layers=36, hidden=4096, heads=32, kv_heads=8, head_dim=128, mlp=12288, vocabulary=151936, tied=False)
 QWEN3_4B = ModelShape(36, 2560, 32, 8, 128, 9728, 151936, True)
@@ -102,3 +103,29 @@ def test_attention_without_flash_attn_fused_kernels_offloading_and_an_embedder()
     assert update(QWEN3_8B, beside).total - flash.total == 2 * 10**9
     assert rollout(QWEN3_8B, beside, 80 * 2**30).total - rollout(QWEN3_8B, PAPER, 80 * 2**30).total == 2 * 10**9
     assert flash.total == flash.fixed + max(flash.activations, flash.logits)
+
+
+def test_a_step_of_a_warm_start() -> None:
+    options = SupervisedConfig(
+        **{"kind": "pretrained", "steps": 1, "tokens": 1000, "passes": 1, "layers": None, "lora_rank": None, "lr": 1e-5},
+        **{"warm_up": 0, "decay_share": 1.0, "weight_decay": 0.0, "max_grad_norm": 1.0, "gradient_checkpointing": True},
+        **{"careless": (0.0, 0.0), "heldout_sessions": 0, "test_every": 1, "save_every": 1},
+    )
+    count = 596_049_920
+    found = warm_start(QWEN3_06B, options, own=300, on_gpu=True)
+    # Float32 weights and what autocast has cast of them; the inputs of 28 layers and one of them twice.
+    assert (found.weights, found.gradients, found.optimizer) == (6 * count, 4 * count, 8 * count)
+    assert found.activations == 1000 * (28 * 1024 * 2 + 2 * layer_activations(QWEN3_06B))
+    assert found.logits == 300 * 151936 * 14
+    assert found.total == found.fixed + found.activations + found.logits
+    on_cpu = warm_start(QWEN3_06B, options, own=300, on_gpu=False)
+    assert (on_cpu.weights, on_cpu.logits) == (4 * count, 300 * 151936 * 12)
+    assert on_cpu.total == on_cpu.fixed + 3 * (on_cpu.activations + on_cpu.logits)
+    layers = options.model_copy(update={"layers": 2, "gradient_checkpointing": False})
+    few = warm_start(QWEN3_06B, layers, own=300, on_gpu=False)
+    assert (few.weights, few.gradients) == (4 * count, 4 * 2 * QWEN3_06B.layer_parameters)
+    assert few.activations == 1000 * 3 * layer_activations(QWEN3_06B, 4)
+    adapters = options.model_copy(update={"lora_rank": 32})
+    large = warm_start(QWEN3_8B, adapters, own=300, on_gpu=True)
+    assert large.weights == 2 * 8_190_735_360 + 4 * 87_293_952 and large.optimizer == 8 * 87_293_952
+    assert large.fixed < 20e9 < 16 * 8_190_735_360
