@@ -16,11 +16,11 @@ from rich.console import Console
 
 from deltamem.config import run_hydra, validated
 from deltamem.errors import DeltaMemError
-from deltamem.runs import atomic_writer, git_commit, run_stages, versions
+from deltamem.runs import RunStoppedError, atomic_writer, git_commit, run_stages, versions
 from deltamem.training.config import TrainSettings, register_search_path
-from deltamem.training.interruption import NOT_FINISHED, RunStoppedError, listen, locked
+from deltamem.training.interruption import NOT_FINISHED, listen, locked
 from deltamem.training.launch import TrainingFailedError
-from deltamem.training.pipeline import check_options, stages, synthesis
+from deltamem.training.pipeline import check_options, check_unchanged, stages, synthesis
 from deltamem.training.preflight import check_start, preflight
 
 
@@ -55,7 +55,7 @@ def main(config: DictConfig) -> int:
     console = Console(highlight=False)
     if checks is True:
         return preflight(config, settings, console)
-    check_options(settings)
+    check_options(config, settings)
     if not checks and (code := check_start(config, settings, console)):
         return code
     with locked(settings.out / "lock", patience=0.0):
@@ -63,8 +63,11 @@ def main(config: DictConfig) -> int:
 
 
 def _run(config: DictConfig, settings: TrainSettings, console: Console) -> int:
-    seconds = run_stages(synthesis(settings), settings.out / "stages", console.print)
+    first = synthesis(settings)
+    check_unchanged(config, settings, first)
+    seconds = run_stages(first, settings.out / "stages", console.print)
     todo = stages(config, settings, console)
+    check_unchanged(config, settings, todo)
     try:
         seconds |= run_stages(todo, settings.out / "stages", console.print)
     except TrainingFailedError as error:

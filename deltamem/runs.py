@@ -315,6 +315,31 @@ class Stage:
     """What must exist for the stage to count as done."""
 
 
+class RunStoppedError(Exception):
+    """A stage stopped as requested; the message says how far it got."""
+
+    def __init__(self, message: str, *, done: bool = False) -> None:
+        """`done` says that the stage is finished all the same: the run goes on with the next one."""
+        super().__init__(message)
+        self.done = done
+
+
+def _hashes(stages: Sequence[Stage]) -> Iterator[str]:
+    """Of each stage the hash of its own inputs and of those of all stages before it."""
+    chain: list[Any] = []
+    for stage in stages:
+        chain.append({stage.name: dict(stage.inputs)})
+        yield config_hash({"inputs": chain})
+
+
+def changed_stage(stages: Sequence[Stage], folder: Path) -> str | None:
+    """Name of the first stage that was not done with these inputs, from the markers in `folder`; None if all were."""
+    for stage, expected in zip(stages, _hashes(stages), strict=True):
+        if _read(folder / f"{stage.name}.json").get("inputs_sha256") != expected:
+            return stage.name
+    return None
+
+
 def run_stages(stages: Sequence[Stage], folder: Path, report: Callable[[str], None]) -> dict[str, float]:
     """Run the stages that are not done yet, in order.
 
@@ -328,14 +353,14 @@ def run_stages(stages: Sequence[Stage], folder: Path, report: Callable[[str], No
 
     Returns:
         Seconds of each stage, as measured when it ran.
+
+    Raises:
+        RunStoppedError: What a stage raised; if it is done, it is marked first.
     """
     folder.mkdir(parents=True, exist_ok=True)
     seconds = {}
-    chain: list[Any] = []
-    for number, stage in enumerate(stages, start=1):
-        chain.append({stage.name: dict(stage.inputs)})
+    for number, (stage, expected) in enumerate(zip(stages, _hashes(stages), strict=True), start=1):
         marker = folder / f"{stage.name}.json"
-        expected = config_hash({"inputs": chain})
         title = f"stage {number}/{len(stages)} {stage.name}"
         done = _read(marker)
         if done.get("inputs_sha256") == expected and stage.output.exists():
@@ -344,11 +369,19 @@ def run_stages(stages: Sequence[Stage], folder: Path, report: Callable[[str], No
             marker.unlink(missing_ok=True)
             report(title)
             begin = time.perf_counter()
-            stage.run()
+            stopped: RunStoppedError | None = None
+            try:
+                stage.run()
+            except RunStoppedError as error:
+                if not error.done:
+                    raise
+                stopped = error
             done = {"inputs_sha256": expected, "seconds": round(time.perf_counter() - begin, 1)}
             with atomic_writer(marker) as file:
                 json.dump(done, file)
             report(f"{title}: {done['seconds']:.0f} s")
+            if stopped is not None:
+                raise stopped
         seconds[stage.name] = float(done["seconds"])
     return seconds
 

@@ -183,6 +183,10 @@ class SupervisedConfig(StrictModel):
         return self
 
 
+WARM_START_MAY_CHANGE = frozenset({"gradient_checkpointing", "heldout_sessions", "save_every", "test_every"})
+"""Keys of `SupervisedConfig` that say how a warm start is computed, saved and shown; its result does not depend on them."""
+
+
 class TrainSettings(StrictModel):
     """Everything under ``deltamem:``; ``configs/train.yaml`` explains each key."""
 

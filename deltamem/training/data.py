@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import random
@@ -251,15 +252,63 @@ def _from_hub(kind: Any, name: str, model: DictConfig, **options: Any) -> Any:
     local = os.environ.get("DELTAMEM_ALLOW_HUB") != "1"
     try:
         return kind.from_pretrained(name, trust_remote_code=model.trust_remote_code, local_files_only=local, **options)
-    except (OSError, ValueError) as error:
+    except Exception as error:  # transformers raises what the file system and the parsers of its libraries do
         if not Path(name).exists() and Path(name).name in SOURCES:
             raise DeltaMemError(f"{name}: no such folder; make it with: make smol") from error
-        if Path(name).is_absolute() or name.startswith("."):
+        if names_folder(name):
             raise DeltaMemError(f"{name}: no model that can be loaded: {_first_line(error)}") from error
         raise DeltaMemError(
             f"model {name!r} is not available offline; fetch it with: hf download {name} (or allow the hub with "
             "DELTAMEM_ALLOW_HUB=1)"
         ) from error
+
+
+def names_folder(name: str) -> bool:
+    """Whether a model is given as a folder, there or not; else it is a name of the hub."""
+    path = Path(name)
+    return path.is_dir() or path.is_absolute() or name.startswith((".", "~")) or name.count("/") > 1 or path.name in SOURCES
+
+
+def check_folder(model: DictConfig) -> None:
+    """Refuse ``actor_rollout_ref.model`` if its folder is missing or broken.
+
+    Raises:
+        DeltaMemError: Says what is wrong with it.
+    """
+    load_model_config(model)
+    load_tokenizer(model)
+    if missing := missing_weights(model.path):
+        raise DeltaMemError(f"{model.path}: {missing}")
+
+
+_READ_BY_TRANSFORMERS = (".json", ".jinja", ".txt", ".model", ".py")
+_WEIGHTS = (".safetensors", ".bin")
+_BLOCK = 1 << 20
+_BLOCKS = 64
+
+
+def content(name: str, *, weights: bool) -> str | dict[str, str]:
+    """What a model is, as JSON values: the hashes of a folder's files, with or without those of weights; else its name."""
+    folder = Path(name)
+    if not folder.is_dir():
+        return name
+    kinds = _READ_BY_TRANSFORMERS + (_WEIGHTS if weights else ())
+    return {path.name: _sampled_sha256(path) for path in sorted(folder.iterdir()) if path.suffix in kinds}
+
+
+def _sampled_sha256(path: Path) -> str:
+    """Hash of the size and of evenly spread blocks, at least 64 MiB: all of the weights would take too long at every start.
+
+    Training changes whole matrices, so that some block is another one.
+    """
+    size = path.stat().st_size
+    digest = hashlib.sha256(str(size).encode())
+    every = max(1, size // (_BLOCK * _BLOCKS)) * _BLOCK
+    with path.open("rb") as file:
+        for start in range(0, size, every):
+            file.seek(start)
+            digest.update(file.read(_BLOCK))
+    return digest.hexdigest()
 
 
 def missing_weights(name: str) -> str | None:

@@ -7,8 +7,6 @@ import json
 import os
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Literal, NamedTuple, get_args
 
@@ -25,6 +23,7 @@ from deltamem.embedding import Embedder, LazyEmbedder, Vectors, is_endpoint
 from deltamem.errors import DeltaMemError
 from deltamem.runs import atomic_writer, partial_file
 from deltamem.training.config import EmbedderSettings
+from deltamem.training.interruption import apart
 
 Kind = Literal["documents", "queries"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
@@ -388,8 +387,7 @@ def embed_data(files: Iterable[Path], settings: EmbedderSettings, console: Conso
         DeltaMemError: If the model cannot be loaded, or the store is of another model or damaged.
     """
     if settings.device.startswith("cuda") and not is_endpoint(settings.name):
-        with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as process:
-            built = process.submit(_embed_files, list(files), settings, None).result()
+        built = apart(_embed_files, list(files), settings, None)
     else:
         built = _embed_files(files, settings, console)
     console.print(f"embeddings: {built.texts} texts, {built.embedded} of them new, {built.stored} in {settings.store}")

@@ -1,4 +1,4 @@
-"""How a run is ended or kept alone: signals, save and stop, a child's end, the folder's lock."""
+"""How a run is ended or kept alone: signals, save and stop, a process apart and its end, the folder's lock."""
 
 from __future__ import annotations
 
@@ -9,9 +9,12 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
+from multiprocessing import active_children, get_context, parent_process
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 from omegaconf import DictConfig
 
@@ -93,10 +96,6 @@ def _asked(*_arguments: Any) -> NoReturn:
     raise SystemExit(NOT_FINISHED)
 
 
-class RunStoppedError(Exception):
-    """A stage saved a checkpoint and stopped before its last step, as requested; the message says how far it got."""
-
-
 @contextmanager
 def on_request(action: Callable[[], None]) -> Iterator[None]:
     """Let SIGUSR1 call `action` inside the block, every time that it comes."""
@@ -105,6 +104,50 @@ def on_request(action: Callable[[], None]) -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGUSR1, before)
+
+
+Result = TypeVar("Result")
+
+
+def apart(work: Callable[..., Result], *arguments: Any) -> Result:
+    """Run a function in a process of its own, for what CUDA takes of a GPU stays taken until a process ends.
+
+    SIGINT and SIGUSR1 do not reach that process: they are for this one to handle. It ends with this one, however that ends.
+
+    Raises:
+        DeltaMemError: If the process was killed.
+        Exception: What the function raises.
+    """
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn"), initializer=_follow_parent) as pool:
+        # Blocked signals stay blocked in a new process. They may reach all processes of a terminal or a job.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGUSR1})
+        try:
+            future = pool.submit(work, *arguments)
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        try:
+            return future.result()
+        except BrokenProcessPool as error:
+            raise DeltaMemError(
+                "a process of the run was killed, perhaps because memory ran out; the same command goes on"
+            ) from error
+        except BaseException:
+            for child in active_children():
+                child.terminate()
+            raise
+
+
+def _follow_parent() -> None:
+    """In a process of `apart`: let SIGTERM end the work in an orderly way, and end without a parent."""
+    signal.signal(signal.SIGTERM, lambda *_arguments: sys.exit(128 + signal.SIGTERM))
+    parent = parent_process()
+    assert parent is not None
+
+    def watch() -> None:
+        parent.join()
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    threading.Thread(target=watch, name="parent", daemon=True).start()
 
 
 class StoppedError(DeltaMemError):

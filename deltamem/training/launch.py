@@ -17,7 +17,7 @@ from omegaconf import DictConfig, ListConfig, OmegaConf, open_dict
 from rich.console import Console
 
 from deltamem.errors import DeltaMemError
-from deltamem.runs import atomic_writer
+from deltamem.runs import RunStoppedError, atomic_writer
 from deltamem.training.checkpoints import (
     check_space,
     latest_complete,
@@ -27,9 +27,9 @@ from deltamem.training.checkpoints import (
     space_of,
     step_of,
 )
-from deltamem.training.config import TrainSettings
+from deltamem.training.config import WARM_START_MAY_CHANGE, TrainSettings
 from deltamem.training.data import AGENT_NAME, count_rows, load_model_config
-from deltamem.training.interruption import NOT_FINISHED, RunStoppedError, locked, on_request
+from deltamem.training.interruption import NOT_FINISHED, locked, on_request
 from deltamem.training.metrics import GrpoProgress, MetricsFile, Tail, convert, open_trackers, read_metrics
 from deltamem.training.resources import ModelShape
 
@@ -47,6 +47,7 @@ _MAY_CHANGE = (
     # How long the run is, and what is reported of it.
     *_keys("trainer", "total_training_steps total_epochs save_freq test_freq val_before_train logger"),
     *_keys("deltamem", "trackers rates shown_sessions"),
+    *_keys("deltamem.warm_start", " ".join(sorted(WARM_START_MAY_CHANGE))),
     # How the machine is used; what is computed stays the same but for rounding.
     *_keys("deltamem", "embedder.device embedder.batch_size embedder.threads cpu_threads start_minutes"),
     *_keys("deltamem", "max_failure_rate poll_seconds"),

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import gc
 import json
 import random
 import shutil
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import islice
+from itertools import islice, takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,12 +18,19 @@ from rich.console import Console
 
 from deltamem.episode import save_episode_config
 from deltamem.errors import DeltaMemError
-from deltamem.runs import Stage, atomic_writer, config_hash, file_sha256
+from deltamem.runs import RunStoppedError, Stage, atomic_writer, changed_stage, config_hash, file_sha256
 from deltamem.sessions import LabelledSession, read_sessions
 from deltamem.training import data
-from deltamem.training.config import SupervisedConfig, TinyModelConfig, TrainSettings, WarmStartConfig
+from deltamem.training.checkpoints import latest_complete
+from deltamem.training.config import (
+    WARM_START_MAY_CHANGE,
+    SupervisedConfig,
+    TinyModelConfig,
+    TrainSettings,
+    WarmStartConfig,
+)
 from deltamem.training.embedding_store import META_FILE, embed_data
-from deltamem.training.interruption import RunStoppedError, on_request
+from deltamem.training.interruption import apart, on_request
 from deltamem.training.launch import run_grpo
 from deltamem.training.metrics import MetricsFile, StageProgress, check_trackers
 
@@ -37,14 +42,35 @@ LENGTHS_FILE = "lengths.json"
 _REPORT_EVERY = 50
 
 
-def check_options(settings: TrainSettings) -> None:
+def check_options(config: DictConfig, settings: TrainSettings) -> None:
     """Refuse what a stage would refuse, before the stages ahead of it have spent their minutes.
 
     Raises:
-        DeltaMemError: If a prompt or the reward cannot be had as configured.
+        DeltaMemError: If a prompt, the reward or the folder of the model cannot be had as configured, or the episode has no
+            turn for the search of a warm start's teacher.
     """
     settings.episode.config()
     settings.scorer()
+    if settings.warm_start is not None and settings.episode.max_turns < 2:
+        raise DeltaMemError("deltamem.warm_start needs two deltamem.episode.max_turns: its teacher searches, then answers")
+    model = config.actor_rollout_ref.model
+    if settings.model is None and data.names_folder(model.path):
+        data.check_folder(model)
+
+
+def check_unchanged(config: DictConfig, settings: TrainSettings, listed: Sequence[Stage]) -> None:
+    """Refuse to make anything again that existing checkpoints of GRPO come from.
+
+    Raises:
+        DeltaMemError: If there are such, and a stage before GRPO has other inputs than when it was done; names it.
+    """
+    folder = Path(config.trainer.default_local_dir)
+    before = list(takewhile(lambda stage: stage.name != "grpo", listed))
+    if latest_complete(folder) is not None and (name := changed_stage(before, settings.out / "stages")) is not None:
+        raise DeltaMemError(
+            f"{folder.parent}: the checkpoints there were made with another configuration (stage {name} would run again); "
+            "choose another deltamem.out, or remove the folder to start over"
+        )
 
 
 def synthesis(settings: TrainSettings) -> list[Stage]:
@@ -109,13 +135,10 @@ def stages(config: DictConfig, settings: TrainSettings, console: Console) -> lis
     if (model := settings.model) is not None:
         chosen = model.model_dump(mode="json", exclude_unset=True)
         found.append(Stage("model", {**episode, "model": chosen}, lambda: _build_model(settings, model), out / "model"))
-    start = {
-        "tokenizer": [config.actor_rollout_ref.model.path, config.actor_rollout_ref.model.tokenizer_path],
-        "template": data.template_kwargs(config),
-    }
+    reading = _reading(config, settings)
     lengths = Stage(
         "lengths",
-        {"limits": settings.limits.model_dump(), **start},
+        {"limits": settings.limits.model_dump(), **reading},
         lambda: _measure(config, settings, console),
         out / LENGTHS_FILE,
     )
@@ -131,8 +154,9 @@ def stages(config: DictConfig, settings: TrainSettings, console: Console) -> lis
     if isinstance(options, SupervisedConfig):
         chosen = {
             **episode,
-            "warm_start": options.model_dump(mode="json"),
-            **start,
+            "warm_start": options.model_dump(mode="json", exclude=set(WARM_START_MAY_CHANGE)),
+            **reading,
+            "weights": _content(config.actor_rollout_ref.model.path, settings, weights=True),
             "limits": str(_limits(config, settings)),
         }
         chosen["sessions"] = {**settings.data.model_dump(), "sha256": file_sha256(settings.sessions)}
@@ -158,6 +182,18 @@ def stages(config: DictConfig, settings: TrainSettings, console: Console) -> lis
     if saves:
         found.append(Stage("export", {}, lambda: _export(out), out / "policy"))
     return found
+
+
+def _reading(config: DictConfig, settings: TrainSettings) -> dict[str, Any]:
+    """What decides about the tokens of a text: by content, for the files of a folder may change while its path does not."""
+    model = config.actor_rollout_ref.model
+    found = [_content(path, settings, weights=False) for path in (model.path, model.tokenizer_path, model.hf_config_path)]
+    return {"tokenizer": found, "template": [model.custom_chat_template, data.template_kwargs(config)]}
+
+
+def _content(path: str | None, settings: TrainSettings, *, weights: bool) -> str | dict[str, str] | None:
+    # What the run makes itself follows from the inputs of that stage.
+    return path if path is None or settings.model is not None else data.content(path, weights=weights)
 
 
 def _export_data(config: DictConfig, settings: TrainSettings) -> None:
@@ -255,11 +291,34 @@ def _from_scratch(settings: TrainSettings, options: WarmStartConfig, console: Co
 def _supervise(
     config: DictConfig, settings: TrainSettings, options: SupervisedConfig, identity: str, console: Console
 ) -> None:
+    request = _stop_request(settings)
+    request.parent.mkdir(parents=True, exist_ok=True)
+    request.unlink(missing_ok=True)
+    with on_request(request.touch):
+        if settings.cpu_threads is None:
+            # The trainer needs what CUDA would keep of the GPU here.
+            apart(_tune, config, settings, options, identity, None)
+        else:
+            _tune(config, settings, options, identity, console)
+    if request.exists():
+        raise RunStoppedError(
+            "warm_start: stopped after its last step, the model is saved; the same command goes on", done=True
+        )
+
+
+def _stop_request(settings: TrainSettings) -> Path:
+    return settings.out / "warm_start.stop"
+
+
+def _tune(
+    config: DictConfig, settings: TrainSettings, options: SupervisedConfig, identity: str, console: Console | None
+) -> None:
     import torch
 
     from deltamem.training.export import warm_start_card
     from deltamem.training.supervised import CHECKPOINT, Tuning
 
+    console = console or Console(highlight=False)
     _use_cpu(settings)
     device = "cpu" if settings.cpu_threads is not None else "cuda"
     start = config.actor_rollout_ref.model
@@ -272,11 +331,7 @@ def _supervise(
     if tuning.step:
         console.print(f"warm_start: going on after step {tuning.step}")
     metrics = MetricsFile(settings.out / "warm_start.jsonl", from_step=tuning.step or None)
-    asked = threading.Event()
-    with (
-        StageProgress(console, "warm_start", options.steps, tuning.step, every=_REPORT_EVERY) as progress,
-        on_request(asked.set),
-    ):
+    with StageProgress(console, "warm_start", options.steps, tuning.step, every=_REPORT_EVERY) as progress:
 
         def report(record: dict[str, float]) -> None:
             metrics.add(record)
@@ -284,18 +339,13 @@ def _supervise(
             shown = [f"{title} {record[name]:.4g}" for name, title in names.items() if name in record]
             progress.show(int(record["step"]), ", ".join(shown))
 
-        tuning.run(passes, heldout, report=report, stop=asked.is_set)
+        tuning.run(passes, heldout, report=report, stop=_stop_request(settings).exists)
     if tuning.step < options.steps:
         raise RunStoppedError(
             f"warm_start: stopped with a checkpoint after step {tuning.step} of {options.steps}; the same command goes on"
         )
     _save_warm_start(settings, tuning.finish(), data.load_tokenizer(start), warm_start_card(start.path, options.steps))
     (folder / CHECKPOINT).unlink(missing_ok=True)
-    del tuning
-    if device == "cuda":
-        # The trainer, a process of its own, needs the memory.
-        gc.collect()
-        torch.cuda.empty_cache()
 
 
 def supervised_data(

@@ -187,7 +187,9 @@ class Tuning:
     def __post_init__(self) -> None:
         torch.manual_seed(0)
         self._adapted = _choose_trained(self.model, self.config)
-        self.model.to(self.device).train()
+        self.model.to(self.device).eval()
+        _check_head(self.model, self.device)
+        self.model.train()
         if self.config.gradient_checkpointing:
             self.model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
         self._trained = {name: weight for name, weight in self.model.named_parameters() if weight.requires_grad}
@@ -210,12 +212,15 @@ class Tuning:
             passes: The examples of every pass, `config.passes` for each step.
             heldout: Examples whose accuracy by kind of token is measured before, every `test_every` steps and at the end.
             report: Takes the figures of a step as they come.
-            stop: Asked after every step; True saves a checkpoint and ends.
+            stop: Asked before every step; True saves a checkpoint and ends.
         """
         config = self.config
-        if self.step == 0:
+        if self.step == 0 and not stop():
             report({"step": 0, **self.measure(heldout)})
         for step in range(self.step + 1, config.steps + 1):
+            if stop():
+                self._save()
+                break
             begin = time.perf_counter()
             chosen = passes[(step - 1) * config.passes : step * config.passes]
             figures = self._step(step, chosen)
@@ -226,14 +231,13 @@ class Tuning:
                 figures |= self.measure(heldout)
             self.step = step
             report({"step": step, **figures})
-            asked = step < config.steps and stop()
-            if asked or (step < config.steps and step % config.save_every == 0):
+            if step < config.steps and step % config.save_every == 0:
                 self._save()
-            if asked:
-                break
 
     def _step(self, step: int, passes: Sequence[Sequence[Example]]) -> dict[str, float]:
         peak, config = self.config.lr, self.config
+        # What a model drops must not depend on where a tuning was resumed.
+        torch.manual_seed(step)
         lr = peak * rate(step, config.steps, warm_up=config.warm_up, decay_share=config.decay_share)
         for group in self._optimizer.param_groups:
             group["lr"] = lr
@@ -255,6 +259,7 @@ class Tuning:
     def measure(self, heldout: Sequence[Example]) -> dict[str, float]:
         """Share of the assistant's tokens that are the most likely ones after the teacher's, in all and by kind."""
         right, total = torch.zeros(len(KINDS)), torch.zeros(len(KINDS))
+        self.model.eval()
         ordered = sorted(heldout, key=lambda one: len(one.token_ids))
         while ordered:
             size = max(1, self.config.tokens // len(ordered[-1].token_ids))
@@ -263,6 +268,7 @@ class Tuning:
             right += torch.bincount(kinds.long().cpu(), hits.float().cpu(), minlength=len(KINDS))
             total += torch.bincount(kinds.long().cpu(), minlength=len(KINDS))
             del ordered[-size:]
+        self.model.train()
         if not total.sum():
             return {}
         shares = {"heldout/accuracy": float(right.sum() / total.sum())}
@@ -308,6 +314,17 @@ class Tuning:
         """The model in evaluation mode, adapters added to its weights."""
         model = self.model if self._adapted is None else self._adapted.merge_and_unload()
         return model.requires_grad_(True).eval()
+
+
+@torch.no_grad()
+def _check_head(model: Any, device: str) -> None:
+    """Refuse a model that scales or caps what its last matrix gives: `next_token_losses` would train another one."""
+    token_ids = torch.tensor([[0, 1]], device=device)
+    hidden = model.base_model(input_ids=token_ids, use_cache=False).last_hidden_state
+    if not torch.allclose(
+        model.get_output_embeddings()(hidden), model(input_ids=token_ids, use_cache=False).logits, atol=1e-3
+    ):
+        raise DeltaMemError(f"{type(model).__name__}: a warm start cannot train a model that scales or caps its logits")
 
 
 def _choose_trained(model: Any, config: SupervisedConfig) -> Any:

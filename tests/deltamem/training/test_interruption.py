@@ -13,7 +13,7 @@ import pytest
 from omegaconf import OmegaConf
 
 from deltamem.errors import DeltaMemError
-from deltamem.training.interruption import NOT_FINISHED, SaveAndStop, StoppedError, locked, on_request
+from deltamem.training.interruption import NOT_FINISHED, SaveAndStop, StoppedError, apart, locked, on_request
 from deltamem.training.launch import summary
 
 
@@ -54,6 +54,45 @@ def test_a_stopped_run_says_where_it_stands() -> None:
         "stopped with a checkpoint after step 2 of 36, reward 0.200 (step 1) -> 0.300 (step 2), "
         "held-out reward 0.100 (step 0) -> 0.100 (step 0); the same command goes on"
     )
+
+
+def refuse() -> None:
+    raise DeltaMemError("no")
+
+
+def signal_itself() -> int:
+    os.kill(os.getpid(), signal.SIGUSR1)
+    os.kill(os.getpid(), signal.SIGINT)
+    return os.getpid()
+
+
+def test_work_apart_gives_its_result_its_error_or_a_sentence_of_its_end() -> None:
+    assert apart(signal_itself) != os.getpid()
+    with pytest.raises(DeltaMemError, match="no"):
+        apart(refuse)
+    with pytest.raises(DeltaMemError, match="was killed, perhaps because memory ran out"):
+        apart(os._exit, 1)
+    assert signal.pthread_sigmask(signal.SIG_BLOCK, []) == set()
+
+
+_APART = """
+from deltamem.training.interruption import apart, listen
+listen()
+apart(exec, "import os, time; print(os.getpid(), flush=True); time.sleep(600)")
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGKILL", "SIGINT"])
+def test_work_apart_ends_with_whoever_began_it(name: str) -> None:
+    program = [sys.executable, "-c", _APART]
+    process = subprocess.Popen(program, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    assert process.stdout is not None
+    child = Path(f"/proc/{process.stdout.readline().strip()}")
+    process.send_signal(getattr(signal, name))
+    process.wait()
+    while child.exists() and ") Z " not in (child / "stat").read_text():
+        time.sleep(0.1)
 
 
 _LAUNCHER = """

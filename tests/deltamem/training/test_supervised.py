@@ -8,7 +8,8 @@ import random
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import cache
 from itertools import islice
 from pathlib import Path
@@ -23,15 +24,16 @@ from rich.console import Console
 from smol_cases import needs_smol, smol_folder
 from tiny_cases import COMPACT, sessions
 from training_cases import write_sessions
-from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
+from transformers import AutoModelForCausalLM, GraniteConfig, GraniteForCausalLM, LlamaConfig, LlamaForCausalLM
 
 from deltamem.config import validated
 from deltamem.errors import DeltaMemError
+from deltamem.runs import RunStoppedError, run_stages
 from deltamem.training import pipeline
 from deltamem.training.config import SupervisedConfig, TrainSettings
 from deltamem.training.data import Limits
 from deltamem.training.export import front_matter
-from deltamem.training.interruption import RunStoppedError
+from deltamem.training.launch import changed_since
 from deltamem.training.pipeline import stages
 from deltamem.training.pretrained import chatml
 from deltamem.training.supervised import CHECKPOINT, Example, Tuning, check, examples, next_token_losses, pad, plan
@@ -48,12 +50,13 @@ def options(**changes: Any) -> SupervisedConfig:
     return SupervisedConfig(**{**OPTIONS, **changes})
 
 
-def new_model(layers: int = 2) -> LlamaForCausalLM:
+def new_model(layers: int = 2, dropout: float = 0.0) -> LlamaForCausalLM:
     torch.manual_seed(0)
     tokenizer = qwen_tokenizer(chatml())
     sizes = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": layers, "num_attention_heads": 2}
     ends = {"bos_token_id": None, "eos_token_id": tokenizer.eos_token_id, "pad_token_id": tokenizer.pad_token_id}
-    return LlamaForCausalLM(LlamaConfig(vocab_size=len(tokenizer), tie_word_embeddings=True, **sizes, **ends))
+    shape = LlamaConfig(vocab_size=len(tokenizer), tie_word_embeddings=True, attention_dropout=dropout, **sizes, **ends)
+    return LlamaForCausalLM(shape)
 
 
 @cache
@@ -63,11 +66,13 @@ def drawn(count: int) -> list[Example]:
     return list(islice(found, count))
 
 
-def tuned(folder: Path, config: SupervisedConfig, *, stop_at: int | None = None) -> tuple[Tuning, list[dict[str, float]]]:
+def tuned(
+    folder: Path, config: SupervisedConfig, *, stop_at: int | None = None, dropout: float = 0.0
+) -> tuple[Tuning, list[dict[str, float]]]:
     rows = drawn(24)
     passes = [rows[2 * number : 2 * number + 2] for number in range(12)]
     folder.mkdir(exist_ok=True)
-    tuning, records = Tuning(new_model(), config, "cpu", folder, "same"), list[dict[str, float]]()
+    tuning, records = Tuning(new_model(dropout=dropout), config, "cpu", folder, "same"), list[dict[str, float]]()
     tuning.run(passes, rows[:3], report=records.append, stop=lambda: tuning.step == stop_at)
     return tuning, records
 
@@ -85,11 +90,15 @@ def test_the_loss_falls_and_the_accuracy_is_measured_by_kind(tmp_path: Path) -> 
     assert not tuning.finish().training
 
 
-def test_an_interrupted_tuning_takes_the_same_steps(tmp_path: Path) -> None:
-    whole, _ = tuned(tmp_path / "whole", options())
-    stopped, first = tuned(tmp_path / "parts", options(), stop_at=3)
+@pytest.mark.parametrize("changes", [{}, {"dropout": 0.3}, {"lora_rank": 2}])
+def test_an_interrupted_tuning_takes_the_same_steps(tmp_path: Path, changes: dict[str, Any]) -> None:
+    drops = {"dropout": changes["dropout"]} if "dropout" in changes else {}
+    config = options(**{key: value for key, value in changes.items() if key not in drops})
+    whole, _ = tuned(tmp_path / "whole", config, **drops)
+    stopped, first = tuned(tmp_path / "parts", config, stop_at=3, **drops)
     assert stopped.step == 3 and (tmp_path / "parts" / CHECKPOINT).is_file()
-    resumed, rest = tuned(tmp_path / "parts", options())
+    # How often it is measured makes no difference.
+    resumed, rest = tuned(tmp_path / "parts", config.model_copy(update={"test_every": 1}), **drops)
     assert [record["step"] for record in (*first, *rest)] == list(range(7))
     for one, other in zip(whole.model.parameters(), resumed.model.parameters(), strict=True):
         assert torch.equal(one, other)
@@ -154,6 +163,49 @@ def test_passes_are_filled_with_neighbours_in_length() -> None:
     real = sum(len(one.token_ids) for rows in found for one in rows)
     assert real > 0.93 * padded > 0.93 * 0.7 * 8 * 2048
     assert widths != sorted(widths), "short and long ones alternate"
+
+
+def test_every_session_of_a_pass_over_the_data_turns_up() -> None:
+    count = len(sessions())
+    taken: list[Example] = []
+
+    def source() -> Iterator[Example]:
+        for one in drawn(2 * count):
+            taken.append(one)
+            yield one
+
+    def planned(passes: int) -> list[list[Example]]:
+        taken.clear()
+        return plan(source(), passes=passes, tokens=1024, limits=None, window=8192, rng=random.Random(0))
+
+    passes = 1
+    while len(planned(passes)) == passes and len(taken) < count:
+        passes += 1
+    # As many as the examples that were taken fill.
+    needed = len(taken)
+    while planned(passes + 1) and len(taken) == needed:
+        passes += 1
+    found = planned(passes)
+    assert sorted(one.key for rows in found for one in rows) == sorted(one.key for one in taken)
+    assert {one.key for one in taken} == {one.key for one in sessions()}
+    longest = max(taken, key=lambda one: len(one.token_ids))
+    assert any(one is longest for rows in found for one in rows)
+
+
+def test_dropping_ends_where_it_is_measured(tmp_path: Path) -> None:
+    tuning = Tuning(new_model(dropout=0.5), options(), "cpu", tmp_path, "x")
+    drops: list[bool] = []
+    tuning.model.base_model.register_forward_pre_hook(lambda module, _given: drops.append(module.training))
+    tuning.measure(drawn(3))
+    tuning.run([[one] for one in drawn(2)], [], report=lambda record: None, stop=lambda: tuning.step == 1)
+    assert drops == [False, True, True]
+
+
+def test_a_model_that_scales_its_logits_is_refused(tmp_path: Path) -> None:
+    sizes = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 1, "num_attention_heads": 2}
+    model = GraniteForCausalLM(GraniteConfig(vocab_size=64, logits_scaling=8.0, num_key_value_heads=2, **sizes))
+    with pytest.raises(DeltaMemError, match="GraniteForCausalLM: a warm start cannot train a model that scales or caps"):
+        Tuning(model, options(), "cpu", tmp_path, "x")
 
 
 def row(prompt: int, *turns: int) -> Example:
@@ -248,6 +300,121 @@ def test_the_stage_depends_on_what_its_result_does(tmp_path: Path, start: Path) 
     for change in ("deltamem.warm_start.lr=1e-4", "deltamem.turn_tokens=310", "deltamem.data.skip_people=9"):
         assert inputs(change) != first
     assert inputs("actor_rollout_ref.actor.optim.lr=1e-3") == first
+
+
+@pytest.mark.parametrize("key", ["save_every", "test_every", "heldout_sessions"])
+def test_how_often_it_is_saved_and_measured_changes_nothing(tmp_path: Path, start: Path, key: str) -> None:
+    config, _, first = stage(tmp_path / "run", start)
+    other, _, found = stage(tmp_path / "run", start, f"deltamem.warm_start.{key}=1")
+    assert found.inputs == first.inputs
+    identity = tmp_path / "identity.json"
+    changed_since(identity, config, resuming=False)
+    assert [line.partition("=")[0] for line in changed_since(identity, other, resuming=True)] == [
+        f"deltamem.warm_start.{key}"
+    ]
+
+
+def edit_template(folder: Path) -> None:
+    path = folder / "chat_template.jinja"
+    path.write_text(path.read_text() + "{# #}")
+
+
+def edit_weights(folder: Path) -> None:
+    path = folder / "model.safetensors"
+    raw = bytearray(path.read_bytes())
+    raw[-3] ^= 1
+    path.write_bytes(raw)
+
+
+def touch(folder: Path) -> None:
+    os.utime(folder / "model.safetensors", (1, 1))
+    (folder / "README.md").write_text("Said better.")
+
+
+@pytest.mark.parametrize(
+    ("edit", "changed"),
+    [(edit_template, {"lengths", "warm_start"}), (edit_weights, {"warm_start"}), (touch, set())],
+)
+def test_stages_depend_on_the_files_of_the_model_and_not_on_their_path(
+    tmp_path: Path, start: Path, edit: Callable[[Path], None], changed: set[str]
+) -> None:
+    def inputs(folder: Path) -> dict[str, Any]:
+        config = resolved(composed(*overrides(tmp_path / "run", folder, "deltamem.limits.fit=true")))
+        listed = stages(config, validated(config.deltamem, TrainSettings), Console(quiet=True))
+        return {one.name: one.inputs for one in listed if one.name in ("lengths", "warm_start")}
+
+    first = inputs(start)
+    moved = start.rename(tmp_path / "moved")
+    assert inputs(moved) == first
+    edit(moved)
+    found = inputs(moved)
+    assert {name for name in found if found[name] != first[name]} == changed
+
+
+def test_a_chat_template_of_the_configuration_counts(tmp_path: Path, start: Path) -> None:
+    first = stage(tmp_path / "run", start)[2].inputs
+    assert stage(tmp_path / "run", start, "actor_rollout_ref.model.custom_chat_template=abc")[2].inputs != first
+
+
+def test_a_request_in_the_last_step_ends_the_run_after_the_stage(
+    tmp_path: Path, start: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = stage(tmp_path / "run", start)[2]
+    add = pipeline.MetricsFile.add
+
+    def ask(self: pipeline.MetricsFile, record: dict[str, float]) -> bool:
+        if record["step"] == OPTIONS["steps"]:
+            os.kill(os.getpid(), signal.SIGUSR1)
+        return add(self, record)
+
+    monkeypatch.setattr(pipeline.MetricsFile, "add", ask)
+    lines: list[str] = []
+    with pytest.raises(RunStoppedError, match="stopped after its last step, the model is saved; the same command goes on"):
+        run_stages([found], tmp_path / "stages", lines.append)
+    assert (found.output / "model.safetensors").is_file()
+    run_stages([found], tmp_path / "stages", lines.append)
+    assert lines[-1].endswith("done before")
+
+
+def test_a_request_before_the_first_step_is_heard(tmp_path: Path, start: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found, made = stage(tmp_path / "run", start)[2], pipeline.supervised_data
+
+    def ask(*given: Any, **options: Any) -> Any:
+        os.kill(os.getpid(), signal.SIGUSR1)
+        return made(*given, **options)
+
+    monkeypatch.setattr(pipeline, "supervised_data", ask)
+    with pytest.raises(RunStoppedError, match="after step 0 of 6"):
+        found.run()
+
+
+def test_on_a_gpu_it_has_a_process_of_its_own(tmp_path: Path, start: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Any] = []
+    monkeypatch.setattr(pipeline, "apart", lambda *given: asked.append(given))
+    stage(tmp_path / "run", start, "deltamem.cpu_threads=null")[2].run()
+    assert asked[0][0] is pipeline._tune and not (tmp_path / "run" / "warm_start").exists()
+
+
+def test_checkpoints_of_grpo_keep_what_they_come_from(tmp_path: Path, start: Path) -> None:
+    out, given = tmp_path / "run", overrides(tmp_path / "run", start)
+    config = resolved(composed(*given))
+    listed = stages(config, validated(config.deltamem, TrainSettings), Console(quiet=True))
+    before = [replace(one, run=lambda: None) for one in listed if one.name not in ("grpo", "export")]
+    for one in before:
+        one.output.mkdir(parents=True)
+    run_stages(before, out / "stages", lambda _line: None)
+    marker = (out / "stages" / "warm_start.json").read_text()
+    checkpoint = out / "grpo" / "checkpoints" / "global_step_1"
+    checkpoint.mkdir(parents=True)
+    (checkpoint / "manifest.json").write_text('{"step": 1, "files": {}, "metrics": {}}')
+    root = Path(__file__).resolve().parents[3]
+    command = [sys.executable, "train.py", *given, "deltamem.warm_start.lr=1e-4"]
+    done = subprocess.run(command, cwd=root, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert "made with another configuration (stage warm_start would run again); choose another deltamem.out" in done.stderr
+    assert (out / "stages" / "warm_start.json").read_text() == marker and list(
+        (out / "warm_start" / "model").iterdir()
+    ) == []
 
 
 def test_lengths_are_measured_before_the_minutes_of_the_warm_start(tmp_path: Path, start: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import runpy
+import shutil
 import signal
 import subprocess
 import sys
@@ -90,13 +91,55 @@ def test_a_process_of_its_own_ends_with_the_same(tmp_path: Path) -> None:
         ("episode.system_prompt", "poem", "prompt 'poem' does not exist"),
         ("model.layer", 3, "unknown config key 'model.layer'; --cfg job"),
         ("warm_start.steps", "many", "config key 'warm_start.steps': "),
+        ("episode.max_turns", 1, "needs two deltamem.episode.max_turns: its teacher searches, then answers"),
     ],
 )
 def test_what_a_stage_would_refuse_is_refused_before_any_runs(key: str, value: object, sentence: str) -> None:
-    settings = resolved(composed("+experiment=tiny")).deltamem
-    OmegaConf.update(settings, key, value, force_add=True)
+    config = resolved(composed("+experiment=tiny"))
+    OmegaConf.update(config.deltamem, key, value, force_add=True)
     with pytest.raises(DeltaMemError, match=sentence):
-        check_options(validated(settings, TrainSettings))
+        check_options(config, validated(config.deltamem, TrainSettings))
+
+
+def lack(folder: Path, name: str) -> None:
+    (folder / name).unlink()
+
+
+def cut(folder: Path, name: str) -> None:
+    (folder / name).write_bytes((folder / name).read_bytes()[:300])
+
+
+@pytest.mark.parametrize(
+    ("spoil", "name", "sentence"),
+    [
+        (lack, "config.json", "no model that can be loaded"),
+        (cut, "config.json", "no model that can be loaded"),
+        (lack, "model.safetensors", "model.safetensors is missing"),
+        (cut, "model.safetensors", "fetch it again"),
+        (cut, "tokenizer.json", "no model that can be loaded"),
+    ],
+)
+def test_a_broken_model_is_refused_before_the_data_are_made(
+    command, tmp_path: Path, model_folder: Path, spoil: Callable[[Path, str], None], name: str, sentence: str
+) -> None:
+    folder = shutil.copytree(model_folder, tmp_path / "model")
+    spoil(folder, name)
+    # The stage that would come first.
+    synthesis = ("deltamem.synth.people=2", "deltamem.synth.sessions=1")
+    out = f"deltamem.out={tmp_path / 'run'}"
+    code, said, err = command("+experiment=smollm135m", out, f"actor_rollout_ref.model.path={folder}", *synthesis)
+    assert (code, said, err.count("\n")) == (2, "", 1)
+    assert str(folder) in err and sentence in err
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_missing_model_is_refused_and_a_name_of_the_hub_is_not(command, tmp_path: Path) -> None:
+    paths = (f"deltamem.out={tmp_path / 'run'}", f"actor_rollout_ref.model.path={tmp_path / 'nowhere'}")
+    code, said, err = command("+experiment=smollm135m", *paths, "deltamem.synth.people=2", "deltamem.synth.sessions=1")
+    assert (code, said) == (2, "") and f"{tmp_path / 'nowhere'}: no model that can be loaded" in err
+    assert not (tmp_path / "run").exists()
+    config = resolved(composed("+experiment=smollm135m", "actor_rollout_ref.model.path=Nobody/Nothing-1B"))
+    check_options(config, validated(config.deltamem, TrainSettings))
 
 
 def test_too_few_sessions_for_one_batch(command, tmp_path: Path) -> None:
