@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from deltamem.bank.base import Hit
     from deltamem.bank.store import MemoryStore
+    from deltamem.edits import Add, Retract, Update
     from deltamem.errors import DeltaMemError
     from deltamem.ingest import Outcome, Transition
     from deltamem.llm import LLM
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
+    "Add": "edits",
     "DeltaMemError": "errors",
     "EndpointPolicy": "policy",
     "Hit": "bank.base",
@@ -33,14 +35,17 @@ _HOMES = {
     "MemoryState": "memory",
     "MemoryStore": "bank.store",
     "Outcome": "ingest",
+    "Retract": "edits",
     "Session": "sessions",
     "SyncMemoryManager": "manager",
     "Transition": "ingest",
     "Turn": "sessions",
+    "Update": "edits",
 }
 
 __all__ = [
     "LLM",
+    "Add",
     "DeltaMemError",
     "EndpointPolicy",
     "Hit",
@@ -50,10 +55,12 @@ __all__ = [
     "MemoryState",
     "MemoryStore",
     "Outcome",
+    "Retract",
     "Session",
     "SyncMemoryManager",
     "Transition",
     "Turn",
+    "Update",
 ]
 
 

@@ -18,6 +18,7 @@ from anyio.from_thread import start_blocking_portal
 
 from deltamem.bank.base import Hit
 from deltamem.bank.store import MemoryStore, Progress
+from deltamem.edits import Edit
 from deltamem.embedding import OFFLINE_MODEL, LazyEmbedder
 from deltamem.episode import EpisodeConfig
 from deltamem.errors import DeltaMemError
@@ -142,6 +143,24 @@ class MemoryManager:
                         raise
             return self._known(session, started)
 
+    async def write(self, edits: Sequence[Edit], actor: str) -> Entry:
+        """Write, correct and retract memories without a model, as one journal entry: all of it or nothing.
+
+        When this returns the entry is on disk. What is retracted keeps its history; `forget` erases.
+
+        Args:
+            edits: `deltamem.edits.Add`, `Update` and `Retract`, applied in order.
+            actor: Who writes: a person, a program, a key. Recorded with the entry.
+
+        Returns:
+            The entry; its changes, one an edit, name the ids of what was added.
+
+        Raises:
+            DeltaMemError: If there are no edits, `actor` or a text is empty, or a memory is not in the state.
+        """
+        async with self._owned.turn():
+            return await asyncio.to_thread(self._owned.edit, edits, actor)
+
     async def search(self, query: str, k: int = 5) -> list[Hit]:
         """The `k` memories most similar to a query, by falling similarity.
 
@@ -167,7 +186,7 @@ class MemoryManager:
         return self._owned.journal.history(memory_id)
 
     def blame(self, memory_id: str) -> tuple[Origin, ...]:
-        """The sessions and turns that a memory comes from; see `deltamem.journal.journal.OwnerJournal.blame`."""
+        """The sessions, turns and edits that a memory comes from; see `deltamem.journal.journal.OwnerJournal.blame`."""
         return self._owned.journal.blame(memory_id)
 
     def diff(self, before: Point, after: Point = None) -> Diff:
@@ -339,6 +358,10 @@ class SyncMemoryManager:
     def ingest(self, session: Session) -> Transition:
         """See `MemoryManager.ingest`."""
         return self._portal.call(self._manager.ingest, session)
+
+    def write(self, edits: Sequence[Edit], actor: str) -> Entry:
+        """See `MemoryManager.write`."""
+        return self._portal.call(self._manager.write, edits, actor)
 
     def search(self, query: str, k: int = 5) -> list[Hit]:
         """See `MemoryManager.search`."""

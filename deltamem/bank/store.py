@@ -16,11 +16,12 @@ from filelock import FileLock, Timeout
 
 from deltamem.bank.base import MemoryBank, SnapshotBank, stale_ids
 from deltamem.dedup import KnownTexts
+from deltamem.edits import Edit, take_edits
 from deltamem.embedding import Embedder, Vectors
 from deltamem.errors import DeltaMemError
 from deltamem.journal.journal import JOURNAL_FILE, Journal, OwnerJournal
 from deltamem.journal.records import Change, Entry, EntryKind, Erasure
-from deltamem.memory import MemoryState
+from deltamem.memory import MemoryState, fresh_ids
 from deltamem.sessions import Session
 
 if TYPE_CHECKING:
@@ -130,6 +131,27 @@ class UserStore:
                 violations=violations,
                 expected_head=started_from,
             )
+            self._move(entry, state, vectors)
+        return entry
+
+    def edit(self, edits: Sequence[Edit], actor: str) -> Entry:
+        """Write, correct and retract memories without a model, all of it or nothing; durable when this returns.
+
+        Args:
+            edits: What to do, in order.
+            actor: Who does it.
+
+        Raises:
+            DeltaMemError: If `actor` is empty, there are no edits, a memory is not in the state, or a text is empty.
+        """
+        if not actor:
+            raise DeltaMemError("who writes? the name of the actor is empty")
+        with self.writing():
+            before = self.bank.state
+            new_ids = fresh_ids([f"m{self.journal.next_id_number() - 1}"])
+            state, changes = take_edits(before, edits, new_ids)
+            vectors = self._vectors(state)  # can fail, so before the journal
+            entry = self.journal.append(EntryKind.EDIT, changes, actor=actor, expected_head=self.bank.position)
             self._move(entry, state, vectors)
         return entry
 

@@ -13,7 +13,21 @@ from typer.core import TyperGroup
 from typer.exceptions import TyperException
 
 from deltamem.cli.add import add
-from deltamem.cli.commands import audit, blame, diff, export, forget, history, import_, rollback, search, show
+from deltamem.cli.commands import (
+    audit,
+    blame,
+    diff,
+    edit,
+    export,
+    forget,
+    history,
+    import_,
+    remember,
+    retract,
+    rollback,
+    search,
+    show,
+)
 from deltamem.cli.doctor import doctor
 from deltamem.cli.options import takes_options
 from deltamem.cli.output import note
@@ -24,6 +38,9 @@ INTERRUPTED = 130
 
 _COMMANDS: dict[str, Callable[..., int | None]] = {
     "add": add,
+    "remember": remember,
+    "edit": edit,
+    "retract": retract,
     "search": search,
     "show": show,
     "history": history,

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
@@ -14,6 +15,7 @@ import typer
 
 from deltamem.cli.options import Options, confirm, note_if_empty, parse_point, past, require_entries, store
 from deltamem.cli.output import Line, Output, clock, utf8
+from deltamem.edits import Add, Edit, Retract, Update
 from deltamem.errors import DeltaMemError
 from deltamem.journal.records import Change, ChangeEvent, EntryKind
 from deltamem.memory import Memory
@@ -53,6 +55,7 @@ def step_record(step: HistoryStep) -> dict[str, Any]:
         "session_id": entry.session_id,
         "session_time": entry.session_time and entry.session_time.isoformat(),
         "model": entry.model,
+        "actor": entry.actor,
         "restored": entry.restored,
         "undone": entry.undone,
     }
@@ -60,7 +63,11 @@ def step_record(step: HistoryStep) -> dict[str, Any]:
 
 def origin_record(origin: Origin) -> dict[str, Any]:
     """One step by which a memory got its text, with the turns that it comes from."""
-    return asdict(origin) | {"event": str(origin.event), "session_time": origin.session_time.isoformat()}
+    return asdict(origin) | {
+        "event": str(origin.event),
+        "session_time": origin.session_time and origin.session_time.isoformat(),
+        "recorded_at": origin.recorded_at.isoformat(),
+    }
 
 
 def transition_record(transition: Transition) -> dict[str, Any]:
@@ -130,6 +137,8 @@ def _step_line(step: HistoryStep) -> Line:
         why = f"{entry.session_id} ({clock(entry.session_time)})"
     elif entry.restored is not None:
         why = f"rollback to @{entry.restored}"
+    elif entry.actor is not None:
+        why = f"edit by {entry.actor} ({clock(entry.recorded_at)})"
     undone = "  (rolled back)" if entry.undone else ""
     sign = f"{SIGNS[change.event]} {change.memory_id}"
     return (
@@ -171,7 +180,7 @@ def diff(
 
 
 def blame(options: Options, memory_id: MemoryId) -> None:
-    """Show the sessions and turns that a memory comes from."""
+    """Show the sessions with their turns, and the edits, that a memory comes from."""
     with past(options) as journal:
         origins = journal.blame(utf8(memory_id, "the id"))
         memory = journal.state()[memory_id]
@@ -182,12 +191,14 @@ def blame(options: Options, memory_id: MemoryId) -> None:
 
 def _origin_lines(origin: Origin) -> list[Line]:
     first = f"  @{origin.position}"
-    session = f"{origin.session_id} ({clock(origin.session_time)})"
+    source = f"edit by {origin.actor} ({clock(origin.recorded_at)})"
+    if origin.session_id is not None and origin.session_time is not None:
+        source = f"{origin.session_id} ({clock(origin.session_time)})"
     lines: list[Line] = [
         (
             (first, "cyan"),
             ("  ", ""),
-            (session, "blue"),
+            (source, "blue"),
             (f"  {SIGNS[origin.event]} ", ""),
             (origin.text, STYLES[origin.event]),
         )
@@ -263,6 +274,58 @@ def search(
         width = max((len(hit.memory.id) for hit in hits), default=0)
         lines += [((f"{hit.similarity:.3f}  ", ""), *memory_line(hit.memory, width)) for hit in hits]
     Output().result({"owner": options.required_owner, "results": records}, lines, as_json=options.as_json)
+
+
+Actor = Annotated[
+    str, typer.Option("--actor", envvar="DELTAMEM_ACTOR", metavar="NAME", help="Who writes; the journal records it.")
+]
+Time = Annotated[str | None, typer.Option("--time", metavar="TIME", help="ISO 8601 time of what the text says.")]
+_ACTOR = "command line"
+
+
+def remember(
+    options: Options,
+    text: Annotated[str, typer.Argument(metavar="TEXT", help="One sentence.", show_default=False)],
+    time: Time = None,
+    actor: Actor = _ACTOR,
+) -> None:
+    """Write a memory without a model; by default with the present time."""
+    now = datetime.now().astimezone().replace(microsecond=0)
+    _write(options, Add(utf8(text, "the text"), _parse_time(time) or now), actor)
+
+
+def edit(
+    options: Options,
+    memory_id: MemoryId,
+    text: Annotated[str, typer.Argument(metavar="TEXT", help="What it shall say.", show_default=False)],
+    time: Time = None,
+    actor: Actor = _ACTOR,
+) -> None:
+    """Rewrite a memory without a model; its time stays unless another is given."""
+    _write(options, Update(utf8(memory_id, "the id"), utf8(text, "the text"), _parse_time(time)), actor)
+
+
+def retract(options: Options, memory_id: MemoryId, actor: Actor = _ACTOR) -> None:
+    """Take a memory back. Its history stays, and a rollback restores it; `forget` erases."""
+    _write(options, Retract(utf8(memory_id, "the id")), actor)
+
+
+def _parse_time(text: str | None) -> datetime | None:
+    try:
+        return None if text is None else datetime.fromisoformat(text)
+    except ValueError:
+        raise DeltaMemError(f"--time: {text!r} is no ISO 8601 time such as 2026-03-02T09:00") from None
+
+
+def _write(options: Options, what: Edit, actor: str) -> None:
+    """Write one edit and report it."""
+    new = isinstance(what, Add)
+    if not new:
+        with past(options) as journal:
+            require_entries(options, journal)
+    with _bank(options, create=new) as (_, owned):
+        entry = owned.edit([what], utf8(actor, "the actor"))
+    _report(options, entry, f"this is @{entry.position}")
 
 
 def rollback(
@@ -389,11 +452,19 @@ def audit(options: Options) -> None:
 
 
 def _source(journal: OwnerJournal, memory_id: str) -> str | None:
-    """What was said in the sessions that shaped a memory; None if that is not stored."""
+    """What was said in the sessions, and written in the edits, that shaped a memory; None if that is not stored."""
     said = [
-        turn.content
+        text
         for entry, change in journal.history(memory_id)
-        if entry.kind is EntryKind.SESSION and not entry.undone and change.event in (ChangeEvent.ADD, ChangeEvent.UPDATE)
-        for turn in journal.dialogue(entry.position) or ()
+        if not entry.undone and change.event in (ChangeEvent.ADD, ChangeEvent.UPDATE)
+        for text in _said(journal, entry, change)
     ]
     return "\n".join(said) or None
+
+
+def _said(journal: OwnerJournal, entry: Entry, change: Change) -> list[str]:
+    """What the text of a change can be checked against."""
+    if entry.kind is EntryKind.SESSION:
+        return [turn.content for turn in journal.dialogue(entry.position) or ()]
+    # What somebody wrote is its own source.
+    return [change.after.text] if entry.kind is EntryKind.EDIT and change.after is not None else []

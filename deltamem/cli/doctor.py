@@ -119,7 +119,7 @@ def _disk(folder: Path) -> Check:
 def _bank(options: Options) -> Iterator[Check]:
     path = options.bank / JOURNAL_FILE
     if not path.is_file():
-        yield Check("bank", Status.WARN, f"{options.bank}: none there yet; `deltamem add` makes one")
+        yield Check("bank", Status.WARN, f"{options.bank}: none there yet; `deltamem add` or `remember` makes one")
         return
     try:
         with Journal.open(path, read_only=True) as journal:

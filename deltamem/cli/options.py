@@ -140,7 +140,7 @@ def check_bank(options: Options) -> None:
         DeltaMemError: If there is none.
     """
     if not (options.bank / JOURNAL_FILE).is_file():
-        raise DeltaMemError(f"{options.bank}: no memory bank there; `deltamem add` or `deltamem import` makes one")
+        raise DeltaMemError(f"{options.bank}: no memory bank there; `deltamem add`, `remember` or `import` makes one")
 
 
 @contextmanager

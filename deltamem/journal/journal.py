@@ -57,14 +57,19 @@ class SourceTurn:
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """One step, ADD or UPDATE, by which a memory got its present text, and the turns that the text comes from."""
+    """One step, ADD or UPDATE, by which a memory got its present text, and where the text comes from.
+
+    That is some turns of a session that a model read, or somebody who wrote it, see `actor`.
+    """
 
     event: ChangeEvent
     text: str
     position: int
-    session_id: str
-    session_time: datetime
+    session_id: str | None
+    session_time: datetime | None
     model: str | None
+    actor: str | None
+    recorded_at: datetime
     turns: tuple[SourceTurn, ...]
 
 
@@ -207,16 +212,14 @@ class OwnerJournal:
             time: Naive times count as UTC.
 
         Returns:
-            The last session that is not undone and not later than `time`, or the last administrative entry between it
-            and the next session if it is not undone either; 0 if there is no such session.
+            The last session, or edit that has a time, that is not undone and not later than `time`, or the last other
+            entry between it and the next one if it is not undone either; 0 if there is no such session.
         """
         with self._database.read():
-            found = self._one(
-                "kind = 'session' AND undone = 0 AND session_utc <= ?", (rows.microseconds(time),), "max(position)"
-            )
+            found = self._one("undone = 0 AND session_utc <= ?", (rows.microseconds(time),), "max(position)")
             if found is None:
                 return 0
-            following = self._one("kind = 'session' AND position > ?", (found,), "min(position)")
+            following = self._one("session_utc IS NOT NULL AND position > ?", (found,), "min(position)")
             end = self.head + 1 if following is None else following
             last = self._one("position >= ? AND position < ? AND undone = 0", (found, end), "max(position)")
             assert last is not None  # `found` itself qualifies
@@ -236,7 +239,7 @@ class OwnerJournal:
         raise DeltaMemError(f"there is no memory {memory_id!r} and never was")
 
     def blame(self, memory_id: str) -> tuple[Origin, ...]:
-        """The sessions and turns that a present memory comes from, oldest first.
+        """The sessions with their turns, and the edits, that a present memory comes from, oldest first.
 
         Raises:
             DeltaMemError: If there is no such memory now.
@@ -247,7 +250,7 @@ class OwnerJournal:
             return tuple(
                 self._origin(entry, change)
                 for entry, change in self._steps(memory_id)
-                if entry.kind is EntryKind.SESSION
+                if entry.kind in (EntryKind.SESSION, EntryKind.EDIT)
                 and not entry.undone
                 and change.event in (ChangeEvent.ADD, ChangeEvent.UPDATE)
             )
@@ -274,9 +277,9 @@ class OwnerJournal:
         return 1 if found is None else int(found[0]) + 1
 
     def text_owner(self, text: str) -> str | None:
-        """Id of the memory that a text was an earlier version of; None if it was none.
+        """Id of the memory that a text was an earlier version of, or had when it was retracted; None if there is none.
 
-        Case and white space do not count, nor do updates that are undone or erased. The newest update wins. The text may
+        Case and white space do not count, nor do changes that are undone or erased. The newest one wins. The text may
         have become current again since.
         """
         query = (
@@ -305,18 +308,20 @@ class OwnerJournal:
         model: str | None = None,
         prompt_hash: str | None = None,
         violations: Mapping[str, int] | None = None,
+        actor: str | None = None,
         expected_head: int | None = None,
     ) -> Entry:
         """Write one entry in one transaction; when this returns, it is on the disk.
 
         Args:
-            kind: SESSION or IMPORT; `rollback` and `forget` do their own writing.
+            kind: SESSION, EDIT or IMPORT; `rollback` and `forget` do their own writing.
             changes: What happened, in order; may be empty. Each must follow from the state that the ones before it left.
             session: The session, for SESSION entries only.
             keep_dialogue: Store the session's turns; its digest is stored in any case.
             model: The model that decided.
             prompt_hash: sha256 over the prompts in use.
             violations: What was refused or corrected, counted by name.
+            actor: Who made the changes, for EDIT entries only.
             expected_head: The head that the changes were made for; None accepts any.
 
         Raises:
@@ -327,6 +332,8 @@ class OwnerJournal:
         """
         if (session is not None) != (kind is EntryKind.SESSION) or (session is not None and not session.id):
             raise ValueError("an entry of a session, and no other, needs a session with an id")
+        if bool(actor) != (kind is EntryKind.EDIT):
+            raise ValueError("an edit, and nothing else, needs an actor")
         if kind in (EntryKind.ROLLBACK, EntryKind.FORGET):
             raise ValueError("rolling back and forgetting have their own methods")
         for change in changes:
@@ -344,17 +351,19 @@ class OwnerJournal:
             for change in changes:
                 if problem := step(memories, change):
                     raise StaleJournalError(f"the journal is at another state: {problem}")
+            time = self._time_of(changes) if kind is EntryKind.EDIT else None if session is None else session.time
             entry = Entry(
                 position=head + 1,
                 kind=kind,
                 recorded_at=datetime.now(UTC),
                 changes=tuple(changes),
                 session_id=None if session is None else session.id,
-                session_time=None if session is None else session.time,
+                session_time=time,
                 model=model,
                 prompt_hash=prompt_hash,
                 violations=dict(violations or {}),
                 session_digest=None if session is None else digest_of(session),
+                actor=actor,
             )
             self._append(connection, entry)
             if session is not None and keep_dialogue:
@@ -437,8 +446,8 @@ class OwnerJournal:
         return tuple(HistoryStep(entry, change) for entry in found for change in entry.changes)
 
     def _origin(self, entry: Entry, change: Change) -> Origin:
-        if change.after is None or entry.session_id is None or entry.session_time is None:
-            raise ValueError(f"journal entry {entry.position} writes without a session")
+        if change.after is None:
+            raise ValueError(f"journal entry {entry.position} removes {change.memory_id}, which is no origin")
         dialogue = self.dialogue(entry.position) or ()
         turns = tuple(
             SourceTurn(number, dialogue[number - 1].role, dialogue[number - 1].content or None)
@@ -447,8 +456,28 @@ class OwnerJournal:
             for number in change.turns
         )
         return Origin(
-            change.event, change.after.text, entry.position, entry.session_id, entry.session_time, entry.model, turns
+            change.event,
+            change.after.text,
+            entry.position,
+            entry.session_id,
+            entry.session_time,
+            entry.model,
+            entry.actor,
+            entry.recorded_at,
+            turns,
         )
+
+    def _time_of(self, changes: Sequence[Change]) -> datetime | None:
+        """The `Entry.session_time` of an edit."""
+        written = [
+            change.after.time
+            for change in changes
+            if change.after is not None and (change.before is None or change.before.time != change.after.time)
+        ]
+        latest = max(written, key=rows.microseconds, default=None)
+        if latest is None or self._one("undone = 0 AND session_utc > ?", (rows.microseconds(latest),), "1") is not None:
+            return None
+        return latest
 
     def _create(self, connection: sqlite3.Connection) -> int:
         """The owner's row, made on the first entry."""

@@ -18,7 +18,7 @@ _MEMORY_ID = re.compile(r"m(0|[1-9][0-9]{0,17})")
 
 
 class ChangeEvent(StrEnum):
-    """What happened to one memory. Sessions add, update and repeat; only rollback and forgetting remove."""
+    """What happened to one memory. Sessions add, update and repeat; only edits, rollback and forgetting remove."""
 
     ADD = "ADD"
     UPDATE = "UPDATE"
@@ -30,6 +30,8 @@ class EntryKind(StrEnum):
     """Why an entry was written."""
 
     SESSION = "session"
+    EDIT = "edit"
+    """Somebody wrote, corrected or retracted memories without a model."""
     ROLLBACK = "rollback"
     FORGET = "forget"
     IMPORT = "import"
@@ -53,7 +55,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One transaction of an owner's journal. Only entries of sessions have a session, a model and a prompt hash."""
+    """One transaction of an owner's journal. Only entries of sessions have a session id, a model and a prompt hash."""
 
     position: int
     """1, 2, 3, ... without gaps within an owner's journal."""
@@ -64,6 +66,7 @@ class Entry:
     """In order. May be empty: a session without anything worth remembering is recorded too."""
     session_id: str | None = None
     session_time: datetime | None = None
+    """Of an edit the latest time that it writes; None if it writes none, or an effective entry before it is later."""
     model: str | None = None
     prompt_hash: str | None = None
     """sha256 over the prompts in use."""
@@ -71,6 +74,8 @@ class Entry:
     """What was refused or corrected, counted by name."""
     restored: int | None = None
     """The position whose state a rollback restored."""
+    actor: str | None = None
+    """Who made an edit; None for every other kind."""
     undone: bool = False
     """Whether a later rollback took this entry back."""
     session_digest: str | None = None

@@ -21,7 +21,8 @@ from deltamem.sessions import Turn
 from deltamem.text import normalised
 
 _ENTRY = (
-    "position, kind, recorded_at, session_id, session_time, model, prompt_hash, violations, restored, undone, session_digest"
+    "position, kind, recorded_at, session_id, session_time, model, prompt_hash, violations, restored, undone,"
+    " session_digest, actor"
 )
 _CHANGE = "position, event, memory_number, before_text, before_time, after_text, after_time, turns, erased"
 
@@ -40,7 +41,7 @@ def text_hash(text: str) -> bytes:
 def insert(connection: sqlite3.Connection, owner_id: int, entry: Entry) -> None:
     """Write an entry as it is, marks and all."""
     connection.execute(
-        f"INSERT INTO entries (owner_id, session_utc, {_ENTRY}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        f"INSERT INTO entries (owner_id, session_utc, {_ENTRY}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
         (
             owner_id,
             None if entry.session_time is None else microseconds(entry.session_time),
@@ -55,9 +56,10 @@ def insert(connection: sqlite3.Connection, owner_id: int, entry: Entry) -> None:
             entry.restored,
             entry.undone,
             entry.session_digest,
+            entry.actor,
         ),
     )
-    # Only what a session replaced is an earlier version: a rollback replaces texts that never should have been.
+    # Only what a session or an edit replaced is an earlier version: a rollback replaces texts that never should have been.
     replaces = entry.kind is not EntryKind.ROLLBACK
     connection.executemany(
         f"INSERT INTO changes (owner_id, before_hash, {_CHANGE}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
@@ -67,7 +69,8 @@ def insert(connection: sqlite3.Connection, owner_id: int, entry: Entry) -> None:
 
 def _change_row(position: int, change: Change, replaces: bool) -> tuple[object, ...]:
     before, after = change.before, change.after
-    hashed = replaces and change.event is ChangeEvent.UPDATE and not change.erased and before is not None
+    ended = change.event in (ChangeEvent.UPDATE, ChangeEvent.REMOVE)
+    hashed = replaces and ended and not change.erased and before is not None
     return (
         text_hash(before.text) if hashed and before is not None else None,
         position,
@@ -115,7 +118,20 @@ def _by_position(changes: Iterable[tuple[Any, ...]]) -> dict[int, tuple[Change, 
 
 
 def _entry(row: Sequence[Any], changes: tuple[Change, ...]) -> Entry:
-    position, kind, recorded_at, session_id, session_time, model, prompt_hash, violations, restored, undone, digest = row
+    (
+        position,
+        kind,
+        recorded_at,
+        session_id,
+        session_time,
+        model,
+        prompt_hash,
+        violations,
+        restored,
+        undone,
+        digest,
+        actor,
+    ) = row
     return Entry(
         position=position,
         kind=EntryKind(kind),
@@ -129,6 +145,7 @@ def _entry(row: Sequence[Any], changes: tuple[Change, ...]) -> Entry:
         restored=restored,
         undone=bool(undone),
         session_digest=digest,
+        actor=actor,
     )
 
 
@@ -244,7 +261,7 @@ def blank_turns(
 
 APPLICATION_ID = 0x444D656D
 """Marks the file as a journal of deltamem in its header ("DMem")."""
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 _BUSY_TIMEOUT_MS = 5_000
 
 # `seq` grows along an owner's journal, so the largest one of a memory is its newest change. Times are kept as they were
@@ -257,7 +274,7 @@ CREATE TABLE owners (
 CREATE TABLE entries (
     owner_id INTEGER NOT NULL REFERENCES owners (id) ON DELETE CASCADE,
     position INTEGER NOT NULL CHECK (position >= 1),
-    kind TEXT NOT NULL CHECK (kind IN ('session', 'rollback', 'forget', 'import')),
+    kind TEXT NOT NULL CHECK (kind IN ('session', 'edit', 'rollback', 'forget', 'import')),
     recorded_at TEXT NOT NULL,
     session_id TEXT CHECK (session_id <> ''),
     session_time TEXT,
@@ -268,14 +285,18 @@ CREATE TABLE entries (
     violations TEXT NOT NULL,
     restored INTEGER CHECK (restored >= 0 AND restored < position),
     undone INTEGER NOT NULL CHECK (undone IN (0, 1)),
+    actor TEXT CHECK (actor <> ''),
     PRIMARY KEY (owner_id, position),
     CHECK ((kind = 'session') = (session_id IS NOT NULL)),
-    CHECK ((session_id IS NULL) = (session_time IS NULL)),
-    CHECK ((session_id IS NULL) = (session_utc IS NULL)),
+    CHECK (session_id IS NULL OR session_time IS NOT NULL),
+    CHECK (session_time IS NULL OR kind IN ('session', 'edit')),
+    CHECK ((session_time IS NULL) = (session_utc IS NULL)),
     CHECK ((session_id IS NULL) = (session_digest IS NULL)),
-    CHECK ((kind = 'rollback') = (restored IS NOT NULL))
+    CHECK ((kind = 'rollback') = (restored IS NOT NULL)),
+    CHECK ((kind = 'edit') = (actor IS NOT NULL))
 ) WITHOUT ROWID;
 CREATE UNIQUE INDEX applied_sessions ON entries (owner_id, session_id) WHERE session_id IS NOT NULL AND undone = 0;
+CREATE INDEX dated_entries ON entries (owner_id, session_utc) WHERE session_utc IS NOT NULL AND undone = 0;
 CREATE TABLE changes (
     seq INTEGER PRIMARY KEY,
     owner_id INTEGER NOT NULL,
@@ -398,8 +419,10 @@ class Database:
         if application != APPLICATION_ID:
             raise DeltaMemError(f"{self.path}: an SQLite database of another application, expected a memory bank's journal")
         if version != SCHEMA_VERSION:
+            way = "; export it with that version and import it with this one" if version < SCHEMA_VERSION else ""
             raise DeltaMemError(
-                f"{self.path}: written by another version of deltamem (schema {version}, this one reads {SCHEMA_VERSION})"
+                f"{self.path}: written by another version of deltamem"
+                f" (schema {version}, this one reads {SCHEMA_VERSION}){way}"
             )
         return False
 

@@ -45,7 +45,7 @@ class _Line(StrictModel):
 
 class _Header(_Line):
     format: Literal["deltamem-bank"]
-    version: Literal[1]
+    version: Literal[1, 2]
     owner: str
     entries: _Number
     memories: _Number
@@ -79,6 +79,7 @@ class _Entry(_Line):
     session_id: str | None
     session_time: _Time | None
     session_digest: str | None
+    actor: str | None = None
     model: str | None
     prompt_hash: str | None
     violations: dict[str, _Number]
@@ -165,7 +166,7 @@ def export_owner(journal: OwnerJournal, stream: TextIO) -> Counts:
 
 
 def _lines(journal: OwnerJournal, counts: Counts, memories: tuple[Memory, ...]) -> Iterator[_Line]:
-    yield _Header(format="deltamem-bank", version=1, owner=journal.name, **counts._asdict())
+    yield _Header(format="deltamem-bank", version=2, owner=journal.name, **counts._asdict())
     for entry in journal.entries():
         yield _Entry.model_validate(entry)
     for position, turns in journal.dialogues():

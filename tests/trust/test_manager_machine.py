@@ -16,6 +16,7 @@ from rule_model import RulePolicy
 from trust_checks import ID, export_text, replay_journal
 
 from deltamem.bank.store import MemoryStore
+from deltamem.edits import Add, Retract, Update
 from deltamem.ingest import Outcome
 from deltamem.manager import ManagerSettings, MemoryManager
 from deltamem.sessions import Turn
@@ -81,6 +82,26 @@ class Life(RuleBasedStateMachine):
         outcome = self.give(session_id, self.given[session_id])
         assert outcome is (Outcome.KNOWN if known else Outcome.APPLIED)
         assert not known or self.memory.state() == before
+
+    @precondition(lambda self: self.memory.state())
+    @rule(data=st.data(), value=st.sampled_from(["Boston", "Denver", "green"]), retracted=st.booleans())
+    def edit(self, data: st.DataObject, value: str, retracted: bool) -> None:
+        memory_id = data.draw(st.sampled_from(sorted(self.memory.state())))
+        subject = self.memory.state()[memory_id].text.split()[1]
+        edit = Retract(memory_id) if retracted else Update(memory_id, f"Ann's {subject} is {value}.")
+        facts = {name: known for name, known in self.facts[self.head].items() if name != subject}
+        entry = self.do(self.memory.write([edit], "bob"))
+        assert entry.position == self.head and entry.actor == "bob"
+        self.facts[self.head] = facts if retracted else facts | {subject: value}
+
+    @rule(value=st.sampled_from(["tea", "rain"]))
+    def write(self, value: str) -> None:
+        if "thing" in self.facts[self.head]:
+            return
+        facts = self.facts[self.head]
+        entry = self.do(self.memory.write([Add(f"Ann's thing is {value}.", START)], "bob"))
+        assert [change.event for change in entry.changes] == ["ADD"]
+        self.facts[self.head] = facts | {"thing": value}
 
     @rule(data=st.data())
     def rollback(self, data: st.DataObject) -> None:

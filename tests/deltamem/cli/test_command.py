@@ -88,6 +88,25 @@ def test_a_correction_chain_from_the_first_session_to_the_last_erasure(
     assert [path for path in bank.rglob("*") if path.is_file() and b"Boulder" in path.read_bytes()] == []
 
 
+def test_memories_are_written_corrected_and_retracted_without_a_model(bank: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DELTAMEM_ACTOR", "Bob")
+    made = run_json("remember", "Ann likes tea.", "--time", "2026-03-02T09:00")
+    assert (made["position"], made["kind"], [change["id"] for change in made["changes"]]) == (1, "edit", ["m1"])
+    done = run("remember", "Ann likes fog.", "--actor", "Cem\x1b")
+    assert done.stdout == "this is @2\n  + m2  Ann likes fog.\n"
+    assert run("edit", "m1", "Ann likes rain.").stdout == "this is @3\n  ~ m1  Ann likes rain.\n"
+    assert run("show").stdout.splitlines()[0] == "m1  2026-03-02 09:00  Ann likes rain."
+    blamed = run("blame", "m1").stdout.splitlines()
+    assert re.fullmatch(r"  @3  edit by Bob \(\d{4}-\S+ \S+\)  ~ Ann likes rain\.", blamed[-1])
+    assert r"edit by Cem\x1b" in run("history", "m2").stdout
+    assert [(step["actor"], step["session_id"]) for step in run_json("blame", "m1")["origins"]] == [("Bob", None)] * 2
+    assert run_json("audit")["findings"] == [] and run_json("audit")["without_source"] == 0
+    assert run("retract", "m1").stdout == "this is @4\n  - m1  Ann likes rain.\n"
+    assert [memory["id"] for memory in run_json("show")["memories"]] == ["m2"]
+    assert [step["actor"] for step in run_json("history", "m1")["steps"]] == ["Bob"] * 3
+    assert run("rollback", "@3", "--yes").exit_code == 0 and len(run_json("show")["memories"]) == 2
+
+
 def test_an_audit_names_what_is_suspicious(boston: Path) -> None:
     # Two memories that say the same, as another tool may have left them.
     header, entry, dialogue, memory = [json.loads(line) for line in run("export").stdout.splitlines()]
@@ -174,14 +193,22 @@ def test_a_declined_rollback_changes_nothing(three: Path, answer: str) -> None:
 
 
 READING = (["show"], ["search", "tea"], ["history", "m1"], ["diff", "@0"], ["blame", "m1"], ["export"], ["audit"])
-CHANGING = (["rollback", "@0", "--yes"], ["forget", "m1", "--yes"], ["forget", "--everything", "--yes"])
+CHANGING = (
+    ["rollback", "@0", "--yes"],
+    ["forget", "m1", "--yes"],
+    ["forget", "--everything", "--yes"],
+    ["edit", "m1", "Ann swims."],
+    ["retract", "m1"],
+)
 
 
-def test_only_add_and_import_make_a_bank_and_none_guesses_an_owner(bank: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_adding_and_importing_make_a_bank_and_none_guesses_an_owner(
+    bank: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for command in (*READING, *CHANGING):
         assert "no memory bank there" in one_sentence(run(*command))
     monkeypatch.delenv("DELTAMEM_OWNER")
-    for command in (*READING, *CHANGING, ["add", "-"], ["import", "-"]):
+    for command in (*READING, *CHANGING, ["add", "-"], ["remember", "x"], ["import", "-"]):
         assert "--owner" in one_sentence(run(*command))
     assert not bank.exists()
 
@@ -198,6 +225,8 @@ def test_only_add_and_import_make_a_bank_and_none_guesses_an_owner(bank: Path, m
         ("show --tool-role system", "system"),
         ("forget", "--everything"),
         ("forget m1 --everything", "--everything"),
+        ("remember tea --time soon", "--time: 'soon'"),
+        ("remember", "TEXT"),
         ("add absent.json", "absent.json"),
         ("import absent.jsonl", "absent.jsonl"),
     ],
@@ -253,9 +282,12 @@ def test_an_unknown_owner_is_reported_and_not_made(boston: Path) -> None:
 
 
 def test_unknown_memories_and_steps_without_a_way_back_are_refused(boston: Path) -> None:
-    for command in (["history"], ["blame"], ["forget", "--yes"]):
+    for command in (["history"], ["blame"], ["forget", "--yes"], ["retract"]):
         for memory_id in ("m9", "9", "m\x1b", "\udcff"):
             one_sentence(run(*command, memory_id))
+            one_sentence(run("edit", memory_id, "Ann swims."))
+    for refused in (["remember", " "], ["edit", "m1", ""], ["edit", "m1", "x\udcff"], ["retract", "m1", "--actor", ""]):
+        one_sentence(run(*refused))
     for command in (["forget", "m1"], ["forget", "--everything"], ["rollback", "@0"]):
         assert "--yes" in one_sentence(run(*command, given="y\n"))
     assert "Boston" in run("show").stdout

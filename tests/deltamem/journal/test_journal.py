@@ -136,6 +136,11 @@ def test_a_stale_writer_is_refused(ann) -> None:
         (EntryKind.SESSION, [], {}),
         (EntryKind.SESSION, [], {"session": Session("ann", "Ann", START, ())}),
         (EntryKind.IMPORT, [], {"session": session(1)}),
+        (EntryKind.SESSION, [], {"session": session(1), "actor": "bob"}),
+        (EntryKind.EDIT, [], {}),
+        (EntryKind.EDIT, [], {"actor": ""}),
+        (EntryKind.EDIT, [], {"actor": "bob", "session": session(1)}),
+        (EntryKind.IMPORT, [], {"actor": "bob"}),
         (EntryKind.FORGET, [], {}),
         (EntryKind.ROLLBACK, [], {}),
         (EntryKind.IMPORT, [add(1, "x", turns=(0,))], {}),
@@ -252,6 +257,65 @@ def test_position_at_a_time(ann) -> None:
     assert ann.position_at(day(2).replace(tzinfo=timezone(timedelta(hours=-2)))) == 3
     ann.rollback(1)
     assert [ann.position_at(day(number)) for number in (1, 2, 3)] == [1, 1, 1]
+
+
+def written(journal: OwnerJournal, *changes: Change) -> Entry:
+    return journal.append(EntryKind.EDIT, changes, actor="bob")
+
+
+def retraction(memory: Memory) -> Change:
+    return Change(ChangeEvent.REMOVE, memory.id, memory, None)
+
+
+def test_an_edit_is_an_entry_with_an_actor(ann) -> None:
+    correction_chain(ann)
+    boulder = ann.state()["m1"]
+    entry = written(ann, update(boulder, "Ann lives in Reno.", day(5)), add(2, "Ann swims.", day(4)))
+    assert ann.entry(4) == entry and (entry.kind, entry.actor, entry.session_id) == (EntryKind.EDIT, "bob", None)
+    assert texts(ann.state()) == {"m1": "Ann lives in Reno.", "m2": "Ann swims."}
+    *_, last = ann.blame("m1")
+    assert (last.actor, last.session_id, last.text, last.turns) == ("bob", None, "Ann lives in Reno.", ())
+    assert (last.recorded_at, last.session_time) == (entry.recorded_at, day(5))
+    assert [origin.actor for origin in ann.blame("m2")] == ["bob"]
+    assert ann.text_owner("ann lives in boulder.") == "m1" and ann.verify() == []
+
+
+def test_what_is_retracted_keeps_its_history_and_comes_back(ann) -> None:
+    ingest(ann, 1, add(1, "Ann swims.", turns=(1,)), add(2, "Ann runs."))
+    written(ann, retraction(ann.state()["m1"]))
+    assert (texts(ann.state()), texts(ann.state(1))) == ({"m2": "Ann runs."}, {"m1": "Ann swims.", "m2": "Ann runs."})
+    assert [change.event for _, change in ann.history("m1")] == ["ADD", "REMOVE"]
+    assert [memory.id for memory in ann.diff(1).removed] == ["m1"]
+    assert (ann.text_owner("ann swims."), ann.next_id_number(), ann.changed_since(1)) == ("m1", 3, {"m1"})
+    with pytest.raises(DeltaMemError, match="no memory 'm1' now"):
+        ann.blame("m1")
+    with pytest.raises(StaleJournalError):
+        written(ann, retraction(Memory("m1", "Ann swims.", START)))
+    ann.rollback(1)
+    assert texts(ann.state()) == {"m1": "Ann swims.", "m2": "Ann runs."} and ann.text_owner("ann swims.") is None
+    assert [origin.session_id for origin in ann.blame("m1")] == ["s1"] and ann.verify() == []
+
+
+def test_what_is_retracted_can_be_forgotten(tmp_path) -> None:
+    with Journal.open(tmp_path / "j") as journal:
+        ann = journal.owner("ann")
+        written(ann, add(1, f"Ann knows {CANARY}."))
+        written(ann, retraction(ann.state()["m1"]))
+        ann.forget("m1")
+        assert files_with(tmp_path, CANARY) == [] and ann.text_owner(f"Ann knows {CANARY}.") is None
+        assert (ann.next_id_number(), ann.verify()) == (2, [])
+
+
+def test_edits_are_points_of_the_calendar_unless_they_are_dated_back(ann) -> None:
+    assert written(ann, add(1, "one", day(1))).session_time == day(1)
+    assert written(ann, add(2, "two", day(3)), add(3, "three", day(2))).session_time == day(3)
+    assert written(ann, add(4, "born", day(-9000))).session_time is None
+    assert written(ann, retraction(ann.state()["m1"])).session_time is None
+    ingest(ann, 5, add(5, "five"))
+    assert [ann.position_at(day(number)) for number in (-9000, 0, 1, 2, 3, 4, 5)] == [0, 0, 1, 1, 4, 4, 5]
+    assert "m4" in ann.state(day(3)) and "m1" not in ann.state(day(3)) and ann.verify() == []
+    ann.rollback(1)
+    assert written(ann, add(2, "two", day(2))).session_time == day(2), "what is undone is no reason"
 
 
 def test_position_at_leaves_out_undone_rollbacks(ann) -> None:
@@ -406,16 +470,19 @@ def test_read_only_never_writes(tmp_path) -> None:
 
 
 def test_foreign_and_newer_files_are_refused_and_left_alone(tmp_path) -> None:
-    Journal.open(tmp_path / "newer").close()
+    for name in ("newer", "older"):
+        Journal.open(tmp_path / name).close()
     execute(tmp_path / "foreign", "CREATE TABLE songs (title)")
     execute(tmp_path / "other", "PRAGMA application_id = 7")
     execute(tmp_path / "newer", f"PRAGMA user_version = {database.SCHEMA_VERSION + 1}")
+    execute(tmp_path / "older", "PRAGMA user_version = 1")
     (tmp_path / "text").write_text("no database at all, " * 100)
     (tmp_path / "folder").mkdir()
     for name, sentence in {
         "foreign": "another application",
         "other": "another application",
-        "newer": "schema 2, this one reads 1",
+        "newer": f"schema {database.SCHEMA_VERSION + 1}, this one reads {database.SCHEMA_VERSION})",
+        "older": "schema 1, this one reads 2); export it with that version and import it with this one",
         "text": "not a database",
         "folder": "cannot be opened",
         "missing/j": "cannot be opened",

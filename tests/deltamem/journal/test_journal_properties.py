@@ -96,6 +96,30 @@ class JournalMachine(RuleBasedStateMachine):
         journal.append(EntryKind.SESSION, changes, session=session, expected_head=model.head)
         model.append(after, model.head, session.id, frozenset(range(first, first + additions)))
 
+    @rule(owner=st.sampled_from(OWNERS), days=st.integers(-3, 9), add=st.booleans(), data=st.data())
+    def edit(self, owner: str, days: int, add: bool, data: st.DataObject) -> None:
+        journal, model = self.journal.owner(owner), self.models[owner]
+        state, after = journal.state(), dict(model.states[-1])
+        time = DAY_ZERO + timedelta(days=days)
+        changes = []
+        for memory_id in data.draw(st.sets(st.sampled_from(sorted(after))) if after else st.just(set()), label="edited"):
+            if data.draw(st.booleans(), label="retracted"):
+                del after[memory_id]
+                changes.append(Change(ChangeEvent.REMOVE, memory_id, state[memory_id], None))
+            else:
+                self.texts += 1
+                after[memory_id] = f"text {self.texts}."
+                memory = Memory(memory_id, after[memory_id], time)
+                changes.append(Change(ChangeEvent.UPDATE, memory_id, state[memory_id], memory))
+        new = frozenset({model.next_number()} if add else ())
+        for number in new:
+            self.texts += 1
+            after[f"m{number}"] = f"text {self.texts}."
+            changes.append(Change(ChangeEvent.ADD, f"m{number}", None, Memory(f"m{number}", after[f"m{number}"], time)))
+        entry = journal.append(EntryKind.EDIT, changes, actor="bob", expected_head=model.head)
+        assert journal.entry(entry.position) == entry
+        model.append(after, model.head, None, new)
+
     @rule(owner=st.sampled_from(OWNERS), fraction=st.floats(0, 1))
     def rollback(self, owner: str, fraction: float) -> None:
         model = self.models[owner]

@@ -93,9 +93,28 @@ def test_an_import_gives_the_same_journal(ann, empty, tmp_path) -> None:
 
 def test_the_file_is_what_the_documentation_says(lines) -> None:
     header, *rest = map(json.loads, lines)
-    assert header == {"format": "deltamem-bank", "version": 1, "owner": "ann", "entries": 6, "memories": 3, "dialogues": 3}
+    assert header == {"format": "deltamem-bank", "version": 2, "owner": "ann", "entries": 6, "memories": 3, "dialogues": 3}
     assert [line["position"] for line in rest[:6]] == [1, 2, 3, 4, 5, 6]
     assert rest[-1] == {"id": "m10", "text": "Ann plays chess.", "time": ZONED.isoformat()}
+
+
+def test_edits_are_exported(ann, empty) -> None:
+    one = ann.state()["m1"]
+    changes = [Change(ChangeEvent.UPDATE, "m1", one, Memory("m1", "Ann dives.", ZONED + timedelta(days=99)))]
+    ann.append(EntryKind.EDIT, changes, actor="bob \u2028")
+    ann.append(EntryKind.EDIT, [Change(ChangeEvent.REMOVE, "m10", ann.state()["m10"], None)], actor="ann")
+    text = exported(ann)
+    import_owner(empty, io.StringIO(text))
+    assert list(empty.entries()) == list(ann.entries()) and exported(empty) == text
+    assert empty.blame("m1") == ann.blame("m1") and empty.state() == ann.state()
+    assert [empty.position_at(ZONED + timedelta(days=days)) for days in (50, 99)] == [6, 8]
+
+
+def test_an_export_of_version_1_can_be_read(ann, empty, lines) -> None:
+    header, *rest = map(json.loads, lines)
+    old = [header | {"version": 1}, *({name: value for name, value in line.items() if name != "actor"} for line in rest)]
+    import_owner(empty, io.StringIO("".join(json.dumps(line) + "\n" for line in old)))
+    assert list(empty.entries()) == list(ann.entries())
 
 
 def test_an_owner_without_entries_can_be_exported(empty) -> None:
@@ -133,7 +152,7 @@ def test_damaged_lines_are_named(empty, lines) -> None:
         line = {**json.loads(lines[index]), **fields}
         return refused(empty, "".join([*lines[:index], json.dumps(line) + "\n", *lines[index + 1 :]]))
 
-    assert "line 1: expected one header: version" in changed(0, version=2)
+    assert "line 1: expected one header: version" in changed(0, version=3)
     assert "line 1: expected one header: format" in changed(0, format="mem0")
     assert "line 1: expected one header: extra" in changed(0, extra=1)
     assert "line 3: entry 1 where 2 was expected" in changed(2, position=1)
