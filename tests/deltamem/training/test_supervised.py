@@ -33,6 +33,7 @@ from deltamem.training import pipeline
 from deltamem.training.config import SupervisedConfig, TrainSettings
 from deltamem.training.data import Limits
 from deltamem.training.export import front_matter
+from deltamem.training.interruption import apart
 from deltamem.training.launch import changed_since
 from deltamem.training.pipeline import stages
 from deltamem.training.pretrained import chatml
@@ -393,6 +394,19 @@ def test_on_a_gpu_it_has_a_process_of_its_own(tmp_path: Path, start: Path, monke
     monkeypatch.setattr(pipeline, "apart", lambda *given: asked.append(given))
     stage(tmp_path / "run", start, "deltamem.cpu_threads=null")[2].run()
     assert asked[0][0] is pipeline._tune and not (tmp_path / "run" / "warm_start").exists()
+
+
+def test_that_process_hears_a_request_and_leaves_the_model(tmp_path: Path, start: Path) -> None:
+    config, settings, found = stage(tmp_path / "run", start)
+    request = tmp_path / "run" / "warm_start.stop"
+    request.parent.mkdir()
+    request.touch()
+    given = (pipeline._tune, config, settings, settings.warm_start, "same", None)
+    with pytest.raises(RunStoppedError, match="after step 0 of 6"):
+        apart(*given)
+    request.unlink()
+    apart(*given)
+    assert (found.output / "model.safetensors").is_file()
 
 
 def test_checkpoints_of_grpo_keep_what_they_come_from(tmp_path: Path, start: Path) -> None:
