@@ -190,7 +190,7 @@ def _size(tensor: Tensor) -> int:
     from gguf import GGML_QUANT_SIZES
 
     values, size = GGML_QUANT_SIZES[_type(tensor)]
-    return tensor.numel() // values * size
+    return int(tensor.numel() // values * size)
 
 
 def _values(name: str, tensor: Tensor, config: Any) -> npt.NDArray[np.float32]:
