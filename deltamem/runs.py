@@ -27,22 +27,49 @@ from deltamem.errors import DeltaMemError
 
 @contextmanager
 def partial_file(path: Path) -> Iterator[Path]:
-    """A path beside another that takes the other's name when the block ends well.
+    """An empty file beside a path that takes the path's name when the block ends well.
+
+    One writer of a path at a time, whoever comes second waits. What a killed writer left is written over by the next one.
 
     Args:
-        path: The final name of a file or folder; an older one of that name stays until then.
+        path: The final name; an older file of that name stays until then.
 
     Yields:
         Where to write. If the block raises, nothing remains.
     """
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
-    try:
-        yield partial
-        with partial.open("r+b") as file:
-            os.fsync(file.fileno())
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)
+    partial = path.with_name(f".{path.name}.partial")
+    with _locked_file(partial):
+        try:
+            yield partial
+            with partial.open("r+b") as file:
+                os.fsync(file.fileno())
+            partial.replace(path)
+        except BaseException:
+            partial.unlink(missing_ok=True)
+            raise
+
+
+@contextmanager
+def _locked_file(path: Path) -> Iterator[None]:
+    """Make a file, or empty it, and hold its lock, which the kernel releases if this process is killed."""
+    while True:
+        with path.open("ab") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            try:
+                there = path.stat()
+            except FileNotFoundError:
+                continue
+            # Else the writer before has renamed or removed the file that was waited for.
+            if os.path.samestat(there, os.fstat(file.fileno())):
+                file.truncate(0)
+                yield
+                return
+
+
+def remove_partial(folder: Path) -> None:
+    """Remove what killed writers (`partial_file`) have left in a folder; for the only process that writes there."""
+    for path in folder.glob(".*.partial"):
+        path.unlink()
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Waiting until the nodes of a batch job have joined its Ray cluster.
+"""The Ray cluster of a run: where it is, and waiting until the nodes of a batch job have joined it.
 
     python -m deltamem.training.cluster HOST:PORT --names node1,node2 --gpus 16 --seconds 600
 
@@ -17,6 +17,21 @@ from dataclasses import dataclass
 from typing import Any
 
 _POLL_SECONDS = 1.0
+
+
+def cluster_address(given: str | None, variables: Mapping[str, str]) -> str | None:
+    """Which Ray cluster a run will connect to, as `ray.init` decides it.
+
+    Args:
+        given: ``ray_kwargs.ray_init.address``.
+        variables: The environment, whose ``RAY_ADDRESS`` counts where the address is null or "auto".
+
+    Returns:
+        The address; "auto" for one of this machine that Ray has to find; None if the run starts its own.
+    """
+    if given in (None, "auto"):
+        given = variables.get("RAY_ADDRESS") or given
+    return None if given == "local" else given
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from deltamem.config import StrictModel
 from deltamem.embedding import Embedder, LazyEmbedder, Vectors, is_endpoint
 from deltamem.errors import DeltaMemError
-from deltamem.runs import atomic_writer, partial_file
+from deltamem.runs import atomic_writer, partial_file, remove_partial
 from deltamem.training.config import EmbedderSettings
 from deltamem.training.interruption import apart
 
@@ -259,6 +259,7 @@ def build_store(
             report(len(wanted) - len(missing) + start + len(part), len(wanted))
         if meta.count(kind) != len(keys) or not (folder / META_FILE).exists():
             _commit(folder, kind, keys, meta.model_copy(update={"dim": dim, kind: len(keys)}))
+        _tidy(folder, kind, len(keys))
         return Built(len(wanted), len(missing), len(keys))
 
 
@@ -367,10 +368,15 @@ def _commit(folder: Path, kind: Kind, keys: Index, meta: Meta) -> None:
         np.save(file, index_of(keys))
     with atomic_writer(folder / META_FILE) as text:
         text.write(meta.model_dump_json(indent=2))
+
+
+def _tidy(folder: Path, kind: Kind, count: int) -> None:
+    """Remove indexes of other numbers of rows, and what killed builds have left."""
     # A reader that has just read the former `meta.json` looks again (`EmbeddingStore`).
     for old in folder.glob(f"{kind}.*.index.npy"):
-        if old != path:
+        if old != _index_path(folder, kind, count):
             old.unlink()
+    remove_partial(folder)
 
 
 _ROWS = 256

@@ -17,7 +17,7 @@ from omegaconf import DictConfig, ListConfig, OmegaConf, open_dict
 from rich.console import Console
 
 from deltamem.errors import DeltaMemError
-from deltamem.runs import RunStoppedError, atomic_writer
+from deltamem.runs import RunStoppedError, atomic_writer, remove_partial
 from deltamem.training.checkpoints import (
     check_space,
     latest_complete,
@@ -108,6 +108,7 @@ def _run_locked(config: DictConfig, settings: TrainSettings, console: Console, l
     keep = config.trainer.max_actor_ckpt_to_keep
     remove_incomplete(checkpoints)
     remove_old(checkpoints, keep=keep)
+    remove_partial(Path(config.trainer.v1.sampler.sampler_kwargs.validation_folder))
     last = latest_complete(checkpoints)
     for change in changed_since(folder / "identity.json", config, resuming=last is not None):
         console.print(f"grpo: goes on with {change}", soft_wrap=True)

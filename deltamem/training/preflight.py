@@ -29,6 +29,7 @@ from deltamem.runs import file_sha256
 from deltamem.sessions import read_sessions
 from deltamem.training import data, resources
 from deltamem.training.checkpoints import space_of, warm_start_space
+from deltamem.training.cluster import cluster_address
 from deltamem.training.config import SupervisedConfig, TrainSettings, read_by_verl, unknown_keys
 from deltamem.training.data import Lengths, Limits
 from deltamem.training.embedding_store import read_meta
@@ -164,6 +165,11 @@ class Context:
         return int(self.config.trainer.n_gpus_per_node * self.config.trainer.nnodes)
 
     @property
+    def cluster(self) -> str | None:
+        """The Ray cluster that the run connects to; None if it starts its own."""
+        return cluster_address(self.config.ray_kwargs.ray_init.get("address"), os.environ)
+
+    @property
     def on_gpus(self) -> bool:
         """Whether the run needs GPUs."""
         return self.settings.cpu_threads is None
@@ -264,10 +270,9 @@ def check_cpus(context: Context) -> Finding:
     # verl's placement groups take three a GPU, each storage unit and the controller of TransferQueue one.
     units = config.transfer_queue.backend.SimpleStorage.num_data_storage_units
     need = 3 * config.trainer.n_gpus_per_node * config.trainer.nnodes + units + 1
-    ray = config.ray_kwargs.ray_init
-    if ray.get("address") not in (None, "local"):
+    if context.cluster is not None:
         return ok(f"{need} of the cluster are needed")
-    have = ray.num_cpus or cpus()
+    have = config.ray_kwargs.ray_init.num_cpus or cpus()
     text = f"Ray counts {have}, verl asks for {need}"
     if have < need:
         return fail(
@@ -377,13 +382,10 @@ def check_disk(context: Context) -> Finding:
 
 def check_ray(context: Context) -> Finding:
     """Whether a cluster answers, if one is named."""
-    address, nodes = context.config.ray_kwargs.ray_init.get("address"), context.config.trainer.nnodes
-    if address == "auto" or (nodes > 1 and address in (None, "local")):
-        # Without an address Ray looks there too.
-        address = None if address == "local" else os.environ.get("RAY_ADDRESS")
-        if not address:
-            return fail(f"no cluster: {nodes} nodes need one (slurm/train_multinode.sbatch starts it and sets RAY_ADDRESS)")
-    if not address or address == "local":
+    address, nodes = context.cluster, context.config.trainer.nnodes
+    if address == "auto" or (address is None and nodes > 1):
+        return fail(f"no cluster: {nodes} nodes need one (slurm/train_multinode.sbatch starts it and sets RAY_ADDRESS)")
+    if address is None:
         return ok("the run starts its own")
     place = urlsplit(address if "://" in address else f"ray://{address}")
     try:

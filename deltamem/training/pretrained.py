@@ -112,8 +112,9 @@ def _make(name: str, file: Path, folder: Path) -> None:
         partial.replace(folder)
     # safetensors has an exception of its own for what the operating system refuses.
     except (OSError, SafetensorError) as error:
-        shutil.rmtree(partial, ignore_errors=True)
         raise DeltaMemError(f"{folder}: the model could not be written: {' '.join(str(error).split())}") from error
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
 
 
 def verified(name: str, folder: Path) -> bool:

@@ -13,7 +13,7 @@ from typing import Any
 import psutil
 import torch
 import transfer_queue as tq
-from tensordict import TensorDict
+from tensordict import NonTensorStack, TensorDict
 from transfer_queue import KVBatchMeta
 from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer
 
@@ -143,20 +143,30 @@ def _rows(batch: KVBatchMeta) -> list[RolloutRow]:
 
 
 def _spare_groups(partition_id: str, rows: Sequence[RolloutRow]) -> None:
-    """Give the rollouts that broke in our own machinery the mean reward of their group, so that they move no advantage.
+    """Take the rollouts that broke in our own machinery out of their groups, so that they move no advantage.
 
-    They have no token to learn from. verl has no mask for a whole rollout, and one that is taken out of a group of two would
-    leave a group of one, whose advantage verl sets to the reward itself.
+    They have no token to learn from, but verl has no mask for a whole rollout: they would count in the mean of their group
+    and, with ``algorithm.norm_adv_by_std_in_grpo``, in its deviation. So each becomes a group of its own. The advantage of
+    the only rollout of a group is to verl its reward; therefore one that is left alone keeps a broken one, of equal reward.
     """
     earned: defaultdict[str, list[float]] = defaultdict(list)
+    broken: defaultdict[str, list[str]] = defaultdict(list)
     for row in rows:
         if row.failure is None:
             earned[row.group].append(row.reward)
-    means = {row.key: mean(earned[row.group]) for row in rows if row.failure is not None and earned[row.group]}
-    if means:
-        scores = torch.nested.as_nested_tensor([torch.tensor([value]) for value in means.values()], layout=torch.jagged)
-        fields = TensorDict({"rm_scores": scores}, batch_size=len(means))
-        tq.kv_batch_put(keys=list(means), partition_id=partition_id, fields=fields)
+        else:
+            broken[row.group].append(row.key)
+    groups: dict[str, str] = {}
+    scores: list[torch.Tensor] = []
+    for group, keys in broken.items():
+        if values := earned[group]:
+            groups |= {key: key for key in keys} | ({keys[0]: group} if len(values) == 1 else {})
+            # The mean of the group: so they do not show in verl's own figures of the rewards either.
+            scores += [torch.tensor([mean(values)])] * len(keys)
+    if groups:
+        rewards = torch.nested.as_nested_tensor(scores, layout=torch.jagged)
+        fields = TensorDict({"uid": NonTensorStack(*groups.values()), "rm_scores": rewards}, batch_size=len(groups))
+        tq.kv_batch_put(keys=list(groups), partition_id=partition_id, fields=fields)
 
 
 def group_rewards(rows: Iterable[RolloutRow]) -> dict[str, list[float]]:

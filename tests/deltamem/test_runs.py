@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -25,6 +26,7 @@ from deltamem.runs import (
     file_sha256,
     git_commit,
     read_records,
+    remove_partial,
     run_tasks,
     versions,
 )
@@ -55,6 +57,48 @@ def test_nothing_remains_of_a_file_whose_name_cannot_be_taken(tmp_path):
     with pytest.raises(FileNotFoundError), atomic_writer(tmp_path / "missing" / "note.txt"):
         pass
     assert [path.name for path in tmp_path.iterdir()] == ["note.txt"]
+
+
+def killed_writer(path: Path) -> None:
+    """A process that is killed in the middle of a file."""
+    script = (
+        "import os, signal, sys; from pathlib import Path; from deltamem.runs import atomic_writer\n"
+        "with atomic_writer(Path(sys.argv[1])) as file:\n"
+        "    file.write('x' * 99_999); file.flush(); os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    assert subprocess.run([sys.executable, "-c", script, str(path)], check=False).returncode == -signal.SIGKILL
+
+
+def test_what_killed_writers_left_is_used_by_the_next_one_or_removed(tmp_path):
+    path = tmp_path / "note.txt"
+    for _ in range(2):
+        killed_writer(path)
+    assert len(list(tmp_path.iterdir())) == 1 and not path.exists()
+    with atomic_writer(path) as file:
+        file.write("text")
+    assert list(tmp_path.iterdir()) == [path] and path.read_text() == "text"
+    killed_writer(tmp_path / "other.txt")
+    remove_partial(tmp_path)
+    remove_partial(tmp_path / "nowhere")
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_writers_of_one_file_take_turns(tmp_path):
+    path = tmp_path / "note.txt"
+    texts = [letter * 50_000 for letter in "abcd"]
+
+    def write(text):
+        for _ in range(5):
+            with atomic_writer(path) as file:
+                file.write(text)
+                file.flush()
+                assert path.with_name(".note.txt.partial").read_text() == text
+        with pytest.raises(RuntimeError), atomic_writer(path):
+            raise RuntimeError("broke")
+
+    with ThreadPoolExecutor(len(texts)) as threads:
+        list(threads.map(write, texts))
+    assert list(tmp_path.iterdir()) == [path] and path.read_text() in texts
 
 
 TEXTS = st.text(st.characters(), max_size=12)

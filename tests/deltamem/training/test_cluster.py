@@ -9,12 +9,24 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deltamem.training import cluster
-from deltamem.training.cluster import Present, await_nodes
+from deltamem.training.cluster import Present, await_nodes, cluster_address
 
 
 def node(host: str, gpus: float | None = None, *, alive: bool = True) -> dict[str, Any]:
     """An entry of ``ray.nodes()``, as far as it is read."""
     return {"Alive": alive, "NodeManagerHostname": host, "Resources": {"CPU": 4.0} | ({} if gpus is None else {"GPU": gpus})}
+
+
+@pytest.mark.parametrize(
+    ("given", "variable", "found"),
+    [
+        *((None, None, None), (None, "", None), (None, "n1:6379", "n1:6379"), (None, "local", None)),
+        *(("auto", None, "auto"), ("auto", "n1:6379", "n1:6379")),
+        *(("n2:6379", None, "n2:6379"), ("n2:6379", "n1:6379", "n2:6379"), ("local", "n1:6379", None)),
+    ],
+)
+def test_one_function_tells_the_cluster_of_a_run(given: str | None, variable: str | None, found: str | None) -> None:
+    assert cluster_address(given, {} if variable is None else {"RAY_ADDRESS": variable}) == found
 
 
 @pytest.mark.parametrize(

@@ -133,6 +133,16 @@ def test_a_killed_process_leaves_its_finished_chunks_and_no_lock(tmp_path: Path)
     assert_holds(tmp_path, {str(number) for number in range(10)})
 
 
+def test_a_build_removes_what_killed_builds_left(tmp_path: Path) -> None:
+    build_store(tmp_path, ["a", "b"], DigestEmbedder())
+    whole = sorted(tmp_path.iterdir())
+    for name in (".documents.1.index.npy.partial", ".meta.json.partial", "documents.1.index.npy"):
+        (tmp_path / name).write_bytes(b"half")
+    assert build_store(tmp_path, ["a", "b"], DigestEmbedder()) == Built(2, 0, 2)
+    assert sorted(tmp_path.iterdir()) == whole
+    assert_holds(tmp_path, {"a", "b"})
+
+
 def test_the_longest_texts_go_first_in_whole_chunks_and_progress_counts_what_was_there(tmp_path: Path) -> None:
     build_store(tmp_path, ["x" * 3], DigestEmbedder())
     embedder, told = DigestEmbedder(), []

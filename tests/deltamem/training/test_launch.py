@@ -5,9 +5,12 @@ from __future__ import annotations
 import errno
 import io
 import subprocess
+import sys
 from collections import Counter
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -78,20 +81,54 @@ def test_a_run_goes_on_with_other_resources_and_says_so_but_with_nothing_else(tm
         changed_since(path, resolved(composed(*base, *spared)), resuming=True)
 
 
-def test_a_trainer_that_does_not_begin_is_ended_with_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+Launched = Callable[[str], None]
+
+
+@pytest.fixture
+def launched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Launched:
+    """Runs a program in the trainer's place, by a clock on which it is too late as soon as there is a file ``late``."""
     sessions = write_sessions(tmp_path / "sessions.jsonl", train=4, heldout=1)
-    changed = ("trainer.save_freq=-1", "trainer.total_training_steps=1", "deltamem.start_minutes=0.001")
+    changed = ("trainer.save_freq=-1", "trainer.total_training_steps=1", "deltamem.start_minutes=30")
     config = resolved(composed("+experiment=tiny", f"deltamem.out={tmp_path}", f"deltamem.sessions={sessions}", *changed))
-    stuck = "import time; print('waiting for CPUs', flush=True); time.sleep(600)"
+    start = subprocess.Popen
 
     def popen(_: list[str], **options: Any) -> subprocess.Popen[bytes]:
-        return started(["python3", "-c", stuck], **options)
+        return start([sys.executable, "-c", program, str(tmp_path)], **options)
 
-    started = subprocess.Popen
+    program = ""
+    clock = SimpleNamespace(monotonic=lambda: 60.0 * 31 if (tmp_path / "late").exists() else 0.0)
     monkeypatch.setattr(launch.subprocess, "Popen", popen)
+    monkeypatch.setattr(launch, "time", clock)
     (tmp_path / "logs").mkdir()
-    with pytest.raises(TrainingFailedError, match=r"start_minutes=0\.001; Ray may wait for CPUs"):
+
+    def run(given: str) -> None:
+        nonlocal program
+        program = f"import sys, time; from pathlib import Path; folder = Path(sys.argv[1])\n{given}"
         run_grpo(config, validated(config.deltamem, TrainSettings), Console(file=io.StringIO()))
+
+    return run
+
+
+def test_a_trainer_that_does_not_begin_is_ended_with_a_sentence(launched: Launched) -> None:
+    with pytest.raises(TrainingFailedError, match=r"start_minutes=30; Ray may wait for CPUs.*: waiting for CPUs \(full"):
+        launched("print('waiting for CPUs', flush=True); (folder / 'late').touch(); time.sleep(7200)")
+
+
+def test_a_trainer_that_has_begun_in_time_may_take_as_long_as_it_likes(launched: Launched, tmp_path: Path) -> None:
+    # The note that it has begun is the sampler's. It is looked at once more when the trainer has ended.
+    left = tmp_path / "validation" / ".step_000015.jsonl.partial"
+    left.parent.mkdir()
+    left.touch()
+    launched("(folder / 'grpo' / 'started').touch(); (folder / 'late').touch()")
+    assert (tmp_path / "late").exists()
+    assert not left.exists(), "what a killed validation left"
+
+
+def test_a_note_of_an_earlier_start_does_not_count(launched: Launched, tmp_path: Path) -> None:
+    (tmp_path / "grpo").mkdir()
+    (tmp_path / "grpo" / "started").touch()
+    with pytest.raises(TrainingFailedError, match="start_minutes=30"):
+        launched("(folder / 'late').touch(); time.sleep(7200)")
 
 
 def test_failure_threshold() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import shutil
+import socket
 from collections import namedtuple
 from collections.abc import Callable
 from pathlib import Path
@@ -153,6 +154,43 @@ def test_what_is_accepted(values: dict[str, Any], tmp_path: Path) -> None:
     unusual = {"ray_kwargs.ray_init.address": "auto", f"{ACTOR}.checkpoint.save_lora_only": True}
     assert unknown_keys(context(tmp_path, values | unusual).config) == []
     assert check("lengths", context(tmp_path / "b", values | SHORT | {"deltamem.max_failure_rate": 1.0}))[0] == "warn"
+
+
+@pytest.mark.parametrize("nodes", [1, 2])
+@pytest.mark.parametrize(
+    ("given", "variable", "connects"),
+    [
+        (None, None, False),
+        (None, "CLUSTER", True),
+        ("auto", "CLUSTER", True),
+        ("CLUSTER", None, True),
+        ("CLUSTER", "127.0.0.1:9", True),
+        ("local", "CLUSTER", False),
+    ],
+)
+def test_all_checks_agree_on_the_cluster_of_a_run(
+    values: dict[str, Any],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    given: str | None,
+    variable: str | None,
+    connects: bool,
+    nodes: int,
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        place = "{}:{}".format(*server.getsockname())
+        if variable is not None:
+            monkeypatch.setenv("RAY_ADDRESS", variable.replace("CLUSTER", place))
+        address = given and given.replace("CLUSTER", place)
+        # More processors than this node has: only the cluster knows whether they are there.
+        asked = {"transfer_queue.backend.SimpleStorage.num_data_storage_units": 40}
+        prepared = context(tmp_path, values | asked | {"ray_kwargs.ray_init.address": address, "trainer.nnodes": nodes})
+        ray, processors = check("ray", prepared), check("CPUs", prepared)
+    if connects:
+        assert ray == ("ok", f"{place} answers") and processors == ("ok", f"{3 * nodes + 41} of the cluster are needed")
+    else:
+        assert ray[0] == ("ok" if nodes == 1 else "fail")
+        assert processors[0] == "fail" and "Ray counts 8" in processors[1]
 
 
 def test_too_little_disk(values: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

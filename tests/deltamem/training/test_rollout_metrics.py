@@ -11,6 +11,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import psutil
 import pytest
 import torch
@@ -20,7 +21,9 @@ from rollout_cases import a_batch, extra_fields, failed, info, row
 from tensordict import TensorDict
 from training_cases import labelled_session
 from transfer_queue import KVBatchMeta
+from verl import DataProto
 from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer
+from verl.trainer.ppo.v1.utils import compute_advantage_for_multi_trajectories
 
 from deltamem.errors import DeltaMemError
 from deltamem.training import replay_buffer
@@ -114,6 +117,7 @@ def buffer(
 ) -> tuple[replay_buffer.DeltaMemReplayBuffer, list[RolloutRow]]:
     """The replay buffer over a batch that is given it instead of verl's queue."""
     rows: list[RolloutRow] = []
+    groups: dict[str, str] = {}
 
     def sample(self: object, global_steps: int, partition_id: str, batch_size: int) -> tuple[KVBatchMeta, dict[str, Any]]:
         tags = [{"seq_len": 9 - place} for place in range(len(rows))]
@@ -123,15 +127,17 @@ def buffer(
         chosen = [next(entry for entry in rows if entry.key == key) for key in keys]
         scores = [torch.tensor([0.0] * place + [entry.reward]) for place, entry in enumerate(chosen)]
         nested = torch.nested.nested_tensor(scores, layout=torch.jagged)
-        return {"rm_scores": nested, "extra_fields": [extra_fields(entry) for entry in chosen]}
+        uids = [groups.get(entry.key, entry.group) for entry in chosen]
+        found = {"rm_scores": nested, "extra_fields": [extra_fields(entry) for entry in chosen], "uid": uids}
+        return {name: found[name] for name in select_fields}
 
     monkeypatch.setattr(ReplayBuffer, "__init__", lambda self, **_: None)
     monkeypatch.setattr(ReplayBuffer, "sample", sample)
 
     def put(keys: list[str], partition_id: str, fields: TensorDict) -> None:
-        for key, scores in zip(keys, fields["rm_scores"].unbind(), strict=True):
+        for key, scores, uid in zip(keys, fields["rm_scores"].unbind(), list(fields["uid"]), strict=True):
             place = next(place for place, entry in enumerate(rows) if entry.key == key)
-            rows[place] = replace(rows[place], reward=float(scores.sum()))
+            rows[place], groups[key] = replace(rows[place], reward=float(scores.sum())), uid
 
     monkeypatch.setattr(replay_buffer, "tq", SimpleNamespace(kv_batch_get=get, kv_batch_put=put))
     options = {"poll_seconds": 0.1, "max_failure_rate": 0.3, "sort_by_length": True}
@@ -149,10 +155,14 @@ def buffer(
 Buffer = tuple[replay_buffer.DeltaMemReplayBuffer, list[RolloutRow]]
 
 
-def test_the_replay_buffer_hands_verl_the_figures_of_the_batch_and_refuses_one_that_lost_rollouts(buffer: Buffer) -> None:
+def test_the_replay_buffer_hands_verl_the_figures_of_the_batch_and_refuses_one_that_lost_rollouts(
+    buffer: Buffer, tmp_path: Path
+) -> None:
     sampler, rows = buffer
+    assert not (tmp_path / "started").exists()
     rows += a_batch()
     batch, metrics = sampler.sample(3, "train", 2)
+    assert (tmp_path / "started").exists(), "the launcher waits no longer"
     expected = {"verl": 1.0} | {f"deltamem/{name}": value for name, value in batch_metrics(rows, 4).items()}
     assert {name: metrics[name] for name in expected} == pytest.approx(expected)
     assert 0.0 < metrics["deltamem/memory/rss_gb"] < 100.0 and metrics["deltamem/memory/processes"] >= 1
@@ -162,23 +172,36 @@ def test_the_replay_buffer_hands_verl_the_figures_of_the_batch_and_refuses_one_t
         sampler.sample(3, "train", 2)
 
 
-def test_a_rollout_that_broke_moves_no_other_of_its_group(buffer: Buffer) -> None:
+def verl_advantages(rows: list[RolloutRow], deviation: bool) -> dict[str, float]:
+    """What verl makes of the rewards that are in its queue, by key; a rollout that broke has no token of the model."""
+    keys = [entry.key for entry in rows]
+    queue = replay_buffer.tq.kv_batch_get(keys=keys, partition_id="train", select_fields=["rm_scores", "uid"])
+    scores = torch.tensor([[float(one.sum())] for one in queue["rm_scores"].unbind()])
+    mask = torch.tensor([[float(entry.failure is None)] for entry in rows])
+    batch = {"token_level_rewards": scores, "response_mask": mask}
+    data = DataProto.from_dict(batch, non_tensors={"uid": np.array(queue["uid"], dtype=object)})
+    found = compute_advantage_for_multi_trajectories(data, keys, "grpo", norm_adv_by_std_in_grpo=deviation)
+    return dict(zip(keys, found.batch["advantages"][:, 0].tolist(), strict=True))
+
+
+@pytest.mark.parametrize("deviation", [False, True])
+def test_a_rollout_that_broke_moves_no_advantage(buffer: Buffer, deviation: bool) -> None:
     sampler, rows = buffer
-    rows += [*a_batch(), failed("a", 2, labelled_session(1)), failed("lonely", 0, labelled_session(3))]
-    rows += [row("c", number, labelled_session(4), None) for number in range(2)]
-    before = {entry.key: entry.reward for entry in rows}
-    sampler.sample(3, "train", 4)
-
-    def advantages(group: str) -> list[float]:
-        """As verl works them out: what a rollout earns above the mean of its group."""
-        scores = [entry.reward for entry in rows if entry.group == group]
-        return [score - sum(scores) / len(scores) for score in scores]
-
-    survivors = [before[entry.key] for entry in rows if entry.group == "a" and entry.failure is None]
-    mean = sum(survivors) / len(survivors)
-    assert advantages("a") == pytest.approx([*(score - mean for score in survivors), 0.0], abs=1e-6)
-    assert advantages("lonely") == [0.0]
-    assert all(entry.reward == before[entry.key] for entry in rows if entry.failure is None)
+    rows += [*a_batch(), row("alone", 0, labelled_session(4), None), row("alone", 1, labelled_session(4), None)]
+    expected = verl_advantages(rows, deviation)
+    assert expected["a_0_0"] > 0.1 and expected["alone_0_0"] == 0.0
+    del rows[-1]
+    for group, session, numbers in (("a", 1, (2, 3, 4)), ("alone", 4, (1, 2, 3)), ("lost", 3, (0, 1))):
+        rows += [failed(group, number, labelled_session(session)) for number in numbers]
+    rows += [row("c", number, labelled_session(5), None) for number in range(16)]
+    before = {entry.key: entry.reward for entry in rows if entry.failure is None}
+    sampler.sample(3, "train", 14)
+    found = verl_advantages(rows, deviation)
+    assert {key: found[key] for key in before if key in expected} == pytest.approx(
+        {key: value for key, value in expected.items() if key in before}, abs=1e-6
+    )
+    assert all(found[entry.key] == 0.0 for entry in rows if entry.failure is not None)
+    assert {entry.key: entry.reward for entry in rows if entry.failure is None} == before
 
 
 def test_a_curriculum_is_given_the_rewards_of_each_session_and_adds_its_figures(
