@@ -13,6 +13,7 @@ from datetime import datetime
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TextIO
+from uuid import UUID
 
 from anyio.from_thread import start_blocking_portal
 
@@ -180,6 +181,13 @@ class MemoryManager:
     def state(self, point: Point = None) -> MemoryState:
         """The memory state now, or at an earlier position, session or time."""
         return self._owned.bank.state if point is None else self._owned.journal.state(point)
+
+    def uuids(self, point: Point = None) -> dict[str, UUID]:
+        """UUIDs by id, which stay with their memories; see `deltamem.journal.journal.OwnerJournal.uuids`.
+
+        Every method that takes the id of a memory takes its UUID as well.
+        """
+        return self._owned.journal.uuids(point)
 
     def history(self, memory_id: str) -> tuple[HistoryStep, ...]:
         """Everything that happened to a memory, oldest first; see `deltamem.journal.journal.OwnerJournal.history`."""
@@ -374,6 +382,10 @@ class SyncMemoryManager:
     def state(self, point: Point = None) -> MemoryState:
         """See `MemoryManager.state`."""
         return self._manager.state(point)
+
+    def uuids(self, point: Point = None) -> dict[str, UUID]:
+        """See `MemoryManager.uuids`."""
+        return self._manager.uuids(point)
 
     def history(self, memory_id: str) -> tuple[HistoryStep, ...]:
         """See `MemoryManager.history`."""

@@ -7,6 +7,7 @@ import os
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
@@ -16,7 +17,7 @@ from filelock import FileLock, Timeout
 
 from deltamem.bank.base import MemoryBank, SnapshotBank, stale_ids
 from deltamem.dedup import KnownTexts
-from deltamem.edits import Edit, take_edits
+from deltamem.edits import Add, Edit, take_edits
 from deltamem.embedding import Embedder, Vectors
 from deltamem.errors import DeltaMemError
 from deltamem.journal.journal import JOURNAL_FILE, Journal, OwnerJournal
@@ -149,7 +150,8 @@ class UserStore:
         with self.writing():
             before = self.bank.state
             new_ids = fresh_ids([f"m{self.journal.next_id_number() - 1}"])
-            state, changes = take_edits(before, edits, new_ids)
+            named = [e if isinstance(e, Add) else replace(e, id=self.journal.memory_id(e.id)) for e in edits]
+            state, changes = take_edits(before, named, new_ids)
             vectors = self._vectors(state)  # can fail, so before the journal
             entry = self.journal.append(EntryKind.EDIT, changes, actor=actor, expected_head=self.bank.position)
             self._move(entry, state, vectors)

@@ -90,7 +90,9 @@ POINT_HELP = "A session id, @N for a journal position, or an ISO 8601 time."
 SIGNS = {ChangeEvent.ADD: "+", ChangeEvent.UPDATE: "~", ChangeEvent.NONE: "=", ChangeEvent.REMOVE: "-"}
 STYLES = {ChangeEvent.ADD: "green", ChangeEvent.UPDATE: "yellow", ChangeEvent.NONE: "", ChangeEvent.REMOVE: "red"}
 
-MemoryId = Annotated[str, typer.Argument(metavar="ID", help="Id of the memory, such as m1.", show_default=False)]
+MemoryId = Annotated[
+    str, typer.Argument(metavar="ID", help="Id of the memory, such as m1, or its UUID.", show_default=False)
+]
 
 
 def memory_line(memory: Memory, width: int = 0) -> Line:
@@ -183,7 +185,7 @@ def blame(options: Options, memory_id: MemoryId) -> None:
     """Show the sessions with their turns, and the edits, that a memory comes from."""
     with past(options) as journal:
         origins = journal.blame(utf8(memory_id, "the id"))
-        memory = journal.state()[memory_id]
+        memory = journal.state()[journal.memory_id(memory_id)]
     record = {"owner": journal.name, **memory_record(memory), "origins": [origin_record(origin) for origin in origins]}
     lines = [memory_line(memory), *(line for origin in origins for line in _origin_lines(origin))]
     Output().result(record, lines, as_json=options.as_json)

@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple, Self
+from uuid import UUID, uuid4
 
 from deltamem.errors import DeltaMemError
 from deltamem.journal import sqlite as rows
@@ -225,6 +226,37 @@ class OwnerJournal:
             assert last is not None  # `found` itself qualifies
             return int(last)
 
+    @property
+    def namespace(self) -> UUID | None:
+        """The random UUID that those of the owner's memories are derived from; None if there is no entry yet.
+
+        Who knows it can compute them all, so it is as private as the memories.
+        """
+        with self._database.read() as connection:
+            found = rows.namespace(connection, self._owner_id(connection))
+        return UUID(found) if found else None
+
+    def uuids(self, point: Point = None) -> dict[str, UUID]:
+        """By id, the UUIDs of the memories that the state at a point descends from; retracted and forgotten ones too.
+
+        Unlike an id, which may be given away again after a rollback, a UUID always means the same memory: through
+        updates, retraction, rollback and its undoing, export and import. It is known within its owner only.
+        """
+        with self._database.read() as connection:
+            owner_id = self._owner_id(connection)
+            return rows.uuids(connection, owner_id, lineage(self.resolve(point), rows.restored(connection, owner_id)))
+
+    def memory_id(self, given: str) -> str:
+        """The id of a memory that is given by its UUID; anything else as it is.
+
+        The UUID of a memory whose making was rolled back is no memory's, whoever has its id now.
+        """
+        if memory_number(given) is not None:
+            return given
+        with self._database.read() as connection:
+            number = rows.number_of(connection, self._owner_id(connection), given.lower())
+        return given if number is None else f"m{number}"
+
     def history(self, memory_id: str) -> tuple[HistoryStep, ...]:
         """Everything that happened to a memory, oldest first, what was rolled back included (see `Entry.undone`).
 
@@ -234,7 +266,7 @@ class OwnerJournal:
         Raises:
             DeltaMemError: If there never was such a memory.
         """
-        if steps := self._steps(memory_id):
+        if steps := self._steps(self.memory_id(memory_id)):
             return steps
         raise DeltaMemError(f"there is no memory {memory_id!r} and never was")
 
@@ -245,6 +277,7 @@ class OwnerJournal:
             DeltaMemError: If there is no such memory now.
         """
         with self._database.read():
+            memory_id = self.memory_id(memory_id)
             if memory_id not in self.state():
                 raise DeltaMemError(f"there is no memory {memory_id!r} now; see its history")
             return tuple(
@@ -397,6 +430,7 @@ class OwnerJournal:
         """
         with self._database.write() as connection:
             owner_id = self._owner_id(connection)
+            memory_id = self.memory_id(memory_id)
             history = self._steps(memory_id)
             sides = [memory for _, change in history if not change.erased for memory in (change.before, change.after)]
             known = [memory for memory in sides if memory is not None]
@@ -484,7 +518,8 @@ class OwnerJournal:
         known = self._owner_id(connection)
         if known is not None:
             return known
-        return int(connection.execute("INSERT INTO owners (name) VALUES (?) RETURNING id", (self.name,)).fetchone()[0])
+        query = "INSERT INTO owners (name, namespace) VALUES (?, ?) RETURNING id"
+        return int(connection.execute(query, (self.name, str(uuid4()))).fetchone()[0])
 
     def _append(self, connection: sqlite3.Connection, entry: Entry) -> None:
         owner_id = self._create(connection)
@@ -500,6 +535,11 @@ class Restorer:
         self._connection = connection
         self._owner_id = owner_id
         self._position = 0
+
+    def namespace(self, namespace: UUID) -> None:
+        """Derive UUIDs as the other journal did; before the first entry."""
+        query = "UPDATE owners SET namespace = ? WHERE id = ?"
+        self._connection.execute(query, (str(namespace), self._owner_id))
 
     def entry(self, entry: Entry) -> None:
         """Write the next entry, marks and all.

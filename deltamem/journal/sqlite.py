@@ -13,6 +13,7 @@ from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
+from uuid import UUID, uuid5
 
 from deltamem.errors import DeltaMemError
 from deltamem.journal.records import Change, ChangeEvent, Entry, EntryKind, memory_number
@@ -60,19 +61,29 @@ def insert(connection: sqlite3.Connection, owner_id: int, entry: Entry) -> None:
         ),
     )
     # Only what a session or an edit replaced is an earlier version: a rollback replaces texts that never should have been.
-    replaces = entry.kind is not EntryKind.ROLLBACK
+    # Likewise a rollback restores memories and makes none.
+    original = entry.kind is not EntryKind.ROLLBACK
+    space = UUID(namespace(connection, owner_id))
     connection.executemany(
-        f"INSERT INTO changes (owner_id, before_hash, {_CHANGE}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-        ((owner_id, *_change_row(entry.position, change, replaces)) for change in entry.changes),
+        f"INSERT INTO changes (owner_id, before_hash, uuid, {_CHANGE}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        ((owner_id, *_change_row(entry.position, change, original, space)) for change in entry.changes),
     )
 
 
-def _change_row(position: int, change: Change, replaces: bool) -> tuple[object, ...]:
+def namespace(connection: sqlite3.Connection, owner_id: int | None) -> str:
+    """The random UUID that an owner's memories have theirs from; empty for an unknown owner."""
+    found = connection.execute("SELECT namespace FROM owners WHERE id = ?", (owner_id,)).fetchone()
+    return "" if found is None else str(found[0])
+
+
+def _change_row(position: int, change: Change, original: bool, space: UUID) -> tuple[object, ...]:
     before, after = change.before, change.after
     ended = change.event in (ChangeEvent.UPDATE, ChangeEvent.REMOVE)
-    hashed = replaces and ended and not change.erased and before is not None
+    hashed = original and ended and not change.erased and before is not None
     return (
         text_hash(before.text) if hashed and before is not None else None,
+        # The position tells apart two memories that had one id, because the first was undone.
+        str(uuid5(space, f"{change.memory_id}@{position}")) if original and change.event is ChangeEvent.ADD else None,
         position,
         change.event,
         memory_number(change.memory_id),
@@ -192,6 +203,29 @@ def current(connection: sqlite3.Connection, owner_id: int | None, memory_ids: Co
     return memories
 
 
+def uuids(connection: sqlite3.Connection, owner_id: int | None, effective: Sequence[range]) -> dict[str, UUID]:
+    """The UUIDs of the memories that the entries of some ranges made, by id."""
+    query = (
+        "SELECT memory_number, uuid FROM changes"
+        " WHERE owner_id = ? AND position >= ? AND position < ? AND uuid IS NOT NULL ORDER BY seq"
+    )
+    return {
+        f"m{number}": UUID(text)
+        for positions in effective
+        for number, text in connection.execute(query, (owner_id, positions.start, positions.stop))
+    }
+
+
+def number_of(connection: sqlite3.Connection, owner_id: int | None, uuid: str) -> int | None:
+    """The number of the memory with a UUID; None if no effective entry made one."""
+    query = (
+        "SELECT memory_number FROM changes CROSS JOIN entries USING (owner_id, position)"
+        " WHERE owner_id = ? AND uuid = ? AND undone = 0"
+    )
+    found = connection.execute(query, (owner_id, uuid)).fetchone()
+    return None if found is None else int(found[0])
+
+
 def restored(connection: sqlite3.Connection, owner_id: int | None) -> dict[int, int]:
     """For the position of each rollback, the position that it restored."""
     query = "SELECT position, restored FROM entries WHERE owner_id = ? AND restored IS NOT NULL"
@@ -261,7 +295,7 @@ def blank_turns(
 
 APPLICATION_ID = 0x444D656D
 """Marks the file as a journal of deltamem in its header ("DMem")."""
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 _BUSY_TIMEOUT_MS = 5_000
 
 # `seq` grows along an owner's journal, so the largest one of a memory is its newest change. Times are kept as they were
@@ -269,7 +303,8 @@ _BUSY_TIMEOUT_MS = 5_000
 _SCHEMA = """
 CREATE TABLE owners (
     id INTEGER PRIMARY KEY,
-    name TEXT NOT NULL UNIQUE CHECK (name <> '')
+    name TEXT NOT NULL UNIQUE CHECK (name <> ''),
+    namespace TEXT NOT NULL
 );
 CREATE TABLE entries (
     owner_id INTEGER NOT NULL REFERENCES owners (id) ON DELETE CASCADE,
@@ -310,6 +345,7 @@ CREATE TABLE changes (
     turns TEXT NOT NULL,
     erased INTEGER NOT NULL CHECK (erased IN (0, 1)),
     before_hash BLOB,
+    uuid TEXT,
     FOREIGN KEY (owner_id, position) REFERENCES entries (owner_id, position) ON DELETE CASCADE,
     CHECK ((event = 'ADD') = (before_text IS NULL)),
     CHECK ((event = 'REMOVE') = (after_text IS NULL)),
@@ -320,6 +356,7 @@ CREATE TABLE changes (
 CREATE INDEX changes_of_a_memory ON changes (owner_id, memory_number, seq);
 CREATE INDEX changes_of_an_entry ON changes (owner_id, position);
 CREATE INDEX earlier_texts ON changes (owner_id, before_hash) WHERE before_hash IS NOT NULL;
+CREATE UNIQUE INDEX uuids ON changes (owner_id, uuid) WHERE uuid IS NOT NULL;
 CREATE TABLE dialogues (
     owner_id INTEGER NOT NULL,
     position INTEGER NOT NULL,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import datetime
 from typing import Annotated, Literal, NamedTuple, TextIO, TypeVar
+from uuid import UUID
 
 from pydantic import ConfigDict, Field, PlainSerializer, PlainValidator, ValidationError
 
@@ -47,6 +48,7 @@ class _Header(_Line):
     format: Literal["deltamem-bank"]
     version: Literal[1, 2]
     owner: str
+    namespace: UUID | None = None
     entries: _Number
     memories: _Number
     dialogues: _Number
@@ -166,7 +168,7 @@ def export_owner(journal: OwnerJournal, stream: TextIO) -> Counts:
 
 
 def _lines(journal: OwnerJournal, counts: Counts, memories: tuple[Memory, ...]) -> Iterator[_Line]:
-    yield _Header(format="deltamem-bank", version=2, owner=journal.name, **counts._asdict())
+    yield _Header(format="deltamem-bank", version=2, owner=journal.name, namespace=journal.namespace, **counts._asdict())
     for entry in journal.entries():
         yield _Entry.model_validate(entry)
     for position, turns in journal.dialogues():
@@ -195,6 +197,8 @@ def import_owner(journal: OwnerJournal, stream: TextIO, *, rename: bool = False)
         header = lines.next(_Header)
         if header.owner != journal.name and not rename:
             raise lines.wrong(f"the file holds the memory of {header.owner!r}, not of {journal.name!r}")
+        if header.namespace is not None:
+            restorer.namespace(header.namespace)
         try:
             for _ in range(header.entries):
                 restorer.entry(lines.next(_Entry).record())

@@ -55,6 +55,18 @@ async def test_what_is_written_is_found_and_what_is_retracted_is_not() -> None:
     assert [hit.memory.id for hit in await memory.search("dog Rex", 1)] == ["m2"]
 
 
+async def test_a_memory_can_be_named_by_its_uuid() -> None:
+    memory = manager()
+    await memory.write([Add("Ann swims.", START), Add("Ann runs.", START)], "ann")
+    names = memory.uuids()
+    await memory.write([Update(str(names["m1"]), "Ann dives."), Retract(str(names["m2"]))], "ann")
+    assert texts(memory.state()) == {"m1": "Ann dives."} and memory.uuids() == names
+    await memory.forget(str(names["m2"]))
+    assert all(step.change.erased for step in memory.history(str(names["m2"])))
+    with pytest.raises(DeltaMemError, match="no memory"):
+        await memory.write([Retract(str(names["m2"]))], "ann")
+
+
 @pytest.mark.parametrize(
     ("edits", "actor", "sentence"),
     [

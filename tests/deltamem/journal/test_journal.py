@@ -296,6 +296,42 @@ def test_what_is_retracted_keeps_its_history_and_comes_back(ann) -> None:
     assert [origin.session_id for origin in ann.blame("m1")] == ["s1"] and ann.verify() == []
 
 
+def test_a_uuid_stays_with_its_memory(journal, ann) -> None:
+    assert (ann.uuids(), ann.namespace) == ({}, None)
+    ingest(ann, 1, add(1, "one"), add(2, "two"))
+    first = ann.uuids()
+    one, two = str(first["m1"]), str(first["m2"])
+    assert len({one, two}) == 2 and ann.memory_id(two.upper()) == "m2" and ann.memory_id("m7") == "m7"
+    written(ann, update(ann.state()["m1"], "uno", day(2)), retraction(ann.state()["m2"]))
+    assert ann.uuids() == ann.uuids(1) == first and ann.history(two) == ann.history("m2")
+    assert ann.blame(one) == ann.blame("m1")
+    ann.rollback(1)
+    assert ann.uuids() == first and ann.memory_id(two) == "m2"
+    ann.rollback(0)
+    assert ann.uuids() == {} and ann.memory_id(one) == one, "it was never made"
+    ingest(ann, 1, add(1, "another"))
+    other = ann.uuids()
+    assert other.keys() == {"m1"} and other["m1"] != first["m1"] and ann.memory_id(one) == one
+    assert ann.uuids(2) == first and ann.uuids(4) == {}
+    with pytest.raises(DeltaMemError, match="never was"):
+        ann.history(one)
+    ann.rollback(2)
+    assert ann.uuids() == first and ann.memory_id(one) == "m1" and ann.memory_id(str(other["m1"])) == str(other["m1"])
+    assert ann.forget(one).changes[0].memory_id == "m1" and ann.uuids() == first
+    assert ann.verify() == []
+
+
+def test_a_uuid_is_known_within_its_owner_only(journal, ann) -> None:
+    bob = journal.owner("bob")
+    for owner in (ann, bob):
+        ingest(owner, 1, add(1, "one"))
+    assert ann.uuids() != bob.uuids() and ann.namespace != bob.namespace
+    theirs = str(bob.uuids()["m1"])
+    assert ann.memory_id(theirs) == theirs
+    with pytest.raises(DeltaMemError, match="no such memory"):
+        ann.forget(theirs)
+
+
 def test_what_is_retracted_can_be_forgotten(tmp_path) -> None:
     with Journal.open(tmp_path / "j") as journal:
         ann = journal.owner("ann")
@@ -482,7 +518,7 @@ def test_foreign_and_newer_files_are_refused_and_left_alone(tmp_path) -> None:
         "foreign": "another application",
         "other": "another application",
         "newer": f"schema {database.SCHEMA_VERSION + 1}, this one reads {database.SCHEMA_VERSION})",
-        "older": "schema 1, this one reads 2); export it with that version and import it with this one",
+        "older": f"this one reads {database.SCHEMA_VERSION}); export it with that version and import it with this one",
         "text": "not a database",
         "folder": "cannot be opened",
         "missing/j": "cannot be opened",

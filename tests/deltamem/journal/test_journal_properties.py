@@ -177,6 +177,9 @@ class JournalMachine(RuleBasedStateMachine):
             applied = model.applied()
             assert all((journal.session_position(f"s{n}") is not None) == (f"s{n}" in applied) for n in range(1, 9))
             assert journal.verify() == []
+            uuids = journal.uuids()
+            assert model.states[-1].keys() <= uuids.keys() and len(set(uuids.values())) == len(uuids)
+            assert all(journal.memory_id(str(uuid)) == memory_id for memory_id, uuid in uuids.items())
 
     @invariant()
     def time_travel_finds_states_of_the_present_line(self) -> None:

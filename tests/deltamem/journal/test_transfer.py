@@ -91,8 +91,9 @@ def test_an_import_gives_the_same_journal(ann, empty, tmp_path) -> None:
     assert "secret" not in exported(empty)
 
 
-def test_the_file_is_what_the_documentation_says(lines) -> None:
+def test_the_file_is_what_the_documentation_says(ann, lines) -> None:
     header, *rest = map(json.loads, lines)
+    assert header.pop("namespace") == str(ann.namespace)
     assert header == {"format": "deltamem-bank", "version": 2, "owner": "ann", "entries": 6, "memories": 3, "dialogues": 3}
     assert [line["position"] for line in rest[:6]] == [1, 2, 3, 4, 5, 6]
     assert rest[-1] == {"id": "m10", "text": "Ann plays chess.", "time": ZONED.isoformat()}
@@ -107,11 +108,13 @@ def test_edits_are_exported(ann, empty) -> None:
     import_owner(empty, io.StringIO(text))
     assert list(empty.entries()) == list(ann.entries()) and exported(empty) == text
     assert empty.blame("m1") == ann.blame("m1") and empty.state() == ann.state()
+    assert empty.uuids() == ann.uuids() and empty.uuids(2) == ann.uuids(2) != ann.uuids()
     assert [empty.position_at(ZONED + timedelta(days=days)) for days in (50, 99)] == [6, 8]
 
 
 def test_an_export_of_version_1_can_be_read(ann, empty, lines) -> None:
     header, *rest = map(json.loads, lines)
+    assert header.pop("namespace")
     old = [header | {"version": 1}, *({name: value for name, value in line.items() if name != "actor"} for line in rest)]
     import_owner(empty, io.StringIO("".join(json.dumps(line) + "\n" for line in old)))
     assert list(empty.entries()) == list(ann.entries())
