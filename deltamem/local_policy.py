@@ -8,14 +8,14 @@ from collections.abc import Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 from transformers.utils import logging as transformers_logging
 
 from deltamem.chat_template import turn_format
@@ -357,7 +357,7 @@ class CheckpointPolicy:
             DeltaMemError: If the folder holds no such model, or its chat template does not fit.
         """
         torch.set_num_threads(threads or len(os.sched_getaffinity(0)))
-        self._tokenizer, model = _load(folder)
+        self._tokenizer, model = load_checkpoint(folder)
         self.name = str(folder)
         self._template_options = {} if thinking else {"enable_thinking": False}
         self._format = turn_format(
@@ -419,11 +419,15 @@ class CheckpointPolicy:
         return self._generator.generate(prompts, limits, [self._temperature] * len(prompts))
 
 
-def _load(folder: Path) -> tuple[PreTrainedTokenizerBase, Any]:
+def load_checkpoint(folder: Path, *, dtype: torch.dtype | Literal["auto"] = torch.float32) -> tuple[Any, Any]:
     """Load tokenizer and model.
 
+    Args:
+        folder: Hugging Face folder.
+        dtype: Of the weights; "auto" leaves them as they are in the folder.
+
     Raises:
-        DeltaMemError: If the folder holds no whole model of one of `ARCHITECTURES` with a chat template.
+        DeltaMemError: If the folder holds no whole model of one of `ARCHITECTURES` with a chat template and its tokenizer.
     """
     if not (folder / "config.json").is_file():
         raise DeltaMemError(f"{folder}: no checkpoint there (config.json is missing)")
@@ -434,7 +438,7 @@ def _load(folder: Path) -> tuple[PreTrainedTokenizerBase, Any]:
         check_architecture(AutoConfig.from_pretrained(folder, local_files_only=True), str(folder))
         tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
         model, loading = AutoModelForCausalLM.from_pretrained(
-            folder, local_files_only=True, dtype=torch.float32, output_loading_info=True
+            folder, local_files_only=True, dtype=dtype, output_loading_info=True
         )
     except DeltaMemError:
         raise
@@ -446,4 +450,8 @@ def _load(folder: Path) -> tuple[PreTrainedTokenizerBase, Any]:
         raise DeltaMemError(f"{folder}: the weights lack {min(loading['missing_keys'])}")
     if tokenizer.chat_template is None or tokenizer.eos_token_id is None:
         raise DeltaMemError(f"{folder}: the tokenizer needs a chat template and an end-of-turn token")
+    if (needed := max(tokenizer.get_vocab().values()) + 1) > model.config.vocab_size:
+        raise DeltaMemError(
+            f"{folder}: the tokenizer has {needed} tokens and the weights {model.config.vocab_size}; it is of another model"
+        )
     return tokenizer, model

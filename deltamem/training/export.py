@@ -1,6 +1,7 @@
 """A trained policy as a Hugging Face folder with a model card, also from a run that is under way.
 
 python -m deltamem.training.export runs/qwen8b --step 60 --out policy
+python -m deltamem.training.export runs/smol --out policy --gguf     # with a file for llama.cpp in it
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import Any, Literal, cast
 import pyarrow.parquet as pq
 import torch
 from omegaconf import DictConfig, OmegaConf
+from safetensors import SafetensorError
 from torch import Tensor
 
 from deltamem.config import run_plain
@@ -47,7 +49,7 @@ _CURVES = {"train/reward": "training reward", "heldout/reward": "held-out reward
 _Rows = Iterable[tuple[Any, ...]]
 
 
-def model_card(run: Path, config: DictConfig, step: int, folder: str) -> str:
+def model_card(run: Path, config: DictConfig, step: int, folder: str, gguf: str | None = None) -> str:
     """The text of ``README.md``.
 
     Args:
@@ -55,6 +57,7 @@ def model_card(run: Path, config: DictConfig, step: int, folder: str) -> str:
         config: The run's configuration.
         step: Of the exported checkpoint.
         folder: Name of the policy's folder in the commands of the card.
+        gguf: Name of the file for llama.cpp in that folder; None if there is none.
     """
     model, episode = config.actor_rollout_ref.model, _episode(config)
     own = config.deltamem.model is not None  # made from scratch in the run
@@ -104,7 +107,7 @@ def model_card(run: Path, config: DictConfig, step: int, folder: str) -> str:
         "A memory manager: it reads a session between a person and an assistant, may search the person's memories, and "
         "answers with ADD, UPDATE and NONE operations. Trained with GRPO by "
         "[DeltaMem](https://arxiv.org/abs/2604.01560)'s open implementation.",
-        "## Use\n\n" + _use(config, episode, folder),
+        "## Use\n\n" + _use(config, episode, folder, gguf),
         "## Training\n\n" + _table(["", ""], training),
         "Settings of this run:\n\n" + _table(["key", "value"], _settings(config)),
         "## Data\n\n" + _table(["file", "rows", "sha256"], data),
@@ -140,11 +143,18 @@ def warm_start_card(start: str, steps: int) -> str:
     return "\n".join(["---", *lines, "---", "", f"After {steps} steps of supervised fine-tuning, before GRPO.", ""])
 
 
-def _use(config: DictConfig, episode: EpisodeConfig, folder: str) -> str:
+def _use(config: DictConfig, episode: EpisodeConfig, folder: str, gguf: str | None) -> str:
     prompt, response = int(config.data.max_prompt_length), int(config.data.max_response_length)
     serve = f"vllm serve {folder} --served-model-name deltamem --max-model-len {prompt + response}"
     if not episode.thinking:
         serve += " --default-chat-template-kwargs '{\"enable_thinking\": false}'"
+    llama_cpp = ""
+    if gguf is not None:
+        llama_cpp = (
+            f"\n\n`{gguf}` holds the same weights in 8 bits, for llama.cpp. Its parsers must be off too; "
+            "`deltamem add` is as above, with port 8080.\n\n```bash\n"
+            f"llama-server --model {folder}/{gguf} --jinja --reasoning-format none --ctx-size {prompt + response}\n```"
+        )
     # The episode as settings of `eval.heldout`, which does not see the folder of a served model.
     values: dict[str, Any] = asdict(episode)
     fields = ",".join(values.pop("memory_fields"))
@@ -157,7 +167,7 @@ def _use(config: DictConfig, episode: EpisodeConfig, folder: str) -> str:
         "python -m eval.heldout endpoint.base_url=http://localhost:8000/v1 endpoint.model=deltamem sessions=FILE out=DIR "
         f"{' '.join(given)} 'episode.memory_fields=[{fields}]'\n```\n\n"
         f"`episode.json` holds the prompts and limits that it was trained with; `--checkpoint {folder}` applies them. "
-        f"Prompts had at most {prompt} tokens, responses with the answers of searches {response}."
+        f"Prompts had at most {prompt} tokens, responses with the answers of searches {response}." + llama_cpp
     )
 
 
@@ -294,7 +304,9 @@ def _weights_of(base: str, actor: Path) -> dict[str, Tensor]:
     return dict(model.state_dict())
 
 
-def export_run(run: Path, target: Path, *, step: int | None = None, precision: Precision = "auto") -> Path:
+def export_run(
+    run: Path, target: Path, *, step: int | None = None, precision: Precision = "auto", gguf: bool = False
+) -> Path:
     """Write a trained policy into a folder, which is replaced if it exists and never half-written.
 
     Args:
@@ -302,12 +314,13 @@ def export_run(run: Path, target: Path, *, step: int | None = None, precision: P
         target: The folder.
         step: Of the checkpoint; None takes the newest complete one.
         precision: See `export_weights`.
+        gguf: Whether the folder gets the weights for llama.cpp too, see `deltamem.training.gguf_export`.
 
     Returns:
         The checkpoint that was exported.
 
     Raises:
-        DeltaMemError: If the folder is no run, or has no such complete checkpoint.
+        DeltaMemError: If the folder is no run, has no such complete checkpoint, or something cannot be written.
     """
     checkpoint = find_checkpoint(run, step)
     path = run / "grpo" / "config.yaml"
@@ -316,14 +329,22 @@ def export_run(run: Path, target: Path, *, step: int | None = None, precision: P
     config = cast(DictConfig, OmegaConf.load(path))
     partial = target.with_name(f".{target.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
-    partial.mkdir(parents=True)
+    file = f"{target.name}-q8_0.gguf" if gguf else None
     try:
+        partial.mkdir(parents=True)
         export_weights(checkpoint, partial, str(config.actor_rollout_ref.model.path), precision)
         save_episode_config(partial, _episode(config))
-        card = model_card(run, config, step_of(checkpoint), target.name)
+        card = model_card(run, config, step_of(checkpoint), target.name, file)
         (partial / "README.md").write_text(card, encoding="utf-8")
+        if file is not None:
+            from deltamem.training.gguf_export import write_gguf
+
+            write_gguf(partial, partial / file)
         shutil.rmtree(target, ignore_errors=True)
         partial.replace(target)
+    # safetensors has an exception of its own for what the operating system refuses.
+    except (OSError, SafetensorError) as error:
+        raise DeltaMemError(f"{target}: the policy could not be written: {' '.join(str(error).split())}") from error
     finally:
         shutil.rmtree(partial, ignore_errors=True)
     return checkpoint
@@ -359,10 +380,11 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--step", type=int, help="step of the checkpoint; the newest complete one by default")
     parser.add_argument("--out", type=Path, required=True, help="folder to make")
     parser.add_argument("--dtype", choices=("auto", "float32", "bfloat16"), default="auto", help="precision of the weights")
+    parser.add_argument("--gguf", action="store_true", help="put a file for llama.cpp into the folder too")
     given = parser.parse_args(arguments)
     if given.out.exists():
         raise DeltaMemError(f"{given.out}: is there already; choose another --out")
-    checkpoint = export_run(given.run, given.out, step=given.step, precision=given.dtype)
+    checkpoint = export_run(given.run, given.out, step=given.step, precision=given.dtype, gguf=given.gguf)
     print(f"{given.out}: {checkpoint.name}")
     return 0
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import resource
 import shutil
 from pathlib import Path
 from typing import Any
@@ -207,3 +208,28 @@ def test_a_checkpoint_is_exported_by_command(tmp_path: Path, model_folder: Path,
     with pytest.raises(DeltaMemError, match="expected the folder of a training run"):
         main([str(run), "--out", str(tmp_path / "other")])
     assert not (tmp_path / "other").exists()
+
+
+def test_a_file_for_llama_cpp_lies_in_the_folder_and_the_card_names_it(tmp_path: Path, model_folder: Path) -> None:
+    gguf = pytest.importorskip("gguf", reason="the package gguf is not installed: run `make install` again")
+    run = make_run(tmp_path, model_folder, trained(model_folder).state_dict())
+    assert main([str(run), "--out", str(tmp_path / "plain")]) == 0
+    assert "llama" not in (tmp_path / "plain" / "README.md").read_text() and not list((tmp_path / "plain").glob("*.gguf"))
+    assert main([str(run), "--out", str(tmp_path / "policy"), "--gguf"]) == 0
+    file = tmp_path / "policy" / "policy-q8_0.gguf"
+    assert gguf.GGUFReader(file).fields["general.name"].contents() == "policy-q8_0"
+    card = (tmp_path / "policy" / "README.md").read_text()
+    assert "llama-server --model policy/policy-q8_0.gguf --jinja --reasoning-format none --ctx-size 768\n" in card
+
+
+def test_a_full_disk_leaves_nothing(tmp_path: Path, model_folder: Path) -> None:
+    run = make_run(tmp_path, model_folder, trained(model_folder).state_dict())
+    largest = max(path.stat().st_size for path in model_folder.iterdir() if path.suffix != ".safetensors")
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (largest + 1000, hard))
+    try:
+        with pytest.raises(DeltaMemError, match="policy: the policy could not be written"):
+            export_run(run, tmp_path / "policy")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert not (tmp_path / "policy").exists() and not list(tmp_path.glob(".*"))
