@@ -71,9 +71,8 @@ def insert(connection: sqlite3.Connection, owner_id: int, entry: Entry) -> None:
 
 
 def namespace(connection: sqlite3.Connection, owner_id: int | None) -> str:
-    """The random UUID that an owner's memories have theirs from; empty for an unknown owner."""
-    found = connection.execute("SELECT namespace FROM owners WHERE id = ?", (owner_id,)).fetchone()
-    return "" if found is None else str(found[0])
+    """The random UUID that the memories of a known owner have theirs from."""
+    return str(connection.execute("SELECT namespace FROM owners WHERE id = ?", (owner_id,)).fetchone()[0])
 
 
 def _change_row(position: int, change: Change, original: bool, space: UUID) -> tuple[object, ...]:

@@ -125,6 +125,7 @@ def test_an_owner_without_entries_can_be_exported(empty) -> None:
     assert export_owner(empty, stream) == Counts(0, 0, 0)
     stream.seek(0)
     assert import_owner(empty, stream) == Counts(0, 0, 0)
+    assert exported(empty) == stream.getvalue()
 
 
 def test_another_owner_needs_rename(lines) -> None:
