@@ -1,4 +1,4 @@
-"""A small Qwen3 or Llama checkpoint on this machine's CPU as a policy: chat template, batched sampling."""
+"""A small Qwen3 or Llama checkpoint on this machine as a policy: chat template, batched sampling."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import asyncio
 import os
 from collections.abc import Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -20,7 +21,7 @@ from transformers.utils import logging as transformers_logging
 
 from deltamem.chat_template import turn_format
 from deltamem.episode import Message
-from deltamem.errors import DeltaMemError
+from deltamem.errors import ContextLengthError, DeltaMemError
 from deltamem.policy import Completion
 
 _PREFILL_ROWS = 32
@@ -44,9 +45,9 @@ def check_architecture(config: Any, name: str) -> None:
             f"{name}: expected a dense {' or '.join(ARCHITECTURES)} checkpoint, not one of type {config.model_type!r}"
         )
     if (kind := config.rope_parameters["rope_type"]) != "default":
-        raise DeltaMemError(f"{name}: positions are of type {kind!r}, which is not supported on this machine's CPU")
+        raise DeltaMemError(f"{name}: positions are of type {kind!r}, which the sampler does not support")
     if config.attention_bias or getattr(config, "mlp_bias", False) or config.hidden_act != "silu":
-        raise DeltaMemError(f"{name}: biases, or an activation other than silu, are not supported on this machine's CPU")
+        raise DeltaMemError(f"{name}: biases, or an activation other than silu, are not supported by the sampler")
 
 
 class Generated(NamedTuple):
@@ -93,7 +94,7 @@ class BatchGenerator:
         """Prepare a sampler.
 
         Args:
-            model: In float32 on the CPU.
+            model: In float32; its device samples.
             eos_ids: Tokens that end a continuation.
             seed: Seed of the sampling.
         """
@@ -101,6 +102,11 @@ class BatchGenerator:
         self._config = model.config
         self._eos_ids = frozenset(eos_ids)
         self._rng = torch.Generator().manual_seed(seed)
+        self._closed = False
+
+    def close(self) -> None:
+        """Make every continuation end at its next token, also one under way in another thread."""
+        self._closed = True
 
     @torch.inference_mode()
     def generate(
@@ -125,6 +131,18 @@ class BatchGenerator:
         Returns:
             One continuation a prompt, in order.
         """
+        # The context slows every operation a little, so the CPU goes without.
+        device = self._model.device
+        with nullcontext() if device.type == "cpu" else device:
+            return self._generate(prompts, max_new_tokens, temperatures, seeds)
+
+    def _generate(
+        self,
+        prompts: Sequence[Sequence[int]],
+        max_new_tokens: Sequence[int],
+        temperatures: Sequence[float],
+        seeds: Sequence[int | None] | None,
+    ) -> list[Generated]:
         self._weights = _read_weights(self._model)
         limits = list(max_new_tokens)
         streams = self._streams(seeds or [None] * len(prompts))
@@ -150,7 +168,7 @@ class BatchGenerator:
                 stopped[row] = token in self._eos_ids
                 if not stopped[row] and len(tokens[row]) < limits[row]:
                     alive.append(place)
-            if not alive:
+            if not alive or self._closed:
                 break
             if len(alive) < _COMPACT_BELOW * len(rows):
                 kept = torch.tensor(alive)
@@ -163,7 +181,7 @@ class BatchGenerator:
 
     def _streams(self, seeds: Sequence[int | None]) -> _Words:
         """The start of each row's random numbers, shape ``(rows,)``."""
-        own = torch.randint(2**63 - 1, (len(seeds),), generator=self._rng).tolist()
+        own = torch.randint(2**63 - 1, (len(seeds),), generator=self._rng, device="cpu").tolist()
         return _mix(np.array([new if seed is None else seed for seed, new in zip(seeds, own, strict=True)], dtype=np.uint64))
 
     def _prefill(self, prompts: Sequence[Sequence[int]], new_tokens: int) -> tuple[_Cache, Tensor]:
@@ -318,7 +336,7 @@ def _sample(logits: Tensor, temperature: Tensor, uniform: Tensor) -> tuple[Tenso
     greedy = temperature == 0
     log_probs = torch.log_softmax(logits / torch.where(greedy, 1.0, temperature)[:, None], -1)
     cumulated = log_probs.exp().cumsum(-1, dtype=torch.float64)
-    drawn = torch.searchsorted(cumulated, uniform * cumulated[:, -1:], right=True).squeeze(1)
+    drawn = torch.searchsorted(cumulated, uniform.to(cumulated.device) * cumulated[:, -1:], right=True).squeeze(1)
     tokens = torch.where(greedy, log_probs.argmax(-1), drawn.clamp(max=logits.shape[-1] - 1))
     return tokens, log_probs.gather(1, tokens[:, None]).squeeze(1)
 
@@ -342,6 +360,8 @@ class CheckpointPolicy:
         max_new_tokens: int = 512,
         threads: int | None = None,
         thinking: bool = True,
+        use_gpu: bool = False,
+        strict_window: bool = False,
     ) -> None:
         """Load model and tokenizer.
 
@@ -352,6 +372,8 @@ class CheckpointPolicy:
             max_new_tokens: Of one assistant text.
             threads: Of torch; by default one for each core.
             thinking: As in `deltamem.episode.EpisodeConfig`; the chat template is told.
+            use_gpu: Sample on the GPU, if there is one.
+            strict_window: Refuse what leaves no room for `max_new_tokens`, as endpoints do; else the answer is cut.
 
         Raises:
             DeltaMemError: If the folder holds no such model, or its chat template does not fit.
@@ -369,21 +391,33 @@ class CheckpointPolicy:
             self._format.check(thinking=thinking)
         except DeltaMemError as error:
             raise DeltaMemError(f"{folder}: {error}") from error
+        if use_gpu and torch.cuda.is_available():
+            model.to("cuda")
         self._generator = BatchGenerator(model.eval(), eos_ids=set(self._format.ends), seed=seed)
-        self._context = int(model.config.max_position_embeddings)
+        self.window = int(model.config.max_position_embeddings)
+        """In tokens."""
+        self._strict_window = strict_window
         self._temperature = temperature
-        self._max_new_tokens = max_new_tokens
+        self.max_new_tokens = max_new_tokens
         self._waiting: list[tuple[list[int], asyncio.Future[Generated]]] = []
         self._batching: asyncio.Task[None] | None = None
         self._thread = ThreadPoolExecutor(max_workers=1)
 
     async def complete(self, messages: Sequence[Message]) -> Completion:
-        """Write the next assistant text."""
+        """Write the next assistant text.
+
+        Raises:
+            ContextLengthError: If the conversation leaves too little room, with `strict_window`.
+        """
         text = self._tokenizer.apply_chat_template(
             list(messages), tokenize=False, add_generation_prompt=True, **self._template_options
         )
         token_ids = self._tokenizer(text, add_special_tokens=False)["input_ids"]
-        if len(token_ids) >= self._context:
+        if self._strict_window and len(token_ids) + self.max_new_tokens > self.window:
+            raise ContextLengthError(
+                f"{self.name}: {len(token_ids)} tokens and {self.max_new_tokens} of the answer exceed {self.window}"
+            )
+        if len(token_ids) >= self.window:
             return Completion("", truncated=True, tokens=0)
         future: asyncio.Future[Generated] = asyncio.get_running_loop().create_future()
         self._waiting.append((token_ids, future))
@@ -391,7 +425,11 @@ class CheckpointPolicy:
             self._batching = asyncio.create_task(self._run_batches())
         generated = await future
         own = self._tokenizer.decode(generated.token_ids[:-1] if generated.stopped else generated.token_ids)
-        return Completion(self._format.opening + own, not generated.stopped, len(generated.token_ids))
+        return Completion(self._format.opening + own, not generated.stopped, len(generated.token_ids), len(token_ids))
+
+    def close(self) -> None:
+        """Make what is being written end at its next token, so that the process can exit."""
+        self._generator.close()
 
     async def _run_batches(self) -> None:
         while self._waiting:
@@ -415,7 +453,7 @@ class CheckpointPolicy:
                     future.set_result(generated)
 
     def _sample(self, prompts: list[list[int]]) -> list[Generated]:
-        limits = [min(self._max_new_tokens, self._context - len(prompt)) for prompt in prompts]
+        limits = [min(self.max_new_tokens, self.window - len(prompt)) for prompt in prompts]
         return self._generator.generate(prompts, limits, [self._temperature] * len(prompts))
 
 

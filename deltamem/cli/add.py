@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
@@ -20,8 +21,9 @@ if TYPE_CHECKING:
     from deltamem.cli.output import Display
     from deltamem.episode import EpisodeConfig
     from deltamem.ingest import Transition
+    from deltamem.local_policy import CheckpointPolicy
     from deltamem.manager import MemoryManager
-    from deltamem.policy import EndpointPolicy
+    from deltamem.policy import EndpointPolicy, Policy
     from deltamem.sessions import Session
 
 
@@ -55,7 +57,9 @@ async def connect(options: Options, *, thinking: bool = True) -> Endpoint:
     from deltamem.policy import EndpointPolicy
 
     if options.base_url is None:
-        raise DeltaMemError("no model: name its endpoint with --base-url URL or in DELTAMEM_BASE_URL")
+        raise DeltaMemError(
+            "no model: name its endpoint with --base-url URL or DELTAMEM_BASE_URL, or a trained model with --checkpoint DIR"
+        )
     asking = LLM(options.base_url, options.model or "(not named)", api_key_env=options.api_key_env, max_retries=_FEW_RETRIES)
     try:
         listed = await asking.models()
@@ -79,16 +83,41 @@ async def connect(options: Options, *, thinking: bool = True) -> Endpoint:
         await EndpointPolicy(first, tool_role=options.tool_role, thinking=thinking).check()
     finally:
         await first.close()
-    # The answer is part of the window, and most of it is needed for what the model reads.
-    max_tokens = _MAX_TOKENS if window is None else max(1, min(_MAX_TOKENS, window // 4))
     policy = EndpointPolicy(
         LLM(options.base_url, name, api_key_env=options.api_key_env),
         temperature=options.temperature,
-        max_tokens=max_tokens,
+        max_tokens=_MAX_TOKENS if window is None else _answer_tokens(window),
         tool_role=options.tool_role,
         thinking=thinking,
     )
     return Endpoint(policy, window, None if listed is None else [model.id for model in listed])
+
+
+def _answer_tokens(window: int) -> int:
+    """The answer is part of the window, and most of it is needed for what the model reads."""
+    return max(1, min(_MAX_TOKENS, window // 4))
+
+
+def load(options: Options, folder: Path) -> CheckpointPolicy:
+    """Load the model of a checkpoint folder into this process, on the GPU if there is one.
+
+    Raises:
+        DeltaMemError: If the folder holds no trained model that can be run here, or a package for it is missing.
+    """
+    episode = _episode(folder)
+    try:
+        from deltamem.local_policy import CheckpointPolicy
+    except ImportError as error:
+        raise DeltaMemError(
+            "running a checkpoint needs torch and transformers; install them with: pip install 'deltamem[serve]', or name an"
+            " endpoint that serves it with --base-url URL"
+        ) from error
+    policy = CheckpointPolicy(
+        folder, temperature=options.temperature, thinking=episode.thinking, use_gpu=True, strict_window=True
+    )
+    policy.window = min(policy.window, options.window or policy.window)
+    policy.max_new_tokens = _answer_tokens(policy.window)
+    return policy
 
 
 def _zeros(*names: str) -> Counter[str]:
@@ -169,14 +198,28 @@ async def _add(options: Options, sessions: Sequence[Session]) -> Summary:
 
     episode = _episode(options.checkpoint)
     # The model first: an unreachable one must not leave an empty bank behind.
-    endpoint = await connect(options, thinking=episode.thinking)
-    try:
+    async with _model(options, thinking=episode.thinking) as (policy, window):
         with Display() as display, store(options, create=True, progress=display.rebuilding) as opened:
-            settings = ManagerSettings(options.person, episode, window_tokens=endpoint.window)
-            manager = MemoryManager(opened, options.required_owner, endpoint.policy, settings)
+            settings = ManagerSettings(options.person, episode, window_tokens=window)
+            manager = MemoryManager(opened, options.required_owner, policy, settings)
             return await _ingest(manager, sessions, display, as_json=options.as_json)
-    finally:
-        await endpoint.policy.llm.close()
+
+
+@asynccontextmanager
+async def _model(options: Options, *, thinking: bool) -> AsyncIterator[tuple[Policy, int | None]]:
+    """The model behind the endpoint or else the one in the checkpoint folder, and its window."""
+    if options.base_url is None and options.checkpoint is not None:
+        policy = load(options, options.checkpoint)
+        try:
+            yield policy, policy.window
+        finally:
+            policy.close()
+    else:
+        endpoint = await connect(options, thinking=thinking)
+        try:
+            yield endpoint.policy, endpoint.window
+        finally:
+            await endpoint.policy.llm.close()
 
 
 def _episode(checkpoint: Path | None) -> EpisodeConfig:

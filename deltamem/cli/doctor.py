@@ -67,7 +67,7 @@ def _line(check: Check) -> Line:
 def _checks(options: Options) -> Iterator[Check]:
     yield from _packages()
     yield _embedder(options.embedder)
-    yield asyncio.run(_endpoint(options))
+    yield _model(options)
     yield _disk(options.bank)
     yield from _bank(options)
 
@@ -94,11 +94,25 @@ def _embedder(name: str) -> Check:
     return Check("embedder", Status.OK, f"{name} works, {dimension} dimensions")
 
 
+def _model(options: Options) -> Check:
+    from deltamem.cli.add import load
+
+    if options.base_url is not None:
+        return asyncio.run(_endpoint(options))
+    if options.checkpoint is None:
+        return Check(
+            "model", Status.WARN, "not checked; `add` needs an endpoint (--base-url) or a checkpoint (--checkpoint)"
+        )
+    try:
+        policy = load(options, options.checkpoint)
+    except DeltaMemError as error:
+        return Check("model", Status.FAIL, str(error))
+    return Check("model", Status.OK, f"{policy.name} loads, to run in this process; window of {policy.window} tokens")
+
+
 async def _endpoint(options: Options) -> Check:
     from deltamem.cli.add import connect
 
-    if options.base_url is None:
-        return Check("model", Status.WARN, "not checked; name an endpoint with --base-url, `add` needs one")
     try:
         endpoint = await connect(options)
     except DeltaMemError as error:

@@ -65,7 +65,7 @@ class Options:
         int | None,
         _option(
             "--window",
-            "Context window of the model; by default what the endpoint reports. Longer sessions are split.",
+            "Context window of the model; by default what the endpoint or checkpoint says. Longer sessions are split.",
             "TOKENS",
             _MODEL,
             minimum=1,
@@ -85,7 +85,7 @@ class Options:
         Path | None,
         _option(
             "--checkpoint",
-            "Folder of the trained model that the endpoint serves: asks it with the prompts that it was trained with.",
+            "Folder of a trained model: asked with its own prompts, in this process if no --base-url names an endpoint.",
             "DIR",
             _MODEL,
         ),

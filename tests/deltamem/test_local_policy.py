@@ -16,6 +16,7 @@ from offline_people import labelled
 from scipy.stats import chi2
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
+from deltamem import local_policy
 from deltamem.episode import (
     EPISODE_FILE,
     EpisodeConfig,
@@ -24,7 +25,7 @@ from deltamem.episode import (
     opening_messages,
     save_episode_config,
 )
-from deltamem.errors import DeltaMemError
+from deltamem.errors import ContextLengthError, DeltaMemError
 from deltamem.local_policy import BatchGenerator, CheckpointPolicy, Generated
 from deltamem.policy import Completion
 from deltamem.sessions import LabelledSession
@@ -127,6 +128,26 @@ def test_a_request_with_a_seed_depends_on_nothing_else(model):
                 assert result.token_ids == together[row].token_ids
     other = BatchGenerator(model, eos_ids=[EOS], seed=0).generate(*columns[:3], [seed + 1 for seed in seeds])
     assert sum(one.token_ids == two.token_ids for one, two in zip(together, other, strict=True)) < 18
+
+
+@torch.inference_mode()
+def test_everything_is_computed_where_the_model_is(monkeypatch):
+    # Tensors of the device "meta" have shapes only, and refuse to meet those of the CPU, as those of a GPU do.
+    generator = BatchGenerator(make_model().to("meta"), eos_ids=[EOS], seed=0)
+    devices: list[str] = []
+
+    def steps(prompts, limits, temperatures, seeds):
+        generator._weights = local_policy._read_weights(generator._model)
+        cache, logits = generator._prefill(prompts, max(limits))
+        drawn = local_policy._uniform(generator._streams(seeds or [None] * len(prompts)), 0)
+        sampled, log_probs = local_policy._sample(logits, torch.tensor(temperatures), drawn)
+        after = generator._step(sampled, torch.tensor([len(prompt) for prompt in prompts]), cache)
+        devices.extend(tensor.device.type for tensor in (logits, sampled, log_probs, after, cache.valid))
+        return []
+
+    monkeypatch.setattr(generator, "_generate", steps)
+    generator.generate(PROMPTS, [3] * len(PROMPTS), [0.0, 1.0] * 4)
+    assert set(devices) == {"meta"}
 
 
 @pytest.mark.parametrize(("temperature", "step"), [(1.0, None), (1.0, 1), (0.6, 2**40), (1.7, 12345677)])
@@ -267,6 +288,23 @@ def test_a_conversation_that_fills_the_context_is_truncated(folder, conversation
     answer, refused = complete(policy, conversations[0], full)
     assert answer.tokens <= CONTEXT - len(fits)
     assert refused == Completion("", truncated=True, tokens=0)
+
+
+def test_a_strict_window_leaves_room_for_the_answer(folder, conversations):
+    policy = load(folder, temperature=0.0, strict_window=True)
+    fits = policy._tokenizer.apply_chat_template(conversations[0], add_generation_prompt=True, return_dict=False)
+    policy.max_new_tokens = CONTEXT - len(fits)
+    assert complete(policy, conversations[0])[0].prompt_tokens == len(fits)
+    policy.max_new_tokens += 1
+    with pytest.raises(ContextLengthError, match=str(len(fits))):
+        complete(policy, conversations[0])
+
+
+def test_a_closed_policy_ends_what_it_is_writing(folder, conversations):
+    policy = load(folder, temperature=0.0)
+    assert complete(policy, conversations[0])[0].tokens > 1
+    policy.close()
+    assert complete(policy, conversations[0])[0].tokens == 1
 
 
 def test_who_gives_up_waiting_does_not_hold_up_the_others(folder, conversations):
