@@ -223,9 +223,10 @@ def model_server(
     *, latency: float = 0.0, slots: int = 64, faults: float = 0.0, hang: float = 5.0, brain: str = "synthesis"
 ) -> Iterator[str]:
     """Start the server; yields the base URL, which ends in ``/v1``."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    held = socket.socket()  # bound and not listening, so that nobody else is given the port before the server listens there
+    held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    held.bind(("127.0.0.1", 0))
+    port = held.getsockname()[1]
     command = [sys.executable, "-P", __file__, "--port", str(port), "--latency", str(latency)]
     command += ["--slots", str(slots), "--faults", str(faults), "--hang", str(hang), "--brain", brain]
     process = subprocess.Popen(command, cwd=Path(__file__).parents[1])
@@ -236,6 +237,7 @@ def model_server(
     finally:
         process.kill()  # otherwise it would end its requests first
         process.wait()
+        held.close()
 
 
 def stats(url: str) -> dict[str, Any]:

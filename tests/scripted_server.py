@@ -187,8 +187,21 @@ def serve(
         thread.join()
 
 
+def reserved_port() -> socket.socket:
+    """A bound socket that does not listen: its port refuses connections, and nobody is given it by chance.
+
+    A server that is told the number may listen there all the same, as servers allow an address to be used again.
+    """
+    held = socket.socket()
+    held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    held.bind(("127.0.0.1", 0))
+    return held
+
+
+_unused: list[socket.socket] = []
+
+
 def unused_url() -> str:
-    """The base URL of a server that is not there."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return f"http://127.0.0.1:{free.getsockname()[1]}/v1"
+    """The base URL of a server that is not there, and does not come while this process lives."""
+    _unused.append(reserved_port())
+    return f"http://127.0.0.1:{_unused[-1].getsockname()[1]}/v1"

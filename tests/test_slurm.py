@@ -30,7 +30,7 @@ signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
 port = next((int(word[7:]) for word in sys.argv if word.startswith("--port=")), None)
 if port:
     door = socket.create_server(("127.0.0.1", port))
-time.sleep(60)
+time.sleep(600)
 """
 
 SRUN = """\
@@ -99,7 +99,7 @@ trap 'code=75; mkdir -p "$OUT/grpo/checkpoints"; echo 7 >"$OUT/grpo/checkpoints/
 trap 'code=143' TERM
 code=""
 touch "$FOLDER/ready"
-for ((i = 0; i < 600; i++)); do
+for ((i = 0; i < 6000; i++)); do
   if [[ -n $code ]]; then exit $code; fi
   sleep 0.1
 done
@@ -182,7 +182,7 @@ class Machine:
         return code, len(self.lines("requeued")), error
 
     def ended(self, process: subprocess.Popen[str]) -> tuple[int, str, str]:
-        out, error = process.communicate(timeout=120)
+        out, error = process.communicate(timeout=600)
         return process.returncode, out, error
 
     def lines(self, name: str) -> list[str]:
@@ -240,7 +240,7 @@ def test_the_warning_before_the_time_limit_saves_and_requeues_the_job(machine: M
     ("script", "train", "signals", "expected"),
     [
         # The warning comes while Python loads; when training is done anyway; and before a cancellation, which wins.
-        (TRAIN, 'touch "$FOLDER/ready"; exec sleep 60', [signal.SIGUSR1], (0, 1)),
+        (TRAIN, 'touch "$FOLDER/ready"; exec sleep 600', [signal.SIGUSR1], (0, 1)),
         (TRAIN, WAITS.replace("code=75", "code=0"), [signal.SIGUSR1], (0, 0)),
         (TRAIN, CANCELLED, [signal.SIGUSR1, signal.SIGTERM], (75, 0)),
         (TRAIN, WAITS, [signal.SIGTERM], (143, 0)),
@@ -343,7 +343,7 @@ def test_all_nodes_join_one_ray_and_train_py_is_sent_there(machine: Machine) -> 
     ("ray", "join", "variables", "sentences"),
     [
         (None, "echo only one of two >&2; exit 1", {}, ["only one of two", "error: not all nodes have joined", "firewall"]),
-        ("echo no such option; exit 2", "exec sleep 60", {}, ["error: Ray has ended on a node", "no such option"]),
+        ("echo no such option; exit 2", "exec sleep 600", {}, ["error: Ray has ended on a node", "no such option"]),
         (None, "exit 0", {"HEAD_ADDRESS": "no.such.host.invalid"}, ["error: n1 finds no address of n0; set HEAD_ADDRESS"]),
         (None, "exit 0", {"HEALTH_SECONDS": "1"}, ["error: the nodes do not share "]),
     ],
@@ -376,7 +376,7 @@ def test_a_lost_node_ends_the_job_which_goes_on_if_there_is_a_new_checkpoint(mac
 
 @slow
 def test_the_warning_may_come_while_the_nodes_join(machine: Machine) -> None:
-    machine.runs("exec sleep 60")
+    machine.runs("exec sleep 600")
     code, requeued, error = machine.interrupt(machine.submit(MULTINODE), signal.SIGUSR1, at="modules")
     assert (code, requeued) == (0, 1), error
     assert machine.lines("trained") == []
@@ -407,11 +407,11 @@ def test_a_policy_is_served_and_evaluated_with_its_own_prompts(machine: Machine)
 @slow
 def test_an_evaluation_ends_with_its_server_and_when_it_is_cancelled(machine: Machine) -> None:
     machine.serves(f"exec {sys.executable} -S -E {machine.folder}/health.py $port")
-    machine.runs('touch "$FOLDER/ready"; kill "$(sed "s/ .*//" "$FOLDER/started")"; exec sleep 60')
+    machine.runs('touch "$FOLDER/ready"; kill "$(sed "s/ .*//" "$FOLDER/started")"; exec sleep 600')
     code, _, error = machine.run(EVAL, "out=a", "--", "out=b", MODEL="m")
     assert code == 1 and "error: the server ended" in error
     (machine.folder / "ready").unlink()
-    machine.runs('touch "$FOLDER/ready"; exec sleep 60')
+    machine.runs('touch "$FOLDER/ready"; exec sleep 600')
     assert machine.interrupt(machine.submit(EVAL, "out=a", "--", "out=b", MODEL="m"), signal.SIGTERM)[0] == 143
     assert len(machine.lines("modules")) == 2, "the second command of a job was never reached"
 

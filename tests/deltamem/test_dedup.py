@@ -77,20 +77,20 @@ def test_cost_does_not_grow_with_the_memories() -> None:
     state = MemoryState(Memory(f"m{n}", f"Ana met person number {n}.", TIME) for n in range(20_000))
     known = KnownTexts(state)
     turns = [Turn("assistant", " ".join(f"Ana met person number {n}. Fine." for n in range(200)))] * 5
-    begin = time.perf_counter()
+    begin = time.thread_time()
     _, count = mark_recalled(turns, known)
     assert count == 1000
     # Comparing with every memory would be 40 million comparisons.
-    assert time.perf_counter() - begin < 2
+    assert time.thread_time() - begin < 2
 
 
 @pytest.mark.parametrize(
     "content", ["-" * 100_000, " " * 100_000, "a. " * 30_000, '"' * 50_000, "(" * 50_000, "m1" * 50_000]
 )
 def test_hostile_turns_are_cheap(content: str) -> None:
-    begin = time.perf_counter()
+    begin = time.thread_time()
     assert marked(content) == content
-    assert time.perf_counter() - begin < 3
+    assert time.thread_time() - begin < 3
 
 
 def test_known_texts_follow_changes() -> None:

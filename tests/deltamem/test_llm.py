@@ -87,7 +87,7 @@ UNREADABLE = "something else than a chat completion"
         (failure(503, retry_after="0.05"), True, "failed on the request"),
         (Reply(reset=True), True, "cannot be reached for model 'tiny' .*; is the server up"),
         (completion("half", cut=True), True, "cannot be reached for .*without sending complete message body"),
-        (completion("late", delay=5), True, "gave no answer in time for model 'tiny'"),
+        (completion("late", delay=60), True, "gave no answer in time for model 'tiny'"),
         (Reply(b""), True, f"{UNREADABLE}: an empty body$"),
         (Reply(b"<html>\n<h1>hi</h1>", headers={"Content-Type": "text/html"}), True, f"{UNREADABLE}: <html> <h1>hi</h1>$"),
         (Reply(b'{"choices": ['), True, UNREADABLE),
@@ -106,7 +106,7 @@ async def test_a_failure_is_one_sentence_and_the_request_repeated_if_it_may_pass
 ) -> None:
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     monkeypatch.setattr("deltamem.llm._FIRST_DELAY", 0.05)
-    seconds = 1.0 if reply.delay else 60.0
+    seconds = 3.0 if reply.delay else 60.0  # the good answer has to come within it too
     with serve(lambda body: reply) as server:
         llm = LLM(server.url, "tiny", timeout=seconds, max_retries=0)
         with pytest.raises(LLMError, match=said) as caught:
@@ -320,14 +320,14 @@ def test_the_module_that_the_client_looks_for_is_whole_before_another_thread_cou
     [
         (Reply(reset=True), "cannot be reached for model 'tiny' .*; is the server up"),
         (completion("half", cut=True), "cannot be reached for model 'tiny' .*payload is not completed"),
-        (completion("late", delay=5), "gave no answer in time for model 'tiny'"),
+        (completion("late", delay=60), "gave no answer in time for model 'tiny'"),
         (failure(500, "broken", retry_after="0.01"), "failed on the request to model 'tiny': Error code: 500 - broken$"),
         (Reply(b"<html>"), "something else than a chat completion: <html>$"),
     ],
 )
 async def test_connections_of_aiohttp_fail_and_answer_as_those_of_httpx(reply: Reply, said: str) -> None:
     pytest.importorskip("aiohttp")
-    seconds = 1.0 if reply.delay else 60.0
+    seconds = 3.0 if reply.delay else 60.0  # the good answer has to come within it too
     with serve(lambda body: reply) as server, pytest.raises(LLMError, match=said) as caught:
         llm = LLM(server.url, "tiny", aiohttp=True, max_retries=0, timeout=seconds)
         try:

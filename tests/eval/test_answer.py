@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -275,11 +276,13 @@ async def test_the_option_nearest_to_what_was_found_is_chosen() -> None:
 
 async def test_waiting_for_a_search_is_no_part_of_an_answer() -> None:
     words, timed = WordEmbedder(), asyncio.Semaphore(1)
+    begin = time.perf_counter()
     async with timed:
         task = asyncio.create_task(ExtractiveAnswerer(words, with_time=True, timed=timed).answer(request(*MEMORIES), 0))
         await asyncio.sleep(1)
         assert not task.done() and words.calls == []
-    assert (await task).cost.seconds < 1
+    seconds = (await task).cost.seconds
+    assert seconds < time.perf_counter() - begin - 0.5
 
 
 RECORD = QuestionRecord(key="c1/0", group="c1", category="x", question="Q?", gold="g")

@@ -352,7 +352,7 @@ def test_an_interrupted_run_leaves_what_it_has_and_exits_as_before(tmp_path: Pat
         # What never ends: the questions of one word, or what is asked after all questions.
         if are_done() if judges_are_measured else "bicycle?" in json.dumps(body):
             waits.set()
-            return Reply(case.script(body).body, delay=30)
+            return Reply(case.script(body).body, delay=300)
         return case.script(body)
 
     with serve(script) as server:
@@ -362,7 +362,7 @@ def test_an_interrupted_run_leaves_what_it_has_and_exits_as_before(tmp_path: Pat
         while process.poll() is None and not (waits.is_set() and are_done()):
             time.sleep(0.05)
         process.send_signal(signal.SIGINT)
-        _, err = process.communicate(timeout=60)
+        _, err = process.communicate(timeout=300)
     assert (process.returncode, err) == (130, "interrupted\n")
     summary = json.loads((tmp_path / "out" / "summary.json").read_text())
     partial = summary["partial"]

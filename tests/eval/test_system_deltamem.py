@@ -150,12 +150,12 @@ async def test_an_interrupted_run_goes_on_where_it_was(tmp_path: Path) -> None:
     def stall_in_july(body: dict[str, Any]) -> Reply:
         if not is_check(body) and session_of(body)[1] == "2023/07/01":
             reached.set()
-            return Reply(delay=30)
+            return Reply(delay=300)
         return rules(body)
 
     with serve(stall_in_july) as server:
         running = asyncio.create_task(run(configure(tmp_path, server.url)))
-        assert await asyncio.to_thread(reached.wait, 10)
+        assert await asyncio.to_thread(reached.wait, 60)
         running.cancel()
         with pytest.raises(asyncio.CancelledError):
             await running

@@ -7,6 +7,7 @@ import importlib.util
 import json
 import os
 import re
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
@@ -197,7 +198,14 @@ class TestMem0:
 
     async def test_stores_work_at_the_same_time_and_each_by_itself_in_turn(self, tmp_path: Path) -> None:
         needs("mem0")
-        with serve(replies(extracted("Ana likes tea.", delay=0.15))) as server:
+
+        def script(body: dict[str, Any]) -> Reply:
+            end = time.monotonic() + 60
+            while len(server.requests) > 2 and server.peak < 2 and time.monotonic() < end:
+                time.sleep(0.01)  # the third waits for the other store's
+            return extracted("Ana likes tea.")
+
+        with serve(script) as server:
             system = Mem0System(tmp_path, WordEmbedder(), manager(server.url), None, seed=0)
             async with system.open(PAIRS) as memory, system.open(StoreKey("other", "Bo")) as other:
                 await asyncio.gather(memory.ingest(TEA), memory.ingest(COFFEE))

@@ -28,20 +28,20 @@ def _composed(overrides: tuple[str, ...]) -> SynthSettings:
         return validated(compose("synth", overrides=[*TINY, "out=unused", *overrides]), SynthSettings)
 
 
-def synth(*arguments: str, timeout: float = 120) -> subprocess.CompletedProcess[str]:
+def synth(*arguments: str, timeout: float = 600) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "synth", *arguments]
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=timeout, check=False)
 
 
-def slow(out: Path, *overrides: str, seconds: float) -> subprocess.Popen[str]:
-    """The command in a process of its own, with so many seconds before each person, which it announces on stdout."""
+def slow(out: Path, *overrides: str, seconds: float, first: int = 0) -> subprocess.Popen[str]:
+    """The command in a process of its own, with so many seconds before each person from the `first` on; announces each."""
     script = (
         "import asyncio, sys\n"
         "import synth.pipeline\n"
         "write_person = synth.pipeline.write_person\n"
         "async def slowly(number, *arguments, **named):\n"
         "    print('person', number, flush=True)\n"
-        f"    await asyncio.sleep({seconds})\n"
+        f"    await asyncio.sleep({seconds} if number >= {first} else 0)\n"
         "    return await write_person(number, *arguments, **named)\n"
         "synth.pipeline.write_person = slowly\n"
         "from synth.__main__ import main\n"

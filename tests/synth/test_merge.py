@@ -123,7 +123,7 @@ def test_a_partial_data_set_says_what_is_missing(tmp_path):
 
 def test_a_shard_that_is_still_in_work_is_told(tmp_path):
     run(tmp_path, "0/2")
-    process = slow(tmp_path, "shard=1/2", seconds=30)
+    process = slow(tmp_path, "shard=1/2", seconds=600)
     try:
         assert process.stdout.readline() == "person 1\n"
         with pytest.raises(DeltaMemError, match=r"1-of-2/work/people\.jsonl: in use by another process"):

@@ -153,25 +153,24 @@ def wait_for_person(process, number):
 def test_killed_at_any_moment_the_run_goes_on_to_the_same_bytes(tmp_path, asked):
     out = tmp_path / "killed"
     for number in (0, 3, 5):
-        process = slow(out, seconds=0.2)
+        process = slow(out, seconds=600, first=number)
         wait_for_person(process, number)
         process.kill()
         process.communicate()
         assert not (out / "dataset.json").exists()
-    done = len(stored(out))
-    assert 3 <= done <= 5
+    assert len(stored(out)) == 5
     assert generate(settings(out)) == 0
-    assert len(asked) == 6 - done
+    assert len(asked) == 1
     generate(settings(tmp_path / "whole"))
     assert files(out) == files(tmp_path / "whole")
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_ends_the_run_at_once_and_keeps_what_is_finished(tmp_path, number, code):
-    process = slow(tmp_path, "people_at_once=2", seconds=2)
+    process = slow(tmp_path, "people_at_once=2", "progress_seconds=600", seconds=600, first=2)
     wait_for_person(process, 3)
     process.send_signal(number)
-    _, told = process.communicate(timeout=90)
+    _, told = process.communicate(timeout=300)
     assert process.returncode == code
     assert told == f"stopped by {number.name}; the same command goes on from here\n"
     # It did not wait for the two who were being written.
@@ -179,7 +178,7 @@ def test_a_signal_ends_the_run_at_once_and_keeps_what_is_finished(tmp_path, numb
 
 
 def test_two_runs_in_one_folder_are_told(tmp_path):
-    process = slow(tmp_path, seconds=30)
+    process = slow(tmp_path, seconds=600)
     try:
         wait_for_person(process, 0)
         done = synth_runs.synth(*synth_runs.TINY, f"out={tmp_path}")
@@ -192,11 +191,11 @@ def test_two_runs_in_one_folder_are_told(tmp_path):
 
 def test_progress_without_a_terminal_is_a_line_now_and_then(tmp_path):
     began = time.monotonic()
-    process = slow(tmp_path, "people=4", "progress_seconds=0.3", seconds=0.25)
-    _, told = process.communicate(timeout=60)
+    process = slow(tmp_path, "people=4", "progress_seconds=0.1", seconds=0.5)
+    _, told = process.communicate(timeout=300)
     assert process.returncode == 0
     lines = told.splitlines()
-    assert 2 <= len(lines) <= (time.monotonic() - began) / 0.3
+    assert 2 <= len(lines) <= (time.monotonic() - began) / 0.1
     stages = r"profile \d+/\d+, events \d+/4, memories \d+/\d+, dialogue \d+/8"
     form = rf"people (\d)/4 \({stages}\), 1 people in work, .*% rejected, ETA .+"
     finished = [int(re.fullmatch(form, line)[1]) for line in lines]

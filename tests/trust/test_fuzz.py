@@ -172,20 +172,20 @@ def _marks(policy: Scripted) -> int:
 def test_a_tag_repeated_without_end_is_read_at_once(unit: str) -> None:
     # A lazy regular expression took a minute for 180 kB of "<outputs>", and the event loop stood still meanwhile.
     text = unit * (1_000_000 // len(unit))
-    started = time.perf_counter()
+    started = time.process_time()
     assert read_turn(text, ()).operations is None
-    assert time.perf_counter() - started < 5
+    assert time.process_time() - started < 5
 
 
 async def test_megabytes_are_read_in_bounded_time() -> None:
     make = Outputs(SEED, IDS)
     texts = [make.huge() for _ in range(6)]
     memory = MemoryManager(MemoryStore.in_memory(WordEmbedder()), "ann", Scripted(iter(texts * 2)))
-    started = time.perf_counter()
+    started = time.process_time()
     for number in range(4):
         done = await memory.ingest(memory.session(f"s{number}", START, [Turn("user", "Hello.")]))
         assert sum(done.violations.values()) or done.changes
-    assert time.perf_counter() - started < 60
+    assert time.process_time() - started < 60
     check_journal(memory._owned.journal, memory.state())
 
 

@@ -26,7 +26,7 @@ from deltamem.journal.transfer import import_owner
 pytestmark = pytest.mark.slow
 
 CHILD = Path(__file__).with_name("ingest_child.py")
-SECONDS = 90
+SECONDS = 300
 
 
 class Child:

@@ -164,7 +164,7 @@ def test_five_threads_with_the_sync_manager() -> None:
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(60)
+            thread.join(300)
         assert not failures and not any(thread.is_alive() for thread in threads)
         for owner in policies:
             opened = store.bank(owner)

@@ -24,7 +24,7 @@ def chroma_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     with log.open("wb") as output:
         server = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, cwd=folder, env=environment)
     try:
-        for _ in range(300):
+        for _ in range(1200):
             assert server.poll() is None, log.read_text(errors="replace")
             with suppress(urllib.error.URLError, ConnectionError):
                 urllib.request.urlopen(f"{url}/api/v2/heartbeat", timeout=5).close()

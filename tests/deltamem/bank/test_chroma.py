@@ -351,7 +351,7 @@ def test_searches_of_many_threads_see_whole_states(folder: Path) -> None:
 def test_searches_of_two_owners_run_at_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     index = ChromaIndex.open(folder)
     banks = [open_bank(index, owner, state_of(TEXTS), 5, exact_up_to=0) for owner in ("Ana", "Ben")]
-    query, both = chromadb.Collection.query, threading.Barrier(2, timeout=30)
+    query, both = chromadb.Collection.query, threading.Barrier(2, timeout=120)
 
     def meets_the_other(collection: chromadb.Collection, **asked: Any) -> Any:
         both.wait()  # breaks if one search waits for the other to end
@@ -381,5 +381,5 @@ def test_who_waits_to_be_alone_goes_before_new_sharers() -> None:
             time.sleep(0.05)
             enter(lock.shared, "again")  # who shares it already need not wait
         for entered in (alone, late):
-            entered.result(30)
+            entered.result(120)
     assert order == ["again", "alone", "late"]

@@ -43,7 +43,7 @@ def test_an_interrupt_loses_no_finished_session(bank: Path) -> None:
     def script(body: dict[str, Any]) -> Reply:
         reply = follow_rules(body)
         slow = "Denver" in body["messages"][1]["content"] and body["max_tokens"] > 1
-        return Reply(reply.body, delay=30 if slow else 0)
+        return Reply(reply.body, delay=300 if slow else 0)
 
     with serve(script) as served:
         process = start(["add", "-", "--json"], environment(bank, DELTAMEM_BASE_URL=served.url))
@@ -53,7 +53,7 @@ def test_an_interrupt_loses_no_finished_session(bank: Path) -> None:
         process.stdin = None
         first = json.loads(process.stdout.readline())
         process.send_signal(signal.SIGINT)
-        rest, errors = process.communicate(timeout=90)
+        rest, errors = process.communicate(timeout=300)
     assert (first["outcome"], process.returncode, errors) == ("applied", 130, "interrupted\n")
     summary = json.loads(rest)["summary"]
     assert (summary["applied"], summary["interrupted"]) == (1, True)
@@ -68,9 +68,9 @@ def test_readers_work_while_an_application_holds_the_bank(boston: Path) -> None:
     with MemoryStore.open(boston, WordEmbedder()):
         reader = start(["show"], environment(boston), cheap=False)
         writer = start(["search", "city"], environment(boston))
-        shown, errors = reader.communicate(timeout=90)
+        shown, errors = reader.communicate(timeout=300)
         assert (reader.returncode, shown, errors) == (0, "m1  2026-03-02 09:00  Ann's city is Boston.\n", "")
-        found, errors = writer.communicate(timeout=90)
+        found, errors = writer.communicate(timeout=300)
     assert (writer.returncode, found, errors.count("\n")) == (2, "", 1)
     assert errors.startswith(f"error: {boston} is in use by process {os.getpid()};")
 
@@ -83,7 +83,7 @@ def test_a_reader_that_leaves_early_ends_the_command_quietly(bank: Path) -> None
         assert process.stdout.read(10)
         process.stdout.close()
         process.stdout = None
-        _, errors = process.communicate(timeout=90)
+        _, errors = process.communicate(timeout=300)
         assert (process.returncode, errors) == (141, ""), arguments
 
 
@@ -136,6 +136,6 @@ def test_the_bar_on_a_terminal_leaves_the_lines_alone(bank: Path, rules: Served,
 @pytest.mark.slow
 def test_the_offline_embedder_in_a_real_process(bank: Path, rules: Served) -> None:
     process = start(["add", "-"], environment(bank, DELTAMEM_BASE_URL=rules.url), cheap=False)
-    shown, errors = process.communicate(lines_of(MONDAY), timeout=60)
+    shown, errors = process.communicate(lines_of(MONDAY), timeout=300)
     assert (process.returncode, errors) == (0, "")
     assert "  + m1  Ann's city is Boston." in shown.splitlines()

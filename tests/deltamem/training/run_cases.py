@@ -82,7 +82,7 @@ class Run:
         assert found is not None, (name, step)
         return float(found)
 
-    def await_step(self, step: int, process: subprocess.Popen[str], seconds: float = 400.0) -> None:
+    def await_step(self, step: int, process: subprocess.Popen[str], seconds: float = 1200.0) -> None:
         """Return when a step is recorded."""
         await_true(lambda: any(record["step"] >= step for record in self.records()), seconds, process)
 

@@ -7,6 +7,8 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -37,13 +39,13 @@ def test_a_request_saves_the_step_in_which_it_comes_and_ends_before_the_next(tmp
 @pytest.mark.parametrize(("name", "code"), [("SIGUSR1", NOT_FINISHED), ("SIGTERM", 143)])
 def test_outside_of_grpo_a_signal_ends_with_one_sentence(name: str, code: int) -> None:
     program = (
-        "import time; from deltamem.training.interruption import listen; listen(); print(1, flush=True); time.sleep(60)"
+        "import time; from deltamem.training.interruption import listen; listen(); print(1, flush=True); time.sleep(600)"
     )
     process = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert process.stdout is not None
     assert process.stdout.readline() == "1\n"
     process.send_signal(getattr(signal, name))
-    _, errors = process.communicate(timeout=30)
+    _, errors = process.communicate(timeout=300)
     assert process.returncode == code
     assert errors.count("\n") == 1 and "the same command goes on" in errors
 
@@ -75,6 +77,13 @@ def test_work_apart_gives_its_result_its_error_or_a_sentence_of_its_end() -> Non
     assert signal.pthread_sigmask(signal.SIG_BLOCK, []) == set()
 
 
+def await_end(process: int) -> None:
+    """Return when a process has ended, also if nobody waits for it."""
+    with suppress(OSError):  # it may go between two looks, or while it is looked at
+        while ") Z " not in Path(f"/proc/{process}/stat").read_text():
+            time.sleep(0.1)
+
+
 _APART = """
 from deltamem.training.interruption import apart, listen
 listen()
@@ -86,13 +95,19 @@ apart(exec, "import os, time; print(os.getpid(), flush=True); time.sleep(600)")
 @pytest.mark.parametrize("name", ["SIGTERM", "SIGKILL", "SIGINT"])
 def test_work_apart_ends_with_whoever_began_it(name: str) -> None:
     program = [sys.executable, "-c", _APART]
-    process = subprocess.Popen(program, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    process = subprocess.Popen(
+        program,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        # A shell without job control starts what it puts into the background deaf to interrupts, and that is inherited.
+        preexec_fn=partial(signal.signal, signal.SIGINT, signal.default_int_handler),
+    )
     assert process.stdout is not None
-    child = Path(f"/proc/{process.stdout.readline().strip()}")
+    child = int(process.stdout.readline())
     process.send_signal(getattr(signal, name))
     process.wait()
-    while child.exists() and ") Z " not in (child / "stat").read_text():
-        time.sleep(0.1)
+    await_end(child)
 
 
 _LAUNCHER = """
@@ -103,9 +118,9 @@ with locked(Path(sys.argv[1]), patience=0.0) as lock:
     command = [sys.executable, "-c", sys.argv[2]]
     child = subprocess.Popen(command, stdin=subprocess.PIPE, pass_fds=(lock,), start_new_session=True)
     print(child.pid, flush=True)
-    time.sleep(60)
+    time.sleep(600)
 """
-_CHILD = "import deltamem.training.interruption as parent, time; parent.end_with_parent(); time.sleep(60)"
+_CHILD = "import deltamem.training.interruption as parent, time; parent.end_with_parent(); time.sleep(600)"
 
 
 def launch(path: Path, child: str) -> tuple[subprocess.Popen[str], int]:
@@ -119,12 +134,14 @@ def launch(path: Path, child: str) -> tuple[subprocess.Popen[str], int]:
 @pytest.mark.slow
 def test_a_trainer_ends_with_its_launcher_and_holds_the_lock_until_then(tmp_path: Path) -> None:
     path = tmp_path / "lock"
-    launcher, _ = launch(path, "import time; time.sleep(3)")
+    end = tmp_path / "end"
+    launcher, _ = launch(path, f"import os, time\nwhile not os.path.exists({str(end)!r}): time.sleep(0.05)")
     launcher.kill()
     launcher.wait()
     with pytest.raises(DeltaMemError, match="another run is at work"), locked(path, patience=0.0):
         pass
-    with locked(path, patience=30.0):  # the child has ended meanwhile
+    end.touch()
+    with locked(path, patience=120.0):
         pass
 
     launcher, child = launch(path, _CHILD)
@@ -132,5 +149,5 @@ def test_a_trainer_ends_with_its_launcher_and_holds_the_lock_until_then(tmp_path
     assert Path(f"/proc/{child}").exists()
     launcher.kill()
     launcher.wait()
-    with locked(path, patience=20.0):
-        assert not Path(f"/proc/{child}").exists() or "Z" in Path(f"/proc/{child}/stat").read_text()
+    with locked(path, patience=120.0):
+        await_end(child)

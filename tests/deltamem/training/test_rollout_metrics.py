@@ -245,7 +245,7 @@ def test_validation_keeps_the_generations_of_all_batches(buffer: Buffer, tmp_pat
 WORKER = """
 import psutil, subprocess, sys, time
 from deltamem.training.rollout_metrics import memory_figures, run_processes
-child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
 found = run_processes(psutil.Process())
 print(len(found), found[0].name(), child.pid in [process.pid for process in found])
 child.kill()
@@ -266,7 +266,7 @@ def test_all_processes_of_a_run_are_found_from_a_worker(tmp_path: Path, driver: 
         if driver
         else ["/bin/sh", "-c", '"$@"; true', "sh", *start]
     )
-    done = subprocess.run(command, env=os.environ | {"WORKER": WORKER}, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, env=os.environ | {"WORKER": WORKER}, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     count, name, *found = done.stdout.split()
     assert (int(count), name.startswith("python")) == ((4, True) if driver else (3, False))

@@ -64,5 +64,6 @@ def test_vllm_and_the_trainer_are_the_same_policy_after_every_step(tmp_path: Pat
     moved = [(policy[name].double() - tensor.double()).abs().max() for name, tensor in start.items()]
     assert min(moved) > 1e-4, "every parameter must have changed"
 
-    await_true(lambda: not run.processes(), 10.0)
-    assert left_shared_memory(begin) == set()
+    await_true(lambda: not run.processes(), 120.0)
+    # Another test's server may be between the making of a segment and its first use, or its end.
+    await_true(lambda: left_shared_memory(begin) == set(), 120.0)
