@@ -201,8 +201,8 @@ class TestMem0:
 
         def script(body: dict[str, Any]) -> Reply:
             end = time.monotonic() + 60
-            while len(server.requests) > 2 and server.peak < 2 and time.monotonic() < end:
-                time.sleep(0.01)  # the third waits for the other store's
+            while len(server.requests) > 3 and server.peak < 2 and time.monotonic() < end:
+                time.sleep(0.01)  # the fourth waits for that of the other store
             return extracted("Ana likes tea.")
 
         with serve(script) as server:
