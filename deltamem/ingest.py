@@ -21,7 +21,7 @@ from deltamem.embedding import Vectors
 from deltamem.episode import Episode, EpisodeConfig, Trajectory, opening_messages
 from deltamem.errors import ContextLengthError
 from deltamem.journal.records import Change, ChangeEvent
-from deltamem.memory import Event, Memory, MemoryState, Operation, apply, fresh_ids
+from deltamem.memory import Event, Memory, MemoryState, Operation, apply
 from deltamem.policy import Completion, MeteredPolicy, Policy, ScopedPolicy, drive
 from deltamem.sessions import Session, Turn, format_dialogue
 from deltamem.text import SourceFinder
@@ -342,7 +342,7 @@ class SessionReader:
         view = OverlayBank(self._owned.bank)
         reading = Reading(view.state, view.position)
         known = self._owned.known_texts
-        new_ids = fresh_ids([f"m{self._owned.journal.next_id_number() - 1}"])
+        new_ids = self._owned.journal.new_ids()
         waiting = deque(self._split(session))
         while waiting:
             part = waiting.popleft()

@@ -69,7 +69,8 @@ def _locked_file(path: Path) -> Iterator[None]:
 def remove_partial(folder: Path) -> None:
     """Remove what killed writers (`partial_file`) have left in a folder; for the only process that writes there."""
     for path in folder.glob(".*.partial"):
-        path.unlink()
+        if path.is_file():
+            path.unlink()
 
 
 @contextmanager

@@ -22,7 +22,7 @@ from deltamem.embedding import Embedder, Vectors
 from deltamem.errors import DeltaMemError
 from deltamem.journal.journal import JOURNAL_FILE, Journal, OwnerJournal
 from deltamem.journal.records import Change, Entry, EntryKind, Erasure
-from deltamem.memory import MemoryState, fresh_ids
+from deltamem.memory import MemoryState
 from deltamem.sessions import Session
 
 if TYPE_CHECKING:
@@ -149,9 +149,8 @@ class UserStore:
             raise DeltaMemError("who writes? the name of the actor is empty")
         with self.writing():
             before = self.bank.state
-            new_ids = fresh_ids([f"m{self.journal.next_id_number() - 1}"])
             named = [e if isinstance(e, Add) else replace(e, id=self.journal.memory_id(e.id)) for e in edits]
-            state, changes = take_edits(before, named, new_ids)
+            state, changes = take_edits(before, named, self.journal.new_ids())
             vectors = self._vectors(state)  # can fail, so before the journal
             entry = self.journal.append(EntryKind.EDIT, changes, actor=actor, expected_head=self.bank.position)
             self._move(entry, state, vectors)

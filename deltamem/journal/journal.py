@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import count
 from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple, Self
@@ -308,6 +309,10 @@ class OwnerJournal:
         with self._database.read() as connection:
             found = connection.execute(query, (self._owner_id(connection),)).fetchone()
         return 1 if found is None else int(found[0]) + 1
+
+    def new_ids(self) -> Iterator[str]:
+        """Ids for new memories without end, from `next_id_number` on."""
+        return (f"m{number}" for number in count(self.next_id_number()))
 
     def text_owner(self, text: str) -> str | None:
         """Id of the memory that a text was an earlier version of, or had when it was retracted; None if there is none.

@@ -294,7 +294,7 @@ def blank_turns(
 
 APPLICATION_ID = 0x444D656D
 """Marks the file as a journal of deltamem in its header ("DMem")."""
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 2
 _BUSY_TIMEOUT_MS = 5_000
 
 # `seq` grows along an owner's journal, so the largest one of a memory is its newest change. Times are kept as they were
@@ -455,10 +455,8 @@ class Database:
         if application != APPLICATION_ID:
             raise DeltaMemError(f"{self.path}: an SQLite database of another application, expected a memory bank's journal")
         if version != SCHEMA_VERSION:
-            way = "; export it with that version and import it with this one" if version < SCHEMA_VERSION else ""
             raise DeltaMemError(
-                f"{self.path}: written by another version of deltamem"
-                f" (schema {version}, this one reads {SCHEMA_VERSION}){way}"
+                f"{self.path}: written by another version of deltamem (schema {version}, this one reads {SCHEMA_VERSION})"
             )
         return False
 

@@ -46,9 +46,9 @@ class _Line(StrictModel):
 
 class _Header(_Line):
     format: Literal["deltamem-bank"]
-    version: Literal[1, 2]
+    version: Literal[2]
     owner: str
-    namespace: UUID | None = None
+    namespace: UUID | None
     entries: _Number
     memories: _Number
     dialogues: _Number
@@ -81,7 +81,7 @@ class _Entry(_Line):
     session_id: str | None
     session_time: _Time | None
     session_digest: str | None
-    actor: str | None = None
+    actor: str | None
     model: str | None
     prompt_hash: str | None
     violations: dict[str, _Number]

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from deltamem.episode import EpisodeConfig
 from deltamem.errors import DeltaMemError
-from deltamem.runs import partial_file
+from deltamem.runs import partial_file, remove_partial
 from deltamem.sessions import LabelledSession
 from deltamem.training.config import SupervisedConfig
 from deltamem.training.data import Limits
@@ -296,7 +296,7 @@ class Tuning:
 
     def _resume(self) -> int:
         path = self.folder / CHECKPOINT
-        path.with_name(f".{CHECKPOINT}.partial").unlink(missing_ok=True)  # of a save that was killed
+        remove_partial(self.folder)
         if not path.is_file():
             return 0
         try:

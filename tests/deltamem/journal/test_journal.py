@@ -518,7 +518,7 @@ def test_foreign_and_newer_files_are_refused_and_left_alone(tmp_path) -> None:
         "foreign": "another application",
         "other": "another application",
         "newer": f"schema {database.SCHEMA_VERSION + 1}, this one reads {database.SCHEMA_VERSION})",
-        "older": f"this one reads {database.SCHEMA_VERSION}); export it with that version and import it with this one",
+        "older": f"schema 1, this one reads {database.SCHEMA_VERSION})",
         "text": "not a database",
         "folder": "cannot be opened",
         "missing/j": "cannot be opened",

@@ -112,14 +112,6 @@ def test_edits_are_exported(ann, empty) -> None:
     assert [empty.position_at(ZONED + timedelta(days=days)) for days in (50, 99)] == [6, 8]
 
 
-def test_an_export_of_version_1_can_be_read(ann, empty, lines) -> None:
-    header, *rest = map(json.loads, lines)
-    assert header.pop("namespace")
-    old = [header | {"version": 1}, *({name: value for name, value in line.items() if name != "actor"} for line in rest)]
-    import_owner(empty, io.StringIO("".join(json.dumps(line) + "\n" for line in old)))
-    assert list(empty.entries()) == list(ann.entries())
-
-
 def test_an_owner_without_entries_can_be_exported(empty) -> None:
     stream = io.StringIO()
     assert export_owner(empty, stream) == Counts(0, 0, 0)
