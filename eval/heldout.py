@@ -27,7 +27,7 @@ from deltamem.policy import EndpointPolicy, Policy, Rollout, run_episodes
 from deltamem.runs import atomic_writer, file_sha256, git_commit, versions
 from deltamem.sessions import LabelledSession, Split, read_sessions, sessions_by_cell
 from eval.config import EndpointSettings, EpisodeSettings
-from eval.metrics import RESAMPLES, bootstrap_interval
+from eval.metrics import RESAMPLES, Interval, bootstrap_interval
 from eval.probes import cell_tables, not_better, probe_table, rows, score_probes
 from eval.summary import write_summary
 from rewards.diagnostics import RATES, VIOLATION_PREFIX, count, total_counts
@@ -55,6 +55,7 @@ class HeldoutSettings(StrictModel):
     batch_size: PositiveInt
     resamples: PositiveInt
     probes: bool
+    against: Path | None
     episode: EpisodeSettings
     reward: RewardOptions
 
@@ -181,7 +182,7 @@ async def evaluate(
         if labelled.difficulty is not None:
             scored["cells"] = list(labelled.difficulty.cells())
         records.append(session_fields(labelled) | trajectory_fields(trajectory) | scored)
-    transition_options = asdict(options)
+    weights, transition_options = _reward_fields(options)
     made_with = {
         "finished": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         "git_commit": git_commit(),
@@ -189,7 +190,7 @@ async def evaluate(
         "episode": asdict(config),
         "prompt_hashes": config.prompt_hashes,
         "embedder": cached.name,
-        "weights": {part: transition_options.pop(f"{part}_weight") for part in ("format", "retrieval", "transition")},
+        "weights": weights,
         "transition_options": transition_options,
         "bootstrap": {"by": "person", "level": 0.95, "resamples": resamples, "seed": seed},
     }
@@ -257,6 +258,66 @@ def summarise(records: Sequence[Record], *, resamples: int = RESAMPLES, seed: in
         "counts": total_counts(record["counts"] for record in records),
         "tokens": sum(record["tokens"] for record in records),
     }
+
+
+def read_result(folder: Path) -> HeldoutResult:
+    """Read what `HeldoutResult.write` wrote.
+
+    Raises:
+        DeltaMemError: If a file is missing or is not one of its.
+    """
+    try:
+        summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
+        lines = (folder / "trajectories.jsonl").read_text(encoding="utf-8").splitlines()
+        result = HeldoutResult([json.loads(line) for line in lines], summary)
+        _ = summary["policy"], _reward_of(summary), [(record["score"], _task(record)) for record in result.records]
+    except OSError as error:
+        raise DeltaMemError(f"{folder}: no held-out evaluation to compare with: {error.strerror or error}") from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise DeltaMemError(f"{folder}: not the files of a held-out evaluation") from error
+    return result
+
+
+def differences(
+    first: Sequence[Record], second: Sequence[Record], *, resamples: int = RESAMPLES, seed: int = 0
+) -> dict[str, Interval]:
+    """How much more `first` has than `second`, session by session: far narrower than the difference of two intervals.
+
+    Only sessions that both answered count, and only figures whose denominator the sessions alone decide, such as recall.
+
+    Returns:
+        Name of the metric to the paired difference with its 95% interval by person; empty if no session is in both.
+    """
+    others = {_task(record): record for record in second if record["failure"] is None}
+    pairs = [(one, others[_task(one)]) for one in first if one["failure"] is None and _task(one) in others]
+    people = [one["person_id"] for one, _ in pairs]
+
+    def difference(values: Sequence[float], of: Sequence[float] | None = None) -> Interval | None:
+        return bootstrap_interval(values, people, denominators=of, resamples=resamples, seed=seed)
+
+    found = {name: difference([_score(one, name) - _score(two, name) for one, two in pairs]) for name in SCORES}
+    counts = [({"answered": 1.0, **one["counts"]}, {"answered": 1.0, **two["counts"]}) for one, two in pairs]
+    for name, (top, bottom) in RATES.items():
+        if name != "failure_rate" and all(one[bottom] == two[bottom] for one, two in counts):
+            found[name] = difference([one[top] - two[top] for one, two in counts], [one[bottom] for one, _ in counts])
+    return {name: interval for name, interval in found.items() if interval is not None}
+
+
+def _task(record: Record) -> str:
+    """A session by its content: its key alone may be another one's in other data."""
+    return json.dumps([record[field] for field in ("key", "dialogue", "prior_state", "target_operations")])
+
+
+def _reward_fields(options: RewardOptions) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The weights of the parts, and the rest."""
+    transition_options = asdict(options)
+    return {
+        part: transition_options.pop(f"{part}_weight") for part in ("format", "retrieval", "transition")
+    }, transition_options
+
+
+def _reward_of(summary: Mapping[str, Any]) -> tuple[Any, Any]:
+    return summary["provenance"]["weights"], summary["provenance"]["transition_options"]
 
 
 def _score(record: Record, name: str) -> float:
@@ -327,6 +388,21 @@ def summary_table(summary: Mapping[str, Any]) -> Table:
     return table
 
 
+def difference_table(found: Mapping[str, Interval], other: str) -> Table:
+    """Lay paired differences out for the terminal."""
+    sessions = next(iter(found.values())).count
+    table = Table(title=f"More than {other}, on the same {sessions} sessions", caption="* the interval leaves out 0")
+    table.add_column("metric", no_wrap=True)
+    table.add_column("difference", justify="right")
+    table.add_column("95% interval by person", justify="right")
+    for name in LABELS:
+        if name in found:
+            one = found[name]
+            mark = "*" if one.low > 0 or one.high < 0 else ""
+            table.add_row(label(name), f"{one.estimate:+.3f}{mark}", f"{one.low:+.3f} to {one.high:+.3f}")
+    return table
+
+
 def main(config: DictConfig) -> int:
     """Run the command; returns its exit code."""
     settings = validated(config, HeldoutSettings)
@@ -337,13 +413,22 @@ def main(config: DictConfig) -> int:
         raise DeltaMemError(f"{settings.sessions}: no sessions of the split {settings.split!r}")
     if len(sessions) < settings.n:
         console.print(f"{settings.sessions} has only {len(sessions)} sessions of the split {settings.split}", markup=False)
+    other = None if settings.against is None else _comparable(settings.against, settings.reward, sessions)
     try:  # an evaluation whose result cannot be written is wasted
         settings.out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise DeltaMemError(f"{settings.out}: the output folder cannot be made: {error.strerror or error}") from error
     result = asyncio.run(_run(settings, sessions, console))
+    found: dict[str, Interval] = {}
+    if other is not None:
+        drawn = {"resamples": settings.resamples, "seed": settings.seed}
+        found = differences(result.records, other.records, **drawn)
+        of_metrics = {name: interval.as_dict() for name, interval in found.items()}
+        result.summary["against"] = {"folder": str(settings.against), "differences": of_metrics}
     result.write(settings.out)
     Console().print(summary_table(result.summary))
+    if found and other is not None:
+        Console().print(difference_table(found, other.summary["policy"]))
     beside = rows({result.summary["policy"]: result.summary})
     if result.summary.get("probes"):
         Console().print(probe_table(beside))
@@ -356,6 +441,17 @@ def main(config: DictConfig) -> int:
         failed = f"{failures.total()} of {len(sessions)} sessions failed; most often ({times}): {reason}"
         console.print(failed, markup=False)
     return 1 if failures else 0
+
+
+def _comparable(folder: Path, options: RewardOptions, sessions: Sequence[LabelledSession]) -> HeldoutResult:
+    """Read an earlier evaluation that the present one can be compared with."""
+    result = read_result(folder)
+    if _reward_of(result.summary) != _reward_fields(options):
+        raise DeltaMemError(f"{folder}: evaluated under another reward, so nothing can be compared")
+    known = {_task(record) for record in result.records}
+    if not any(_task(session_fields(session)) in known for session in sessions):
+        raise DeltaMemError(f"{folder}: evaluated on other sessions, so nothing can be compared")
+    return result
 
 
 async def _run(settings: HeldoutSettings, sessions: list[LabelledSession], console: Console) -> HeldoutResult:

@@ -24,7 +24,7 @@ from deltamem.episode import EpisodeConfig
 from deltamem.errors import DeltaMemError
 from deltamem.sessions import LabelledSession, to_json_line
 from eval import heldout as command_module
-from eval.heldout import HeldoutResult, HeldoutSettings, evaluate, main, select, summary_table
+from eval.heldout import HeldoutResult, HeldoutSettings, differences, evaluate, main, select, summary_table
 from rewards.reward import RewardOptions
 
 CONFIG = EpisodeConfig(k=1)
@@ -142,6 +142,27 @@ def test_rewards_by_cell_of_difficulty() -> None:
     assert easy["signal=value"].items() >= whole.items()
 
 
+def test_paired_differences_by_hand() -> None:
+    sessions = people(3, 2)
+
+    def script(item: LabelledSession, turn: int) -> str:
+        if item is sessions[0]:
+            raise ConnectionError("gone")
+        return silent(item, turn) if item.session_index else oracle(item, turn)
+
+    best, mixed = run(sessions, oracle).records, run(sessions, script).records
+    found = differences(best, mixed, resamples=100)
+    # Of the five sessions that both answered, the three second ones earn .1 where the oracle earns 1.
+    assert found["reward"].estimate == pytest.approx(3 * 0.9 / 5)
+    assert (found["reward"].count, found["reward"].groups) == (5, 3)
+    assert found["update_recall"].estimate == pytest.approx(differences(mixed, best)["update_recall"].estimate * -1)
+    assert "update_precision" not in found, "what is counted out of depends on the policy"
+    same = differences(best, best, resamples=100)["reward"]
+    assert same.estimate == same.low == same.high == 0
+    moved = [record | {"dialogue": []} for record in best]
+    assert differences(best, moved) == {}, "the same key in other data"
+
+
 def test_texts_are_embedded_in_batches_not_one_session_at_a_time() -> None:
     sessions, embedder = people(5, 4), WordEmbedder()
     asyncio.run(evaluate(ScriptedPolicy(sessions, silent, CONFIG), sessions, CachedEmbedder(embedder), CONFIG, resamples=10))
@@ -225,6 +246,46 @@ def test_an_endpoint_is_scored_and_a_failed_episode_gives_exit_code_1(
     assert "no room" in printed.err and "due UPDATEs done as ADD" in printed.out and "the paper's reward; " in printed.out
     assert summary["probes"]["do_nothing"]["parts"]["reward"]["estimate"] == pytest.approx(0.1)
     assert "Beside shallow policies" in printed.out and "earns 0.100, no more than" in printed.err
+
+
+def test_an_evaluation_against_an_earlier_one(
+    sessions_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(command_module, "load_embedder", lambda *_, **__: WordEmbedder())
+    before = tmp_path / "before"
+    heldout = people(3, 2)
+    run(heldout, oracle).write(before)
+    other_reward = ScriptedPolicy(heldout, oracle, CONFIG)
+    options = RewardOptions(tau=0.6)
+    scored = asyncio.run(evaluate(other_reward, heldout, WordEmbedder(), CONFIG, options=options, resamples=10))
+    scored.write(tmp_path / "other_reward")
+    (tmp_path / "broken").mkdir()
+    for name in ("summary.json", "trajectories.jsonl"):
+        (tmp_path / "broken" / name).write_text("{}\n")
+    with serve(lambda body: completion(outputs().partition("</think>")[2].strip())) as server:
+        endpoint = [f"endpoint.base_url={server.url}", "endpoint.model=tiny", "probes=false", f"sessions={sessions_file}"]
+        said = {
+            "nowhere": "no held-out evaluation to compare with",
+            "broken": "not the files of a held-out evaluation",
+            "other_reward": "evaluated under another reward",
+        }
+        for folder, sentence in said.items():
+            with pytest.raises(DeltaMemError, match=sentence):
+                main(composed(*endpoint, f"out={tmp_path / 'out'}", f"against={tmp_path / folder}"))
+        other = before / "trajectories.jsonl"
+        moved = tmp_path / "moved"
+        run(heldout, oracle).write(moved)
+        records = [json.loads(line) | {"dialogue": []} for line in other.read_text(encoding="utf-8").splitlines()]
+        (moved / other.name).write_text("".join(json.dumps(record) + "\n" for record in records))
+        with pytest.raises(DeltaMemError, match="evaluated on other sessions"):
+            main(composed(*endpoint, f"out={tmp_path / 'out'}", f"against={moved}"))
+        assert not server.requests, "refused before anything was spent"
+        assert main(composed(*endpoint, f"out={tmp_path / 'out'}", f"against={before}")) == 0
+    summary = json.loads((tmp_path / "out" / "summary.json").read_text(encoding="utf-8"))
+    assert summary["against"]["folder"] == str(before)
+    assert summary["against"]["differences"]["reward"]["estimate"] == pytest.approx(-1.0)
+    printed = capsys.readouterr().out
+    assert "More than" in printed and "-1.000*" in printed
 
 
 def test_the_reward_of_the_demanding_data_can_be_chosen_and_is_named() -> None:
