@@ -224,6 +224,39 @@ def _read_operation(entry: Any) -> tuple[Operation | None, Violation | None]:
     return operation, None if strict else Violation.BAD_OPERATION
 
 
+# Text of a JSON string that needs no escapes, says something, and cannot be taken for the end of a block.
+_SAID = r'[^\s"\\<\x00-\x1f][^"\\<\x00-\x1f]{0,299}'
+_THOUGHT = "<think>[^<]{1,600}</think>"
+
+
+def turn_pattern(messages: Sequence[Message], *, thinking: bool = True) -> str:
+    """A regular expression of readable assistant turns, for servers that keep a model to one (guided decoding).
+
+    A search has up to five queries, an answer up to sixteen operations. UPDATE and NONE name an id that a search has shown,
+    and are impossible before; whether operations repeat or contradict each other is left to the model. Everything is
+    bounded, so that a model without a sense for an end comes to one.
+
+    Args:
+        messages: The conversation so far.
+        thinking: As in `EpisodeConfig`.
+    """
+    operations = [rf'\{{"text": "{_SAID}", "event": "ADD"\}}']
+    if ids := _shown_ids(messages):
+        target = "|".join(re.escape(json.dumps(memory_id, ensure_ascii=False)) for memory_id in ids)
+        operations.append(rf'\{{"text": "{_SAID}", "event": "(UPDATE|NONE)", "target_memory_id": ({target})\}}')
+    operation = f"({'|'.join(operations)})"
+    queries = rf'\["{_SAID}"(, "{_SAID}"){{0,4}}\]'
+    call = rf'<tool_call>\{{"name": "{SEARCH_TOOL}", "arguments": \{{"query_list": {queries}\}}\}}</tool_call>'
+    answer = rf'<outputs>\{{"operations": \[({operation}(, {operation}){{0,15}})?\]\}}</outputs>'
+    return f"{_THOUGHT if thinking else ''}({call}|{answer})"
+
+
+def _shown_ids(messages: Sequence[Message]) -> list[str]:
+    """The ids in the tool's answers, each once."""
+    answers = (json.loads(message["content"]) for message in messages if message["role"] == "tool")
+    return list(dict.fromkeys(memory["id"] for answer in answers if isinstance(answer, list) for memory in answer))
+
+
 MemoryField = Literal["id", "time", "text"]
 
 

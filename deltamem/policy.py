@@ -10,7 +10,7 @@ from typing import Literal, NamedTuple, Protocol, runtime_checkable
 
 from deltamem.bank.base import SnapshotBank, merge_hits
 from deltamem.embedding import Embedder, Vectors
-from deltamem.episode import Episode, EpisodeConfig, Finished, Message, Search, Trajectory
+from deltamem.episode import Episode, EpisodeConfig, Finished, Message, Search, Trajectory, turn_pattern
 from deltamem.llm import LLM, Answer
 from deltamem.memory import Memory
 from deltamem.sessions import LabelledSession, Session
@@ -69,6 +69,7 @@ class EndpointPolicy:
         seed: int | None = None,
         tool_role: ToolRole = "tool",
         thinking: bool = True,
+        guided: bool = False,
         extra_body: Mapping[str, object] | None = None,
     ) -> None:
         """Set how the model is asked.
@@ -82,6 +83,8 @@ class EndpointPolicy:
                 messages to their own function calling refuse it, for them ``user`` wraps the results in ``<tool_response>``.
             thinking: As in `deltamem.episode.EpisodeConfig`. If false, the chat template is told ``enable_thinking=false``,
                 which vLLM and SGLang pass on; if true, nothing is said and the server's default holds.
+            guided: Whether the server keeps the model to turns that can be read (`deltamem.episode.turn_pattern`), by vLLM's
+                field ``structured_outputs``. For models that were not trained for the protocol.
             extra_body: Further fields of requests, outside the OpenAI protocol; they go before those of `thinking`.
         """
         self.name = f"{llm.model} at {llm.base_url}"
@@ -91,6 +94,7 @@ class EndpointPolicy:
         self._seed = seed
         self._tool_role = tool_role
         self._thinking = thinking
+        self._guided = guided
         direct: dict[str, object] = {} if thinking else {"chat_template_kwargs": {"enable_thinking": False}}
         self._extra_body = direct | dict(extra_body or {}) or None
         self._scope = ""
@@ -103,12 +107,16 @@ class EndpointPolicy:
             ContextLengthError: If the conversation does not fit the model's window.
             LLMError: If the endpoint gives no usable answer, after the retries.
         """
+        extra_body = self._extra_body
+        if self._guided:
+            pattern = turn_pattern(messages, thinking=self._thinking)
+            extra_body = {**(extra_body or {}), "structured_outputs": {"regex": pattern}}
         answer = await self.llm.chat(
             [self._sent(message) for message in messages],
             temperature=self._temperature,
             max_tokens=self._max_tokens,
             seed=self._seed,
-            extra_body=self._extra_body,
+            extra_body=extra_body,
             scope=self._scope,
             sample=self._sample,
         )

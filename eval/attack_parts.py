@@ -307,7 +307,7 @@ async def _examine(part: str, own: Any, config: LocomoConfig, folder: Path) -> d
     embedder = make_embedder(config.embedder)
     specs = {name: spec for name, spec in judge_specs(config.judges).items() if name != ABSTENTION_JUDGE}
     async with open_models(config, set(PARTS.values()) - needed) as models:
-        await check_models(models)
+        await check_models(config, models)
         if part == "system":
             system = own or make_system(config, folder / "memory", embedder, models)
             return {system.name: await examine_system(system, folder, config.data)}

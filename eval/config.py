@@ -52,6 +52,7 @@ class EndpointSettings(_Endpoint):
     """The endpoint of a policy; see `deltamem.policy.EndpointPolicy`."""
 
     tool_role: ToolRole
+    guided: bool
 
 
 class EpisodeSettings(StrictModel):

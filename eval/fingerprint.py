@@ -189,7 +189,7 @@ class Makings:
         if self.last is not None:  # also where nothing is left to ask
             self._check(self.last.model_copy(update={"endpoints": endpoints}).differences(self.last))
         if self.last is None or needed is not None:
-            canaries = await check_models(models, needed or ())
+            canaries = await check_models(config, models, needed or ())
             asked = {part: llm for part, llm in clients.items() if part in canaries}
             served = {} if self.last is None else self.last.served  # of the parts that are not needed now
             listed = await asyncio.gather(*map(_served, asked.values()))

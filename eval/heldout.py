@@ -503,6 +503,7 @@ async def _policy(settings: HeldoutSettings, thinking: bool, stack: AsyncExitSta
         seed=settings.seed,
         tool_role=settings.endpoint.tool_role,
         thinking=thinking,
+        guided=settings.endpoint.guided,
     )
     await policy.check()
     return policy

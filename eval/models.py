@@ -123,14 +123,14 @@ CANARY = "Write one sentence about a lighthouse keeper and her cat."
 _CANARY_TOKENS = 16
 
 
-async def check_models(models: Models, parts: Collection[str] = PARTS) -> dict[str, str]:
+async def check_models(config: BenchmarkConfig, models: Models, parts: Collection[str] = PARTS) -> dict[str, str]:
     """Ask each model of the `parts` that are needed for a few tokens, so that a run fails early if one is unreachable.
 
     Returns:
         By part a hash of the reply.
 
     Raises:
-        DeltaMemError: If one does not answer.
+        DeltaMemError: If one does not answer, or what it may write would fill its whole window.
     """
     needed = {part: llm for part in PARTS if part in parts and (llm := getattr(models, part)) is not None}
     asked = [{"role": "user", "content": CANARY}]
@@ -142,7 +142,26 @@ async def check_models(models: Models, parts: Collection[str] = PARTS) -> dict[s
             raise reply
         said = f"{reply.reasoning}\n{reply.text}"
         hashes[part] = hashlib.sha256(said.encode("utf-8", "surrogatepass")).hexdigest()[:12]
+    await asyncio.gather(*(find_window(part, llm, getattr(config, part)) for part, llm in needed.items()))
     return hashes
+
+
+async def find_window(part: str, llm: LLM, settings: ModelSettings) -> int | None:
+    """The context window in tokens of the model that plays a part, as the endpoint says; None if it does not.
+
+    Raises:
+        DeltaMemError: If what the model may write would fill the whole window: then every request is refused.
+    """
+    window = settings.window if isinstance(settings, ManagerModel) else None
+    if window is None:
+        try:
+            served = await llm.models()
+        except LLMError:  # some services do not list their models
+            return None
+        window = next((model.context_window for model in served if model.id == settings.model), None)
+    if window is not None and settings.max_tokens is not None and settings.max_tokens >= window:
+        raise DeltaMemError(f"{part}.max_tokens={settings.max_tokens} leaves no room in a context window of {window} tokens")
+    return window
 
 
 SYSTEMS = ("deltamem", "full_context", "naive_rag", "mem0", "langmem", "oracle", "none")  # All systems by name
@@ -220,20 +239,13 @@ def make_system(
 async def connect(policy: EndpointPolicy, manager: ManagerModel) -> int | None:
     """Fail early if the model is unreachable; returns its context window in tokens, as configured or as the endpoint says.
 
+    Where neither tells it, sessions are split when they are refused.
+
     Raises:
         DeltaMemError: If the model does not answer, or an answer would fill the whole window.
     """
     await policy.check()
-    window = manager.window
-    if window is None:
-        try:
-            served = await policy.llm.models()
-        except LLMError:  # some services do not list their models; sessions are then split when they are refused
-            return None
-        window = next((model.context_window for model in served if model.id == manager.model), None)
-    if window is not None and manager.max_tokens is not None and manager.max_tokens >= window:
-        raise DeltaMemError(f"manager.max_tokens={manager.max_tokens} leaves no room in a context window of {window} tokens")
-    return window
+    return await find_window("manager", policy.llm, manager)
 
 
 @dataclass(frozen=True, slots=True)

@@ -119,7 +119,7 @@ class Served:
 
 @contextmanager
 def serve(
-    script: Script, models: Sequence[Mapping[str, object]] = ({"id": "tiny", "max_model_len": 4096},)
+    script: Script, models: Sequence[Mapping[str, object]] = ({"id": "tiny", "max_model_len": 16384},)
 ) -> Iterator[Served]:
     """Serve ``/v1/chat/completions`` by the script and ``/v1/models`` on a free port of this machine."""
     lock = threading.Lock()

@@ -1,10 +1,11 @@
 """The parser of assistant turns, and the state machine of an episode."""
 
 import json
+import re
 from datetime import datetime
 
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from deltamem.episode import (
@@ -15,11 +16,13 @@ from deltamem.episode import (
     EpisodeConfig,
     Finished,
     MemoryField,
+    Message,
     Refused,
     Search,
     Violation,
     format_memories,
     read_turn,
+    turn_pattern,
 )
 from deltamem.errors import DeltaMemError
 from deltamem.memory import Event, Memory, Operation
@@ -215,6 +218,35 @@ OSLO = Memory("m1", "Ana lives in Oslo.", TIME)
 SEARCH = '<think>a</think><tool_call>{"name": "search_memory", "arguments": {"query_list": ["home"]}}</tool_call>'
 ANSWER = '<think>b</think><outputs>{"operations": [{"text": "Ana runs.", "event": "ADD"}]}</outputs>'
 ADDED = (Operation(Event.ADD, "Ana runs."),)
+
+
+SHOWN = [
+    Message(role="user", content="[]"),
+    Message(role="tool", content='[{"id": "m1", "text": "Ana lives in Oslo."}, {"text": "x", "id": "a.b (c)"}]'),
+    Message(role="tool", content='{"error": "no action found"}'),
+    Message(role="tool", content='[{"id": "m1", "text": "Ana lives in Oslo."}]'),
+]
+
+
+@settings(deadline=None)
+@given(st.data(), st.booleans(), st.booleans())
+def test_what_the_pattern_lets_through_can_be_read(data: st.DataObject, thinking: bool, searched: bool) -> None:
+    shown = SHOWN if searched else SHOWN[:1]
+    text = data.draw(st.from_regex(turn_pattern(shown, thinking=thinking), fullmatch=True))
+    turn = read_turn(text, ("m1", "a.b (c)") if searched else (), thinking=thinking)
+    assert turn.queries or turn.operations is not None
+    assert set(turn.violations) <= {Violation.DUPLICATE_OPERATION, Violation.CONFLICTING_UPDATE}
+
+
+def test_the_pattern_lets_through_what_the_prompt_asks_for_and_ids_only_once_they_were_shown() -> None:
+    def fits(text: str, shown: list[Message]) -> bool:
+        return re.fullmatch(turn_pattern(shown), text.replace("\n", "")) is not None
+
+    assert all(fits(text, []) for text in (call("Where does Ana live?", "Ana's job"), outputs(), outputs(ADD, ADD)))
+    texts = [outputs(UPDATE), outputs(ADD, NONE | {"target_memory_id": "a.b (c)"})]
+    assert [fits(text, []) for text in texts] == [False, False] and all(fits(text, SHOWN) for text in texts)
+    refused = [BARE, call(), call(" "), outputs(NONE), outputs(ADD | {"event": "DELETE"}), outputs(ADD) + outputs(), "x"]
+    assert not any(fits(text, SHOWN) for text in refused)
 
 
 def begin(**config) -> Episode:

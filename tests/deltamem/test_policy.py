@@ -14,7 +14,7 @@ from heldout_cases import ScriptedPolicy, oracle, people, silent
 from scripted_server import Reply, completion, replies, serve, too_long, unused_url
 
 from deltamem.embedding import CachedEmbedder, Vectors
-from deltamem.episode import EpisodeConfig, Message, Violation
+from deltamem.episode import EpisodeConfig, Message, Violation, turn_pattern
 from deltamem.errors import ContextLengthError, DeltaMemError
 from deltamem.llm import LLM, ResponseCache
 from deltamem.memory import MemoryState
@@ -63,6 +63,18 @@ async def test_a_model_that_must_not_think_is_told() -> None:
         await EndpointPolicy(LLM(server.url, "tiny")).complete(HELLO)
     told = [request.get("chat_template_kwargs") for request in server.requests]
     assert told == [{"enable_thinking": False}, {"enable_thinking": False}, None]
+
+
+async def test_a_guided_model_is_kept_to_turns_that_fit_what_it_has_seen() -> None:
+    searched = [*HELLO, Message(role="assistant", content="x"), Message(role="tool", content='[{"id": "m7", "text": "y"}]')]
+    with serve(lambda body: completion("hi")) as server:
+        policy = EndpointPolicy(LLM(server.url, "tiny"), thinking=False, guided=True, extra_body={"top_k": 3})
+        for messages in (HELLO, searched):
+            await policy.complete(messages)
+    patterns = [request["structured_outputs"]["regex"] for request in server.requests]
+    assert patterns == [turn_pattern(messages, thinking=False) for messages in (HELLO, searched)]
+    assert "m7" in patterns[1] and all(request["top_k"] == 3 for request in server.requests)
+    assert server.requests[0]["chat_template_kwargs"] == {"enable_thinking": False}
 
 
 @pytest.mark.parametrize(

@@ -44,7 +44,7 @@ def test_a_run_is_not_resumed_with_another_server_of_the_same_model_name(case: C
     ("entry", "said"),
     [
         ({"root": "org/policy-step-200"}, "served.answer.root = 'org/policy-step-100', not 'org/policy-step-200'"),
-        ({"max_model_len": 8192}, "served.answer.max_model_len = 4096, not 8192"),
+        ({"max_model_len": 32768}, "served.answer.max_model_len = 16384, not 32768"),
         ({"owned_by": "sglang"}, "served.answer.owned_by = 'vllm', not 'sglang'"),
         ({"created": 1_700_000_000}, None),
     ],
@@ -53,7 +53,7 @@ def test_a_run_is_not_resumed_with_another_model_at_the_same_place(
     entry: Any, said: str | None, tmp_path: Path, monkeypatch
 ):
     prepare(monkeypatch, LOCOMO)
-    model = {"id": "tiny", "root": "org/policy-step-100", "max_model_len": 4096, "owned_by": "vllm", "created": 1}
+    model = {"id": "tiny", "root": "org/policy-step-100", "max_model_len": 16384, "owned_by": "vllm", "created": 1}
     listed = [model]
     with serve(LOCOMO.script, listed) as server:
         LOCOMO.run(tmp_path, *served(server), *BEGUN)
@@ -103,7 +103,7 @@ def test_a_shared_cache_never_gives_the_answers_of_another_model(case: Case, tmp
     weights = tmp_path / "policy" / "model.safetensors"
     weights.parent.mkdir()
     weights.write_bytes(b"old")
-    listed = [{"id": "tiny", "root": str(weights.parent), "max_model_len": 4096}]
+    listed = [{"id": "tiny", "root": str(weights.parent), "max_model_len": 16384}]
     with serve(case.script, listed) as server:
         overrides = [*served(server), f"cache={tmp_path / 'shared.sqlite'}"]
 

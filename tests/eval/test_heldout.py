@@ -233,9 +233,11 @@ def test_an_endpoint_is_scored_and_a_failed_episode_gives_exit_code_1(
     out = tmp_path / "out"
     with serve(answer) as server:
         endpoint = [f"endpoint.base_url={server.url}", "endpoint.model=tiny"]
-        direct = ["episode.thinking=false", "episode.system_prompt=manager_compact"]
+        direct = ["episode.thinking=false", "episode.system_prompt=manager_compact", "endpoint.guided=true"]
         assert main(composed(*endpoint, *direct, f"sessions={sessions_file}", f"out={out}", "n=5", "seed=3")) == 1
     assert {str(request.get("chat_template_kwargs")) for request in server.requests} == {"{'enable_thinking': False}"}
+    # The first request makes sure that the endpoint answers.
+    assert all("structured_outputs" in request for request in server.requests[1:]) and len(server.requests) == 6
     summary = json.loads((out / "summary.json").read_text(encoding="utf-8"))
     assert summary["sessions"] == 5 and summary["failed"] in (1, 2)
     assert summary["metrics"]["reward"]["estimate"] == pytest.approx(0.1)

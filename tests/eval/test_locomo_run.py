@@ -175,3 +175,10 @@ def test_the_real_file_offline(tmp_path: Path) -> None:
     lexical = [summary["scores"][name]["all"] for name in ("locomo_f1", "set_f1", "token_set_f1", "bleu1")]
     assert [interval["count"] for interval in lexical] == [1540] * 4
     assert all(0.05 < interval["estimate"] < 0.2 for interval in lexical)  # the extractive answerer is a floor
+
+
+def test_answers_that_would_fill_the_whole_window_are_refused_before_a_question_is_asked(tmp_path: Path) -> None:
+    with serve(script, [{"id": "tiny", "max_model_len": 8192}]) as server:
+        with pytest.raises(DeltaMemError, match=r"max_tokens=8192 leaves no room in a context window of 8192 tokens"):
+            LOCOMO.run(tmp_path, *served(server))
+        assert not sent(server)

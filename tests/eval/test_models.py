@@ -88,8 +88,20 @@ def test_a_prompt_of_ones_own_is_taken_and_checked(tmp_path: Path) -> None:
 async def test_a_dead_endpoint_is_told_and_a_live_one_is_asked_once(tmp_path: Path) -> None:
     with serve(lambda body: completion("y")) as server:
         keys = {"base_url": server.url, "answer__model": "tiny", "manager__model": "m", "manager__max_retries": 0}
-        async with open_models(config(tmp_path / "out", manager__base_url=unused_url(), **keys)) as models:
+        chosen = config(tmp_path / "out", manager__base_url=unused_url(), **keys)
+        async with open_models(chosen) as models:
             with pytest.raises(DeltaMemError, match="cannot be reached"):
-                await check_models(models)
-            await check_models(models, ("answer", "judge"))
+                await check_models(chosen, models)
+            await check_models(chosen, models, ("answer", "judge"))
         assert [body["model"] for body in server.requests] == ["tiny"] * 2
+
+
+@pytest.mark.parametrize("part", ["manager", "answer", "judge"])
+async def test_a_model_that_may_write_its_whole_window_is_refused_before_it_is_asked(part: str, tmp_path: Path) -> None:
+    keys = {f"{one}__max_tokens": 4096 if one == part else 4095 for one in ("manager", "answer", "judge")}
+    with serve(lambda body: completion("y"), [{"id": "tiny", "max_model_len": 4096}]) as server:
+        named = {"base_url": server.url, "answer__model": "tiny", "manager__model": "tiny"}
+        chosen = config(tmp_path / "out", **named, **keys)
+        async with open_models(chosen) as models:
+            with pytest.raises(DeltaMemError, match=rf"{part}\.max_tokens=4096 leaves no room .* of 4096 tokens"):
+                await check_models(chosen, models)

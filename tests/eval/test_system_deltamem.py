@@ -92,7 +92,7 @@ async def test_what_is_remembered_told_and_paid(tmp_path: Path) -> None:
     assert (denver.cost.calls, denver.cost.prompt_tokens, denver.cost.completion_tokens) == (2, 2, 14)
     assert denver.cost.searches == 1 and denver.cost.seconds > 0 and denver.cost.cached == 0
     assert denver.violations == {} and denver.parts == 1 and not denver.late
-    assert facts["model"] == f"tiny at {server.url}" and facts["window"] == 4096 and facts["embedder"] == "words"
+    assert facts["model"] == f"tiny at {server.url}" and facts["window"] == 16384 and facts["embedder"] == "words"
     assert set(facts["prompt_hashes"]) == {"manager", "session"} and "deltamem" in facts["versions"]
 
 
@@ -254,9 +254,9 @@ async def test_a_model_that_does_not_answer_ends_the_run(tmp_path: Path) -> None
     assert (tmp_path / "sessions.jsonl").read_text() == ""
     with (
         serve(rules) as server,
-        pytest.raises(SystemUnavailableError, match=r"max_tokens=5000 leaves no room .* 4096 tokens"),
+        pytest.raises(SystemUnavailableError, match=r"max_tokens=20000 leaves no room .* 16384 tokens"),
     ):
-        await run(configure(tmp_path, server.url, "manager.max_tokens=5000"))
+        await run(configure(tmp_path, server.url, "manager.max_tokens=20000"))
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "../up", "a/b", "a\\b", "a\0b", "x" * 300], ids=lambda name: repr(name[:6]))

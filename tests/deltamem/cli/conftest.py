@@ -25,7 +25,7 @@ def bank(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def rules(bank: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Served]:
     """A model behind an endpoint that every command of the test uses."""
-    with serve(follow_rules) as served:
+    with serve(follow_rules, [{"id": "tiny", "max_model_len": 4096}]) as served:
         monkeypatch.setenv("DELTAMEM_BASE_URL", served.url)
         monkeypatch.setenv("DELTAMEM_PERSON", "Ann")
         yield served
