@@ -8,6 +8,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from rich import box
 from rich.table import Table
 
 from deltamem.embedding import Embedder
@@ -162,10 +163,13 @@ def cell_tables(found: Sequence[Row]) -> list[Table]:
         if not shown or not places:
             continue
         title = "Reward by difficulty" + (", of policies that know the target" if knows_target else "")
-        table = Table("", title=title, caption="95% intervals by person")
-        table.add_column("sessions", justify="right")
+        caption = "95% intervals by person; n: sessions"
+        table = Table("", box=box.SIMPLE_HEAD, collapse_padding=True, pad_edge=False, title=title, caption=caption)
+        table.add_column("n", justify="right", no_wrap=True)
         for place in places:
-            table.add_column(found[place].name, justify="right", no_wrap=not found[place].description)
+            # A figure is never cut, however long the name above it: an endpoint's has its address.
+            width = _FIGURE if found[place].description else _WITH_INTERVAL
+            table.add_column(found[place].name, justify="right", overflow="fold", width=width)
         for axis, of_axis in shown.items():
             table.add_row(axis, style="bold")
             for cell in of_axis:
@@ -174,6 +178,9 @@ def cell_tables(found: Sequence[Row]) -> list[Table]:
             table.add_section()
         tables.append(table)
     return tables
+
+
+_FIGURE, _WITH_INTERVAL = 7, 20  # Characters; a word of a heading may take two more than a figure
 
 
 def _cell_figure(row: Row, reward: Mapping[str, float] | None) -> str:

@@ -85,6 +85,21 @@ def test_rewards_by_difficulty_of_every_row(summaries: dict[str, dict]) -> None:
     assert cell_tables([row._replace(cells={}) for row in found]) == []
 
 
+def test_figures_by_difficulty_are_whole_on_a_narrow_terminal_whatever_the_policy_is_called(
+    summaries: dict[str, dict],
+) -> None:
+    found = rows({"smollm2-135m at http://127.0.0.1:8123/v1": summaries["silence"]})
+    console = Console(width=80)
+    with console.capture() as captured:
+        for table in cell_tables(found):
+            console.print(table)
+    text = captured.get()
+    assert "…" not in text and "  implied  " in text
+    (line,) = [line for line in text.partition("know the target")[0].splitlines() if "implied" in line]
+    of_probes = [row.cells["signal=implied"]["estimate"] for row in found if row.description and not row.knows_target]
+    assert [f"{one:.3f}" for one in of_probes] == line.split()[2:6] and line.rstrip().endswith("0.100 [0.100, 0.100]")
+
+
 def test_a_summary_without_metrics_or_probes_has_a_row_all_the_same() -> None:
     (row,) = rows({"after": {}})
     assert (row.reward, row.transition, row.update_recall) == (None, None, None)
