@@ -229,16 +229,16 @@ _SAID = r'[^\s"\\<\x00-\x1f][^"\\<\x00-\x1f]{0,299}'
 _THOUGHT = "<think>[^<]{1,600}</think>"
 
 
-def turn_pattern(messages: Sequence[Message], *, thinking: bool = True) -> str:
+def turn_pattern(messages: Sequence[Message], config: EpisodeConfig) -> str:
     """A regular expression of readable assistant turns, for servers that keep a model to one (guided decoding).
 
     A search has up to five queries, an answer up to sixteen operations. UPDATE and NONE name an id that a search has shown,
-    and are impossible before; whether operations repeat or contradict each other is left to the model. Everything is
-    bounded, so that a model without a sense for an end comes to one.
+    and are impossible before; the last turn cannot search. Whether operations repeat or contradict each other is left to the
+    model. Everything is bounded, so that a model without a sense for an end comes to one.
 
     Args:
         messages: The conversation so far.
-        thinking: As in `EpisodeConfig`.
+        config: Of the episode.
     """
     operations = [rf'\{{"text": "{_SAID}", "event": "ADD"\}}']
     if ids := _shown_ids(messages):
@@ -248,7 +248,8 @@ def turn_pattern(messages: Sequence[Message], *, thinking: bool = True) -> str:
     queries = rf'\["{_SAID}"(, "{_SAID}"){{0,4}}\]'
     call = rf'<tool_call>\{{"name": "{SEARCH_TOOL}", "arguments": \{{"query_list": {queries}\}}\}}</tool_call>'
     answer = rf'<outputs>\{{"operations": \[({operation}(, {operation}){{0,15}})?\]\}}</outputs>'
-    return f"{_THOUGHT if thinking else ''}({call}|{answer})"
+    is_last = sum(message["role"] == "assistant" for message in messages) + 1 >= config.max_turns
+    return f"{_THOUGHT if config.thinking else ''}({answer if is_last else f'{call}|{answer}'})"
 
 
 def _shown_ids(messages: Sequence[Message]) -> list[str]:

@@ -69,7 +69,7 @@ class EndpointPolicy:
         seed: int | None = None,
         tool_role: ToolRole = "tool",
         thinking: bool = True,
-        guided: bool = False,
+        guided: EpisodeConfig | None = None,
         extra_body: Mapping[str, object] | None = None,
     ) -> None:
         """Set how the model is asked.
@@ -83,8 +83,8 @@ class EndpointPolicy:
                 messages to their own function calling refuse it, for them ``user`` wraps the results in ``<tool_response>``.
             thinking: As in `deltamem.episode.EpisodeConfig`. If false, the chat template is told ``enable_thinking=false``,
                 which vLLM and SGLang pass on; if true, nothing is said and the server's default holds.
-            guided: Whether the server keeps the model to turns that can be read (`deltamem.episode.turn_pattern`), by vLLM's
-                field ``structured_outputs``. For models that were not trained for the protocol.
+            guided: The episode to whose turns the server keeps the model (`deltamem.episode.turn_pattern`), by vLLM's field
+                ``structured_outputs``; for models that were not trained for the protocol. None leaves the model free.
             extra_body: Further fields of requests, outside the OpenAI protocol; they go before those of `thinking`.
         """
         self.name = f"{llm.model} at {llm.base_url}"
@@ -108,9 +108,8 @@ class EndpointPolicy:
             LLMError: If the endpoint gives no usable answer, after the retries.
         """
         extra_body = self._extra_body
-        if self._guided:
-            pattern = turn_pattern(messages, thinking=self._thinking)
-            extra_body = {**(extra_body or {}), "structured_outputs": {"regex": pattern}}
+        if self._guided is not None:
+            extra_body = {**(extra_body or {}), "structured_outputs": {"regex": turn_pattern(messages, self._guided)}}
         answer = await self.llm.chat(
             [self._sent(message) for message in messages],
             temperature=self._temperature,

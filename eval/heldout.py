@@ -458,7 +458,7 @@ async def _run(settings: HeldoutSettings, sessions: list[LabelledSession], conso
     config = settings.episode_config()
     columns = (TextColumn("episodes"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     async with AsyncExitStack() as stack:
-        policy = await _policy(settings, config.thinking, stack)
+        policy = await _policy(settings, config, stack)
         embedder = load_embedder(settings.embedder, device=settings.device, batch_size=settings.batch_size)
         progress = stack.enter_context(Progress(*columns, console=console, transient=True))
         bar = progress.add_task("episodes", total=len(sessions))
@@ -481,7 +481,7 @@ async def _run(settings: HeldoutSettings, sessions: list[LabelledSession], conso
         return result
 
 
-async def _policy(settings: HeldoutSettings, thinking: bool, stack: AsyncExitStack) -> Policy:
+async def _policy(settings: HeldoutSettings, episode: EpisodeConfig, stack: AsyncExitStack) -> Policy:
     """The policy to score; the stack closes its connections."""
     if settings.checkpoint is not None:
         from deltamem.local_policy import CheckpointPolicy
@@ -491,7 +491,7 @@ async def _policy(settings: HeldoutSettings, thinking: bool, stack: AsyncExitSta
             temperature=settings.temperature,
             seed=settings.seed,
             max_new_tokens=settings.max_new_tokens,
-            thinking=thinking,
+            thinking=episode.thinking,
         )
     needs = "an endpoint needs both endpoint.base_url=<url> and endpoint.model=<name>"
     llm = settings.endpoint.llm(needs, settings.max_concurrency)
@@ -502,8 +502,8 @@ async def _policy(settings: HeldoutSettings, thinking: bool, stack: AsyncExitSta
         max_tokens=settings.max_new_tokens,
         seed=settings.seed,
         tool_role=settings.endpoint.tool_role,
-        thinking=thinking,
-        guided=settings.endpoint.guided,
+        thinking=episode.thinking,
+        guided=episode if settings.endpoint.guided else None,
     )
     await policy.check()
     return policy

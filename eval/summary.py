@@ -171,6 +171,11 @@ def group_interval(
     return None if interval is None else with_width(interval)
 
 
+def drawn_over(groups: int, unit: str) -> str:
+    """What the intervals of a run are of, whose questions are of so many groups; see `category_scores`."""
+    return f"over questions, all of one {unit}" if groups == 1 else f"bootstrap over {unit}s"
+
+
 def counts_by_category(questions: Iterable[QuestionRecord], order: Sequence[str] = ()) -> dict[str, int]:
     """How many questions each category has."""
     counts = Counter(record.category for record in questions)
@@ -246,6 +251,7 @@ def build_summary(
             "answered": sum(any(answer.text is not None for answer in record.answers) for record in questions),
             "failed": sum(not record.complete for record in questions),
             "by_category": counts_by_category(questions, report.order),
+            "groups": len({record.group for record in questions}),
             # Those that the scores are of, where the folder may hold more of them, of an earlier and larger sample.
             "keys": None if len(questions) == total else [record.key for record in questions],
         },

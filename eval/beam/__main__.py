@@ -15,6 +15,7 @@ from eval.benchmark import Benchmark, JudgeSpec, Report, Results, Step, Timeline
 from eval.evidence import EvidenceFinder
 from eval.judge import QUESTION_FIELDS
 from eval.records import QuestionRecord
+from eval.summary import drawn_over
 from eval.systems.base import StoreKey, System
 
 RUBRIC, ORDER = "rubric", "order"
@@ -99,7 +100,7 @@ class Beam(Benchmark[BeamConfig]):
                 "event_ordering": "(tau-b + 1) / 2 of the lines of the answer, as the official report has it; the judge is "
                 "asked once an event for the line that names it, officially about each pair; blank lines do not count",
                 "evidence": "the messages of source_chat_ids, for updates and contradictions those of both statements",
-                "intervals": "95%, bootstrap over chats",
+                "intervals": f"95%, {drawn_over(len({one.group for one in results.questions}), 'chat')}",
             },
             data=data.description(),
             scores=scores.run_scores(results.questions, config),

@@ -10,7 +10,7 @@ from rich.table import Table
 from eval.beam.data import ABILITIES, EVENT_ORDERING, BeamConfig
 from eval.judge import CORRECT, WRONG
 from eval.records import AnswerRecord, QuestionRecord
-from eval.summary import AskedValue, Value, counted, metric_scores, retrieval_values, score_cells, score_table
+from eval.summary import AskedValue, Value, counted, drawn_over, metric_scores, retrieval_values, score_cells, score_table
 
 SCORE, STRICT = "score", "score_strict"
 
@@ -94,7 +94,8 @@ def _ordered(answer: AnswerRecord) -> Iterator[tuple[float | None, bool]]:
 
 def table(summary: Mapping[str, Any]) -> Table:
     """Scores in percent, one row an ability, as there are ten of them; each with its interval."""
-    caption = "95% intervals: bootstrap over chats. Recall: whether the text of a passage still holds what was said."
+    intervals = drawn_over(summary["questions"]["groups"], "chat")
+    caption = f"95% intervals: {intervals}. Recall: whether the text of a passage still holds what was said."
     title = f"{summary['version'].partition(':')[0]}, {summary['system']}: %"
     view = score_table(title, caption, summary["scores"], corner="questions")
     for name, count in counted(summary).items():

@@ -12,7 +12,17 @@ from eval.headline import without_scope
 from eval.judge import ABSTENTION_FIELDS, ABSTENTION_LABELS, QUESTION_FIELDS, QUESTION_LABELS
 from eval.locomo.data import ADVERSARIAL, COLUMNS, LocomoConfig
 from eval.records import QuestionRecord
-from eval.summary import ALL, Value, answer_value, metric_scores, retrieval_values, score_cells, score_table, verdict_value
+from eval.summary import (
+    ALL,
+    Value,
+    answer_value,
+    drawn_over,
+    metric_scores,
+    retrieval_values,
+    score_cells,
+    score_table,
+    verdict_value,
+)
 
 ABSTENTION = "abstention"
 """The official rule for category 5: whether the answer says that nothing is known."""
@@ -55,7 +65,7 @@ def table(summary: Mapping[str, Any]) -> Table:
     ceiling = summary["ceiling"] or {}
     view = score_table(
         f"{summary['version']}, {summary['system']}, gold {summary['protocol']['gold']}: %",
-        _caption(summary["accounting"], audited=bool(ceiling)),
+        _caption(summary, audited=bool(ceiling)),
         (f"{'overall' if name == ALL else name}\n{count}" for name, count in columns.items()),
     )
     judges = set(summary["protocol"]["judges"])
@@ -84,8 +94,9 @@ def adversarial_table(summary: Mapping[str, Any]) -> Table | None:
     return view
 
 
-def _caption(accounting: Mapping[str, Any], *, audited: bool) -> str:
+def _caption(summary: Mapping[str, Any], *, audited: bool) -> str:
+    accounting, intervals = summary["accounting"], drawn_over(summary["questions"]["groups"], "conversation")
     left_out = [f"{count:,} not asked ({reason})" for reason, count in accounting["not_asked"].items() if count]
     parts = [f"{accounting['asked']:,} asked", *left_out, f"{accounting['failed']:,} failed"]
     ceiling = " Ceiling: questions whose answer in the file is right." if audited else ""
-    return f"95% intervals: bootstrap over conversations. Questions: {accounting['total']:,} = {' + '.join(parts)}.{ceiling}"
+    return f"95% intervals: {intervals}. Questions: {accounting['total']:,} = {' + '.join(parts)}.{ceiling}"

@@ -25,6 +25,7 @@ from eval.personamem.data import (
     record_key,
 )
 from eval.records import PassageRecord, QuestionRecord
+from eval.summary import drawn_over
 from eval.systems.base import System
 
 _LOST = {"context_missing": "their context is not in", "end_out_of_range": "their end index is not within their context in"}
@@ -113,7 +114,7 @@ class PersonaMem(Benchmark[PersonaMemConfig]):
                 "<final_answer>, else the only letter in the whole answer; accuracy_final: what follows the tag, or a "
                 "whole answer that is one letter; means over the runs",
                 "std": "of the population of runs",
-                "intervals": "95%, bootstrap over personas",
+                "intervals": f"95%, {drawn_over(len({one.group for one in questions}), 'persona')}",
                 "reference": "the session that lies distance_to_ref_in_blocks back; recall@k: a passage holds a turn of it",
             },
             data=self._description(),

@@ -21,6 +21,7 @@ from eval.summary import (
     Value,
     answer_value,
     counted,
+    drawn_over,
     gold_words_value,
     metric_scores,
     recall_value,
@@ -199,7 +200,7 @@ def _caption(summary: Mapping[str, Any]) -> str:
     lines = [
         f"Top {protocol['k']}; {runs} a question, guessing gives 25. accuracy: the official rule, which has two guesses:",
         "the letter after <final_answer>, else the only one in the whole answer. accuracy_final: the first of them alone.",
-        "Below each figure its 95% interval (bootstrap over personas).",
+        f"Below each figure its 95% interval ({drawn_over(summary['questions']['groups'], 'persona')}).",
     ]
     if "mrr" in summary["scores"]:
         lines.insert(1, "Recall and precision: passages that hold a turn of the session that the question refers to.")

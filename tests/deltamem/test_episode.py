@@ -232,7 +232,7 @@ SHOWN = [
 @given(st.data(), st.booleans(), st.booleans())
 def test_what_the_pattern_lets_through_can_be_read(data: st.DataObject, thinking: bool, searched: bool) -> None:
     shown = SHOWN if searched else SHOWN[:1]
-    text = data.draw(st.from_regex(turn_pattern(shown, thinking=thinking), fullmatch=True))
+    text = data.draw(st.from_regex(turn_pattern(shown, EpisodeConfig(thinking=thinking)), fullmatch=True))
     turn = read_turn(text, ("m1", "a.b (c)") if searched else (), thinking=thinking)
     assert turn.queries or turn.operations is not None
     assert set(turn.violations) <= {Violation.DUPLICATE_OPERATION, Violation.CONFLICTING_UPDATE}
@@ -240,13 +240,15 @@ def test_what_the_pattern_lets_through_can_be_read(data: st.DataObject, thinking
 
 def test_the_pattern_lets_through_what_the_prompt_asks_for_and_ids_only_once_they_were_shown() -> None:
     def fits(text: str, shown: list[Message]) -> bool:
-        return re.fullmatch(turn_pattern(shown), text.replace("\n", "")) is not None
+        return re.fullmatch(turn_pattern(shown, EpisodeConfig(max_turns=2)), text.replace("\n", "")) is not None
 
     assert all(fits(text, []) for text in (call("Where does Ana live?", "Ana's job"), outputs(), outputs(ADD, ADD)))
     texts = [outputs(UPDATE), outputs(ADD, NONE | {"target_memory_id": "a.b (c)"})]
     assert [fits(text, []) for text in texts] == [False, False] and all(fits(text, SHOWN) for text in texts)
     refused = [BARE, call(), call(" "), outputs(NONE), outputs(ADD | {"event": "DELETE"}), outputs(ADD) + outputs(), "x"]
     assert not any(fits(text, SHOWN) for text in refused)
+    searched = [Message(role="assistant", content=call("Rome"))]
+    assert fits(outputs(ADD), searched) and not fits(call("Rome"), searched)
 
 
 def begin(**config) -> Episode:

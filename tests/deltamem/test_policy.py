@@ -68,11 +68,12 @@ async def test_a_model_that_must_not_think_is_told() -> None:
 async def test_a_guided_model_is_kept_to_turns_that_fit_what_it_has_seen() -> None:
     searched = [*HELLO, Message(role="assistant", content="x"), Message(role="tool", content='[{"id": "m7", "text": "y"}]')]
     with serve(lambda body: completion("hi")) as server:
-        policy = EndpointPolicy(LLM(server.url, "tiny"), thinking=False, guided=True, extra_body={"top_k": 3})
+        direct = EpisodeConfig(thinking=False)
+        policy = EndpointPolicy(LLM(server.url, "tiny"), thinking=False, guided=direct, extra_body={"top_k": 3})
         for messages in (HELLO, searched):
             await policy.complete(messages)
     patterns = [request["structured_outputs"]["regex"] for request in server.requests]
-    assert patterns == [turn_pattern(messages, thinking=False) for messages in (HELLO, searched)]
+    assert patterns == [turn_pattern(messages, direct) for messages in (HELLO, searched)]
     assert "m7" in patterns[1] and all(request["top_k"] == 3 for request in server.requests)
     assert server.requests[0]["chat_template_kwargs"] == {"enable_thinking": False}
 

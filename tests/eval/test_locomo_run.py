@@ -14,6 +14,7 @@ from system_scripts import manager_of
 
 from deltamem.errors import DeltaMemError
 from eval import data as published
+from eval.locomo import scores
 
 
 @pytest.fixture(autouse=True)
@@ -182,3 +183,11 @@ def test_answers_that_would_fill_the_whole_window_are_refused_before_a_question_
         with pytest.raises(DeltaMemError, match=r"max_tokens=8192 leaves no room in a context window of 8192 tokens"):
             LOCOMO.run(tmp_path, *served(server))
         assert not sent(server)
+
+
+def test_intervals_of_one_conversation_are_said_to_be_over_its_questions(tmp_path: Path) -> None:
+    for conversations, said in (("null", "bootstrap over conversations"), ("[conv-1]", "over questions, all of one")):
+        (folder := tmp_path / said[:4]).mkdir()
+        summary = LOCOMO.run(folder, f"conversations={conversations}", "answer.kind=none")
+        assert summary["questions"]["groups"] == (2 if conversations == "null" else 1)
+        assert str(scores.table(summary).caption).startswith(f"95% intervals: {said}")
