@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from deltamem.ingest import Outcome, Transition
     from deltamem.llm import LLM
     from deltamem.manager import ManagerSettings, MemoryManager, SyncMemoryManager
-    from deltamem.memory import Memory, MemoryState
+    from deltamem.memory import Memory, MemoryState, Metadata
     from deltamem.policy import EndpointPolicy
     from deltamem.sessions import Session, Turn
 
@@ -34,6 +34,7 @@ _HOMES = {
     "MemoryManager": "manager",
     "MemoryState": "memory",
     "MemoryStore": "bank.store",
+    "Metadata": "memory",
     "Outcome": "ingest",
     "Retract": "edits",
     "Session": "sessions",
@@ -54,6 +55,7 @@ __all__ = [
     "MemoryManager",
     "MemoryState",
     "MemoryStore",
+    "Metadata",
     "Outcome",
     "Retract",
     "Session",

@@ -8,7 +8,7 @@ from datetime import datetime
 
 from deltamem.errors import DeltaMemError
 from deltamem.journal.records import Change, ChangeEvent, same
-from deltamem.memory import Memory, MemoryState
+from deltamem.memory import NO_METADATA, Memory, MemoryState, Metadata
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +18,8 @@ class Add:
     text: str
     time: datetime
     """When the sentence became known; as everywhere, relative dates in it refer to this time."""
+    metadata: Mapping[str, object] = NO_METADATA
+    """See `deltamem.memory.Metadata`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +29,8 @@ class Update:
     id: str
     text: str | None = None
     time: datetime | None = None
+    metadata: Mapping[str, object] | None = None
+    """Replaces all that the memory has; an empty mapping takes it away."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +55,7 @@ def take_edits(state: MemoryState, edits: Sequence[Edit], new_ids: Iterator[str]
         The next state, and one change an edit. An Update that changes nothing is recorded as NONE.
 
     Raises:
-        DeltaMemError: If there are no edits, a memory is not in the state, or a text is empty.
+        DeltaMemError: If there are no edits, a memory is not in the state, a text is empty, or metadata is not flat.
     """
     if not edits:
         raise DeltaMemError("there is nothing to write: no edit was given")
@@ -69,7 +73,7 @@ def take_edits(state: MemoryState, edits: Sequence[Edit], new_ids: Iterator[str]
 
 def _change(memories: Mapping[str, Memory], edit: Edit, new_ids: Iterator[str]) -> Change:
     if isinstance(edit, Add):
-        added = Memory(next(new_ids), _text(edit.text), edit.time)
+        added = Memory(next(new_ids), _text(edit.text), edit.time, Metadata(edit.metadata))
         return Change(ChangeEvent.ADD, added.id, None, added)
     before = memories.get(edit.id)
     if before is None:
@@ -80,6 +84,7 @@ def _change(memories: Mapping[str, Memory], edit: Edit, new_ids: Iterator[str]) 
         before.id,
         before.text if edit.text is None else _text(edit.text),
         before.time if edit.time is None else edit.time,
+        before.metadata if edit.metadata is None else Metadata(edit.metadata),
     )
     if same(before, after):
         return Change(ChangeEvent.NONE, before.id, before, before)

@@ -21,7 +21,7 @@ from deltamem.embedding import Vectors
 from deltamem.episode import Episode, EpisodeConfig, Trajectory, opening_messages
 from deltamem.errors import ContextLengthError
 from deltamem.journal.records import Change, ChangeEvent
-from deltamem.memory import Event, Memory, MemoryState, Operation, apply
+from deltamem.memory import NO_METADATA, Event, Memory, MemoryState, Metadata, Operation, apply
 from deltamem.policy import Completion, MeteredPolicy, Policy, ScopedPolicy, drive
 from deltamem.sessions import Session, Turn, format_dialogue
 from deltamem.text import SourceFinder
@@ -252,6 +252,7 @@ def take_step(
     time: datetime,
     new_ids: Iterator[str],
     turns: Sequence[tuple[int, ...]],
+    metadata: Metadata = NO_METADATA,
 ) -> Step:
     """Apply operations and describe what they did to each memory.
 
@@ -261,6 +262,7 @@ def take_step(
         time: The session's time.
         new_ids: Ids for the added memories.
         turns: For each operation the numbers of its source turns.
+        metadata: Of the session, see `deltamem.memory.apply`.
 
     Returns:
         The next state, and one change an operation. An UPDATE that repeats the stored text is recorded as NONE.
@@ -269,7 +271,7 @@ def take_step(
         ValueError: If an operation cannot be applied.
     """
     added = [next(new_ids) for operation in operations if operation.event is Event.ADD]
-    after = apply(state, operations, time, new_ids=iter(added))
+    after = apply(state, operations, time, new_ids=iter(added), metadata=metadata)
     fresh = iter(added)
     changes = []
     rewritten: dict[str, Memory] = {}  # an answer may both rewrite and repeat one memory
@@ -371,7 +373,7 @@ class SessionReader:
             reading.violations.update({str(name): count for name, count in remaining.notes.items()})
             finder = SourceFinder(part.session.dialogue, session.person_name)
             sources = [_sources(operation, view.state, part, finder) for operation in remaining.operations]
-            step = take_step(view.state, remaining.operations, session.time, new_ids, sources)
+            step = take_step(view.state, remaining.operations, session.time, new_ids, sources, session.metadata)
             fresh = {
                 change.memory_id: vectors[change.after.text]
                 for change in step.changes

@@ -6,7 +6,7 @@ import asyncio
 import hashlib
 import itertools
 import time as clock
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -23,11 +23,12 @@ from deltamem.edits import Edit
 from deltamem.embedding import OFFLINE_MODEL, LazyEmbedder
 from deltamem.episode import EpisodeConfig
 from deltamem.errors import DeltaMemError
+from deltamem.filters import read_filter
 from deltamem.ingest import Outcome, SessionReader, Transition
 from deltamem.journal.journal import HistoryStep, Origin, Point, SessionKnownError, StaleJournalError
-from deltamem.journal.records import Entry, Erasure, digest_of
+from deltamem.journal.records import Entry, Erasure, digest_of, memory_number
 from deltamem.journal.transfer import Counts, export_owner, import_owner
-from deltamem.memory import Diff, MemoryState
+from deltamem.memory import Diff, Memory, MemoryState, Metadata
 from deltamem.policy import Policy, ScopedPolicy
 from deltamem.sessions import Session, Turn
 
@@ -110,9 +111,22 @@ class MemoryManager:
         manager._closes_store = True
         return manager
 
-    def session(self, session_id: str, time: datetime, turns: Sequence[Turn]) -> Session:
-        """A session of this owner, ready for `ingest`."""
-        return Session(self.owner, self.person_name, time, tuple(turns), session_id)
+    def session(
+        self, session_id: str, time: datetime, turns: Sequence[Turn], metadata: Mapping[str, object] | None = None
+    ) -> Session:
+        """A session of this owner, ready for `ingest`.
+
+        Args:
+            session_id: Unique among the owner's sessions; each is applied once.
+            time: When it took place.
+            turns: What was said.
+            metadata: Each memory that the session adds gets it. A memory that it rewrites gets its keys beside those it
+                has, of which equal ones are replaced: like the time, they tell of the session that wrote last.
+
+        Raises:
+            DeltaMemError: If the metadata is not flat, see `deltamem.memory.Metadata`.
+        """
+        return Session(self.owner, self.person_name, time, tuple(turns), session_id, Metadata(metadata))
 
     async def ingest(self, session: Session) -> Transition:
         """Read a session and bring the memory up to date with it.
@@ -157,26 +171,62 @@ class MemoryManager:
             The entry; its changes, one an edit, name the ids of what was added.
 
         Raises:
-            DeltaMemError: If there are no edits, `actor` or a text is empty, or a memory is not in the state.
+            DeltaMemError: If there are no edits, `actor` or a text is empty, metadata is not flat, or a memory is not in
+                the state.
         """
         async with self._owned.turn():
             return await asyncio.to_thread(self._owned.edit, edits, actor)
 
-    async def search(self, query: str, k: int = 5) -> list[Hit]:
+    async def search(self, query: str, k: int = 5, filters: Mapping[str, object] | None = None) -> list[Hit]:
         """The `k` memories most similar to a query, by falling similarity.
 
+        Args:
+            query: What to look for.
+            k: How many memories at most.
+            filters: What their metadata must meet, see `deltamem.filters`.
+
         Raises:
+            FilterError: If the filters cannot be understood.
             ValueError: If `k` is not positive.
         """
-        return (await self.search_many([query], k))[0]
+        return (await self.search_many([query], k, filters))[0]
 
-    async def search_many(self, queries: Sequence[str], k: int = 5) -> list[list[Hit]]:
+    async def search_many(
+        self, queries: Sequence[str], k: int = 5, filters: Mapping[str, object] | None = None
+    ) -> list[list[Hit]]:
         """`search` for several queries at once, which is cheaper than one after the other."""
         if k < 1:
             raise ValueError(f"k must be at least 1, not {k}")
-        if not queries:
-            return []
-        return await asyncio.to_thread(lambda: self._owned.bank.search(self._store.embedder.queries(queries), k))
+        return await asyncio.to_thread(self._owned.search, self._store.embedder.queries, queries, k, filters)
+
+    def memories(
+        self,
+        filters: Mapping[str, object] | None = None,
+        *,
+        point: Point = None,
+        after: str | None = None,
+        limit: int | None = None,
+    ) -> list[Memory]:
+        """The memories in the order of their ids, page by page if they are many.
+
+        Args:
+            filters: What their metadata must meet, see `deltamem.filters`.
+            point: As they were at a position, session or time.
+            after: Only those behind this id, whether or not it is still there: the last one of the page before.
+            limit: At most so many.
+
+        Raises:
+            FilterError: If the filters cannot be understood.
+            DeltaMemError: If there is no such point, or `after` is no id of a memory.
+        """
+        found = self.state(point).memories
+        if after is not None:
+            last = memory_number(self._owned.journal.memory_id(after))
+            if last is None:
+                raise DeltaMemError(f"{after!r} is not the id of a memory")
+            found = tuple(memory for memory in found if (memory_number(memory.id) or 0) > last)
+        holds = read_filter({} if filters is None else filters)
+        return [memory for memory in found if holds(memory.metadata)][:limit]
 
     def state(self, point: Point = None) -> MemoryState:
         """The memory state now, or at an earlier position, session or time."""
@@ -359,9 +409,11 @@ class SyncMemoryManager:
         """Whose memory this is."""
         return self._manager.owner
 
-    def session(self, session_id: str, time: datetime, turns: Sequence[Turn]) -> Session:
-        """A session of this owner, ready for `ingest`."""
-        return self._manager.session(session_id, time, turns)
+    def session(
+        self, session_id: str, time: datetime, turns: Sequence[Turn], metadata: Mapping[str, object] | None = None
+    ) -> Session:
+        """See `MemoryManager.session`."""
+        return self._manager.session(session_id, time, turns, metadata)
 
     def ingest(self, session: Session) -> Transition:
         """See `MemoryManager.ingest`."""
@@ -371,13 +423,26 @@ class SyncMemoryManager:
         """See `MemoryManager.write`."""
         return self._portal.call(self._manager.write, edits, actor)
 
-    def search(self, query: str, k: int = 5) -> list[Hit]:
+    def search(self, query: str, k: int = 5, filters: Mapping[str, object] | None = None) -> list[Hit]:
         """See `MemoryManager.search`."""
-        return self._portal.call(self._manager.search, query, k)
+        return self._portal.call(self._manager.search, query, k, filters)
 
-    def search_many(self, queries: Sequence[str], k: int = 5) -> list[list[Hit]]:
+    def search_many(
+        self, queries: Sequence[str], k: int = 5, filters: Mapping[str, object] | None = None
+    ) -> list[list[Hit]]:
         """See `MemoryManager.search_many`."""
-        return self._portal.call(self._manager.search_many, queries, k)
+        return self._portal.call(self._manager.search_many, queries, k, filters)
+
+    def memories(
+        self,
+        filters: Mapping[str, object] | None = None,
+        *,
+        point: Point = None,
+        after: str | None = None,
+        limit: int | None = None,
+    ) -> list[Memory]:
+        """See `MemoryManager.memories`."""
+        return self._manager.memories(filters, point=point, after=after, limit=limit)
 
     def state(self, point: Point = None) -> MemoryState:
         """See `MemoryManager.state`."""

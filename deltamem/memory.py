@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import itertools
+import json
+import math
 from collections.abc import ItemsView, Iterable, Iterator, KeysView, Mapping, Sequence, Set, ValuesView
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 from typing import NamedTuple, TypeVar, overload
+
+from deltamem.errors import DeltaMemError
 
 Default = TypeVar("Default")
 
@@ -20,6 +24,87 @@ class Event(StrEnum):
     NONE = "NONE"
 
 
+Value = str | int | float | bool | tuple[str, ...] | None
+"""One value of metadata; in JSON a text, a number, true, false, null or a list of texts."""
+
+FILTER_WORDS = ("AND", "OR", "NOT")
+"""What filters join conditions with, see `deltamem.filters`; no key of metadata."""
+
+
+class Metadata(Mapping[str, Value]):
+    """What an application notes on a memory: an immutable, flat mapping, ordered by its keys.
+
+    No model sees it. Two are equal if they are written alike in JSON, so 1, 1.0 and true differ.
+    """
+
+    __slots__ = ("_values", "written")
+
+    def __init__(self, values: Mapping[str, object] | None = None) -> None:
+        """Check and copy a mapping.
+
+        Args:
+            values: Texts, numbers, bools, None and lists of texts by non-empty keys.
+
+        Raises:
+            DeltaMemError: If there is anything else in it.
+        """
+        given = values or {}
+        for key in given:
+            if not isinstance(key, str) or not key or key in FILTER_WORDS:
+                raise DeltaMemError(f"metadata: {key!r} cannot be a key; it must be a text, not empty, not AND, OR or NOT")
+        self._values: dict[str, Value] = {key: _value(key, given[key]) for key in sorted(given)}
+        self.written = json.dumps(self._values, ensure_ascii=False)
+        """As JSON."""
+        try:
+            self.written.encode()
+        except UnicodeEncodeError:
+            raise DeltaMemError("metadata holds text that is not valid Unicode") from None
+
+    def __getitem__(self, key: str) -> Value:
+        return self._values[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, Metadata):
+            return self.written == other.written
+        return super().__eq__(other)
+
+    def __hash__(self) -> int:
+        return hash(self.written)
+
+    def __repr__(self) -> str:
+        return f"Metadata({self._values!r})"
+
+
+def _value(key: str, value: object) -> Value:
+    if value is None or isinstance(value, str | bool):
+        return value
+    if isinstance(value, int) and -(2**63) <= value < 2**63:
+        return value
+    if isinstance(value, float) and math.isfinite(value):
+        return value
+    if isinstance(value, list | tuple) and all(isinstance(item, str) for item in value):
+        return tuple(value)
+    raise DeltaMemError(
+        f"metadata: {key!r} must be a text, a finite number of 64 bits, true, false, null or a list of texts, which"
+        f" {type(value).__name__} {_shortened(value)} is not"
+    )
+
+
+def _shortened(value: object) -> str:
+    # Not the whole: it may be large, or a number with more digits than Python writes.
+    written = "out of range" if isinstance(value, int) else repr(value)
+    return written if len(written) <= 60 else f"{written[:57]}..."
+
+
+NO_METADATA = Metadata()
+
+
 @dataclass(frozen=True, slots=True)
 class Memory:
     """One atomic, third-person factual sentence ``(m, t, id)``."""
@@ -29,6 +114,7 @@ class Memory:
     text: str
     time: datetime
     """Time of the session that wrote the sentence as it stands now."""
+    metadata: Metadata = NO_METADATA
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,7 +289,12 @@ def fresh_ids(known_ids: Iterable[str], prefix: str = "m") -> Iterator[str]:
 
 
 def apply(
-    state: MemoryState, operations: Sequence[Operation], time: datetime, *, new_ids: Iterator[str] | None = None
+    state: MemoryState,
+    operations: Sequence[Operation],
+    time: datetime,
+    *,
+    new_ids: Iterator[str] | None = None,
+    metadata: Metadata = NO_METADATA,
 ) -> MemoryState:
     """Apply operations to a state (the transition function ``f`` of paper, section 3.1).
 
@@ -213,6 +304,8 @@ def apply(
         time: Time of the session; written to every memory that is added or rewritten.
         new_ids: Ids for the added memories, none of them in the state; by default those of `fresh_ids`. A journal gives
             its own, so that the id of a forgotten memory is not used again.
+        metadata: Of the session. An added memory gets it; a rewritten one gets its keys beside those it has, of which
+            equal ones are replaced.
 
     Returns:
         The next state. Rewritten memories keep their place, added ones follow in the order of their operations.
@@ -227,14 +320,16 @@ def apply(
     unused = fresh_ids(state) if new_ids is None else new_ids
     for operation in operations:
         if operation.event is Event.ADD:
-            memory_id = next(unused)
+            memory_id, noted = next(unused), metadata
         elif operation.event is Event.UPDATE and operation.target_memory_id is not None:
             memory_id = operation.target_memory_id
             if memories[memory_id].text == operation.text:
                 continue
+            known = memories[memory_id].metadata
+            noted = Metadata({**known, **metadata}) if metadata else known
         else:
             continue
-        memories[memory_id] = Memory(memory_id, operation.text, time)
+        memories[memory_id] = Memory(memory_id, operation.text, time, noted)
     return MemoryState(memories.values())
 
 
@@ -254,7 +349,7 @@ def diff(before: MemoryState, after: MemoryState) -> Diff:
         after: The later state.
 
     Returns:
-        Memories only in `after`, memories only in `before`, and ``(old, new)`` pairs whose text differs.
+        Memories only in `after`, memories only in `before`, and ``(old, new)`` pairs whose text or metadata differ.
     """
     return Diff(
         added=tuple(memory for memory_id, memory in after.items() if memory_id not in before),
@@ -262,6 +357,6 @@ def diff(before: MemoryState, after: MemoryState) -> Diff:
         changed=tuple(
             (before[memory_id], memory)
             for memory_id, memory in after.items()
-            if memory_id in before and before[memory_id].text != memory.text
+            if memory_id in before and (before[memory_id].text, before[memory_id].metadata) != (memory.text, memory.metadata)
         ),
     )

@@ -16,7 +16,7 @@ from pydantic_core import PydanticCustomError
 
 from deltamem.config import StrictModel, first_error
 from deltamem.errors import DeltaMemError
-from deltamem.memory import Event, Memory, MemoryState, Operation
+from deltamem.memory import NO_METADATA, Event, Memory, MemoryState, Metadata, Operation
 
 Role = Literal["user", "assistant"]
 Split = Literal["train", "heldout"]
@@ -60,6 +60,8 @@ class Session:
     dialogue: tuple[Turn, ...]
     id: str = ""
     """Unique among the owner's sessions; a journal applies each id once. Labelled sessions have an index instead."""
+    metadata: Metadata = NO_METADATA
+    """For the memories that the session adds or rewrites; no model sees it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -347,6 +349,7 @@ class _FileDialogue(_StrictFile):
     id: _Text
     time: datetime
     turns: list[_FileTurn]
+    metadata: dict[str, Any] = Field(default={})
 
     @field_validator("id", mode="before")
     @classmethod
@@ -375,7 +378,8 @@ class _FileDialogue(_StrictFile):
 def read_dialogues(source: Path | str | IO[bytes] | IO[str], owner: str, person_name: str) -> Iterator[Session]:
     """Read the sessions of a file: one JSON object, a JSON list of objects, or JSONL.
 
-    An object is ``{"id", "time": ISO 8601, "turns": [{"role", "content"}]}``. JSONL is read line by line.
+    An object is ``{"id", "time": ISO 8601, "turns": [{"role", "content"}]}``, and may have flat ``"metadata"``. JSONL is
+    read line by line.
 
     Args:
         source: A path, ``-`` for standard input, or an open stream (bytes or text). A byte order mark is skipped.
@@ -471,6 +475,9 @@ def _session(value: Any, where: str, owner: str, person_name: str) -> Session:
     except ValidationError as error:
         messages = {"missing": "this key is missing", "extra_forbidden": "unknown key"}
         raise DeltaMemError(f"{where}: {first_error(error, messages=messages)}") from error
-    return Session(
-        owner, person_name, record.time, tuple(Turn(turn.role, turn.content) for turn in record.turns), id=record.id
-    )
+    try:
+        metadata = Metadata(record.metadata)
+    except DeltaMemError as error:
+        raise DeltaMemError(f"{where}: {error}") from error
+    turns = tuple(Turn(turn.role, turn.content) for turn in record.turns)
+    return Session(owner, person_name, record.time, turns, record.id, metadata)

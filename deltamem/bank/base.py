@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from itertools import pairwise
 from typing import NamedTuple, Protocol, runtime_checkable
 
@@ -39,12 +39,13 @@ class ReadableBank(Protocol):
         """The memories."""
         ...
 
-    def search(self, query_vectors: Vectors, k: int) -> list[list[Hit]]:
+    def search(self, query_vectors: Vectors, k: int, among: Set[str] | None = None) -> list[list[Hit]]:
         """Find the `k` most similar memories for each query.
 
         Args:
             query_vectors: Unit vectors, shape ``(queries, dim)``.
             k: How many memories a query returns at most.
+            among: Ids of the only memories that may be found; None for all. Ids that are not in the bank do not matter.
 
         Returns:
             One list a query, by falling similarity; equal similarities keep the order of the state.
@@ -182,9 +183,12 @@ class SnapshotBank:
         """A bank of its own over the same arrays; updating one does not show in the other."""
         return SnapshotBank(self.owner, self._view.state, self._view.vectors, self._view.position)
 
-    def search(self, query_vectors: Vectors, k: int) -> list[list[Hit]]:
+    def search(self, query_vectors: Vectors, k: int, among: Set[str] | None = None) -> list[list[Hit]]:
         """Find the `k` most similar memories for each query, see `MemoryBank.search`. Exact."""
         _, memories, vectors, _ = self._view
+        if among is not None:
+            chosen = [row for row, memory in enumerate(memories) if memory.id in among]
+            memories, vectors = tuple(memories[row] for row in chosen), vectors[chosen]
         if not memories or not len(query_vectors):
             return [[] for _ in query_vectors]
         similarity = query_vectors @ vectors.T
@@ -276,11 +280,14 @@ class OverlayBank:
         """What lies over the base; immutable."""
         return self._changes
 
-    def search(self, query_vectors: Vectors, k: int) -> list[list[Hit]]:
+    def search(self, query_vectors: Vectors, k: int, among: Set[str] | None = None) -> list[list[Hit]]:
         """Find the `k` most similar memories for each query, see `MemoryBank.search`. As exact as the base."""
         state, _, hidden, vectors, matrix = self._changes
-        below = self._base.search(query_vectors, k + len(hidden))
+        below = self._base.search(query_vectors, k + len(hidden), among)
         ids = list(vectors)
+        if among is not None:
+            rows = [row for row, memory_id in enumerate(ids) if memory_id in among]
+            ids, matrix = [ids[row] for row in rows], matrix[rows]
         rankings = []
         for query, found in zip(query_vectors, below, strict=True):
             # The memory comes from the overlay's state: its time may have changed although its text has not.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Set
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from hashlib import blake2b, sha256
@@ -37,6 +37,8 @@ TEXTS = "texts"
 HNSW = CreateHNSWConfiguration(space="ip", max_neighbors=32, ef_construction=200, ef_search=200)
 _SPARE = 16
 """Hits asked for beyond k: so many memories tied at the cut-off are still ordered as the state orders them."""
+_FEW = 1_000
+"""So many memories, chosen by their ids, are read and compared one by one; HNSW may miss them among many others."""
 FLUSH_EVERY = 128
 EXACT_UP_TO = 5_000
 """Memories, whose vectors of 384 numbers take 7.5 MB. Beyond, Chroma is as fast, and reading them would delay opening."""
@@ -111,26 +113,30 @@ class ChromaCollection:
         with self._use(self.name) as collection:
             return frozenset(collection.get(include=[])["ids"])
 
-    def search(self, query_vectors: Vectors, k: int) -> list[list[Hit]]:
+    def search(self, query_vectors: Vectors, k: int, among: Set[str] | None = None) -> list[list[Hit]]:
         """Find the `k` most similar memories for each query, see `MemoryBank.search`; approximate.
 
         After a failed `write` rows that it was to change may be missing or changed; `ChromaBank` does not look at those.
         """
-        wanted = min(len(self.state), k + _SPARE)
+        chosen = None if among is None else [memory_id for memory_id in self.state if memory_id in among]
+        size = len(self.state if chosen is None else chosen)
+        wanted = min(size, k + _SPARE)
         if not wanted or not len(query_vectors):
             return [[] for _ in query_vectors]
+        if chosen is not None and size <= _FEW:
+            return self._search_exactly(query_vectors, k, chosen)
         asked = wanted + self._uncertain
         try:
             with self._use(self.name) as collection:
-                found = collection.query(query_embeddings=query_vectors, n_results=asked, include=["distances"])
+                found = collection.query(query_embeddings=query_vectors, n_results=asked, ids=chosen, include=["distances"])
         except IndexUnavailableError:
             # HNSW refuses when it cannot reach enough rows.
-            return self._search_exactly(query_vectors, k)
+            return self._search_exactly(query_vectors, k, chosen)
         rankings = []
         for ids, distances in zip(found["ids"], found["distances"] or [], strict=True):
             hits = [Hit(self.state[i], 1.0 - d) for i, d in zip(ids, distances, strict=True) if i in self.state]
-            if len(hits) < min(wanted, len(self.state) - self._uncertain):
-                return self._search_exactly(query_vectors, k)
+            if len(hits) < min(wanted, size - self._uncertain):
+                return self._search_exactly(query_vectors, k, chosen)
             rankings.append(ranked(hits, self.state)[:k])
         return rankings
 
@@ -180,9 +186,9 @@ class ChromaCollection:
     def _metadata(self, position: int, texts: str) -> dict[str, str | int]:
         return {POSITION: position, EMBEDDER: self.embedder_name, TEXTS: texts}
 
-    def _search_exactly(self, query_vectors: Vectors, k: int) -> list[list[Hit]]:
+    def _search_exactly(self, query_vectors: Vectors, k: int, chosen: Sequence[str] | None) -> list[list[Hit]]:
         with self._use(self.name) as collection:
-            ids, vectors = read_vectors(collection)
+            ids, vectors = read_vectors(collection, chosen)
         row = {memory_id: index for index, memory_id in enumerate(ids)}
         held = MemoryState(memory for memory in self.state.memories if memory.id in row)
         return SnapshotBank(self.owner, held, vectors[[row[memory_id] for memory_id in held]]).search(query_vectors, k)
@@ -301,7 +307,7 @@ class ChromaBank:
         changes = self._overlay.changes
         return len(changes.hidden | changes.vectors.keys())
 
-    def search(self, query_vectors: Vectors, k: int) -> list[list[Hit]]:
+    def search(self, query_vectors: Vectors, k: int, among: Set[str] | None = None) -> list[list[Hit]]:
         """Find the `k` most similar memories for each query, see `MemoryBank.search`.
 
         Raises:
@@ -309,7 +315,7 @@ class ChromaBank:
         """
         with self._lock:
             self._check_open()
-            return self._overlay.search(query_vectors, k)
+            return self._overlay.search(query_vectors, k, among)
 
     def vectors(self, memory_ids: Sequence[str]) -> Vectors:
         """The unit vectors of some memories, see `ReadableBank.vectors`; an `IndexUnavailableError` if Chroma fails."""

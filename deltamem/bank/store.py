@@ -15,11 +15,12 @@ from weakref import WeakKeyDictionary
 
 from filelock import FileLock, Timeout
 
-from deltamem.bank.base import MemoryBank, SnapshotBank, stale_ids
+from deltamem.bank.base import Hit, MemoryBank, SnapshotBank, stale_ids
 from deltamem.dedup import KnownTexts
 from deltamem.edits import Add, Edit, take_edits
 from deltamem.embedding import Embedder, Vectors
 from deltamem.errors import DeltaMemError
+from deltamem.filters import read_filter
 from deltamem.journal.journal import JOURNAL_FILE, Journal, OwnerJournal
 from deltamem.journal.records import Change, Entry, EntryKind, Erasure
 from deltamem.memory import MemoryState
@@ -98,6 +99,32 @@ class UserStore:
                 yield
             finally:
                 self._turn.release()
+
+    def search(
+        self,
+        embed: Callable[[Sequence[str]], Vectors],
+        queries: Sequence[str],
+        k: int,
+        filters: Mapping[str, object] | None = None,
+    ) -> list[list[Hit]]:
+        """Find the `k` most similar memories for each query.
+
+        Args:
+            embed: Turns queries into vectors.
+            queries: What to look for.
+            k: How many memories a query returns at most.
+            filters: What their metadata must meet, see `deltamem.filters`.
+
+        Raises:
+            FilterError: If the filters cannot be understood.
+        """
+        holds = None if filters is None else read_filter(filters)
+        if not queries:
+            return []
+        vectors, bank = embed(queries), self.bank
+        if holds is None:
+            return bank.search(vectors, k)
+        return bank.search(vectors, k, {memory.id for memory in bank.state.memories if holds(memory.metadata)})
 
     def commit(
         self,

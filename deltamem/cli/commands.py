@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -17,8 +18,9 @@ from deltamem.cli.options import Options, confirm, note_if_empty, parse_point, p
 from deltamem.cli.output import Line, Output, clock, utf8
 from deltamem.edits import Add, Edit, Retract, Update
 from deltamem.errors import DeltaMemError
+from deltamem.filters import read_filter
 from deltamem.journal.records import Change, ChangeEvent, EntryKind
-from deltamem.memory import Memory
+from deltamem.memory import Memory, Metadata
 
 if TYPE_CHECKING:
     from deltamem.bank.base import Hit
@@ -30,7 +32,7 @@ if TYPE_CHECKING:
 
 def memory_record(memory: Memory) -> dict[str, Any]:
     """A memory."""
-    return {"id": memory.id, "time": memory.time.isoformat(), "text": memory.text}
+    return {"id": memory.id, "time": memory.time.isoformat(), "text": memory.text, "metadata": dict(memory.metadata)}
 
 
 def change_record(change: Change) -> dict[str, Any]:
@@ -40,6 +42,8 @@ def change_record(change: Change) -> dict[str, Any]:
         "id": change.memory_id,
         "before": change.before and change.before.text,
         "after": change.after and change.after.text,
+        "before_metadata": change.before and dict(change.before.metadata),
+        "after_metadata": change.after and dict(change.after.metadata),
         "turns": list(change.turns),
         "erased": change.erased,
     }
@@ -65,6 +69,7 @@ def origin_record(origin: Origin) -> dict[str, Any]:
     """One step by which a memory got its text, with the turns that it comes from."""
     return asdict(origin) | {
         "event": str(origin.event),
+        "metadata": dict(origin.metadata),
         "session_time": origin.session_time and origin.session_time.isoformat(),
         "recorded_at": origin.recorded_at.isoformat(),
     }
@@ -97,20 +102,56 @@ MemoryId = Annotated[
 
 def memory_line(memory: Memory, width: int = 0) -> Line:
     """A memory on one line, its id padded to a width."""
-    return (memory.id.ljust(width), "cyan"), ("  ", ""), (clock(memory.time), "blue"), ("  ", ""), (memory.text, "")
+    return (
+        (memory.id.ljust(width), "cyan"),
+        ("  ", ""),
+        (clock(memory.time), "blue"),
+        (f"  {memory.text}", ""),
+        (_noted(memory), "magenta"),
+    )
+
+
+def _noted(memory: Memory | None) -> str:
+    """The metadata of a memory, to stand behind its text; empty if there is none."""
+    return f"  {memory.metadata.written}" if memory is not None and memory.metadata else ""
+
+
+Filters = Annotated[
+    str | None,
+    typer.Option("--filter", metavar="JSON", help='Only memories whose metadata meets it, such as {"topic": "work"}.'),
+]
+Noted = Annotated[
+    str | None, typer.Option("--metadata", metavar="JSON", help='What to note on it, such as {"topic": "work"}.')
+]
+
+
+def _object(text: str | None, option: str) -> dict[str, Any] | None:
+    """A JSON object as it is given on the command line."""
+    if text is None:
+        return None
+    try:
+        value = json.loads(utf8(text, option))
+    except (ValueError, RecursionError):
+        value = None
+    if not isinstance(value, dict):
+        raise DeltaMemError(f'{option}: expected a JSON object such as {{"topic": "work"}}')
+    return value
 
 
 def show(
     options: Options,
     at: Annotated[str | None, typer.Option("--at", metavar="POINT", help=f"As it was at a point. {POINT_HELP}")] = None,
+    filters: Filters = None,
 ) -> None:
     """Show the memories, as they are now or as they were at a point."""
+    holds = read_filter(_object(filters, "--filter") or {})
     with past(options) as journal:
         note_if_empty(options, journal)
         state = journal.state(None if at is None else parse_point(at, journal))
-    width = max(map(len, state), default=0)
-    record = {"owner": journal.name, "memories": [memory_record(memory) for memory in state.memories]}
-    Output().result(record, (memory_line(memory, width) for memory in state.memories), as_json=options.as_json)
+    memories = [memory for memory in state.memories if holds(memory.metadata)]
+    width = max((len(memory.id) for memory in memories), default=0)
+    record = {"owner": journal.name, "memories": [memory_record(memory) for memory in memories]}
+    Output().result(record, (memory_line(memory, width) for memory in memories), as_json=options.as_json)
 
 
 def history(options: Options, memory_id: MemoryId) -> None:
@@ -129,7 +170,8 @@ def _text(change: Change) -> str:
 
 def change_line(change: Change) -> Line:
     """A change on one indented line."""
-    return ((f"  {SIGNS[change.event]} {change.memory_id}  {_text(change)}", STYLES[change.event]),)
+    said = f"  {SIGNS[change.event]} {change.memory_id}  {_text(change)}"
+    return (said, STYLES[change.event]), (_noted(change.after), "magenta")
 
 
 def _step_line(step: HistoryStep) -> Line:
@@ -149,6 +191,7 @@ def _step_line(step: HistoryStep) -> Line:
         (why, "blue"),
         ("  ", ""),
         (f"{sign}  {_text(change)}", STYLES[change.event]),
+        (_noted(change.after), "magenta"),
         (undone, ""),
     )
 
@@ -174,10 +217,11 @@ def diff(
         "removed": [memory_record(memory) for memory in found.removed],
         "changed": [{"before": memory_record(old), "after": memory_record(new)} for old, new in found.changed],
     }
-    lines: list[Line] = [((f"- {memory.id}  {memory.text}", "red"),) for memory in found.removed]
+    lines: list[Line] = [((f"- {memory.id}  {memory.text}{_noted(memory)}", "red"),) for memory in found.removed]
     for old, new in found.changed:
-        lines += [((f"~ {old.id}  {old.text}", "yellow"),), ((f"  {'->'.rjust(len(old.id))}  {new.text}", "yellow"),)]
-    lines += [((f"+ {memory.id}  {memory.text}", "green"),) for memory in found.added]
+        lines.append(((f"~ {old.id}  {old.text}{_noted(old)}", "yellow"),))
+        lines.append(((f"  {'->'.rjust(len(old.id))}  {new.text}{_noted(new)}", "yellow"),))
+    lines += [((f"+ {memory.id}  {memory.text}{_noted(memory)}", "green"),) for memory in found.added]
     Output().result(record, lines, as_json=options.as_json)
 
 
@@ -253,15 +297,18 @@ def search(
         list[str], typer.Argument(metavar="QUERY...", help="Each one is searched for itself.", show_default=False)
     ],
     k: Annotated[int, typer.Option("-k", min=1, metavar="N", help="Memories for each query.")] = 5,
+    filters: Filters = None,
 ) -> None:
     """Find the memories most similar to a query."""
+    wanted = _object(filters, "--filter")
+    read_filter(wanted or {})  # a mistake in it is told before anything is opened
     texts = [utf8(query, "the query") for query in queries]
     with past(options) as journal:
         empty = note_if_empty(options, journal)
     found: list[list[Hit]] = [[] for _ in texts]
     if not empty:
         with _bank(options) as (opened, owned):
-            found = owned.bank.search(opened.embedder.queries(texts), k)
+            found = owned.search(opened.embedder.queries, texts, k, wanted)
     records = [
         {
             "query": text,
@@ -289,22 +336,31 @@ def remember(
     options: Options,
     text: Annotated[str, typer.Argument(metavar="TEXT", help="One sentence.", show_default=False)],
     time: Time = None,
+    metadata: Noted = None,
     actor: Actor = _ACTOR,
 ) -> None:
     """Write a memory without a model; by default with the present time."""
     now = datetime.now().astimezone().replace(microsecond=0)
-    _write(options, Add(utf8(text, "the text"), _parse_time(time) or now), actor)
+    noted = Metadata(_object(metadata, "--metadata"))
+    _write(options, Add(utf8(text, "the text"), _parse_time(time) or now, noted), actor)
 
 
 def edit(
     options: Options,
     memory_id: MemoryId,
-    text: Annotated[str, typer.Argument(metavar="TEXT", help="What it shall say.", show_default=False)],
+    text: Annotated[
+        str | None, typer.Argument(metavar="[TEXT]", help="What it shall say; by default as before.", show_default=False)
+    ] = None,
     time: Time = None,
+    metadata: Noted = None,
     actor: Actor = _ACTOR,
 ) -> None:
-    """Rewrite a memory without a model; its time stays unless another is given."""
-    _write(options, Update(utf8(memory_id, "the id"), utf8(text, "the text"), _parse_time(time)), actor)
+    """Rewrite a memory without a model; what is not given stays. --metadata replaces all that was noted."""
+    if text is None and time is None and metadata is None:
+        raise DeltaMemError("nothing to change: give a text, --time or --metadata")
+    noted = _object(metadata, "--metadata")
+    said = None if text is None else utf8(text, "the text")
+    _write(options, Update(utf8(memory_id, "the id"), said, _parse_time(time), noted), actor)
 
 
 def retract(options: Options, memory_id: MemoryId, actor: Actor = _ACTOR) -> None:

@@ -31,7 +31,7 @@ from deltamem.journal.records import (
     step,
 )
 from deltamem.journal.sqlite import Database
-from deltamem.memory import Diff, Memory, MemoryState, diff
+from deltamem.memory import Diff, Memory, MemoryState, Metadata, diff
 from deltamem.sessions import Session, Turn
 
 Point = int | str | datetime | None
@@ -66,6 +66,7 @@ class Origin:
 
     event: ChangeEvent
     text: str
+    metadata: Metadata
     position: int
     session_id: str | None
     session_time: datetime | None
@@ -426,9 +427,9 @@ class OwnerJournal:
     def forget(self, memory_id: str) -> Entry:
         """Erase a memory for good, from every entry and every stored dialogue, and append an entry that says so.
 
-        All changes of the id lose their texts. Stored turns that they name as sources, and stored turns that contain one
-        of the texts (whatever the case and white space), become empty. Other memories stay as they are, also if they say
-        the same. On return the texts are gone from the files (see `Database.purge` for the one exception).
+        All changes of the id lose their texts and metadata. Stored turns that they name as sources, and stored turns that
+        contain one of the texts (whatever the case and white space), become empty. Other memories stay as they are, also
+        if they say the same. On return the texts are gone from the files (see `Database.purge` for the one exception).
 
         Raises:
             DeltaMemError: If the owner has no such memory, or it is already forgotten.
@@ -497,6 +498,7 @@ class OwnerJournal:
         return Origin(
             change.event,
             change.after.text,
+            change.after.metadata,
             entry.position,
             entry.session_id,
             entry.session_time,

@@ -50,7 +50,7 @@ class Change:
     turns: tuple[int, ...] = ()
     """Numbers of the session's turns that the text comes from, counted from 1; empty if none was found."""
     erased: bool = False
-    """The texts were erased by `forget`; `before` and `after` then hold empty texts."""
+    """The texts were erased by `forget`; `before` and `after` then hold empty texts and no metadata."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,9 +100,10 @@ def memory_number(memory_id: str) -> int | None:
 
 
 def digest_of(session: Session) -> str:
-    """sha256 over a session's time and turns: shows whether an id comes back with the same content."""
+    """sha256 over a session's time, turns and metadata: shows whether an id comes back with the same content."""
     turns = [[turn.role, turn.content] for turn in session.dialogue]
-    return hashlib.sha256(json.dumps([session.time.isoformat(), turns]).encode()).hexdigest()
+    content = [session.time.isoformat(), turns, *([session.metadata.written] if session.metadata else [])]
+    return hashlib.sha256(json.dumps(content).encode()).hexdigest()
 
 
 def shape_problem(change: Change) -> str | None:
@@ -120,8 +121,8 @@ def shape_problem(change: Change) -> str | None:
         return f"NONE of {change.memory_id} changes it"
     if any(turn < 1 for turn in change.turns):
         return f"{change.event} of {change.memory_id}: turns are counted from 1"
-    if change.erased and any(memory.text for memory in sides):
-        return f"{change.event} of {change.memory_id} is erased but holds a text"
+    if change.erased and any(memory.text or memory.metadata for memory in sides):
+        return f"{change.event} of {change.memory_id} is erased but holds a text or metadata"
     return None
 
 
@@ -164,7 +165,12 @@ def same(one: Memory | None, other: Memory | None) -> bool:
     """Whether two memories are stored alike. Written times are compared: equal instants may be written differently."""
     if one is None or other is None:
         return one is other
-    return (one.id, one.text, one.time.isoformat()) == (other.id, other.text, other.time.isoformat())
+    return (one.id, one.text, one.time.isoformat(), one.metadata) == (
+        other.id,
+        other.text,
+        other.time.isoformat(),
+        other.metadata,
+    )
 
 
 def step(memories: dict[str, Memory], change: Change) -> str | None:

@@ -17,7 +17,7 @@ from uuid import UUID, uuid5
 
 from deltamem.errors import DeltaMemError
 from deltamem.journal.records import Change, ChangeEvent, Entry, EntryKind, memory_number
-from deltamem.memory import Memory, MemoryState
+from deltamem.memory import NO_METADATA, Memory, MemoryState, Metadata
 from deltamem.sessions import Turn
 from deltamem.text import normalised
 
@@ -25,7 +25,10 @@ _ENTRY = (
     "position, kind, recorded_at, session_id, session_time, model, prompt_hash, violations, restored, undone,"
     " session_digest, actor"
 )
-_CHANGE = "position, event, memory_number, before_text, before_time, after_text, after_time, turns, erased"
+_CHANGE = (
+    "position, event, memory_number, before_text, before_time, before_metadata, after_text, after_time, after_metadata,"
+    " turns, erased"
+)
 
 
 def microseconds(time: datetime) -> int:
@@ -65,7 +68,7 @@ def insert(connection: sqlite3.Connection, owner_id: int, entry: Entry) -> None:
     original = entry.kind is not EntryKind.ROLLBACK
     space = UUID(namespace(connection, owner_id))
     connection.executemany(
-        f"INSERT INTO changes (owner_id, before_hash, uuid, {_CHANGE}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        f"INSERT INTO changes (owner_id, before_hash, uuid, {_CHANGE}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
         ((owner_id, *_change_row(entry.position, change, original, space)) for change in entry.changes),
     )
 
@@ -86,13 +89,22 @@ def _change_row(position: int, change: Change, original: bool, space: UUID) -> t
         position,
         change.event,
         memory_number(change.memory_id),
-        None if before is None else before.text,
-        None if before is None else before.time.isoformat(),
-        None if after is None else after.text,
-        None if after is None else after.time.isoformat(),
+        *_side_row(before),
+        *_side_row(after),
         json.dumps(change.turns),
         change.erased,
     )
+
+
+def _side_row(memory: Memory | None) -> tuple[str | None, str | None, str | None]:
+    if memory is None:
+        return None, None, None
+    return memory.text, memory.time.isoformat(), memory.metadata.written if memory.metadata else None
+
+
+def _memory(memory_id: str, text: str, time: str, metadata: str | None) -> Memory:
+    noted = NO_METADATA if metadata is None else Metadata(json.loads(metadata))
+    return Memory(memory_id, text, datetime.fromisoformat(time), noted)
 
 
 def entries(connection: sqlite3.Connection, owner_id: int | None, after: int, until: int, limit: int) -> list[Entry]:
@@ -160,13 +172,13 @@ def _entry(row: Sequence[Any], changes: tuple[Change, ...]) -> Entry:
 
 
 def _change(row: Sequence[Any]) -> Change:
-    _, event, number, before_text, before_time, after_text, after_time, turns, erased = row
+    _, event, number, before_text, before_time, before_metadata, after_text, after_time, after_metadata, turns, erased = row
     memory_id = f"m{number}"
     return Change(
         event=ChangeEvent(event),
         memory_id=memory_id,
-        before=None if before_text is None else Memory(memory_id, before_text, datetime.fromisoformat(before_time)),
-        after=None if after_text is None else Memory(memory_id, after_text, datetime.fromisoformat(after_time)),
+        before=None if before_text is None else _memory(memory_id, before_text, before_time, before_metadata),
+        after=None if after_text is None else _memory(memory_id, after_text, after_time, after_metadata),
         turns=tuple(json.loads(turns)),
         erased=bool(erased),
     )
@@ -176,14 +188,14 @@ def state(connection: sqlite3.Connection, owner_id: int | None, position: int) -
     """The state after a position: what the newest change of each memory up to it left."""
     # With max(), SQLite takes the bare columns from the row that has the maximum.
     found = connection.execute(
-        "SELECT memory_number, event, after_text, after_time, max(seq) FROM changes"
+        "SELECT memory_number, event, after_text, after_time, after_metadata, max(seq) FROM changes"
         " WHERE owner_id = ? AND position <= ? AND event <> 'NONE' AND erased = 0"
         " GROUP BY memory_number ORDER BY memory_number",
         (owner_id, position),
     )
     return MemoryState(
-        Memory(f"m{number}", text, datetime.fromisoformat(time))
-        for number, event, text, time, _ in found
+        _memory(f"m{number}", text, time, metadata)
+        for number, event, text, time, metadata, _ in found
         if event != ChangeEvent.REMOVE
     )
 
@@ -191,14 +203,14 @@ def state(connection: sqlite3.Connection, owner_id: int | None, position: int) -
 def current(connection: sqlite3.Connection, owner_id: int | None, memory_ids: Collection[str]) -> dict[str, Memory]:
     """Some memories of the last state; those that are not in it are left out."""
     query = (
-        "SELECT after_text, after_time FROM changes"
+        "SELECT after_text, after_time, after_metadata FROM changes"
         " WHERE owner_id = ? AND memory_number = ? AND event <> 'NONE' AND erased = 0 ORDER BY seq DESC LIMIT 1"
     )
     memories = {}
     for memory_id in memory_ids:
         found = connection.execute(query, (owner_id, memory_number(memory_id))).fetchone()
         if found is not None and found[0] is not None:
-            memories[memory_id] = Memory(memory_id, found[0], datetime.fromisoformat(found[1]))
+            memories[memory_id] = _memory(memory_id, *found)
     return memories
 
 
@@ -256,9 +268,9 @@ def dialogue(connection: sqlite3.Connection, owner_id: int | None, position: int
 
 
 def erase_memory(connection: sqlite3.Connection, owner_id: int, memory_id: str) -> None:
-    """Empty the texts in all changes of a memory."""
+    """Empty the texts in all changes of a memory and take away its metadata."""
     connection.execute(
-        "UPDATE changes SET erased = 1, before_hash = NULL,"
+        "UPDATE changes SET erased = 1, before_hash = NULL, before_metadata = NULL, after_metadata = NULL,"
         " before_text = CASE WHEN before_text IS NULL THEN NULL ELSE '' END,"
         " after_text = CASE WHEN after_text IS NULL THEN NULL ELSE '' END"
         " WHERE owner_id = ? AND memory_number = ?",
@@ -294,7 +306,7 @@ def blank_turns(
 
 APPLICATION_ID = 0x444D656D
 """Marks the file as a journal of deltamem in its header ("DMem")."""
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 _BUSY_TIMEOUT_MS = 5_000
 
 # `seq` grows along an owner's journal, so the largest one of a memory is its newest change. Times are kept as they were
@@ -339,8 +351,10 @@ CREATE TABLE changes (
     event TEXT NOT NULL CHECK (event IN ('ADD', 'UPDATE', 'NONE', 'REMOVE')),
     before_text TEXT,
     before_time TEXT,
+    before_metadata TEXT,
     after_text TEXT,
     after_time TEXT,
+    after_metadata TEXT,
     turns TEXT NOT NULL,
     erased INTEGER NOT NULL CHECK (erased IN (0, 1)),
     before_hash BLOB,
@@ -350,7 +364,10 @@ CREATE TABLE changes (
     CHECK ((event = 'REMOVE') = (after_text IS NULL)),
     CHECK ((before_text IS NULL) = (before_time IS NULL)),
     CHECK ((after_text IS NULL) = (after_time IS NULL)),
-    CHECK (erased = 0 OR coalesce(before_text, '') || coalesce(after_text, '') = '')
+    CHECK (before_metadata IS NULL OR before_text IS NOT NULL),
+    CHECK (after_metadata IS NULL OR after_text IS NOT NULL),
+    CHECK (erased = 0 OR coalesce(before_text, '') || coalesce(after_text, '') = ''),
+    CHECK (erased = 0 OR coalesce(before_metadata, after_metadata) IS NULL)
 );
 CREATE INDEX changes_of_a_memory ON changes (owner_id, memory_number, seq);
 CREATE INDEX changes_of_an_entry ON changes (owner_id, position);

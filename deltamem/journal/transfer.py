@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import datetime
-from typing import Annotated, Literal, NamedTuple, TextIO, TypeVar
+from typing import Annotated, Any, Literal, NamedTuple, TextIO, TypeVar
 from uuid import UUID
 
 from pydantic import ConfigDict, Field, PlainSerializer, PlainValidator, ValidationError
@@ -13,7 +13,7 @@ from deltamem.config import StrictModel, first_error
 from deltamem.errors import DeltaMemError
 from deltamem.journal.journal import OwnerJournal
 from deltamem.journal.records import Change, ChangeEvent, Entry, EntryKind, same
-from deltamem.memory import Memory
+from deltamem.memory import NO_METADATA, Memory, Metadata
 from deltamem.sessions import Role, Turn
 
 
@@ -27,6 +27,26 @@ def _time(value: object) -> datetime:
 
 # Written as given: pydantic's own form would turn +00:00 into Z and lose the seconds of historical offsets.
 _Time = Annotated[datetime, PlainValidator(_time), PlainSerializer(datetime.isoformat, return_type=str)]
+
+
+def _noted(value: object) -> Metadata:
+    if isinstance(value, Metadata):
+        return value
+    if not isinstance(value, dict):
+        raise ValueError("metadata is an object")
+    try:
+        return Metadata(value)
+    except DeltaMemError as error:
+        raise ValueError(str(error)) from error
+
+
+# Left out where there is none.
+_Noted = Annotated[
+    Metadata,
+    PlainValidator(_noted),
+    PlainSerializer(dict, return_type=dict[str, Any]),
+    Field(exclude_if=lambda metadata: not metadata),
+]
 # Small enough for SQLite's signed 64 bits.
 _Number = Annotated[int, Field(ge=0, lt=2**53)]
 _Positive = Annotated[int, Field(ge=1, lt=2**53)]
@@ -46,7 +66,7 @@ class _Line(StrictModel):
 
 class _Header(_Line):
     format: Literal["deltamem-bank"]
-    version: Literal[2]
+    version: Literal[3]
     owner: str
     namespace: UUID | None
     entries: _Number
@@ -57,6 +77,10 @@ class _Header(_Line):
 class _Side(_Line):
     text: str
     time: _Time
+    metadata: _Noted = NO_METADATA
+
+    def record(self, memory_id: str) -> Memory:
+        return Memory(memory_id, self.text, self.time, self.metadata)
 
 
 class _Change(_Line):
@@ -68,9 +92,7 @@ class _Change(_Line):
     erased: bool
 
     def record(self) -> Change:
-        sides = [
-            None if side is None else Memory(self.memory_id, side.text, side.time) for side in (self.before, self.after)
-        ]
+        sides = [None if side is None else side.record(self.memory_id) for side in (self.before, self.after)]
         return Change(self.event, self.memory_id, sides[0], sides[1], tuple(self.turns), self.erased)
 
 
@@ -104,10 +126,8 @@ class _Dialogue(_Line):
     turns: list[_Turn]
 
 
-class _Memory(_Line):
+class _Memory(_Side):
     id: str
-    text: str
-    time: _Time
 
 
 _L = TypeVar("_L", bound=_Line)
@@ -168,7 +188,7 @@ def export_owner(journal: OwnerJournal, stream: TextIO) -> Counts:
 
 
 def _lines(journal: OwnerJournal, counts: Counts, memories: tuple[Memory, ...]) -> Iterator[_Line]:
-    yield _Header(format="deltamem-bank", version=2, owner=journal.name, namespace=journal.namespace, **counts._asdict())
+    yield _Header(format="deltamem-bank", version=3, owner=journal.name, namespace=journal.namespace, **counts._asdict())
     for entry in journal.entries():
         yield _Entry.model_validate(entry)
     for position, turns in journal.dialogues():
@@ -212,7 +232,7 @@ def import_owner(journal: OwnerJournal, stream: TextIO, *, rename: bool = False)
         state = journal.state()
         for memory in state.memories[: header.memories]:
             listed = lines.next(_Memory)
-            if not same(Memory(listed.id, listed.text, listed.time), memory):
+            if not same(listed.record(listed.id), memory):
                 raise lines.wrong(f"the file lists another {memory.id} than its entries add up to")
         if len(state) != header.memories:
             raise DeltaMemError(f"the file lists {header.memories} memories, but its entries add up to {len(state)}")

@@ -12,10 +12,11 @@ from test_manager import Fixed, manager, said, texts
 from deltamem.bank.store import MemoryStore
 from deltamem.edits import Add, Edit, Retract, Update, take_edits
 from deltamem.errors import DeltaMemError
+from deltamem.filters import FilterError
 from deltamem.ingest import Outcome
 from deltamem.journal.records import ChangeEvent, EntryKind
 from deltamem.manager import ManagerSettings, MemoryManager, SyncMemoryManager
-from deltamem.memory import Memory, MemoryState, fresh_ids
+from deltamem.memory import Memory, MemoryState, Metadata, fresh_ids
 from deltamem.sessions import Turn
 
 START = datetime(2026, 4, 5, 20, 1)
@@ -79,6 +80,8 @@ async def test_a_memory_can_be_named_by_its_uuid() -> None:
         ([Retract("m1"), Retract("m1")], "ann", "no memory 'm1' now"),
         ([Add("Ann reads.", START), Add("\ud800", START)], "ann", "not valid Unicode"),
         ([Add("Ann reads.", START)], "\ud800", "not valid Unicode"),
+        ([Add("Ann reads.", START, {"a": {}})], "ann", "'a' must be a text"),
+        ([Update("m1", metadata={"a": [1]})], "ann", "'a' must be a text"),
     ],
 )
 async def test_a_refused_write_changes_nothing(edits: list[Edit], actor: str, sentence: str) -> None:
@@ -139,3 +142,98 @@ def test_the_sync_face_writes_too() -> None:
     with SyncMemoryManager(lambda: MemoryManager(store, "ann", RulePolicy())) as memory:
         memory.write([Add("Ann reads.", START)], "ann")
         assert texts(memory.state()) == {"m1": "Ann reads."}
+
+
+async def test_metadata_goes_where_the_memory_goes() -> None:
+    memory = manager()
+    await memory.write([Add("Ann swims.", START, {"topic": "sport", "tags": ["a"]}), Add("Ann runs.", START)], "ann")
+    assert memory.state()["m1"].metadata == {"topic": "sport", "tags": ("a",)} and not memory.state()["m2"].metadata
+    await memory.write([Update("m1", "Ann dives.")], "ann")
+    assert memory.state()["m1"].metadata["topic"] == "sport", "another wording keeps it"
+    entry = await memory.write([Update("m1", metadata={"topic": "fun"}), Update("m2", metadata={})], "ann")
+    assert [change.event for change in entry.changes] == ["UPDATE", "NONE"]
+    assert memory.state()["m1"] == Memory("m1", "Ann dives.", START, Metadata({"topic": "fun"}))
+    assert [(old.metadata, new.metadata) for old, new in memory.diff(2).changed] == [
+        ({"topic": "sport", "tags": ("a",)}, {"topic": "fun"})
+    ]
+    assert [origin.metadata.get("topic") for origin in memory.blame("m1")] == ["sport", "sport", "fun"]
+    assert [step.change.after and step.change.after.metadata.get("topic") for step in memory.history("m1")][-1] == "fun"
+    await memory.rollback(1)
+    assert memory.state()["m1"].metadata["topic"] == "sport"
+    await memory.write([Retract("m1")], "ann")
+    await memory.rollback(4)
+    assert memory.state()["m1"].metadata["topic"] == "sport" and memory._owned.journal.verify() == []
+    stream = io.StringIO()
+    memory.export(stream)
+    stream.seek(0)
+    copy = manager()
+    await copy.import_from(stream)
+    assert copy.state() == memory.state() and copy.blame("m1") == memory.blame("m1")
+    assert copy._owned.journal.verify() == []
+
+
+async def test_numbers_and_truth_values_are_told_apart() -> None:
+    memory = manager()
+    await memory.write([Add("Ann swims.", START, {"a": 1})], "ann")
+    for value, event in ((1, "NONE"), (1.0, "UPDATE"), (True, "UPDATE"), (True, "NONE")):
+        (change,) = (await memory.write([Update("m1", metadata={"a": value})], "ann")).changes
+        assert change.event == event
+    assert memory.state()["m1"].metadata.written == '{"a": true}'
+
+
+async def test_a_session_gives_its_metadata_to_what_it_writes() -> None:
+    memory = manager()
+    turns = [Turn("user", "My city is Boston."), Turn("user", "My dog is Rex.")]
+    session = memory.session("s1", START, turns, {"agent": "a", "run": 1})
+    await memory.ingest(session)
+    assert {known.metadata.written for known in memory.state().memories} == {'{"agent": "a", "run": 1}'}
+    turns = [Turn("user", "My city is Denver."), Turn("user", "My dog is Rex.")]
+    await memory.ingest(memory.session("s2", LATER, turns, {"agent": "b"}))
+    assert memory.state()["m1"].metadata == {"agent": "b", "run": 1}, "the keys of who wrote last"
+    assert memory.state()["m2"].metadata == {"agent": "a", "run": 1}, "what is repeated stays"
+    await memory.ingest(said(memory, "s3", "My city is Boulder.", day=3))
+    assert memory.state()["m1"].metadata == {"agent": "b", "run": 1}, "a session without any changes none"
+    again = await memory.ingest(memory.session("s1", START, session.dialogue, {"agent": "c"}))
+    assert again.outcome is Outcome.KNOWN and "other content" in again.notes[0]
+    assert not (await memory.ingest(session)).notes
+
+
+async def test_search_and_listing_are_filtered() -> None:
+    memory = manager()
+    edits = [Add(f"Ann likes tea {number}.", START, {"n": number, "kind": "ab"[number % 2]}) for number in range(12)]
+    await memory.write(edits, "ann")
+    assert len(await memory.search("tea", 20)) == 12
+    hits = await memory.search("tea 3", 20, {"kind": "b", "n": {"lt": 6}})
+    assert hits[0].memory.id == "m4" and {hit.memory.id for hit in hits} == {"m2", "m4", "m6"}
+    assert [len(found) for found in await memory.search_many(["tea", "Ann"], 2, {"n": {"gte": 5}})] == [2, 2]
+    assert await memory.search("tea", 5, {"n": 99}) == []
+    await memory.write([Update("m4", metadata={"kind": "a"})], "ann")
+    assert {hit.memory.id for hit in await memory.search("tea 3", 20, {"kind": "b", "n": {"lt": 6}})} == {"m2", "m6"}
+    listed = memory.memories({"kind": "a"}, limit=3)
+    assert [known.id for known in listed] == ["m1", "m3", "m4"]
+    await memory.write([Retract("m4")], "ann")
+    assert [known.id for known in memory.memories({"kind": "a"}, after="m4", limit=3)] == ["m5", "m7", "m9"]
+    assert [known.id for known in memory.memories(after=str(memory.uuids()["m10"]))] == ["m11", "m12"]
+    assert [known.id for known in memory.memories({"n": 3}, point=1)] == ["m4"] and len(memory.memories(point=0)) == 0
+    with pytest.raises(FilterError, match="no operator"):
+        await memory.search("tea", 5, {"n": {"like": 1}})
+    with pytest.raises(FilterError):
+        memory.memories({"n": {}})
+    with pytest.raises(DeltaMemError, match="not the id of a memory"):
+        memory.memories(after="tea")
+
+
+async def test_forgotten_metadata_is_in_no_file(tmp_path: Path) -> None:
+    with MemoryStore.open(tmp_path, WordEmbedder()) as store:
+        memory = MemoryManager(store, "ann", RulePolicy(), ManagerSettings(person_name="Ann"))
+        await memory.write([Add("Ann reads.", START, {"zanzibar-key": ["zanzibar-value"]})], "ann")
+        await memory.write([Update("m1", "Ann writes."), Add("Ann runs.", START, {"kept-key": "kept-value"})], "ann")
+        await memory.write([Update("m1", metadata={"other": "zanzibar-again"})], "ann")
+        assert await memory.search("Ann", 5, {"other": {"contains": "zanzibar"}})
+        await memory.forget("m1")
+        assert all(step.change.erased for step in memory.history("m1"))
+        assert memory._owned.journal.verify() == []
+        held = b"".join(path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
+        assert b"kept-value" in held and b"zanzibar" not in held
+        index = b"".join(path.read_bytes() for path in (tmp_path / "index").rglob("*") if path.is_file())
+        assert b"kept" not in index, "the index holds no metadata"

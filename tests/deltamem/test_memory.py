@@ -2,13 +2,17 @@
 
 import dataclasses
 import itertools
+import json
+import math
+import pickle
 from datetime import datetime
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deltamem.memory import Event, Memory, MemoryState, Operation, OperationProblem, apply, check, diff, fresh_ids
+from deltamem.errors import DeltaMemError
+from deltamem.memory import Event, Memory, MemoryState, Metadata, Operation, OperationProblem, apply, check, diff, fresh_ids
 
 MONDAY = datetime(2026, 3, 2, 9, 0)
 LATER = datetime(2026, 3, 9, 9, 0)
@@ -154,3 +158,27 @@ def test_diff_names_exactly_what_apply_changed(case: tuple[MemoryState, list[Ope
     assert after.entries - state.entries == {(m.id, m.text) for m in added} | {(new.id, new.text) for _, new in changed}
     assert state.entries - after.entries == {(old.id, old.text) for old, _ in changed}
     assert diff(after, state).removed == added
+
+
+def test_metadata_is_flat_immutable_and_told_apart_by_what_is_written() -> None:
+    given = {"b": ["x", "y"], "a": 1, "f": 1.5, "t": True, "n": None, "s": "Zürich"}
+    noted = Metadata(given)
+    assert noted.written == '{"a": 1, "b": ["x", "y"], "f": 1.5, "n": null, "s": "Zürich", "t": true}'
+    assert list(noted) == sorted(given) and noted["b"] == ("x", "y") and Metadata(json.loads(noted.written)) == noted
+    assert len({Metadata({"a": 1}), Metadata({"a": 1.0}), Metadata({"a": True}), Metadata({"a": 1})}) == 3
+    assert Metadata({"a": 1}) == {"a": 1} and not Metadata() and pickle.loads(pickle.dumps(noted)) == noted
+    given["a"] = 2
+    assert noted["a"] == 1
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        *({"a": value} for value in ({}, [1], math.nan, math.inf, 2**63, 10**9999, "\ud800", ["\ud800"], object())),
+        *({key: 1} for key in ("", 1, "OR", "\ud800")),
+    ],
+)
+def test_metadata_that_is_not_flat_json_is_refused(values: dict[str, object]) -> None:
+    with pytest.raises(DeltaMemError, match="metadata") as raised:
+        Metadata(values)
+    assert len(str(raised.value)) < 250

@@ -272,3 +272,17 @@ def test_file_that_holds_no_session(tmp_path: Path, content: bytes, message: str
     for missing in (tmp_path / "no.json", tmp_path):
         with pytest.raises(DeltaMemError, match="cannot be read"):
             list(read_dialogues(missing, "owner", "Ana"))
+
+
+def test_a_session_may_have_flat_metadata() -> None:
+    line = {
+        "id": "a",
+        "time": "2026-04-05",
+        "turns": [{"role": "user", "content": "x"}],
+        "metadata": {"agent": "b", "n": [""]},
+    }
+    (session,) = read_dialogues(io.StringIO(json.dumps(line)), "ann", "Ann")
+    assert session.metadata == {"agent": "b", "n": ("",)}
+    for wrong in ({"a": {}}, [], {"": 1}, {"a": "\ud800"}):
+        with pytest.raises(DeltaMemError, match=r"line 1: .*metadata"):
+            list(read_dialogues(io.StringIO(json.dumps(line | {"metadata": wrong})), "ann", "Ann"))

@@ -88,7 +88,9 @@ class Life(RuleBasedStateMachine):
     def edit(self, data: st.DataObject, value: str, retracted: bool) -> None:
         memory_id = data.draw(st.sampled_from(sorted(self.memory.state())))
         subject = self.memory.state()[memory_id].text.split()[1]
-        edit = Retract(memory_id) if retracted else Update(memory_id, f"Ann's {subject} is {value}.")
+        edit = (
+            Retract(memory_id) if retracted else Update(memory_id, f"Ann's {subject} is {value}.", metadata={"said": value})
+        )
         facts = {name: known for name, known in self.facts[self.head].items() if name != subject}
         entry = self.do(self.memory.write([edit], "bob"))
         assert entry.position == self.head and entry.actor == "bob"
@@ -99,7 +101,7 @@ class Life(RuleBasedStateMachine):
         if "thing" in self.facts[self.head]:
             return
         facts = self.facts[self.head]
-        entry = self.do(self.memory.write([Add(f"Ann's thing is {value}.", START)], "bob"))
+        entry = self.do(self.memory.write([Add(f"Ann's thing is {value}.", START, {"said": value})], "bob"))
         assert [change.event for change in entry.changes] == ["ADD"]
         self.facts[self.head] = facts | {"thing": value}
 

@@ -176,6 +176,34 @@ def test_most_of_what_exact_search_finds_in_a_larger_bank(make: Make) -> None:
     assert recall == 1.0 if isinstance(bank, SnapshotBank | OverlayBank) else recall >= 0.99
 
 
+def test_only_what_is_allowed_is_found(make: Make) -> None:
+    texts = lettered(range(1, 31))
+    bank = make("Ana", state_of(texts))
+    texts = {number: text for number, text in texts.items() if number != 3} | {4: "h rewritten", 31: "a new"}
+    move(bank, texts, 1)
+    for allowed in ({2, 4, 9, 17, 31}, {4}, {31}, {3}, set(), set(range(1, 40))):
+        among = {f"m{number}" for number in allowed} | {"m3", "m99"}
+        rest = state_of({number: text for number, text in texts.items() if number in allowed})
+        found = bank.search(QUERIES, 4, among)
+        if rest:
+            check_ranking(found, rest, QUERIES, 4)
+        else:
+            assert found == [[], [], []]
+
+
+def test_most_is_found_among_half_of_a_larger_bank(make: Make) -> None:
+    texts = lettered(range(1, 2501))
+    bank = make("Ana", state_of(texts))
+    chosen = state_of({number: text for number, text in texts.items() if number % 2})
+    queries = vectors_of([f"{letter} asked {number}" for letter in "abcdefgh" for number in range(10)])
+    found = ids(bank.search(queries, 5, chosen.keys()))
+    recall = float(
+        np.mean([len({*one} & {*other}) / 5 for one, other in zip(found, oracle(chosen, queries, 5), strict=True)])
+    )
+    assert all(set(one) <= chosen.keys() for one in found)
+    assert recall == 1.0 if isinstance(bank, SnapshotBank | OverlayBank) else recall >= 0.99
+
+
 def test_two_stores_on_one_server_do_not_meet(chroma_url: str) -> None:
     one, other = (ChromaIndex.open(None, chroma_url, namespace) for namespace in ("first store", "second store"))
     mine = _of_index(one, [])("Ana", state_of(lettered([1, 2, 3])))

@@ -29,8 +29,8 @@ def test_a_correction_chain_from_the_first_session_to_the_last_erasure(
 
     assert run("show").stdout.splitlines()[0] == "m1  2026-03-08 10:15  Ann's city is Boulder."
     current = run_json("show")
-    boulder = {"id": "m1", "time": "2026-03-08T10:15:00", "text": "Ann's city is Boulder."}
-    rex = {"id": "m2", "time": "2026-03-06T18:30:00", "text": "Ann's dog is Rex."}
+    boulder = {"id": "m1", "time": "2026-03-08T10:15:00", "text": "Ann's city is Boulder.", "metadata": {}}
+    rex = {"id": "m2", "time": "2026-03-06T18:30:00", "text": "Ann's dog is Rex.", "metadata": {}}
     assert (current["owner"], current["memories"]) == ("ann", [boulder, rex])
     [found] = run_json("search", "Ann's city", "-k", "1")["results"]
     assert [hit["id"] for hit in found["memories"]] == ["m1"] and 0 < found["memories"][0]["similarity"] <= 1
@@ -105,6 +105,37 @@ def test_memories_are_written_corrected_and_retracted_without_a_model(bank: Path
     assert [memory["id"] for memory in run_json("show")["memories"]] == ["m2"]
     assert [step["actor"] for step in run_json("history", "m1")["steps"]] == ["Bob"] * 3
     assert run("rollback", "@3", "--yes").exit_code == 0 and len(run_json("show")["memories"]) == 2
+
+
+def test_metadata_is_noted_shown_and_filtered(bank: Path) -> None:
+    done = run("remember", "Ann likes tea.", "--metadata", '{"topic": "food", "n": 1}')
+    assert done.stdout == 'this is @1\n  + m1  Ann likes tea.  {"n": 1, "topic": "food"}\n'
+    run("remember", "Ann likes fog.", "--metadata", '{"topic": "weather\\u001b"}')
+    assert run("show", "--filter", '{"topic": {"contains": "weather"}}').stdout.endswith(
+        r'{"topic": "weather\u001b"}' + "\n"
+    )
+    found = run_json("search", "Ann likes", "--filter", '{"n": {"gte": 1}}')["results"][0]["memories"]
+    assert [(hit["id"], hit["metadata"]) for hit in found] == [("m1", {"topic": "food", "n": 1})]
+    assert run("edit", "m1", "--metadata", '{"topic": "drink"}').stdout.endswith(
+        '~ m1  Ann likes tea.  {"topic": "drink"}\n'
+    )
+    steps = run_json("history", "m1")["steps"]
+    assert [(step["before_metadata"], step["after_metadata"]) for step in steps] == [
+        (None, {"n": 1, "topic": "food"}),
+        ({"n": 1, "topic": "food"}, {"topic": "drink"}),
+    ]
+    assert run_json("blame", "m1")["origins"][-1]["metadata"] == {"topic": "drink"}
+    assert '->  Ann likes tea.  {"topic": "drink"}' in run("diff", "@2").stdout
+    assert run("edit", "m1", "--metadata", "{}").stdout.endswith("~ m1  Ann likes tea.\n")
+    for command, sentence in (
+        (["show", "--filter", "{"], "--filter: expected a JSON object"),
+        (["show", "--filter", "[" * 100_000], "--filter: expected a JSON object"),
+        (["show", "--filter", '{"a": {"like": 1}}'], "'like' of 'a' is no operator"),
+        (["search", "x", "--filter", '{"OR": []}'], "OR needs a list"),
+        (["remember", "x", "--metadata", '{"a": {}}'], "'a' must be a text"),
+        (["edit", "m1"], "nothing to change"),
+    ):
+        assert sentence in one_sentence(run(*command))
 
 
 def test_an_audit_names_what_is_suspicious(boston: Path) -> None:

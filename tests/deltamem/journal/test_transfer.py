@@ -94,7 +94,7 @@ def test_an_import_gives_the_same_journal(ann, empty, tmp_path) -> None:
 def test_the_file_is_what_the_documentation_says(ann, lines) -> None:
     header, *rest = map(json.loads, lines)
     assert header.pop("namespace") == str(ann.namespace)
-    assert header == {"format": "deltamem-bank", "version": 2, "owner": "ann", "entries": 6, "memories": 3, "dialogues": 3}
+    assert header == {"format": "deltamem-bank", "version": 3, "owner": "ann", "entries": 6, "memories": 3, "dialogues": 3}
     assert [line["position"] for line in rest[:6]] == [1, 2, 3, 4, 5, 6]
     assert rest[-1] == {"id": "m10", "text": "Ann plays chess.", "time": ZONED.isoformat()}
 
@@ -148,7 +148,7 @@ def test_damaged_lines_are_named(empty, lines) -> None:
         line = {**json.loads(lines[index]), **fields}
         return refused(empty, "".join([*lines[:index], json.dumps(line) + "\n", *lines[index + 1 :]]))
 
-    assert "line 1: expected one header: version" in changed(0, version=3)
+    assert "line 1: expected one header: version" in changed(0, version=2)
     assert "line 1: expected one header: format" in changed(0, format="mem0")
     assert "line 1: expected one header: extra" in changed(0, extra=1)
     assert "line 3: entry 1 where 2 was expected" in changed(2, position=1)

@@ -1,0 +1,160 @@
+"""Filters over the metadata of memories, as JSON: ``{"topic": "work", "OR": [{"year": {"gte": 2025}}, {"year": null}]}``.
+
+A filter is an object. All its entries must hold: conditions on keys of the metadata, and ``AND`` or ``OR`` with a list of
+filters or ``NOT`` with one filter or a list of which none may hold. A condition is a value, which the key must equal, or an
+object of operators, all of which must hold:
+
+- ``eq``, ``ne``: equal to a value or not. 1 equals 1.0; true is no number; lists are equal item by item.
+- ``in``, ``nin``: equal to one of a list of values, or to none of them.
+- ``gt``, ``gte``, ``lt``, ``lte``: numbers are compared with numbers and texts with texts; nothing else is in order.
+- ``contains``, ``icontains``: the text holds a text, or the list of texts has it as an item; ``icontains`` ignores case.
+
+A key that a memory lacks counts as null.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable, Mapping
+from typing import Any, cast
+
+from deltamem.errors import DeltaMemError
+from deltamem.memory import FILTER_WORDS, Value
+
+Test = Callable[[Mapping[str, Value]], bool]
+"""Whether metadata meets a filter."""
+
+MOST_NESTED = 16
+"""How deep filters may lie in each other."""
+
+
+class FilterError(DeltaMemError, ValueError):
+    """A filter that cannot be understood, told in one sentence."""
+
+
+def read_filter(filters: object) -> Test:
+    """Understand a filter as it comes from JSON; see the module.
+
+    Args:
+        filters: The filter; ``{}`` holds for everything.
+
+    Returns:
+        A function that tells of the metadata of a memory whether the filter holds.
+
+    Raises:
+        FilterError: If it is none; the sentence names what is wrong.
+    """
+    return _filter(filters, 1)
+
+
+def _filter(given: object, depth: int) -> Test:
+    if depth > MOST_NESTED:
+        raise FilterError(f"filter: nested deeper than {MOST_NESTED}")
+    if not isinstance(given, Mapping):
+        raise FilterError(f'filter: expected an object such as {{"topic": "work"}}, not {_kind(given)}')
+    return _all([_entry(key, value, depth) for key, value in given.items()])
+
+
+def _entry(key: object, value: object, depth: int) -> Test:
+    if not isinstance(key, str):
+        raise FilterError(f"filter: {key!r} is no key")
+    if key not in FILTER_WORDS:
+        return _condition(key, value)
+    if key == "NOT" and isinstance(value, Mapping):
+        value = [value]
+    if not isinstance(value, list | tuple) or not value:
+        raise FilterError(f"filter: {key} needs a list of filters that is not empty, not {_kind(value)}")
+    tests = [_filter(one, depth + 1) for one in value]
+    if key == "AND":
+        return _all(tests)
+    wanted = key == "OR"
+    return lambda metadata: any(test(metadata) for test in tests) is wanted
+
+
+def _all(tests: list[Test]) -> Test:
+    return lambda metadata: all(test(metadata) for test in tests)
+
+
+def _condition(key: str, given: object) -> Test:
+    operators = given if isinstance(given, Mapping) else {"eq": given}
+    if not operators:
+        raise FilterError(f'filter: the condition on {key!r} is an empty object; expected operators such as {{"eq": 1}}')
+    tests = [_operator(key, name, operand) for name, operand in operators.items()]
+    return lambda metadata: all(test(metadata.get(key)) for test in tests)
+
+
+def _operator(key: str, name: object, operand: object) -> Callable[[Value], bool]:
+    where = f"filter: {name} of {key!r}"
+    match name:
+        case "eq" | "ne":
+            wanted = _value(operand, where)
+            return lambda value: equal(value, wanted) is (name == "eq")
+        case "in" | "nin":
+            if not isinstance(operand, list | tuple):
+                raise FilterError(f"{where} needs a list of values, not {_kind(operand)}")
+            choices = [_value(item, where) for item in operand]
+            return lambda value: any(equal(value, choice) for choice in choices) is (name == "in")
+        case "gt" | "gte" | "lt" | "lte":
+            if not (isinstance(operand, str) or _is_number(operand)):
+                raise FilterError(f"{where} needs a number or a text, not {_kind(operand)}")
+            return _order(name, cast(str | int | float, operand))
+        case "contains" | "icontains":
+            if not isinstance(operand, str):
+                raise FilterError(f"{where} needs a text, not {_kind(operand)}")
+            return _contains(operand, case=name == "contains")
+    known = "eq, ne, in, nin, gt, gte, lt, lte, contains, icontains"
+    raise FilterError(f"filter: {name!r} of {key!r} is no operator; there are {known}")
+
+
+def equal(one: Value, other: Value) -> bool:
+    """Whether two values are equal, true and false being no numbers."""
+    return isinstance(one, bool) is isinstance(other, bool) and one == other
+
+
+_ORDERS: Mapping[str, Callable[[Any, Any], bool]] = {
+    "gt": operator.gt,
+    "gte": operator.ge,
+    "lt": operator.lt,
+    "lte": operator.le,
+}
+
+
+def _order(name: str, operand: str | int | float) -> Callable[[Value], bool]:
+    compare = _ORDERS[name]
+    if isinstance(operand, str):
+        return lambda value: isinstance(value, str) and compare(value, operand)
+    return lambda value: _is_number(value) and compare(value, operand)
+
+
+def _contains(part: str, *, case: bool) -> Callable[[Value], bool]:
+    form: Callable[[str], str] = str if case else str.casefold
+    wanted = form(part)
+
+    def test(value: Value) -> bool:
+        if isinstance(value, str):
+            return wanted in form(value)
+        return isinstance(value, tuple) and any(wanted == form(item) for item in value)
+
+    return test
+
+
+def _value(given: object, where: str) -> Value:
+    if given is None or isinstance(given, str | bool) or _is_number(given):
+        return cast(Value, given)
+    if isinstance(given, list | tuple) and all(isinstance(item, str) for item in given):
+        return tuple(given)
+    raise FilterError(f"{where} needs a text, a finite number, true, false, null or a list of texts, not {_kind(given)}")
+
+
+def _is_number(value: object) -> bool:
+    return (isinstance(value, int) and not isinstance(value, bool)) or (isinstance(value, float) and math.isfinite(value))
+
+
+_KINDS = {dict: "an object", list: "a list", tuple: "a list", str: "a text", int: "a number", float: "a number"}
+
+
+def _kind(value: object) -> str:
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    return _KINDS.get(type(value), type(value).__name__)
