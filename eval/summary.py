@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from pydantic_core import to_jsonable_python
 from rich import box
+from rich.markup import escape
 from rich.table import Table
 
 from deltamem.ingest import estimate_tokens
@@ -480,7 +481,8 @@ def score_table(
     title: str | None = None, caption: str | None = None, columns: Iterable[str] = (), *, corner: str = ""
 ) -> Table:
     """A table of scores with its first column and columns of numbers, in the style of all benchmarks."""
-    table = Table(box=box.SIMPLE_HEAD, collapse_padding=True, pad_edge=False, title=title, caption=caption)
+    shown = title and escape(title)  # the name of a sample holds brackets: conversations=[conv-26]
+    table = Table(box=box.SIMPLE_HEAD, collapse_padding=True, pad_edge=False, title=shown, caption=caption)
     table.add_column(corner)
     for heading in columns:
         table.add_column(heading, justify="right")

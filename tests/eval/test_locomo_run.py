@@ -9,12 +9,14 @@ from pathlib import Path
 import pytest
 from benchmark_cases import LOCOMO, Notebook, command, finish, prepare, records, sent, served
 from locomo_cases import TRICK, audit, benchmark, script, write
+from rich.console import Console
 from scripted_server import Served, serve
 from system_scripts import manager_of
 
 from deltamem.errors import DeltaMemError
 from eval import data as published
 from eval.locomo import scores
+from eval.summary import brief_table
 
 
 @pytest.fixture(autouse=True)
@@ -191,3 +193,12 @@ def test_intervals_of_one_conversation_are_said_to_be_over_its_questions(tmp_pat
         summary = LOCOMO.run(folder, f"conversations={conversations}", "answer.kind=none")
         assert summary["questions"]["groups"] == (2 if conversations == "null" else 1)
         assert str(scores.table(summary).caption).startswith(f"95% intervals: {said}")
+
+
+def test_the_table_names_the_conversations_that_were_asked_about(tmp_path: Path) -> None:
+    summary = LOCOMO.run(tmp_path, "conversations=[conv-1]", "answer.kind=none")
+    console = Console(width=200)
+    with console.capture() as captured:
+        for table in (scores.table(summary), brief_table(scores.table(summary))):
+            console.print(table)
+    assert captured.get().count("(conversations=[conv-1])") == 2
