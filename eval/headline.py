@@ -185,7 +185,7 @@ def run_warnings(
         yield (
             f"{cut:,} of {len(answers):,} answers were cut at answer.max_tokens={config.answer.max_tokens}"
             + (f", {thinking:,} of them before the model had said a word" if thinking else "")
-            + f"; {against_cuts('answer')}"
+            + f"; {against_cuts('answer') if thinking else 'raise answer.max_tokens'}"
         )
     if silent := sum(answer.silent for answer in answers):
         yield f"{silent:,} of {len(answers):,} answers are empty and count as wrong"

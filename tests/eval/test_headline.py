@@ -94,6 +94,12 @@ def test_silence_is_as_wrong_as_a_wrong_answer(attack: Callable[..., dict[str, A
     assert not cut or "enable_thinking=false" in cut[0]
 
 
+def test_answers_that_are_cut_while_they_speak_need_a_larger_limit_and_not_less_thinking(attack) -> None:
+    summary = attack(models(completion("It was in the", finish="length")))
+    (cut,) = [line for line in warning_lines(summary) if "answer.max_tokens=" in line]
+    assert f"{ASKED - RIGHT:,} of " in cut and cut.endswith("; raise answer.max_tokens")
+
+
 def test_a_judge_that_writes_prose_when_the_answer_is_wrong_has_no_headline(
     attack, tmp_path: Path, monkeypatch, capsys
 ) -> None:
