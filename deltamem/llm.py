@@ -6,6 +6,7 @@ import asyncio
 import hashlib
 import importlib.util
 import json
+import math
 import os
 import random
 import re
@@ -15,6 +16,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar
 from urllib.parse import urlsplit
@@ -620,6 +622,29 @@ def is_passing(error: LLMError) -> bool:
     if isinstance(cause, openai.APIStatusError):
         return cause.status_code in (408, 409, 429) or cause.status_code >= 500
     return isinstance(cause, openai.APIConnectionError | ValidationError)
+
+
+def retry_after(error: LLMError) -> float | None:
+    """In how many seconds the server wants to be asked again, as its ``Retry-After`` says; None if it does not say."""
+    cause = error.__cause__
+    said = cause.response.headers.get("retry-after") if isinstance(cause, openai.APIStatusError) else None
+    if said is None:
+        return None
+    try:
+        seconds = float(said)
+    except ValueError:
+        try:
+            seconds = parsedate_to_datetime(said).timestamp() - time.time()
+        except ValueError:
+            return None
+    return max(0.0, seconds) if math.isfinite(seconds) else None
+
+
+def is_refusal(error: LLMError) -> bool:
+    """Whether the endpoint refused this request for what it holds, so that it would refuse it again."""
+    cause = error.__cause__
+    refused = isinstance(cause, openai.APIStatusError) and cause.status_code in (400, 413, 422)
+    return refused or isinstance(error, ContextLengthError)
 
 
 def _check_url(base_url: str) -> None:

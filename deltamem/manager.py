@@ -25,6 +25,7 @@ from deltamem.episode import EpisodeConfig
 from deltamem.errors import DeltaMemError
 from deltamem.filters import read_filter
 from deltamem.ingest import Outcome, SessionReader, Transition
+from deltamem.journal.jobs import Job, JobState
 from deltamem.journal.journal import HistoryStep, Origin, Point, SessionKnownError, StaleJournalError
 from deltamem.journal.records import Entry, Erasure, digest_of, memory_number
 from deltamem.journal.transfer import Counts, export_owner, import_owner
@@ -147,16 +148,47 @@ class MemoryManager:
         started = clock.perf_counter()
         self._check(session)
         async with self._owned.turn():
-            for attempt in itertools.count(1):
-                if self._owned.journal.session_position(session.id) is not None:
-                    break
-                try:
-                    return await self._read_and_record(session, started)
-                except (StaleJournalError, SessionKnownError):
-                    # A write whose caller was cancelled ends without holding the turn: read again, against what it left.
-                    if attempt == _CONFLICTS:
-                        raise
-            return self._known(session, started)
+            return await self._ingest(session, started)
+
+    async def enqueue(self, session: Session) -> Job:
+        """Take a session on, to be read later by a `deltamem.jobs.Worker`; when this returns, it is on the disk.
+
+        The same session may be given any number of times; see `deltamem.journal.journal.OwnerJournal.enqueue`.
+
+        Raises:
+            JobConflictError: If the session's id stands for another session.
+            DeltaMemError: If the session has no id or no turns, or belongs to somebody else.
+        """
+        self._check(session)
+        return await asyncio.to_thread(self._owned.enqueue, session)
+
+    async def ingest_job(self, job_id: str) -> Transition | None:
+        """Read the session of a job, as `ingest` does.
+
+        The session is fetched when its turn has come: what was forgotten while it waited is not in it any more.
+
+        Returns:
+            What happened; None if there is no such job now, or it is done.
+
+        Raises:
+            LLMError: If the model cannot be reached; nothing is recorded then.
+        """
+        started = clock.perf_counter()
+        async with self._owned.turn():
+            session = await asyncio.to_thread(self._owned.journal.job_session, job_id)
+            return None if session is None else await self._ingest(session, started)
+
+    def job(self, job_id: str) -> Job:
+        """A job of this owner.
+
+        Raises:
+            DeltaMemError: If there is none.
+        """
+        return self._owned.journal.job(job_id)
+
+    def jobs(self, *states: JobState) -> list[Job]:
+        """The jobs of this owner, of some states or of all, in the order in which they were taken on."""
+        return self._owned.journal.jobs(*states)
 
     async def write(self, edits: Sequence[Edit], actor: str) -> Entry:
         """Write, correct and retract memories without a model, as one journal entry: all of it or nothing.
@@ -321,6 +353,18 @@ class MemoryManager:
             raise DeltaMemError("a session needs an id, by which the journal knows that it was ingested")
         if not session.dialogue:
             raise DeltaMemError(f"session {session.id!r} has no turns")
+
+    async def _ingest(self, session: Session, started: float) -> Transition:
+        for attempt in itertools.count(1):
+            if self._owned.journal.session_position(session.id) is not None:
+                break
+            try:
+                return await self._read_and_record(session, started)
+            except (StaleJournalError, SessionKnownError):
+                # A write whose caller was cancelled ends without holding the turn: read again, against what it left.
+                if attempt == _CONFLICTS:
+                    raise
+        return self._known(session, started)
 
     def _known(self, session: Session, started: float) -> Transition:
         journal = self._owned.journal

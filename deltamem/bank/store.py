@@ -21,6 +21,7 @@ from deltamem.edits import Add, Edit, take_edits
 from deltamem.embedding import Embedder, Vectors
 from deltamem.errors import DeltaMemError
 from deltamem.filters import read_filter
+from deltamem.journal.jobs import Job
 from deltamem.journal.journal import JOURNAL_FILE, Journal, OwnerJournal
 from deltamem.journal.records import Change, Entry, EntryKind, Erasure
 from deltamem.memory import MemoryState
@@ -162,6 +163,11 @@ class UserStore:
             self._move(entry, state, vectors)
         return entry
 
+    def enqueue(self, session: Session) -> Job:
+        """Take a session on, see `OwnerJournal.enqueue`."""
+        with self.writing():
+            return self.journal.enqueue(session)
+
     def edit(self, edits: Sequence[Edit], actor: str) -> Entry:
         """Write, correct and retract memories without a model, all of it or nothing; durable when this returns.
 
@@ -281,6 +287,7 @@ class MemoryStore:
         try:
             journal = Journal.open(folder / JOURNAL_FILE)
             try:
+                journal.queue.recover()  # nobody else is at work: the folder is locked
                 index = ChromaIndex.open(None if index_url else folder / INDEX_FOLDER, index_url, journal.store_id)
             except BaseException:
                 journal.close()
@@ -308,7 +315,7 @@ class MemoryStore:
             return self._banks[owner]
 
     def owners(self) -> list[str]:
-        """Everybody who has entries in the journal."""
+        """Everybody who has entries or jobs in the journal."""
         return self.journal.owners()
 
     def erase_owner(self, owner: str) -> Erasure:

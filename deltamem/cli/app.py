@@ -22,6 +22,7 @@ from deltamem.cli.commands import (
     forget,
     history,
     import_,
+    jobs,
     remember,
     retract,
     rollback,
@@ -51,6 +52,7 @@ _COMMANDS: dict[str, Callable[..., int | None]] = {
     "import": import_,
     "forget": forget,
     "audit": audit,
+    "jobs": jobs,
     "doctor": doctor,
 }
 

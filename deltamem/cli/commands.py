@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from deltamem.bank.base import Hit
     from deltamem.bank.store import MemoryStore, UserStore
     from deltamem.ingest import Transition
+    from deltamem.journal.jobs import Job
     from deltamem.journal.journal import HistoryStep, Origin, OwnerJournal
     from deltamem.journal.records import Entry
 
@@ -89,6 +90,12 @@ def transition_record(transition: Transition) -> dict[str, Any]:
         "usage": asdict(transition.usage),
         "seconds": round(transition.seconds, 3),
     }
+
+
+def job_record(job: Job) -> dict[str, Any]:
+    """A job."""
+    times = {name: getattr(job, name) for name in ("created_at", "updated_at", "retry_at")}
+    return asdict(job) | {"state": str(job.state)} | {name: time and time.isoformat() for name, time in times.items()}
 
 
 POINT_HELP = "A session id, @N for a journal position, or an ISO 8601 time."
@@ -279,6 +286,22 @@ def export(
     Output().result(record, [((sentence, ""),)], as_json=options.as_json)
 
 
+def jobs(options: Options) -> None:
+    """Show the sessions that were taken on and are not applied: what waits, until when, and why."""
+    from deltamem.journal.jobs import JobState
+
+    with past(options) as journal:
+        found = journal.jobs(JobState.QUEUED, JobState.RUNNING, JobState.FAILED)
+    record = {"owner": journal.name, "jobs": [job_record(job) for job in found]}
+    lines: list[Line] = []
+    for job in found:
+        wait = f"  not before {clock(job.retry_at)}" if job.retry_at is not None else ""
+        why = f"  {job.last_error}" if job.last_error is not None else ""
+        attempts = f"  {job.attempts} attempts{wait}"
+        lines.append(((job.id, "cyan"), (f"  {job.session_id}", "blue"), (f"  {job.state}", ""), (attempts + why, "")))
+    Output().result(record, lines, as_json=options.as_json)
+
+
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for a confirmation.")]
 
 
@@ -452,7 +475,8 @@ def forget(
     if everything == (memory_id is not None):
         raise DeltaMemError("give either the id of a memory or --everything")
     with past(options) as journal:
-        require_entries(options, journal)
+        if not (everything and journal.jobs()):
+            require_entries(options, journal)
         if memory_id is None:
             question = (
                 f"Erase everything about {owner!r} ({len(journal.state())} memories, {journal.head} entries) for good?"

@@ -15,7 +15,9 @@ from typing import NamedTuple, Self
 from uuid import UUID, uuid4
 
 from deltamem.errors import DeltaMemError
+from deltamem.journal import jobs
 from deltamem.journal import sqlite as rows
+from deltamem.journal.jobs import Job, JobQueue, JobState
 from deltamem.journal.records import (
     Change,
     ChangeEvent,
@@ -329,6 +331,44 @@ class OwnerJournal:
             found = connection.execute(query, (self._owner_id(connection), rows.text_hash(text))).fetchone()
         return None if found is None else f"m{found[0]}"
 
+    def enqueue(self, session: Session) -> Job:
+        """Take a session on, to be read later; when this returns, it is on the disk.
+
+        A session that was taken on or applied before is not taken on again. One that failed is, and one that was rolled
+        back.
+
+        Returns:
+            The job; done if the session is applied already.
+
+        Raises:
+            JobConflictError: If the session's id stands for another one, that waits or is applied.
+            DeltaMemError: If a text is not valid Unicode, or the file cannot be written.
+        """
+        with self._database.write() as connection:
+            return jobs.enqueue(connection, self._create(connection), session)
+
+    def job(self, job_id: str) -> Job:
+        """A job of this owner.
+
+        Raises:
+            DeltaMemError: If there is none.
+        """
+        with self._database.read() as connection:
+            job = jobs.get(connection, self._owner_id(connection), job_id)
+        if job is None:
+            raise DeltaMemError(f"there is no job {job_id!r}")
+        return job
+
+    def jobs(self, *states: JobState) -> list[Job]:
+        """The jobs of this owner, of some states or of all, in the order in which they were taken on."""
+        with self._database.read() as connection:
+            return jobs.listed(connection, self._owner_id(connection), states or tuple(JobState))
+
+    def job_session(self, job_id: str) -> Session | None:
+        """The session of a job as `forget` left it; None if there is no such job or it is done."""
+        with self._database.read() as connection:
+            return jobs.session_of(connection, self.name, self._owner_id(connection), job_id)
+
     def verify(self) -> list[str]:
         """Replay the entries in Python and compare with what the queries say; the problems, a sentence each."""
         with self._database.read() as connection:
@@ -404,9 +444,12 @@ class OwnerJournal:
                 session_digest=None if session is None else digest_of(session),
                 actor=actor,
             )
-            self._append(connection, entry)
-            if session is not None and keep_dialogue:
-                rows.insert_dialogue(connection, self._create(connection), entry.position, session.dialogue)
+            owner_id = self._append(connection, entry)
+            if session is not None:
+                # In the same transaction, so that a job is never applied and yet to be done.
+                jobs.complete(connection, owner_id, session.id, entry.position)
+                if keep_dialogue:
+                    rows.insert_dialogue(connection, owner_id, entry.position, session.dialogue)
         return entry
 
     def rollback(self, to: int) -> Entry:
@@ -425,7 +468,7 @@ class OwnerJournal:
         return entry
 
     def forget(self, memory_id: str) -> Entry:
-        """Erase a memory for good, from every entry and every stored dialogue, and append an entry that says so.
+        """Erase a memory for good, from every entry, stored dialogue and waiting job, and append an entry that says so.
 
         All changes of the id lose their texts and metadata. Stored turns that they name as sources, and stored turns that
         contain one of the texts (whatever the case and white space), become empty. Other memories stay as they are, also
@@ -445,6 +488,11 @@ class OwnerJournal:
             sources = frozenset((entry.position, turn) for entry, change in history for turn in change.turns)
             rows.erase_memory(connection, owner_id, memory_id)
             rows.blank_turns(connection, owner_id, sources, {memory.text for memory in known})
+            turns: dict[str, set[int]] = {}
+            for entry, change in history:
+                if entry.session_id is not None:
+                    turns.setdefault(entry.session_id, set()).update(change.turns)
+            jobs.scrub(connection, owner_id, turns, {memory.text for memory in known})
             removal = Change(ChangeEvent.REMOVE, memory_id, Memory(memory_id, "", known[-1].time), None, erased=True)
             entry = Entry(self.head + 1, EntryKind.FORGET, datetime.now(UTC), (removal,))
             self._append(connection, entry)
@@ -528,11 +576,12 @@ class OwnerJournal:
         query = "INSERT INTO owners (name, namespace) VALUES (?, ?) RETURNING id"
         return int(connection.execute(query, (self.name, str(uuid4()))).fetchone()[0])
 
-    def _append(self, connection: sqlite3.Connection, entry: Entry) -> None:
+    def _append(self, connection: sqlite3.Connection, entry: Entry) -> int:
         owner_id = self._create(connection)
         rows.insert(connection, owner_id, entry)
         if entry.restored is not None:
             rows.mark_effective(connection, owner_id, lineage(entry.position, rows.restored(connection, owner_id)))
+        return owner_id
 
 
 class Restorer:
@@ -617,6 +666,11 @@ class Journal:
             return str(connection.execute("SELECT id FROM store").fetchone()[0])
 
     @property
+    def queue(self) -> JobQueue:
+        """The jobs of all owners, for those who run them."""
+        return JobQueue(self._database)
+
+    @property
     def purge_pending(self) -> bool:
         """Whether erased bytes may still be in the files, because another process was reading them."""
         return self._database.purge_pending
@@ -630,7 +684,7 @@ class Journal:
         return OwnerJournal(self._database, name)
 
     def owners(self) -> list[str]:
-        """The owners that have entries, sorted."""
+        """The owners that have entries or jobs, sorted."""
         with self._database.read() as connection:
             return [row[0] for row in connection.execute("SELECT name FROM owners ORDER BY name")]
 

@@ -388,9 +388,31 @@ CREATE TABLE erasures (
     memories INTEGER NOT NULL,
     dialogues INTEGER NOT NULL
 );
+CREATE TABLE jobs (
+    seq INTEGER PRIMARY KEY,
+    id TEXT NOT NULL UNIQUE,
+    owner_id INTEGER NOT NULL REFERENCES owners (id) ON DELETE CASCADE,
+    session_id TEXT NOT NULL CHECK (session_id <> ''),
+    digest TEXT NOT NULL,
+    body TEXT,
+    state TEXT NOT NULL CHECK (state IN ('queued', 'running', 'done', 'failed')),
+    attempts INTEGER NOT NULL,
+    created_at INTEGER NOT NULL,
+    updated_at INTEGER NOT NULL,
+    lease_until INTEGER,
+    retry_at INTEGER,
+    last_error TEXT,
+    position INTEGER,
+    UNIQUE (owner_id, session_id),
+    CHECK ((state = 'done') = (body IS NULL)),
+    CHECK ((state = 'done') = (position IS NOT NULL)),
+    CHECK ((state = 'running') = (lease_until IS NOT NULL)),
+    CHECK (retry_at IS NULL OR state = 'queued')
+);
+CREATE INDEX waiting_jobs ON jobs (owner_id, seq) WHERE state IN ('queued', 'running');
 CREATE TABLE pending_purges (id INTEGER PRIMARY KEY);
-CREATE TABLE store (id TEXT NOT NULL);
-INSERT INTO store VALUES (lower(hex(randomblob(16))));
+CREATE TABLE store (id TEXT NOT NULL, paused INTEGER NOT NULL DEFAULT 0);
+INSERT INTO store (id) VALUES (lower(hex(randomblob(16))));
 """
 
 

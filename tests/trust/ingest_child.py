@@ -1,6 +1,7 @@
 """The process that is killed: ``python ingest_child.py JOB FOLDER SESSIONS``.
 
-Jobs: ``ingest`` (checks the store, then ingests what is missing), ``export``, ``import`` and ``forget``. It tells what it is
+Jobs: ``ingest`` (checks the store, then ingests what is missing), ``edit`` (writes without a model), ``work`` (takes sessions
+on, then runs their jobs), ``export``, ``import`` and ``forget``. It tells what it is
 doing in FOLDER.stage, which stays readable when it is killed, and acknowledges sessions, fsynced, in FOLDER.acks.
 """
 
@@ -25,7 +26,11 @@ from trust_checks import replay_journal
 import deltamem.manager
 from deltamem.bank.base import SnapshotBank
 from deltamem.bank.store import MemoryStore, UserStore
+from deltamem.edits import Add, Update
+from deltamem.jobs import Worker, WorkerSettings
+from deltamem.journal.jobs import JobQueue, JobState
 from deltamem.journal.journal import OwnerJournal
+from deltamem.journal.records import EntryKind
 from deltamem.journal.transfer import import_owner
 from deltamem.manager import ManagerSettings, MemoryManager
 from deltamem.runs import atomic_writer
@@ -110,12 +115,40 @@ async def ingest(store: MemoryStore, count: int, acks: int) -> None:
         assert (await managers[session.person_id].ingest(session)).outcome == "known"
 
 
+async def edit(memory: MemoryManager, count: int, acks: int) -> None:
+    """Edits of two changes each: one rewrites m1, the other adds a memory."""
+    journal = memory._owned.journal
+    for number in range(sum(entry.kind is EntryKind.EDIT for entry in journal.entries()), count):
+        said = f"{memory.person_name}'s edit is edit{number}."
+        await memory.write([Update("m1", said, metadata={"n": number}), Add(said, START, {"n": number})], "child")
+        os.write(acks, f"edit-{number}\n".encode())
+        os.fsync(acks)
+
+
+async def work(store: MemoryStore, count: int, acks: int) -> None:
+    """Take all sessions on, and run the jobs until none is left."""
+
+    def of(owner: str) -> MemoryManager:
+        return MemoryManager(store, owner, RulePolicy(), ManagerSettings(person_name=owner.title()))
+
+    for session in map(a_session, range(count)):
+        await of(session.person_id).enqueue(session)
+        os.write(acks, f"{session.id}\n".encode())
+        os.fsync(acks)
+    async with Worker(store.journal.queue, of, WorkerSettings(poll=0.01)):
+        while any(of(owner).jobs(JobState.QUEUED, JobState.RUNNING) for owner in OWNERS):
+            await asyncio.sleep(0.01)
+
+
 def main(job: str, folder: Path, count: int) -> None:
     from deltamem.bank import chroma
 
     stage = Stage(folder)
     chroma.ChromaIndex.bank.__kwdefaults__["flush_every"] = FLUSH_EVERY
     OwnerJournal.append = stage.during("commit", OwnerJournal.append)  # type: ignore[method-assign]
+    MemoryManager.ingest_job = stage.during("read", MemoryManager.ingest_job)  # type: ignore[method-assign]
+    JobQueue._end = stage.during("end", JobQueue._end)  # type: ignore[method-assign]
+    JobQueue.claim = stage.during("claim", JobQueue.claim)  # type: ignore[method-assign]
     OwnerJournal.forget = stage.during("forget", OwnerJournal.forget)  # type: ignore[method-assign]
     chroma.ChromaBank._flush = stage.during("flush", chroma.ChromaBank._flush)  # type: ignore[method-assign]
     chroma.ChromaBank.purge = stage.during("purge", chroma.ChromaBank.purge)  # type: ignore[method-assign]
@@ -129,6 +162,9 @@ def main(job: str, folder: Path, count: int) -> None:
         if job == "ingest":
             asyncio.run(ingest(store, count, acks))
             return
+        if job == "work":
+            asyncio.run(work(store, count, acks))
+            return
         check(store, OWNERS[0])
         memory = MemoryManager(store, OWNERS[0], RulePolicy())
         exported = folder.with_suffix(".jsonl")
@@ -139,6 +175,8 @@ def main(job: str, folder: Path, count: int) -> None:
         elif job == "import":
             with exported.open(encoding="utf-8") as stream:
                 asyncio.run(memory.import_from(stream))
+        elif job == "edit":
+            asyncio.run(edit(memory, count, acks))
         elif job == "forget":
             asyncio.run(memory.forget("m1"))
         check(store, OWNERS[0])

@@ -19,6 +19,7 @@ from ingest_child import OWNERS, check, expected_sessions
 from trust_checks import export_text, replay_journal
 
 from deltamem.bank.store import MemoryStore
+from deltamem.journal.jobs import JobState
 from deltamem.journal.journal import Journal
 from deltamem.journal.records import EntryKind
 from deltamem.journal.transfer import import_owner
@@ -202,3 +203,61 @@ def test_a_killed_import_is_nothing_or_everything(filled: Path, tmp_path: Path, 
     with MemoryStore.open(folder, WordEmbedder()) as store:
         check(store, OWNERS[0])
         assert export_text(store.bank(OWNERS[0]).journal) == folder.with_suffix(".jsonl").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_killed_edit_is_nothing_or_everything(filled: Path, tmp_path: Path, seed: int) -> None:
+    folder, rng, count = copied(filled, tmp_path / "bank"), random.Random(seed), 40
+    Path(f"{folder}.acks").unlink(missing_ok=True)
+    least = rng.randrange(2, 20)
+    child = Child("edit", folder, count)
+    fell = child.kill_when(lambda number, name: number >= least and name in ("commit", "flush"), rng.random() * 0.004)
+    acks = Path(f"{folder}.acks").read_text().rpartition("\n")[0].splitlines()
+    with Journal.open(folder / "journal.sqlite3") as file:
+        journal = file.owner(OWNERS[0])
+        assert file.integrity_check() == [] and journal.verify() == []
+        edits = [entry for entry in journal.entries() if entry.kind is EntryKind.EDIT]
+        assert [len(entry.changes) for entry in edits] == [2] * len(edits)
+        written = [change.after and change.after.metadata["n"] for entry in edits for change in entry.changes]
+        assert written == [number for number in range(len(edits)) for _ in range(2)]
+        assert [line for line in acks if line.startswith("edit-")] == [f"edit-{n}" for n in range(len(edits))][: len(acks)]
+        assert len(acks) in (len(edits), len(edits) - 1)
+    print(f"\nkilled during: {fell}, {len(edits)} edits were there, {len(acks)} acknowledged")
+    Child("edit", folder, count).finish()
+    with MemoryStore.open(folder, WordEmbedder()) as store:
+        check(store, OWNERS[0])
+        assert store.bank(OWNERS[0]).bank.state["m1"].metadata == {"n": count - 1}
+
+
+def test_jobs_that_were_taken_on_are_applied_once_whenever_the_worker_is_killed(tmp_path: Path) -> None:
+    folder, rng, count = tmp_path / "bank", random.Random(7), 120
+    fell: Counter[str] = Counter()
+    for kill in range(14):
+        child = Child("work", folder, count)
+        aim = ("claim", "read", "commit", "end")[kill % 4]
+        # The first one while sessions are still being taken on.
+        stage = child.kill_when(
+            lambda number, name, aim=aim, kill=kill: name == aim and number >= 4 if kill else len(acknowledged(folder)) > 30,
+            rng.random() * 0.01,
+        )
+        if stage is None:
+            break
+        fell[stage] += 1
+        with Journal.open(folder / "journal.sqlite3") as file:
+            taken = {job.session_id for owner in OWNERS for job in file.owner(owner).jobs()}
+            assert set(acknowledged(folder)) <= taken
+            for owner in OWNERS:
+                journal = file.owner(owner)
+                done = {job.session_id for job in journal.jobs(JobState.DONE)}
+                mine = [str(entry.session_id) for entry in journal.entries()]
+                assert done == set(mine) and journal.verify() == []
+                assert mine == [session.id for session in expected_sessions(owner, count)][: len(mine)]
+    Child("work", folder, count).finish()
+    with MemoryStore.open(folder, WordEmbedder()) as store:
+        for owner in OWNERS:
+            check(store, owner)
+            journal = store.bank(owner).journal
+            assert [entry.session_id for entry in journal.entries()] == [s.id for s in expected_sessions(owner, count)]
+            assert {job.state for job in journal.jobs()} == {JobState.DONE}
+    print(f"\n{count} jobs survived {fell.total()} kills, during: {dict(fell)}")
+    assert fell.total() >= 5

@@ -1,0 +1,274 @@
+"""Jobs: sessions that were taken on and wait for the model. They lie in the journal's file until they are applied."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from enum import StrEnum
+from typing import Any
+from uuid import uuid4
+
+from deltamem.errors import DeltaMemError
+from deltamem.journal.records import digest_of
+from deltamem.journal.sqlite import Database, microseconds
+from deltamem.memory import Metadata
+from deltamem.sessions import Session, Turn
+from deltamem.text import normalised
+
+
+class JobState(StrEnum):
+    """How far a job is."""
+
+    QUEUED = "queued"
+    """Waits for its turn, or for `Job.retry_at`."""
+    RUNNING = "running"
+    DONE = "done"
+    """The session is in the journal."""
+    FAILED = "failed"
+    """It would fail again; it is kept, and giving the session again tries it again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One session of one owner."""
+
+    id: str
+    """Random; known within its owner."""
+    owner: str
+    session_id: str
+    state: JobState
+    attempts: int
+    """How often it was begun."""
+    created_at: datetime
+    """In UTC, as all times here."""
+    updated_at: datetime
+    retry_at: datetime | None
+    """Not begun again before."""
+    last_error: str | None
+    """Why the last attempt came to nothing; erased with each memory that is forgotten, because it may quote anything."""
+    position: int | None
+    """The session's journal entry."""
+
+
+class JobConflictError(DeltaMemError):
+    """The session id stands for another session already."""
+
+
+_COLUMNS = "jobs.id, owners.name, session_id, state, attempts, created_at, updated_at, retry_at, last_error, position"
+_JOBS = f"SELECT {_COLUMNS} FROM jobs JOIN owners ON owners.id = jobs.owner_id"
+_ERASED = "(erased)"
+_APPLIED = "SELECT position, session_digest FROM entries WHERE owner_id = ? AND session_id = ? AND undone = 0"
+
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def _job(row: Sequence[Any]) -> Job:
+    identity, owner, session_id, state, attempts, created, updated, retry, last_error, position = row
+    return Job(
+        identity,
+        owner,
+        session_id,
+        JobState(state),
+        attempts,
+        _EPOCH + timedelta(microseconds=created),
+        _EPOCH + timedelta(microseconds=updated),
+        None if retry is None else _EPOCH + timedelta(microseconds=retry),
+        last_error,
+        position,
+    )
+
+
+def enqueue(connection: sqlite3.Connection, owner_id: int, session: Session) -> Job:
+    """Take a session on, or find the job that it has; see `deltamem.journal.journal.OwnerJournal.enqueue`."""
+    digest, now = digest_of(session), microseconds(datetime.now(UTC))
+    applied = connection.execute(_APPLIED, (owner_id, session.id)).fetchone()
+    known = connection.execute(
+        "SELECT id, state, digest FROM jobs WHERE owner_id = ? AND session_id = ?", (owner_id, session.id)
+    ).fetchone()
+    waiting = known is not None and known[1] in (JobState.QUEUED, JobState.RUNNING)
+    accepted = set() if applied is None else {applied[1]}
+    # What failed, or was rolled back, left nothing that another session could contradict.
+    if known is not None and (waiting or applied is not None):
+        accepted.add(known[2])
+    if accepted and digest not in accepted:
+        raise JobConflictError(
+            f"session id {session.id!r} was given before with another time, other turns or other metadata"
+        )
+    identity = uuid4().hex if known is None else known[0]
+    if known is None:
+        connection.execute(
+            "INSERT INTO jobs (id, owner_id, session_id, digest, body, state, attempts, created_at, updated_at)"
+            " VALUES (?, ?, ?, ?, ?, 'queued', 0, ?, ?)",
+            (identity, owner_id, session.id, digest, _body(session), now, now),
+        )
+    elif not waiting and applied is None:
+        connection.execute(
+            "UPDATE jobs SET state = 'queued', digest = ?, body = ?, retry_at = NULL, last_error = NULL, position = NULL,"
+            " updated_at = ? WHERE id = ?",
+            (digest, _body(session), now, identity),
+        )
+    if applied is not None:
+        complete(connection, owner_id, session.id, applied[0])
+    return _job(connection.execute(f"{_JOBS} WHERE jobs.id = ?", (identity,)).fetchone())
+
+
+def get(connection: sqlite3.Connection, owner_id: int | None, job_id: str) -> Job | None:
+    """A job of an owner; None if there is none."""
+    row = connection.execute(f"{_JOBS} WHERE owner_id = ? AND jobs.id = ?", (owner_id, job_id)).fetchone()
+    return None if row is None else _job(row)
+
+
+def listed(connection: sqlite3.Connection, owner_id: int | None, states: Collection[JobState]) -> list[Job]:
+    """The jobs of an owner that are in some states, in the order in which they were taken on."""
+    wanted = ", ".join(f"'{state}'" for state in states)
+    query = f"{_JOBS} WHERE owner_id = ? AND state IN ({wanted}) ORDER BY seq"
+    return [_job(row) for row in connection.execute(query, (owner_id,))]
+
+
+def session_of(connection: sqlite3.Connection, owner: str, owner_id: int | None, job_id: str) -> Session | None:
+    """The session of a job that is not done, as `forget` left it; None if there is none."""
+    query = "SELECT session_id, body FROM jobs WHERE owner_id = ? AND id = ? AND body IS NOT NULL"
+    found = connection.execute(query, (owner_id, job_id)).fetchone()
+    if found is None:
+        return None
+    body = json.loads(found[1])
+    turns = tuple(Turn(role, content) for role, content in body["turns"])
+    time = datetime.fromisoformat(body["time"])
+    return Session(owner, body["person"], time, turns, found[0], Metadata(body["metadata"]))
+
+
+def _body(session: Session) -> str:
+    body = {
+        "person": session.person_name,
+        "time": session.time.isoformat(),
+        "turns": [[turn.role, turn.content] for turn in session.dialogue],
+        "metadata": dict(session.metadata),
+    }
+    return json.dumps(body, ensure_ascii=False)
+
+
+def complete(connection: sqlite3.Connection, owner_id: int, session_id: str, position: int) -> None:
+    """Note that a session is applied, in the transaction that applies it: so there is no moment between the two."""
+    connection.execute(
+        "UPDATE jobs SET state = 'done', body = NULL, lease_until = NULL, retry_at = NULL, last_error = NULL, position = ?,"
+        " updated_at = ? WHERE owner_id = ? AND session_id = ? AND state <> 'done'",
+        (position, microseconds(datetime.now(UTC)), owner_id, session_id),
+    )
+
+
+def scrub(
+    connection: sqlite3.Connection, owner_id: int, sources: Mapping[str, Collection[int]], texts: Collection[str]
+) -> None:
+    """Erase from an owner's jobs what a forgotten memory came from.
+
+    Args:
+        connection: The journal.
+        owner_id: The owner.
+        sources: By the ids of the sessions that shaped it, the numbers (from 1) of the turns. Such a session may wait again
+            because it was rolled back; its metadata is erased too.
+        texts: Turns that contain one of these, case and white space apart, are emptied too.
+    """
+    connection.execute("UPDATE jobs SET last_error = ? WHERE owner_id = ? AND last_error IS NOT NULL", (_ERASED, owner_id))
+    wanted = [text for text in map(normalised, texts) if text]
+    held = connection.execute(
+        "SELECT id, session_id, body FROM jobs WHERE owner_id = ? AND body IS NOT NULL", (owner_id,)
+    ).fetchall()
+    for identity, session_id, before in held:
+        body = json.loads(before)
+        for number, turn in enumerate(body["turns"], start=1):
+            content = normalised(turn[1])
+            if number in sources.get(session_id, ()) or any(text in content for text in wanted):
+                turn[1] = ""
+        if session_id in sources:
+            body["metadata"] = {}
+        after = json.dumps(body, ensure_ascii=False)
+        if after != before:
+            connection.execute("UPDATE jobs SET body = ? WHERE id = ?", (after, identity))
+
+
+class JobQueue:
+    """The jobs of all owners, for those who run them. Safe for threads and processes.
+
+    An owner's jobs run one at a time, in the order in which they were taken on: one that waits to be tried again holds up
+    those behind it, one that failed does not. Who claims a job has a lease on it. Should it end without a word, the job is
+    free again when the lease is over, or when a `deltamem.bank.store.MemoryStore` is opened. A claim is known by the number
+    of the attempt, so that whoever lost its lease cannot speak for the next.
+    """
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    @property
+    def paused(self) -> bool:
+        """Whether no job may be begun, see `pause`."""
+        with self._database.read() as connection:
+            return bool(connection.execute("SELECT paused FROM store").fetchone()[0])
+
+    def pause(self, paused: bool = True) -> None:
+        """Begin no more jobs, so that no model is asked, or go on. Sessions are still taken on. Outlasts a restart."""
+        with self._database.write() as connection:
+            connection.execute("UPDATE store SET paused = ?", (paused,))
+
+    def claim(self, lease: timedelta) -> Job | None:
+        """Begin the job that waits longest; None if none may be begun now."""
+        now = datetime.now(UTC)
+        # A look first: writers take turns.
+        with self._database.read() as connection:
+            if self._next(connection, now) is None:
+                return None
+        with self._database.write() as connection:
+            job_id = self._next(connection, now)
+            if job_id is None:
+                return None
+            connection.execute(
+                "UPDATE jobs SET state = 'running', attempts = attempts + 1, lease_until = ?, retry_at = NULL,"
+                " updated_at = ? WHERE id = ?",
+                (microseconds(now + lease), microseconds(now), job_id),
+            )
+            return _job(connection.execute(f"{_JOBS} WHERE jobs.id = ?", (job_id,)).fetchone())
+
+    @staticmethod
+    def _next(connection: sqlite3.Connection, now: datetime) -> str | None:
+        query = (
+            "SELECT jobs.id FROM jobs, store WHERE paused = 0"
+            " AND seq IN (SELECT min(seq) FROM jobs WHERE state IN ('queued', 'running') GROUP BY owner_id)"
+            " AND ((state = 'queued' AND coalesce(retry_at, 0) <= :now) OR (state = 'running' AND lease_until <= :now))"
+            " ORDER BY seq LIMIT 1"
+        )
+        found = connection.execute(query, {"now": microseconds(now)}).fetchone()
+        return None if found is None else str(found[0])
+
+    def renew(self, job: Job, lease: timedelta) -> bool:
+        """Hold a claimed job longer; returns whether it is still held."""
+        return self._end(job, "lease_until = ?", microseconds(datetime.now(UTC) + lease))
+
+    def retry(self, job: Job, at: datetime, error: str) -> bool:
+        """Put a claimed job off; returns whether it was still held."""
+        return self._end(job, "state = 'queued', lease_until = NULL, retry_at = ?, last_error = ?", microseconds(at), error)
+
+    def fail(self, job: Job, error: str) -> bool:
+        """Give a claimed job up; returns whether it was still held."""
+        return self._end(job, "state = 'failed', lease_until = NULL, last_error = ?", error)
+
+    def hand_back(self, job: Job) -> bool:
+        """Let a claimed job be begun again at once, by anybody; returns whether it was still held."""
+        return self._end(job, "state = 'queued', lease_until = NULL")
+
+    def finish(self, job: Job, position: int) -> None:
+        """Note that the session of a claimed job was found in the journal already."""
+        self._end(job, "state = 'done', body = NULL, lease_until = NULL, last_error = NULL, position = ?", position)
+
+    def recover(self) -> int:
+        """Free all jobs that are held; only for who knows that nobody else is at work. Returns how many."""
+        query = "UPDATE jobs SET state = 'queued', lease_until = NULL WHERE state = 'running'"
+        with self._database.write() as connection:
+            return connection.execute(query).rowcount
+
+    def _end(self, job: Job, changes: str, *values: object) -> bool:
+        query = f"UPDATE jobs SET {changes}, updated_at = ? WHERE id = ? AND state = 'running' AND attempts = ?"
+        with self._database.write() as connection:
+            return connection.execute(query, (*values, microseconds(datetime.now(UTC)), job.id, job.attempts)).rowcount > 0
