@@ -73,7 +73,7 @@ def take_edits(state: MemoryState, edits: Sequence[Edit], new_ids: Iterator[str]
 
 def _change(memories: Mapping[str, Memory], edit: Edit, new_ids: Iterator[str]) -> Change:
     if isinstance(edit, Add):
-        added = Memory(next(new_ids), _text(edit.text), edit.time, Metadata(edit.metadata))
+        added = Memory(next(new_ids), _text(edit.text), edit.time, noted(edit.metadata))
         return Change(ChangeEvent.ADD, added.id, None, added)
     before = memories.get(edit.id)
     if before is None:
@@ -84,11 +84,23 @@ def _change(memories: Mapping[str, Memory], edit: Edit, new_ids: Iterator[str]) 
         before.id,
         before.text if edit.text is None else _text(edit.text),
         before.time if edit.time is None else edit.time,
-        before.metadata if edit.metadata is None else Metadata(edit.metadata),
+        before.metadata if edit.metadata is None else noted(edit.metadata),
     )
     if same(before, after):
         return Change(ChangeEvent.NONE, before.id, before, before)
     return Change(ChangeEvent.UPDATE, before.id, before, after)
+
+
+def noted(values: Mapping[str, object] | None) -> Metadata:
+    """Metadata as somebody gives it.
+
+    Raises:
+        DeltaMemError: If it is not flat, see `deltamem.memory.Metadata`.
+    """
+    try:
+        return Metadata(values)
+    except ValueError as error:
+        raise DeltaMemError(str(error)) from error
 
 
 def _text(text: str) -> str:

@@ -19,7 +19,7 @@ from anyio.from_thread import start_blocking_portal
 
 from deltamem.bank.base import Hit
 from deltamem.bank.store import MemoryStore, Progress
-from deltamem.edits import Edit
+from deltamem.edits import Edit, noted
 from deltamem.embedding import OFFLINE_MODEL, LazyEmbedder
 from deltamem.episode import EpisodeConfig
 from deltamem.errors import DeltaMemError
@@ -29,7 +29,7 @@ from deltamem.journal.jobs import Job, JobState
 from deltamem.journal.journal import HistoryStep, Origin, Point, SessionKnownError, StaleJournalError
 from deltamem.journal.records import Entry, Erasure, digest_of, memory_number
 from deltamem.journal.transfer import Counts, export_owner, import_owner
-from deltamem.memory import Diff, Memory, MemoryState, Metadata
+from deltamem.memory import Diff, Memory, MemoryState
 from deltamem.policy import Policy, ScopedPolicy
 from deltamem.sessions import Session, Turn
 
@@ -127,7 +127,7 @@ class MemoryManager:
         Raises:
             DeltaMemError: If the metadata is not flat, see `deltamem.memory.Metadata`.
         """
-        return Session(self.owner, self.person_name, time, tuple(turns), session_id, Metadata(metadata))
+        return Session(self.owner, self.person_name, time, tuple(turns), session_id, noted(metadata))
 
     async def ingest(self, session: Session) -> Transition:
         """Read a session and bring the memory up to date with it.

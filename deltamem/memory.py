@@ -11,8 +11,6 @@ from datetime import datetime
 from enum import StrEnum
 from typing import NamedTuple, TypeVar, overload
 
-from deltamem.errors import DeltaMemError
-
 Default = TypeVar("Default")
 
 
@@ -46,19 +44,19 @@ class Metadata(Mapping[str, Value]):
             values: Texts, numbers, bools, None and lists of texts by non-empty keys.
 
         Raises:
-            DeltaMemError: If there is anything else in it.
+            ValueError: If there is anything else in it, in one sentence.
         """
         given = values or {}
         for key in given:
             if not isinstance(key, str) or not key or key in FILTER_WORDS:
-                raise DeltaMemError(f"metadata: {key!r} cannot be a key; it must be a text, not empty, not AND, OR or NOT")
+                raise ValueError(f"metadata: {key!r} cannot be a key; it must be a text, not empty, not AND, OR or NOT")
         self._values: dict[str, Value] = {key: _value(key, given[key]) for key in sorted(given)}
         self.written = json.dumps(self._values, ensure_ascii=False)
         """As JSON."""
         try:
             self.written.encode()
         except UnicodeEncodeError:
-            raise DeltaMemError("metadata holds text that is not valid Unicode") from None
+            raise ValueError("metadata holds text that is not valid Unicode") from None
 
     def __getitem__(self, key: str) -> Value:
         return self._values[key]
@@ -90,7 +88,7 @@ def _value(key: str, value: object) -> Value:
         return value
     if isinstance(value, list | tuple) and all(isinstance(item, str) for item in value):
         return tuple(value)
-    raise DeltaMemError(
+    raise ValueError(
         f"metadata: {key!r} must be a text, a finite number of 64 bits, true, false, null or a list of texts, which"
         f" {type(value).__name__} {_shortened(value)} is not"
     )

@@ -477,7 +477,7 @@ def _session(value: Any, where: str, owner: str, person_name: str) -> Session:
         raise DeltaMemError(f"{where}: {first_error(error, messages=messages)}") from error
     try:
         metadata = Metadata(record.metadata)
-    except DeltaMemError as error:
+    except ValueError as error:
         raise DeltaMemError(f"{where}: {error}") from error
     turns = tuple(Turn(turn.role, turn.content) for turn in record.turns)
     return Session(owner, person_name, record.time, turns, record.id, metadata)

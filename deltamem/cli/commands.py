@@ -16,11 +16,11 @@ import typer
 
 from deltamem.cli.options import Options, confirm, note_if_empty, parse_point, past, require_entries, store
 from deltamem.cli.output import Line, Output, clock, utf8
-from deltamem.edits import Add, Edit, Retract, Update
+from deltamem.edits import Add, Edit, Retract, Update, noted
 from deltamem.errors import DeltaMemError
 from deltamem.filters import read_filter
 from deltamem.journal.records import Change, ChangeEvent, EntryKind
-from deltamem.memory import Memory, Metadata
+from deltamem.memory import Memory
 
 if TYPE_CHECKING:
     from deltamem.bank.base import Hit
@@ -364,8 +364,8 @@ def remember(
 ) -> None:
     """Write a memory without a model; by default with the present time."""
     now = datetime.now().astimezone().replace(microsecond=0)
-    noted = Metadata(_object(metadata, "--metadata"))
-    _write(options, Add(utf8(text, "the text"), _parse_time(time) or now, noted), actor)
+    values = noted(_object(metadata, "--metadata"))  # a mistake in it must not leave an empty bank behind
+    _write(options, Add(utf8(text, "the text"), _parse_time(time) or now, values), actor)
 
 
 def edit(
@@ -381,9 +381,9 @@ def edit(
     """Rewrite a memory without a model; what is not given stays. --metadata replaces all that was noted."""
     if text is None and time is None and metadata is None:
         raise DeltaMemError("nothing to change: give a text, --time or --metadata")
-    noted = _object(metadata, "--metadata")
+    values = _object(metadata, "--metadata")
     said = None if text is None else utf8(text, "the text")
-    _write(options, Update(utf8(memory_id, "the id"), said, _parse_time(time), noted), actor)
+    _write(options, Update(utf8(memory_id, "the id"), said, _parse_time(time), values), actor)
 
 
 def retract(options: Options, memory_id: MemoryId, actor: Actor = _ACTOR) -> None:

@@ -34,10 +34,7 @@ def _noted(value: object) -> Metadata:
         return value
     if not isinstance(value, dict):
         raise ValueError("metadata is an object")
-    try:
-        return Metadata(value)
-    except DeltaMemError as error:
-        raise ValueError(str(error)) from error
+    return Metadata(value)
 
 
 # Left out where there is none.

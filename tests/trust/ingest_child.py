@@ -1,8 +1,8 @@
 """The process that is killed: ``python ingest_child.py JOB FOLDER SESSIONS``.
 
-Jobs: ``ingest`` (checks the store, then ingests what is missing), ``edit`` (writes without a model), ``work`` (takes sessions
-on, then runs their jobs), ``export``, ``import`` and ``forget``. It tells what it is
-doing in FOLDER.stage, which stays readable when it is killed, and acknowledges sessions, fsynced, in FOLDER.acks.
+Jobs: ``ingest`` (checks the store, then ingests what is missing), ``edit`` (writes without a model), ``work`` (takes
+sessions on, then runs their jobs), ``export``, ``import`` and ``forget``. It tells what it is doing in FOLDER.stage, which
+stays readable when it is killed, and acknowledges sessions, fsynced, in FOLDER.acks.
 """
 
 from __future__ import annotations
