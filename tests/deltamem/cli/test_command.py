@@ -2,6 +2,7 @@
 
 import json
 import re
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,8 @@ from scripted_server import Served, completion, serve, unused_url
 from deltamem.bank.store import MemoryStore
 from deltamem.cli.output import visible
 from deltamem.errors import EmbedderUnavailableError
+from deltamem.journal.journal import Journal
+from deltamem.sessions import Session, Turn
 
 
 def test_a_correction_chain_from_the_first_session_to_the_last_erasure(
@@ -138,6 +141,26 @@ def test_metadata_is_noted_shown_and_filtered(bank: Path) -> None:
         assert sentence in one_sentence(run(*command))
 
 
+def test_queued_sessions_are_listed_and_forgotten_with_their_owner(bank: Path) -> None:
+    bank.mkdir()
+    with Journal.open(bank / "journal.sqlite3") as journal:
+        ann = journal.owner("ann")
+        for number in (1, 2):
+            turns = (Turn("user", "My city is Zanzibar."),)
+            job = ann.enqueue(Session("ann", "Ann", datetime(2026, 3, 2), turns, f"s{number}"))
+        claimed = journal.queue.claim(timedelta(hours=1))
+        assert claimed is not None
+        journal.queue.retry(claimed, datetime(2126, 1, 1, tzinfo=UTC), "busy\x1b")
+    lines = run("jobs").stdout.splitlines()
+    assert lines[0].endswith(r"s1  queued  1 attempts  not before 2126-01-01 00:00+00:00  busy\x1b")
+    assert lines[1] == f"{job.id}  s2  queued  0 attempts"
+    found = run_json("jobs")["jobs"]
+    assert [(one["attempts"], one["last_error"]) for one in found] == [(1, "busy\x1b"), (0, None)]
+    assert found[0]["retry_at"] == "2126-01-01T00:00:00+00:00"
+    assert run_json("forget", "--everything", "--yes")["entries"] == 0 and run_json("jobs")["jobs"] == []
+    assert [path for path in bank.rglob("*") if path.is_file() and b"Zanzibar" in path.read_bytes()] == []
+
+
 def test_an_audit_names_what_is_suspicious(boston: Path) -> None:
     # Two memories that say the same, as another tool may have left them.
     header, entry, dialogue, memory = [json.loads(line) for line in run("export").stdout.splitlines()]
@@ -223,7 +246,7 @@ def test_a_declined_rollback_changes_nothing(three: Path, answer: str) -> None:
     assert not (three / "index").exists()
 
 
-READING = (["show"], ["search", "tea"], ["history", "m1"], ["diff", "@0"], ["blame", "m1"], ["export"], ["audit"])
+READING = (["show"], ["search", "tea"], ["history", "m1"], ["diff", "@0"], ["blame", "m1"], ["jobs"], ["export"], ["audit"])
 CHANGING = (
     ["rollback", "@0", "--yes"],
     ["forget", "m1", "--yes"],
