@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from html.parser import HTMLParser
 
@@ -66,3 +67,11 @@ class Page(HTMLParser):
             (attributes["xlink:href"] or "").removeprefix("#") for _, attributes in self.tags if "xlink:href" in attributes
         }
         assert targets <= set(ids)
+
+
+def embedded_data(page: Page) -> str:
+    """The JSON lines that a page shows, as they were before they were embedded."""
+    return "".join(
+        json.dumps(json.loads(line), ensure_ascii=False, separators=(",", ":")) + "\n"
+        for line in page.scripts[0].rstrip("\n").split("\n")
+    )

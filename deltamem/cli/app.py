@@ -28,6 +28,7 @@ from deltamem.cli.commands import (
     rollback,
     search,
     show,
+    view,
 )
 from deltamem.cli.doctor import doctor
 from deltamem.cli.options import takes_options
@@ -48,6 +49,7 @@ _COMMANDS: dict[str, Callable[..., int | None]] = {
     "diff": diff,
     "blame": blame,
     "rollback": rollback,
+    "view": view,
     "export": export,
     "import": import_,
     "forget": forget,

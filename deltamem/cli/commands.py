@@ -286,6 +286,22 @@ def export(
     Output().result(record, [((sentence, ""),)], as_json=options.as_json)
 
 
+def view(
+    options: Options,
+    out: Annotated[Path, typer.Option("--out", metavar="FILE", help="The HTML file to write.", show_default=False)],
+) -> None:
+    """Write a page to look at the memory with: one HTML file that opens from disk and holds all of the owner's data."""
+    from deltamem.page import memory_page
+    from deltamem.runs import atomic_writer
+
+    with past(options) as journal:
+        require_entries(options, journal)
+        page = memory_page(journal)
+    with atomic_writer(out) as file:
+        file.write(page)
+    Output().result({"owner": journal.name, "file": str(out)}, [((f"written to {out}", ""),)], as_json=options.as_json)
+
+
 def jobs(options: Options) -> None:
     """Show the sessions that were taken on and are not applied: what waits, until when, and why."""
     from deltamem.journal.jobs import JobState

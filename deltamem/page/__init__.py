@@ -1,0 +1,47 @@
+"""The page to look at a memory with: one HTML file that needs nothing from outside, put together from this folder."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+from base64 import b64encode
+from importlib import resources
+from string import Template
+
+from deltamem.journal.journal import OwnerJournal
+from deltamem.journal.transfer import export_owner
+
+
+def memory_page(journal: OwnerJournal) -> str:
+    """The page of one owner, with the owner's export in it.
+
+    Raises:
+        DeltaMemError: If the journal cannot be read.
+    """
+    export = io.StringIO()
+    export_owner(journal, export)
+    return page(export.getvalue())
+
+
+def page(data: str) -> str:
+    """The page around the JSON lines that it shows."""
+    script, style = part("parts.js") + part("page.js"), part("page.css")
+    # Only this script and this style, and nothing is loaded or sent.
+    policy = (
+        f"default-src 'none'; script-src '{_hash(script)}'; style-src '{_hash(style)}'; base-uri 'none'; form-action 'none'"
+    )
+    return Template(part("index.html")).substitute(policy=policy, style=style, script=script, data=embedded(data))
+
+
+def part(name: str) -> str:
+    """A file of the page."""
+    return (resources.files(__name__) / name).read_text(encoding="utf-8")
+
+
+def embedded(json_text: str) -> str:
+    """JSON as it may stand in a ``<script type="application/json">``: no text in it can end the element."""
+    return json_text.replace("<", "\\u003c")
+
+
+def _hash(text: str) -> str:
+    return f"sha256-{b64encode(hashlib.sha256(text.encode()).digest()).decode()}"

@@ -1,0 +1,304 @@
+"""The page in Chromium: search, filters, keyboard, colours, blame, hostile texts, 10,000 memories, three widths."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from deltamem.journal.journal import Journal, OwnerJournal
+from deltamem.journal.records import Change, ChangeEvent, EntryKind
+from deltamem.memory import Memory, Metadata
+from deltamem.page import memory_page
+from deltamem.sessions import Session, Turn
+
+selenium = pytest.importorskip("selenium", reason="no selenium: the extra dev installs it")
+from selenium import webdriver  # noqa: E402
+from selenium.webdriver.common.by import By  # noqa: E402
+from selenium.webdriver.common.keys import Keys  # noqa: E402
+from selenium.webdriver.support.ui import WebDriverWait  # noqa: E402
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+DRIVER = shutil.which("chromedriver")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        not (CHROMIUM and DRIVER), reason="no Chromium with its driver: apt-get install chromium chromium-driver"
+    ),
+]
+
+EVIL = 'Ann says </script><script>window.hacked = 1</script> <img src=x onerror="window.hacked=1"> <b>bold</b>'
+DAY = datetime(2026, 3, 2, 9)
+
+
+class Opened:
+    """A page in the browser."""
+
+    def __init__(self, driver: webdriver.Chrome, folder: Path) -> None:
+        self.driver = driver
+        self.folder = folder
+
+    def show(self, page: str, *, width: int = 1400, dark: bool = False, at: str = "") -> None:
+        """Write a page to disk and open it there."""
+        path = self.folder / "page.html"
+        path.write_text(page, encoding="utf-8")
+        metrics = {"width": width, "height": 800, "deviceScaleFactor": 1, "mobile": False}
+        self.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
+        colours = [{"name": "prefers-color-scheme", "value": "dark" if dark else "light"}]
+        self.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": colours})
+        self.driver.get("about:blank")
+        self.driver.get(path.as_uri() + at)
+        self.until(lambda: self.texts("#count") != [""])
+
+    def until(self, condition: Callable[[], object]) -> None:
+        WebDriverWait(self.driver, 60).until(lambda _: condition())
+
+    def script(self, text: str, *arguments: object) -> Any:
+        return self.driver.execute_script(text, *arguments)  # type: ignore[no-untyped-call]
+
+    def texts(self, css: str) -> list[str]:
+        return list(self.script("return [...document.querySelectorAll(arguments[0])].map((one) => one.textContent)", css))
+
+    def press(self, *keys: str) -> None:
+        for key in keys:
+            self.driver.switch_to.active_element.send_keys(key)
+
+    def click(self, css: str) -> None:
+        self.driver.find_element(By.CSS_SELECTOR, css).click()
+
+    def title(self) -> str:
+        return "".join(self.texts("#detail h2"))
+
+    def rows(self) -> list[str]:
+        return self.texts(".row .clamp")
+
+    def search(self, text: str) -> None:
+        box = self.driver.find_element(By.ID, "search")
+        box.send_keys(Keys.CONTROL + "a" + Keys.NULL, Keys.DELETE, text)
+
+
+@pytest.fixture(scope="module")
+def driver() -> Iterator[webdriver.Chrome]:
+    options = webdriver.ChromeOptions()
+    options.binary_location = CHROMIUM or ""
+    options.add_argument("--headless=new")
+    options.add_argument("--disable-dev-shm-usage")
+    if os.geteuid() == 0:
+        options.add_argument("--no-sandbox")
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    opened = webdriver.Chrome(options=options, service=webdriver.ChromeService(DRIVER or ""))
+    yield opened
+    opened.quit()
+
+
+@pytest.fixture
+def browser(driver: webdriver.Chrome, tmp_path: Path) -> Iterator[Opened]:
+    yield Opened(driver, tmp_path)
+    driver.execute_script("try { localStorage.clear(); } catch {}")  # type: ignore[no-untyped-call]
+    wrong = [line for line in driver.get_log("browser") if line["level"] == "SEVERE"]  # type: ignore[no-untyped-call]
+    assert not wrong, wrong
+
+
+@pytest.fixture
+def ann(tmp_path: Path) -> Iterator[OwnerJournal]:
+    """Two sessions that correct each other, an edit, a retraction, a rollback and an erasure."""
+    with Journal.open(tmp_path / "journal.sqlite3") as journal:
+        owner = journal.owner("ann")
+        said = ["Hello!", "I moved to Boston, and my dog is Rex.", "No, I mean Denver."]
+        boston, rex = Memory("m1", "Ann lives in Boston.", DAY), Memory("m2", "Ann's dog is Rex.", DAY)
+        _session(owner, "monday", DAY, said[:2], _added(boston, 2), _added(rex, 2))
+        denver = Memory("m1", "Ann lives in Denver.", DAY + timedelta(days=4))
+        known = Change(ChangeEvent.NONE, "m2", rex, rex, (1,))
+        _session(owner, "friday", denver.time, said[2:], Change(ChangeEvent.UPDATE, "m1", boston, denver, (1,)), known)
+        evil = Memory("m3", EVIL, DAY + timedelta(days=5), Metadata({"topic": "work", "<b>": ["</script>"]}))
+        _session(owner, "saturday </title><script>", evil.time, [EVIL], _added(evil, 1))
+        tea, secret = Memory("m4", "Ann drinks tea.", DAY), Memory("m5", "Ann's secret.", DAY)
+        owner.append(EntryKind.EDIT, [_added(tea), _added(secret)], actor="Bo")
+        owner.append(EntryKind.EDIT, [Change(ChangeEvent.REMOVE, "m4", tea, None)], actor="Bo")
+        owner.forget("m5")
+        owner.append(EntryKind.EDIT, [_added(Memory("m6", "A mistake.", DAY))], actor="Bo")
+        owner.rollback(6)
+        yield owner
+
+
+def _added(memory: Memory, *turns: int) -> Change:
+    return Change(ChangeEvent.ADD, memory.id, None, memory, turns)
+
+
+def _session(owner: OwnerJournal, name: str, time: datetime, said: list[str], *changes: Change) -> None:
+    turns = tuple(Turn("user", text) for text in said)
+    owner.append(EntryKind.SESSION, changes, session=Session("ann", "Ann", time, turns, name), model="tiny")
+
+
+def test_search_and_filters(browser: Opened, ann: OwnerJournal) -> None:
+    browser.show(memory_page(ann))
+    assert browser.texts("#count") == ["3 memories"] and browser.title() == EVIL, "the newest one is chosen"
+    browser.search("ann DENVER")
+    assert browser.rows() == ["Ann lives in Denver."] and browser.texts(".row mark") == ["Ann", "Denver"]
+    assert browser.texts("#count") == ["1 of 3 memories"] and browser.title() == "Ann lives in Denver."
+    browser.search("topic: work")
+    assert browser.rows() == [EVIL], "metadata are searched too"
+    browser.search("boston")
+    assert browser.rows() == [] and browser.texts("#empty p") == ["Nothing matches."]
+    browser.click("#clear")
+    assert browser.texts(".chip") == ["Current 3", "Retracted 1", "Erased 1", "Rolled back 1"]
+    for number, text in ((2, "Ann drinks tea."), (3, "The text was erased."), (4, "A mistake.")):
+        browser.click(f".chip:nth-child({number})")
+        assert text in browser.rows()
+    assert browser.texts("#count") == ["6 memories"]
+    browser.click("#more")
+    until = "const to = document.querySelectorAll('#filters input')[1]; to.value = '2026-03-02';"
+    browser.script(until + "to.dispatchEvent(new Event('input'))")
+    assert browser.texts("#count") == ["4 of 6 memories"]
+    browser.click("#tabs a:nth-child(2)")
+    browser.until(lambda: browser.texts("#count") == ["8 entries"])
+    browser.search("rex")
+    assert browser.texts(".row strong") == ["friday", "monday"], "what was said is searched, and what became of it"
+
+
+def test_of_a_session_its_memories_can_be_listed(browser: Opened, ann: OwnerJournal) -> None:
+    browser.show(memory_page(ann), at="#sessions/1")
+    browser.click("#detail section > button")
+    browser.until(lambda: browser.texts("#count") == ["2 of 6 memories"])
+    assert browser.rows() == ["Ann lives in Denver.", "Ann's dog is Rex."]
+
+
+def test_the_keyboard_does_everything(browser: Opened, ann: OwnerJournal) -> None:
+    browser.show(memory_page(ann))
+    focus = "return document.activeElement.id"
+    browser.press("j")
+    assert browser.title() == "Ann lives in Denver."
+    browser.press("j", "j", "j", "k")
+    assert browser.title() == "Ann lives in Denver.", "it ends at the end"
+    browser.press("/")
+    assert browser.script(focus) == "search"
+    browser.press("rex", Keys.ARROW_DOWN, Keys.ENTER)
+    assert browser.script(focus) == "detail" and browser.title() == "Ann's dog is Rex."
+    browser.press(Keys.ESCAPE)
+    assert browser.script(focus) == "list"
+    assert browser.script("return document.getElementById('list').getAttribute('aria-activedescendant')") == "row-0"
+    browser.press("/", Keys.ESCAPE)
+    assert browser.texts("#count") == ["3 memories"] and browser.script(focus) == "search"
+    browser.press(Keys.ESCAPE, "?")
+    assert browser.script("return document.getElementById('keys').open")
+    browser.press(Keys.ESCAPE)
+    assert not browser.script("return document.getElementById('keys').open")
+    browser.press("2")
+    browser.until(lambda: browser.texts("#count") == ["8 entries"])
+    browser.press("1")
+    browser.until(lambda: browser.texts("#count") == ["3 memories"])
+
+
+def test_a_memory_leads_to_the_turn_that_it_comes_from(browser: Opened, ann: OwnerJournal) -> None:
+    browser.show(memory_page(ann), at="#memories/m1")
+    assert browser.texts(".origins .line a") == ["monday", "friday"]
+    assert browser.texts(".origins blockquote") == ["I moved to Boston, and my dog is Rex.", "No, I mean Denver."]
+    assert browser.texts(".origins figcaption") == ["user, turn 2", "user, turn 1"]
+    history = "section:last-child "
+    assert browser.texts(history + "del") == ["Boston"] and browser.texts(history + "ins") == ["Denver"]
+    browser.click(".origins .line a")
+    browser.until(lambda: browser.title() == "monday")
+    assert browser.texts(".turns .cited p.text") == ["I moved to Boston, and my dog is Rex."]
+    assert browser.texts(".cites a") == ["m1", "m2"]
+    browser.script("history.back()")
+    browser.until(lambda: browser.title() == "Ann lives in Denver.")
+    browser.show(memory_page(ann), at="#sessions/2")
+    assert browser.texts(".steps .line a") == ["m1", "m2"] and browser.texts(".steps del") == ["Boston"]
+    browser.show(memory_page(ann), at="#memories/m5")
+    assert browser.title() == "The text was erased." and "secret" not in browser.driver.page_source
+    browser.show(memory_page(ann), at="#memories/m4")
+    assert browser.texts("#detail .badge") == ["Retracted"] and not browser.texts(".origins")
+
+
+def test_dark_mode_follows_the_system_and_the_switch(browser: Opened, ann: OwnerJournal) -> None:
+    def lightness() -> int:
+        colour = str(browser.script("return getComputedStyle(document.body).backgroundColor"))
+        return sum(int(part) for part in colour.removeprefix("rgb(").removesuffix(")").split(","))
+
+    browser.show(memory_page(ann))
+    assert lightness() > 600 and browser.driver.find_element(By.ID, "theme").get_attribute("aria-pressed") == "false"
+    browser.click("#theme")
+    assert lightness() < 150 and browser.driver.find_element(By.ID, "theme").get_attribute("aria-pressed") == "true"
+    browser.press("d")
+    assert lightness() > 600
+    browser.script("try { localStorage.clear(); } catch {}")
+    browser.show(memory_page(ann), dark=True)
+    assert lightness() < 150
+
+
+def test_hostile_texts_are_texts(browser: Opened, ann: OwnerJournal) -> None:
+    for at, title in (("#memories/m3", EVIL), ("#sessions/3", "saturday </title><script>")):
+        browser.show(memory_page(ann), at=at)
+        assert browser.title() == title
+        assert EVIL in browser.texts("#detail .text")
+        assert browser.script("return document.querySelectorAll('img, b, script').length") == 2
+        assert browser.script("return typeof window.hacked") == "undefined"
+    assert browser.texts(".tag") == ["<b>: </script>", "topic: work"]
+
+
+def test_the_policy_of_the_page_refuses_other_scripts(browser: Opened, ann: OwnerJournal) -> None:
+    browser.show(memory_page(ann))
+    refused = """
+        window.refused = [];
+        document.addEventListener("securitypolicyviolation", (event) => window.refused.push(event.effectiveDirective));
+        const script = document.createElement("script");
+        script.textContent = "window.hacked = 1";
+        document.body.append(script);
+        const picture = document.createElement("img");
+        picture.src = "http://127.0.0.1:9/x.png";
+        document.body.append(picture);
+    """
+    browser.script(refused)
+    browser.until(lambda: set(browser.script("return window.refused")) == {"script-src-elem", "img-src"})
+    assert browser.script("return typeof window.hacked") == "undefined"
+    browser.driver.get_log("browser")  # type: ignore[no-untyped-call]  # the refusals, which are no errors of the page
+
+
+def test_ten_thousand_memories(browser: Opened, tmp_path: Path) -> None:
+    with Journal.open(tmp_path / "many.sqlite3") as journal:
+        owner = journal.owner("ann")
+        for first in range(0, 10_000, 50):
+            when = DAY + timedelta(days=first / 50)
+            made = [Memory(f"m{n + 1}", f"Ann visits house {n} in street {n % 97}.", when) for n in range(first, first + 50)]
+            turns = [f"I went to house {n}." for n in range(first, first + 50)]
+            _session(owner, f"day {first}", when, turns, *(_added(memory, at + 1) for at, memory in enumerate(made)))
+        browser.show(memory_page(owner))
+    drawn = "return document.querySelectorAll('.row').length"
+    assert browser.texts("#count") == ["10,000 memories"] and browser.script(drawn) < 60
+    browser.script("const list = document.getElementById('list'); list.scrollTop = list.scrollHeight")
+    browser.until(lambda: "Ann visits house 0 in street 0." in browser.rows())
+    assert browser.script(drawn) < 60
+    browser.search("m10000")
+    assert browser.rows() == ["Ann visits house 9999 in street 8."]
+    browser.search("")
+    browser.script("window.dispatchEvent(new Event('beforeprint'))")
+    assert browser.script(drawn) == 10_000, "on paper the whole list"
+    browser.script("window.dispatchEvent(new Event('afterprint'))")
+    assert browser.script(drawn) < 60
+
+
+@pytest.mark.parametrize("width", [400, 900, 1400])
+def test_nothing_sticks_out_at_any_width(browser: Opened, ann: OwnerJournal, width: int) -> None:
+    long = Memory("m7", "Ann" + "x" * 300, DAY, Metadata({"k" * 80: "v" * 200}))
+    _session(ann, "s" * 200, DAY + timedelta(days=9), ["word" * 100], _added(long, 1))
+    for at in ("#memories", "#memories/m7", "#sessions", "#sessions/9"):
+        browser.show(memory_page(ann), width=width, at=at)
+        for css in ("html", ".browse", "#detail", ".top"):
+            sizes = "const one = document.querySelector(arguments[0]); return one.scrollWidth - one.clientWidth"
+            assert browser.script(sizes, css) <= 0, (at, css)
+
+
+def test_a_narrow_page_shows_the_list_or_what_is_read(browser: Opened, ann: OwnerJournal) -> None:
+    browser.show(memory_page(ann), width=400)
+    shown = "return ['.browse', '#detail'].map((css) => document.querySelector(css).checkVisibility())"
+    assert browser.script(shown) == [True, False]
+    browser.click("#row-1")
+    browser.until(lambda: browser.script(shown) == [False, True])
+    assert browser.title() == "Ann lives in Denver."
+    browser.click(".back")
+    assert browser.script(shown) == [True, False]
