@@ -209,6 +209,7 @@ def test_golden_numbers(tmp_path: Path) -> None:
         "asked": 4,
         "answered": 3,
         "failed": 2,
+        "groups": 2,
         "by_category": {"single-hop": 1, "temporal": 2, "adversarial": 1},
         "keys": None,
     }

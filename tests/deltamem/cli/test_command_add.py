@@ -23,6 +23,7 @@ def test_each_session_is_one_json_line_and_the_summary_the_last(bank: Path, rule
     monday, friday, last = records(done.stdout)
     assert (monday["session"], monday["outcome"], monday["position"]) == ("monday", "applied", 1)
     added = {"event": "ADD", "id": "m1", "before": None, "after": "Ann's city is Boston.", "turns": [1], "erased": False}
+    added |= {"before_metadata": None, "after_metadata": {}}
     assert monday["changes"] == [added] and friday["changes"][0]["before"] == "Ann's city is Boston."
     (summary,) = last.values()
     assert [summary[name] for name in ("sessions", "applied", "known", "unreadable", "failed")] == [2, 2, 0, 0, 0]
