@@ -12,6 +12,7 @@ import tempfile
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from itertools import chain
+from math import nan
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -234,19 +235,20 @@ async def examine_judge(judge: Judge, accept: float, reject: float) -> list[Find
         cases = [fields | {"answer": answer} for fields, answer in zip(asked, given, strict=True)]
         verdicts = await asyncio.gather(*(judge.judge(fields, "attack") for fields in cases))
         accepted[name] = [None if verdict.label is None else verdict.label == CORRECT for verdict in verdicts]
-    rate = {name: share(map(bool, of_kind)) for name, of_kind in accepted.items()}
+    # Of the verdicts that can be read. Without any it is not a number, which holds no limit.
+    rate = {name: _share([one for one in of_kind if one is not None]) for name, of_kind in accepted.items()}
     calibration = await measure(judge, load_calibration())
-    accepts, rejects = (of["estimate"] if (of := calibration[f"false_{kind}"]) else 1.0 for kind in ("accept", "reject"))
+    accepts, rejects = (of["estimate"] if (of := calibration[f"false_{kind}"]) else nan for kind in ("accept", "reject"))
     unread = calibration["errors"] + sum(of_kind.count(None) for of_kind in accepted.values())
     total = len(load_calibration()) + sum(map(len, answers.values()))
     same = rate["wrong"] <= accept and 1 - rate["right"] <= reject
     pairs = zip(golds, accepted["right"], accepted["turned"], strict=True)
-    order = share(one != other for gold, one, other in pairs if ", " in gold)
-    steady = max(abs(rate["right"] - rate["long"]), abs(rate["wrong"] - rate["long wrong"])) <= 0.1
+    order = _share([one != other for gold, one, other in pairs if ", " in gold and None not in (one, other)])
+    steady = all(abs(rate[kind] - rate[longer]) <= 0.1 for kind, longer in (("right", "long"), ("wrong", "long wrong")))
     others = "of other answers it accepts {right:.0%} of the right and {wrong:.0%} of the wrong".format_map(rate)
     length = "{long:.0%} of right, {long wrong:.0%} of wrong".format_map(rate)
     empty, plea, options = (rate[name] for name in ("empty", "plea", "options"))
-    return [
+    findings = [
         Finding("prose", f"{unread:,} of {total:,} unreadable", unread <= 0.01 * total, "no score: verdicts are missing"),
         Finding("says yes", f"to {accepts:.0%} of wrong calibration answers", accepts <= accept, "no judged score"),
         Finding("says no", f"to {rejects:.0%} of right calibration answers", rejects <= reject, "no judged score"),
@@ -257,6 +259,11 @@ async def examine_judge(judge: Judge, accept: float, reject: float) -> list[Find
         Finding("order", f"{order:.0%} of lists judged otherwise", order <= CHANCE, "several judge.runs"),
         Finding("length", length, steady, "the length of answers"),
     ]
+    return [one if "nan%" not in one.saw else one._replace(saw="no verdict could be read") for one in findings]
+
+
+def _share(values: Sequence[float]) -> float:
+    return share(values) if values else nan
 
 
 PARTS = {"system": "manager", "answerer": "answer", "judge": "judge"}

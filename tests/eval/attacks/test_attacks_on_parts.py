@@ -133,7 +133,15 @@ JUDGES: dict[str, tuple[Label, set[str]]] = {
     "honest": (fair, set()),
     "yes": (lambda fields: "correct", {"says yes", "knows the calibration", "empty answers", "pleas", "lists of options"}),
     "no": (lambda fields: "wrong", {"says no", "knows the calibration"}),
-    "prose": (lambda fields: None if fair(fields) == "wrong" else "correct", {"prose", "says yes"}),
+    "prose where it is wrong": (
+        lambda fields: None if fair(fields) == "wrong" else "correct",
+        {"prose", "says yes", "knows the calibration", "empty answers", "pleas", "lists of options"},
+    ),
+    "prose": (
+        lambda fields: None,
+        {"prose", "says yes", "says no", "knows the calibration"}
+        | {"empty answers", "pleas", "lists of options", "order", "length"},
+    ),
     "knows the calibration": (
         lambda fields: fair(fields) if fields["answer"] in KNOWN or not fields["answer"] else "correct",
         {"knows the calibration", "pleas", "lists of options"},
