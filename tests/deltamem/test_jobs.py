@@ -195,6 +195,8 @@ async def test_a_long_reading_keeps_its_lease() -> None:
                 lambda: store.journal._database._connection.execute("SELECT lease_until FROM jobs").fetchone()[0] > first
             )
             gate.open.set()
+            await until(lambda: store.journal.owner("ann").head == 1)
+        assert store.journal.owner("ann").jobs()[0].state is JobState.DONE
 
 
 async def test_two_workers_apply_each_session_once() -> None:

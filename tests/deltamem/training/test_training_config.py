@@ -37,8 +37,9 @@ def names(group: str) -> list[str]:
 
 EXPERIMENTS = names("experiment")
 ON_CPU = {"tiny": 1, "smollm135m": 2}
-GROUPS = {"smollm135m": 4}  # two cores have time for 32 rollouts, of sessions enough that one has nothing to do
 """Experiments that are cut to two cores, and how many memories a search finds."""
+GROUPS = {"smollm135m": 4}
+"""Experiments whose groups are smaller than the paper's 8."""
 CHANGES = [(group, name) for group in ("ablation", "variant") for name in names(group)]
 
 
