@@ -36,6 +36,7 @@ ASSUMED: Mapping[str, float] = {
     "peer_written": 80,  # Tokens that a peer's model writes for a group of messages
     "memory_tokens": 30,  # Of one memory
     "memories_a_turn": 0.5,  # Extracted from each turn
+    "sentences_a_turn": 2,
     "answer_written": 40,  # Tokens of an answer
     "verdict_written": 60,  # Tokens of a verdict with its reason
 }
@@ -89,9 +90,10 @@ def estimate(benchmark: type[Benchmark[Any]], config: BenchmarkConfig) -> Estima
     prompts = load_prompts(config, benchmark.answer_prompt, benchmark.answer_fields, benchmark.judges(config))
     loaded = benchmark(config)
     with_model = config.system in WITH_MODEL
-    ranked = with_model or config.system == "naive_rag"
+    copies = config.system == "copy_all"
+    ranked = with_model or copies or config.system == "naive_rag"
     # As much of a `System` as a benchmark needs to lay out its timelines
-    layout: Any = SimpleNamespace(name=config.system, per_speaker=with_model, ranked=ranked)
+    layout: Any = SimpleNamespace(name=config.system, per_speaker=with_model or copies, ranked=ranked)
     result = Estimate(config.system)
     for timeline in loaded.timelines(layout):
         if config.system != "none":
@@ -130,6 +132,8 @@ def _ingest(result: Estimate, timeline: Timeline, config: BenchmarkConfig) -> No
                 result.texts += ceil(2 * ASSUMED["memories_a_turn"] * len(session.turns))  # searched for, then kept
             elif config.system == "naive_rag":
                 result.texts += len(session.turns)
+            elif config.system == "copy_all":
+                result.texts += ceil(ASSUMED["sentences_a_turn"] * len(session.turns) / 2)  # every other turn is the user's
 
 
 def _ask(result: Estimate, loaded: Benchmark[Any], timeline: Timeline, config: BenchmarkConfig, prompts: Prompts) -> None:

@@ -21,7 +21,7 @@ from eval.benchmark import Config, JudgeSpec
 from eval.config import BenchmarkConfig, EmbedderSettings, ManagerModel, ModelSettings
 from eval.judge import LLMJudge
 from eval.systems.base import System
-from eval.systems.baselines import Evidence, closed_book, full_context, naive_rag, oracle
+from eval.systems.baselines import Evidence, closed_book, copy_all, full_context, naive_rag, oracle
 from eval.systems.deltamem import DeltaMemSystem
 
 PARTS = ("manager", "answer", "judge")
@@ -164,7 +164,7 @@ async def find_window(part: str, llm: LLM, settings: ModelSettings) -> int | Non
     return window
 
 
-SYSTEMS = ("deltamem", "full_context", "naive_rag", "mem0", "langmem", "oracle", "none")  # All systems by name
+SYSTEMS = ("deltamem", "full_context", "naive_rag", "copy_all", "mem0", "langmem", "oracle", "none")  # All systems by name
 
 WITH_MODEL = ("deltamem", "mem0", "langmem")
 """Those that need a language model (configuration group ``manager``) to keep their memories."""
@@ -210,6 +210,8 @@ def make_system(
             return full_context()
         case "naive_rag":
             return naive_rag(embedder, with_time=config.with_time)
+        case "copy_all":
+            return copy_all(embedder, with_time=config.with_time)
         case "oracle":
             if evidence is None:
                 raise DeltaMemError("system=oracle needs gold evidence, and this benchmark names none")

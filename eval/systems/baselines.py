@@ -1,17 +1,27 @@
-"""Systems without a manager: closed book, full context, naive RAG, gold evidence."""
+"""Systems without a model that keeps memories: closed book, full context, naive RAG, a copier, gold evidence."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from deltamem.embedding import Embedder, Vectors
-from eval.systems.base import DialogueTurn, Passage, SessionBuffer, StoreKey, WithTime, dated
+from eval.systems.base import (
+    DialogueSession,
+    DialogueTurn,
+    Ingested,
+    Passage,
+    SessionBuffer,
+    StoreKey,
+    WithTime,
+    dated,
+)
+from rewards.cues import sentences
 
 
 @dataclass(slots=True)
@@ -77,6 +87,15 @@ def naive_rag(embedder: Embedder, *, with_time: WithTime) -> Baseline:
     return Baseline("naive_rag", said, lambda key: TurnIndex(embedder, with_time=with_time), True, embedder)
 
 
+def copy_all(embedder: Embedder, *, with_time: WithTime) -> Baseline:
+    """The probe ``copy_all`` as a system: every sentence of the user is a memory; nothing is rewritten or left out.
+
+    What a trained manager scores is worth what it scores above this one, which reads nothing.
+    """
+    said = {"embedder": embedder.name, "embedded": f"a sentence of the user with its {_TIMES[with_time]}speaker"}
+    return Baseline("copy_all", said, lambda key: SentenceIndex(embedder, with_time=with_time), True, embedder, True)
+
+
 class Transcript(SessionBuffer):
     """The sessions of one store."""
 
@@ -137,6 +156,27 @@ class TurnIndex(SessionBuffer):
         """Forget everything."""
         await super().reset()
         self._vectors = None
+
+
+class SentenceIndex(TurnIndex):
+    """The user's sentences of one store, each as a turn of its own under the id of the turn that it comes from."""
+
+    async def ingest(self, session: DialogueSession) -> Ingested:
+        """Copy what the user says."""
+        if session.id in self.sessions:
+            return _copied(self.sessions[session.id])
+        copied = [
+            replace(turn, text=sentence)
+            for turn in session.turns
+            if turn.role == "user"
+            for sentence in sentences(turn.text)
+        ]
+        kept = self.sessions[session.id] = replace(session, turns=tuple(copied))
+        return _copied(kept)
+
+
+def _copied(session: DialogueSession) -> Ingested:
+    return Ingested(tuple(turn.spoken for turn in session.turns), {"ADD": len(session.turns)} if session.turns else {})
 
 
 class GoldEvidence(SessionBuffer):

@@ -17,7 +17,7 @@ from deltamem.errors import EmbedderUnavailableError
 from eval.config import EmbedderSettings
 from eval.models import make_embedder
 from eval.systems.base import DialogueSession, DialogueTurn, Memory, Passage, StoreKey, WithTime
-from eval.systems.baselines import full_context, naive_rag, oracle
+from eval.systems.baselines import copy_all, full_context, naive_rag, oracle
 
 
 async def take_in(memory: Memory, sessions: Sequence[DialogueSession]) -> None:
@@ -82,6 +82,19 @@ async def test_an_embedder_that_is_missing_is_told_when_a_store_is_opened() -> N
     with pytest.raises(EmbedderUnavailableError, match="fetch it"):
         async with naive_rag(MissingEmbedder(), with_time=True).open(ANA):
             pass
+
+
+async def test_the_copier_keeps_each_sentence_of_the_user_and_nothing_else() -> None:
+    async with copy_all(WordEmbedder(), with_time=False).open(ANA) as memory:
+        first, second, *_ = [await memory.ingest(session) for session in dialogue()]
+        (silent,) = [await memory.ingest(talk(9, datetime(2023, 8, 1), ("assistant", "My boat is the Otter.")))]
+        (found,) = await memory.search("Ana My city is Denver", 1)
+        everything = await memory.search("boat Otter cat", 50)
+    assert first.memories == ("Ana: Hello!", "Ana: My city is Boston.") and first.operations == {"ADD": 2}
+    assert second.memories == ("Ana: I moved.", "Ana: My city is Denver.")
+    assert silent.memories == () and silent.operations == {}
+    assert found == Passage("Ana: My city is Denver.", datetime(2023, 6, 10, 9), ("D2:2",), 1.0)
+    assert not any(passage.text.startswith("Bo") for passage in everything)
 
 
 async def test_the_whole_dialogue_newest_session_first() -> None:
