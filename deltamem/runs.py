@@ -329,6 +329,23 @@ def file_sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
+_WEIGHTS = {".bin", ".gguf", ".pt", ".pth"}
+
+
+def weights_sha256(path: Path) -> dict[str, str]:
+    """sha256 of the files of weights of a model's folder, by name; of a folder with safetensors these alone.
+
+    Args:
+        path: The folder, or one file of weights.
+
+    Returns:
+        Empty where there are none, or nothing of that name is on this machine.
+    """
+    files = sorted(path.iterdir()) if path.is_dir() else [path] if path.is_file() else []
+    found = [file for file in files if file.suffix == ".safetensors"] or [file for file in files if file.suffix in _WEIGHTS]
+    return {file.name: file_sha256(file) for file in found}
+
+
 @dataclass(frozen=True)
 class Stage:
     """One step of a run."""

@@ -9,7 +9,6 @@ another one whose judges differ.
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import json
 import shutil
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -23,7 +22,7 @@ from deltamem.config import StrictModel
 from deltamem.errors import DeltaMemError, LLMError
 from deltamem.llm import LLM, is_passing
 from deltamem.prompts import Prompt
-from deltamem.runs import RecordFile, atomic_writer, config_hash, git_commit, read_records, versions
+from deltamem.runs import RecordFile, atomic_writer, config_hash, git_commit, read_records, versions, weights_sha256
 from eval.answer import AnswerRequest
 from eval.config import BenchmarkConfig
 from eval.models import WITH_MODEL, Models, check_models
@@ -36,7 +35,6 @@ _PACKAGES = {
 }
 """Packages whose version decides what a system remembers, beyond those that every run needs."""
 
-_WEIGHTS = {".safetensors", ".bin", ".pt", ".pth", ".gguf"}
 _STABLE = ("id", "root", "owned_by", "weights")
 """What tells one served model from another. The window does not change answers, and ``created`` is the time of the call."""
 
@@ -114,7 +112,15 @@ def _versions(system: str) -> dict[str, str]:
     return {name: version for name, version in found.items() if name not in ("python", "platform")}
 
 
-async def _served(llm: LLM) -> dict[str, Any]:
+async def served_model(llm: LLM) -> dict[str, Any]:
+    """What the endpoint lists of its model, with the sha256 of its files where they are on this machine.
+
+    Returns:
+        JSON values; empty if the endpoint lists none.
+
+    Raises:
+        LLMError: If the endpoint does not answer now.
+    """
     try:
         listed = await llm.models()
     except LLMError as error:  # some services do not list their models
@@ -124,21 +130,19 @@ async def _served(llm: LLM) -> dict[str, Any]:
     model = next((model for model in listed if model.id == llm.model), None)
     if model is None:
         return {}
-    described = {"id": model.id, "root": model.root, "max_model_len": model.context_window, "owned_by": model.owned_by}
-    if model.root is not None and (weights := _weights(Path(model.root))):
+    described: dict[str, Any] = {
+        "id": model.id,
+        "root": model.root,
+        "max_model_len": model.context_window,
+        "owned_by": model.owned_by,
+    }
+    try:
+        weights = {} if model.root is None else await asyncio.to_thread(weights_sha256, Path(model.root))
+    except OSError:  # a path of the server's machine that this process may not read here
+        weights = {}
+    if weights:
         described["weights"] = weights
     return described
-
-
-def _weights(root: Path) -> str | None:
-    """A hash of names, sizes and times of weight files; None if the path is not one of this machine or has none."""
-    try:
-        paths = sorted(root.iterdir()) if root.is_dir() else [root]
-        files = [(path.name, path.stat()) for path in paths if path.suffix in _WEIGHTS]
-    except OSError:
-        return None
-    text = json.dumps([(name, of.st_size, of.st_mtime_ns) for name, of in files])
-    return hashlib.sha256(text.encode()).hexdigest()[:12] if files else None
 
 
 def cache_identity(served: Mapping[str, Any]) -> str | None:
@@ -192,7 +196,7 @@ class Makings:
             canaries = await check_models(config, models, needed or ())
             asked = {part: llm for part, llm in clients.items() if part in canaries}
             served = {} if self.last is None else self.last.served  # of the parts that are not needed now
-            listed = await asyncio.gather(*map(_served, asked.values()))
+            listed = await asyncio.gather(*map(served_model, asked.values()))
             self._add(
                 Fingerprint(
                     commit=await asyncio.to_thread(git_commit),

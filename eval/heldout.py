@@ -24,9 +24,10 @@ from deltamem.embedding import CachedEmbedder, Embedder, load_embedder
 from deltamem.episode import EpisodeConfig, Violation, load_episode_config, session_fields, trajectory_fields
 from deltamem.errors import DeltaMemError
 from deltamem.policy import EndpointPolicy, Policy, Rollout, run_episodes
-from deltamem.runs import atomic_writer, file_sha256, git_commit, versions
+from deltamem.runs import atomic_writer, file_sha256, git_commit, versions, weights_sha256
 from deltamem.sessions import LabelledSession, Split, read_sessions, sessions_by_cell
 from eval.config import EndpointSettings, EpisodeSettings
+from eval.fingerprint import served_model
 from eval.metrics import RESAMPLES, Interval, bootstrap_interval
 from eval.probes import cell_tables, not_better, probe_table, rows, score_probes
 from eval.summary import write_summary
@@ -471,7 +472,7 @@ async def _run(settings: HeldoutSettings, sessions: list[LabelledSession], conso
             max_concurrency=settings.max_concurrency,
             resamples=settings.resamples,
             seed=settings.seed,
-            provenance=_provenance(settings),
+            provenance=await _provenance(settings, policy),
             on_done=lambda rollout: progress.advance(bar),
         )
         if settings.probes:
@@ -509,14 +510,14 @@ async def _policy(settings: HeldoutSettings, episode: EpisodeConfig, stack: Asyn
     return policy
 
 
-def _provenance(settings: HeldoutSettings) -> dict[str, object]:
-    weights = None if settings.checkpoint is None else sorted(settings.checkpoint.glob("*.safetensors"))
+async def _provenance(settings: HeldoutSettings, policy: Policy) -> dict[str, object]:
     return {
         "config": settings.model_dump(mode="json"),
         "seed": settings.seed,
         "sessions_file": str(settings.sessions),
         "sessions_sha256": file_sha256(settings.sessions),
-        "checkpoint_sha256": weights if weights is None else {path.name: file_sha256(path) for path in weights},
+        "checkpoint_sha256": None if settings.checkpoint is None else weights_sha256(settings.checkpoint),
+        "served": await served_model(policy.llm) if isinstance(policy, EndpointPolicy) else None,
     }
 
 

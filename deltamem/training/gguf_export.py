@@ -26,7 +26,7 @@ from deltamem.config import run_plain
 from deltamem.errors import DeltaMemError
 from deltamem.local_policy import load_checkpoint
 from deltamem.runs import partial_file
-from deltamem.training.export import front_matter
+from deltamem.training.model_card import front_matter
 
 if TYPE_CHECKING:
     from gguf import GGMLQuantizationType, GGUFWriter

@@ -315,7 +315,7 @@ def _tune(
 ) -> None:
     import torch
 
-    from deltamem.training.export import warm_start_card
+    from deltamem.training.model_card import warm_start_card
     from deltamem.training.supervised import CHECKPOINT, Tuning
 
     console = console or Console(highlight=False)

@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 import resource
 import shutil
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
+from episode_texts import WordEmbedder
+from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 from peft import LoraConfig, get_peft_model
 from torch.distributed.device_mesh import init_device_mesh
@@ -19,6 +22,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from training_cases import write_sessions
 from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
+from deltamem.config import CONFIGS, run_plain
 from deltamem.episode import load_episode_config
 from deltamem.errors import DeltaMemError
 from deltamem.runs import file_sha256
@@ -26,6 +30,7 @@ from deltamem.training import data as dataset
 from deltamem.training.checkpoints import write_manifest
 from deltamem.training.config import EpisodeSettings
 from deltamem.training.export import export_run, main
+from eval import heldout
 
 EPISODE: dict[str, Any] = {
     "system_prompt": "manager_compact",
@@ -220,6 +225,43 @@ def test_a_file_for_llama_cpp_lies_in_the_folder_and_the_card_names_it(tmp_path:
     assert gguf.GGUFReader(file).fields["general.name"].contents() == "policy-q8_0"
     card = (tmp_path / "policy" / "README.md").read_text()
     assert "llama-server --model policy/policy-q8_0.gguf --jinja --reasoning-format none --ctx-size 768\n" in card
+
+
+def evaluate(model: Path, sessions: Path, out: Path) -> Path:
+    """``python -m eval.heldout`` on the held-out sessions, with the embedder of the tests."""
+    overrides = [f"checkpoint={model}", f"sessions={sessions}", f"out={out}", "max_new_tokens=24", "resamples=50"]
+    with initialize_config_dir(str(CONFIGS), version_base="1.3"):
+        assert heldout.main(compose("heldout", overrides)) == 0
+    return out
+
+
+def test_the_card_shows_evaluations_of_these_weights_alone(
+    tmp_path: Path, model_folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(heldout, "load_embedder", lambda *given, **named: WordEmbedder())
+    run = make_run(tmp_path, model_folder, trained(model_folder).state_dict())
+    policy, sessions = tmp_path / "policy", tmp_path / "sessions.jsonl"
+    export_run(run, policy)
+    before = (policy / "README.md").read_text()
+    assert "Evaluations of these weights" not in before and "- Held-out people with intervals" in before
+    own, other = evaluate(policy, sessions, tmp_path / "own"), evaluate(model_folder, sessions, tmp_path / "other")
+    assert main([str(run), "--out", str(tmp_path / "card"), "--measured", str(own)]) == 0
+    card = (tmp_path / "card" / "README.md").read_text()
+    found = json.loads((own / "summary.json").read_text())
+    reward = found["metrics"]["reward"]
+    assert f"| this policy | {reward['estimate']:.3f} [{reward['low']:.3f}, {reward['high']:.3f}] |" in card
+    assert "2 sessions of 2 people" in card and file_sha256(sessions)[:12] in card
+    for name, probe in found["probes"].items():
+        assert f"\n| {name.replace('_', ' ')}: {probe['description']}" in card
+    assert "- LoCoMo: no run was given." in card and "- Held-out people with intervals" not in card
+    capsys.readouterr()
+    for folder, said in ((other, "other: measured another model"), (tmp_path / "none", "none/summary.json: cannot be read")):
+        arguments = [str(run), "--out", str(tmp_path / "new"), "--measured", str(own), str(folder)]
+        with pytest.raises(SystemExit) as stopped:
+            run_plain(partial(main, arguments))
+        error = capsys.readouterr().err
+        assert stopped.value.code == 2 and error.count("\n") == 1 and said in error
+        assert not (tmp_path / "new").exists() and not list(tmp_path.glob(".*.partial"))
 
 
 def test_a_full_disk_leaves_nothing(tmp_path: Path, model_folder: Path) -> None:

@@ -32,9 +32,9 @@ from deltamem.runs import RunStoppedError, run_stages
 from deltamem.training import pipeline
 from deltamem.training.config import SupervisedConfig, TrainSettings
 from deltamem.training.data import Limits
-from deltamem.training.export import front_matter
 from deltamem.training.interruption import apart
 from deltamem.training.launch import changed_since
+from deltamem.training.model_card import front_matter
 from deltamem.training.pipeline import stages
 from deltamem.training.pretrained import chatml
 from deltamem.training.supervised import CHECKPOINT, Example, Tuning, check, examples, next_token_losses, pad, plan

@@ -1,0 +1,186 @@
+"""The card of a policy (``README.md``): what it is, how it was trained, what was measured of it and what was not."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+from omegaconf import DictConfig, OmegaConf
+
+from deltamem.episode import EpisodeConfig
+from deltamem.prompts import load_prompt
+from deltamem.runs import config_hash, file_sha256, git_commit, versions
+from deltamem.training.config import EpisodeSettings
+from deltamem.training.measured import NOTHING, Measured, table
+from deltamem.training.metrics import read_metrics
+
+_SETTINGS = (
+    "algorithm.adv_estimator",
+    "actor_rollout_ref.actor.optim.lr",
+    "actor_rollout_ref.actor.clip_ratio",
+    "actor_rollout_ref.actor.use_kl_loss",
+    "actor_rollout_ref.actor.kl_loss_coef",
+    "actor_rollout_ref.model.lora_rank",
+    "actor_rollout_ref.rollout.n",
+    "actor_rollout_ref.rollout.temperature",
+    "data.train_batch_size",
+    "deltamem.reward",
+    "deltamem.seed",
+    "deltamem.embedder.name",
+)
+"""What differs between runs; the card lists it."""
+_CURVES = {"train/reward": "training reward", "heldout/reward": "held-out reward"}
+_NEVER = ("Other languages, safety and bias.", "Rewards compare operations with the labelled ones of synthetic sessions.")
+_Rows = Iterable[tuple[Any, ...]]
+
+
+def model_card(
+    run: Path, config: DictConfig, step: int, folder: str, gguf: str | None = None, measured: Measured = NOTHING
+) -> str:
+    """The text of ``README.md``.
+
+    Args:
+        run: The run folder.
+        config: The run's configuration.
+        step: Of the exported checkpoint.
+        folder: Name of the policy's folder in the commands of the card.
+        gguf: Name of the file for llama.cpp in that folder; None if there is none.
+        measured: Evaluations of these weights.
+    """
+    model, episode = config.actor_rollout_ref.model, run_episode(config)
+    own = config.deltamem.model is not None  # made from scratch in the run
+    base = Path(model.path)
+    local = base.is_dir()  # the name of a local folder says nothing to others
+    known = {} if own else front_matter(base)
+    licence, origin = known.get("license"), known.get("base_model")
+    files = [run / "data" / f"{name}.parquet" for name in ("train", "heldout")]
+    train, heldout = (pq.read_metadata(file).num_rows if file.is_file() else None for file in files)
+    steps = OmegaConf.select(config, "trainer.total_training_steps")
+    if steps is None:
+        steps = "?" if train is None else train // config.data.train_batch_size * config.trainer.total_epochs
+    started = (
+        "none: made from scratch in the run" if own else origin or (f"a folder named {base.name}" if local else model.path)
+    )
+    training: _Rows = [
+        ("base model", started),
+        ("licence of the base", licence or "unknown: its files do not name one; find out before you pass this on"),
+        (
+            "warm start",
+            "none" if OmegaConf.select(config, "deltamem.warm_start") is None else "on target trajectories, supervised",
+        ),
+        ("trained weights", f"LoRA of rank {model.lora_rank}, added to the base" if model.get("lora_rank") else "all"),
+        ("steps", f"{step} of {steps}"),
+        ("thinking", "yes" if episode.thinking else "no"),
+    ]
+    sessions = Path(config.deltamem.sessions)
+    counts = {sessions: None, files[0]: train, files[1]: heldout}
+    data: _Rows = [
+        (file.name, "" if rows is None else rows, file_sha256(file) if file.is_file() else "gone before the export")
+        for file, rows in counts.items()
+    ]
+    plain: Any = OmegaConf.to_container(config)
+    made: _Rows = [
+        ("git commit", git_commit() or "unknown"),
+        ("configuration, sha256", config_hash(plain)),
+        *((f"prompt {name}, sha256", load_prompt(name).sha256) for name in (episode.system_prompt, episode.session_prompt)),
+        *versions().items(),
+    ]
+    # JSON strings are YAML strings, whatever they contain.
+    front = [f"license: {json.dumps(licence or 'unknown')}"]
+    front += [] if own or (local and not origin) else [f"base_model: {json.dumps(str(origin or model.path))}"]
+    front += ["library_name: transformers", "pipeline_tag: text-generation", "tags: [deltamem, memory, grpo, agent]"]
+    parts = [
+        "\n".join(["---", *front, "---"]),
+        f"# DeltaMem policy: {config.trainer.experiment_name}, step {step}",
+        "A memory manager: it reads a session between a person and an assistant, may search the person's memories, and "
+        "answers with ADD, UPDATE and NONE operations. Trained with GRPO by "
+        "[DeltaMem](https://arxiv.org/abs/2604.01560)'s open implementation.",
+        "## Use\n\n" + _use(config, episode, folder, gguf),
+        "## Training\n\n" + table(["", ""], training),
+        "Settings of this run:\n\n" + table(["key", "value"], _settings(config)),
+        "## Data\n\n" + table(["file", "rows", "sha256"], data),
+        "## Results in training\n\n" + _results(run, step, heldout),
+        *(["## Evaluations of these weights", *sections] if (sections := measured.sections()) else []),
+        "## Not measured\n\n" + "\n".join(f"- {line}" for line in (*measured.missing(), *_NEVER)),
+        "## Made with\n\n" + table(["", ""], made),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def run_episode(config: DictConfig) -> EpisodeConfig:
+    """What shaped the episodes of a run, from its configuration."""
+    return EpisodeSettings.model_validate(OmegaConf.to_container(config.deltamem.episode)).config()
+
+
+def front_matter(base: Path) -> dict[str, Any]:
+    """What the front matter of a local model card says; nothing where there is no folder, card or front matter."""
+    card = base / "README.md"
+    if not card.is_file():
+        return {}
+    text = card.read_text(encoding="utf-8")
+    front = text.split("---", 2)[1] if text.startswith("---") and text.count("---") >= 2 else ""
+    found = OmegaConf.create(front) if front.strip() else None
+    return {str(key): found[key] for key in found} if isinstance(found, DictConfig) else {}
+
+
+def warm_start_card(start: str, steps: int) -> str:
+    """``README.md`` of a warm-started model: its licence is that of the model it started from, where that names one."""
+    known = front_matter(Path(start))
+    front = {"license": known.get("license"), "base_model": known.get("base_model", None if Path(start).is_dir() else start)}
+    lines = [f"{key}: {json.dumps(str(value))}" for key, value in front.items() if value]
+    return "\n".join(["---", *lines, "---", "", f"After {steps} steps of supervised fine-tuning, before GRPO.", ""])
+
+
+def _use(config: DictConfig, episode: EpisodeConfig, folder: str, gguf: str | None) -> str:
+    prompt, response = int(config.data.max_prompt_length), int(config.data.max_response_length)
+    serve = f"vllm serve {folder} --served-model-name deltamem --max-model-len {prompt + response}"
+    if not episode.thinking:
+        serve += " --default-chat-template-kwargs '{\"enable_thinking\": false}'"
+    llama_cpp = ""
+    if gguf is not None:
+        llama_cpp = (
+            f"\n\n`{gguf}` holds the same weights in 8 bits, for llama.cpp. Its parsers must be off too; "
+            "`deltamem add` is as above, with port 8080.\n\n```bash\n"
+            f"llama-server --model {folder}/{gguf} --jinja --reasoning-format none --ctx-size {prompt + response}\n```"
+        )
+    # The episode as settings of `eval.heldout`, which does not see the folder of a served model.
+    values: dict[str, Any] = asdict(episode)
+    fields = ",".join(values.pop("memory_fields"))
+    given = [f"episode.{key}={str(value).lower() if isinstance(value, bool) else value}" for key, value in values.items()]
+    return (
+        "Serve it without vLLM's parsers for reasoning and tool calls: DeltaMem reads the tags itself.\n\n"
+        f"```bash\n{serve}\n"
+        "deltamem add SESSION.json --owner NAME --base-url http://localhost:8000/v1 --model deltamem "
+        f"--checkpoint {folder}\n"
+        "python -m eval.heldout endpoint.base_url=http://localhost:8000/v1 endpoint.model=deltamem sessions=FILE out=DIR "
+        f"{' '.join(given)} 'episode.memory_fields=[{fields}]'\n```\n\n"
+        f"`episode.json` holds the prompts and limits that it was trained with; `--checkpoint {folder}` applies them. "
+        f"Prompts had at most {prompt} tokens, responses with the answers of searches {response}." + llama_cpp
+    )
+
+
+def _settings(config: DictConfig) -> _Rows:
+    for key in _SETTINGS:
+        value = OmegaConf.select(config, key)
+        if isinstance(value, DictConfig):
+            yield from ((f"{key}.{name}", f"`{value[name]}`") for name in map(str, value))
+        else:
+            yield key, f"`{value}`"
+
+
+def _results(run: Path, step: int, heldout_sessions: int | None) -> str:
+    metrics = [line for line in read_metrics(run / "metrics.jsonl") if line["step"] <= step]
+    rows = []
+    for name, title in _CURVES.items():
+        if found := [(line["step"], line[name]) for line in metrics if name in line]:
+            count = heldout_sessions if name == "heldout/reward" else ""
+            (first, begin), (last, end) = found[0], found[-1]
+            rows.append((title, f"{begin:.3f} (step {first})", f"{end:.3f} (step {last})", count))
+    if not rows:
+        return "This run has no metrics up to this step."
+    note = "Of one run with one seed. Held-out sessions are of people whom the policy has not met."
+    return f"{table(['', 'first', 'last', 'sessions'], rows)}\n\n{note}"
