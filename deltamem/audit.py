@@ -11,11 +11,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from deltamem.embedding import Vectors
+from deltamem.journal.records import Change, ChangeEvent, Entry, EntryKind
 from deltamem.memory import Memory, MemoryState
 from deltamem.text import (
     MONTHS,
@@ -31,6 +32,10 @@ from deltamem.text import (
     stem,
     words,
 )
+
+if TYPE_CHECKING:
+    from deltamem.bank.store import UserStore
+    from deltamem.journal.journal import OwnerJournal
 
 _BLOCK = 256
 """Rows of the similarity matrix at a time: 256 x 10,000 float32 are 10 MB."""
@@ -149,6 +154,32 @@ def audit(
     order = list(FindingKind)
     findings = sorted([*same, *pairs, *unsupported], key=lambda finding: order.index(finding.kind))
     return Audit(tuple(findings), len(state), len(state) - len(checked))
+
+
+def audit_owner(owned: UserStore, person_name: str) -> Audit:
+    """Audit the present memories of an owner against what was said in their sessions and written in their edits."""
+    state = owned.bank.state
+    sources = {memory_id: _source_of(owned.journal, memory_id) for memory_id in state}
+    return audit(state, owned.bank.vectors(list(state)), sources, person_name=person_name)
+
+
+def _source_of(journal: OwnerJournal, memory_id: str) -> str | None:
+    """What was said in the sessions, and written in the edits, that shaped a memory; None if that is not stored."""
+    said = [
+        text
+        for entry, change in journal.history(memory_id)
+        if not entry.undone and change.event in (ChangeEvent.ADD, ChangeEvent.UPDATE)
+        for text in _said(journal, entry, change)
+    ]
+    return "\n".join(said) or None
+
+
+def _said(journal: OwnerJournal, entry: Entry, change: Change) -> list[str]:
+    """What the text of a change can be checked against."""
+    if entry.kind is EntryKind.SESSION:
+        return [turn.content for turn in journal.dialogue(entry.position) or ()]
+    # What somebody wrote is its own source.
+    return [change.after.text] if entry.kind is EntryKind.EDIT and change.after is not None else []
 
 
 def _facts(text: str, name: frozenset[str]) -> _Facts:

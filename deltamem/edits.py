@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from deltamem.errors import DeltaMemError
+from deltamem.errors import DeltaMemError, NotFoundError
 from deltamem.journal.records import Change, ChangeEvent, same
 from deltamem.memory import NO_METADATA, Memory, MemoryState, Metadata
 
@@ -77,7 +77,7 @@ def _change(memories: Mapping[str, Memory], edit: Edit, new_ids: Iterator[str]) 
         return Change(ChangeEvent.ADD, added.id, None, added)
     before = memories.get(edit.id)
     if before is None:
-        raise DeltaMemError(f"there is no memory {edit.id!r} now; see its history")
+        raise NotFoundError(f"there is no memory {edit.id!r} now; see its history")
     if isinstance(edit, Retract):
         return Change(ChangeEvent.REMOVE, before.id, before, None)
     after = Memory(

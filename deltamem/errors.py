@@ -9,6 +9,14 @@ class DeltaMemError(Exception):
     """
 
 
+class NotFoundError(DeltaMemError):
+    """What was named is not there: a memory, a session, a job, an owner."""
+
+
+class ConflictError(DeltaMemError):
+    """What was asked for contradicts what is stored already."""
+
+
 class EmbedderUnavailableError(DeltaMemError):
     """An embedding model is neither installed nor in the local cache; the message says which command fetches it."""
 

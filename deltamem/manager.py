@@ -17,6 +17,7 @@ from uuid import UUID
 
 from anyio.from_thread import start_blocking_portal
 
+from deltamem.audit import Audit, audit_owner
 from deltamem.bank.base import Hit
 from deltamem.bank.store import MemoryStore, Progress
 from deltamem.edits import Edit, noted
@@ -271,6 +272,31 @@ class MemoryManager:
         """
         return self._owned.journal.uuids(point)
 
+    @property
+    def head(self) -> int:
+        """The last position of the journal; 0 if there is no entry."""
+        return self._owned.journal.head
+
+    def point(self, text: str) -> Point:
+        """A point as people write it: a session id, ``@N`` or an ISO 8601 time.
+
+        Raises:
+            NotFoundError: If it is none of these.
+        """
+        return self._owned.journal.point(text)
+
+    def resolve(self, point: Point) -> int:
+        """The position that a point means.
+
+        Raises:
+            NotFoundError: If there is no such point.
+        """
+        return self._owned.journal.resolve(point)
+
+    def memory_id(self, given: str) -> str:
+        """The id of a memory that is given by its UUID; anything else as it is."""
+        return self._owned.journal.memory_id(given)
+
     def history(self, memory_id: str) -> tuple[HistoryStep, ...]:
         """Everything that happened to a memory, oldest first; see `deltamem.journal.journal.OwnerJournal.history`."""
         return self._owned.journal.history(memory_id)
@@ -282,6 +308,10 @@ class MemoryManager:
     def diff(self, before: Point, after: Point = None) -> Diff:
         """What changed between two points, memory by memory."""
         return self._owned.journal.diff(before, after)
+
+    async def audit(self) -> Audit:
+        """Look for duplicates, contradictions and unsupported memories, see `deltamem.audit`."""
+        return await asyncio.to_thread(audit_owner, self._owned, self.person_name)
 
     async def rollback(self, to: Point) -> Entry:
         """Restore the state of an earlier point. It is a new journal entry, so it can itself be rolled back.

@@ -19,7 +19,7 @@ from deltamem.bank.base import Hit, MemoryBank, SnapshotBank, stale_ids
 from deltamem.dedup import KnownTexts
 from deltamem.edits import Add, Edit, take_edits
 from deltamem.embedding import Embedder, Vectors
-from deltamem.errors import DeltaMemError
+from deltamem.errors import DeltaMemError, NotFoundError
 from deltamem.filters import read_filter
 from deltamem.journal.jobs import Job
 from deltamem.journal.journal import JOURNAL_FILE, Journal, OwnerJournal
@@ -58,7 +58,7 @@ class UserStore:
             DeltaMemError: If the owner was erased.
         """
         if self._erased:
-            raise DeltaMemError(f"the memory of {self.owner!r} was erased; open it again to start over")
+            raise NotFoundError(f"the memory of {self.owner!r} was erased; open it again to start over")
         return self._bank
 
     @contextmanager

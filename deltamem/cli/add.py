@@ -83,14 +83,23 @@ async def connect(options: Options, *, thinking: bool = True) -> Endpoint:
         await EndpointPolicy(first, tool_role=options.tool_role, thinking=thinking).check()
     finally:
         await first.close()
-    policy = EndpointPolicy(
-        LLM(options.base_url, name, api_key_env=options.api_key_env),
+    policy = unchecked(options, name, thinking=thinking, window=window)
+    return Endpoint(policy, window, None if listed is None else [model.id for model in listed])
+
+
+def unchecked(options: Options, name: str, *, thinking: bool, window: int | None = None) -> EndpointPolicy:
+    """A model behind the endpoint that the options name, whether or not it answers."""
+    from deltamem.llm import LLM
+    from deltamem.policy import EndpointPolicy
+
+    window = window or options.window
+    return EndpointPolicy(
+        LLM(options.base_url or "", name, api_key_env=options.api_key_env),
         temperature=options.temperature,
         max_tokens=_MAX_TOKENS if window is None else _answer_tokens(window),
         tool_role=options.tool_role,
         thinking=thinking,
     )
-    return Endpoint(policy, window, None if listed is None else [model.id for model in listed])
 
 
 def _answer_tokens(window: int) -> int:
@@ -104,12 +113,12 @@ def load(options: Options, folder: Path) -> CheckpointPolicy:
     Raises:
         DeltaMemError: If the folder holds no trained model that can be run here, or a package for it is missing.
     """
-    episode = _episode(folder)
+    episode = episode_of(folder)
     try:
         from deltamem.local_policy import CheckpointPolicy
     except ImportError as error:
         raise DeltaMemError(
-            "running a checkpoint needs torch and transformers; install them with: pip install 'deltamem[serve]', or name an"
+            "running a checkpoint needs torch and transformers; install them with: pip install 'deltamem[local]', or name an"
             " endpoint that serves it with --base-url URL"
         ) from error
     policy = CheckpointPolicy(
@@ -196,9 +205,9 @@ async def _add(options: Options, sessions: Sequence[Session]) -> Summary:
     from deltamem.cli.output import Display
     from deltamem.manager import ManagerSettings, MemoryManager
 
-    episode = _episode(options.checkpoint)
+    episode = episode_of(options.checkpoint)
     # The model first: an unreachable one must not leave an empty bank behind.
-    async with _model(options, thinking=episode.thinking) as (policy, window):
+    async with loaded_model(options, thinking=episode.thinking) as (policy, window):
         with Display() as display, store(options, create=True, progress=display.rebuilding) as opened:
             settings = ManagerSettings(options.person, episode, window_tokens=window)
             manager = MemoryManager(opened, options.required_owner, policy, settings)
@@ -206,8 +215,12 @@ async def _add(options: Options, sessions: Sequence[Session]) -> Summary:
 
 
 @asynccontextmanager
-async def _model(options: Options, *, thinking: bool) -> AsyncIterator[tuple[Policy, int | None]]:
-    """The model behind the endpoint or else the one in the checkpoint folder, and its window."""
+async def loaded_model(options: Options, *, thinking: bool) -> AsyncIterator[tuple[Policy, int | None]]:
+    """The model behind the endpoint or else the one in the checkpoint folder, and its window.
+
+    Raises:
+        LLMError: If the endpoint does not answer.
+    """
     if options.base_url is None and options.checkpoint is not None:
         policy = load(options, options.checkpoint)
         try:
@@ -222,7 +235,12 @@ async def _model(options: Options, *, thinking: bool) -> AsyncIterator[tuple[Pol
             await endpoint.policy.llm.close()
 
 
-def _episode(checkpoint: Path | None) -> EpisodeConfig:
+def episode_of(checkpoint: Path | None) -> EpisodeConfig:
+    """The prompts of a trained model, or else the usual ones.
+
+    Raises:
+        DeltaMemError: If the folder holds no trained model.
+    """
     from deltamem.episode import EPISODE_FILE, EpisodeConfig, load_episode_config
 
     if checkpoint is None:

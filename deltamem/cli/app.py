@@ -33,6 +33,7 @@ from deltamem.cli.commands import (
 from deltamem.cli.doctor import doctor
 from deltamem.cli.options import takes_options
 from deltamem.cli.output import note
+from deltamem.cli.serve import KEYS, pause, resume, serve
 from deltamem.config import USAGE_ERROR
 from deltamem.errors import DeltaMemError
 
@@ -55,6 +56,9 @@ _COMMANDS: dict[str, Callable[..., int | None]] = {
     "forget": forget,
     "audit": audit,
     "jobs": jobs,
+    "serve": serve,
+    "pause": pause,
+    "resume": resume,
     "doctor": doctor,
 }
 
@@ -109,6 +113,10 @@ app = typer.Typer(
 )
 for _name, _command in _COMMANDS.items():
     app.command(_name)(takes_options(_command))
+_keys = typer.Typer(name="keys", help="API keys of the server: make, list and revoke them.", no_args_is_help=True)
+for _name, _command in KEYS.items():
+    _keys.command(_name)(takes_options(_command))
+app.add_typer(_keys)
 
 
 def main() -> None:

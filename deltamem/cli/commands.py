@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from deltamem.bank.store import MemoryStore, UserStore
     from deltamem.ingest import Transition
     from deltamem.journal.jobs import Job
-    from deltamem.journal.journal import HistoryStep, Origin, OwnerJournal
+    from deltamem.journal.journal import HistoryStep, Origin
     from deltamem.journal.records import Entry
 
 
@@ -515,16 +515,12 @@ def forget(
 
 def audit(options: Options) -> None:
     """Look for duplicates, contradictions and memories that their sessions do not support. Changes nothing."""
-    from deltamem.audit import audit as audit_state
+    from deltamem.audit import audit_owner
 
     with past(options) as journal:
         require_entries(options, journal)
     with _bank(options) as (_, owned):
-        state = owned.bank.state
-        sources = {memory_id: _source(owned.journal, memory_id) for memory_id in state}
-        found = audit_state(
-            state, owned.bank.vectors(list(state)), sources, person_name=options.person or options.required_owner
-        )
+        found = audit_owner(owned, options.person or options.required_owner)
     findings = [
         {
             "kind": str(finding.kind),
@@ -547,22 +543,3 @@ def audit(options: Options) -> None:
     counts = f"{len(found.findings)} findings in {found.memories} memories"
     lines.append(((f"{counts}, {found.without_source} of them without a stored session", ""),))
     Output().result(record, lines, as_json=options.as_json)
-
-
-def _source(journal: OwnerJournal, memory_id: str) -> str | None:
-    """What was said in the sessions, and written in the edits, that shaped a memory; None if that is not stored."""
-    said = [
-        text
-        for entry, change in journal.history(memory_id)
-        if not entry.undone and change.event in (ChangeEvent.ADD, ChangeEvent.UPDATE)
-        for text in _said(journal, entry, change)
-    ]
-    return "\n".join(said) or None
-
-
-def _said(journal: OwnerJournal, entry: Entry, change: Change) -> list[str]:
-    """What the text of a change can be checked against."""
-    if entry.kind is EntryKind.SESSION:
-        return [turn.content for turn in journal.dialogue(entry.position) or ()]
-    # What somebody wrote is its own source.
-    return [change.after.text] if entry.kind is EntryKind.EDIT and change.after is not None else []

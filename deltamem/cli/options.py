@@ -7,7 +7,6 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
-from datetime import datetime
 from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_type_hints
@@ -197,21 +196,12 @@ def store(options: Options, *, create: bool = False, progress: Progress | None =
 
 
 def parse_point(text: str, journal: OwnerJournal) -> Point:
-    """A point as it is given on the command line: a session id, ``@N`` for a position, or an ISO 8601 time.
+    """A point as it is given on the command line, see `OwnerJournal.point`.
 
     Raises:
-        DeltaMemError: If it is none of these.
+        DeltaMemError: If it is none.
     """
-    if journal.session_position(utf8(text, "the point")) is not None:
-        return text
-    if text.startswith("@") and text[1:].isascii() and text[1:].isdigit():
-        return int(text[1:])
-    try:
-        return datetime.fromisoformat(text)
-    except ValueError:
-        raise DeltaMemError(
-            f"{text!r} is no session in the memory of {journal.name!r}, no position such as @3 and no ISO 8601 time"
-        ) from None
+    return journal.point(utf8(text, "the point"))
 
 
 def confirm(question: str, *, yes: bool) -> None:

@@ -11,7 +11,7 @@ from enum import StrEnum
 from typing import Any
 from uuid import uuid4
 
-from deltamem.errors import DeltaMemError
+from deltamem.errors import ConflictError
 from deltamem.journal.records import digest_of
 from deltamem.journal.sqlite import Database, microseconds
 from deltamem.memory import Metadata
@@ -53,7 +53,7 @@ class Job:
     """The session's journal entry."""
 
 
-class JobConflictError(DeltaMemError):
+class JobConflictError(ConflictError):
     """The session id stands for another session already."""
 
 
@@ -261,6 +261,12 @@ class JobQueue:
     def finish(self, job: Job, position: int) -> None:
         """Note that the session of a claimed job was found in the journal already."""
         self._end(job, "state = 'done', body = NULL, lease_until = NULL, last_error = NULL, position = ?", position)
+
+    def counts(self) -> dict[JobState, int]:
+        """How many jobs of all owners are in each state."""
+        with self._database.read() as connection:
+            found = dict(connection.execute("SELECT state, count(*) FROM jobs GROUP BY state").fetchall())
+        return {state: found.get(state, 0) for state in JobState}
 
     def recover(self) -> int:
         """Free all jobs that are held; only for who knows that nobody else is at work. Returns how many."""

@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import NamedTuple, Self
 from uuid import UUID, uuid4
 
-from deltamem.errors import DeltaMemError
+from deltamem.errors import ConflictError, DeltaMemError, NotFoundError
 from deltamem.journal import jobs
 from deltamem.journal import sqlite as rows
 from deltamem.journal.jobs import Job, JobQueue, JobState
@@ -78,11 +78,11 @@ class Origin:
     turns: tuple[SourceTurn, ...]
 
 
-class SessionKnownError(DeltaMemError):
+class SessionKnownError(ConflictError):
     """The session was applied before, so it must not be applied again."""
 
 
-class StaleJournalError(DeltaMemError):
+class StaleJournalError(ConflictError):
     """Somebody else wrote to the journal since the state at hand was read."""
 
 
@@ -126,14 +126,31 @@ class OwnerJournal:
         if isinstance(point, str):
             position = self.session_position(point)
             if position is None:
-                raise DeltaMemError(f"session {point!r} is not in the journal, or was rolled back")
+                raise NotFoundError(f"session {point!r} is not in the journal, or was rolled back")
             return position
         head = self.head
         if point is None:
             return head
         if not 0 <= point <= head:
-            raise DeltaMemError(f"position {point} does not exist; the journal goes from 0 to {head}")
+            raise NotFoundError(f"position {point} does not exist; the journal goes from 0 to {head}")
         return point
+
+    def point(self, text: str) -> Point:
+        """A point as people write it: a session id, ``@N`` for a position, or an ISO 8601 time.
+
+        Raises:
+            NotFoundError: If it is none of these.
+        """
+        if self.session_position(text) is not None:
+            return text
+        if text.startswith("@") and text[1:].isascii() and text[1:].isdigit() and len(text) <= 18:
+            return int(text[1:])
+        try:
+            return datetime.fromisoformat(text)
+        except ValueError:
+            raise NotFoundError(
+                f"{text!r} is no session in the memory of {self.name!r}, no position such as @3 and no ISO 8601 time"
+            ) from None
 
     def state(self, point: Point = None) -> MemoryState:
         """The memories at a point, ordered by the number of the id. Forgotten memories are in no state.
@@ -170,7 +187,7 @@ class OwnerJournal:
         """
         for entry in self.entries(position - 1, position):
             return entry
-        raise DeltaMemError(f"there is no entry {position}: the journal ends at {self.head}")
+        raise NotFoundError(f"there is no entry {position}: the journal ends at {self.head}")
 
     def session_position(self, session_id: str) -> int | None:
         """Where a session is applied; None if it never was or is undone."""
@@ -272,7 +289,7 @@ class OwnerJournal:
         """
         if steps := self._steps(self.memory_id(memory_id)):
             return steps
-        raise DeltaMemError(f"there is no memory {memory_id!r} and never was")
+        raise NotFoundError(f"there is no memory {memory_id!r} and never was")
 
     def blame(self, memory_id: str) -> tuple[Origin, ...]:
         """The sessions with their turns, and the edits, that a present memory comes from, oldest first.
@@ -283,7 +300,7 @@ class OwnerJournal:
         with self._database.read():
             memory_id = self.memory_id(memory_id)
             if memory_id not in self.state():
-                raise DeltaMemError(f"there is no memory {memory_id!r} now; see its history")
+                raise NotFoundError(f"there is no memory {memory_id!r} now; see its history")
             return tuple(
                 self._origin(entry, change)
                 for entry, change in self._steps(memory_id)
@@ -356,7 +373,7 @@ class OwnerJournal:
         with self._database.read() as connection:
             job = jobs.get(connection, self._owner_id(connection), job_id)
         if job is None:
-            raise DeltaMemError(f"there is no job {job_id!r}")
+            raise NotFoundError(f"there is no job {job_id!r}")
         return job
 
     def jobs(self, *states: JobState) -> list[Job]:
@@ -484,7 +501,7 @@ class OwnerJournal:
             sides = [memory for _, change in history if not change.erased for memory in (change.before, change.after)]
             known = [memory for memory in sides if memory is not None]
             if owner_id is None or not known:
-                raise DeltaMemError(f"{memory_id}: there is no such memory to forget")
+                raise NotFoundError(f"{memory_id}: there is no such memory to forget")
             sources = frozenset((entry.position, turn) for entry, change in history for turn in change.turns)
             rows.erase_memory(connection, owner_id, memory_id)
             rows.blank_turns(connection, owner_id, sources, {memory.text for memory in known})
@@ -509,7 +526,7 @@ class OwnerJournal:
         """
         with self._database.write() as connection:
             if self.head:
-                raise DeltaMemError(
+                raise ConflictError(
                     f"the journal of {self.name!r} already has {self.head} entries; import needs an empty one"
                 )
             yield Restorer(connection, self._create(connection))
@@ -683,6 +700,11 @@ class Journal:
         """
         return OwnerJournal(self._database, name)
 
+    def knows(self, name: str) -> bool:
+        """Whether an owner has entries or jobs."""
+        with self._database.read() as connection:
+            return connection.execute("SELECT 1 FROM owners WHERE name = ?", (name,)).fetchone() is not None
+
     def owners(self) -> list[str]:
         """The owners that have entries or jobs, sorted."""
         with self._database.read() as connection:
@@ -701,7 +723,7 @@ class Journal:
         with self._database.write() as connection:
             found = connection.execute("SELECT id FROM owners WHERE name = ?", (name,)).fetchone()
             if found is None:
-                raise DeltaMemError(f"{name!r}: no such owner in this journal")
+                raise NotFoundError(f"{name!r}: no such owner in this journal")
             erasure = Erasure(
                 owner_sha256=hashlib.sha256(name.encode()).hexdigest(),
                 erased_at=datetime.now(UTC),

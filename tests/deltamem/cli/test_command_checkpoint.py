@@ -127,5 +127,5 @@ def test_missing_packages_are_named(bank: Path, folder: Path, monkeypatch: pytes
     monkeypatch.delitem(sys.modules, "deltamem.local_policy")
     monkeypatch.setitem(sys.modules, package, None)
     said = one_sentence(run("add", "-", "--checkpoint", str(folder), given=lines_of(MONDAY)))
-    assert "torch and transformers" in said and "pip install 'deltamem[serve]'" in said
+    assert "torch and transformers" in said and "pip install 'deltamem[local]'" in said
     assert not bank.exists()

@@ -1,0 +1,1 @@
+"""The server: one process that keeps the memory of many owners for applications that speak HTTP."""

@@ -1,0 +1,207 @@
+"""Who calls, and whose memory they may use. Every door asks here."""
+
+from __future__ import annotations
+
+import ipaddress
+import time
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
+from typing import Annotated
+from urllib.parse import urlsplit
+
+import anyio.to_thread
+from fastapi import Depends, Path, Request
+from fastapi.security import APIKeyHeader, HTTPBearer
+from limits import RateLimitItem, parse_many
+from limits.storage import MemoryStorage
+from limits.strategies import MovingWindowRateLimiter
+
+from deltamem.errors import DeltaMemError
+from deltamem.manager import MemoryManager
+from deltamem.server.keys import Key, Keys, Scope
+from deltamem.server.problems import Problem, not_found
+from deltamem.server.service import Service
+
+LOCAL = Key("local", "local", None, frozenset(Scope), datetime.fromtimestamp(0, UTC))
+"""Who calls a server without keys: everybody on this machine."""
+_CHALLENGE = {"WWW-Authenticate": "Bearer"}
+
+
+class Access:
+    """Finds the key of a request and counts the requests of each key."""
+
+    def __init__(self, keys: Keys | None, rate_limit: str | None) -> None:
+        """Bind the keys.
+
+        Args:
+            keys: The keys; None, or a file in which none was ever made, leaves the server open to this machine.
+            rate_limit: What one key may ask, such as ``600/minute``, several of them separated by ``;``; None for no limit.
+
+        Raises:
+            DeltaMemError: If the limit cannot be read.
+        """
+        self.keys = keys
+        try:
+            self._limits: list[RateLimitItem] = parse_many(rate_limit) if rate_limit else []
+        except ValueError:
+            raise DeltaMemError(f"{rate_limit!r} is no rate such as 600/minute") from None
+        self._limiter = MovingWindowRateLimiter(MemoryStorage())
+
+    @property
+    def open(self) -> bool:
+        """Whether everybody on this machine may call, because no key was ever made."""
+        return self.keys is None or self.keys.none
+
+    def key(self, request: Request) -> Key:
+        """The key of a request.
+
+        Raises:
+            Problem: 401 without a good token, 403 for a browser that another site steers, 429 above the limit.
+        """
+        token = token_of(request)
+        if self.open:
+            _check_local(request)
+            key = LOCAL
+        else:
+            found = None if self.keys is None or token is None else self.keys.find(token)
+            if found is None:
+                # Not less than a good key costs; by address, as nothing else is known.
+                self._count(f"address {request.client.host if request.client else ''}")
+                said = "this server needs an API key, as Authorization: Bearer TOKEN or X-API-Key: TOKEN"
+                raise Problem(401, said if token is None else "this API key is not known here or was revoked", _CHALLENGE)
+            key = found
+        self._count(f"key {key.id}")
+        request.state.key = key
+        return key
+
+    def _count(self, who: str) -> None:
+        for limit in self._limits:
+            if not self._limiter.hit(limit, who):
+                reset = self._limiter.get_window_stats(limit, who).reset_time
+                wait = max(1, int(reset - time.time()) + 1)
+                raise Problem(429, f"more requests than {limit}; try again in {wait} seconds", {"Retry-After": str(wait)})
+
+
+def token_of(request: Request) -> str | None:
+    """The token of a request: ``Authorization: Bearer T``, ``Authorization: Token T`` or ``X-API-Key: T``."""
+    scheme, _, token = request.headers.get("authorization", "").partition(" ")
+    if scheme.lower() in ("bearer", "token") and token.strip():
+        return token.strip()
+    return request.headers.get("x-api-key") or None
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a host name or address is this machine's own."""
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return host.lower() == "localhost"
+
+
+def _check_local(request: Request) -> None:
+    """A page of some other site, opened in a browser on this machine, must not reach a server without keys."""
+    host = urlsplit(f"//{request.headers.get('host', '')}").hostname or ""
+    origin = request.headers.get("origin")
+    if not is_loopback(host) or (origin is not None and not is_loopback(urlsplit(origin).hostname or "")):
+        raise Problem(403, "without API keys this server answers only to this machine; make one with: deltamem keys create")
+
+
+def identify(request: Request) -> Key:
+    """The key of a request, see `Access.key`."""
+    access: Access = request.app.state.access
+    return access.key(request)
+
+
+def allow(key: Key, scope: Scope) -> None:
+    """Make sure that a key has a scope.
+
+    Raises:
+        Problem: 403 if it has not.
+    """
+    if scope not in key.scopes:
+        raise Problem(403, f"this API key lacks the scope {scope}")
+
+
+def authorize(service: Service, key: Key, owner: str, scope: Scope, *, create: bool = False) -> MemoryManager:
+    """The memory of an owner, for a key. It may read the disk: call it in a thread.
+
+    Args:
+        service: The service.
+        key: Who asks.
+        owner: Whose memory.
+        scope: What for.
+        create: Whether the owner may be new; else one of whom nothing is known is answered like a foreign one.
+
+    Raises:
+        Problem: 404 if the owner is another's or not known, 403 if the scope is missing.
+    """
+    if not key.opens(owner):
+        raise not_found()
+    allow(key, scope)
+    if not create and not service.known(owner):
+        raise not_found()
+    return service.manager_of(owner)
+
+
+def only_owner(key: Key) -> str:
+    """The owner of a key that is bound to one; for doors where the token names the owner.
+
+    Raises:
+        Problem: 403 if it is bound to several, or to none in particular.
+    """
+    if key.owners is None or len(key.owners) != 1:
+        raise Problem(403, "this needs an API key that is bound to exactly one owner")
+    return next(iter(key.owners))
+
+
+# Only for OpenAPI; `token_of` reads the headers.
+_SCHEMES = [
+    Depends(HTTPBearer(auto_error=False, description="An API key made with `deltamem keys create`.")),
+    Depends(APIKeyHeader(name="X-API-Key", auto_error=False)),
+]
+
+
+async def _caller(request: Request) -> Key:
+    return identify(request)
+
+
+Caller = Annotated[Key, Depends(_caller)]
+"""The key of the request, as a FastAPI dependency."""
+SECURITY = _SCHEMES
+"""Dependencies that make OpenAPI name the ways to send a key."""
+
+OwnerName = Annotated[str, Path(min_length=1, max_length=256, description="Whose memory.")]
+
+
+def service_of(request: Request) -> Service:
+    """The service of the application that a request came to."""
+    service: Service = request.app.state.service
+    return service
+
+
+def manager(scope: Scope, *, create: bool = False) -> Callable[..., Awaitable[MemoryManager]]:
+    """A FastAPI dependency: the memory of the owner in the path, for a scope; see `authorize`."""
+
+    async def dependency(owner: OwnerName, key: Caller, request: Request) -> MemoryManager:
+        service = service_of(request)
+        return await anyio.to_thread.run_sync(lambda: authorize(service, key, owner, scope, create=create))
+
+    return dependency
+
+
+Reading = Annotated[MemoryManager, Depends(manager(Scope.READ))]
+Writing = Annotated[MemoryManager, Depends(manager(Scope.WRITE))]
+Founding = Annotated[MemoryManager, Depends(manager(Scope.WRITE, create=True))]
+"""To write for an owner who may be new."""
+Admin = Annotated[MemoryManager, Depends(manager(Scope.ADMIN))]
+
+
+async def _operator(key: Caller) -> Key:
+    if key.owners is not None:
+        raise Problem(403, "this needs an API key for all owners")
+    allow(key, Scope.ADMIN)
+    return key
+
+
+Operator = Annotated[Key, Depends(_operator)]
+"""The key of somebody who runs the server: all owners, scope admin."""

@@ -1,0 +1,143 @@
+"""The application: the service, the access to it, and the doors."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from importlib.metadata import version
+from urllib.parse import unquote_to_bytes
+
+from fastapi import FastAPI
+from fastapi.routing import APIRoute
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from deltamem.bank.store import MemoryStore
+from deltamem.manager import ManagerSettings
+from deltamem.policy import Policy
+from deltamem.server import native
+from deltamem.server.access import Access
+from deltamem.server.keys import Keys
+from deltamem.server.problems import TOO_LARGE, Problem, install, problem_of, render
+from deltamem.server.service import ServerSettings, Service
+
+access_log = logging.getLogger("deltamem.access")
+
+
+def create_app(
+    store: MemoryStore,
+    policy: Policy | None,
+    *,
+    keys: Keys | None,
+    settings: ServerSettings | None = None,
+    manager_settings: ManagerSettings | None = None,
+) -> FastAPI:
+    """Make the application; whoever runs it closes the store and the keys afterwards.
+
+    Args:
+        store: The memory of all owners.
+        policy: The model that reads sessions; None for a server that only stores and searches.
+        keys: Who may call; None, or a file in which no key was ever made, for everybody on this machine.
+        settings: Limits and times.
+        manager_settings: How sessions are read.
+
+    Raises:
+        DeltaMemError: If the rate limit cannot be read.
+    """
+    settings = settings or ServerSettings()
+    service = Service(store, policy, manager_settings, settings)
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        async with service:
+            yield
+
+    app = FastAPI(
+        title="DeltaMem",
+        version=version("deltamem"),
+        description="Long-term memory of people: sessions are read by a model, memories searched, explained and taken back.",
+        lifespan=lifespan,
+        redirect_slashes=False,
+        redoc_url=None,
+        docs_url=None,  # its page would load scripts from elsewhere
+        generate_unique_id_function=_operation_id,
+        separate_input_output_schemas=False,
+    )
+    app.state.service = service
+    app.state.access = Access(keys, settings.rate_limit)
+    install(app)
+    app.add_middleware(Gate, max_body=settings.max_body_bytes, max_import=settings.max_import_bytes)
+    app.include_router(native.router(settings))
+    return app
+
+
+def _operation_id(route: APIRoute) -> str:
+    return route.name
+
+
+class Gate:
+    """Before all else: refuses what cannot be read, answers defects, and writes the access log.
+
+    A line of the log names method, route, status, milliseconds and key. Paths and queries are left out, because they name
+    people and may quote what is remembered.
+    """
+
+    def __init__(self, app: ASGIApp, max_body: int, max_import: int) -> None:
+        """Wrap an application."""
+        self._app = app
+        self._max_body = max_body
+        self._max_import = max_import
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        begin, status, received = time.perf_counter(), 0, 0
+        limit = self._max_import if scope["path"].endswith("/import") else self._max_body
+
+        async def receiving() -> Message:
+            nonlocal received
+            message = await receive()
+            received += len(message.get("body", b""))
+            if received > limit:
+                raise Problem(413, TOO_LARGE)
+            return message
+
+        async def sending(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            await send(message)
+
+        try:
+            _check(scope, limit)
+            await self._app(scope, receiving, sending)
+        except Exception as error:
+            problem = problem_of(error)
+            if status:  # the response is under way and can only be cut
+                raise
+            await render(problem)(scope, receive, sending)
+        finally:
+            route, key = scope.get("route"), scope.get("state", {}).get("key")
+            access_log.info(
+                "%s %s %d %.1f ms %s",
+                scope["method"],
+                getattr(route, "path", "(no route)"),
+                status,
+                (time.perf_counter() - begin) * 1000,
+                "-" if key is None else key.id,
+            )
+
+
+def _check(scope: Scope, limit: int) -> None:
+    try:
+        for part in (scope.get("raw_path", b""), scope["query_string"]):
+            unquote_to_bytes(part).decode()
+    except UnicodeDecodeError:
+        raise Problem(400, "the address is not valid UTF-8") from None
+    for name, value in scope["headers"]:
+        # Before it is sent; a body that does not say how long it is, is counted as it comes.
+        if name == b"content-length" and value.isdigit() and int(value) > limit:
+            raise Problem(413, TOO_LARGE)

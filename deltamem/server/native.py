@@ -1,0 +1,350 @@
+"""The native routes, ``/v1/owners/{owner}/...``: everything that a `deltamem.manager.MemoryManager` does, over HTTP."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from typing import Annotated, Any, Literal
+
+import anyio.to_thread
+from fastapi import APIRouter, Path, Query, Request, Response
+from pydantic import ConfigDict, Field, PlainValidator, WithJsonSchema
+
+from deltamem.config import StrictModel
+from deltamem.edits import Add, Retract, Update, noted
+from deltamem.ingest import Transition
+from deltamem.journal.jobs import JobState
+from deltamem.server.access import SECURITY, Caller, Founding, Reading, Writing, allow, service_of
+from deltamem.server.keys import Scope
+from deltamem.server.problems import Problem, not_found, responses
+from deltamem.server.records import (
+    EntryRecord,
+    FoundMemory,
+    JobRecord,
+    OriginRecord,
+    StepRecord,
+    StoredMemory,
+    TransitionRecord,
+    known_session,
+)
+from deltamem.server.service import ServerSettings
+from deltamem.sessions import Session, Turn
+
+PREFIX = "/v1/owners/{owner}"
+
+
+def _time(value: object) -> datetime:
+    if not isinstance(value, str):
+        raise ValueError("a time is an ISO 8601 text")
+    try:
+        return datetime.fromisoformat(value)
+    except ValueError:
+        raise ValueError("this is no ISO 8601 time such as 2026-03-02T09:00") from None
+
+
+Time = Annotated[datetime, PlainValidator(_time), WithJsonSchema({"type": "string", "format": "date-time"})]
+"""A time in a request; without an offset it counts as UTC where times are compared."""
+Metadata = Annotated[
+    dict[str, str | int | float | bool | list[str] | None],
+    Field(description="A flat object; values are texts, numbers, booleans, null or lists of texts."),
+]
+Filters = Annotated[dict[str, Any], Field(description="Conditions on the metadata, see the documentation of filters.")]
+Text = Annotated[str, Field(min_length=1, max_length=100_000)]
+
+
+class _Request(StrictModel):
+    """Refuses unknown fields and wrong types."""
+
+    model_config = ConfigDict(strict=True)
+
+
+class TurnIn(_Request):
+    """A turn of a dialogue."""
+
+    role: Literal["user", "assistant"]
+    content: Annotated[str, Field(max_length=1_000_000)]
+
+
+class SessionIn(_Request):
+    """A session."""
+
+    id: Annotated[str, Field(min_length=1, max_length=256, description="Applied once for each owner.")]
+    time: Time
+    turns: Annotated[list[TurnIn], Field(min_length=1, max_length=10_000)]
+    metadata: Metadata = Field({})
+    person: Annotated[str, Field(min_length=1, max_length=200)] | None = Field(
+        None, description="How memories name the person; by default by the owner's name."
+    )
+    wait: Annotated[float, Field(ge=0, le=600, allow_inf_nan=False, description="Seconds to wait for the result.")] = 0.0
+
+
+class AddIn(_Request):
+    """A memory to write."""
+
+    text: Text
+    time: Time | None = Field(None, description="By default now.")
+    metadata: Metadata = Field({})
+
+
+class MemoriesIn(_Request):
+    """Memories to write, as one journal entry."""
+
+    memories: Annotated[list[AddIn], Field(min_length=1, max_length=1000)]
+
+
+class UpdateIn(_Request):
+    """What to change of a memory; what is left out stays."""
+
+    text: Text | None = None
+    time: Time | None = None
+    metadata: Metadata | None = Field(None, description="Replaces all that the memory has.")
+
+
+class SearchIn(_Request):
+    """A search."""
+
+    queries: Annotated[list[Text], Field(min_length=1, max_length=100)]
+    k: Annotated[int, Field(ge=1, le=1000, description="Memories for each query.")] = 5
+    filters: Filters | None = None
+
+
+class RollbackIn(_Request):
+    """Where to go back to."""
+
+    to: Annotated[str, Field(min_length=1, max_length=256, description="A session id, @N or an ISO 8601 time.")]
+
+
+class _Parameters(StrictModel):
+    """Query parameters."""
+
+
+PointText = Annotated[str, Field(min_length=1, max_length=256, description="A session id, @N or an ISO 8601 time.")]
+
+
+class ListParameters(_Parameters):
+    """Which memories to list."""
+
+    at: PointText | None = None
+    cursor: Annotated[str, Field(max_length=64, description="`next` of the page before.")] | None = None
+    limit: Annotated[int, Field(ge=1, le=1000)] = 100
+    filters: Annotated[str, Field(max_length=10_000, description="Conditions on the metadata, as JSON.")] | None = None
+
+
+class JobParameters(_Parameters):
+    """Which jobs to list."""
+
+    state: list[JobState] = Field([JobState.QUEUED, JobState.RUNNING, JobState.FAILED])
+
+
+class EraseParameters(_Parameters):
+    """How to delete."""
+
+    mode: Literal["retract", "erase"] = Field(
+        "retract", description="`retract` keeps the history and can be taken back; `erase` needs the scope admin."
+    )
+
+
+class AtParameters(_Parameters):
+    """When."""
+
+    at: PointText | None = None
+
+
+class DiffParameters(_Parameters):
+    """Between which points."""
+
+    before: PointText
+    after: PointText | None = None
+
+
+class ImportParameters(_Parameters):
+    """How to import."""
+
+    rename: bool = Field(False, description="Accept the export of an owner with another name.")
+
+
+class MemoriesOut(StrictModel):
+    """A page of memories."""
+
+    memories: list[StoredMemory]
+    next: str | None = Field(description="The `cursor` of the next page; null on the last one.")
+
+
+class AddedOut(EntryRecord):
+    """The entry that was written, with the memories that it added."""
+
+    memories: list[StoredMemory]
+
+
+class JobsOut(StrictModel):
+    """Jobs in the order in which they were taken on."""
+
+    jobs: list[JobRecord]
+
+
+class StepsOut(StrictModel):
+    """The history of a memory, oldest first."""
+
+    steps: list[StepRecord]
+
+
+class BlameOut(StrictModel):
+    """A memory and where it comes from."""
+
+    memory: StoredMemory
+    origins: list[OriginRecord]
+
+
+class QueryOut(StrictModel):
+    """What one query found."""
+
+    query: str
+    memories: list[FoundMemory]
+
+
+class SearchOut(StrictModel):
+    """What the queries found, in their order."""
+
+    results: list[QueryOut]
+
+
+class CountsOut(StrictModel):
+    """What an export held."""
+
+    entries: int
+    memories: int
+    dialogues: int
+
+
+MemoryId = Annotated[str, Path(min_length=1, max_length=64, description="An id such as m1, or the memory's UUID.")]
+
+
+def router(settings: ServerSettings) -> APIRouter:
+    """The routes; the limits decide how large an import may be."""
+    routes = APIRouter(prefix=PREFIX, tags=["memory"], dependencies=SECURITY, responses=responses())
+    routes.post("/sessions", responses={202: {"model": JobRecord, "description": "Taken on"}, **responses(409)})(add_session)
+    routes.get("/jobs")(list_jobs)
+    routes.get("/jobs/{job}")(get_job)
+    routes.get("/memories")(list_memories)
+    routes.post("/memories", status_code=201, responses=responses(409))(add_memories)
+    routes.get("/memories/{memory}")(get_memory)
+    routes.patch("/memories/{memory}")(update_memory)
+    routes.delete("/memories/{memory}")(delete_memory)
+    routes.get("/memories/{memory}/history")(memory_history)
+    routes.get("/memories/{memory}/blame")(memory_blame)
+    routes.post("/search")(search)
+    return routes
+
+
+async def add_session(
+    body: SessionIn, manager: Founding, request: Request, response: Response
+) -> TransitionRecord | JobRecord:
+    """Read a session with the model: 200 with what it did, or 202 with the job if that takes longer than `wait`.
+
+    A session id is applied once; the same session may be sent any number of times.
+    """
+    turns = tuple(Turn(turn.role, turn.content) for turn in body.turns)
+    person = body.person or manager.person_name
+    session = Session(manager.owner, person, body.time, turns, body.id, noted(body.metadata))
+    result = await service_of(request).ingest(session, wait=body.wait)
+    if isinstance(result, Transition):
+        return TransitionRecord.of(result)
+    if result.state is JobState.DONE:
+        return known_session(session, result.position)
+    response.status_code = 202
+    response.headers["Location"] = request.url.path.removesuffix("sessions") + f"jobs/{result.id}"
+    return JobRecord.of(result)
+
+
+def list_jobs(parameters: Annotated[JobParameters, Query()], manager: Reading) -> JobsOut:
+    """The sessions that were taken on; by default those that are not applied."""
+    return JobsOut(jobs=[JobRecord.of(job) for job in manager.jobs(*parameters.state)])
+
+
+def get_job(job: Annotated[str, Path(min_length=1, max_length=64)], manager: Reading) -> JobRecord:
+    """How far a session is, with the time of the next attempt and the last error."""
+    return JobRecord.of(manager.job(job))
+
+
+def list_memories(parameters: Annotated[ListParameters, Query()], manager: Reading, request: Request) -> MemoriesOut:
+    """The memories by id, now or as they were at a point, page by page."""
+    point = None if parameters.at is None else manager.point(parameters.at)
+    filters = None if parameters.filters is None else _object(parameters.filters)
+    limit = parameters.limit
+    found = manager.memories(filters, point=point, after=parameters.cursor, limit=limit + 1)
+    uuids = service_of(request).uuids(manager, point)
+    page = [StoredMemory.stored(memory, uuids[memory.id]) for memory in found[:limit]]
+    return MemoriesOut(memories=page, next=page[-1].id if len(found) > limit else None)
+
+
+def _object(text: str) -> dict[str, Any]:
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        value = None
+    if not isinstance(value, dict):
+        raise Problem(422, 'filters: expected a JSON object such as {"topic": "work"}')
+    return value
+
+
+async def add_memories(body: MemoriesIn, manager: Founding, key: Caller, request: Request) -> AddedOut:
+    """Write memories without a model."""
+    now = datetime.now(UTC).replace(microsecond=0)
+    edits = [Add(one.text, one.time or now, one.metadata) for one in body.memories]
+    entry = await manager.write(edits, key.name)
+    uuids = await anyio.to_thread.run_sync(lambda: service_of(request).uuids(manager, entry.position))
+    added = [change.after for change in entry.changes if change.after is not None]
+    memories = [StoredMemory.stored(memory, uuids[memory.id]) for memory in added]
+    return AddedOut(**dict(EntryRecord.of(entry)), memories=memories)
+
+
+def get_memory(
+    memory: MemoryId, parameters: Annotated[AtParameters, Query()], manager: Reading, request: Request
+) -> StoredMemory:
+    """One memory, now or as it was at a point."""
+    point = None if parameters.at is None else manager.point(parameters.at)
+    found = manager.state(point).get(manager.memory_id(memory))
+    if found is None:
+        raise not_found()
+    return StoredMemory.stored(found, service_of(request).uuids(manager, point)[found.id])
+
+
+async def update_memory(memory: MemoryId, body: UpdateIn, manager: Writing, key: Caller) -> EntryRecord:
+    """Rewrite a memory without a model."""
+    if not body.model_fields_set:
+        raise Problem(422, "nothing to change: give text, time or metadata")
+    return EntryRecord.of(await manager.write([Update(memory, body.text, body.time, body.metadata)], key.name))
+
+
+async def delete_memory(
+    memory: MemoryId, parameters: Annotated[EraseParameters, Query()], manager: Writing, key: Caller
+) -> EntryRecord:
+    """Take a memory back, or erase it for good with its history and the turns it came from."""
+    if parameters.mode == "erase":
+        allow(key, Scope.ADMIN)
+        return EntryRecord.of(await manager.forget(memory))
+    return EntryRecord.of(await manager.write([Retract(memory)], key.name))
+
+
+def memory_history(memory: MemoryId, manager: Reading) -> StepsOut:
+    """Everything that happened to a memory, what was rolled back included."""
+    return StepsOut(steps=[StepRecord.step(step) for step in manager.history(memory)])
+
+
+def memory_blame(memory: MemoryId, manager: Reading, request: Request) -> BlameOut:
+    """The sessions with their turns, and the edits, that a memory comes from."""
+    origins = [OriginRecord.of(origin) for origin in manager.blame(memory)]
+    return BlameOut(memory=get_memory(memory, AtParameters(), manager, request), origins=origins)
+
+
+async def search(body: SearchIn, manager: Reading, request: Request) -> SearchOut:
+    """The memories most similar to each query."""
+    found = await manager.search_many(body.queries, body.k, body.filters)
+    uuids = await anyio.to_thread.run_sync(lambda: service_of(request).uuids(manager))
+    results = [
+        QueryOut(
+            query=query, memories=[FoundMemory.found(hit, uuids[hit.memory.id]) for hit in hits if hit.memory.id in uuids]
+        )
+        for query, hits in zip(body.queries, found, strict=True)
+    ]
+    return SearchOut(results=results)

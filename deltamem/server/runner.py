@@ -1,0 +1,65 @@
+"""Runs the application with uvicorn and ends it gracefully."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import socket
+from collections.abc import Callable
+from types import FrameType
+
+import uvicorn
+from fastapi import FastAPI
+
+from deltamem.server.service import Service
+
+_LONGEST_REQUESTS = 30
+"""Seconds that open requests have to end; the jobs have a time of grace of their own."""
+
+
+class _Server(uvicorn.Server):
+    """Stops the worker as soon as the signal comes, and not only when the last request has ended."""
+
+    def __init__(self, config: uvicorn.Config, service: Service, started: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._service = service
+        self._started = started
+        self._stopping: asyncio.Task[None] | None = None
+        self._loop = asyncio.get_running_loop()
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        if self.started:
+            self._started()
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        self._loop.call_soon_threadsafe(self._stop)
+        super().handle_exit(sig, frame)
+
+    def _stop(self) -> None:
+        self._stopping = self._stopping or self._loop.create_task(self._service.stop())
+
+
+async def run(app: FastAPI, listening: socket.socket, *, started: Callable[[], None]) -> None:
+    """Serve until SIGTERM or SIGINT: then take no more requests, end the open ones, finish or hand back the jobs.
+
+    Args:
+        app: Made by `deltamem.server.app.create_app`.
+        listening: A bound socket.
+        started: Called once requests are answered.
+    """
+    config = uvicorn.Config(
+        app,
+        access_log=False,  # the application writes its own, without what was asked
+        log_config=None,
+        log_level="warning",
+        server_header=False,
+        timeout_graceful_shutdown=_LONGEST_REQUESTS,
+    )
+    # Uvicorn repeats the signal when it has ended, which must not end us before the store is closed.
+    before = {number: signal.signal(number, lambda *_: None) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        await _Server(config, app.state.service, started).serve(sockets=[listening])
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,150 @@
+"""What all doors of the server share: the store, the worker, and the managers of the owners."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Self
+from uuid import UUID
+
+from deltamem.bank.store import MemoryStore
+from deltamem.episode import Message
+from deltamem.errors import LLMError
+from deltamem.ingest import Transition
+from deltamem.jobs import Worker, WorkerSettings
+from deltamem.journal.jobs import Job
+from deltamem.journal.journal import Point
+from deltamem.journal.records import Erasure
+from deltamem.manager import ManagerSettings, MemoryManager
+from deltamem.policy import Completion, Policy
+from deltamem.server.problems import Problem
+from deltamem.sessions import Session
+
+
+@dataclass(frozen=True, slots=True)
+class ServerSettings:
+    """How a server works."""
+
+    max_body_bytes: int = 8 * 2**20
+    max_import_bytes: int = 256 * 2**20
+    """Of an export that is read back."""
+    rate_limit: str | None = "1200/minute"
+    """What one key may ask, as the library limits writes it; several are separated by ``;``."""
+    worker: WorkerSettings = field(default_factory=WorkerSettings)
+
+
+class NoModel:
+    """Stands for the model of a server that has none: it is never asked, because no worker runs."""
+
+    name = "no model"
+
+    async def complete(self, messages: Sequence[Message]) -> Completion:
+        """Refuse.
+
+        Raises:
+            LLMError: Always.
+        """
+        raise LLMError("this server has no model")
+
+
+class Service:
+    """One store and, if there is a model, the worker that reads the sessions. Threads may share it."""
+
+    def __init__(
+        self,
+        store: MemoryStore,
+        policy: Policy | None,
+        manager_settings: ManagerSettings | None = None,
+        settings: ServerSettings | None = None,
+    ) -> None:
+        """Put the parts together; nothing runs before the service is entered, in the event loop that serves."""
+        self.store = store
+        self.settings = settings or ServerSettings()
+        self.policy: Policy = policy or NoModel()
+        self.queue = store.journal.queue
+        self.worker: Worker | None = None
+        self._has_model = policy is not None
+        self._manager_settings = manager_settings or ManagerSettings()
+        self._managers: dict[str, MemoryManager] = {}
+        self._uuids: dict[str, tuple[int, dict[str, UUID]]] = {}
+        self._lock = threading.Lock()
+
+    @property
+    def has_model(self) -> bool:
+        """Whether sessions can be read."""
+        return self._has_model
+
+    def manager_of(self, owner: str) -> MemoryManager:
+        """The manager of an owner, who may be new. It may read the disk: call it in a thread."""
+        with self._lock:
+            known = self._managers.get(owner)
+        if known is not None:
+            return known
+        # Outside the lock, because opening a bank may take long.
+        made = MemoryManager(self.store, owner, self.policy, self._manager_settings)
+        with self._lock:
+            return self._managers.setdefault(owner, made)
+
+    def known(self, owner: str) -> bool:
+        """Whether an owner has entries or jobs."""
+        return self.store.journal.knows(owner)
+
+    @property
+    def paused(self) -> bool:
+        """Whether the model is not asked for now; sessions are still taken on. Outlasts a restart."""
+        return self.queue.paused
+
+    def pause(self, paused: bool) -> None:
+        """Stop asking the model, or go on; call `wake` afterwards, in the event loop."""
+        self.queue.pause(paused)
+
+    def wake(self) -> None:
+        """Let the worker look for jobs now; from its own event loop."""
+        if self.worker is not None:
+            self.worker.wake()
+
+    async def ingest(self, session: Session, *, wait: float = 0.0) -> Transition | Job:
+        """Take a session on and wait for it, see `Worker.ingest`.
+
+        Raises:
+            Problem: 503 if this server has no model.
+        """
+        if self.worker is None:
+            raise Problem(503, "this server has no model to read sessions with; memories can be written directly")
+        return await self.worker.ingest(session, wait=wait)
+
+    def uuids(self, manager: MemoryManager, point: Point = None) -> dict[str, UUID]:
+        """UUIDs by id, see `MemoryManager.uuids`; those of the present state are kept until it changes."""
+        if point is not None:
+            return manager.uuids(point)
+        head = manager.head
+        position, found = self._uuids.get(manager.owner, (-1, {}))
+        if position != head:
+            found = manager.uuids(head)
+            self._uuids[manager.owner] = head, found
+        return found
+
+    async def forget_owner(self, manager: MemoryManager) -> Erasure:
+        """Erase everything about an owner, who may begin again."""
+        erasure = await manager.forget_owner()
+        with self._lock:
+            self._managers.pop(manager.owner, None)
+            self._uuids.pop(manager.owner, None)
+        return erasure
+
+    async def stop(self) -> None:
+        """Begin no more jobs; those that run are finished or handed back."""
+        if self.worker is not None:
+            await self.worker.stop()
+
+    async def __aenter__(self) -> Self:
+        if self._has_model:
+            self.worker = await Worker(self.queue, self.manager_of, self.settings.worker).__aenter__()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.stop()

@@ -1,0 +1,57 @@
+"""The commands serve, keys, pause and resume; a real process, killed and stopped."""
+
+import signal
+from pathlib import Path
+
+import pytest
+from episode_texts import WordEmbedder
+from server_cases import LONG, process
+from typer.testing import CliRunner, Result
+
+from deltamem.bank.store import MemoryStore
+from deltamem.cli.app import app
+from deltamem.server.keys import Keys
+
+RUNNER = CliRunner()
+
+
+def run(*arguments: str) -> Result:
+    return RUNNER.invoke(app, list(arguments), prog_name="deltamem", catch_exceptions=False)
+
+
+@pytest.fixture
+def bank(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("DELTAMEM_BANK", str(tmp_path / "bank"))
+    return tmp_path / "bank"
+
+
+def test_keys_are_made_listed_and_revoked(bank: Path) -> None:
+    assert run("keys", "list").exit_code == 2 and not bank.exists()
+    made = run("keys", "create", "phone", "--owner", "Ann", "--also", "Bob")
+    token = made.stdout.partition("token  ")[2].split()[0]
+    with Keys.open(bank / "keys.sqlite3") as keys:
+        key = keys.find(token)
+        assert key is not None and key.owners == {"Ann", "Bob"} and key.scopes == {"read", "write"}
+    listed = run("keys", "list").stdout
+    assert key.id in listed and token not in listed
+    assert "revoked" in run("keys", "revoke", key.id).stdout
+    assert run("keys", "revoke", "nothing").exit_code == 2
+    assert run("keys", "create", "phone").exit_code == 2
+    assert run("keys", "create", "phone", "--all-owners", "--scope", "everything").exit_code == 2
+
+
+def test_without_a_key_no_other_machine_is_served(bank: Path) -> None:
+    refused = run("serve", "--host", "0.0.0.0")
+    assert refused.exit_code == 2 and "no API key" in refused.stderr
+
+
+def test_a_process_serves_and_ends_on_a_signal(tmp_path: Path) -> None:
+    folder, log = tmp_path / "bank", tmp_path / "log"
+    with process(folder, log) as server, server.client() as http:
+        added = http.post("/v1/owners/ann/memories", json={"memories": [{"text": "Ann has a dog."}]})
+        assert added.status_code == 201
+        server.process.send_signal(signal.SIGTERM)
+        assert server.process.wait(LONG) == 0
+    assert "Ann" not in log.read_text() and "Traceback" not in log.read_text()
+    with MemoryStore.open(folder, WordEmbedder()) as store:
+        assert store.owners() == ["ann"]

@@ -1,0 +1,150 @@
+"""How the tests of the server run it: over real HTTP on the loopback, in this process or in one of its own.
+
+with serving(folder) as server:
+    server.client(server.key("ann")).post("/v1/owners/ann/search", json={"queries": ["city"]})
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import httpx
+import uvicorn
+from episode_texts import WordEmbedder
+from rule_model import RulePolicy
+
+from deltamem.bank.store import MemoryStore
+from deltamem.jobs import WorkerSettings
+from deltamem.policy import Policy
+from deltamem.server.app import create_app
+from deltamem.server.keys import KEYS_FILE, Keys, Scope
+from deltamem.server.service import ServerSettings, Service
+
+ROOT = Path(__file__).resolve().parents[1]
+QUICK = WorkerSettings(poll=0.02, first_delay=0.0, longest_delay=0.0, grace=5.0)
+LONG = 60.0
+ALL = frozenset(Scope)
+
+
+@dataclass
+class Server:
+    """A running server.
+
+    Attributes:
+        url: Where it answers.
+        folder: Of the store.
+        keys: The API keys; none at first, so that it is open.
+        service: What the doors share.
+    """
+
+    url: str
+    folder: Path
+    keys: Keys
+    service: Service
+    clients: list[httpx.Client] = field(default_factory=list)
+
+    def key(self, *owners: str, scopes: Collection[Scope] = ALL) -> str:
+        """The token of a new key; without owners for all of them."""
+        return self.keys.create(f"key of {', '.join(owners) or 'all'}", owners or None, scopes)[1]
+
+    def client(self, token: str | None = None, **headers: str) -> httpx.Client:
+        """A client that sends a token; it is closed with the server."""
+        bearer = {} if token is None else {"Authorization": f"Bearer {token}"}
+        client = httpx.Client(base_url=self.url, headers=bearer | headers, timeout=LONG)
+        self.clients.append(client)
+        return client
+
+
+@contextmanager
+def serving(
+    folder: Path, policy: Policy | None = None, *, model: bool = True, settings: ServerSettings | None = None
+) -> Iterator[Server]:
+    """Serve a store in this process, in a thread; by default with the model that is made of rules."""
+    settings = settings or ServerSettings(worker=QUICK, rate_limit=None)
+    with MemoryStore.open(folder, WordEmbedder()) as store, Keys.open(folder / KEYS_FILE) as keys:
+        app = create_app(store, (policy or RulePolicy()) if model else None, keys=keys, settings=settings)
+        config = uvicorn.Config(app, port=0, log_config=None, access_log=False, timeout_graceful_shutdown=5)
+        running = uvicorn.Server(config)
+        thread = threading.Thread(target=running.run, daemon=True)
+        thread.start()
+        until(lambda: running.started or not thread.is_alive())
+        port = running.servers[0].sockets[0].getsockname()[1]
+        server = Server(f"http://127.0.0.1:{port}", folder, keys, app.state.service)
+        try:
+            yield server
+        finally:
+            for client in server.clients:
+                client.close()
+            running.should_exit = True
+            thread.join(LONG)
+            assert not thread.is_alive()
+
+
+def until(holds: Any) -> None:
+    """Wait for something that is sure to come."""
+    end = time.monotonic() + LONG
+    while not holds():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+CHEAP = """
+import deltamem.embedding
+from episode_texts import WordEmbedder
+from deltamem.cli.app import main
+deltamem.embedding.load_embedder = lambda name, **settings: WordEmbedder()
+main()
+"""
+
+
+@dataclass
+class Process:
+    """A server in a process of its own.
+
+    Attributes:
+        url: Where it answers.
+        process: The process; its standard error goes to `log`.
+        log: What it wrote.
+    """
+
+    url: str
+    process: subprocess.Popen[bytes]
+    log: Path
+
+    def client(self, token: str | None = None) -> httpx.Client:
+        """A client that sends a token."""
+        headers = {} if token is None else {"Authorization": f"Bearer {token}"}
+        return httpx.Client(base_url=self.url, headers=headers, timeout=LONG)
+
+
+@contextmanager
+def process(folder: Path, log: Path, *arguments: str, environment: Mapping[str, str] = {}) -> Iterator[Process]:
+    """Run `deltamem serve` with an embedder that needs no model; it is killed at the end, should it still run."""
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("DELTAMEM_")}
+    paths = f"{ROOT}{os.pathsep}{ROOT / 'tests'}"
+    with log.open("wb") as written:
+        child = subprocess.Popen(
+            [sys.executable, "-c", CHEAP, "serve", "--bank", str(folder), "--port", "0", *arguments],
+            env=clean | {"PYTHONPATH": paths, "OMP_NUM_THREADS": "1"} | dict(environment),
+            stdout=written,
+            stderr=written,
+            preexec_fn=partial(signal.signal, signal.SIGINT, signal.default_int_handler),
+        )
+    try:
+        until(lambda: child.poll() is not None or " at http://" in log.read_text())
+        assert child.poll() is None, log.read_text()
+        yield Process(log.read_text().partition(" at ")[2].split()[0], child, log)
+    finally:
+        child.kill()
+        child.wait()
