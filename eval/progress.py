@@ -30,6 +30,9 @@ _PARTIAL_SECONDS, _PARTIAL_SHARE = 60.0, 50.0
 _REMEMBERED = 20
 """Plain lines from which the speed is known: what an earlier run had done is over in no time."""
 
+_LEAST_WORK = 1e-3
+"""Seconds that anything counts for, so that what costs no model any time is counted too."""
+
 
 class ProgressBars:
     """Counts of sessions, questions and points, with the tokens and failures so far; shown within a ``with`` block."""
@@ -50,10 +53,10 @@ class ProgressBars:
         if points:
             totals["points"] = sum(len(step.points or ()) for step in steps)
         for name, total in totals.items():
-            self._bars.add_task(name, total=total, note="", tokens=0, failed=0)
+            self._bars.add_task(name, total=total, note="", tokens=0, failed=0, work=0.0)
         self._tasks = {task.description: task for task in self._bars.tasks}
         self._clock = clock
-        self._lines = deque([(clock(), 0.0)], maxlen=_REMEMBERED)
+        self._lines = deque([(clock(), 0.0, 0.0)], maxlen=_REMEMBERED)  # when, how many items, and their seconds
 
     def __enter__(self) -> Self:
         self._bars.start()
@@ -75,18 +78,21 @@ class ProgressBars:
     def question(self, record: QuestionRecord) -> None:
         """A question is done, or failed."""
         costs = (cost for answer in record.answers for cost in answer.costs)
-        self._advance("questions", sum(costs, Cost()), failed=not record.complete)
+        searched = Cost(seconds=record.search_seconds)
+        self._advance("questions", sum(costs, searched), failed=not record.complete)
 
     def point(self, record: PointRecord) -> None:
         """A point or memory is done, or failed."""
-        self._advance("points", record.verdict.cost if record.verdict else Cost(), failed=not record.complete)
+        searched = Cost(seconds=record.search_seconds)
+        self._advance("points", searched + record.verdict.cost if record.verdict else searched, failed=not record.complete)
 
     def _advance(self, name: str, cost: Cost, *, failed: bool) -> None:
         task = self._tasks[name]
         tokens = task.fields["tokens"] + cost.prompt_tokens + cost.completion_tokens
         failures = task.fields["failed"] + failed
         note = f"{tokens:,} tokens" + (f", {failures} failed" if failures else "")
-        self._bars.update(task.id, advance=1, note=note, tokens=tokens, failed=failures)
+        work = task.fields["work"] + max(cost.seconds, _LEAST_WORK)
+        self._bars.update(task.id, advance=1, note=note, tokens=tokens, failed=failures, work=work)
         self.tick()
 
     async def watch(self, write_partial: Callable[[], None]) -> None:
@@ -107,18 +113,28 @@ class ProgressBars:
             return
         tasks = self._bars.tasks
         now, done, total = self._clock(), sum(task.completed for task in tasks), sum(task.total or 0 for task in tasks)
-        before, done_before = self._lines[-1]
+        before, done_before, _ = self._lines[-1]
         much = total and done - done_before >= _STEP * total
         if now - before >= (_LEAST_SECONDS if much else _SECONDS):
-            self._lines.append((now, done))
+            self._lines.append((now, done, sum(task.fields["work"] for task in tasks)))
             parts = [f"{task.description} {task.completed:,}/{task.total:,}" for task in tasks]
             parts.append(f"{sum(task.fields['tokens'] for task in tasks):,} tokens")
             if failed := sum(task.fields["failed"] for task in tasks):
                 parts.append(f"{failed:,} failed")
-            first, done_first = self._lines[0]
-            if done > done_first:
-                parts.append(f"about {_duration((total - done) * (now - first) / (done - done_first))} left")
-            self.say(", ".join(parts))
+            self.say(", ".join([*parts, *self._left()]))
+
+    def _left(self) -> list[str]:
+        """How long what is left will take, each kind by what it has cost so far: a session takes longer than a question."""
+        first, _, work_first = self._lines[0]
+        now, _, work = self._lines[-1]
+        open_tasks = [task for task in self._bars.tasks if task.completed < (task.total or 0)]
+        known = [task for task in open_tasks if task.completed]
+        if work == work_first or not known:
+            return []
+        left = sum(((task.total or 0) - task.completed) * task.fields["work"] / task.completed for task in known)
+        unknown = " and ".join(task.description for task in open_tasks if not task.completed)
+        beside = f" without {unknown}" if unknown else ""
+        return [f"about {_duration(left * (now - first) / (work - work_first))} left{beside}"]
 
 
 def _duration(seconds: float) -> str:
