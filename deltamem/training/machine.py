@@ -52,6 +52,11 @@ def shared_memory() -> int | None:
     return shutil.disk_usage(folder).total if folder.is_dir() else None
 
 
+def memory() -> int:
+    """Bytes of memory that this machine has."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
 def installed(package: str) -> bool:
     """Whether a package is there; it may still fail to be imported."""
     return importlib.util.find_spec(package) is not None

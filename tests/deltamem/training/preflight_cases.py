@@ -12,7 +12,8 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 
 from deltamem.config import validated
 from deltamem.training.config import TrainSettings, register_search_path
-from deltamem.training.preflight import CHECKS, Context, Row, run_checks
+from deltamem.training.preflight import CHECKS, Row, run_checks
+from deltamem.training.preflight_inputs import Context
 
 CONFIGS = Path(__file__).resolve().parents[3] / "configs"
 

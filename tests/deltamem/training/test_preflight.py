@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import importlib.metadata
 import json
 import shutil
 import socket
@@ -21,10 +22,11 @@ from training_cases import labelled_session, write_sessions
 
 from deltamem.config import validated
 from deltamem.sessions import to_json_line
-from deltamem.training import preflight as machine
+from deltamem.training import machine
 from deltamem.training.config import TrainSettings, unknown_keys
 from deltamem.training.machine import Gpu, Imports, gpus, try_imports
-from deltamem.training.preflight import CHECKS, Context, check_start, preflight, run_checks
+from deltamem.training.preflight import CHECKS, check_start, preflight, run_checks
+from deltamem.training.preflight_inputs import Context
 from deltamem.training.resources import ModelShape
 from deltamem.training.tiny import CHAT_TEMPLATE
 
@@ -317,7 +319,7 @@ def test_packages(
 ) -> None:
     monkeypatch.setattr(machine, "gpus", lambda: [GPU._replace(driver="550.1")])
     monkeypatch.setattr(machine, "installed", lambda _: True)
-    monkeypatch.setattr(machine.importlib.metadata, "version", (PACKAGES | versions).__getitem__)
+    monkeypatch.setattr(importlib.metadata, "version", (PACKAGES | versions).__getitem__)
     asked: list[str] = []
 
     def imported(packages: list[str]) -> Imports:
@@ -361,7 +363,7 @@ def test_a_run_on_gpus_begins_with_the_checks_that_take_seconds(
     assert code == 2 and "vLLM is not installed" in said and "preflight=skip" in said
     assert "/nowhere" not in said, "the data are the first stages' own matter"
     monkeypatch.setattr(machine, "installed", lambda _: True)
-    monkeypatch.setattr(machine.importlib.metadata, "version", PACKAGES.__getitem__)
+    monkeypatch.setattr(importlib.metadata, "version", PACKAGES.__getitem__)
     monkeypatch.setattr(machine, "try_imports", lambda _: FINE)
     assert start({}) == (0, "")
     code, said = start({f"{ACTOR}.ppo_max_token_len_per_gpu": 50_000_000})
@@ -483,10 +485,10 @@ def test_a_warm_start_must_fit(values: dict[str, Any], tmp_path: Path, monkeypat
         state, found = check("warm start", context(tmp_path, {**values, "deltamem.warm_start": given}))
         assert state == "fail" and "lower deltamem.warm_start.tokens" in found
         assert ("or set deltamem.warm_start.gradient_checkpointing=true" in found) is not keeps
-    monkeypatch.setattr(machine, "_memory", lambda: 8 << 30)
+    monkeypatch.setattr(machine, "memory", lambda: 8 << 30)
     on_cpu = {**values, "deltamem.warm_start": options, "deltamem.cpu_threads": 2}
     assert check("warm start", context(tmp_path, on_cpu))[0] == "ok"
-    monkeypatch.setattr(machine, "_memory", lambda: 1 << 20)
+    monkeypatch.setattr(machine, "memory", lambda: 1 << 20)
     state, found = check("warm start", context(tmp_path, on_cpu))
     assert state == "fail" and "the machine has 1.0 MB" in found
     monkeypatch.setattr(machine, "gpus", lambda: [GPU])
