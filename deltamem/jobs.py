@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -74,6 +74,7 @@ class Worker:
         self._stopping = False
         self._dispatcher: asyncio.Task[None] | None = None
         self._running: set[asyncio.Task[None]] = set()
+        self._sessions: set[tuple[str, str]] = set()
         self._waiting: dict[tuple[str, str], set[asyncio.Future[Transition | None]]] = {}
 
     async def ingest(self, session: Session, *, wait: float = 0.0) -> Transition | Job:
@@ -97,7 +98,7 @@ class Worker:
         try:
             job = await manager.enqueue(session)
             self.wake()
-            if wait > 0 and job.state in (JobState.QUEUED, JobState.RUNNING):
+            if wait > 0 and not self._stopping and job.state in (JobState.QUEUED, JobState.RUNNING):
                 await asyncio.wait([waiter], timeout=wait)
                 if waiter.done() and (transition := waiter.result()) is not None:
                     return transition
@@ -115,6 +116,9 @@ class Worker:
         """Begin no more jobs, let those that run end within the time of grace, and hand the others back."""
         self._stopping = True
         self.wake()
+        for session, waiters in self._waiting.items():
+            if session not in self._sessions:  # it is not begun any more, so there is nothing to wait for
+                _tell(waiters, None)
         if self._dispatcher is not None:
             await self._dispatcher
         if self._running:
@@ -159,6 +163,7 @@ class Worker:
     async def _run(self, job: Job) -> None:
         holding = asyncio.create_task(self._hold(job))
         transition = None
+        self._sessions.add((job.owner, job.session_id))
         try:
             manager = await asyncio.to_thread(self._manager_of, job.owner)
             transition = await manager.ingest_job(job.id)
@@ -174,9 +179,8 @@ class Worker:
             await self._put_off(job, error)
         finally:
             holding.cancel()
-            for waiter in self._waiting.get((job.owner, job.session_id), ()):
-                if not waiter.done():
-                    waiter.set_result(transition)
+            self._sessions.discard((job.owner, job.session_id))
+            _tell(self._waiting.get((job.owner, job.session_id), ()), transition)
 
     async def _hold(self, job: Job) -> None:
         held = True
@@ -200,6 +204,12 @@ class Worker:
             delay = max(delay, min(asked, settings.longest_wait))
         at = datetime.now(UTC) + timedelta(seconds=delay)
         await asyncio.to_thread(self._queue.retry, job, at, reason_of(error))
+
+
+def _tell(waiters: Iterable[asyncio.Future[Transition | None]], transition: Transition | None) -> None:
+    for waiter in waiters:
+        if not waiter.done():
+            waiter.set_result(transition)
 
 
 def may_pass(error: Exception) -> bool:

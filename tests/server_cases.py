@@ -34,6 +34,7 @@ from deltamem.server.service import ServerSettings, Service
 ROOT = Path(__file__).resolve().parents[1]
 QUICK = WorkerSettings(poll=0.02, first_delay=0.0, longest_delay=0.0, grace=5.0)
 LONG = 60.0
+ANN = "/v1/owners/ann"
 ALL = frozenset(Scope)
 
 
@@ -97,6 +98,26 @@ def until(holds: Any) -> None:
     while not holds():
         assert time.monotonic() < end
         time.sleep(0.01)
+
+
+def ok(response: httpx.Response, status: int = 200) -> Any:
+    assert response.status_code == status, response.text
+    return response.json()
+
+
+def problem(response: httpx.Response, status: int) -> str:
+    """The sentence of a problem."""
+    assert response.status_code == status, response.text
+    assert response.headers["content-type"] == "application/problem+json"
+    body = response.json()
+    assert body.keys() == {"type", "title", "status", "detail"} and body["status"] == status
+    assert body["detail"] and "\n" not in body["detail"]
+    return str(body["detail"])
+
+
+def a_session(number: int, text: str, **further: object) -> dict[str, object]:
+    turns = [{"role": "user", "content": text}]
+    return {"id": f"s{number}", "time": f"2026-03-0{number}T09:00:00", "turns": turns, "person": "Ann", **further}
 
 
 CHEAP = """

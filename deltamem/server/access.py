@@ -194,6 +194,8 @@ Writing = Annotated[MemoryManager, Depends(manager(Scope.WRITE))]
 Founding = Annotated[MemoryManager, Depends(manager(Scope.WRITE, create=True))]
 """To write for an owner who may be new."""
 Admin = Annotated[MemoryManager, Depends(manager(Scope.ADMIN))]
+Importing = Annotated[MemoryManager, Depends(manager(Scope.ADMIN, create=True))]
+"""To fill the memory of an owner who may be new, past what a writer may."""
 
 
 async def _operator(key: Caller) -> Key:

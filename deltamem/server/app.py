@@ -7,6 +7,7 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from importlib.metadata import version
+from typing import Any
 from urllib.parse import unquote_to_bytes
 
 from fastapi import FastAPI
@@ -16,10 +17,10 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from deltamem.bank.store import MemoryStore
 from deltamem.manager import ManagerSettings
 from deltamem.policy import Policy
-from deltamem.server import native
+from deltamem.server import native, operations
 from deltamem.server.access import Access
 from deltamem.server.keys import Keys
-from deltamem.server.problems import TOO_LARGE, Problem, install, problem_of, render
+from deltamem.server.problems import TOO_LARGE, Problem, ProblemRecord, install, problem_of, render
 from deltamem.server.service import ServerSettings, Service
 
 access_log = logging.getLogger("deltamem.access")
@@ -53,7 +54,7 @@ def create_app(
         async with service:
             yield
 
-    app = FastAPI(
+    app = _Application(
         title="DeltaMem",
         version=version("deltamem"),
         description="Long-term memory of people: sessions are read by a model, memories searched, explained and taken back.",
@@ -66,10 +67,20 @@ def create_app(
     )
     app.state.service = service
     app.state.access = Access(keys, settings.rate_limit)
+    app.state.metrics = operations.Metrics(service)
     install(app)
     app.add_middleware(Gate, max_body=settings.max_body_bytes, max_import=settings.max_import_bytes)
-    app.include_router(native.router(settings))
+    for door in (native, operations):
+        app.include_router(door.router())
     return app
+
+
+class _Application(FastAPI):
+    def openapi(self) -> dict[str, Any]:
+        """The description, with the schema of errors, which routes only refer to."""
+        schema = super().openapi()
+        schema["components"]["schemas"]["ProblemRecord"] = ProblemRecord.model_json_schema()
+        return schema
 
 
 def _operation_id(route: APIRoute) -> str:
@@ -120,14 +131,11 @@ class Gate:
                 raise
             await render(problem)(scope, receive, sending)
         finally:
-            route, key = scope.get("route"), scope.get("state", {}).get("key")
+            route, key = getattr(scope.get("route"), "path", "(no route)"), scope.get("state", {}).get("key")
+            seconds = time.perf_counter() - begin
+            scope["app"].state.metrics.count(scope["method"], route, status, seconds)
             access_log.info(
-                "%s %s %d %.1f ms %s",
-                scope["method"],
-                getattr(route, "path", "(no route)"),
-                status,
-                (time.perf_counter() - begin) * 1000,
-                "-" if key is None else key.id,
+                "%s %s %d %.1f ms %s", scope["method"], route, status, seconds * 1000, "-" if key is None else key.id
             )
 
 

@@ -3,22 +3,29 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from datetime import UTC, datetime
+from io import StringIO
 from typing import Annotated, Any, Literal
+from urllib.parse import quote
 
 import anyio.to_thread
 from fastapi import APIRouter, Path, Query, Request, Response
+from fastapi.responses import JSONResponse
 from pydantic import ConfigDict, Field, PlainValidator, WithJsonSchema
 
 from deltamem.config import StrictModel
 from deltamem.edits import Add, Retract, Update, noted
 from deltamem.ingest import Transition
 from deltamem.journal.jobs import JobState
-from deltamem.server.access import SECURITY, Caller, Founding, Reading, Writing, allow, service_of
+from deltamem.server.access import SECURITY, Admin, Caller, Founding, Importing, Reading, Writing, allow, service_of
 from deltamem.server.keys import Scope
 from deltamem.server.problems import Problem, not_found, responses
 from deltamem.server.records import (
+    AuditRecord,
+    DiffRecord,
     EntryRecord,
+    ErasureRecord,
     FoundMemory,
     JobRecord,
     OriginRecord,
@@ -27,7 +34,6 @@ from deltamem.server.records import (
     TransitionRecord,
     known_session,
 )
-from deltamem.server.service import ServerSettings
 from deltamem.sessions import Session, Turn
 
 PREFIX = "/v1/owners/{owner}"
@@ -208,6 +214,15 @@ class SearchOut(StrictModel):
     results: list[QueryOut]
 
 
+class OwnerOut(StrictModel):
+    """How much is known of an owner."""
+
+    owner: str
+    memories: int
+    position: int = Field(description="The last position of the journal.")
+    jobs: dict[JobState, int]
+
+
 class CountsOut(StrictModel):
     """What an export held."""
 
@@ -216,13 +231,24 @@ class CountsOut(StrictModel):
     dialogues: int
 
 
+class ExportResponse(Response):
+    """JSON lines."""
+
+    media_type = "application/x-ndjson"
+
+
+EXPORT: dict[int | str, dict[str, Any]] = {
+    200: {"content": {"application/x-ndjson": {"schema": {"type": "string"}}}, "description": "JSON lines"}
+}
+IMPORT = {"requestBody": {"required": True, "content": {"application/x-ndjson": {"schema": {"type": "string"}}}}}
 MemoryId = Annotated[str, Path(min_length=1, max_length=64, description="An id such as m1, or the memory's UUID.")]
 
 
-def router(settings: ServerSettings) -> APIRouter:
+def router() -> APIRouter:
     """The routes; the limits decide how large an import may be."""
     routes = APIRouter(prefix=PREFIX, tags=["memory"], dependencies=SECURITY, responses=responses())
-    routes.post("/sessions", responses={202: {"model": JobRecord, "description": "Taken on"}, **responses(409)})(add_session)
+    taken = {202: {"model": JobRecord, "description": "Taken on"}} | responses(409)
+    routes.post("/sessions", response_model=TransitionRecord, responses=taken)(add_session)
     routes.get("/jobs")(list_jobs)
     routes.get("/jobs/{job}")(get_job)
     routes.get("/memories")(list_memories)
@@ -233,12 +259,17 @@ def router(settings: ServerSettings) -> APIRouter:
     routes.get("/memories/{memory}/history")(memory_history)
     routes.get("/memories/{memory}/blame")(memory_blame)
     routes.post("/search")(search)
+    routes.get("/diff")(diff)
+    routes.get("/export", response_class=ExportResponse, responses=EXPORT)(export_journal)
+    routes.get("/audit")(audit)
+    routes.post("/rollback")(rollback)
+    routes.post("/import", openapi_extra=IMPORT, responses=responses(409))(import_journal)
+    routes.get("")(get_owner)
+    routes.delete("")(erase_owner)
     return routes
 
 
-async def add_session(
-    body: SessionIn, manager: Founding, request: Request, response: Response
-) -> TransitionRecord | JobRecord:
+async def add_session(body: SessionIn, manager: Founding, request: Request) -> TransitionRecord | JSONResponse:
     """Read a session with the model: 200 with what it did, or 202 with the job if that takes longer than `wait`.
 
     A session id is applied once; the same session may be sent any number of times.
@@ -251,9 +282,8 @@ async def add_session(
         return TransitionRecord.of(result)
     if result.state is JobState.DONE:
         return known_session(session, result.position)
-    response.status_code = 202
-    response.headers["Location"] = request.url.path.removesuffix("sessions") + f"jobs/{result.id}"
-    return JobRecord.of(result)
+    location = request.url.path.removesuffix("sessions") + f"jobs/{result.id}"
+    return JSONResponse(JobRecord.of(result).model_dump(mode="json"), 202, {"Location": quote(location)})
 
 
 def list_jobs(parameters: Annotated[JobParameters, Query()], manager: Reading) -> JobsOut:
@@ -348,3 +378,52 @@ async def search(body: SearchIn, manager: Reading, request: Request) -> SearchOu
         for query, hits in zip(body.queries, found, strict=True)
     ]
     return SearchOut(results=results)
+
+
+def diff(parameters: Annotated[DiffParameters, Query()], manager: Reading) -> DiffRecord:
+    """What changed between two points, memory by memory."""
+    before = manager.resolve(manager.point(parameters.before))
+    after = manager.resolve(None if parameters.after is None else manager.point(parameters.after))
+    return DiffRecord.of(before, after, manager.diff(before, after))
+
+
+def export_journal(manager: Reading) -> ExportResponse:
+    """The memories and the whole journal, stored dialogues included, as JSON lines."""
+    # Written whole first, so that a slow client does not hold up the journal.
+    written = StringIO()
+    manager.export(written)
+    return ExportResponse(written.getvalue())
+
+
+async def audit(manager: Reading) -> AuditRecord:
+    """Duplicates, contradictions and memories that their sessions do not support. Changes nothing."""
+    return AuditRecord.of(await manager.audit())
+
+
+async def rollback(body: RollbackIn, manager: Writing) -> EntryRecord:
+    """Restore the memory as it was at a point; later sessions count as not given. Can itself be rolled back."""
+    point = await anyio.to_thread.run_sync(lambda: manager.resolve(manager.point(body.to)))
+    return EntryRecord.of(await manager.rollback(point))
+
+
+async def import_journal(
+    parameters: Annotated[ImportParameters, Query()], manager: Importing, request: Request
+) -> CountsOut:
+    """Read an export into the empty memory of an owner; as a whole or not at all."""
+    try:
+        written = (await request.body()).decode()
+    except UnicodeDecodeError:
+        raise Problem(400, "the export is not UTF-8 text") from None
+    return CountsOut(**(await manager.import_from(StringIO(written), rename=parameters.rename))._asdict())
+
+
+def get_owner(manager: Reading) -> OwnerOut:
+    """How much is known of an owner."""
+    jobs = Counter(job.state for job in manager.jobs())
+    counts = {state: jobs[state] for state in JobState}
+    return OwnerOut(owner=manager.owner, memories=len(manager.state()), position=manager.head, jobs=counts)
+
+
+async def erase_owner(manager: Admin, request: Request) -> ErasureRecord:
+    """Erase everything about an owner for good: memories, history, sessions that wait. Keys to it stay as they are."""
+    return ErasureRecord.of(await service_of(request).forget_owner(manager))

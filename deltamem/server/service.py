@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -65,6 +66,10 @@ class Service:
         self.policy: Policy = policy or NoModel()
         self.queue = store.journal.queue
         self.worker: Worker | None = None
+        self.running = False
+        """Whether it was entered and not stopped yet."""
+        self.loop: asyncio.AbstractEventLoop | None = None
+        """Where it runs."""
         self._has_model = policy is not None
         self._manager_settings = manager_settings or ManagerSettings()
         self._managers: dict[str, MemoryManager] = {}
@@ -136,10 +141,12 @@ class Service:
 
     async def stop(self) -> None:
         """Begin no more jobs; those that run are finished or handed back."""
+        self.running = False
         if self.worker is not None:
             await self.worker.stop()
 
     async def __aenter__(self) -> Self:
+        self.running, self.loop = True, asyncio.get_running_loop()
         if self._has_model:
             self.worker = await Worker(self.queue, self.manager_of, self.settings.worker).__aenter__()
         return self

@@ -1,26 +1,24 @@
 """The worker: sessions of many owners, each owner's in order, each applied once, whatever goes wrong in between."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 
-import httpx
-import openai
 import pytest
 from episode_texts import WordEmbedder
+from job_cases import Failing, Gate, refused
 from rule_model import RulePolicy
 from test_manager import Fixed, texts
 
 from deltamem.bank.store import MemoryStore
-from deltamem.episode import Message
 from deltamem.errors import ContextLengthError, DeltaMemError, LLMError
 from deltamem.ingest import Outcome, Transition
 from deltamem.jobs import UNREADABLE, Worker, WorkerSettings, may_pass
 from deltamem.journal.jobs import Job, JobConflictError, JobState
 from deltamem.llm import retry_after
 from deltamem.manager import ManagerSettings, MemoryManager
-from deltamem.policy import Completion, Policy
+from deltamem.policy import Policy
 from deltamem.sessions import Session, Turn
 
 START = datetime(2026, 4, 5, 20, 1)
@@ -41,45 +39,6 @@ async def until(holds: Callable[[], bool]) -> None:
     async with asyncio.timeout(LONG):
         while not holds():
             await asyncio.sleep(0.01)
-
-
-class Gate(RulePolicy):
-    """Counts who is asked at once, and answers when it is opened."""
-
-    def __init__(self) -> None:
-        self.open = asyncio.Event()
-        self.inside: list[str] = []
-        self.most = 0
-
-    async def complete(self, messages: Sequence[Message]) -> Completion:
-        person = messages[1]["content"].partition("Person: ")[2].split()[0]
-        assert person not in self.inside, "two sessions of one owner at once"
-        self.inside.append(person)
-        self.most = max(self.most, len(self.inside))
-        try:
-            await self.open.wait()
-            return await super().complete(messages)
-        finally:
-            self.inside.remove(person)
-
-
-def refused(status: int, **headers: str) -> LLMError:
-    response = httpx.Response(status, headers=headers, request=httpx.Request("POST", "http://x/v1"))
-    error = LLMError(f"the endpoint answered {status}")
-    error.__cause__ = openai.APIStatusError("no", response=response, body=None)
-    return error
-
-
-class Failing(RulePolicy):
-    """Fails with some errors first."""
-
-    def __init__(self, *errors: Exception) -> None:
-        self.errors = list(errors)
-
-    async def complete(self, messages: Sequence[Message]) -> Completion:
-        if self.errors:
-            raise self.errors.pop(0)
-        return await super().complete(messages)
 
 
 async def test_many_owners_at_once_and_each_in_order() -> None:

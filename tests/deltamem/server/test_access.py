@@ -27,6 +27,13 @@ ROUTES = [
     ("GET", "memories/{memory}/history", {}),
     ("GET", "memories/{memory}/blame", {}),
     ("POST", "search", {"json": {"queries": ["bees"]}}),
+    ("GET", "diff?before=@1", {}),
+    ("GET", "export", {}),
+    ("GET", "audit", {}),
+    ("POST", "rollback", {"json": {"to": "s1"}}),
+    ("POST", "import?rename=true", {"content": b"{}"}),
+    ("GET", "", {}),
+    ("DELETE", "", {}),
 ]
 OF_AN_ID = [route for route in ROUTES if "{" in route[1]]
 
@@ -59,8 +66,8 @@ def test_a_foreign_owner_is_like_one_that_does_not_exist(
 ) -> None:
     ann = server.client(server.key("ann"))
     before = everything(server)
-    foreign = ann.request(method, f"/v1/owners/bob/{path.format(**bobs)}", **sent)
-    unknown = ann.request(method, f"/v1/owners/nobody/{path.format(memory='m1', job='x')}", **sent)
+    foreign = ann.request(method, f"/v1/owners/bob/{path.format(**bobs)}".removesuffix("/"), **sent)
+    unknown = ann.request(method, f"/v1/owners/nobody/{path.format(memory='m1', job='x')}".removesuffix("/"), **sent)
     assert foreign.status_code == unknown.status_code == 404
     assert foreign.content == unknown.content and SECRET.encode() not in foreign.content
     assert everything(server) == before

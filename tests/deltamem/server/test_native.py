@@ -6,9 +6,8 @@ from typing import Any
 
 import httpx
 import pytest
-from server_cases import LONG, Server, serving, until
+from server_cases import ANN, LONG, Server, a_session, ok, problem, serving, until
 
-ANN = "/v1/owners/ann"
 TIME = "2026-03-02T09:00:00"
 
 
@@ -21,26 +20,6 @@ def server(tmp_path: Path) -> Iterator[Server]:
 @pytest.fixture
 def http(server: Server) -> httpx.Client:
     return server.client()
-
-
-def ok(response: httpx.Response, status: int = 200) -> Any:
-    assert response.status_code == status, response.text
-    return response.json()
-
-
-def problem(response: httpx.Response, status: int) -> str:
-    """The sentence of a problem."""
-    assert response.status_code == status, response.text
-    assert response.headers["content-type"] == "application/problem+json"
-    body = response.json()
-    assert body.keys() == {"type", "title", "status", "detail"} and body["status"] == status
-    assert body["detail"] and "\n" not in body["detail"]
-    return str(body["detail"])
-
-
-def a_session(number: int, text: str, **further: object) -> dict[str, object]:
-    turns = [{"role": "user", "content": text}]
-    return {"id": f"s{number}", "time": f"2026-03-0{number}T09:00:00", "turns": turns, "person": "Ann", **further}
 
 
 def test_a_session_is_read_and_found(http: httpx.Client) -> None:
