@@ -101,6 +101,22 @@ class UserStore:
             finally:
                 self._turn.release()
 
+    @contextmanager
+    def blocking_turn(self) -> Iterator[None]:
+        """`turn` for code that is not asynchronous.
+
+        Raises:
+            DeltaMemError: If somebody else has the turn, who may need the event loop that runs in this thread.
+        """
+        if not self._turn.acquire(blocking=False):
+            if _in_event_loop():
+                raise DeltaMemError(f"the memory of {self.owner!r} is being written; await the asynchronous method instead")
+            self._turn.acquire()
+        try:
+            yield
+        finally:
+            self._turn.release()
+
     def search(
         self,
         embed: Callable[[Sequence[str]], Vectors],
@@ -232,6 +248,14 @@ class UserStore:
     def _move(self, entry: Entry, state: MemoryState, vectors: Mapping[str, Vectors]) -> None:
         self.bank.update(state, vectors, entry.position)
         self._known = None if self._known is None else self._known.updated(entry.changes)
+
+
+def _in_event_loop() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
 
 
 INDEX_FOLDER = "index"

@@ -710,6 +710,16 @@ class Journal:
         with self._database.read() as connection:
             return [row[0] for row in connection.execute("SELECT name FROM owners ORDER BY name")]
 
+    def remembered_owners(self) -> list[str]:
+        """The owners who have a memory now, sorted."""
+        query = (
+            "SELECT name FROM owners WHERE EXISTS (SELECT 1 FROM changes AS newest WHERE owner_id = owners.id"
+            " AND after_text IS NOT NULL AND seq = (SELECT max(seq) FROM changes WHERE owner_id = newest.owner_id"
+            " AND memory_number = newest.memory_number AND event <> 'NONE' AND erased = 0)) ORDER BY name"
+        )
+        with self._database.read() as connection:
+            return [row[0] for row in connection.execute(query)]
+
     def erase_owner(self, name: str) -> Erasure:
         """Erase everything about an owner for good and record that it was done.
 

@@ -121,7 +121,7 @@ class LangMemStore:
 
         dimension = (await asyncio.to_thread(self._system.embedder.documents, ["dimension"])).shape[1]
         embeddings = _embeddings(self._system.embedder, self._meter)
-        index = {"dims": dimension, "embed": embeddings, "fields": ["content.content"]}
+        index: Any = {"dims": dimension, "embed": embeddings, "fields": ["content.content"]}
         self._manager = create_memory_store_manager(
             self._chat_model,
             query_model=self._chat_model if self._system.writes_queries else None,

@@ -1,0 +1,1 @@
+"""Memory inside other frameworks; nothing else of the library imports this."""
