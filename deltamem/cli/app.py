@@ -31,6 +31,7 @@ from deltamem.cli.commands import (
     view,
 )
 from deltamem.cli.doctor import doctor
+from deltamem.cli.mcp import mcp
 from deltamem.cli.options import takes_options
 from deltamem.cli.output import note
 from deltamem.cli.serve import KEYS, pause, resume, serve
@@ -57,6 +58,7 @@ _COMMANDS: dict[str, Callable[..., int | None]] = {
     "audit": audit,
     "jobs": jobs,
     "serve": serve,
+    "mcp": mcp,
     "pause": pause,
     "resume": resume,
     "doctor": doctor,

@@ -70,7 +70,7 @@ async def _serve(options: Options, keys: Keys, host: str, port: int, rate: str |
     logging.getLogger("deltamem").setLevel(logging.INFO)
     listening = socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET, backlog=2048)
     episode = episode_of(options.checkpoint)
-    async with _model(options, thinking=episode.thinking) as (policy, window):
+    async with available_model(options, thinking=episode.thinking) as (policy, window):
         with Display() as display, store(options, create=True, progress=display.rebuilding) as opened:
             settings = ServerSettings(max_body_bytes=body, rate_limit=rate, worker=WorkerSettings(parallel=parallel))
             manager = ManagerSettings(options.person, episode, window_tokens=window)
@@ -82,7 +82,7 @@ async def _serve(options: Options, keys: Keys, host: str, port: int, rate: str |
 
 
 @asynccontextmanager
-async def _model(options: Options, *, thinking: bool) -> AsyncIterator[tuple[Policy | None, int | None]]:
+async def available_model(options: Options, *, thinking: bool) -> AsyncIterator[tuple[Policy | None, int | None]]:
     """The model that the options name, which need not answer yet; None if they name none."""
     if options.base_url is None and options.checkpoint is None:
         yield None, None

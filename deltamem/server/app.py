@@ -12,6 +12,7 @@ from urllib.parse import unquote_to_bytes
 
 from fastapi import FastAPI
 from fastapi.routing import APIRoute
+from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from deltamem.bank.store import MemoryStore
@@ -20,6 +21,7 @@ from deltamem.policy import Policy
 from deltamem.server import native, operations
 from deltamem.server.access import Access
 from deltamem.server.keys import Keys
+from deltamem.server.mcp import HTTPDoor
 from deltamem.server.problems import TOO_LARGE, Problem, ProblemRecord, install, problem_of, render
 from deltamem.server.service import ServerSettings, Service
 
@@ -48,10 +50,11 @@ def create_app(
     """
     settings = settings or ServerSettings()
     service = Service(store, policy, manager_settings, settings)
+    mcp = HTTPDoor(service)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        async with service:
+        async with service, mcp.running():
             yield
 
     app = _Application(
@@ -72,6 +75,7 @@ def create_app(
     app.add_middleware(Gate, max_body=settings.max_body_bytes, max_import=settings.max_import_bytes)
     for door in (native, operations):
         app.include_router(door.router())
+    app.router.routes.append(Route("/mcp", mcp, include_in_schema=False))
     return app
 
 

@@ -1,0 +1,631 @@
+"""The memory of one owner for programs that speak the Model Context Protocol: tools, resources and a prompt.
+
+The same server stands behind `deltamem mcp` (standard input and output, one owner) and behind ``/mcp`` of `deltamem serve`
+(streamable HTTP), where the API key names the owner. No tool takes an owner.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import asynccontextmanager, suppress
+from contextvars import ContextVar
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from importlib.metadata import version
+from typing import Annotated, Any, Literal
+from uuid import uuid4
+
+import anyio.to_thread
+from mcp.server.auth.middleware.auth_context import AuthContextMiddleware
+from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
+from mcp.server.auth.provider import AccessToken
+from mcp.server.lowlevel.helper_types import ReadResourceContents
+from mcp.server.mcpserver import Context, MCPServer
+from mcp.server.mcpserver.exceptions import ResourceError, ResourceNotFoundError, ToolError, UnexpectedResourceError
+from mcp.server.mcpserver.resolve import AcceptedElicitation, Elicit, ElicitationResult, Resolve
+from mcp.server.mcpserver.tools import Tool
+from mcp.server.transport_security import TransportSecuritySettings
+from mcp.shared.exceptions import MCPError
+from mcp_types import (
+    INTERNAL_ERROR,
+    INVALID_PARAMS,
+    CallToolResult,
+    GetPromptResult,
+    InputRequiredResult,
+    ToolAnnotations,
+)
+from pydantic import AnyUrl, BaseModel, ConfigDict, Field, ValidationError
+from starlette.requests import Request
+from starlette.types import Receive, Send
+from starlette.types import Scope as ASGIScope
+
+from deltamem.config import StrictModel
+from deltamem.edits import Add, Retract, Update
+from deltamem.embedding import Embedder
+from deltamem.errors import DeltaMemError, NotFoundError
+from deltamem.ingest import Transition
+from deltamem.journal.jobs import JobState
+from deltamem.manager import MemoryManager
+from deltamem.server.access import authorize, identify, only_owner
+from deltamem.server.keys import Key, Scope
+from deltamem.server.native import MemoriesOut, Metadata, PointText, StepsOut, Text, Time
+from deltamem.server.problems import not_found, problem_of
+from deltamem.server.records import ChangeRecord, EntryRecord, FoundMemory, IsoTime, OriginRecord, StepRecord, StoredMemory
+from deltamem.server.service import Service
+from deltamem.sessions import Turn
+
+OWNER_HEADER = "X-DeltaMem-Owner"
+"""Names the owner where the API key opens the memory of several."""
+WAIT = 30.0
+"""Seconds that `add_memory` waits for the model; clients commonly give up on a tool after a minute."""
+
+INSTRUCTIONS = """\
+This server keeps the long-term memory of one person: short sentences, each with the time that it refers to.
+Search before you answer what may depend on earlier conversations, and add what the person tells that will matter later:
+facts, plans, preferences, and what has changed. Look for an existing memory first: correct it with update_memory instead of
+adding a second one. Every change is recorded; memory_history shows the versions of a memory. Erase only when the person
+asks for it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """On whose behalf a request is served."""
+
+    key: Key
+    owner: str
+
+
+@dataclass(frozen=True, slots=True)
+class Door:
+    """What the tools work with."""
+
+    service: Service
+    caller: Callable[[], Caller]
+    """Who calls, for the request that is being served."""
+
+    async def memory(self, scope: Scope) -> MemoryManager:
+        """The memory of the caller, if the key has a scope.
+
+        Raises:
+            Problem: If it has not.
+        """
+        caller = self.caller()
+        return await anyio.to_thread.run_sync(lambda: authorize(self.service, caller.key, caller.owner, scope, create=True))
+
+    async def stored(self, memory: MemoryManager, id_or_uuid: str) -> RememberedOut:
+        """A present memory and where it comes from.
+
+        Raises:
+            NotFoundError: If it is not there now.
+        """
+
+        def read() -> RememberedOut:
+            found = memory.state().get(memory.memory_id(id_or_uuid))
+            if found is None:
+                raise NotFoundError(f"there is no memory {id_or_uuid!r} now; see its history")
+            stored = StoredMemory.stored(found, self.service.uuids(memory)[found.id])
+            return RememberedOut(**dict(stored), origins=[OriginRecord.of(origin) for origin in memory.blame(found.id)])
+
+        return await anyio.to_thread.run_sync(read)
+
+    async def search(self, query: str, k: int, filters: dict[str, Any] | None = None) -> FoundOut:
+        """The memories most similar to a query."""
+        memory = await self.memory(Scope.READ)
+        hits = await memory.search(query, k, filters)
+        uuids = await anyio.to_thread.run_sync(self.service.uuids, memory)
+        # What was deleted since the search is left out.
+        return FoundOut(memories=[FoundMemory.found(hit, uuids[hit.memory.id]) for hit in hits if hit.memory.id in uuids])
+
+    async def page(
+        self, filters: dict[str, Any] | None, at: str | None, cursor: str | None, limit: int | None
+    ) -> MemoriesOut:
+        """Memories in the order of their ids."""
+        memory = await self.memory(Scope.READ)
+
+        def read() -> MemoriesOut:
+            point = None if at is None else memory.point(at)
+            found = memory.memories(filters, point=point, after=cursor, limit=None if limit is None else limit + 1)
+            uuids = self.service.uuids(memory, point)
+            page = [StoredMemory.stored(one, uuids[one.id]) for one in found[:limit] if one.id in uuids]
+            return MemoriesOut(memories=page, next=page[-1].id if limit is not None and len(found) > limit else None)
+
+        return await anyio.to_thread.run_sync(read)
+
+
+Ctx = Context[Door, Any]
+
+
+def _door(ctx: Ctx) -> Door:
+    return ctx.request_context.lifespan_context
+
+
+class FoundOut(StrictModel):
+    """What a query found, the most similar first."""
+
+    memories: list[FoundMemory]
+
+
+class RememberedOut(StoredMemory):
+    """A memory and where it comes from."""
+
+    origins: list[OriginRecord] = Field(description="The sessions with the turns, and the edits, that it comes from.")
+
+
+class AddedOut(StrictModel):
+    """What became of a text."""
+
+    outcome: Literal["written", "applied", "known", "queued"] = Field(
+        description="written: stored word for word. applied: a model read it. known: this session_id was applied before. "
+        "queued: the model has not answered yet; it is stored and will be read later."
+    )
+    time: IsoTime
+    session_id: str | None = Field(description="Of what a model reads.")
+    changes: list[ChangeRecord] = Field(description="What it changed; empty if there was nothing new to remember.")
+
+
+class ClearedOut(StrictModel):
+    """What became of all memories."""
+
+    memories: int = Field(description="How many there were.")
+    erased: bool
+    position: int | None = Field(description="The journal entry; null if nothing was there or everything is erased.")
+
+
+class Approval(BaseModel):
+    """The answer to a question before something is destroyed."""
+
+    confirm: bool = Field(title="Yes, do it", description="Whether to go on.")
+
+
+Filters = Annotated[
+    dict[str, Any],
+    Field(
+        description='Conditions on metadata, such as {"topic": "work"} or {"year": {"gte": 2025}}. Operators: eq ne in nin'
+        " gt gte lt lte contains icontains; AND, OR and NOT take lists of such objects."
+    ),
+]
+MemoryId = Annotated[str, Field(min_length=1, max_length=64, description="Id of the memory, such as m1, or its UUID.")]
+Confirm = Annotated[
+    bool,
+    Field(
+        description="Only for clients that cannot ask the person (elicitation): true says that the person has agreed. "
+        "Clients that can, show the question whatever is given here."
+    ),
+]
+
+
+async def add_memory(
+    ctx: Ctx,
+    text: Annotated[Text, Field(description="What to remember: one fact in a full sentence, or what the person said.")],
+    time: Annotated[
+        Time | None, Field(description="When it was said, which is what 'yesterday' in it refers to; by default now.")
+    ] = None,
+    metadata: Metadata | None = None,
+    session_id: Annotated[
+        str | None,
+        Field(
+            min_length=1,
+            max_length=256,
+            description="For a server with a model: what is sent twice by one id is read once.",
+        ),
+    ] = None,
+) -> AddedOut:
+    """Remember something about the person.
+
+    If this server has a model, it reads the text against what is known and adds, rewrites or leaves memories; else the text
+    is stored word for word.
+    """
+    door = _door(ctx)
+    memory = await door.memory(Scope.WRITE)
+    when = time or datetime.now(UTC).replace(microsecond=0)
+    if not door.service.has_model:
+        if session_id is not None:
+            raise ToolError("session_id: this server has no model and stores texts word for word; leave it out")
+        entry = await memory.write([Add(text, when, metadata or {})], door.caller().key.name)
+        return AddedOut(outcome="written", time=when.isoformat(), session_id=None, changes=EntryRecord.of(entry).changes)
+    session = memory.session(session_id or f"mcp-{uuid4()}", when, [Turn("user", text)], metadata)
+    result = await door.service.ingest(session, wait=WAIT)
+    changes: list[ChangeRecord] = []
+    outcome: Literal["applied", "known", "queued"] = "queued"
+    if isinstance(result, Transition):
+        outcome = "applied" if result.outcome.value == "applied" else "known"
+        changes = [ChangeRecord.of(change) for change in result.changes]
+    elif result.state is JobState.DONE:
+        outcome = "known"
+    elif result.state is JobState.FAILED:
+        raise ToolError(f"the model could not read it: {result.last_error}")
+    return AddedOut(outcome=outcome, time=when.isoformat(), session_id=session.id, changes=changes)
+
+
+async def search_memories(
+    ctx: Ctx,
+    query: Annotated[Text, Field(description="What to look for, as a question or in keywords.")],
+    k: Annotated[int, Field(ge=1, le=100, description="At most so many memories.")] = 5,
+    filters: Filters | None = None,
+) -> FoundOut:
+    """Find the memories that are most similar to a query."""
+    return await _door(ctx).search(query, k, filters)
+
+
+async def get_memories(
+    ctx: Ctx,
+    filters: Filters | None = None,
+    at: Annotated[PointText | None, Field(description="As they were then: a session id, @N or an ISO 8601 time.")] = None,
+    cursor: Annotated[str | None, Field(max_length=64, description="`next` of the page before.")] = None,
+    limit: Annotated[int, Field(ge=1, le=1000, description="Memories on a page.")] = 50,
+) -> MemoriesOut:
+    """List the memories, now or as they were at an earlier time, page by page."""
+    return await _door(ctx).page(filters, at, cursor, limit)
+
+
+async def get_memory(ctx: Ctx, memory_id: MemoryId) -> RememberedOut:
+    """Show one memory, and the sessions and edits that it comes from."""
+    door = _door(ctx)
+    return await door.stored(await door.memory(Scope.READ), memory_id)
+
+
+async def update_memory(
+    ctx: Ctx,
+    memory_id: MemoryId,
+    text: Annotated[Text | None, Field(description="What it shall say; by default as before.")] = None,
+    time: Annotated[Time | None, Field(description="The time that it refers to; by default as before.")] = None,
+    metadata: Annotated[Metadata | None, Field(description="Replaces all that was noted on it.")] = None,
+) -> EntryRecord:
+    """Correct a memory. The earlier version stays in its history."""
+    if text is None and time is None and metadata is None:
+        raise ToolError("nothing to change: give text, time or metadata")
+    door = _door(ctx)
+    memory = await door.memory(Scope.WRITE)
+    return EntryRecord.of(await memory.write([Update(memory_id, text, time, metadata)], door.caller().key.name))
+
+
+async def memory_history(ctx: Ctx, memory_id: MemoryId) -> StepsOut:
+    """Show everything that happened to a memory, what was rolled back or deleted included."""
+    memory = await _door(ctx).memory(Scope.READ)
+    steps = await anyio.to_thread.run_sync(memory.history, memory_id)
+    return StepsOut(steps=[StepRecord.step(step) for step in steps])
+
+
+def _asks(ctx: Ctx) -> bool:
+    """Whether the client can show a question to the person."""
+    capabilities = ctx.client_capabilities
+    elicitation = None if capabilities is None else capabilities.elicitation
+    # Without any mode, as in the first version of the protocol that had it, it means forms.
+    return elicitation is not None and (elicitation.form is not None or elicitation.url is None)
+
+
+def _question(ctx: Ctx, question: str, *, confirm: bool) -> Elicit[Approval] | Approval:
+    return Elicit(question, Approval) if _asks(ctx) else Approval(confirm=confirm)
+
+
+async def _approve_deletion(ctx: Ctx, memory_id: str, erase: bool, confirm: bool) -> Elicit[Approval] | Approval:
+    if not erase:
+        return Approval(confirm=True)
+    memory = await _door(ctx).memory(Scope.ADMIN)
+    steps = await anyio.to_thread.run_sync(memory.history, memory_id)
+    last = next((found.text for _, change in reversed(steps) if (found := change.after or change.before) is not None), "")
+    question = f"Erase the memory {memory_id} ({last}) for good, with its history and the turns that it comes from?"
+    return _question(ctx, question, confirm=confirm)
+
+
+async def _approve_clearing(ctx: Ctx, erase: bool, confirm: bool) -> Elicit[Approval] | Approval:
+    memory = await _door(ctx).memory(Scope.ADMIN if erase else Scope.WRITE)
+    count = await anyio.to_thread.run_sync(lambda: len(memory.state()))
+    if count == 0 and not (erase and await anyio.to_thread.run_sync(_door(ctx).service.known, memory.owner)):
+        return Approval(confirm=True)
+    question = f"Take all {count} memories back? Their history stays, and a rollback restores them."
+    if erase:
+        question = f"Erase everything about this person for good: {count} memories, their history and all stored sessions?"
+    return _question(ctx, question, confirm=confirm)
+
+
+async def _approve_rollback(ctx: Ctx, to: str, confirm: bool) -> Elicit[Approval] | Approval:
+    memory = await _door(ctx).memory(Scope.WRITE)
+
+    def compare() -> str:
+        position = memory.resolve(memory.point(to))
+        found = memory.diff(position)
+        where = to if to == f"@{position}" else f"{to} (@{position})"
+        return (
+            f"Restore the memories as they were at {where}? {len(found.added)} that were added since are taken"
+            f" back, {len(found.changed)} get their earlier text, {len(found.removed)} come back."
+        )
+
+    return _question(ctx, await anyio.to_thread.run_sync(compare), confirm=confirm)
+
+
+def _insist(ctx: Ctx, approval: ElicitationResult[Approval]) -> None:
+    """Make sure that the person has agreed.
+
+    Raises:
+        ToolError: If not.
+    """
+    if isinstance(approval, AcceptedElicitation) and approval.data.confirm:
+        return
+    if _asks(ctx):
+        raise ToolError("nothing was changed, because the person did not agree")
+    raise ToolError("nothing was changed: ask the person first, and if they agree, repeat this with confirm set to true")
+
+
+async def delete_memory(
+    ctx: Ctx,
+    memory_id: MemoryId,
+    approval: Annotated[ElicitationResult[Approval], Resolve(_approve_deletion)],
+    erase: Annotated[
+        bool,
+        Field(description="Erase it for good, with its history and the turns that it comes from."),
+    ] = False,
+    confirm: Confirm = False,
+) -> EntryRecord:
+    """Take a memory back: it is not found any more, its history stays, and a rollback restores it. Or erase it."""
+    _insist(ctx, approval)
+    door = _door(ctx)
+    memory = await door.memory(Scope.ADMIN if erase else Scope.WRITE)
+    if erase:
+        return EntryRecord.of(await memory.forget(memory_id))
+    return EntryRecord.of(await memory.write([Retract(memory_id)], door.caller().key.name))
+
+
+async def delete_all_memories(
+    ctx: Ctx,
+    approval: Annotated[ElicitationResult[Approval], Resolve(_approve_clearing)],
+    erase: Annotated[
+        bool, Field(description="Erase everything about the person for good, instead of taking the memories back.")
+    ] = False,
+    confirm: Confirm = False,
+) -> ClearedOut:
+    """Take all memories back: their history stays, and a rollback restores them. Or erase everything about the person."""
+    _insist(ctx, approval)
+    door = _door(ctx)
+    memory = await door.memory(Scope.ADMIN if erase else Scope.WRITE)
+    if erase:
+        # Who is not known is as good as erased.
+        known = await anyio.to_thread.run_sync(door.service.known, memory.owner)
+        count = (await door.service.forget_owner(memory)).memories if known else 0
+        return ClearedOut(memories=count, erased=True, position=None)
+    ids = await anyio.to_thread.run_sync(lambda: list(memory.state()))
+    if not ids:
+        return ClearedOut(memories=0, erased=False, position=None)
+    entry = await memory.write([Retract(one) for one in ids], door.caller().key.name)
+    return ClearedOut(memories=len(ids), erased=False, position=entry.position)
+
+
+async def rollback_memories(
+    ctx: Ctx,
+    to: Annotated[PointText, Field(description="A session id, a position of the journal such as @3, or an ISO 8601 time.")],
+    approval: Annotated[ElicitationResult[Approval], Resolve(_approve_rollback)],
+    confirm: Confirm = False,
+) -> EntryRecord:
+    """Restore the memories as they were at an earlier point. It is recorded, so it can itself be rolled back."""
+    _insist(ctx, approval)
+    memory = await _door(ctx).memory(Scope.WRITE)
+    return EntryRecord.of(await memory.rollback(await anyio.to_thread.run_sync(memory.point, to)))
+
+
+async def recall(ctx: Ctx, topic: str) -> str:
+    """What is remembered about a topic, to begin a conversation with."""
+    try:
+        found = (await _door(ctx).search(topic, 10)).memories
+    except Exception as error:
+        raise MCPError(INTERNAL_ERROR, _sentence(error)) from error
+    if not found:
+        return f'Nothing is remembered about this person yet. The topic is "{topic}".'
+    lines = "\n".join(f"- {memory.text} ({memory.time[:10]}, {memory.id})" for memory in found)
+    return (
+        f'What is remembered about this person that may concern "{topic}", the closest first, each with its date and id:\n\n'
+        f"{lines}\n\nUse what matters for the conversation, and rely on later dates where two of them disagree."
+    )
+
+
+async def remembered(ctx: Ctx, id: str) -> str:
+    """One memory with its sources, as JSON."""
+    door = _door(ctx)
+    return (await door.stored(await door.memory(Scope.READ), id)).model_dump_json()
+
+
+_READS = ToolAnnotations(read_only_hint=True, open_world_hint=False)
+# What these change can be taken back, because the journal keeps every version.
+_ADDS = ToolAnnotations(read_only_hint=False, destructive_hint=False, idempotent_hint=False, open_world_hint=False)
+_CORRECTS = ToolAnnotations(read_only_hint=False, destructive_hint=False, idempotent_hint=True, open_world_hint=False)
+_DESTROYS = ToolAnnotations(read_only_hint=False, destructive_hint=True, idempotent_hint=True, open_world_hint=False)
+_ROLLS_BACK = ToolAnnotations(read_only_hint=False, destructive_hint=True, idempotent_hint=False, open_world_hint=False)
+
+_TOOLS: tuple[tuple[Callable[..., Any], str, ToolAnnotations], ...] = (
+    (add_memory, "Remember", _ADDS),
+    (search_memories, "Search memories", _READS),
+    (get_memories, "List memories", _READS),
+    (get_memory, "Show a memory", _READS),
+    (update_memory, "Correct a memory", _CORRECTS),
+    (delete_memory, "Delete a memory", _DESTROYS),
+    (delete_all_memories, "Delete all memories", _DESTROYS),
+    (memory_history, "History of a memory", _READS),
+    (rollback_memories, "Roll memories back", _ROLLS_BACK),
+)
+
+
+def _tool(function: Callable[..., Any], title: str, annotations: ToolAnnotations) -> Tool:
+    """A tool that refuses arguments which it does not have, such as an owner, instead of ignoring them."""
+    tool = Tool.from_function(function, title=title, annotations=annotations)
+    base = tool.fn_metadata.arg_model
+    tool.fn_metadata.arg_model = type(
+        base.__name__, (base,), {"model_config": ConfigDict(extra="forbid"), "__module__": __name__}
+    )
+    tool.parameters = tool.fn_metadata.arg_model.model_json_schema(by_alias=True)
+    return tool
+
+
+class MemoryServer(MCPServer[Door]):
+    """Words every error as one sentence for whoever called, without anything of what lies inside."""
+
+    def __init__(self, door: Door, *, begin: Callable[[], None] | None = None) -> None:
+        """Make the server; it does not listen yet.
+
+        Args:
+            door: What the tools work with.
+            begin: Called when it begins to.
+        """
+
+        @asynccontextmanager
+        async def lifespan(server: MCPServer[Door]) -> AsyncIterator[Door]:
+            if begin is not None:
+                begin()
+            yield door
+
+        super().__init__(
+            "deltamem",
+            title="DeltaMem",
+            description="The long-term memory of one person.",
+            instructions=INSTRUCTIONS,
+            version=version("deltamem"),
+            tools=[_tool(*tool) for tool in _TOOLS],
+            lifespan=lifespan,
+            # What tells a client that something has changed is shared by all owners.
+            subscriptions=False,
+            log_level="WARNING",
+        )
+
+        async def state() -> str:
+            """All memories as they are now, as JSON."""
+            return (await door.page(None, None, None, None)).model_dump_json(include={"memories"})
+
+        self.resource("memory://state", name="state", title="All memories", mime_type="application/json")(state)
+        self.resource("memory://memory/{id}", name="memory", title="One memory", mime_type="application/json")(remembered)
+        self.prompt("recall", title="What is remembered")(recall)
+
+    async def call_tool(
+        self, name: str, arguments: dict[str, Any], context: Context[Door, Any] | None = None
+    ) -> CallToolResult | InputRequiredResult:
+        """Call a tool.
+
+        Raises:
+            ToolError: If it cannot do what was asked; the message is one sentence.
+        """
+        try:
+            return await super().call_tool(name, arguments, context)
+        except ToolError as error:
+            raise ToolError(_sentence(error)) from error.__cause__
+
+    async def read_resource(
+        self, uri: AnyUrl | str, context: Context[Door, Any] | None = None
+    ) -> Iterable[ReadResourceContents] | InputRequiredResult:
+        """Read a resource.
+
+        Raises:
+            ResourceError: If it cannot be read; the message is one sentence.
+        """
+        try:
+            return await super().read_resource(uri, context)
+        except UnexpectedResourceError as error:
+            kind = ResourceNotFoundError if isinstance(error.__cause__, NotFoundError) else ResourceError
+            raise kind(_sentence(error)) from error.__cause__
+
+    async def get_prompt(
+        self, name: str, arguments: dict[str, Any] | None = None, context: Context[Door, Any] | None = None
+    ) -> GetPromptResult | InputRequiredResult:
+        """Fill in a prompt.
+
+        Raises:
+            MCPError: If that is not possible; the message is one sentence.
+        """
+        try:
+            return await super().get_prompt(name, arguments, context)
+        except ValueError as error:
+            # `recall` words its own; what is left are names and arguments that there are not.
+            cause: BaseException = error
+            while cause.__cause__ is not None:
+                cause = cause.__cause__
+            said = _complaint(cause) if isinstance(cause, ValidationError) else str(error)
+            raise MCPError(INVALID_PARAMS, said) from error
+
+
+def _sentence(error: BaseException) -> str:
+    """One sentence about an error, which the SDK may have wrapped."""
+    while isinstance(error, ToolError | ResourceError) and error.__cause__ is not None:
+        error = error.__cause__
+    if isinstance(error, ValidationError):
+        return _complaint(error)
+    if isinstance(error, ToolError | ResourceError | NotFoundError):
+        # What is not found is named, because only the caller's own memory is looked at.
+        return str(error)
+    return problem_of(error).detail if isinstance(error, Exception) else str(error)
+
+
+def _complaint(error: ValidationError) -> str:
+    """Pydantic's first complaint, without the value."""
+    first = error.errors(include_url=False, include_input=False, include_context=False)[0]
+    where = ".".join(str(part) for part in first["loc"])
+    unknown = first["type"] in ("extra_forbidden", "unexpected_keyword_argument")
+    message = "there is no such argument" if unknown else first["msg"].replace("\n", " ")
+    return f"{where}: {message}" if where else message
+
+
+async def serve_stdio(service: Service, owner: str, actor: str) -> None:
+    """Serve the memory of one owner over standard input and output, until the input ends.
+
+    Args:
+        service: Entered.
+        owner: Whose memory.
+        actor: Recorded with what is written.
+    """
+    key = Key("stdio", actor, frozenset({owner}), frozenset(Scope), datetime.now(UTC))
+    caller = Caller(key, owner)
+    # Loading the embedding model takes longer than some clients wait for a tool. It begins when standard output is safe.
+    loading = threading.Thread(target=_load, args=(service.store.embedder,), daemon=True)
+    await MemoryServer(Door(service, lambda: caller), begin=loading.start).run_stdio_async()
+
+
+def _load(embedder: Embedder) -> None:
+    with suppress(DeltaMemError):  # the first search says what is missing
+        embedder.queries(["memory"])
+
+
+_CALLER: ContextVar[Caller] = ContextVar("caller")
+
+
+class HTTPDoor:
+    """The path ``/mcp`` of the server, as an ASGI application: streamable HTTP in the old and in the new version."""
+
+    def __init__(self, service: Service) -> None:
+        """Bind the service; nothing is answered outside of `running`."""
+        self._server = MemoryServer(Door(service, _CALLER.get))
+        self._max_body = service.settings.max_body_bytes
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Answer requests."""
+        self._server.streamable_http_app(
+            max_request_body_size=self._max_body,
+            # `identify` checks the key, or without keys that host and origin are this machine.
+            transport_security=TransportSecuritySettings(enable_dns_rebinding_protection=False),
+        )
+        async with self._server.session_manager.run():
+            yield
+
+    async def __call__(self, scope: ASGIScope, receive: Receive, send: Send) -> None:
+        """Serve one request."""
+        request = Request(scope, receive)
+        caller = _caller(request)
+        # By this the SDK binds its sessions and what it lets clients carry to one key and one owner.
+        token = AccessToken(token="", client_id=caller.key.id, scopes=sorted(caller.key.scopes), subject=caller.owner)
+        reset = _CALLER.set(caller)
+        try:
+            app = AuthContextMiddleware(self._server.session_manager.handle_request)
+            await app({**scope, "user": AuthenticatedUser(token)}, receive, send)
+        finally:
+            _CALLER.reset(reset)
+
+
+def _caller(request: Request) -> Caller:
+    """The key of a request and its only owner, or else the one of several that a header names.
+
+    Raises:
+        Problem: 401, 403 or 429 like everywhere, and 404 if the header names somebody else.
+    """
+    key = identify(request)
+    named = request.headers.get(OWNER_HEADER)
+    if named is None:
+        return Caller(key, only_owner(key))
+    if not key.opens(named):
+        raise not_found()
+    return Caller(key, named)

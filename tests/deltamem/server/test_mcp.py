@@ -1,0 +1,645 @@
+"""The MCP door, with the client of the mcp package: in this process, over standard input and output, and over HTTP."""
+
+import itertools
+import json
+import logging
+import os
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import anyio
+import httpx2
+import pytest
+from episode_texts import WordEmbedder
+from mcp import Client, StdioServerParameters
+from mcp.client.streamable_http import streamable_http_client
+from mcp.shared.exceptions import MCPError
+from mcp_types import CallToolResult, ElicitRequestParams, ElicitResult
+from rule_model import RulePolicy, answer
+from scripted_server import completion, serve
+from server_cases import CHEAP, ROOT, Server, serving
+
+from deltamem.bank.store import MemoryStore
+from deltamem.edits import Add
+from deltamem.episode import Message
+from deltamem.journal.journal import Journal
+from deltamem.manager import MemoryManager
+from deltamem.policy import Completion, Policy
+from deltamem.server.keys import Key, Scope
+from deltamem.server.mcp import Caller, Door, MemoryServer
+from deltamem.server.service import Service
+
+OLD, NEW = "legacy", "auto"
+"""How the client speaks: the protocol with a handshake, or the one of 2026-07-28 without."""
+both = pytest.mark.parametrize("mode", [OLD, NEW])
+MONDAY = "2026-03-02T09:00:00"
+
+
+class Person:
+    """Answers the questions of a client's person, and keeps them."""
+
+    def __init__(self, action: str = "accept", confirm: bool = True) -> None:
+        self.answer = ElicitResult(action=action, content={"confirm": confirm} if action == "accept" else None)  # type: ignore[arg-type]
+        self.asked: list[str] = []
+
+    async def __call__(self, context: object, params: ElicitRequestParams) -> ElicitResult:
+        self.asked.append(params.message)
+        return self.answer
+
+
+@asynccontextmanager
+async def connected(
+    mode: str = NEW, *, policy: Policy | None = None, person: Person | None = None, scopes: Sequence[Scope] = tuple(Scope)
+) -> AsyncIterator[Client]:
+    """A client of the memory of Ann, in this process; by default without a model."""
+    with MemoryStore.in_memory(WordEmbedder()) as store:
+        async with Service(store, policy) as service:
+            caller = Caller(Key("k", "tester", frozenset({"ann"}), frozenset(scopes), datetime.now(UTC)), "ann")
+            async with Client(MemoryServer(Door(service, lambda: caller)), mode=mode, elicitation_callback=person) as client:
+                yield client
+
+
+async def call(client: Client, tool: str, **arguments: object) -> Any:
+    """What a tool returned, as structured output; it must succeed."""
+    result = await client.call_tool(tool, arguments)
+    assert isinstance(result, CallToolResult)
+    assert not result.is_error, result.content
+    assert json.loads(result.content[0].text) == result.structured_content  # type: ignore[union-attr]
+    return result.structured_content
+
+
+async def refusal(client: Client, tool: str, **arguments: object) -> str:
+    """The one sentence of a tool that failed."""
+    result = await client.call_tool(tool, arguments)
+    assert isinstance(result, CallToolResult)
+    assert result.is_error
+    assert result.structured_content is None
+    (content,) = result.content
+    said: str = content.text  # type: ignore[union-attr]
+    assert "\n" not in said and "Traceback" not in said
+    return said
+
+
+async def texts(client: Client) -> list[str]:
+    return [memory["text"] for memory in (await call(client, "get_memories"))["memories"]]
+
+
+@both
+async def test_the_life_of_a_memory(mode: str) -> None:
+    async with connected(mode) as client:
+        added = await call(client, "add_memory", text="Ann has a dog.", time=MONDAY, metadata={"topic": "pets"})
+        assert (added["outcome"], added["time"], added["session_id"]) == ("written", MONDAY, None)
+        assert [change["after"] for change in added["changes"]] == ["Ann has a dog."]
+        await call(client, "add_memory", text="Ann lives in Boston.", time="2026-03-03T09:00:00+01:00")
+
+        (found,) = (await call(client, "search_memories", query="dog", k=1))["memories"]
+        assert (found["id"], found["time"], found["metadata"]) == ("m1", MONDAY, {"topic": "pets"})
+        (found,) = (await call(client, "search_memories", query="dog", filters={"topic": {"ne": "pets"}}))["memories"]
+        assert found["id"] == "m2"
+
+        changed = await call(client, "update_memory", memory_id="m1", text="Ann has a cat.")
+        assert [(change["before"], change["after"]) for change in changed["changes"]] == [
+            ("Ann has a dog.", "Ann has a cat.")
+        ]
+        shown = await call(client, "get_memory", memory_id="m1")
+        assert (shown["text"], shown["time"]) == ("Ann has a cat.", MONDAY)
+        assert [(origin["event"], origin["actor"]) for origin in shown["origins"]] == [
+            ("ADD", "tester"),
+            ("UPDATE", "tester"),
+        ]
+        assert await call(client, "get_memory", memory_id=shown["uuid"]) == shown
+
+        await call(client, "delete_memory", memory_id="m1")
+        assert await texts(client) == ["Ann lives in Boston."]
+        steps = (await call(client, "memory_history", memory_id="m1"))["steps"]
+        assert [step["event"] for step in steps] == ["ADD", "UPDATE", "REMOVE"]
+        assert [memory["text"] for memory in (await call(client, "get_memories", at="@3"))["memories"]] == [
+            "Ann has a cat.",
+            "Ann lives in Boston.",
+        ]
+
+
+async def test_pages() -> None:
+    async with connected() as client:
+        for number in range(5):
+            await call(client, "add_memory", text=f"Ann likes number {number}.")
+        pages, cursor = [], None
+        while not pages or cursor is not None:
+            page = await call(client, "get_memories", limit=2, cursor=cursor)
+            pages.append([memory["id"] for memory in page["memories"]])
+            cursor = page["next"]
+    assert pages == [["m1", "m2"], ["m3", "m4"], ["m5"]]
+
+
+async def test_the_tools_describe_themselves() -> None:
+    async with connected() as client:
+        tools = {tool.name: tool for tool in (await client.list_tools()).tools}
+        hints = {
+            name: (tool.annotations.read_only_hint, tool.annotations.destructive_hint, tool.annotations.idempotent_hint)
+            for name, tool in tools.items()
+            if tool.annotations is not None
+        }
+        assert hints == {
+            "add_memory": (False, False, False),
+            "search_memories": (True, None, None),
+            "get_memories": (True, None, None),
+            "get_memory": (True, None, None),
+            "update_memory": (False, False, True),
+            "delete_memory": (False, True, True),
+            "delete_all_memories": (False, True, True),
+            "memory_history": (True, None, None),
+            "rollback_memories": (False, True, False),
+        }
+        for tool in tools.values():
+            assert tool.description and tool.title and tool.output_schema is not None
+            assert tool.input_schema["additionalProperties"] is False
+            assert not {"owner", "user_id", "ctx", "approval"} & set(tool.input_schema.get("properties", ()))
+
+
+@both
+@pytest.mark.parametrize(
+    ("person", "said"),
+    [
+        (None, "nothing was changed: ask the person first, and if they agree, repeat this with confirm set to true"),
+        (Person("decline"), "nothing was changed, because the person did not agree"),
+        (Person("cancel"), "nothing was changed, because the person did not agree"),
+        (Person("accept", confirm=False), "nothing was changed, because the person did not agree"),
+    ],
+    ids=["cannot ask", "declined", "cancelled", "accepted the form, not the question"],
+)
+async def test_nothing_is_destroyed_without_consent(mode: str, person: Person | None, said: str) -> None:
+    # Where the person can be asked, a model that agrees on their behalf is not enough.
+    confirm = {} if person is None else {"confirm": True}
+    async with connected(mode, person=person) as client:
+        await call(client, "add_memory", text="Ann has a dog.")
+        await call(client, "add_memory", text="Ann has a cat.")
+        assert await refusal(client, "delete_memory", memory_id="m1", erase=True, **confirm) == said
+        assert await refusal(client, "delete_all_memories", **confirm) == said
+        assert await refusal(client, "delete_all_memories", erase=True, **confirm) == said
+        assert await refusal(client, "rollback_memories", to="@1", **confirm) == said
+        assert await texts(client) == ["Ann has a dog.", "Ann has a cat."]
+
+
+@both
+@pytest.mark.parametrize("asks", [True, False])
+async def test_what_was_agreed_is_done(mode: str, asks: bool) -> None:
+    person = Person() if asks else None
+    confirm = {} if asks else {"confirm": True}
+    async with connected(mode, person=person) as client:
+        for animal in ("dog", "cat", "bird"):
+            await call(client, "add_memory", text=f"Ann has a {animal}.")
+        done = await call(client, "rollback_memories", to="@2", **confirm)
+        assert (done["kind"], done["restored"]) == ("rollback", 2)
+        assert await texts(client) == ["Ann has a dog.", "Ann has a cat."]
+
+        await call(client, "delete_memory", memory_id="m1", erase=True, **confirm)
+        steps = (await call(client, "memory_history", memory_id="m1"))["steps"]
+        assert "dog" not in json.dumps(steps) and steps[-1]["erased"]
+
+        cleared = await call(client, "delete_all_memories", **confirm)
+        assert (cleared["memories"], cleared["erased"]) == (1, False)
+        assert await texts(client) == []
+        await call(client, "rollback_memories", to=f"@{cleared['position'] - 1}", **confirm)
+        assert await texts(client) == ["Ann has a cat."]
+
+        assert (await call(client, "delete_all_memories", erase=True, **confirm))["erased"]
+        assert await texts(client) == []
+        assert "never was" in await refusal(client, "memory_history", memory_id="m2")
+        await call(client, "add_memory", text="Ann begins again.")
+    if person is not None:
+        rollback, erase, clear, back, everything = person.asked
+        assert rollback == (
+            "Restore the memories as they were at @2? 1 that were added since are taken back, 0 get their earlier text,"
+            " 0 come back."
+        )
+        assert "m1 (Ann has a dog.) for good" in erase
+        assert "all 1 memories" in clear
+        assert "1 come back" in back
+        assert "everything about this person for good" in everything
+
+
+async def test_what_does_not_exist_is_not_asked_about() -> None:
+    person = Person()
+    async with connected(person=person) as client:
+        assert "never was" in await refusal(client, "delete_memory", memory_id="m7", erase=True)
+        assert "position 9 does not exist" in await refusal(client, "rollback_memories", to="@9")
+    assert person.asked == []
+
+
+@pytest.mark.parametrize(
+    ("tool", "arguments", "said"),
+    [
+        ("search_memories", {"query": "x", "owner": "bob"}, "owner: there is no such argument"),
+        ("search_memories", {}, "query: Field required"),
+        ("search_memories", {"query": ""}, "query: String should have at least 1 character"),
+        ("search_memories", {"query": "x", "k": 0}, "k: Input should be greater than or equal to 1"),
+        ("search_memories", {"query": "x", "filters": {"a": {"near": 1}}}, "filter: 'near' of 'a' is no operator"),
+        ("get_memories", {"at": "yesterday"}, "'yesterday' is no session in the memory of 'ann'"),
+        ("get_memories", {"cursor": "page 2"}, "'page 2' is not the id of a memory"),
+        ("get_memory", {"memory_id": "m1"}, "there is no memory 'm1' now; see its history"),
+        ("add_memory", {"text": "  "}, "the text of a memory is empty"),
+        ("add_memory", {"text": "x", "time": "now"}, "time: Value error, this is no ISO 8601 time such as"),
+        ("add_memory", {"text": "x", "metadata": {"AND": 1}}, "metadata: 'AND' cannot be a key"),
+        ("add_memory", {"text": "x", "metadata": {"a": {"b": 1}}}, "metadata.a"),
+        ("add_memory", {"text": "x", "session_id": "s"}, "session_id: this server has no model"),
+        ("update_memory", {"memory_id": "m1"}, "nothing to change: give text, time or metadata"),
+        ("forget_everything", {}, "Unknown tool: forget_everything"),
+    ],
+)
+@both
+async def test_bad_input_is_one_sentence(mode: str, tool: str, arguments: dict[str, object], said: str) -> None:
+    async with connected(mode) as client:
+        assert said in await refusal(client, tool, **arguments)
+        assert await texts(client) == []
+
+
+@both
+async def test_a_defect_says_nothing_of_what_lies_inside(
+    mode: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    quoted = "Bob has a secret."
+
+    async def broken(*arguments: object) -> None:
+        raise RuntimeError(quoted)
+
+    async with connected(mode) as client:
+        monkeypatch.setattr(MemoryManager, "search_many", broken)
+        with caplog.at_level(logging.INFO):
+            assert await refusal(client, "search_memories", query="x") == "the server failed; this is a defect of the server"
+            with pytest.raises(MCPError) as error:
+                await client.get_prompt("recall", {"topic": "x"})
+        assert error.value.message == "the server failed; this is a defect of the server"
+    assert "RuntimeError" in caplog.text
+    assert quoted not in caplog.text
+
+
+@both
+async def test_resources(mode: str) -> None:
+    async with connected(mode) as client:
+        await call(client, "add_memory", text="Ann has a dog.", time=MONDAY)
+        assert [resource.uri for resource in (await client.list_resources()).resources] == ["memory://state"]
+        templates = (await client.list_resource_templates()).resource_templates
+        assert [template.uri_template for template in templates] == ["memory://memory/{id}"]
+        (state,) = (await client.read_resource("memory://state")).contents
+        assert state.mime_type == "application/json"
+        (memory,) = json.loads(state.text)["memories"]  # type: ignore[union-attr]
+        assert memory["text"] == "Ann has a dog."
+        for name in ("m1", memory["uuid"]):
+            (one,) = (await client.read_resource(f"memory://memory/{name}")).contents
+            assert json.loads(one.text) == await call(client, "get_memory", memory_id="m1")  # type: ignore[union-attr]
+        for uri, said in (("memory://memory/m9", "there is no memory 'm9' now"), ("memory://owner/bob", "Unknown resource")):
+            with pytest.raises(MCPError, match=said):
+                await client.read_resource(uri)
+
+
+@both
+async def test_the_prompt(mode: str) -> None:
+    async with connected(mode) as client:
+        (prompt,) = (await client.list_prompts()).prompts
+        assert prompt.arguments is not None
+        assert [(argument.name, argument.required) for argument in prompt.arguments] == [("topic", True)]
+
+        async def said(topic: str) -> str:
+            (message,) = (await client.get_prompt("recall", {"topic": topic})).messages
+            text: str = message.content.text  # type: ignore[union-attr]
+            return text
+
+        assert "Nothing is remembered" in await said("pets")
+        await call(client, "add_memory", text="Ann has a dog.", time=MONDAY)
+        assert "- Ann has a dog. (2026-03-02, m1)" in await said("dog")
+        for arguments, complaint in ({}, "topic"), ({"topic": "x", "owner": "bob"}, "owner: there is no such argument"):
+            with pytest.raises(MCPError, match=complaint):
+                await client.get_prompt("recall", arguments)
+        with pytest.raises(MCPError, match="Unknown prompt"):
+            await client.get_prompt("recite", {})
+
+
+async def test_a_model_reads_what_is_added() -> None:
+    async with connected(policy=RulePolicy()) as client:
+        first = await call(client, "add_memory", text="My city is Boston.", time=MONDAY, session_id="monday")
+        assert (first["outcome"], first["session_id"]) == ("applied", "monday")
+        assert [change["after"] for change in first["changes"]] == ["ann's city is Boston."]
+        moved = await call(client, "add_memory", text="My city is Denver.")
+        assert [change["event"] for change in moved["changes"]] == ["UPDATE"]
+        again = await call(client, "add_memory", text="My city is Boston.", time=MONDAY, session_id="monday")
+        assert (again["outcome"], again["changes"]) == ("known", [])
+        assert "monday" in await refusal(client, "add_memory", text="My dog is Rex.", time=MONDAY, session_id="monday")
+        assert await texts(client) == ["ann's city is Denver."]
+        origin = (await call(client, "get_memory", memory_id="m1"))["origins"][0]
+        assert [(turn["role"], turn["content"]) for turn in origin["turns"]] == [("user", "My city is Boston.")]
+
+
+class Gate(RulePolicy):
+    """A model that does not answer before the gate is open."""
+
+    def __init__(self) -> None:
+        self.open = anyio.Event()
+
+    async def complete(self, messages: Sequence[Message]) -> Completion:
+        await self.open.wait()
+        return await super().complete(messages)
+
+
+async def test_what_a_slow_model_has_not_read_is_queued(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("deltamem.server.mcp.WAIT", 0.0)
+    gate = Gate()
+    sent = {"text": "My city is Boston.", "time": MONDAY, "session_id": "monday"}
+    async with connected(policy=gate) as client:
+        assert (await call(client, "add_memory", **sent))["outcome"] == "queued"
+        gate.open.set()
+        with anyio.fail_after(60):
+            while (await call(client, "add_memory", **sent))["outcome"] == "queued":
+                await anyio.sleep(0.01)
+        assert await texts(client) == ["ann's city is Boston."]
+
+
+class Babble:
+    """A model whose answers cannot be read."""
+
+    name = "babble"
+
+    async def complete(self, messages: Sequence[Message]) -> Completion:
+        return Completion("Hello!", truncated=False, tokens=1, prompt_tokens=1)
+
+
+async def test_what_the_model_cannot_read_is_an_error() -> None:
+    async with connected(policy=Babble()) as client:
+        said = await refusal(client, "add_memory", text="My city is Boston.")
+        assert said == "the model could not read it: no answer of the model could be read"
+
+
+async def test_scopes() -> None:
+    person = Person()
+    async with connected(scopes=[Scope.READ], person=person) as client:
+        assert await texts(client) == []
+        for tool, arguments in (
+            ("add_memory", {"text": "x"}),
+            ("update_memory", {"memory_id": "m1", "text": "x"}),
+            ("delete_memory", {"memory_id": "m1"}),
+            ("delete_all_memories", {}),
+            ("rollback_memories", {"to": "@0"}),
+        ):
+            assert await refusal(client, tool, **arguments) == "this API key lacks the scope write"
+    async with connected(scopes=[Scope.READ, Scope.WRITE], person=person) as client:
+        await call(client, "add_memory", text="Ann has a dog.")
+        for tool, arguments in (("delete_memory", {"memory_id": "m1"}), ("delete_all_memories", {})):
+            assert await refusal(client, tool, erase=True, **arguments) == "this API key lacks the scope admin"
+        assert await texts(client) == ["Ann has a dog."]
+    assert person.asked == []
+
+
+# Over HTTP.
+
+
+@asynccontextmanager
+async def over_http(
+    server: Server, token: str | None, mode: str = NEW, person: Person | None = None, **headers: str
+) -> AsyncIterator[Client]:
+    bearer = {} if token is None else {"Authorization": f"Bearer {token}"}
+    async with (
+        httpx2.AsyncClient(headers=bearer | headers, timeout=60) as http,
+        Client(
+            streamable_http_client(f"{server.url}/mcp", http_client=http), mode=mode, elicitation_callback=person
+        ) as client,
+    ):
+        yield client
+
+
+@both
+async def test_http_keeps_owners_apart(tmp_path: Path, mode: str) -> None:
+    with serving(tmp_path, model=False) as server:
+        ann, bob, person = server.key("ann"), server.key("bob"), Person()
+        async with over_http(server, ann, mode, person) as first, over_http(server, bob, mode, person) as second:
+            await call(first, "add_memory", text="Ann has a dog.")
+            memory = await call(first, "get_memory", memory_id="m1")
+            assert [origin["actor"] for origin in memory["origins"]] == ["key of ann"]
+            for name in ("m1", memory["uuid"]):
+                assert "there is no memory" in await refusal(second, "get_memory", memory_id=name)
+                assert "there is no memory" in await refusal(second, "update_memory", memory_id=name, text="x")
+                assert "there is no memory" in await refusal(second, "delete_memory", memory_id=name)
+                assert "there is no memory" in await refusal(second, "delete_memory", memory_id=name, erase=True)
+                assert "there is no memory" in await refusal(second, "memory_history", memory_id=name)
+                with pytest.raises(MCPError, match="there is no memory"):
+                    await second.read_resource(f"memory://memory/{name}")
+            assert (await call(second, "search_memories", query="dog"))["memories"] == []
+            (state,) = (await second.read_resource("memory://state")).contents
+            assert json.loads(state.text) == {"memories": []}  # type: ignore[union-attr]
+            assert "Ann" not in str(await second.get_prompt("recall", {"topic": "dog"}))
+            await call(second, "delete_all_memories", erase=True)
+            assert await texts(first) == ["Ann has a dog."]
+            await call(first, "delete_memory", memory_id="m1", erase=True)
+        assert [question.partition(" (")[0] for question in person.asked] == ["Erase the memory m1"]
+
+
+INITIALIZE = {
+    "jsonrpc": "2.0",
+    "id": 1,
+    "method": "initialize",
+    "params": {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "test", "version": "1"}},
+}
+SPEAKS = {"Accept": "application/json, text/event-stream", "Content-Type": "application/json"}
+
+
+def test_http_sessions_belong_to_the_key_and_owner_that_began_them(tmp_path: Path) -> None:
+    with serving(tmp_path, model=False) as server:
+        ann, bob, both_of_them = server.key("ann"), server.key("bob"), server.key("ann", "bob")
+
+        def begin(token: str, **headers: str) -> dict[str, str]:
+            begun = server.client(token, **SPEAKS, **headers).post("/mcp", json=INITIALIZE)
+            assert begun.status_code == 200
+            return {"Mcp-Session-Id": begun.headers["mcp-session-id"], "Mcp-Protocol-Version": "2025-06-18"}
+
+        def state(token: str, **headers: str) -> int:
+            asked = {"jsonrpc": "2.0", "id": 2, "method": "resources/read", "params": {"uri": "memory://state"}}
+            return server.client(token, **SPEAKS, **headers).post("/mcp", json=asked).status_code
+
+        session = begin(ann)
+        assert state(ann, **session) == 200
+        assert state(bob, **session) == 404
+        assert state(both_of_them, **session, **{"X-DeltaMem-Owner": "ann"}) == 404
+        shared = begin(both_of_them, **{"X-DeltaMem-Owner": "bob"})
+        assert state(both_of_them, **shared, **{"X-DeltaMem-Owner": "bob"}) == 200
+        assert state(both_of_them, **shared, **{"X-DeltaMem-Owner": "ann"}) == 404
+        server.keys.revoke(server.keys.list()[0].id)
+        assert state(ann, **session) == 401
+
+
+async def test_http_owner_of_a_key_for_several(tmp_path: Path) -> None:
+    with serving(tmp_path, model=False) as server:
+        # Without any key the server is for this machine only, and the header alone says whose memory it is.
+        async with over_http(server, None, **{"X-DeltaMem-Owner": "ann"}) as client:
+            await call(client, "add_memory", text="Ann has a dog.")
+        several, everybody, ann = server.key("ann", "bob"), server.key(), server.key("ann")
+        for token in (several, everybody, ann):
+            async with over_http(server, token, **{"X-DeltaMem-Owner": "ann"}) as client:
+                assert await texts(client) == ["Ann has a dog."]
+
+        def answer_to(token: str | None, **headers: str) -> int:
+            return server.client(token, **SPEAKS, **headers).post("/mcp", json=INITIALIZE).status_code
+
+        assert answer_to(several) == 403
+        assert answer_to(everybody) == 403
+        assert answer_to(several, **{"X-DeltaMem-Owner": "carl"}) == 404
+        assert answer_to(ann, **{"X-DeltaMem-Owner": "bob"}) == 404
+        assert answer_to(None) == 401
+        assert answer_to("dm_wrong") == 401
+
+
+NONSENSE = (
+    b"",
+    b"{",
+    b"\xff\xfe",
+    b"[]",
+    b'"hello"',
+    b'{"jsonrpc": "2.0"}',
+    b"[" * 100_000,
+    b'{"jsonrpc": "2.0", "id": 1, "method": 7}',
+)
+
+
+def test_http_refuses_nonsense(tmp_path: Path) -> None:
+    with serving(tmp_path, model=False) as server:
+        client = server.client(server.key("ann"), **SPEAKS)
+        for body, version in itertools.product(NONSENSE, ("2025-06-18", "2026-07-28", "1999-01-01", "\u00e9")):
+            answered = client.post("/mcp", content=body, headers={"Mcp-Protocol-Version": version.encode()})
+            assert 400 <= answered.status_code < 500, (body[:100], version)
+            assert "Traceback" not in answered.text
+
+
+def test_http_refuses_large_bodies(tmp_path: Path) -> None:
+    def pieces() -> Any:
+        for _ in range(50):
+            yield b" " * 2**20
+
+    with serving(tmp_path, model=False) as server:
+        client = server.client(server.key("ann"), **SPEAKS)
+        assert client.post("/mcp", content=b" " * 50 * 2**20).status_code == 413
+        assert client.post("/mcp", content=pieces()).status_code == 413
+
+
+# Over standard input and output.
+
+NOISY = CHEAP.replace(
+    "deltamem.embedding.load_embedder = lambda name, **settings: WordEmbedder()",
+    """
+import os
+def load(name, **settings):
+    print("loading", flush=True)
+    os.write(1, b"weights\\n")
+    return WordEmbedder()
+class Embedder(deltamem.embedding.LazyEmbedder):
+    def __init__(self, name):
+        print("opening")
+        super().__init__(name)
+deltamem.embedding.load_embedder, deltamem.embedding.LazyEmbedder = load, Embedder""",
+)
+"""A process that runs the command, with libraries that write to standard output."""
+
+
+def started(bank: Path, *arguments: str, program: str = CHEAP) -> StdioServerParameters:
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("DELTAMEM_")}
+    return StdioServerParameters(
+        command=sys.executable,
+        args=["-c", program, "mcp", "--bank", str(bank), "--owner", "Ann", *arguments],
+        env=clean | {"PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'tests'}", "OMP_NUM_THREADS": "1"},
+    )
+
+
+@both
+async def test_stdio(tmp_path: Path, mode: str) -> None:
+    person = Person()
+    async with Client(started(tmp_path / "bank"), mode=mode, elicitation_callback=person) as client:
+        await call(client, "add_memory", text="Ann has a dog.")
+        assert [memory["id"] for memory in (await call(client, "search_memories", query="dog"))["memories"]] == ["m1"]
+        await call(client, "rollback_memories", to="@0")
+        assert len(person.asked) == 1
+        await call(client, "add_memory", text="Ann has a cat.")
+    # The bank is closed, and what was written is there at the next start.
+    async with Client(started(tmp_path / "bank"), mode=mode) as client:
+        assert await texts(client) == ["Ann has a cat."]
+        origins = (await call(client, "get_memory", memory_id="m1"))["origins"]
+        assert [origin["actor"] for origin in origins] == ["mcp"]
+
+
+@pytest.mark.slow
+async def test_stdio_with_a_model(tmp_path: Path) -> None:
+    with serve(
+        lambda body: completion("Hello.", tokens=1) if body["max_tokens"] == 1 else completion(answer(body["messages"]))
+    ) as model:
+        there = started(tmp_path / "bank", "--base-url", model.url, "--model", "tiny", "--person", "Annie")
+        async with Client(there) as client:
+            added = await call(client, "add_memory", text="My city is Boston.")
+            assert added["outcome"] == "applied"
+            assert await texts(client) == ["Annie's city is Boston."]
+
+
+def exchange(
+    bank: Path, lines: Sequence[bytes], end: Callable[["subprocess.Popen[bytes]"], None], program: str = NOISY
+) -> tuple[list[Any], int, str]:
+    """Send lines, read as many answers as there are requests, end the process: the answers, the exit code, its messages."""
+    command = started(bank, program=program)
+    process = subprocess.Popen(
+        [command.command, *command.args],
+        env=command.env,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    assert process.stdin is not None and process.stdout is not None and process.stderr is not None
+    try:
+        process.stdin.write(b"".join(line + b"\n" for line in lines))
+        process.stdin.flush()
+        answers = [process.stdout.readline() for line in lines if b'"id"' in line]
+        end(process)
+        process.stdin.close()
+        code = process.wait(60)
+        return [json.loads(line) for line in answers + process.stdout.readlines()], code, process.stderr.read().decode()
+    finally:
+        process.kill()
+        process.stdout.close()
+        process.stderr.close()
+
+
+BEGIN = [json.dumps(INITIALIZE).encode(), b'{"jsonrpc": "2.0", "method": "notifications/initialized"}']
+ADD = json.dumps(
+    {"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": {"name": "add_memory", "arguments": {"text": "Ann is é."}}}
+).encode()
+
+
+def test_standard_output_carries_only_the_protocol(tmp_path: Path) -> None:
+    answers, code, noise = exchange(tmp_path / "bank", [*BEGIN, b"nonsense", b"\xff\xfe", ADD], lambda process: None)
+    assert [answer["id"] for answer in answers if "id" in answer and answer["id"] is not None] == [1, 2]
+    assert all(answer["jsonrpc"] == "2.0" for answer in answers)
+    assert code == 0
+    assert [said in noise for said in ("opening", "loading", "weights")] == [True] * 3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("signal", ["SIGTERM", "SIGINT"])
+def test_a_signal_ends_it_with_the_bank_closed(tmp_path: Path, signal: str) -> None:
+    import signal as signals
+
+    answers, code, noise = exchange(
+        tmp_path / "bank", [*BEGIN, ADD], lambda process: process.send_signal(getattr(signals, signal)), program=CHEAP
+    )
+    assert (len(answers), code, noise) == (2, 0, "")
+    with Journal.open(tmp_path / "bank" / "journal.sqlite3", read_only=True) as journal:
+        assert [memory.text for memory in journal.owner("Ann").state().memories] == ["Ann is é."]
+
+
+@pytest.mark.slow
+async def test_a_bank_that_is_in_use_is_one_sentence(tmp_path: Path) -> None:
+    with MemoryStore.open(tmp_path / "bank", WordEmbedder()) as store:
+        await MemoryManager(store, "Ann", RulePolicy()).write([Add("Ann has a dog.", datetime(2026, 3, 2))], "test")
+        command = started(tmp_path / "bank")
+        done = subprocess.run(
+            [command.command, *command.args], env=command.env, stdin=subprocess.DEVNULL, capture_output=True
+        )
+    assert done.returncode == 2
+    assert done.stdout == b""
+    assert done.stderr.startswith(b"error: ") and done.stderr.count(b"\n") == 1
