@@ -76,6 +76,23 @@ def turn_seed(run_seed: int, key: str, step: int, rollout: int, turn: int) -> in
 
 
 @dataclass(frozen=True)
+class Overlong:
+    """A penalty for coming near a limit of tokens: DAPO's soft overlong punishment (arXiv 2503.14476).
+
+    Attributes:
+        buffer: Tokens below the limit from which on the penalty grows, linearly.
+        weight: The penalty at the limit.
+    """
+
+    buffer: int
+    weight: float
+
+    def penalty(self, used: int, limit: int) -> float:
+        """What is taken off the reward of a text of `used` tokens that may have `limit`; from 0 to the weight."""
+        return self.weight * min(max(used - (limit - self.buffer), 0) / self.buffer, 1.0)
+
+
+@dataclass(frozen=True)
 class Services:
     """What all rollouts of a worker share."""
 
@@ -84,6 +101,7 @@ class Services:
     scorer: Scorer
     embeddings: EmbeddingClient
     seed: int | None = None  # of the run; None leaves the sampling to the server
+    overlong: Overlong | None = None
     shown_sessions: int = 0  # one rollout of each of the first held-out sessions becomes a validation generation
 
 
@@ -92,7 +110,7 @@ def services(settings: str) -> Services:
     """Build what the rollouts share, once a worker process.
 
     `settings` is JSON with `episode` (fields of `EpisodeConfig`), `turn_tokens`, `seed`, `shown_sessions`, `scorer` (a Hydra
-    ``_target_``) and `embedder` (arguments of `connect`).
+    ``_target_``), `embedder` (arguments of `connect`) and `overlong` (fields of `Overlong`, or None).
     """
     values = json.loads(settings)
     fields = values["episode"]
@@ -102,6 +120,7 @@ def services(settings: str) -> Services:
         scorer=hydra.utils.instantiate(values["scorer"]),
         embeddings=connect(**values["embedder"]),
         seed=values["seed"],
+        overlong=None if values["overlong"] is None else Overlong(**values["overlong"]),
         shown_sessions=values["shown_sessions"],
     )
 
@@ -132,6 +151,7 @@ class _Rollout:
     tokens: TokenSequence
     metrics: dict[str, float] = field(default_factory=dict)  # verl's names
     request: str = ""  # by which verl finds the engine again
+    longest_turn: int = 0  # tokens
     versions: list[int] = field(default_factory=list)  # training step of the weights behind each turn
 
 
@@ -180,6 +200,9 @@ class DeltaMemAgentLoop(AgentLoopBase):  # type: ignore[misc]
             with simple_timer("compute_score", rollout.metrics):
                 figures, score = await self._score(labelled, trajectory)
             figures = {**figures, FAILURE: 0.0}
+            if self._shared.overlong is not None and not heldout:
+                penalty = self._too_long(self._shared.overlong, trajectory, rollout)
+                figures |= {"reward": figures["reward"] - penalty, "overlong": penalty}
             if heldout and rollout.number == 0 and int(row.get("index", shown)) < shown:
                 generation = row["session"], asdict(score)
         except Exception as error:
@@ -268,6 +291,15 @@ class DeltaMemAgentLoop(AgentLoopBase):  # type: ignore[misc]
         window = self.rollout_config.get("max_model_len")
         return room if window is None else min(room, window - len(tokens.ids))
 
+    def _too_long(self, overlong: Overlong, trajectory: Trajectory, rollout: _Rollout) -> float:
+        """The penalty of a rollout: of its longest turn or of the whole response, whichever is larger."""
+        if Violation.TOKEN_LIMIT in trajectory.violations:  # also where the answer to a search did not fit
+            return overlong.weight
+        return max(
+            overlong.penalty(rollout.longest_turn, self._shared.turn_tokens),
+            overlong.penalty(len(rollout.tokens.mask), self.rollout_config.response_length),
+        )
+
     async def _generate(self, rollout: _Rollout, frame: TurnFormat, *, turn: int) -> list[int]:
         """Let the model write a turn, append it to the rollout's sequence and return its tokens."""
         # The server must stop where this loop sees the end of a turn, whatever its own configuration lists.
@@ -292,6 +324,7 @@ class DeltaMemAgentLoop(AgentLoopBase):  # type: ignore[misc]
             assistant_logprobs=None if tokens.log_probs is None else answer.log_probs,
         )
         rollout.tokens = TokenSequence(merged.token_ids, mask, log_probs)
+        rollout.longest_turn = max(rollout.longest_turn, len(answer.token_ids))
         return list(answer.token_ids)
 
     def _text(self, written: Sequence[int], frame: TurnFormat) -> tuple[str, bool]:

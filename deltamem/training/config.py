@@ -99,6 +99,13 @@ class LimitSettings(StrictModel):
     multiple: int = Field(ge=1)
 
 
+class OverlongSettings(StrictModel):
+    """A penalty on training rollouts that come near a token limit; see `deltamem.training.agent_loop.Overlong`."""
+
+    buffer: int = Field(ge=1)  # tokens below a limit from which on it grows
+    weight: float = Field(gt=0.0, le=1.0)  # reward that is taken off at the limit
+
+
 class CurriculumSettings(StrictModel):
     """How training sessions are drawn by their difficulty; see `deltamem.training.curriculum`."""
 
@@ -201,6 +208,7 @@ class TrainSettings(StrictModel):
     limits: LimitSettings
     embedder: EmbedderSettings
     reward: dict[str, Any]
+    overlong: OverlongSettings | None
     max_failure_rate: float = Field(ge=0.0, le=1.0)
     start_minutes: float = Field(gt=0.0)
     rates: dict[str, tuple[str, str]]

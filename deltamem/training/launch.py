@@ -337,6 +337,7 @@ def agent_loop_config(settings: TrainSettings) -> ListConfig:
         "episode": settings.episode.model_dump(mode="json"),
         "embedder": settings.embedder.model_dump(mode="json") | {"store": str(settings.embedder.store.absolute())},
         "scorer": settings.reward,
+        "overlong": None if settings.overlong is None else settings.overlong.model_dump(),
     }
     target = "deltamem.training.agent_loop.DeltaMemAgentLoop"
     return OmegaConf.create([{"name": AGENT_NAME, "_target_": target, "settings": json.dumps(shared)}])

@@ -262,6 +262,8 @@ def check_lengths(context: Context) -> Finding:
     settings, limits, found = context.settings, context.limits, context.lengths
     if limits.turn > limits.response:
         return fail(f"deltamem.turn_tokens={limits.turn} is more than a response may have, {limits.response}")
+    if settings.overlong is not None and settings.overlong.buffer > limits.turn:
+        return fail(f"deltamem.overlong.buffer={settings.overlong.buffer} is more than a turn may have, {limits.turn}")
     window = int(context.model_config.max_position_embeddings)
     if limits.total > window:
         return fail(f"limits of {limits.prompt} + {limits.response} tokens are more than the model reads, {window}")

@@ -151,7 +151,7 @@ def make_loop(
     turn_tokens: int = 512,
     thinking: bool | None = None,
     model_type: str = "qwen3",
-    **shared: int | None,
+    **shared: Any,
 ) -> tuple[DeltaMemAgentLoop, ScriptedServer, RecordingScorer]:
     """A loop over what the script writes; `shared` are further fields of `Services`."""
     lengths = {"prompt_length": prompt_length, "response_length": response_length, "max_model_len": max_model_len}
@@ -180,7 +180,7 @@ def make_loop(
             turn_tokens=turn_tokens,
             scorer=scorer,
             embeddings=EmbeddingClient(documents=TextVectors(toy_vectors), queries=TextVectors(toy_vectors)),
-            **shared,  # type: ignore[arg-type]
+            **shared,
         ),
     )
     return loop, server, scorer

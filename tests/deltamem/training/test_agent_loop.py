@@ -24,7 +24,7 @@ from deltamem.config import validated
 from deltamem.episode import REFUSALS, EpisodeConfig, Violation, format_memories
 from deltamem.sessions import to_json_line
 from deltamem.training import agent_loop as module
-from deltamem.training.agent_loop import Services, services, turn_seed
+from deltamem.training.agent_loop import Overlong, Services, services, turn_seed
 from deltamem.training.config import TrainSettings
 from deltamem.training.launch import agent_loop_config
 from deltamem.training.rollout_metrics import ROLLOUT_INFO
@@ -114,6 +114,48 @@ async def test_tool_answer_that_does_not_fit_ends_the_episode() -> None:
     assert Violation.TOKEN_LIMIT in scorer.seen.violations
     assert scorer.seen.operations is None
     assert output.extra_fields[ROLLOUT_INFO]["truncated"]
+
+
+@given(st.integers(1, 4096), st.integers(1, 4096), st.floats(0.01, 1.0), st.integers(0, 4096))
+def test_the_penalty_for_length_grows_from_nothing_to_its_weight(limit: int, buffer: int, weight: float, used: int) -> None:
+    overlong = Overlong(buffer, weight)
+    here, more = (overlong.penalty(tokens, limit) for tokens in (used, used + 1))
+    assert 0.0 <= here <= more <= weight
+    assert more - here <= weight / buffer + 1e-12, "no cliff"
+    assert (here == 0.0) == (used <= limit - buffer)
+    assert (here == weight) == (used >= limit)
+
+
+async def test_only_training_rollouts_near_a_limit_lose_reward() -> None:
+    search, final = (len(TINY.tokenizer.encode(text, add_special_tokens=False)) + 1 for text in (TINY.search, TINY.final))
+    longest = max(search, final)
+
+    async def earned(overlong: Overlong | None, split: str = "train", **limits: int) -> tuple[float, dict[str, float]]:
+        loop, _, _ = make_loop(TINY, [TINY.search, TINY.final], overlong=overlong, **limits)
+        output = await run(loop, split=split)
+        return output.reward_score, output.extra_fields["reward_extra_info"]
+
+    plain, figures = await earned(None, turn_tokens=longest + 1)
+    assert plain == 0.25 and "overlong" not in figures
+    # One token below the limit of a turn, of a buffer of four.
+    reward, figures = await earned(Overlong(4, 0.2), turn_tokens=longest + 1)
+    assert (reward, figures["overlong"]) == (pytest.approx(0.25 - 0.15), pytest.approx(0.15))
+    assert await earned(Overlong(4, 0.2), "heldout", turn_tokens=longest + 1) == (0.25, plain_figures(figures))
+    assert (await earned(Overlong(4, 0.2), turn_tokens=longest + 4))[0] == 0.25
+    # Cut in a turn, and a search whose answer does not fit any more.
+    for limits in ({"turn_tokens": longest - 1}, {"response_length": search + 5}):
+        reward, figures = await earned(Overlong(4, 0.2), **limits)
+        assert (reward, figures["overlong"]) == (pytest.approx(0.05), 0.2)
+
+
+def plain_figures(figures: dict[str, float]) -> dict[str, float]:
+    return {name: value for name, value in figures.items() if name != "overlong"}
+
+
+async def test_a_rollout_that_broke_is_not_punished_for_its_length() -> None:
+    loop, _, _ = make_loop(TINY, [TINY.search, ABORTED], overlong=Overlong(512, 0.5))
+    output = await run(loop)
+    assert output.reward_score == 0.0 and output.extra_fields["reward_extra_info"] == {"failure": 1.0}
 
 
 @pytest.mark.parametrize("limit", ["turn_tokens", "response_length"])
@@ -340,6 +382,8 @@ def test_settings_reach_the_rollouts(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found.episode == settings.episode.config()
     assert (found.episode.thinking, found.episode.max_invalid_calls) == (False, 2)
     assert (found.turn_tokens, found.seed, found.shown_sessions) == (99, 5, 3)
+    assert found.overlong is None
+    assert sent(monkeypatch, overlong={"buffer": 20, "weight": 0.3})[1].overlong == Overlong(20, 0.3)
     assert sent(monkeypatch, seeded_rollouts=False)[1].seed is None, "the server draws"
 
 

@@ -130,6 +130,7 @@ def test_what_the_run_makes_itself_is_not_missed(tmp_path: Path) -> None:
         ("model", {f"{MODEL}.path": "Nobody/Nothing-1B"}, "fetch it with: hf download Nobody/Nothing-1B"),
         ("data", {"deltamem.sessions": "/nowhere/sessions.jsonl"}, "no such file; make one with: python -m synth"),
         ("lengths", SHORT, "10 of 10 prompts do not fit into data.max_prompt_length=16, which ends the run"),
+        ("lengths", {"deltamem.overlong": {"buffer": 4000, "weight": 0.2}}, "overlong.buffer=4000 is more than a turn may"),
         ("lengths", {"deltamem.limits.thinking_tokens": 4096}, "10 of 10 sessions need more than the 2048 tokens"),
         ("reward", {"deltamem.reward.format_weight": 0.5}, "deltamem.reward: the reward weights"),
         ("reward", {"deltamem.reward.nonsense": 1}, "nonsense"),
