@@ -27,6 +27,7 @@ from deltamem.training.checkpoints import (
     space_of,
     step_of,
 )
+from deltamem.training.cluster import worker_path
 from deltamem.training.config import WARM_START_MAY_CHANGE, TrainSettings
 from deltamem.training.data import AGENT_NAME, count_rows, load_model_config
 from deltamem.training.interruption import NOT_FINISHED, locked, on_request
@@ -307,10 +308,8 @@ def environment(settings: TrainSettings, verl_metrics: Path) -> dict[str, str]:
         # Else ray keeps a record of every call for its dashboard, which nobody looks at: 0.2 MB a step.
         "RAY_task_events_report_interval_ms": "0",
         "PYTHONUNBUFFERED": "1",
+        "PYTHONPATH": worker_path(os.environ),
     }
-    # The workers must find this package and the scorer's, whatever folder ray starts them in.
-    root = str(Path(__file__).resolve().parents[2])
-    env["PYTHONPATH"] = os.pathsep.join([root, *filter(None, [env.get("PYTHONPATH")])])
     if os.environ.get("DELTAMEM_ALLOW_HUB") != "1":
         env["HF_HUB_OFFLINE"] = "1"
     if settings.cpu_threads is not None:

@@ -39,6 +39,7 @@ CHECKS: tuple[tuple[str, Check], ...] = (
     ("finished stages", inputs.check_finished),
     ("disk", hardware.check_disk),
     ("ray", hardware.check_ray),
+    ("nodes", hardware.check_nodes),
     ("CPUs", hardware.check_cpus),
     ("GPUs", hardware.check_gpus),
     ("GPU memory", hardware.check_gpu_memory),

@@ -9,10 +9,10 @@ from urllib.parse import urlsplit
 
 from packaging.version import Version
 
-from deltamem.training import machine, resources
+from deltamem.training import cluster, machine, resources
 from deltamem.training.checkpoints import space_of, warm_start_space
 from deltamem.training.config import SupervisedConfig
-from deltamem.training.preflight_inputs import FLASH, Context, Finding, fail, gb, ok, warn
+from deltamem.training.preflight_inputs import FLASH, Context, Finding, State, fail, gb, ok, warn
 from deltamem.training.resources import ModelShape, Plan
 
 _PINNED = {"verl": "0.9.1", "torch": "2.11.0", "vllm": "0.24.0", "transformers": "5.9.0", "flash-attn": "2.8.3"}
@@ -84,6 +84,19 @@ def check_ray(context: Context) -> Finding:
             return ok(f"{address} answers")
     except (OSError, ValueError) as error:
         return fail(f"{address} does not answer: {error}")
+
+
+def check_nodes(context: Context) -> Finding:
+    """Whether all nodes would run the same packages and the same code as this one."""
+    nodes, address = context.config.trainer.nnodes, context.cluster
+    if nodes == 1 or address is None or check_ray(context).state is State.FAIL:
+        return ok("one node" if nodes == 1 else "no cluster to ask")
+    found = cluster.installed_on_nodes(address)
+    if len(found) < nodes:
+        return fail(f"{len(found)} of {nodes} nodes have joined {address}: {', '.join(sorted(found))}")
+    if others := list(cluster.other_nodes(cluster.installed_here(), found)):
+        return fail(f"{'; '.join(others)}: install the same there, or use one environment and checkout on a shared disk")
+    return ok(f"{len(found)} nodes have the code and the packages of this one")
 
 
 def check_cpus(context: Context) -> Finding:

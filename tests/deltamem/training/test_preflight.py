@@ -22,7 +22,7 @@ from training_cases import labelled_session, write_sessions
 
 from deltamem.config import validated
 from deltamem.sessions import to_json_line
-from deltamem.training import machine
+from deltamem.training import cluster, machine
 from deltamem.training.config import TrainSettings, unknown_keys
 from deltamem.training.machine import Gpu, Imports, gpus, try_imports
 from deltamem.training.preflight import CHECKS, check_start, preflight, run_checks
@@ -148,6 +148,27 @@ def test_what_the_run_makes_itself_is_not_missed(tmp_path: Path) -> None:
 def test_what_is_refused(values: dict[str, Any], tmp_path: Path, name: str, changed: dict[str, Any], said: str) -> None:
     state, found = check(name, context(tmp_path, values | (ROOMY if name == "batches" else {}) | changed))
     assert state == "fail" and said in found, found
+
+
+def test_all_nodes_must_have_the_same_code_and_packages(
+    values: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    here = {"deltamem": "code 0123", "torch": "2.11.0"}
+    nodes = {"n1": here, "n2": here}
+    monkeypatch.setattr(cluster, "installed_here", lambda: here)
+    monkeypatch.setattr(cluster, "installed_on_nodes", lambda address: nodes)
+    server = socket.create_server(("127.0.0.1", 0))
+    request.addfinalizer(server.close)
+    address = "{}:{}".format(*server.getsockname())
+    prepared = context(tmp_path, values | {"ray_kwargs.ray_init.address": address, "trainer.nnodes": 2})
+    assert check("nodes", prepared) == ("ok", "2 nodes have the code and the packages of this one")
+    nodes["n2"] = here | {"torch": "2.10.0"}
+    state, found = check("nodes", prepared)
+    assert state == "fail" and found.startswith("node n2 has torch 2.10.0 (here 2.11.0): install the same there")
+    del nodes["n2"]
+    assert check("nodes", prepared) == ("fail", f"1 of 2 nodes have joined {address}: n1")
+    assert check("nodes", context(tmp_path, values)) == ("ok", "one node")
+    assert check("nodes", context(tmp_path, values | {"trainer.nnodes": 2})) == ("ok", "no cluster to ask")
 
 
 def test_what_is_accepted(values: dict[str, Any], tmp_path: Path) -> None:
