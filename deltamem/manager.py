@@ -6,7 +6,7 @@ import asyncio
 import hashlib
 import itertools
 import time as clock
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -225,12 +225,20 @@ class MemoryManager:
         return (await self.search_many([query], k, filters))[0]
 
     async def search_many(
-        self, queries: Sequence[str], k: int = 5, filters: Mapping[str, object] | None = None
+        self,
+        queries: Sequence[str],
+        k: int = 5,
+        filters: Mapping[str, object] | None = None,
+        *,
+        among: Set[str] | None = None,
     ) -> list[list[Hit]]:
-        """`search` for several queries at once, which is cheaper than one after the other."""
+        """`search` for several queries at once, which is cheaper than one after the other.
+
+        Only memories whose ids are `among` these are found, if it is given.
+        """
         if k < 1:
             raise ValueError(f"k must be at least 1, not {k}")
-        return await asyncio.to_thread(self._owned.search, self._store.embedder.queries, queries, k, filters)
+        return await asyncio.to_thread(self._owned.search, self._store.embedder.queries, queries, k, filters, among)
 
     def memories(
         self,
@@ -271,6 +279,14 @@ class MemoryManager:
         Every method that takes the id of a memory takes its UUID as well.
         """
         return self._owned.journal.uuids(point)
+
+    def added(self, point: Point = None) -> dict[str, datetime]:
+        """By id, the times that the memories had when they were added; of the same memories as `uuids`."""
+        return self._owned.journal.added(point)
+
+    def session_time(self, session_id: str) -> datetime | None:
+        """The time of a session that is applied or was taken on; None if there is none of this id."""
+        return self._owned.journal.session_time(session_id)
 
     @property
     def head(self) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence, Set
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -123,6 +123,7 @@ class UserStore:
         queries: Sequence[str],
         k: int,
         filters: Mapping[str, object] | None = None,
+        among: Set[str] | None = None,
     ) -> list[list[Hit]]:
         """Find the `k` most similar memories for each query.
 
@@ -131,6 +132,7 @@ class UserStore:
             queries: What to look for.
             k: How many memories a query returns at most.
             filters: What their metadata must meet, see `deltamem.filters`.
+            among: Ids of the only memories that may be found; None for all.
 
         Raises:
             FilterError: If the filters cannot be understood.
@@ -139,9 +141,10 @@ class UserStore:
         if not queries:
             return []
         vectors, bank = embed(queries), self.bank
-        if holds is None:
-            return bank.search(vectors, k)
-        return bank.search(vectors, k, {memory.id for memory in bank.state.memories if holds(memory.metadata)})
+        if holds is not None:
+            meeting = {memory.id for memory in bank.state.memories if holds(memory.metadata)}
+            among = meeting if among is None else meeting & among
+        return bank.search(vectors, k, among)
 
     def commit(
         self,

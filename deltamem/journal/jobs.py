@@ -141,6 +141,13 @@ def session_of(connection: sqlite3.Connection, owner: str, owner_id: int | None,
     return Session(owner, body["person"], time, turns, found[0], Metadata(body["metadata"]))
 
 
+def time_of(connection: sqlite3.Connection, owner_id: int | None, session_id: str) -> datetime | None:
+    """The time of a session whose job is not done; None if there is none."""
+    query = "SELECT body FROM jobs WHERE owner_id = ? AND session_id = ? AND body IS NOT NULL"
+    found = connection.execute(query, (owner_id, session_id)).fetchone()
+    return None if found is None else datetime.fromisoformat(json.loads(found[0])["time"])
+
+
 def _body(session: Session) -> str:
     body = {
         "person": session.person_name,

@@ -267,6 +267,12 @@ class OwnerJournal:
             owner_id = self._owner_id(connection)
             return rows.uuids(connection, owner_id, lineage(self.resolve(point), rows.restored(connection, owner_id)))
 
+    def added(self, point: Point = None) -> dict[str, datetime]:
+        """By id, the times that the memories had when they were added; of the same memories as `uuids`."""
+        with self._database.read() as connection:
+            owner_id = self._owner_id(connection)
+            return rows.added(connection, owner_id, lineage(self.resolve(point), rows.restored(connection, owner_id)))
+
     def memory_id(self, given: str) -> str:
         """The id of a memory that is given by its UUID; anything else as it is.
 
@@ -380,6 +386,14 @@ class OwnerJournal:
         """The jobs of this owner, of some states or of all, in the order in which they were taken on."""
         with self._database.read() as connection:
             return jobs.listed(connection, self._owner_id(connection), states or tuple(JobState))
+
+    def session_time(self, session_id: str) -> datetime | None:
+        """The time of a session that is applied or was taken on; None if there is none of this id."""
+        with self._database.read() as connection:
+            applied = self._one("session_id = ? AND undone = 0", (session_id,), "session_time")
+            if applied is not None:
+                return datetime.fromisoformat(str(applied))
+            return jobs.time_of(connection, self._owner_id(connection), session_id)
 
     def job_session(self, job_id: str) -> Session | None:
         """The session of a job as `forget` left it; None if there is no such job or it is done."""
@@ -704,6 +718,19 @@ class Journal:
         """Whether an owner has entries or jobs."""
         with self._database.read() as connection:
             return connection.execute("SELECT 1 FROM owners WHERE name = ?", (name,)).fetchone() is not None
+
+    def owners_of_memory(self, uuid: UUID) -> list[str]:
+        """The owners that have a memory with a UUID: one, or several after an export was imported for somebody else too."""
+        query = "SELECT name FROM changes JOIN owners ON owners.id = owner_id WHERE uuid = ? ORDER BY name"
+        with self._database.read() as connection:
+            return [row[0] for row in connection.execute(query, (str(uuid),))]
+
+    def owner_of_job(self, job_id: str) -> str | None:
+        """The owner of a job; None if there is no such job."""
+        query = "SELECT name FROM jobs JOIN owners ON owners.id = owner_id WHERE jobs.id = ?"
+        with self._database.read() as connection:
+            found = connection.execute(query, (job_id,)).fetchone()
+        return None if found is None else str(found[0])
 
     def owners(self) -> list[str]:
         """The owners that have entries or jobs, sorted."""

@@ -227,6 +227,19 @@ def uuids(connection: sqlite3.Connection, owner_id: int | None, effective: Seque
     }
 
 
+def added(connection: sqlite3.Connection, owner_id: int | None, effective: Sequence[range]) -> dict[str, datetime]:
+    """The first times of the memories that the entries of some ranges made, by id."""
+    query = (
+        "SELECT memory_number, after_time FROM changes"
+        " WHERE owner_id = ? AND position >= ? AND position < ? AND uuid IS NOT NULL ORDER BY seq"
+    )
+    return {
+        f"m{number}": datetime.fromisoformat(text)
+        for positions in effective
+        for number, text in connection.execute(query, (owner_id, positions.start, positions.stop))
+    }
+
+
 def number_of(connection: sqlite3.Connection, owner_id: int | None, uuid: str) -> int | None:
     """The number of the memory with a UUID; None if no effective entry made one."""
     query = (
@@ -372,7 +385,7 @@ CREATE TABLE changes (
 CREATE INDEX changes_of_a_memory ON changes (owner_id, memory_number, seq);
 CREATE INDEX changes_of_an_entry ON changes (owner_id, position);
 CREATE INDEX earlier_texts ON changes (owner_id, before_hash) WHERE before_hash IS NOT NULL;
-CREATE UNIQUE INDEX uuids ON changes (owner_id, uuid) WHERE uuid IS NOT NULL;
+CREATE UNIQUE INDEX uuids ON changes (uuid, owner_id) WHERE uuid IS NOT NULL;
 CREATE TABLE dialogues (
     owner_id INTEGER NOT NULL,
     position INTEGER NOT NULL,

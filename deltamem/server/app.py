@@ -18,7 +18,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from deltamem.bank.store import MemoryStore
 from deltamem.manager import ManagerSettings
 from deltamem.policy import Policy
-from deltamem.server import native, operations
+from deltamem.server import mem0, native, operations
 from deltamem.server.access import Access
 from deltamem.server.keys import Keys
 from deltamem.server.mcp import HTTPDoor
@@ -73,7 +73,7 @@ def create_app(
     app.state.metrics = operations.Metrics(service)
     install(app)
     app.add_middleware(Gate, max_body=settings.max_body_bytes, max_import=settings.max_import_bytes)
-    for door in (native, operations):
+    for door in (native, operations, mem0):
         app.include_router(door.router())
     app.router.routes.append(Route("/mcp", mcp, include_in_schema=False))
     return app

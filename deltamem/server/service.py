@@ -6,6 +6,7 @@ import asyncio
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from types import TracebackType
 from typing import Self
 from uuid import UUID
@@ -74,6 +75,7 @@ class Service:
         self._manager_settings = manager_settings or ManagerSettings()
         self._managers: dict[str, MemoryManager] = {}
         self._uuids: dict[str, tuple[int, dict[str, UUID]]] = {}
+        self._added: dict[str, tuple[int, dict[str, datetime]]] = {}
         self._lock = threading.Lock()
 
     @property
@@ -131,12 +133,22 @@ class Service:
             self._uuids[manager.owner] = head, found
         return found
 
+    def added(self, manager: MemoryManager) -> dict[str, datetime]:
+        """First times by id, see `MemoryManager.added`; kept until the state changes."""
+        head = manager.head
+        position, found = self._added.get(manager.owner, (-1, {}))
+        if position != head:
+            found = manager.added(head)
+            self._added[manager.owner] = head, found
+        return found
+
     async def forget_owner(self, manager: MemoryManager) -> Erasure:
         """Erase everything about an owner, who may begin again."""
         erasure = await manager.forget_owner()
         with self._lock:
             self._managers.pop(manager.owner, None)
             self._uuids.pop(manager.owner, None)
+            self._added.pop(manager.owner, None)
         return erasure
 
     async def stop(self) -> None:
