@@ -7,7 +7,6 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from importlib.metadata import version
-from typing import Any
 from urllib.parse import unquote_to_bytes
 
 from fastapi import FastAPI
@@ -22,7 +21,8 @@ from deltamem.server import mem0, native, operations
 from deltamem.server.access import Access
 from deltamem.server.keys import Keys
 from deltamem.server.mcp import HTTPDoor
-from deltamem.server.problems import TOO_LARGE, Problem, ProblemRecord, install, problem_of, render
+from deltamem.server.openapi import Application
+from deltamem.server.problems import TOO_LARGE, Problem, install, problem_of, render
 from deltamem.server.service import ServerSettings, Service
 
 access_log = logging.getLogger("deltamem.access")
@@ -57,7 +57,7 @@ def create_app(
         async with service, mcp.running():
             yield
 
-    app = _Application(
+    app = Application(
         title="DeltaMem",
         version=version("deltamem"),
         description="Long-term memory of people: sessions are read by a model, memories searched, explained and taken back.",
@@ -77,14 +77,6 @@ def create_app(
         app.include_router(door.router())
     app.router.routes.append(Route("/mcp", mcp, include_in_schema=False))
     return app
-
-
-class _Application(FastAPI):
-    def openapi(self) -> dict[str, Any]:
-        """The description, with the schema of errors, which routes only refer to."""
-        schema = super().openapi()
-        schema["components"]["schemas"]["ProblemRecord"] = ProblemRecord.model_json_schema()
-        return schema
 
 
 def _operation_id(route: APIRoute) -> str:

@@ -12,7 +12,7 @@ from urllib.parse import quote
 import anyio.to_thread
 from fastapi import APIRouter, Path, Query, Request, Response
 from fastapi.responses import JSONResponse
-from pydantic import ConfigDict, Field, PlainValidator, WithJsonSchema
+from pydantic import BeforeValidator, ConfigDict, Field, PlainValidator, WithJsonSchema
 
 from deltamem.config import StrictModel
 from deltamem.edits import Add, Retract, Update, noted
@@ -20,6 +20,7 @@ from deltamem.ingest import Transition
 from deltamem.journal.jobs import JobState
 from deltamem.server.access import SECURITY, Admin, Caller, Founding, Importing, Reading, Writing, allow, service_of
 from deltamem.server.keys import Scope
+from deltamem.server.openapi import FILTER, METADATA
 from deltamem.server.problems import Problem, not_found, responses
 from deltamem.server.records import (
     AuditRecord,
@@ -48,13 +49,15 @@ def _time(value: object) -> datetime:
         raise ValueError("this is no ISO 8601 time such as 2026-03-02T09:00") from None
 
 
+def _whole(value: object) -> object:
+    """5.0 is an integer in JSON."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
 Time = Annotated[datetime, PlainValidator(_time), WithJsonSchema({"type": "string", "format": "date-time"})]
 """A time in a request; without an offset it counts as UTC where times are compared."""
-Metadata = Annotated[
-    dict[str, str | int | float | bool | list[str] | None],
-    Field(description="A flat object; values are texts, numbers, booleans, null or lists of texts."),
-]
-Filters = Annotated[dict[str, Any], Field(description="Conditions on the metadata, see the documentation of filters.")]
+Metadata = Annotated[dict[str, str | int | float | bool | list[str] | None], WithJsonSchema(METADATA)]
+Filters = Annotated[dict[str, Any], WithJsonSchema(FILTER)]
 Text = Annotated[str, Field(min_length=1, max_length=100_000)]
 
 
@@ -110,7 +113,7 @@ class SearchIn(_Request):
     """A search."""
 
     queries: Annotated[list[Text], Field(min_length=1, max_length=100)]
-    k: Annotated[int, Field(ge=1, le=1000, description="Memories for each query.")] = 5
+    k: Annotated[int, Field(ge=1, le=1000, description="Memories for each query."), BeforeValidator(_whole)] = 5
     filters: Filters | None = None
 
 
@@ -131,9 +134,9 @@ class ListParameters(_Parameters):
     """Which memories to list."""
 
     at: PointText | None = None
-    cursor: Annotated[str, Field(max_length=64, description="`next` of the page before.")] | None = None
+    cursor: Annotated[str, Field(pattern=r"^m(0|[1-9][0-9]{0,17})$", description="`next` of the page before.")] | None = None
     limit: Annotated[int, Field(ge=1, le=1000)] = 100
-    filters: Annotated[str, Field(max_length=10_000, description="Conditions on the metadata, as JSON.")] | None = None
+    filters: Annotated[str, Field(max_length=4000, description="Conditions on the metadata, as JSON.")] | None = None
 
 
 class JobParameters(_Parameters):

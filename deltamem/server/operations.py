@@ -80,7 +80,7 @@ class ModelOut(StrictModel):
     waiting: int
 
 
-class ModelIn(StrictModel):
+class ModelIn(StrictModel, strict=True):
     """Whether the model shall be asked."""
 
     paused: bool

@@ -115,7 +115,11 @@ def render(problem: Problem) -> Response:
 
 async def handle(request: Request, error: Exception) -> Response:
     """Answer an exception; the handler of every kind of them."""
-    return render(problem_of(error))
+    problem = problem_of(error)
+    path = getattr(request.scope.get("route"), "path", "")
+    if problem.status_code == 405 and (allowed := request.app.methods(path)):
+        problem.headers = {"Allow": allowed}  # the router knows only the methods of one of the path's routes
+    return render(problem)
 
 
 def install(app: FastAPI) -> None:

@@ -157,6 +157,9 @@ def test_the_description_is_whole(server: Server) -> None:
     written = json.dumps(described)
     named = {part.partition('"')[0] for part in written.split("#/components/schemas/")[1:]}
     assert named <= described["components"]["schemas"].keys()
+    assert ok(server.client().post(f"{ANN}/memories", json={"memories": [{"text": "x"}]}), 201)
+    refused_method = server.client().put(f"{ANN}/memories/m1")
+    assert refused_method.status_code == 405 and refused_method.headers["allow"] == "DELETE, GET, PATCH"
     operations = [one for path in described["paths"].values() for one in path.values()]
     assert len({one["operationId"] for one in operations}) == len(operations)
     assert all(one["description"] for one in operations)
