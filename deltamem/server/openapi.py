@@ -9,19 +9,13 @@ from fastapi import FastAPI
 from deltamem.memory import FILTER_WORDS
 from deltamem.server.problems import ProblemRecord
 
-_REF = "#/components/schemas/"
-FILTER = {"$ref": f"{_REF}Filter"}
-_VALUE = {"$ref": f"{_REF}FilterValue"}
+FILTER = {"$ref": "#/components/schemas/Filter"}
+_VALUE = {"type": ["string", "number", "boolean", "null", "array"], "items": {"type": "string"}}
 _LIST = {"type": "array", "items": _VALUE}
 _TEXT = {"type": "string"}
 _ORDERED = {"type": ["number", "string"]}
 _FILTERS = {"type": "array", "minItems": 1, "items": FILTER}
 SCHEMAS: dict[str, Any] = {
-    "FilterValue": {
-        "title": "FilterValue",
-        "type": ["string", "number", "boolean", "null", "array"],
-        "items": {"type": "string"},
-    },
     "Filter": {
         "title": "Filter",
         "description": "Conditions by key of the metadata, all of which must hold; a value means that the key equals it.",
