@@ -25,7 +25,7 @@ from deltamem.journal.jobs import Job
 from deltamem.journal.journal import JOURNAL_FILE, Journal, OwnerJournal
 from deltamem.journal.records import Change, Entry, EntryKind, Erasure
 from deltamem.memory import MemoryState
-from deltamem.sessions import Session
+from deltamem.sessions import Session, Turn
 
 if TYPE_CHECKING:
     from deltamem.bank.chroma import ChromaIndex
@@ -186,6 +186,16 @@ class UserStore:
         """Take a session on, see `OwnerJournal.enqueue`."""
         with self.writing():
             return self.journal.enqueue(session)
+
+    def keep(self, name: str | None, turns: Sequence[Turn], person_name: str) -> str:
+        """Keep what is new in a conversation, see `OwnerJournal.keep`."""
+        with self.writing():
+            return self.journal.keep(name, turns, person_name)
+
+    def keep_answer(self, name: str, turn: Turn, person_name: str) -> None:
+        """Keep an answer, see `OwnerJournal.keep_answer`."""
+        with self.writing():
+            self.journal.keep_answer(name, turn, person_name)
 
     def edit(self, edits: Sequence[Edit], actor: str) -> Entry:
         """Write, correct and retract memories without a model, all of it or nothing; durable when this returns.

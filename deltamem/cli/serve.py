@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import socket
 import sys
 from collections.abc import AsyncIterator, Callable
@@ -21,6 +22,7 @@ from deltamem.journal.journal import JOURNAL_FILE, Journal
 if TYPE_CHECKING:
     from deltamem.policy import Policy
     from deltamem.server.keys import Key, Keys, Scope
+    from deltamem.server.service import ServerSettings
 
 _INSTALL = "the server needs packages that are not installed; install them with: pip install 'deltamem[serve]'"
 
@@ -41,6 +43,14 @@ def serve(
         int,
         typer.Option("--parallel", envvar="DELTAMEM_PARALLEL", min=1, metavar="N", help="Sessions that are read at once."),
     ] = 4,
+    upstream: Annotated[
+        str | None,
+        typer.Option("--upstream", envvar="DELTAMEM_UPSTREAM", metavar="URL", help="Server that /proxy/v1 stands before."),
+    ] = None,
+    idle: Annotated[
+        float,
+        typer.Option("--idle", envvar="DELTAMEM_IDLE", min=0.0, metavar="SECONDS", help="When a conversation has ended."),
+    ] = 600.0,
 ) -> None:
     """Serve the memories of many owners over HTTP; see docs/serving.md.
 
@@ -48,7 +58,9 @@ def serve(
     reads no sessions.
     """
     try:
+        from deltamem.jobs import WorkerSettings
         from deltamem.server.access import is_loopback
+        from deltamem.server.service import ProxySettings, ServerSettings
     except ImportError as error:
         raise DeltaMemError(_INSTALL) from error
     with store_keys(options) as keys:
@@ -56,15 +68,20 @@ def serve(
             raise DeltaMemError(
                 f"{host} can be reached from other machines, and there is no API key; make one with: deltamem keys create"
             )
-        asyncio.run(_serve(options, keys, host, port, None if rate == "off" else rate, body * 2**20, parallel))
+        proxy = None if upstream is None else ProxySettings(upstream, os.environ.get("DELTAMEM_UPSTREAM_KEY"), idle=idle)
+        settings = ServerSettings(
+            max_body_bytes=body * 2**20,
+            rate_limit=None if rate == "off" else rate,
+            worker=WorkerSettings(parallel=parallel),
+            proxy=proxy,
+        )
+        asyncio.run(_serve(options, keys, host, port, settings))
 
 
-async def _serve(options: Options, keys: Keys, host: str, port: int, rate: str | None, body: int, parallel: int) -> None:
-    from deltamem.jobs import WorkerSettings
+async def _serve(options: Options, keys: Keys, host: str, port: int, settings: ServerSettings) -> None:
     from deltamem.manager import ManagerSettings
     from deltamem.server.app import create_app
     from deltamem.server.runner import run
-    from deltamem.server.service import ServerSettings
 
     logging.basicConfig(stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s", level=logging.WARNING)
     logging.getLogger("deltamem").setLevel(logging.INFO)
@@ -72,7 +89,6 @@ async def _serve(options: Options, keys: Keys, host: str, port: int, rate: str |
     episode = episode_of(options.checkpoint)
     async with available_model(options, thinking=episode.thinking) as (policy, window):
         with Display() as display, store(options, create=True, progress=display.rebuilding) as opened:
-            settings = ServerSettings(max_body_bytes=body, rate_limit=rate, worker=WorkerSettings(parallel=parallel))
             manager = ManagerSettings(options.person, episode, window_tokens=window)
             app = create_app(opened, policy, keys=keys, settings=settings, manager_settings=manager)
             address = f"http://{f'[{host}]' if ':' in host else host}:{listening.getsockname()[1]}"

@@ -7,7 +7,7 @@ import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from itertools import count
 from pathlib import Path
 from types import TracebackType
@@ -15,7 +15,7 @@ from typing import NamedTuple, Self
 from uuid import UUID, uuid4
 
 from deltamem.errors import ConflictError, DeltaMemError, NotFoundError
-from deltamem.journal import jobs
+from deltamem.journal import buffer, jobs
 from deltamem.journal import sqlite as rows
 from deltamem.journal.jobs import Job, JobQueue, JobState
 from deltamem.journal.records import (
@@ -370,6 +370,16 @@ class OwnerJournal:
         with self._database.write() as connection:
             return jobs.enqueue(connection, self._create(connection), session)
 
+    def keep(self, name: str | None, turns: Sequence[Turn], person_name: str) -> str:
+        """Keep what is new in a conversation that goes on; see `deltamem.journal.buffer.keep`."""
+        with self._database.write() as connection:
+            return buffer.keep(connection, self._create(connection), name, person_name, turns)
+
+    def keep_answer(self, name: str, turn: Turn, person_name: str) -> None:
+        """Keep the answer to what was kept last in a conversation."""
+        with self._database.write() as connection:
+            buffer.answer(connection, self._create(connection), name, person_name, turn)
+
     def job(self, job_id: str) -> Job:
         """A job of this owner.
 
@@ -524,6 +534,7 @@ class OwnerJournal:
                 if entry.session_id is not None:
                     turns.setdefault(entry.session_id, set()).update(change.turns)
             jobs.scrub(connection, owner_id, turns, {memory.text for memory in known})
+            buffer.scrub(connection, owner_id, {memory.text for memory in known})
             removal = Change(ChangeEvent.REMOVE, memory_id, Memory(memory_id, "", known[-1].time), None, erased=True)
             entry = Entry(self.head + 1, EntryKind.FORGET, datetime.now(UTC), (removal,))
             self._append(connection, entry)
@@ -700,6 +711,16 @@ class Journal:
     def queue(self) -> JobQueue:
         """The jobs of all owners, for those who run them."""
         return JobQueue(self._database)
+
+    def end_idle(self, idle: timedelta) -> list[Job]:
+        """Make sessions, as jobs, of the conversations of all owners in which nothing was said for a while."""
+        before = datetime.now(UTC) - idle
+        # A look first: writers take turns.
+        with self._database.read() as connection:
+            if not buffer.any_idle(connection, before):
+                return []
+        with self._database.write() as connection:
+            return buffer.end_idle(connection, before)
 
     @property
     def purge_pending(self) -> bool:

@@ -319,7 +319,7 @@ def blank_turns(
 
 APPLICATION_ID = 0x444D656D
 """Marks the file as a journal of deltamem in its header ("DMem")."""
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 _BUSY_TIMEOUT_MS = 5_000
 
 # `seq` grows along an owner's journal, so the largest one of a memory is its newest change. Times are kept as they were
@@ -423,6 +423,19 @@ CREATE TABLE jobs (
     CHECK (retry_at IS NULL OR state = 'queued')
 );
 CREATE INDEX waiting_jobs ON jobs (owner_id, seq) WHERE state IN ('queued', 'running');
+CREATE TABLE buffers (
+    owner_id INTEGER NOT NULL REFERENCES owners (id) ON DELETE CASCADE,
+    name TEXT NOT NULL CHECK (name <> ''),
+    person TEXT NOT NULL,
+    part INTEGER NOT NULL,
+    began_at TEXT,
+    touched_at INTEGER NOT NULL,
+    known TEXT NOT NULL,
+    turns TEXT NOT NULL,
+    PRIMARY KEY (owner_id, name),
+    CHECK ((turns = '[]') = (began_at IS NULL))
+);
+CREATE INDEX kept_turns ON buffers (touched_at) WHERE turns <> '[]';
 CREATE TABLE pending_purges (id INTEGER PRIMARY KEY);
 CREATE TABLE store (id TEXT NOT NULL, paused INTEGER NOT NULL DEFAULT 0);
 INSERT INTO store (id) VALUES (lower(hex(randomblob(16))));

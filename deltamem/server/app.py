@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from importlib.metadata import version
 from urllib.parse import unquote_to_bytes
 
@@ -17,7 +17,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from deltamem.bank.store import MemoryStore
 from deltamem.manager import ManagerSettings
 from deltamem.policy import Policy
-from deltamem.server import mem0, native, operations
+from deltamem.server import mem0, native, operations, proxy
 from deltamem.server.access import Access
 from deltamem.server.keys import Keys
 from deltamem.server.mcp import HTTPDoor
@@ -46,15 +46,16 @@ def create_app(
         manager_settings: How sessions are read.
 
     Raises:
-        DeltaMemError: If the rate limit cannot be read.
+        DeltaMemError: If the rate limit or the proxy's upstream cannot be read.
     """
     settings = settings or ServerSettings()
     service = Service(store, policy, manager_settings, settings)
     mcp = HTTPDoor(service)
+    forwarding = None if settings.proxy is None else proxy.Proxy(service, settings.proxy)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        async with service, mcp.running():
+        async with service, mcp.running(), forwarding or nullcontext():
             yield
 
     app = Application(
@@ -69,11 +70,12 @@ def create_app(
         separate_input_output_schemas=False,
     )
     app.state.service = service
+    app.state.proxy = forwarding
     app.state.access = Access(keys, settings.rate_limit)
     app.state.metrics = operations.Metrics(service)
     install(app)
     app.add_middleware(Gate, max_body=settings.max_body_bytes, max_import=settings.max_import_bytes)
-    for door in (native, operations, mem0):
+    for door in (native, operations, mem0, proxy):
         app.include_router(door.router())
     app.router.routes.append(Route("/mcp", mcp, include_in_schema=False))
     return app

@@ -1,0 +1,435 @@
+"""The proxy: chat completions of any OpenAI-compatible server, with what is remembered of the person.
+
+``/proxy/v1/chat/completions`` appends memories to the person's last message and nothing anywhere else: every byte before it
+goes on as it came, so that the upstream's prompt cache holds. Answers come back byte for byte. What was said waits in the
+journal's file and is read as one session when the conversation has been quiet for a while. A memory that fails never holds
+up a conversation: the request goes on as it came, and the response says ``X-DeltaMem-Memory: error``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import re
+from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import timedelta
+from types import TracebackType
+from typing import Any, Self
+from urllib.parse import unquote
+
+import anyio
+import anyio.to_thread
+import httpx
+from fastapi import APIRouter, Request, Response
+from fastapi.responses import StreamingResponse
+from starlette.requests import ClientDisconnect
+from starlette.types import Receive, Send
+from starlette.types import Scope as ASGIScope
+
+from deltamem.errors import DeltaMemError
+from deltamem.manager import MemoryManager
+from deltamem.recall import recalled_text, text_of
+from deltamem.server.access import Caller, allow, only_owner, service_of
+from deltamem.server.keys import Key, Scope
+from deltamem.server.problems import Problem, not_found
+from deltamem.server.service import ProxySettings, Service
+from deltamem.sessions import Turn
+
+logger = logging.getLogger(__name__)
+
+_MODES = ("on", "read", "off")
+_LONGEST_NAME = 256
+_LARGEST_ANSWER = 8 * 2**20
+"""Bytes of an answer that are looked at; one that is larger goes through and is not remembered."""
+
+# What concerns one connection only, what httpx writes itself, and what is meant for us.
+_HOP_BY_HOP = {"connection", "keep-alive", "te", "trailer", "transfer-encoding", "upgrade", "proxy-connection"}
+_NOT_SENT = frozenset(
+    {"host", "content-length", "authorization", "x-api-key", "proxy-authorization", "accept-encoding", "cookie", "expect"}
+    | _HOP_BY_HOP
+)
+_NOT_RETURNED = frozenset({"proxy-authenticate", "set-cookie", "date", "server"} | _HOP_BY_HOP)
+
+
+class Proxy:
+    """The connections to the upstream, and the watch over conversations that have ended."""
+
+    def __init__(self, service: Service, settings: ProxySettings) -> None:
+        """Bind a service; nothing runs before the proxy is entered.
+
+        Raises:
+            DeltaMemError: If the upstream's address is none.
+        """
+        url = httpx.URL(settings.upstream)
+        if url.scheme not in ("http", "https") or not url.host:
+            raise DeltaMemError(f"{settings.upstream!r} is no address of a server such as http://localhost:8000/v1")
+        self.settings = settings
+        self._service = service
+        self._watch: asyncio.Task[None] | None = None
+        timeout = httpx.Timeout(settings.answer, connect=settings.connect)
+        limits = httpx.Limits(max_connections=None, max_keepalive_connections=64)
+        self.client = httpx.AsyncClient(timeout=timeout, limits=limits, follow_redirects=False, trust_env=False)
+
+    async def __aenter__(self) -> Self:
+        self._watch = asyncio.create_task(self._end_conversations())
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._watch is not None:
+            self._watch.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._watch
+        await self.client.aclose()
+
+    async def _end_conversations(self) -> None:
+        idle = timedelta(seconds=self.settings.idle)
+        while True:
+            await asyncio.sleep(min(10.0, max(0.02, self.settings.idle / 4)))
+            try:
+                if await asyncio.to_thread(self._service.store.journal.end_idle, idle):
+                    self._service.wake()
+            except DeltaMemError as error:
+                logger.warning("conversations that have ended cannot be read for now: %s", error)
+
+
+@dataclass
+class _Conversation:
+    """What a request is about."""
+
+    manager: MemoryManager
+    person: str
+    name: str | None
+    turns: list[Turn] = field(default_factory=list)
+
+
+def router() -> APIRouter:
+    """The routes. They are the upstream's, so they are not in the description of this server."""
+    routes = APIRouter(prefix="/proxy/v1", include_in_schema=False)
+
+    @routes.post("/chat/completions")
+    async def chat_completions(request: Request, key: Caller) -> Response:
+        proxy, service = _proxy(request), service_of(request)
+        body = await request.body()
+        mode = request.headers.get("x-deltamem-mode", "on")
+        if mode not in _MODES:
+            raise Problem(400, f"X-DeltaMem-Mode is on, read or off, not {mode!r}")
+        owner = _owner(request, key)
+        for scope in (Scope.READ, Scope.WRITE) if mode == "on" else (Scope.READ,):
+            allow(key, scope)
+        if mode == "on" and not service.has_model:
+            mode = "read"
+        name, person = _header(request, "X-DeltaMem-Session"), _header(request, "X-DeltaMem-Person")
+        conversation = None
+        if mode == "on" or (mode == "read" and await anyio.to_thread.run_sync(service.known, owner)):
+            try:
+                manager = await anyio.to_thread.run_sync(service.manager_of, owner)
+                told = _Conversation(manager, person or manager.person_name, name)
+                body = await _prepare(proxy, told, body)
+                conversation = told if mode == "on" and told.turns else None
+            except Exception as error:
+                mode = "error"
+                _log("recalled", error)
+        return await _forward(proxy, request, body, mode, conversation)
+
+    @routes.get("/models")
+    @routes.get("/models/{name:path}")
+    async def models(request: Request, key: Caller) -> Response:
+        allow(key, Scope.READ)
+        return await _forward(_proxy(request), request, b"", None, None)
+
+    return routes
+
+
+def _proxy(request: Request) -> Proxy:
+    proxy: Proxy | None = request.app.state.proxy
+    if proxy is None:
+        raise Problem(503, "this server is no proxy: it was started without --upstream")
+    return proxy
+
+
+def _header(request: Request, name: str) -> str | None:
+    """A header that may hold any text, percent-encoded; None if it is not there."""
+    given = request.headers.get(name)
+    if given is None:
+        return None
+    try:
+        text = unquote(given, errors="strict")
+    except UnicodeDecodeError:
+        raise Problem(400, f"{name} is not percent-encoded UTF-8") from None
+    if not text.strip() or len(text) > _LONGEST_NAME or not text.isprintable():
+        raise Problem(400, f"{name} must be a text of 1 to {_LONGEST_NAME} characters that can be printed")
+    return text
+
+
+def _owner(request: Request, key: Key) -> str:
+    owner = _header(request, "X-DeltaMem-Owner")
+    if owner is None:
+        if key.owners is None or len(key.owners) != 1:
+            raise Problem(400, "whose memory is meant? name the owner in the header X-DeltaMem-Owner")
+        return only_owner(key)
+    if not key.opens(owner):
+        raise not_found()
+    return owner
+
+
+async def _prepare(proxy: Proxy, conversation: _Conversation, body: bytes) -> bytes:
+    """The body with what is remembered; what is said in it is noted in the conversation."""
+    text = body.decode()
+    messages = json.loads(text)["messages"]
+    asked = [place for place, message in enumerate(messages) if message.get("role") == "user"]
+    if not asked:
+        return body
+    query, manager = text_of(messages[asked[-1]].get("content")), conversation.manager
+    addition = ""
+    begun = await anyio.to_thread.run_sync(lambda: manager.head > 0)
+    if begun and query.strip():
+        async with asyncio.timeout(proxy.settings.recall):
+            hits = await manager.search(query, proxy.settings.memories)
+        addition = recalled_text([hit.memory for hit in hits], conversation.person)
+    conversation.turns = [
+        Turn(message["role"], text_of(message.get("content"))) for message in messages if _is_spoken(message)
+    ]
+    return _appended(text, asked[-1], addition).encode() if addition else body
+
+
+def _is_spoken(message: Mapping[str, Any]) -> bool:
+    return message.get("role") in ("user", "assistant") and bool(text_of(message.get("content")).strip())
+
+
+async def _forward(
+    proxy: Proxy, request: Request, body: bytes, mode: str | None, conversation: _Conversation | None
+) -> Response:
+    """Send a request on and the answer back, and keep what was said once the upstream has taken it."""
+    url = f"{proxy.settings.upstream.rstrip('/')}/{request.url.path.removeprefix('/proxy/v1/')}"
+    sent = proxy.client.build_request(
+        request.method,
+        httpx.URL(url, query=request.url.query.encode() or None),
+        headers=_request_headers(proxy, request),
+        content=body if request.method == "POST" else None,
+    )
+    try:
+        upstream = await _answered(proxy.client.send(sent, stream=True), request)
+    except ClientDisconnect:
+        return Response(status_code=499)  # nobody reads it but the log
+    except httpx.TimeoutException:
+        raise Problem(504, "the model's server does not answer in time", _said(mode)) from None
+    except httpx.HTTPError:
+        raise Problem(502, "the model's server cannot be reached", _said(mode)) from None
+    answer = None
+    try:
+        if conversation is not None and upstream.is_success:
+            try:
+                name = await conversation.manager.keep(conversation.name, conversation.turns, conversation.person)
+                answer = _Answer(conversation, name)
+            except Exception as error:
+                mode = "error"
+                _log("kept", error)
+        headers = [(name, value) for name, value in upstream.headers.raw if name.decode().lower() not in _NOT_RETURNED]
+        return _Relay(upstream, answer, [*headers, *((n.encode(), v.encode()) for n, v in _said(mode).items())])
+    except BaseException:
+        await _close(upstream)
+        raise
+
+
+async def _answered(sending: Coroutine[Any, Any, httpx.Response], request: Request) -> httpx.Response:
+    """The upstream's answer, unless the client leaves before: then the upstream need not think on."""
+    answer, left = asyncio.ensure_future(sending), asyncio.ensure_future(_left(request))
+    try:
+        await asyncio.wait((answer, left), return_when=asyncio.FIRST_COMPLETED)
+        if not answer.done():
+            raise ClientDisconnect
+        return await answer
+    finally:
+        left.cancel()
+        if not answer.done():
+            answer.cancel()
+        await asyncio.gather(answer, left, return_exceptions=True)
+
+
+async def _left(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+async def _close(upstream: httpx.Response) -> None:
+    with anyio.CancelScope(shield=True):
+        await upstream.aclose()
+
+
+class _Relay(StreamingResponse):
+    """The upstream's answer; the connection ends with it, also when the client leaves."""
+
+    def __init__(self, upstream: httpx.Response, answer: _Answer | None, headers: list[tuple[bytes, bytes]]) -> None:
+        super().__init__(_relayed(upstream, answer), upstream.status_code)
+        self.raw_headers = [(name.lower(), value) for name, value in headers]
+        self._upstream = upstream
+
+    async def __call__(self, scope: ASGIScope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        except httpx.HTTPError as error:
+            # Without an end, so that uvicorn cuts the connection and the client sees that it broke off, too.
+            logger.warning("the model's server broke off an answer: %s", type(error).__name__)
+        finally:
+            await _close(self._upstream)
+
+
+def _said(mode: str | None) -> dict[str, str]:
+    return {} if mode is None else {"X-DeltaMem-Memory": mode}
+
+
+def _request_headers(proxy: Proxy, request: Request) -> list[tuple[bytes, bytes]]:
+    headers = [
+        (name, value)
+        for name, value in request.headers.raw
+        if name.decode("latin-1") not in _NOT_SENT and not name.startswith(b"x-deltamem-")
+    ]
+    # As it is written, so that the answer can be read and still be sent on byte for byte.
+    headers.append((b"accept-encoding", b"identity"))
+    authorization = request.headers.get("authorization")
+    if proxy.settings.upstream_key is not None:
+        headers.append((b"authorization", f"Bearer {proxy.settings.upstream_key}".encode()))
+    elif request.app.state.access.open and authorization is not None:
+        headers.append((b"authorization", authorization.encode("latin-1")))
+    return headers
+
+
+@dataclass
+class _Answer:
+    """Reads the text of an answer along as it goes by, and keeps it before the last of it has been sent on."""
+
+    conversation: _Conversation
+    name: str
+    said: list[str] = field(default_factory=list)
+    rest: bytes = b""
+    size: int = 0
+    finished: bool = False
+
+    def event_bytes(self, chunk: bytes) -> None:
+        """Some bytes of a stream of server-sent events."""
+        if not self._counted(chunk):
+            return
+        *lines, self.rest = (self.rest + chunk).split(b"\n")
+        for line in lines:
+            data = line.strip()
+            if not data.startswith(b"data:"):
+                continue
+            self._take(data.removeprefix(b"data:"), "delta")
+
+    def plain_bytes(self, chunk: bytes) -> None:
+        """Some bytes of a single object."""
+        if self._counted(chunk):
+            self.rest += chunk
+
+    def end(self) -> None:
+        """All bytes of a single object were there."""
+        self._take(self.rest, "message")
+
+    def _counted(self, chunk: bytes) -> bool:
+        self.size += len(chunk)
+        if self.size > _LARGEST_ANSWER:
+            self.said, self.rest = [], b""
+            return False
+        return True
+
+    def _take(self, data: bytes, part: str) -> None:
+        try:
+            for choice in json.loads(data)["choices"]:
+                if choice.get("index", 0) == 0:
+                    self.said.append(text_of(choice[part].get("content")))
+                    self.finished = self.finished or choice.get("finish_reason") is not None
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            return  # [DONE], or nothing that we know
+
+    async def keep(self) -> None:
+        """Keep the answer, once, if it came to its end."""
+        if not self.finished:
+            return
+        text, self.said = "".join(self.said), []
+        if not text.strip():
+            return
+        try:
+            await self.conversation.manager.keep_answer(self.name, Turn("assistant", text), self.conversation.person)
+        except Exception as error:
+            _log("kept", error)
+
+
+async def _relayed(upstream: httpx.Response, answer: _Answer | None) -> AsyncIterator[bytes]:
+    events = upstream.headers.get("content-type", "").startswith("text/event-stream")
+    held = b""
+    async for chunk in upstream.aiter_raw():
+        if answer is None:
+            yield chunk
+        elif events:
+            answer.event_bytes(chunk)
+            await answer.keep()
+            yield chunk
+        else:
+            # The last bytes go out when the answer is kept, so that whoever has it all can rely on that.
+            answer.plain_bytes(chunk)
+            if held:
+                yield held
+            held = chunk
+    if answer is not None and not events:
+        answer.end()
+        await answer.keep()
+        yield held
+
+
+def _log(what: str, error: Exception) -> None:
+    # Only our own errors by their sentence: others may quote what was said.
+    logger.warning("nothing was %s: %s", what, error if isinstance(error, DeltaMemError) else type(error).__name__)
+
+
+_DECODER = json.JSONDecoder()
+_SPACE = re.compile(r"[ \t\n\r]*")
+
+
+def _skip(text: str, place: int) -> int:
+    return _SPACE.match(text, place).end()  # type: ignore[union-attr]
+
+
+def _members(text: str, place: int) -> Iterator[tuple[str, int, int]]:
+    """Key, begin and end of each value of the object that begins at a place of valid JSON."""
+    place = _skip(text, place + 1)
+    while text[place] != "}":
+        key, place = _DECODER.raw_decode(text, place)
+        begin = _skip(text, _skip(text, place) + 1)
+        _, end = _DECODER.raw_decode(text, begin)
+        yield key, begin, end
+        place = _skip(text, end)
+        place = _skip(text, place + 1) if text[place] == "," else place
+
+
+def _items(text: str, place: int) -> Iterator[tuple[int, int]]:
+    """Begin and end of each item of the list that begins at a place of valid JSON."""
+    place = _skip(text, place + 1)
+    while text[place] != "]":
+        _, end = _DECODER.raw_decode(text, place)
+        yield place, end
+        place = _skip(text, end)
+        place = _skip(text, place + 1) if text[place] == "," else place
+
+
+def _appended(text: str, number: int, addition: str) -> str:
+    """A request with a text at the end of one of its messages, and every other character as it was.
+
+    Args:
+        text: Valid JSON, an object with messages.
+        number: Of the message.
+        addition: The text; a message that is a list of parts gets it as a further part.
+    """
+    # As in json.loads, the last of equal keys counts.
+    messages = {key: begin for key, begin, _ in _members(text, _skip(text, 0))}["messages"]
+    begin, _ = list(_items(text, messages))[number]
+    start, end = {key: (start, end) for key, start, end in _members(text, begin)}["content"]
+    if text[start] == '"':
+        return text[: end - 1] + json.dumps(addition)[1:-1] + text[end - 1 :]
+    part = json.dumps({"type": "text", "text": addition.lstrip("\n")})
+    comma = ", " if any(True for _ in _items(text, start)) else ""
+    return text[: end - 1] + comma + part + text[end - 1 :]

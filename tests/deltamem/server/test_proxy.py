@@ -1,0 +1,625 @@
+"""The proxy in front of a real HTTP server, asked by the official client and by raw requests."""
+
+import asyncio
+import json
+import os
+import re
+import socket
+import struct
+import subprocess
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import httpx
+import openai
+import pytest
+from server_cases import ANN, LONG, QUICK, Server, ok, problem, process, serving, until
+
+from deltamem.server.keys import Scope
+from deltamem.server.service import ProxySettings, ServerSettings
+
+CHAT = "/proxy/v1/chat/completions"
+SYSTEM = {"role": "system", "content": "You are kind."}
+
+
+@dataclass
+class Asked:
+    """A request as the upstream got it."""
+
+    body: bytes
+    headers: dict[str, str]
+    path: str
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+    @property
+    def last(self) -> Any:
+        return self.json["messages"][-1]["content"]
+
+
+@dataclass
+class Upstream:
+    """A server of models.
+
+    Attributes:
+        url: Its base URL.
+        asked: What it was asked.
+        gone: Set when a client left before its answer was written.
+    """
+
+    url: str = ""
+    asked: list[Asked] = field(default_factory=list)
+    gone: threading.Event = field(default_factory=threading.Event)
+
+
+Chunks = Callable[[Asked], Iterator[bytes]]
+
+
+def said(text: str, **message: object) -> bytes:
+    choice = {"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": text, **message}}
+    return json.dumps({"id": "c", "object": "chat.completion", "created": 1, "model": "m", "choices": [choice]}).encode()
+
+
+def event(content: str | None, finish: str | None = None) -> bytes:
+    delta = {} if content is None else {"content": content}
+    chunk = {"id": "c", "object": "chat.completion.chunk", "created": 1, "model": "m"}
+    return (
+        b"data: "
+        + json.dumps(chunk | {"choices": [{"index": 0, "delta": delta, "finish_reason": finish}]}).encode()
+        + b"\n\n"
+    )
+
+
+def echo(asked: Asked) -> Iterator[bytes]:
+    """Answers "I see." in one piece, or in several if a stream is wanted."""
+    if re.search(rb'"stream": ?true', asked.body):
+        yield event("I ")
+        # Cut where it may be cut: within an event.
+        yield event("see.")[:20]
+        yield event("see.")[20:]
+        yield event(None, "stop")
+        yield b"data: [DONE]\n\n"
+    else:
+        yield said("I see.")
+
+
+@contextmanager
+def models(answer: Chunks = echo, status: int = 200, **headers: str) -> Iterator[Upstream]:
+    """Serve a script. An answer that raises a ConnectionError is cut there."""
+    upstream = Upstream()
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["Content-Length"]))
+            asked = Asked(body, {name.lower(): value for name, value in self.headers.items()}, self.path)
+            upstream.asked.append(asked)
+            kind = "text/event-stream" if re.search(rb'"stream": ?true', body) else "application/json"
+            self.send_response(status)
+            for name, value in ({"Content-Type": kind, "Transfer-Encoding": "chunked"} | headers).items():
+                self.send_header(name.replace("_", "-"), value)
+            self.end_headers()
+            try:
+                for chunk in answer(asked):
+                    self.wfile.write(f"{len(chunk):x}\r\n".encode() + chunk + b"\r\n")
+                    self.wfile.flush()
+                self.wfile.write(b"0\r\n\r\n")
+            except ConnectionError:
+                upstream.gone.set()
+                self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                self.close_connection = True
+
+        def do_GET(self) -> None:
+            upstream.asked.append(Asked(b"", {name.lower(): value for name, value in self.headers.items()}, self.path))
+            found = json.dumps({"object": "list", "data": [{"id": "m", "object": "model", "created": 1, "owned_by": "x"}]})
+            self.send_response(200)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(found)))
+            self.end_headers()
+            self.wfile.write(found.encode())
+
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.daemon_threads = True
+    upstream.url = f"http://127.0.0.1:{server.server_port}/v1"
+    threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
+    try:
+        yield upstream
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+@contextmanager
+def proxying(folder: Path, upstream: Upstream, idle: float = 3600.0, **options: Any) -> Iterator[Server]:
+    proxy = ProxySettings(upstream.url, **{"upstream_key": "upstream-key", "idle": idle} | options)
+    with serving(folder / "bank", settings=ServerSettings(worker=QUICK, rate_limit=None, proxy=proxy)) as server:
+        yield server
+
+
+def chat(*texts: str, **further: object) -> dict[str, Any]:
+    """A request: a system message, then the person and the assistant in turns."""
+    roles = ["user", "assistant"] * len(texts)
+    return {
+        "model": "m",
+        "messages": [SYSTEM, *({"role": r, "content": t} for r, t in zip(roles, texts, strict=False))],
+        **further,
+    }
+
+
+def know(server: Server, *texts: str, owner: str = "ann") -> None:
+    memories = [{"text": text, "time": "2026-04-05T20:00:00"} for text in texts]
+    token = None if server.keys.none else server.key(owner)
+    ok(server.client(token).post(f"/v1/owners/{owner}/memories", json={"memories": memories}), 201)
+
+
+def ask_stream(http: httpx.Client, body: Any, session: str = "s") -> bytes:
+    with http.stream("POST", CHAT, json=body, headers=headers(session)) as response:
+        return b"".join(response.iter_raw())
+
+
+def end(server: Server) -> None:
+    """Let all conversations end now."""
+    from datetime import timedelta
+
+    server.service.store.journal.end_idle(timedelta(0))
+    journal = server.service.store.journal
+    until(lambda: not any(journal.owner(o).jobs("queued", "running") for o in journal.owners()))  # type: ignore[arg-type]
+
+
+def dialogues(server: Server, owner: str = "ann") -> list[list[str]]:
+    return [[turn.content for turn in turns] for _, turns in server.service.store.journal.owner(owner).dialogues()]
+
+
+def headers(session: str | None = "s", owner: str | None = "ann", **further: str) -> dict[str, str]:
+    named = {"X-DeltaMem-Owner": owner, "X-DeltaMem-Session": session, "X-DeltaMem-Person": "Ann"}
+    return {name: value for name, value in named.items() if value is not None} | further
+
+
+REMEMBERED = (
+    "\n\n<memories>\nRemembered of Ann from earlier conversations, with dates; not said just now:\n"
+    "- 2026/04/05: Ann has a dog named Rex.\n</memories>"
+)
+
+
+def test_memories_are_appended_to_the_last_message_and_every_other_byte_stays(tmp_path: Path) -> None:
+    with models() as upstream, proxying(tmp_path, upstream) as server:
+        know(server, "Ann has a dog named Rex.")
+        http = server.client(**headers())
+        # Numbers, spaces, escapes and equal keys that no JSON library would write again like this.
+        body = (
+            '{ "model":"m",  "temperature": 0.70, "messages" : [ '
+            '{"role": "system","content":"Be \\u006bind \\ud83d\\ude00"},\n'
+            ' {"role":"user","content":"x","content":"Hello \\"you\\" \\u00fc"}  , {"role":"assistant","content":null},'
+            '{"content":"My dog\'s name?"  ,"role":"user" } ], "seed":1e2, "n":1 }'
+        )
+        response = http.post(CHAT, content=body, headers={"Content-Type": "application/json"})
+        assert ok(response)["choices"][0]["message"]["content"] == "I see."
+        assert response.headers["x-deltamem-memory"] == "on"
+        (asked,) = upstream.asked
+        place = body.index("My dog's name?") + len("My dog's name?")
+        addition = json.dumps(REMEMBERED)[1:-1]
+        assert asked.body.decode() == body[:place] + addition + body[place:]
+
+
+def test_what_is_said_over_several_requests_is_one_session_read_once(tmp_path: Path) -> None:
+    with models() as upstream, proxying(tmp_path, upstream) as server:
+        http = server.client(**headers())
+        ok(http.post(CHAT, json=chat("My city is Boston.")))
+        ok(http.post(CHAT, json=chat("My city is Boston.", "I see.", "My dog is Rex.", stream=False)))
+        again = chat("My city is Boston.", "I see.", "My dog is Rex.")
+        assert http.post(CHAT, json=again).headers["x-deltamem-memory"] == "on", "the same again: the answer is made again"
+        last = {"model": "m", "messages": [{"role": "user", "content": "Bye."}], "stream": True}
+        assert ask_stream(http, last).endswith(b"data: [DONE]\n\n")
+        assert server.service.store.journal.owner("ann").head == 0, "nothing is read while it goes on"
+        end(server)
+        assert dialogues(server) == [["My city is Boston.", "I see.", "My dog is Rex.", "I see.", "Bye.", "I see."]]
+        found = ok(http.get(f"{ANN}/memories"))["memories"]
+        assert [one["text"] for one in found] == ["Ann's city is Boston.", "Ann's dog is Rex."]
+        # It goes on: only what is new becomes a further session.
+        ok(
+            http.post(
+                CHAT,
+                json=chat("My city is Boston.", "I see.", "My dog is Rex.", "I see.", "Bye.", "I see.", "My job is nurse."),
+            )
+        )
+        assert REMEMBERED.partition("\n- ")[0] in upstream.asked[-1].last
+        end(server)
+        assert dialogues(server)[1:] == [["My job is nurse.", "I see."]]
+        assert [e.session_id for e in server.service.store.journal.owner("ann").entries()] == ["s", "s/2"]
+        end(server)
+        assert len(dialogues(server)) == 2
+
+
+def test_a_conversation_without_a_name_is_known_by_its_beginning(tmp_path: Path) -> None:
+    with models() as upstream, proxying(tmp_path, upstream) as server:
+        http = server.client(**headers(session=None))
+        ok(http.post(CHAT, json=chat("My city is Boston.")))
+        ok(http.post(CHAT, json=chat("My job is nurse.")))
+        ok(http.post(CHAT, json=chat("My city is Boston.", "I see.", "My dog is Rex.")))
+        end(server)
+        assert sorted(dialogues(server)) == [
+            ["My city is Boston.", "I see.", "My dog is Rex.", "I see."],
+            ["My job is nurse.", "I see."],
+        ]
+
+
+def test_silence_ends_a_conversation(tmp_path: Path) -> None:
+    with models() as upstream, proxying(tmp_path, upstream, idle=0.1) as server:
+        ok(server.client(**headers()).post(CHAT, json=chat("My city is Boston.")))
+        until(lambda: dialogues(server))
+        assert dialogues(server)[0][0] == "My city is Boston."
+
+
+def test_streams_go_through_byte_for_byte_as_they_come(tmp_path: Path) -> None:
+    sent: list[bytes] = []
+    steps = threading.Semaphore(0)
+
+    def answer(asked: Asked) -> Iterator[bytes]:
+        for chunk in (
+            b": comment\r\n\r\n",
+            event("I "),
+            b"data: {not json\n\n",
+            event("see."),
+            event(None, "stop"),
+            b"data: [DONE]\n\n",
+        ):
+            sent.append(chunk)
+            yield chunk
+            assert steps.acquire(timeout=LONG)
+
+    with models(answer, X_Request_Id="r1") as upstream, proxying(tmp_path, upstream) as server:
+        http = server.client(**headers())
+        with http.stream("POST", CHAT, json=chat("My city is Boston.", stream=True)) as response:
+            assert response.headers["content-type"] == "text/event-stream" and response.headers["x-request-id"] == "r1"
+            got = b""
+            for chunk in response.iter_raw():
+                got += chunk
+                assert got == b"".join(sent), "each is here before the next is made"
+                steps.release()
+        assert got == b"".join(sent) and len(sent) == 6
+        end(server)
+        assert dialogues(server) == [["My city is Boston.", "I see."]]
+
+
+def test_tools_images_and_parts(tmp_path: Path) -> None:
+    def answer(asked: Asked) -> Iterator[bytes]:
+        if asked.json["messages"][-1]["role"] == "tool":
+            yield said("It is sunny.")
+        else:
+            call = {"id": "t", "type": "function", "function": {"name": "weather", "arguments": "{}"}}
+            yield said(None, tool_calls=[call])  # type: ignore[arg-type]
+
+    with models(answer) as upstream, proxying(tmp_path, upstream) as server:
+        know(server, "Ann has a dog named Rex.")
+        client = openai.OpenAI(base_url=f"{server.url}/proxy/v1", api_key="x", default_headers=headers(), max_retries=0)
+        image = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
+        messages: list[Any] = [{"role": "user", "content": [{"type": "text", "text": "Weather, and my dog's name?"}, image]}]
+        first = client.chat.completions.create(model="m", messages=messages)
+        assert first.choices[0].message.tool_calls
+        messages += [
+            first.choices[0].message.model_dump(exclude_none=True),
+            {"role": "tool", "tool_call_id": "t", "content": "sun"},
+        ]
+        second = client.chat.completions.create(model="m", messages=messages)
+        assert second.choices[0].message.content == "It is sunny."
+        one, other = [asked.json["messages"] for asked in upstream.asked]
+        assert [part["type"] for part in one[0]["content"]] == ["text", "image_url", "text"]
+        assert one[0]["content"][2]["text"] == REMEMBERED.lstrip("\n") and one[0]["content"][:2] == messages[0]["content"]
+        assert other[0] == one[0] and other[1:] == messages[1:], "the beginning is the same, and nothing follows the tool"
+        client.chat.completions.create(model="m", messages=[{"role": "user", "content": []}])  # type: ignore[list-item]
+        assert upstream.asked[-1].last == []
+        end(server)
+        assert dialogues(server)[0][:2] == ["Weather, and my dog's name?", "It is sunny."]
+
+
+async def test_the_official_client_synchronous_asynchronous_and_streaming(tmp_path: Path) -> None:
+    with models() as upstream, proxying(tmp_path, upstream) as server:
+        ann, bob = server.key("ann"), server.key("bob")
+        know(server, "Ann has a dog named Rex.")
+        options: dict[str, Any] = {"base_url": f"{server.url}/proxy/v1", "max_retries": 0}
+        client = openai.OpenAI(api_key=ann, default_headers=headers(owner=None), **options)
+        messages: list[Any] = [{"role": "user", "content": "My dog's name?"}]
+
+        def ask() -> tuple[str, str]:
+            done = client.chat.completions.create(model="m", messages=messages)
+            stream = client.chat.completions.create(model="m", messages=messages, stream=True)
+            return done.choices[0].message.content or "", "".join(part.choices[0].delta.content or "" for part in stream)
+
+        assert await asyncio.to_thread(ask) == ("I see.", "I see.")
+        assert [model.id for model in await asyncio.to_thread(lambda: client.models.list().data)] == ["m"]
+        other = openai.AsyncOpenAI(api_key=bob, default_headers=headers(owner="bob"), **options)
+        raw = await other.chat.completions.with_raw_response.create(model="m", messages=messages)
+        assert raw.headers["x-deltamem-memory"] == "on"
+        async with await other.chat.completions.create(model="m", messages=messages, stream=True) as stream:
+            assert "".join([part.choices[0].delta.content or "" async for part in stream]) == "I see."
+        chats = [asked for asked in upstream.asked if asked.path == "/v1/chat/completions"]
+        assert [asked.last for asked in chats] == [f"My dog's name?{REMEMBERED}"] * 2 + ["My dog's name?"] * 2
+        for asked in upstream.asked:
+            assert asked.headers["authorization"] == "Bearer upstream-key"
+            assert not {"x-api-key", "cookie"} & asked.headers.keys() and not any(
+                "deltamem" in name for name in asked.headers
+            )
+            assert ann not in str(asked.headers) and bob not in str(asked.headers)
+        await other.close()
+        client.close()
+
+
+def test_who_may_use_whose_memory(tmp_path: Path) -> None:
+    with models() as upstream, proxying(tmp_path, upstream) as server:
+        ann, both = server.key("ann"), server.key("ann", "bob")
+        reader = server.key("ann", scopes=[Scope.READ])
+        problem(server.client().post(CHAT, json=chat("Hello")), 401)
+        problem(server.client().get("/proxy/v1/models"), 401)
+        foreign = problem(server.client(ann, **headers(owner="bob")).post(CHAT, json=chat("Hello")), 404)
+        assert foreign == problem(server.client(ann, **headers(owner="nobody")).post(CHAT, json=chat("Hello")), 404)
+        assert "X-DeltaMem-Owner" in problem(server.client(both).post(CHAT, json=chat("Hello")), 400)
+        assert "write" in problem(server.client(reader).post(CHAT, json=chat("Hello")), 403)
+        assert "'of'" in problem(server.client(ann, **{"X-DeltaMem-Mode": "of"}).post(CHAT, json=chat("Hello")), 400)
+        for wrong in ("%ff", "%00", "x" * 257, "%0A"):
+            problem(server.client(ann, **headers(session=wrong)).post(CHAT, json=chat("Hello")), 400)
+        assert upstream.asked == [] and server.service.store.owners() == []
+        read = server.client(reader, **{"X-DeltaMem-Mode": "read"})
+        assert read.post(CHAT, json=chat("Hello")).headers["x-deltamem-memory"] == "read"
+        assert server.service.store.owners() == [], "reading leaves no trace"
+        # Percent-encoded, since headers hold ASCII.
+        juergen = server.client(server.key("Jürgen"), **headers(owner="J%C3%BCrgen"))
+        ok(juergen.post(CHAT, json=chat("Hello")))
+        assert server.service.store.owners() == ["Jürgen"]
+
+
+def test_the_modes(tmp_path: Path) -> None:
+    with models() as upstream, proxying(tmp_path, upstream) as server:
+        know(server, "Ann has a dog named Rex.")
+        for mode, appended in (("on", True), ("read", True), ("off", False)):
+            http = server.client(**headers(session=mode) | {"X-DeltaMem-Mode": mode})
+            assert http.post(CHAT, json=chat(f"My dog's name? {mode}")).headers["x-deltamem-memory"] == mode
+            assert ("<memories>" in upstream.asked[-1].last) is appended
+        end(server)
+        assert dialogues(server) == [["My dog's name? on", "I see."]]
+
+
+def test_a_memory_that_fails_holds_nothing_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with models() as upstream, proxying(tmp_path, upstream, recall=0.2) as server:
+        know(server, "Ann has a dog named Rex.")
+        http, body = server.client(**headers()), json.dumps(chat("My dog's name?")).encode()
+        asleep = threading.Event()
+
+        def broken(texts: object) -> object:
+            raise RuntimeError("My dog's name?")
+
+        def slow(texts: object) -> object:
+            asleep.wait(LONG)
+            raise RuntimeError
+
+        for queries in (broken, slow):
+            monkeypatch.setattr(server.service.store.embedder, "queries", queries, raising=False)
+            response = http.post(CHAT, content=body)
+            assert (ok(response)["id"], response.headers["x-deltamem-memory"]) == ("c", "error")
+            assert upstream.asked[-1].body == body
+        asleep.set()
+        monkeypatch.undo()
+        for wrong in (b"{", b"\xff", b"[]", b'{"messages": 1}', b'{"messages": ["x"]}', b"[" * 50_000):
+            assert http.post(CHAT, content=wrong).headers["x-deltamem-memory"] == "error"
+            assert upstream.asked[-1].body == wrong
+        server.service.store.journal._database._connection.execute("PRAGMA query_only = ON")
+        response = http.post(CHAT, content=body)
+        server.service.store.journal._database._connection.execute("PRAGMA query_only = OFF")
+        assert (ok(response)["id"], response.headers["x-deltamem-memory"]) == ("c", "error")
+        end(server)
+        assert dialogues(server) == []
+
+
+def test_errors_of_the_upstream_pass_and_nothing_is_remembered(tmp_path: Path) -> None:
+    refusal = b'{"error": {"message": "slow down", "type": "rate_limit", "code": null}}'
+    with models(lambda asked: iter([refusal]), 429, Retry_After="7") as upstream, proxying(tmp_path, upstream) as server:
+        response = server.client(**headers()).post(CHAT, json=chat("My city is Boston."))
+        assert (response.status_code, response.headers["retry-after"], response.content) == (429, "7", refusal)
+        client = openai.OpenAI(base_url=f"{server.url}/proxy/v1", api_key="x", default_headers=headers(), max_retries=0)
+        with pytest.raises(openai.RateLimitError, match="slow down"):
+            client.chat.completions.create(model="m", messages=[{"role": "user", "content": "Hi"}])
+        client.close()
+        assert server.service.store.owners() == []
+
+
+def test_an_upstream_that_is_not_there_or_silent(tmp_path: Path) -> None:
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        nowhere = Upstream(f"http://127.0.0.1:{held.getsockname()[1]}/v1")
+        with proxying(tmp_path, nowhere) as server:
+            assert "cannot be reached" in problem(server.client(**headers()).post(CHAT, json=chat("Hello")), 502)
+        held.listen()
+        with proxying(tmp_path, nowhere, answer=0.2) as server:
+            assert "in time" in problem(server.client(**headers()).post(CHAT, json=chat("Hello")), 504)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_an_upstream_that_dies_in_the_middle_is_seen_to_die(tmp_path: Path, stream: bool) -> None:
+    def answer(asked: Asked) -> Iterator[bytes]:
+        yield event("I ") if stream else said("I see.")[:30]
+        raise ConnectionError
+
+    with models(answer) as upstream, proxying(tmp_path, upstream) as server:
+        with pytest.raises(httpx.RemoteProtocolError):
+            server.client(**headers()).post(CHAT, json=chat("My city is Boston.", stream=stream))
+        end(server)
+        assert dialogues(server) == [["My city is Boston."]], "what the person said counts, half an answer does not"
+
+
+@pytest.mark.parametrize("begun", [False, True])
+def test_when_the_client_leaves_the_upstream_is_left(tmp_path: Path, begun: bool) -> None:
+    waiting, left = threading.Event(), threading.Event()
+
+    def answer(asked: Asked) -> Iterator[bytes]:
+        if begun:
+            yield event("I ")
+        waiting.set()
+        assert left.wait(LONG)
+        while True:  # until the connection is found closed
+            yield event("x" * 100_000)
+
+    with models(answer) as upstream, proxying(tmp_path, upstream) as server:
+        with socket.create_connection(("127.0.0.1", httpx.URL(server.url).port or 0)) as connection:
+            body = json.dumps(chat("My city is Boston.", stream=True)).encode()
+            lines = [f"POST {CHAT} HTTP/1.1", "Host: localhost", *(f"{n}: {v}" for n, v in headers().items())]
+            connection.sendall("\r\n".join([*lines, f"Content-Length: {len(body)}", "", ""]).encode() + body)
+            if begun:
+                assert connection.recv(10) == b"HTTP/1.1 2"
+            assert waiting.wait(LONG)
+        left.set()
+        assert upstream.gone.wait(LONG)
+        ok(server.client(**headers()).get("/health/live"))
+
+
+def test_a_huge_answer_goes_through_and_is_not_remembered(tmp_path: Path) -> None:
+    huge = said("word " * 4_000_000)
+
+    def answer(asked: Asked) -> Iterator[bytes]:
+        for place in range(0, len(huge), 65_536):
+            yield huge[place : place + 65_536]
+
+    with models(answer) as upstream, proxying(tmp_path, upstream) as server:
+        response = server.client(**headers()).post(CHAT, json=chat("My city is Boston."))
+        assert response.content == huge and response.headers["x-deltamem-memory"] == "on"
+        end(server)
+        assert dialogues(server) == [["My city is Boston."]]
+
+
+def test_what_is_forgotten_or_erased_is_in_no_file(tmp_path: Path) -> None:
+    with models() as upstream, proxying(tmp_path, upstream) as server:
+        http = server.client(**headers())
+        know(server, "Ann's passphrase is xyzzyplugh.")
+        ok(http.post(CHAT, json=chat("Note: Ann's passphrase is XYZZYplugh. My dog is Rex.")))
+        ok(http.post(CHAT, json=chat("My city is Boston."), headers=headers("t")))
+        ok(http.delete(f"{ANN}/memories/m1", params={"mode": "erase"}))
+        ok(http.post(CHAT, json=chat("Note: Ann's passphrase is XYZZYplugh. My dog is Rex.", "I see.", "My job is nurse.")))
+        bob = server.client(**headers(owner="bob"))
+        ok(bob.post(CHAT, json=chat("My word is frobnicate.")))
+        ok(server.client().delete("/v1/owners/bob"))
+        end(server)
+        kept = [["", "I see.", "My job is nurse.", "I see."], ["My city is Boston.", "I see."]]
+        assert sorted(dialogues(server)) == kept
+    data = {path: path.read_bytes().lower() for path in tmp_path.rglob("*") if path.is_file()}
+    for word in (b"xyzzy", b"frobnicate"):
+        assert [path for path, found in data.items() if word in found] == []
+    assert any(b"my city is boston" in found for found in data.values())
+
+
+def test_without_a_model_it_reads_and_without_an_upstream_it_says_so(tmp_path: Path) -> None:
+    with models() as upstream:
+        settings = ServerSettings(worker=QUICK, rate_limit=None, proxy=ProxySettings(upstream.url))
+        with serving(tmp_path / "bank", model=False, settings=settings) as server:
+            know(server, "Ann has a dog named Rex.")
+            http = server.client("callers-own", **headers())
+            assert http.post(CHAT, json=chat("My dog's name?")).headers["x-deltamem-memory"] == "read"
+            assert upstream.asked[-1].last.endswith("</memories>")
+            assert upstream.asked[-1].headers["authorization"] == "Bearer callers-own", "an open server has no keys to guard"
+            assert http.post(f"{CHAT}?beta=1", json=chat("My dog's name?")).status_code == 200
+            assert upstream.asked[-1].path == "/v1/chat/completions?beta=1"
+    with serving(tmp_path / "bank") as server:
+        assert "--upstream" in problem(server.client(**headers()).post(CHAT, json=chat("Hello")), 503)
+
+
+@pytest.mark.slow
+def test_what_was_said_survives_a_kill_and_is_read_once(tmp_path: Path) -> None:
+    def answer(asked: Asked) -> Iterator[bytes]:
+        text = asked.json["messages"][-1]["content"]
+        if "never" in text:
+            yield event("I ")
+            threading.Event().wait(1)
+            yield event("x")
+        else:
+            yield from echo(asked)
+
+    from rule_model import answer as rules
+    from scripted_server import completion, is_check, serve
+
+    def read(body: dict[str, Any]) -> Any:
+        return completion("Yes." if is_check(body) else rules(body["messages"]))
+
+    with models(answer) as upstream, serve(read) as reader:
+        options = ["--upstream", upstream.url, "--base-url", reader.url, "--model", "tiny"]
+        for number in range(3):
+            with process(tmp_path / "bank", tmp_path / "log", *options) as server, server.client() as http:
+                ok(http.post(CHAT, json=chat(f"My dog{number} is Rex."), headers=headers(f"s{number}")))
+                ask_stream(http, chat(f"My cat{number} is Tom.", stream=True), f"t{number}")
+                body = chat(f"My fish{number} is never.", stream=True)
+                with http.stream("POST", CHAT, json=body, headers=headers(f"u{number}")) as response:
+                    next(response.iter_raw())
+                    server.process.kill()
+                    server.process.wait()
+        with process(tmp_path / "bank", tmp_path / "log", *options, "--idle", "0.1") as server, server.client() as http:
+            names = {"dog": "Rex", "cat": "Tom", "fish": "never"}
+            expected = {f"Ann's {what}{number} is {name}." for number in range(3) for what, name in names.items()}
+
+            def texts() -> set[str]:
+                listed = http.get(f"{ANN}/memories")
+                return {one["text"] for one in listed.json()["memories"]} if listed.status_code == 200 else set()
+
+            until(lambda: texts() == expected)
+            until(lambda: ok(http.get(f"{ANN}/jobs"))["jobs"] == [])
+            done = ok(http.get(f"{ANN}/jobs", params={"state": "done"}))["jobs"]
+            assert sorted(job["session_id"] for job in done) == sorted(f"{kind}{n}" for kind in "stu" for n in range(3))
+            assert len({job["position"] for job in done}) == 9
+
+
+LITELLM = """
+import asyncio, sys
+import litellm
+
+options = {
+    "model": "openai/m", "api_base": sys.argv[1], "api_key": sys.argv[2], "num_retries": 0, "max_retries": 0,
+    "messages": [{"role": "user", "content": "My dog's name?"}], "extra_headers": {"X-DeltaMem-Session": "litellm"},
+}
+
+
+def text(parts):
+    return "".join(part.choices[0].delta.content or "" for part in parts)
+
+
+async def main():
+    print((await litellm.acompletion(**options)).choices[0].message.content)
+    print(text([part async for part in await litellm.acompletion(**options, stream=True)]))
+
+
+print(litellm.completion(**options).choices[0].message.content)
+print(text(litellm.completion(**options, stream=True)))
+asyncio.run(main())
+try:
+    litellm.completion(**options | {"api_key": "wrong"})
+except litellm.AuthenticationError:
+    print("refused")
+"""
+
+
+@pytest.mark.slow
+def test_litellm(tmp_path: Path) -> None:
+    """In an environment of its own: DELTAMEM_TEST_LITELLM is its Python."""
+    python = os.environ.get("DELTAMEM_TEST_LITELLM")
+    if python is None:
+        pytest.skip("DELTAMEM_TEST_LITELLM names no Python that has litellm")
+    with models() as upstream, proxying(tmp_path, upstream) as server:
+        token = server.key("ann")
+        know(server, "Ann has a dog named Rex.")
+        done = subprocess.run(
+            [python, "-c", LITELLM, f"{server.url}/proxy/v1", token],
+            capture_output=True,
+            text=True,
+            env=os.environ | {"LITELLM_LOCAL_MODEL_COST_MAP": "True"},
+            timeout=300,
+        )
+        assert done.stdout.split("\n") == ["I see."] * 4 + ["refused", ""], done.stderr[-2000:]
+        assert [asked.last.partition("\n\n<mem")[0] for asked in upstream.asked] == ["My dog's name?"] * 4
+        assert all("Ann has a dog named Rex." in asked.last for asked in upstream.asked)
+        end(server)
+        assert dialogues(server) == [["My dog's name?", "I see."]]
