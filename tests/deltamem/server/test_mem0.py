@@ -1,14 +1,20 @@
 """mem0's own clients, unmodified, against the server over real HTTP."""
 
+import json
 import os
+import shutil
+import subprocess
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from server_cases import LONG, Server, serving
 
+from deltamem.journal.jobs import JobState
 from deltamem.server.keys import Scope
 
 # Before mem0 is imported: no telemetry, and no folder of its own in the home directory.
@@ -79,14 +85,416 @@ def test_what_is_said_is_remembered_found_rewritten_and_erased(ann: Any, server:
 
 
 def test_written_as_given(ann: Any) -> None:
-    done = ann.add([{"role": "user", "content": "I like tea."}], user_id="ann", infer=False, run_id="r1")
-    assert done["status"] == "SUCCEEDED" and done["results"][0]["memory"] == "I like tea."
-    assert ann.get(done["results"][0]["id"])["run_id"] == "r1"
+    said = [{"role": "user", "content": "I like tea."}, {"role": "assistant", "content": "Tea it is."}]
+    done = ann.add(said, user_id="ann", infer=False, run_id="r1", app_id="phone", timestamp="2026-03-02")
+    assert done["status"] == "SUCCEEDED"
+    assert [one["memory"] for one in done["results"]] == ["I like tea.", "Tea it is."]
+    memory = ann.get(done["results"][0]["id"])
+    assert (memory["run_id"], memory["app_id"], memory["agent_id"]) == ("r1", "phone", None)
+    assert memory["created_at"] == memory["updated_at"] == "2026-03-02T00:00:00+00:00"
+
+
+def test_deleting_erases(ann: Any, server: Server) -> None:
+    event = ended(ann, ann.add("My secret is heliotrope.", user_id="ann")["event_id"])
+    ann.delete(event["results"][0]["id"], delete_linked=True)
+    held = b"".join(file.read_bytes() for file in server.folder.rglob("*") if file.is_file())
+    assert b"heliotrope" not in held
+
+
+def test_the_same_request_is_read_once(ann: Any, server: Server, mem0: Any) -> None:
+    http = httpx.Client(headers={"Idempotency-Key": "talk-1"}, timeout=LONG)
+    keyed = mem0.MemoryClient(api_key=server.key("ann"), host=server.url, client=http)
+    answers: list[dict[str, Any]] = []
+    threads = [threading.Thread(target=lambda: answers.append(keyed.add(CITY, user_id="ann"))) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(LONG)
+    assert len({answer["event_id"] for answer in answers}) == 1 and len(answers) == 8
+    assert ended(ann, answers[0]["event_id"])["metadata"]["session_id"] == "talk-1"
+    assert [entry.session_id for entry in server.service.store.journal.owner("ann").entries()] == ["talk-1"]
+    with pytest.raises(mem0.exceptions.ValidationError, match="'talk-1' was given before"):
+        keyed.add("My city is Reno.", user_id="ann")
+    with pytest.raises(mem0.exceptions.ValidationError, match="Idempotency-Key is not supported"):
+        keyed.add(CITY, user_id="ann", infer=False)
+
+
+def test_an_event_shows_how_far_its_job_is(ann: Any, server: Server) -> None:
+    server.service.pause(True)
+    event_id = ann.add(CITY, filters={"user_id": "ann"})["event_id"]
+    waiting = ann.client.get(f"/v1/event/{event_id}/").json()
+    assert waiting["status"] == "PENDING" and waiting["results"] == [] and waiting["completed_at"] is None
+    server.service.pause(False)
+    assert ended(ann, event_id)["latency"] >= 0
+    assert [job.state for job in server.service.manager_of("ann").jobs()] == [JobState.DONE]
+
+
+def test_filters(ann: Any) -> None:
+    for number, topic in enumerate(("home", "work", "food")):
+        metadata = {"topic": topic, "rank": number, "tags": ["a", topic]}
+        ann.add(
+            f"Sentence about {topic}.", user_id="ann", infer=False, timestamp=f"2026-03-0{number + 1}", metadata=metadata
+        )
+    ann.add("Said to the guide.", user_id="ann", infer=False, timestamp="2026-03-09", agent_id="guide")
+
+    def found(*conditions: dict[str, Any], **options: Any) -> list[str]:
+        listed = ann.get_all(filters={"AND": [{"user_id": "ann"}, *conditions]}, **options)["results"]
+        searched = ann.search("sentence", filters={"AND": [{"user_id": "ann"}, *conditions]}, **options)["results"]
+        assert {one["id"] for one in listed} == {one["id"] for one in searched} or options
+        return [one["metadata"].get("topic", "guide") for one in listed]
+
+    assert found() == ["home", "work", "food", "guide"]
+    assert found({"metadata": {"topic": "work"}}) == found({"topic": "work"}) == ["work"]
+    assert found({"rank": {"gte": 1, "lt": 2}}) == ["work"]
+    assert found({"topic": {"in": ["home", "food"]}}) == ["home", "food"]
+    assert found({"topic": {"nin": ["home", "food"]}}, {"agent_id": None}) == ["work"]
+    assert found({"tags": {"contains": "food"}}) == ["food"]
+    assert found({"OR": [{"topic": "home"}, {"agent_id": "guide"}]}) == ["home", "guide"]
+    assert found({"NOT": [{"topic": "home"}, {"topic": "work"}]}) == ["food", "guide"]
+    assert found({"agent_id": "*"}) == ["guide"] and found({"agent_id": {"ne": "guide"}}) == ["home", "work", "food"]
+    assert found({"keywords": {"icontains": "ABOUT W"}}) == ["work"]
+    assert found({"created_at": {"gt": "2026-03-01", "lte": "2026-03-03T00:00:00Z"}}) == ["work", "food"]
+    everything = ann.get_all(filters={"user_id": {"in": ["ann"]}})["results"]
+    assert found({"memory_ids": [everything[2]["id"]]}) == ["food"]
+    listed = ann.get_all(filters={"user_id": "ann"}, start_date="2026-03-02", end_date="2026-03-03")
+    assert [one["metadata"]["topic"] for one in listed["results"]] == ["work", "food"]
+
+
+def test_pages(ann: Any) -> None:
+    ann.add([{"role": "user", "content": f"Sentence {number}."} for number in range(5)], user_id="ann", infer=False)
+    first = ann.get_all(filters={"user_id": "ann"}, page=1, page_size=2)
+    assert first["count"] == 5 and first["previous"] is None and len(first["results"]) == 2
+    last = ann.get_all(filters={"user_id": "ann"}, page=3, page_size=2)
+    assert last["next"] is None and [one["memory"] for one in last["results"]] == ["Sentence 4."]
+    assert (
+        ann.client.post(first["next"], json={"filters": {"user_id": "ann"}}).json()["results"][0]["memory"] == "Sentence 2."
+    )
+    few = ann.search("Sentence 3", filters={"user_id": "ann"}, top_k=2, fields=["memory", "score"])["results"]
+    assert len(few) == 2 and set(few[0]) == {"id", "memory", "score"} and few[0]["score"] >= few[1]["score"]
+    assert ann.search("Sentence 3", filters={"user_id": "ann"}, threshold=few[0]["score"])["results"][1:] == []
+
+
+def test_several_at_once(ann: Any, mem0: Any) -> None:
+    said = [{"role": "user", "content": f"Sentence {number}."} for number in range(3)]
+    ids = [one["id"] for one in ann.add(said, user_id="ann", infer=False)["results"]]
+    ann.batch_update([{"memory_id": ids[0], "text": "First."}, {"memory_id": ids[1], "metadata": {"sure": True}}])
+    assert ann.get(ids[0])["memory"] == "First." and ann.get(ids[1])["metadata"] == {"sure": True}
+    unknown = "00000000-0000-4000-8000-000000000000"
+    with pytest.raises(mem0.exceptions.MemoryNotFoundError):
+        ann.batch_update([{"memory_id": ids[0], "text": "Never."}, {"memory_id": unknown, "text": "Never."}])
+    with pytest.raises(mem0.exceptions.MemoryNotFoundError):
+        ann.batch_delete([{"memory_id": ids[0]}, {"memory_id": unknown}])
+    assert ann.get(ids[0])["memory"] == "First."
+    ann.batch_delete([{"memory_id": one} for one in (*ids[:2], ids[0])])
+    assert [one["id"] for one in ann.get_all(filters={"user_id": "ann"})["results"]] == ids[2:]
+
+
+def test_users_agents_and_runs(server: Server, mem0: Any, ann: Any) -> None:
+    everybody = mem0.MemoryClient(api_key=server.key(), host=server.url)
+    ann.add("Ann likes tea.", user_id="ann", infer=False, agent_id="guide")
+    ann.add("Ann likes jam.", user_id="ann", infer=False, run_id="r1")
+    everybody.add("Bob likes tea.", user_id="bob", infer=False, agent_id="guide")
+    listed = [(one["type"], one["name"], one["total_memories"]) for one in everybody.users()["results"]]
+    assert listed == [("agent", "guide", 2), ("run", "r1", 1), ("user", "ann", 2), ("user", "bob", 1)]
+    assert [one["name"] for one in ann.users()["results"]] == ["guide", "r1", "ann"]
+    assert len(everybody.search("tea", filters={"user_id": {"in": ["ann", "bob"]}, "agent_id": "guide"})["results"]) == 2
+
+    ann.delete_all(user_id="ann", run_id="r1")
+    assert [one["memory"] for one in ann.get_all(filters={"user_id": "ann"})["results"]] == ["Ann likes tea."]
+    ann.delete_users(agent_id="guide")  # of Ann's only
+    assert [one["name"] for one in everybody.users()["results"]] == ["guide", "ann", "bob"]
+    ann.delete_users(user_id="ann")
+    with pytest.raises(mem0.exceptions.MemoryNotFoundError):
+        ann.delete_users(user_id="ann")
+    assert ann.search("tea", filters={"user_id": "ann"}) == {"results": []}
+    everybody.reset()
+    assert server.service.store.journal.owners() == []
+
+
+async def test_the_asynchronous_client(server: Server, mem0: Any) -> None:
+    client = mem0.AsyncMemoryClient(api_key=server.key("ann"), host=server.url)
+    added = await client.add(CITY, user_id="ann", async_mode=False)
+    assert added["status"] == "SUCCEEDED"
+    memory_id = added["results"][0]["id"]
+    assert (await client.search("city", filters={"user_id": "ann"}))["results"][0]["id"] == memory_id
+    await client.update(memory_id, text="Ann lives in Reno.", timestamp=1772442000)
+    assert (await client.get(memory_id))["updated_at"] == "2026-03-02T09:00:00+00:00"
+    assert [step["event"] for step in await client.history(memory_id)] == ["ADD", "UPDATE"]
+    await client.batch_update([{"memory_id": memory_id, "text": "Ann lives in Boise."}])
+    assert (await client.get_all(filters={"user_id": "ann"}, page=1, page_size=10))["count"] == 1
+    assert (await client.users())["results"][0]["name"] == "ann"
+    await client.batch_delete([{"memory_id": memory_id}])
+    await client.delete_all(user_id="ann")
+    with pytest.raises(mem0.exceptions.MemoryNotFoundError):
+        await client.delete(memory_id)
+    await client.async_client.aclose()
 
 
 def test_scopes(server: Server, mem0: Any, ann: Any) -> None:
     memory_id = ann.add("I like tea.", user_id="ann", infer=False)["results"][0]["id"]
     reader = mem0.MemoryClient(api_key=server.key("ann", scopes=[Scope.READ]), host=server.url)
     assert reader.get(memory_id)["memory"] == "I like tea."
-    with pytest.raises(mem0.exceptions.AuthenticationError, match="lacks the scope write"):
-        reader.update(memory_id, text="I like coffee.")
+    for call in (
+        lambda: reader.add("I like coffee.", user_id="ann"),
+        lambda: reader.update(memory_id, text="I like coffee."),
+        lambda: reader.batch_update([{"memory_id": memory_id, "text": "I like coffee."}]),
+    ):
+        with pytest.raises(mem0.exceptions.AuthenticationError, match="lacks the scope write"):
+            call()
+    writer = mem0.MemoryClient(api_key=server.key("ann", scopes=[Scope.READ, Scope.WRITE]), host=server.url)
+    for call in (
+        lambda: writer.delete(memory_id),
+        lambda: writer.batch_delete([{"memory_id": memory_id}]),
+        lambda: writer.delete_all(user_id="ann"),
+        lambda: writer.delete_users(user_id="ann"),
+        lambda: writer.delete_users(agent_id="guide"),
+    ):
+        with pytest.raises(mem0.exceptions.AuthenticationError, match="lacks the scope admin"):
+            call()
+    assert ann.get(memory_id)["memory"] == "I like tea."
+    with pytest.raises(ValueError, match="not known here"):
+        mem0.MemoryClient(api_key="dm_wrong", host=server.url)
+
+
+TURN = [{"role": "user", "content": "x"}]
+OF_BOB = [
+    ("GET", "/v1/memories/{memory}/", None),
+    ("PUT", "/v1/memories/{memory}/", {"text": "x"}),
+    ("DELETE", "/v1/memories/{memory}/", None),
+    ("GET", "/v1/memories/{memory}/history/", None),
+    ("GET", "/v1/event/{event}/", None),
+    ("PUT", "/v1/batch/", {"memories": [{"memory_id": "{memory}", "text": "x"}]}),
+    ("DELETE", "/v1/batch/", {"memories": [{"memory_id": "{memory}"}]}),
+    ("GET", "/memories/{memory}", None),
+    ("PUT", "/memories/{memory}", {"text": "x"}),
+    ("DELETE", "/memories/{memory}", None),
+    ("GET", "/memories/{memory}/history", None),
+    ("POST", "/v3/memories/add/", {"user_id": "{user}", "messages": TURN}),
+    ("POST", "/v3/memories/add/", {"user_id": "{user}", "messages": TURN, "infer": False}),
+    ("POST", "/v3/memories/search/", {"query": "bees", "filters": {"user_id": "{user}"}}),
+    ("POST", "/v3/memories/search/", {"query": "bees", "filters": {"user_id": {"in": ["ann", "{user}"]}}}),
+    ("POST", "/v3/memories/", {"filters": {"AND": [{"user_id": "{user}"}]}}),
+    ("DELETE", "/v1/memories/?user_id={user}", None),
+    ("DELETE", "/v1/memories/?user_id={user}&agent_id=guide", None),
+    ("DELETE", "/v2/entities/user/{user}/", None),
+    ("DELETE", "/v1/entities/user/{user}/", None),
+    ("POST", "/memories", {"user_id": "{user}", "messages": TURN}),
+    ("GET", "/memories?user_id={user}", None),
+    ("DELETE", "/memories?user_id={user}", None),
+    ("POST", "/search", {"query": "bees", "user_id": "{user}"}),
+]
+
+
+def test_what_is_anothers_is_like_what_does_not_exist(server: Server) -> None:
+    ann, bob = server.client(server.key("ann")), server.client(server.key("bob"))
+    said = {"messages": [{"role": "user", "content": "My pet is a bee."}], "user_id": "bob", "agent_id": "guide"}
+    added = bob.post("/memories", json=said).json()
+    ann.post("/memories", json={"messages": TURN, "user_id": "ann", "infer": False})
+    bobs = {"memory": added["results"][0]["id"], "event": added["event_id"], "user": "bob"}
+    nobodys = {"memory": "00000000-0000-4000-8000-000000000000", "event": "0" * 32, "user": "nobody"}
+    journal = server.service.store.journal
+    before = [(name, list(journal.owner(name).entries()), journal.owner(name).jobs()) for name in journal.owners()]
+
+    def answer(method: str, path: str, body: Any, names: dict[str, str]) -> tuple[int, bytes]:
+        text = json.dumps(body)
+        for name, value in names.items():
+            path, text = path.replace(f"{{{name}}}", value), text.replace(f"{{{name}}}", value)
+        given = None if body is None else text.encode()
+        sent = ann.request(method, path, content=given, headers={"Content-Type": "application/json"})
+        return sent.status_code, sent.content
+
+    for method, path, body in OF_BOB:
+        foreign = answer(method, path, body, bobs)
+        assert foreign[0] == 404 and foreign == answer(method, path, body, nobodys), (method, path, foreign)
+    inside = ann.post(
+        "/v3/memories/", json={"filters": {"user_id": "ann", "OR": [{"user_id": "bob"}, {"agent_id": "guide"}]}}
+    )
+    assert inside.json()["results"] == []
+    assert before == [(name, list(journal.owner(name).entries()), journal.owner(name).jobs()) for name in journal.owners()]
+    for method, path, body in OF_BOB[:5]:
+        path = path.format(**bobs)
+        sent = bob.request(method, path, json=body)
+        assert sent.status_code == (404 if sent.request.method == "GET" and "history" in path else 200)
+
+
+REFUSED: list[tuple[str, str, Any, str]] = [
+    *(
+        ("POST", "/v3/memories/add/", {"messages": TURN, "user_id": "ann", name: value}, f"{name} is not supported")
+        for name, value in {
+            "custom_categories": [{"a": "b"}],
+            "custom_instructions": "x",
+            "agent_custom_instructions": "x",
+            "expiration_date": "2026-03-02",
+            "structured_data_schema": {},
+            "immutable": True,
+            "enable_graph": True,
+            "invented": 1,
+        }.items()
+    ),
+    *(
+        ("POST", "/v3/memories/search/", {"query": "x", "filters": {"user_id": "ann"}, name: value}, name)
+        for name, value in {
+            "rerank": True,
+            "keyword_search": True,
+            "latest_only": False,
+            "reference_date": "2026-03-02",
+            "categories": ["a"],
+            "metadata": {"a": 1},
+            "source": "x",
+            "user_id": "ann",
+            "fields": ["hash"],
+            "top_k": 0,
+        }.items()
+    ),
+    *(
+        ("POST", "/v3/memories/", {"filters": {"user_id": "ann", **filters}}, said)
+        for filters, said in (
+            ({"categories": {"in": ["a"]}}, "categories is not supported"),
+            ({"feedback": "POSITIVE"}, "feedback is not supported"),
+            ({"rank": {"near": 1}}, "'near'"),
+            ({"keywords": "tea"}, "keywords"),
+            ({"created_at": {"gte": "soon"}}, "created_at"),
+            ({"run_id": {"eq": "*"}}, "wildcard"),
+            ({"AND": {"a": 1}}, "AND"),
+            ({"memory_ids": "x"}, "memory_ids"),
+        )
+    ),
+    ("POST", "/v3/memories/", {"filters": {"agent_id": "guide"}}, "user_id is missing"),
+    ("POST", "/v3/memories/", {"filters": {"OR": [{"user_id": "ann"}, {"agent_id": "guide"}]}}, "user_id is missing"),
+    ("POST", "/v3/memories/", {"filters": {"user_id": "*"}}, "wildcard"),
+    ("POST", "/v3/memories/", {"filters": {"user_id": {"ne": "bob"}}}, "user_id"),
+    ("POST", "/v3/memories/", {}, "filters"),
+    ("POST", "/v3/memories/?page=0", {"filters": {"user_id": "ann"}}, "page"),
+    ("POST", "/v3/memories/?version=v2", {"filters": {"user_id": "ann"}}, "version is not supported"),
+    ("POST", "/v3/memories/add/", {"messages": TURN, "agent_id": "guide"}, "user_id is missing"),
+    ("POST", "/v3/memories/add/", {"messages": TURN, "user_id": "ann", "filters": {"user_id": "bob"}}, "user_id"),
+    ("POST", "/v3/memories/add/", {"messages": TURN, "user_id": "ann", "filters": {"topic": "x"}}, "filters.topic"),
+    ("POST", "/v3/memories/add/", {"messages": [{"role": "system", "content": "x"}], "user_id": "ann"}, "role"),
+    ("POST", "/v3/memories/add/", {"messages": [{"role": "user", "content": [{}]}], "user_id": "ann"}, "content"),
+    ("POST", "/v3/memories/add/", {"messages": [], "user_id": "ann"}, "messages"),
+    ("POST", "/v3/memories/add/", {"messages": TURN, "user_id": "ann", "metadata": {"a": {"b": 1}}}, "metadata"),
+    ("POST", "/v3/memories/add/", {"messages": TURN, "user_id": "ann", "metadata": {"agent_id": "x"}}, "metadata.agent_id"),
+    ("POST", "/v3/memories/add/", {"messages": TURN, "user_id": "ann", "timestamp": 1e300}, "timestamp"),
+    ("POST", "/v3/memories/add/", {"messages": TURN, "user_id": "\ud800"}, "user_id"),
+    ("POST", "/v3/memories/", {"filters": {"user_id": "\ud800"}}, "user_id"),
+    ("PUT", "/v1/memories/{memory}/", {"expiration_date": None}, "nothing to change"),
+    ("PUT", "/v1/memories/{memory}/", {"expiration_date": "2026-03-02"}, "expiration_date"),
+    ("PUT", "/v1/memories/{memory}/", {"data": "x"}, "data is not supported"),
+    ("DELETE", "/v1/memories/", None, "user_id is missing"),
+    ("DELETE", "/v1/memories/?agent_id=guide", None, "user_id is missing"),
+    ("DELETE", "/v1/memories/?filters=x", None, "filters is not supported"),
+    ("DELETE", "/v2/entities/planet/earth/", None, "planet"),
+    ("POST", "/v1/exports/", {}, "export"),
+    ("POST", "/v1/exports/get/", {}, "export"),
+    ("POST", "/v1/summary/", {}, "summary"),
+    ("POST", "/v1/feedback/", {}, "feedback"),
+    ("GET", "/v2/entities/user/ann/profile/", None, "profile"),
+    ("POST", "/v2/profiles/jobs/", {}, "profile"),
+    ("GET", "/api/v1/orgs/organizations/deltamem/projects/deltamem/", None, "project"),
+    ("GET", "/api/v1/webhooks/projects/deltamem/", None, "webhook"),
+    ("POST", "/configure", {}, "configuring"),
+    ("POST", "/reset", None, "reset"),
+    ("POST", "/search", {"query": "x", "user_id": "ann", "limit": 2, "top_k": 3}, "limit"),
+]
+
+
+def test_what_is_not_supported_is_refused_by_its_name(server: Server) -> None:
+    ann = server.client(server.key("ann"))
+    added = ann.post("/memories", json={"messages": TURN, "user_id": "ann", "infer": False}).json()
+    before = list(server.service.store.journal.owner("ann").entries())
+    for method, path, body, said in REFUSED:
+        given = None if body is None else json.dumps(body).encode()
+        path = path.replace("{memory}", added["results"][0]["id"])
+        answer = ann.request(method, path, content=given, headers={"Content-Type": "application/json"})
+        assert answer.status_code == 400 and said in answer.json()["detail"], (method, path, body, answer.text)
+        assert answer.headers["content-type"] == "application/json"
+    assert ann.post("/v3/memories/add/", content=b"{").status_code == 400
+    assert list(server.service.store.journal.owner("ann").entries()) == before
+    assert server.service.manager_of("ann").jobs() == []
+
+
+def test_the_self_hosted_dialect(server: Server) -> None:
+    client = server.client(**{"X-API-Key": server.key("ann")})
+    said = {"messages": [{"role": "user", "content": CITY}], "user_id": "ann", "run_id": "r1", "metadata": {"topic": "home"}}
+    added = client.post("/memories", json=said).json()
+    assert [(one["event"], one["memory"]) for one in added["results"]] == [("ADD", "ann's city is Boston.")]
+    memory_id = added["results"][0]["id"]
+    assert client.get("/memories", params={"user_id": "ann", "run_id": "r1"}).json()["results"][0]["id"] == memory_id
+    assert client.get("/memories", params={"user_id": "ann", "run_id": "r2"}).json() == {"results": []}
+    found = client.post("/search", json={"query": "city", "user_id": "ann", "filters": {"topic": "home"}, "limit": 3}).json()
+    assert [one["id"] for one in found["results"]] == [memory_id]
+    assert "message" in client.put(f"/memories/{memory_id}", json={"text": "Ann lives in Reno."}).json()
+    assert client.get(f"/memories/{memory_id}").json()["memory"] == "Ann lives in Reno."
+    assert len(client.get(f"/memories/{memory_id}/history").json()) == 2
+    assert client.delete(f"/memories/{memory_id}").status_code == 200
+    assert client.delete("/memories", params={"user_id": "ann"}).status_code == 200
+    assert server.service.store.journal.owners() == []
+
+
+def test_without_a_model_memories_are_still_written(tmp_path: Path, mem0: Any) -> None:
+    with serving(tmp_path / "bank", model=False) as server:
+        ann = mem0.MemoryClient(api_key=server.key("ann"), host=server.url)
+        assert ann.add("I like tea.", user_id="ann", infer=False)["status"] == "SUCCEEDED"
+        with pytest.raises(mem0.exceptions.NetworkError, match="no model"):
+            ann.add(CITY, user_id="ann")
+
+
+NPM = """
+const { MemoryClient } = require("mem0ai");
+const assert = require("node:assert");
+const [host, apiKey] = process.argv.slice(1);
+(async () => {
+  const client = new MemoryClient({ apiKey, host });
+  await client.ping();
+  const said = [{ role: "user", content: "My city is Boston." }];
+  const about = { userId: "ann", agentId: "guide", metadata: { myTopic: "home" }, timestamp: 1772442000 };
+  const queued = await client.add(said, about);
+  let event;
+  do {
+    const answer = await fetch(`${host}/v1/event/${queued.eventId}/`, { headers: { Authorization: `Token ${apiKey}` } });
+    event = await answer.json();
+    await new Promise((next) => setTimeout(next, 20));
+  } while (["PENDING", "RUNNING"].includes(event.status));
+  assert.equal(event.status, "SUCCEEDED");
+  const id = event.results[0].id;
+  const memory = await client.get(id);
+  assert.equal(memory.memory, "ann's city is Boston.");
+  assert.deepEqual([memory.userId, memory.agentId, memory.metadata], ["ann", "guide", { myTopic: "home" }]);
+  assert.equal(memory.createdAt, "2026-03-02T09:00:00+00:00");
+  const listed = await client.getAll({ filters: { user_id: "ann" }, page: 1, pageSize: 5 });
+  assert.deepEqual([listed.count, listed.results[0].id], [1, id]);
+  const filters = { AND: [{ user_id: "ann" }, { agent_id: "*" }] };
+  const found = await client.search("city", { filters, topK: 3, rerank: false });
+  assert.equal(found.results[0].id, id);
+  assert.equal((await client.update(id, { text: "Ann lives in Reno." })).memory, "Ann lives in Reno.");
+  assert.deepEqual((await client.history(id)).map((step) => step.event), ["ADD", "UPDATE"]);
+  await client.batchUpdate([{ memoryId: id, text: "Ann lives in Boise." }]);
+  assert.equal((await client.get(id)).memory, "Ann lives in Boise.");
+  assert.deepEqual((await client.users()).results.map((one) => one.name), ["guide", "ann"]);
+  await assert.rejects(client.search("city", { filters: { user_id: "bob" } }), { name: "MemoryNotFoundError" });
+  await assert.rejects(client.add(said, { userId: "ann", customInstructions: "x" }), /custom_instructions is not supported/);
+  await assert.rejects(client.feedback({ memoryId: id, feedback: "POSITIVE" }), /feedback is not supported/);
+  await assert.rejects(client.getProject({ fields: [] }), /project is not supported/);
+  const more = await client.add([{ role: "user", content: "I like tea." }], { userId: "ann", infer: false });
+  await client.batchDelete([more.results[0].id]);
+  await client.delete(id, { deleteLinked: true });
+  await assert.rejects(client.get(id), { name: "MemoryNotFoundError" });
+  await client.deleteAll({ userId: "ann" });
+  await client.add([{ role: "user", content: "I like tea." }], { userId: "ann", infer: false, runId: "r1" });
+  await client.deleteUsers();
+  assert.equal((await client.users()).count, 0);
+  console.log("all of it");
+})().catch((error) => { console.error(error); process.exit(1); });
+"""
+
+
+@pytest.mark.slow
+def test_the_client_of_npm(server: Server, tmp_path: Path) -> None:
+    """With ``DELTAMEM_TEST_NPM``, a folder in which ``npm install mem0ai`` was run."""
+    folder = os.environ.get("DELTAMEM_TEST_NPM")
+    if shutil.which("node") is None or folder is None or not Path(folder, "node_modules", "mem0ai").is_dir():
+        pytest.skip("needs node, and DELTAMEM_TEST_NPM: a folder in which npm install mem0ai was run")
+    environment = os.environ | {"MEM0_TELEMETRY": "false", "MEM0_DIR": str(tmp_path / "home")}
+    command = ["node", "-e", NPM, server.url, server.key("ann")]
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0 and done.stdout.endswith("all of it\n"), done.stderr
