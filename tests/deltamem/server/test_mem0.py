@@ -12,7 +12,7 @@ from typing import Any
 
 import httpx
 import pytest
-from server_cases import LONG, Server, serving
+from server_cases import LONG, Server, serving, until
 
 from deltamem.journal.jobs import JobState
 from deltamem.server.keys import Scope
@@ -437,6 +437,14 @@ def test_without_a_model_memories_are_still_written(tmp_path: Path, mem0: Any) -
         assert ann.add("I like tea.", user_id="ann", infer=False)["status"] == "SUCCEEDED"
         with pytest.raises(mem0.exceptions.NetworkError, match="no model"):
             ann.add(CITY, user_id="ann")
+
+
+def test_the_example_of_the_page(tmp_path: Path, mem0: Any) -> None:
+    page = Path(__file__).parents[3].joinpath("docs", "serving.md").read_text(encoding="utf-8")
+    code = page.partition("test_mem0.py runs this block -->\n```python\n")[2].partition("```")[0]
+    with serving(tmp_path / "bank") as server:
+        exec(code.replace("http://127.0.0.1:8377", server.url), {})
+        until(lambda: [job.state for job in server.service.manager_of("ann").jobs()] == [JobState.DONE])
 
 
 NPM = """
