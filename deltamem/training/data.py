@@ -269,14 +269,28 @@ def names_folder(name: str) -> bool:
     return path.is_dir() or path.is_absolute() or name.startswith((".", "~")) or name.count("/") > 1 or path.name in SOURCES
 
 
+NO_TEMPLATE = "the tokenizer has no chat template; name one in actor_rollout_ref.model.custom_chat_template"
+
+
+def vocabulary_problem(tokenizer: Any, config: Any) -> str | None:
+    """Why a tokenizer cannot be that of a model, for people; None if it can."""
+    needed = max(tokenizer.get_vocab().values()) + 1
+    if needed <= config.vocab_size:
+        return None
+    return f"the tokenizer has {needed} tokens and the weights {config.vocab_size}; it is of another model"
+
+
 def check_folder(model: DictConfig) -> None:
-    """Refuse ``actor_rollout_ref.model`` if its folder is missing or broken.
+    """Refuse ``actor_rollout_ref.model`` if its folder is missing or broken, or its tokenizer cannot carry an episode.
 
     Raises:
         DeltaMemError: Says what is wrong with it.
     """
-    load_model_config(model)
-    load_tokenizer(model)
+    config, tokenizer = load_model_config(model), load_tokenizer(model)
+    if not tokenizer.chat_template:
+        raise DeltaMemError(f"{model.path}: {NO_TEMPLATE}")
+    if more := vocabulary_problem(tokenizer, config):
+        raise DeltaMemError(f"{model.path}: {more}")
     if missing := missing_weights(model.path):
         raise DeltaMemError(f"{model.path}: {missing}")
 

@@ -98,9 +98,7 @@ class Context:
     def chat_tokenizer(self) -> Any:
         """The same; raises `DeltaMemError` if it has no chat template."""
         if not self.tokenizer.chat_template:
-            raise DeltaMemError(
-                "the tokenizer has no chat template; name one in actor_rollout_ref.model.custom_chat_template"
-            )
+            raise DeltaMemError(data.NO_TEMPLATE)
         return self.tokenizer
 
     @cached_property
@@ -204,8 +202,8 @@ def check_model(context: Context) -> Finding:
 def check_tokenizer(context: Context) -> Finding:
     """Vocabulary and end of turn."""
     tokenizer, config = context.tokenizer, context.model_config
-    if len(tokenizer) > config.vocab_size:
-        return fail(f"{len(tokenizer)} tokens do not fit into the model's vocabulary of {config.vocab_size}")
+    if problem := data.vocabulary_problem(tokenizer, config):
+        return fail(problem)
     if tokenizer.eos_token_id is None or tokenizer.pad_token_id is None:
         return fail("the tokenizer lacks an end-of-sequence or a padding token")
     if not tokenizer.is_fast:

