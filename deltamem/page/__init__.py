@@ -1,4 +1,4 @@
-"""The page to look at a memory with: one HTML file that needs nothing from outside, put together from this folder."""
+"""The page to look at a memory with: one file with an export in it, or the page of a running server."""
 
 from __future__ import annotations
 
@@ -24,13 +24,27 @@ def memory_page(journal: OwnerJournal) -> str:
 
 
 def page(data: str) -> str:
-    """The page around the JSON lines that it shows."""
-    script, style = part("parts.js") + part("page.js"), part("page.css")
-    # Only this script and this style, and nothing is loaded or sent.
+    """The page around the JSON lines that it shows; it can be opened from disk."""
+    return _assembled(data, _SCRIPTS, "")[0]
+
+
+def live_page() -> tuple[str, str]:
+    """The page that asks the server it comes from, and the Content-Security-Policy to send with it."""
+    return _assembled("", (*_SCRIPTS, "live.js"), "; connect-src 'self'")
+
+
+_SCRIPTS = ("page.js", "memory.js")
+
+
+def _assembled(data: str, scripts: tuple[str, ...], further: str) -> tuple[str, str]:
+    script, style = "\n".join(map(part, scripts)), part("page.css")
+    # Only this script and this style, and nothing is loaded or sent but what is named.
     policy = (
         f"default-src 'none'; script-src '{_hash(script)}'; style-src '{_hash(style)}'; base-uri 'none'; form-action 'none'"
     )
-    return Template(part("index.html")).substitute(policy=policy, style=style, script=script, data=embedded(data))
+    policy += further
+    fields = {"policy": policy, "style": style, "script": script, "data": embedded(data)}
+    return Template(part("index.html")).substitute(fields), policy
 
 
 def part(name: str) -> str:

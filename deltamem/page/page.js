@@ -1,86 +1,20 @@
+// The viewer: a list on the left, what is chosen on the right. Texts are data: they are only ever set as text.
 "use strict";
 
-// ---------------------------------------------------------------------------------------------------------------- source
+/** An element with a class and contents; null and undefined contents are left out. */
+const make = (tag, name, ...contents) => {
+  const node = document.createElement(tag);
+  if (name) node.className = name;
+  node.append(...contents.filter((one) => one !== null && one !== undefined));
+  return node;
+};
 
-/**
- * What the page shows of one owner, out of an export. Histories and origins have the fields that `deltamem history --json`
- * and `blame --json` have. All but the owner is asynchronous, as it would be from a server.
- */
-class ExportSource {
-  #entries;
-  #current;
-  #turns;
-  #steps = new Map();
-
-  constructor(text) {
-    const lines = text.trim().split("\n").map((line) => JSON.parse(line));
-    const { owner, entries, dialogues } = lines[0];
-    this.owner = owner;
-    this.#entries = lines.slice(1, 1 + entries);
-    this.#turns = new Map(lines.slice(1 + entries, 1 + entries + dialogues).map((one) => [one.position, one.turns]));
-    this.#current = new Map(lines.slice(1 + entries + dialogues).map((memory) => [memory.id, memory]));
-    for (const entry of this.#entries) {
-      for (const change of entry.changes) {
-        const steps = this.#steps.get(change.memory_id) ?? [];
-        this.#steps.set(change.memory_id, steps);
-        steps.push(this.#step(entry, change));
-      }
-    }
-  }
-
-  #step(entry, change) {
-    const { position, kind, recorded_at, session_id, session_time, model, actor, restored, undone } = entry;
-    const { event, memory_id: id, before, after, turns, erased } = change;
-    const [before_metadata, after_metadata] = [before, after].map((side) => side && (side.metadata ?? {}));
-    const sides = { before: before && before.text, after: after && after.text, before_metadata, after_metadata };
-    const why = { position, kind, recorded_at, session_id, session_time, model, actor, restored, undone };
-    return { event, id, ...sides, turns, erased, ...why, time: (after ?? before).time };
-  }
-
-  /** All memories that there are or were, each with its status and the positions of the entries that touched it. */
-  async memories() {
-    return [...this.#steps].map(([id, steps]) => {
-      const positions = steps.map((step) => step.position);
-      const current = this.#current.get(id);
-      if (current) return { ...current, metadata: current.metadata ?? {}, status: "current", positions };
-      const last = steps.at(-1);
-      const effective = steps.findLast((step) => !step.undone);
-      const retracted = effective?.event === "REMOVE" && effective.kind === "edit";
-      const status = steps.some((step) => step.erased) ? "erased" : retracted ? "retracted" : "undone";
-      const metadata = last.after_metadata ?? last.before_metadata;
-      return { id, text: last.after ?? last.before, time: last.time, metadata, status, positions };
-    });
-  }
-
-  /** All entries of the journal, each with its changes and what was said, as one text. */
-  async entries() {
-    return this.#entries.map((entry) => ({
-      ...entry,
-      time: entry.session_time ?? entry.recorded_at,
-      changes: entry.changes.map((change) => this.#step(entry, change)),
-      said: (this.#turns.get(entry.position) ?? []).map((turn) => turn.content).join("\n"),
-    }));
-  }
-
-  async history(id) {
-    return this.#steps.get(id) ?? [];
-  }
-
-  /** The steps by which a present memory got its text, each with the turns that it comes from. */
-  async blame(id) {
-    const made = (step) => !step.undone && ["session", "edit"].includes(step.kind) && ["ADD", "UPDATE"].includes(step.event);
-    return (this.#steps.get(id) ?? []).filter(made).map((step) => {
-      const stored = this.#turns.get(step.position);
-      const turn = (number) => ({ number, role: stored?.[number - 1].role ?? null, content: stored?.[number - 1].content ?? null });
-      return { ...step, text: step.after, metadata: step.after_metadata, turns: step.turns.map(turn) };
-    });
-  }
-
-  /** The turns of the session at a position; null if they were not kept. */
-  async dialogue(position) {
-    return this.#turns.get(position) ?? null;
-  }
-}
+/** A text that somebody else wrote: in a direction of its own, so that it cannot reorder what stands around it. */
+const quoted = (tag, name, ...contents) => {
+  const node = make(tag, `text ${name}`.trim(), ...contents);
+  node.dir = "auto";
+  return node;
+};
 
 // ----------------------------------------------------------------------------------------------------------------- texts
 
@@ -155,6 +89,34 @@ const rewritten = (before, after) => {
   });
 };
 
+// ------------------------------------------------------------------------------------------------------------- metadata
+
+const shownValue = (key, value) => `${key}: ${[value].flat().join(", ")}`;
+const noteOf = (item, key) => (Object.hasOwn(item.metadata, key) ? item.metadata[key] : null);
+const ordered = (one, two) => typeof one === typeof two && ["number", "string"].includes(typeof one);
+const holds = (value, sought) => {
+  if (Array.isArray(value)) return value.some((one) => one.toLowerCase() === sought);
+  return typeof value === "string" && value.toLowerCase().includes(sought);
+};
+
+/** What may be asked of a key of the metadata; the operators mean what they mean in the server's filters. */
+const OPERATORS = {
+  eq: { label: "is", test: (value, wanted) => JSON.stringify(value) === JSON.stringify(wanted) },
+  ne: { label: "is not", test: (value, wanted) => JSON.stringify(value) !== JSON.stringify(wanted) },
+  icontains: { label: "contains", test: (value, wanted) => holds(value, wanted.toLowerCase()) },
+  gte: { label: "at least", test: (value, wanted) => ordered(value, wanted) && value >= wanted },
+  lte: { label: "at most", test: (value, wanted) => ordered(value, wanted) && value <= wanted },
+};
+
+/** The value that somebody means who types a text: one that occurs under the key, else a number where numbers occur. */
+const meant = (operator, text, values) => {
+  if (operator === "icontains") return text;
+  const known = values.find((value) => String([value].flat().join(", ")) === text);
+  if (known !== undefined) return known;
+  const numbers = values.some((value) => typeof value === "number");
+  return numbers && text.trim() && Number.isFinite(Number(text)) ? Number(text) : text;
+};
+
 // ------------------------------------------------------------------------------------------------------------------ list
 
 const ROW = 78;
@@ -183,11 +145,11 @@ class VirtualList {
     window.addEventListener("afterprint", () => this.#print(false));
   }
 
-  show(items, active) {
+  show(items, stay = false) {
     this.#items = items;
     this.#rows.style.height = `${items.length * ROW}px`;
-    this.box.scrollTop = 0;
-    this.activate(active);
+    if (!stay) this.box.scrollTop = 0;
+    this.activate(-1);
   }
 
   activate(index) {
@@ -239,216 +201,38 @@ class VirtualList {
   }
 }
 
-// ----------------------------------------------------------------------------------------------------- an owner's memory
-
-const STATUS = { current: "Current", retracted: "Retracted", erased: "Erased", undone: "Rolled back" };
-const SIGNS = { ADD: "+", UPDATE: "~", NONE: "=", REMOVE: "\u2212" };
-const VERBS = { ADD: "added", UPDATE: "changed", NONE: "repeated", REMOVE: "removed" };
-const ERASED = "The text was erased.";
-
-const link = (view, key, text) => {
-  const node = quoted("a", "", text);
-  node.href = `#${view}/${encodeURIComponent(key)}`;
-  return node;
-};
-const moment = (time) => {
-  const node = make("time", "", clock(time));
-  node.dateTime = time;
-  return node;
-};
-const shownValue = (key, value) => `${key}: ${[value].flat().join(", ")}`;
-const tags = (metadata) => Object.entries(metadata ?? {}).map(([key, value]) => quoted("span", "tag", shownValue(key, value)));
-const noted = (metadata, before = metadata) => {
-  const [now, then] = [metadata, before].map((one) => Object.entries(one ?? {}).map((pair) => shownValue(...pair)));
-  const gone = then.filter((one) => !now.includes(one)).map((one) => make("del", "", quoted("span", "tag", one)));
-  const present = now.map((one) => make(then.includes(one) ? "span" : "ins", "", quoted("span", "tag", one)));
-  return gone.length + present.length ? make("p", "tags", ...gone, ...present) : null;
-};
-const sign = (event) => {
-  const node = make("span", `sign ${event}`, SIGNS[event]);
-  node.setAttribute("role", "img");
-  node.setAttribute("aria-label", VERBS[event]);
-  return node;
-};
-const section = (title, ...contents) => make("section", "", make("h3", "", title), ...contents);
-// What was erased stays erased, whatever is rolled back.
-const undoneTag = ({ undone, kind }) => (undone && kind !== "forget" ? make("span", "badge", "rolled back") : null);
-
-/** What an entry is called. */
-const entryTitle = (entry) =>
-  ({
-    session: () => entry.session_id,
-    edit: () => `Edit by ${entry.actor}`,
-    rollback: () => (entry.restored ? `Rolled back to @${entry.restored}` : "Rolled back to the beginning"),
-    forget: () => "A memory was erased",
-    import: () => "Imported",
-  })[entry.kind]();
-
-/** What a change did to a text, and to what is noted beside it. */
-const changeText = (step) => {
-  if (step.erased) return make("p", "soft", ERASED);
-  const rewrites = step.event === "UPDATE";
-  const text = rewrites ? rewritten(step.before, step.after) : [step.after ?? step.before];
-  const metadata = step.after_metadata ?? step.before_metadata;
-  const notes = noted(metadata, rewrites ? step.before_metadata : metadata);
-  return make("div", step.event === "REMOVE" ? "gone" : "", quoted("p", "", ...text), notes);
-};
-
-const memoryViews = (source) => {
-  const memoryRow = (memory, words) => [
-    quoted("span", memory.status === "current" ? "clamp" : "clamp soft", ...marked(memory.text || ERASED, words)),
-    make(
-      "span",
-      "under",
-      make("span", "id", memory.id),
-      make("span", "", day(memory.time)),
-      memory.positions.length > 1 ? make("span", "", counted(memory.positions.length, "step")) : null,
-      memory.status === "current" ? null : make("span", "badge", STATUS[memory.status]),
-      ...tags(memory.metadata).slice(0, 2),
-    ),
-  ];
-
-  const origin = (step, current) => {
-    const where = step.kind === "session" ? link("sessions", step.position, entryTitle(step)) : entryTitle(step);
-    const said = step.turns.map((turn) => {
-      const text = turn.content ? [turn.content] : [make("em", "", turn.content === null ? "not stored" : "erased")];
-      const who = make("figcaption", "", `${turn.role ?? "somebody"}, turn ${turn.number}`);
-      return make("figure", "quote", who, quoted("blockquote", "", ...text));
-    });
-    const none = step.kind === "session" && !said.length ? make("p", "soft", "No single turn was found that says it.") : null;
-    return make(
-      "li",
-      "",
-      make("p", "line", sign(step.event), where, make("span", "soft", clock(step.session_time ?? step.recorded_at))),
-      step.text === current ? null : quoted("p", "then", step.text),
-      ...said,
-      none,
-    );
-  };
-
-  const historyStep = (step, told) => {
-    const time = step.session_time ?? step.recorded_at;
-    const title = link("sessions", step.position, entryTitle(step));
-    const line = make("p", "line", sign(step.event), title, make("span", "soft", clock(time)), undoneTag(step));
-    return make("li", step.undone ? "undone" : "", line, step.event === "NONE" || told ? null : changeText(step));
-  };
-
-  const memoryDetail = async (memory) => {
-    const current = memory.status === "current";
-    const steps = await source.history(memory.id);
-    const origins = current ? await source.blame(memory.id) : [];
-    const badge = current ? null : make("span", "badge", STATUS[memory.status]);
-    const told = steps.length === 1 && current; // The heading says it
-    const whole = make("ol", "steps", ...steps.map((step) => historyStep(step, told)));
-    return [
-      make("p", "eyebrow", make("span", "id", memory.id), moment(memory.time), badge),
-      quoted("h2", memory.text ? "" : "soft", memory.text || ERASED),
-      noted(memory.metadata),
-      current ? section("Where it comes from", make("ol", "steps origins", ...origins.map((one) => origin(one, memory.text)))) : null,
-      section("History", whole),
-    ];
-  };
-
-  const tally = (entry) =>
-    ["ADD", "UPDATE", "REMOVE", "NONE"].flatMap((event) => {
-      const count = entry.changes.filter((change) => change.event === event).length;
-      return count ? [make("span", `sign ${event}`, `${SIGNS[event]}${number(count)}`)] : [];
-    });
-
-  const entryRow = (entry, words) => {
-    const told = entry.changes.find((change) => change.event !== "NONE") ?? entry.changes[0];
-    const text = told ? (told.erased ? ERASED : (told.after ?? told.before)) : "Nothing to remember.";
-    return [
-      make("span", "line", quoted("strong", "", ...marked(entryTitle(entry), words)), undoneTag(entry), make("span", "tally", ...tally(entry))),
-      quoted("span", "clamp one soft", ...marked(text, words)),
-      make("span", "under", make("span", "id", `@${entry.position}`), make("span", "", clock(entry.time))),
-    ];
-  };
-
-  const entryDetail = async (entry) => {
-    const turns = entry.kind === "session" ? await source.dialogue(entry.position) : [];
-    const changes = entry.changes.map((step) => {
-      const line = make("p", "line", sign(step.event), link("memories", step.id, step.id), make("span", "soft", VERBS[step.event]));
-      return make("li", "", line, changeText(step));
-    });
-    const cited = (at) => entry.changes.filter((change) => change.turns.includes(at + 1)).map((change) => change.id);
-    const said = (turns ?? []).map((turn, at) => {
-      const ids = [...new Set(cited(at))];
-      const sources = ids.length ? make("span", "cites", ...ids.map((id) => link("memories", id, id))) : null;
-      const text = turn.content ? [turn.content] : [make("em", "soft", "This turn was erased.")];
-      return make("li", ids.length ? "cited" : "", make("p", "role", `${turn.role} ${at + 1}`, sources), quoted("p", "", ...text));
-    });
-    const refused = Object.entries(entry.violations).map(([name, count]) => `refused or corrected: ${name.replaceAll("_", " ")} (${count})`);
-    const facts = [entry.model && `read by ${entry.model}`, `recorded ${clock(entry.recorded_at)}`].filter(Boolean);
-    const ids = new Set(entry.changes.map((change) => change.id));
-    const narrow = make("button", "", `Show its ${counted(ids.size, "memory", "memories")} in the list`);
-    narrow.type = "button";
-    narrow.addEventListener("click", () => browse.only(entry.position));
-    return [
-      make("p", "eyebrow", make("span", "id", `@${entry.position}`), moment(entry.time), undoneTag(entry)),
-      quoted("h2", "", entryTitle(entry)),
-      quoted("p", "soft facts", [...facts, ...refused].join(" \u00b7 ")),
-      section("What changed", changes.length ? make("ol", "steps", ...changes) : make("p", "soft", "Nothing to remember."), ids.size ? narrow : null),
-      entry.kind !== "session"
-        ? null
-        : section("Conversation", turns === null ? make("p", "soft", "The conversation was not kept.") : make("ol", "turns", ...said)),
-    ];
-  };
-
-  const both = (newest) => ({ "Newest first": newest, "Oldest first": (one, two) => newest(two, one) });
-  const memories = {
-    title: "Memories",
-    noun: ["memory", "memories"],
-    hint: "Search memories",
-    load: () => source.memories(),
-    key: (memory) => memory.id,
-    words: (memory) => [memory.id, memory.text, ...Object.entries(memory.metadata ?? {}).map((pair) => shownValue(...pair))],
-    group: (memory) => STATUS[memory.status],
-    groups: Object.values(STATUS),
-    ticked: [STATUS.current],
-    positions: (memory) => memory.positions,
-    row: memoryRow,
-    detail: memoryDetail,
-    orders: both((one, two) => two.moment - one.moment || two.at - one.at),
-  };
-  const kinds = { session: "Sessions", edit: "Edits", rollback: "Rollbacks", forget: "Erasures", import: "Imports" };
-  const sessions = {
-    title: "Sessions",
-    noun: ["entry", "entries"],
-    hint: "Search sessions and what was said",
-    load: () => source.entries(),
-    key: (entry) => String(entry.position),
-    words: (entry) => [entryTitle(entry), entry.said, ...entry.changes.map((change) => change.after ?? change.before)],
-    group: (entry) => kinds[entry.kind],
-    groups: Object.values(kinds),
-    ticked: Object.values(kinds),
-    strip: (entry) => ["ADD", "UPDATE", "REMOVE"].map((event) => [event, entry.changes.filter((change) => change.event === event).length]),
-    row: entryRow,
-    detail: entryDetail,
-    // In the order of the journal, whose times need not ascend.
-    orders: both((one, two) => two.position - one.position),
-  };
-  return { memories, sessions };
-};
-
 // ---------------------------------------------------------------------------------------------------------------- browse
 
 const find = (id) => document.getElementById(id);
+const decoded = (text) => {
+  try {
+    return decodeURIComponent(text);
+  } catch {
+    return text;
+  }
+};
+const PAUSE = 200; // Milliseconds without a keystroke before a server is asked
+const MOST_OFFERED = 200;
 
 /** The page: one view at a time, its list on the left, what is chosen on the right. */
 class Browser {
   #views;
+  #shortcuts;
   #view = null;
   #name = "";
   #items = [];
   #asked = {};
   #chosen = null;
   #list;
+  #looks = 0;
+  #pending = null;
   #narrow = window.matchMedia("(max-width: 819px)");
 
-  constructor(views) {
+  /** `shortcuts` are further keys, each with what it does. */
+  constructor(views, shortcuts = {}) {
     this.#views = views;
-    this.#list = new VirtualList(find("list"), (item) => this.#view.row(item, this.#asked.words), (index) => this.#choose(index, true));
+    this.#shortcuts = shortcuts;
+    this.#list = new VirtualList(find("list"), (item) => this.#view.row(item, this.#asked.words, this.#asked.found?.get(this.#view.key(item))), (index) => this.#choose(index, true));
     for (const [name, view] of Object.entries(views)) {
       const tab = make("a", "", view.title);
       tab.href = `#${name}`;
@@ -468,6 +252,37 @@ class Browser {
   }
 
   async start() {
+    await this.#load();
+    this.#theme();
+    await this.#route();
+  }
+
+  /** Load everything again, and stay where one is. */
+  async refresh() {
+    await this.#load();
+    const key = this.#chosen && this.#view.key(this.#chosen);
+    const [detail, pressed] = [find("detail").scrollTop, [...find("groups").children].indexOf(document.activeElement)];
+    this.#drawGroups();
+    find("groups").children[pressed]?.focus();
+    this.#filter(true);
+    const item = this.#view.places.get(key);
+    if (item) await this.#show(item);
+    else await this.#choose(this.#narrow.matches || !this.#items.length ? -1 : 0, false);
+    find("detail").scrollTop = detail;
+  }
+
+  /** Show one item, wherever it is. */
+  open(name, key) {
+    const hash = `#${name}/${encodeURIComponent(key)}`;
+    if (location.hash === hash) this.#route();
+    else location.hash = hash;
+  }
+
+  get name() {
+    return this.#name;
+  }
+
+  async #load() {
     for (const view of Object.values(this.#views)) {
       const items = await view.load();
       view.items = items.map((item, at) => ({ ...item, at, moment: instant(item.time), day: item.time.slice(0, 10) }));
@@ -475,23 +290,33 @@ class Browser {
       for (const item of view.items) item.index = view.words(item).join("\n").toLowerCase();
       view.places = new Map(view.items.map((item) => [view.key(item), item]));
       view.sorted = Object.fromEntries(Object.entries(view.orders).map(([name, order]) => [name, [...view.items].sort(order)]));
-      view.asked = { query: "", from: "", to: "", position: "", groups: new Set(view.ticked), order: Object.keys(view.orders)[0] };
+      view.notes = new Map();
+      for (const item of view.items) {
+        for (const [key, value] of Object.entries(item.metadata ?? {})) {
+          if (!view.notes.has(key)) view.notes.set(key, new Map());
+          view.notes.get(key).set(JSON.stringify(value), value);
+        }
+      }
+      view.asked ??= { order: Object.keys(view.orders)[0], ...this.#nothing(view) };
     }
-    this.#theme();
-    await this.#route();
   }
 
-  /** Show the memories that one entry of the journal touched. */
-  only(position) {
-    const { asked } = this.#views.memories;
-    Object.assign(asked, { query: "", from: "", to: "", position: String(position), groups: new Set(this.#views.memories.groups) });
-    location.hash = "#memories";
+  /** What is asked where nothing is asked for. */
+  #nothing(view) {
+    return { query: "", from: "", to: "", pick: "", conditions: [], groups: new Set(view.ticked), found: null };
+  }
+
+  /** Show the items that belong to one choice of the filter, whatever became of them. */
+  only(name, pick) {
+    const view = this.#views[name];
+    Object.assign(view.asked, this.#nothing(view), { pick: String(pick), groups: new Set(view.groups) });
+    location.hash = `#${name}`;
   }
 
   async #route() {
     const [name, ...rest] = location.hash.slice(1).split("/");
     const wanted = this.#views[name] ? name : Object.keys(this.#views)[0];
-    const key = decodeURIComponent(rest.join("/"));
+    const key = decoded(rest.join("/"));
     if (wanted !== this.#name) this.#open(wanted);
     const item = this.#view.places.get(key);
     document.body.classList.toggle("reading", Boolean(item));
@@ -517,7 +342,12 @@ class Browser {
     find("order").value = this.#asked.order;
     this.#drawGroups();
     this.#drawFilters();
+    this.#toggleFilters(this.#filtered());
     this.#filter();
+  }
+
+  #filtered() {
+    return Boolean(this.#asked.from || this.#asked.to || this.#asked.pick || this.#asked.conditions.length);
   }
 
   #drawGroups() {
@@ -549,24 +379,80 @@ class Browser {
       });
       return make("label", "", label, input);
     };
-    find("filters").replaceChildren(date("from", "from"), date("to", "to"), this.#view.positions ? this.#sessionFilter() : "");
-    if (this.#asked.from || this.#asked.to || this.#asked.position) this.#toggleFilters(true);
+    const notes = this.#view.notes.size ? this.#conditions() : "";
+    find("filters").replaceChildren(date("from", "from"), date("to", "to"), this.#view.pick ? this.#pick() : "", notes);
   }
 
-  #sessionFilter() {
-    const select = make("select", "", make("option", "", "any session"));
+  #pick() {
+    const { label, any, options } = this.#view.pick;
+    const select = make("select", "", make("option", "", any));
     select.firstChild.value = "";
-    for (const entry of this.#views.sessions.sorted["Newest first"]) {
-      const option = make("option", "", `${day(entry.time)} \u00b7 ${entryTitle(entry)}`);
-      option.value = String(entry.position);
+    for (const [value, text] of options()) {
+      const option = make("option", "", text);
+      option.value = value;
       select.append(option);
     }
-    select.value = this.#asked.position;
+    select.value = this.#asked.pick;
     select.addEventListener("change", () => {
-      this.#asked.position = select.value;
+      this.#asked.pick = select.value;
       this.#search();
     });
-    return make("label", "wide", "session", select);
+    return make("label", "wide", label, select);
+  }
+
+  /** Conditions on the metadata, and always an empty one to add another with. */
+  #conditions() {
+    const { conditions } = this.#asked;
+    const box = make("fieldset", "wide notes", make("legend", "", "metadata"));
+    const { notes } = this.#view;
+    const row = (condition) => {
+      const [key, operator, input] = [make("select", ""), make("select", ""), make("input", "")];
+      key.append(make("option", "", "any"), ...[...notes.keys()].sort().map((name) => make("option", "", name)));
+      key.firstChild.value = "";
+      // Not by its text: a key may be called like anything.
+      [...key.options].slice(1).forEach((option) => (option.value = `=${option.text}`));
+      for (const [name, { label }] of Object.entries(OPERATORS)) operator.append(Object.assign(make("option", "", label), { value: name }));
+      key.value = condition.key === null ? "" : `=${condition.key}`;
+      operator.value = condition.operator;
+      input.value = condition.text;
+      const known = make("datalist", "");
+      known.id = `known-${box.childElementCount}`;
+      input.setAttribute("list", known.id);
+      [key, operator, input].forEach((one, at) => one.setAttribute("aria-label", `metadata ${["key", "comparison", "value"][at]}`));
+      const offer = () => {
+        const values = [...(notes.get(condition.key)?.values() ?? [])].slice(0, MOST_OFFERED);
+        known.replaceChildren(...values.map((value) => Object.assign(make("option", ""), { value: [value].flat().join(", ") })));
+        operator.disabled = input.disabled = condition.key === null;
+      };
+      key.addEventListener("change", () => {
+        const fresh = !conditions.includes(condition);
+        condition.key = key.value === "" ? null : key.value.slice(1);
+        if (fresh) {
+          conditions.push(condition);
+          box.append(row({ key: null, operator: "eq", text: "" }));
+        }
+        offer();
+        this.#search();
+      });
+      const change = () => {
+        [condition.operator, condition.text] = [operator.value, input.value];
+        this.#search();
+      };
+      operator.addEventListener("change", change);
+      input.addEventListener("input", change);
+      offer();
+      return make("div", "condition", key, operator, input, known);
+    };
+    for (const condition of conditions) box.append(row(condition));
+    box.append(row({ key: null, operator: "eq", text: "" }));
+    return box;
+  }
+
+  /** The conditions that are filled in, as key, operator and value. */
+  #asking() {
+    return this.#asked.conditions
+      .filter(({ key, text }) => key !== null && text !== "")
+      .map(({ key, operator, text }) => [key, operator, meant(operator, text, [...(this.#view.notes.get(key)?.values() ?? [])])]);
   }
 
   #toggleFilters(open = find("filters").hidden) {
@@ -575,7 +461,7 @@ class Browser {
   }
 
   #clear() {
-    Object.assign(this.#asked, { query: "", from: "", to: "", position: "", groups: new Set(this.#view.ticked) });
+    Object.assign(this.#asked, this.#nothing(this.#view));
     this.#open(this.#name);
     this.#choose(this.#narrow.matches ? -1 : 0, false);
     find("search").focus();
@@ -584,30 +470,55 @@ class Browser {
   #search() {
     this.#asked.query = find("search").value;
     this.#asked.order = find("order").value;
-    this.#filter();
-    if (!this.#narrow.matches) this.#choose(this.#items.length ? 0 : -1, false);
+    this.#pending = this.#look(++this.#looks);
   }
 
-  #filter() {
+  /** Narrow the list, with what the source itself finds where it can search. */
+  async #look(mine) {
+    const [view, asked] = [this.#view, this.#asked];
+    let found = null;
+    if (view.search && asked.query.trim()) {
+      await new Promise((resolve) => setTimeout(resolve, PAUSE));
+      if (mine !== this.#looks) return this.#pending;
+      found = await view.search(asked.query, this.#asking());
+      if (mine !== this.#looks || view !== this.#view) return this.#pending;
+    }
+    asked.found = found;
+    this.#filter();
+    if (!this.#narrow.matches) await this.#choose(this.#items.length ? 0 : -1, false);
+  }
+
+  #filter(stay = false) {
     const view = this.#view;
-    const { query, from, to, position, groups, order } = this.#asked;
+    const { query, from, to, pick, groups, order, found } = this.#asked;
+    const conditions = this.#asking();
     const words = query.toLowerCase().split(/\s+/).filter(Boolean);
     this.#asked.words = words;
+    const literal = (item) => words.every((word) => item.index.includes(word));
     const wanted = (item) =>
       groups.has(view.group(item)) &&
       (!from || item.day >= from) &&
       (!to || item.day <= to) &&
-      (!position || view.positions(item).includes(Number(position))) &&
-      words.every((word) => item.index.includes(word));
+      (!pick || view.pick.of(item).includes(pick)) &&
+      conditions.every(([key, operator, value]) => OPERATORS[operator].test(noteOf(item, key), value)) &&
+      (found?.has(view.key(item)) || literal(item));
     this.#items = view.sorted[order].filter(wanted);
-    const [found, all] = [this.#items.length, view.items.filter((item) => groups.has(view.group(item))).length];
-    find("count").textContent = found === all ? counted(all, ...view.noun) : `${number(found)} of ${counted(all, ...view.noun)}`;
-    find("more").classList.toggle("used", Boolean(from || to || position));
-    find("empty").hidden = found > 0;
-    find("list").hidden = found === 0;
-    find("empty").firstElementChild.textContent = view.items.length ? "Nothing matches." : "Nothing is remembered yet.";
+    if (found) {
+      // What has the very words comes first; sorting keeps the order of equals.
+      const rank = (item) => 2 * literal(item) + (found.get(view.key(item)) ?? -1);
+      const ranks = new Map(this.#items.map((item) => [item, rank(item)]));
+      this.#items.sort((one, two) => ranks.get(two) - ranks.get(one));
+    }
+    const [shown, all] = [this.#items.length, view.items.filter((item) => groups.has(view.group(item))).length];
+    const count = shown === all ? counted(all, ...view.noun) : `${number(shown)} of ${counted(all, ...view.noun)}`;
+    find("count").textContent = found ? `${count}, best match first` : count;
+    find("order").hidden = Boolean(found);
+    find("more").classList.toggle("used", this.#filtered());
+    find("empty").hidden = shown > 0;
+    find("list").hidden = shown === 0;
+    find("empty").firstElementChild.textContent = view.items.length ? "Nothing matches." : view.none;
     find("clear").hidden = !view.items.length;
-    this.#list.show(this.#items, -1);
+    this.#list.show(this.#items, stay);
     this.#drawStrip();
   }
 
@@ -644,6 +555,7 @@ class Browser {
       group.addEventListener("click", () => {
         Object.assign(this.#asked, { from, to });
         this.#drawFilters();
+        this.#toggleFilters(true);
         this.#search();
       });
       picture.append(group);
@@ -656,6 +568,7 @@ class Browser {
   async #choose(index, open) {
     const item = this.#items[index];
     if (!item) {
+      this.#chosen = null;
       this.#list.activate(-1);
       find("detail").replaceChildren();
       return;
@@ -696,7 +609,7 @@ class Browser {
   }
 
   async #key(event) {
-    if (event.ctrlKey || event.metaKey || event.altKey || find("keys").open) return;
+    if (event.ctrlKey || event.metaKey || event.altKey || document.querySelector("dialog[open]")) return;
     const searching = event.target === find("search");
     if (!searching && event.target.closest("input, select, textarea")) return;
     const onControl = event.target.closest("button, a");
@@ -710,6 +623,8 @@ class Browser {
     const arrow = event.key.startsWith("Arrow");
     if (event.key in moves && !(arrow && inDetail)) this.#move(moves[event.key]);
     else if (event.key === "Enter" && !onControl) {
+      event.preventDefault();
+      await this.#pending;
       if (this.#list.active < 0) this.#list.active = 0;
       await this.#choose(this.#list.active, true);
       document.body.classList.add("reading");
@@ -718,6 +633,7 @@ class Browser {
     else if (event.key === "/" && !searching) find("search").select();
     else if (event.key === "?" && !searching) find("keys").showModal();
     else if (event.key === "d" && !searching) this.#dark();
+    else if (event.key in this.#shortcuts && !searching) this.#shortcuts[event.key]();
     else if (tabs[Number(event.key) - 1]) location.hash = `#${tabs[Number(event.key) - 1]}`;
     else return;
     event.preventDefault();
@@ -753,9 +669,3 @@ class Browser {
     document.documentElement.style.colorScheme = forced ? (dark ? "dark" : "light") : "";
   }
 }
-
-const source = new ExportSource(find("data").textContent);
-find("name").textContent = source.owner;
-document.title = `${source.owner} \u00b7 DeltaMem`;
-const browse = new Browser(memoryViews(source));
-browse.start();

@@ -17,7 +17,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from deltamem.bank.store import MemoryStore
 from deltamem.manager import ManagerSettings
 from deltamem.policy import Policy
-from deltamem.server import mem0, native, operations, proxy
+from deltamem.server import mem0, native, operations, proxy, ui
 from deltamem.server.access import Access
 from deltamem.server.keys import Keys
 from deltamem.server.mcp import HTTPDoor
@@ -75,7 +75,7 @@ def create_app(
     app.state.metrics = operations.Metrics(service)
     install(app)
     app.add_middleware(Gate, max_body=settings.max_body_bytes, max_import=settings.max_import_bytes)
-    for door in (native, operations, mem0, proxy):
+    for door in (native, operations, mem0, proxy, ui):
         app.include_router(door.router())
     app.router.routes.append(Route("/mcp", mcp, include_in_schema=False))
     return app

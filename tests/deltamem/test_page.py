@@ -24,10 +24,12 @@ def test_only_its_own_script_and_style_may_run_and_nothing_is_loaded() -> None:
 
 
 def test_the_script_sets_texts_and_never_markup() -> None:
-    script = part("parts.js") + part("page.js")
+    script = part("page.js") + part("memory.js")
     markup = r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|DOMParser|createContextualFragment"
     assert not re.findall(markup + r"|\beval\b|Function\(|\bfetch\b", script)
-    assert "</script" not in script and "<!--" not in script
+    live = part("live.js")
+    assert not re.findall(markup + r"|\beval\b|Function\(", live) and live.count("fetch(") == 1
+    assert "</script" not in script + live and "<!--" not in script + live
 
 
 def test_no_text_ends_the_element_that_it_is_embedded_in() -> None:

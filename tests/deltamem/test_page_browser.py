@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any
 
 import pytest
+from browser_cases import Opened, in_chromium
 
 from deltamem.journal.journal import Journal, OwnerJournal
 from deltamem.journal.records import Change, ChangeEvent, EntryKind
@@ -17,91 +15,10 @@ from deltamem.memory import Memory, Metadata
 from deltamem.page import memory_page
 from deltamem.sessions import Session, Turn
 
-selenium = pytest.importorskip("selenium", reason="no selenium: the extra dev installs it")
-from selenium import webdriver  # noqa: E402
-from selenium.webdriver.common.by import By  # noqa: E402
-from selenium.webdriver.common.keys import Keys  # noqa: E402
-from selenium.webdriver.support.ui import WebDriverWait  # noqa: E402
-
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-DRIVER = shutil.which("chromedriver")
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(
-        not (CHROMIUM and DRIVER), reason="no Chromium with its driver: apt-get install chromium chromium-driver"
-    ),
-]
-
+ARROW_DOWN, ENTER, ESCAPE = "\ue015", "\ue007", "\ue00c"
+pytestmark = in_chromium
 EVIL = 'Ann says </script><script>window.hacked = 1</script> <img src=x onerror="window.hacked=1"> <b>bold</b>'
 DAY = datetime(2026, 3, 2, 9)
-
-
-class Opened:
-    """A page in the browser."""
-
-    def __init__(self, driver: webdriver.Chrome, folder: Path) -> None:
-        self.driver = driver
-        self.folder = folder
-
-    def show(self, page: str, *, width: int = 1400, dark: bool = False, at: str = "") -> None:
-        """Write a page to disk and open it there."""
-        path = self.folder / "page.html"
-        path.write_text(page, encoding="utf-8")
-        metrics = {"width": width, "height": 800, "deviceScaleFactor": 1, "mobile": False}
-        self.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
-        colours = [{"name": "prefers-color-scheme", "value": "dark" if dark else "light"}]
-        self.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": colours})
-        self.driver.get("about:blank")
-        self.driver.get(path.as_uri() + at)
-        self.until(lambda: self.texts("#count") != [""])
-
-    def until(self, condition: Callable[[], object]) -> None:
-        WebDriverWait(self.driver, 60).until(lambda _: condition())
-
-    def script(self, text: str, *arguments: object) -> Any:
-        return self.driver.execute_script(text, *arguments)  # type: ignore[no-untyped-call]
-
-    def texts(self, css: str) -> list[str]:
-        return list(self.script("return [...document.querySelectorAll(arguments[0])].map((one) => one.textContent)", css))
-
-    def press(self, *keys: str) -> None:
-        for key in keys:
-            self.driver.switch_to.active_element.send_keys(key)
-
-    def click(self, css: str) -> None:
-        self.driver.find_element(By.CSS_SELECTOR, css).click()
-
-    def title(self) -> str:
-        return "".join(self.texts("#detail h2"))
-
-    def rows(self) -> list[str]:
-        return self.texts(".row .clamp")
-
-    def search(self, text: str) -> None:
-        box = self.driver.find_element(By.ID, "search")
-        box.send_keys(Keys.CONTROL + "a" + Keys.NULL, Keys.DELETE, text)
-
-
-@pytest.fixture(scope="module")
-def driver() -> Iterator[webdriver.Chrome]:
-    options = webdriver.ChromeOptions()
-    options.binary_location = CHROMIUM or ""
-    options.add_argument("--headless=new")
-    options.add_argument("--disable-dev-shm-usage")
-    if os.geteuid() == 0:
-        options.add_argument("--no-sandbox")
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    opened = webdriver.Chrome(options=options, service=webdriver.ChromeService(DRIVER or ""))
-    yield opened
-    opened.quit()
-
-
-@pytest.fixture
-def browser(driver: webdriver.Chrome, tmp_path: Path) -> Iterator[Opened]:
-    yield Opened(driver, tmp_path)
-    driver.execute_script("try { localStorage.clear(); } catch {}")  # type: ignore[no-untyped-call]
-    wrong = [line for line in driver.get_log("browser") if line["level"] == "SEVERE"]  # type: ignore[no-untyped-call]
-    assert not wrong, wrong
 
 
 @pytest.fixture
@@ -177,16 +94,16 @@ def test_the_keyboard_does_everything(browser: Opened, ann: OwnerJournal) -> Non
     assert browser.title() == "Ann lives in Denver.", "it ends at the end"
     browser.press("/")
     assert browser.script(focus) == "search"
-    browser.press("rex", Keys.ARROW_DOWN, Keys.ENTER)
+    browser.press("rex", ARROW_DOWN, ENTER)
     assert browser.script(focus) == "detail" and browser.title() == "Ann's dog is Rex."
-    browser.press(Keys.ESCAPE)
+    browser.press(ESCAPE)
     assert browser.script(focus) == "list"
     assert browser.script("return document.getElementById('list').getAttribute('aria-activedescendant')") == "row-0"
-    browser.press("/", Keys.ESCAPE)
+    browser.press("/", ESCAPE)
     assert browser.texts("#count") == ["3 memories"] and browser.script(focus) == "search"
-    browser.press(Keys.ESCAPE, "?")
+    browser.press(ESCAPE, "?")
     assert browser.script("return document.getElementById('keys').open")
-    browser.press(Keys.ESCAPE)
+    browser.press(ESCAPE)
     assert not browser.script("return document.getElementById('keys').open")
     browser.press("2")
     browser.until(lambda: browser.texts("#count") == ["8 entries"])
@@ -221,9 +138,9 @@ def test_dark_mode_follows_the_system_and_the_switch(browser: Opened, ann: Owner
         return sum(int(part) for part in colour.removeprefix("rgb(").removesuffix(")").split(","))
 
     browser.show(memory_page(ann))
-    assert lightness() > 600 and browser.driver.find_element(By.ID, "theme").get_attribute("aria-pressed") == "false"
+    assert lightness() > 600 and browser.driver.find_element("id", "theme").get_attribute("aria-pressed") == "false"
     browser.click("#theme")
-    assert lightness() < 150 and browser.driver.find_element(By.ID, "theme").get_attribute("aria-pressed") == "true"
+    assert lightness() < 150 and browser.driver.find_element("id", "theme").get_attribute("aria-pressed") == "true"
     browser.press("d")
     assert lightness() > 600
     browser.script("try { localStorage.clear(); } catch {}")
@@ -256,7 +173,7 @@ def test_the_policy_of_the_page_refuses_other_scripts(browser: Opened, ann: Owne
     browser.script(refused)
     browser.until(lambda: set(browser.script("return window.refused")) == {"script-src-elem", "img-src"})
     assert browser.script("return typeof window.hacked") == "undefined"
-    browser.driver.get_log("browser")  # type: ignore[no-untyped-call]  # the refusals, which are no errors of the page
+    assert len(browser.errors()) == 2
 
 
 def test_ten_thousand_memories(browser: Opened, tmp_path: Path) -> None:
