@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from types import TracebackType
 from typing import Any, Self
-from urllib.parse import unquote
+from urllib.parse import quote, unquote
 
 import anyio
 import anyio.to_thread
@@ -134,13 +134,20 @@ def router() -> APIRouter:
             except Exception as error:
                 mode = "error"
                 _log("recalled", error)
-        return await _forward(proxy, request, body, mode, conversation)
+        return await _forward(proxy, request, "chat/completions", body, mode, conversation)
 
     @routes.get("/models")
-    @routes.get("/models/{name:path}")
     async def models(request: Request, key: Caller) -> Response:
         allow(key, Scope.READ)
-        return await _forward(_proxy(request), request, b"", None, None)
+        return await _forward(_proxy(request), request, "models")
+
+    @routes.get("/models/{name:path}")
+    async def model(name: str, request: Request, key: Caller) -> Response:
+        allow(key, Scope.READ)
+        # The upstream's key must open nothing else: no other path, and no query in disguise.
+        if {"", ".", ".."}.intersection(name.split("/")):
+            raise not_found()
+        return await _forward(_proxy(request), request, f"models/{quote(name)}")
 
     return routes
 
@@ -179,8 +186,9 @@ def _owner(request: Request, key: Key) -> str:
 
 async def _prepare(proxy: Proxy, conversation: _Conversation, body: bytes) -> bytes:
     """The body with what is remembered; what is said in it is noted in the conversation."""
+    # In threads, because images make bodies large.
     text = body.decode()
-    messages = json.loads(text)["messages"]
+    messages = (await anyio.to_thread.run_sync(json.loads, text))["messages"]
     asked = [place for place, message in enumerate(messages) if message.get("role") == "user"]
     if not asked:
         return body
@@ -194,7 +202,9 @@ async def _prepare(proxy: Proxy, conversation: _Conversation, body: bytes) -> by
     conversation.turns = [
         Turn(message["role"], text_of(message.get("content"))) for message in messages if _is_spoken(message)
     ]
-    return _appended(text, asked[-1], addition).encode() if addition else body
+    if not addition:
+        return body
+    return (await anyio.to_thread.run_sync(_appended, text, asked[-1], addition)).encode()
 
 
 def _is_spoken(message: Mapping[str, Any]) -> bool:
@@ -202,15 +212,20 @@ def _is_spoken(message: Mapping[str, Any]) -> bool:
 
 
 async def _forward(
-    proxy: Proxy, request: Request, body: bytes, mode: str | None, conversation: _Conversation | None
+    proxy: Proxy,
+    request: Request,
+    path: str,
+    body: bytes | None = None,
+    mode: str | None = None,
+    conversation: _Conversation | None = None,
 ) -> Response:
     """Send a request on and the answer back, and keep what was said once the upstream has taken it."""
-    url = f"{proxy.settings.upstream.rstrip('/')}/{request.url.path.removeprefix('/proxy/v1/')}"
+    url = f"{proxy.settings.upstream.rstrip('/')}/{path}"
     sent = proxy.client.build_request(
         request.method,
         httpx.URL(url, query=request.url.query.encode() or None),
         headers=_request_headers(proxy, request),
-        content=body if request.method == "POST" else None,
+        content=body,
     )
     try:
         upstream = await _answered(proxy.client.send(sent, stream=True), request)

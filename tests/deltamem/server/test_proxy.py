@@ -378,6 +378,29 @@ def test_who_may_use_whose_memory(tmp_path: Path) -> None:
         assert server.service.store.owners() == ["Jürgen"]
 
 
+def test_models_are_the_only_other_thing_that_the_upstreams_key_opens(tmp_path: Path) -> None:
+    with models() as upstream, proxying(tmp_path, upstream) as server:
+        http = server.client()
+        for path, sent in (
+            ("models", "models"),
+            ("models/Qwen/Qwen3-8B", "models/Qwen/Qwen3-8B"),
+            ("models/a%3Fb%23c", "models/a%3Fb%23c"),
+        ):
+            ok(http.get(f"/proxy/v1/{path}"))
+            assert upstream.asked[-1].path == f"/v1/{sent}"
+        for path in (
+            "models/%2e%2e/files",
+            "models/x/%2E./%2e%2e/files",
+            "models//files",
+            "models/%2e",
+            "files",
+            "models/",
+            "embeddings",
+        ):
+            problem(http.get(f"/proxy/v1/{path}"), 404)
+        assert len(upstream.asked) == 3
+
+
 def test_the_modes(tmp_path: Path) -> None:
     with models() as upstream, proxying(tmp_path, upstream) as server:
         know(server, "Ann has a dog named Rex.")
@@ -577,6 +600,7 @@ LITELLM = """
 import asyncio, sys
 import litellm
 
+litellm.suppress_debug_info = True
 options = {
     "model": "openai/m", "api_base": sys.argv[1], "api_key": sys.argv[2], "num_retries": 0, "max_retries": 0,
     "messages": [{"role": "user", "content": "My dog's name?"}], "extra_headers": {"X-DeltaMem-Session": "litellm"},
