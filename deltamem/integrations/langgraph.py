@@ -12,6 +12,7 @@ import threading
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Literal, NamedTuple
+from uuid import UUID
 from weakref import WeakKeyDictionary
 
 from anyio.from_thread import start_blocking_portal
@@ -242,12 +243,16 @@ class DeltaMemStore(BaseStore):
         position, state = owned.bank.position, owned.bank.state  # in this order: at worst the state is newer
         if known is not None and known.position == position:
             return known
-        uuids = owned.journal.uuids()
+        uuids: Mapping[str, UUID] | None = None
         ids: dict[str, str] = {}
         for memory in state.memories:
-            given = memory.metadata.get(KEY)
+            key = memory.metadata.get(KEY)
             # Whoever wrote the metadata without this store may have given a key twice: the first one has it.
-            key = given if isinstance(given, str) and given not in ids else str(uuids[memory.id])
+            if not isinstance(key, str) or key in ids:
+                uuids = owned.journal.uuids(position) if uuids is None else uuids
+                if memory.id not in uuids:
+                    continue  # added since the position was read: the next look has it
+                key = str(uuids[memory.id])
             ids[key] = memory.id
         keys = _Keys(position, {memory_id: key for key, memory_id in ids.items()}, ids)
         with self._lock:
