@@ -34,7 +34,7 @@ from deltamem.manager import MemoryManager
 from deltamem.memory import Memory
 from deltamem.server.access import SECURITY, Caller, allow, service_of
 from deltamem.server.keys import Key, Scope
-from deltamem.server.mem0_filters import ENTITIES, read_mem0_filter, read_time, user_name, users_of, utc, view
+from deltamem.server.mem0_filters import ENTITIES, View, read_mem0_filter, read_time, user_name, users_of, utc
 from deltamem.server.problems import Problem, not_found, problem_of
 from deltamem.server.service import Service
 from deltamem.sessions import Session, Turn
@@ -444,17 +444,17 @@ async def list_platform(
     dates = {"gte": body.start_date, "lte": body.end_date}
     between = {name: date for name, date in dates.items() if date is not None}
     filters = {"AND": [body.filters, {"created_at": between}]} if between else body.filters
-    records = await anyio.to_thread.run_sync(lambda: _all(service_of(request), key, filters))
+    found = await anyio.to_thread.run_sync(lambda: _all(service_of(request), key, filters))
     begin, end = (parameters.page - 1) * parameters.page_size, parameters.page * parameters.page_size
 
     def page(number: int) -> str:
         return str(request.url.include_query_params(page=number, page_size=parameters.page_size))
 
     return {
-        "count": len(records),
-        "next": page(parameters.page + 1) if end < len(records) else None,
+        "count": len(found),
+        "next": page(parameters.page + 1) if end < len(found) else None,
         "previous": page(parameters.page - 1) if parameters.page > 1 else None,
-        "results": records[begin:end],
+        "results": [_record(*one) for one in found[begin:end]],
     }
 
 
@@ -462,13 +462,13 @@ def list_hosted(parameters: Annotated[EntityParameters, Query()], key: Caller, r
     """All memories of a user, in the self-hosted server's dialect."""
     given = parameters.model_dump(exclude_none=True)
     _user(given)
-    return {"results": _all(service_of(request), key, given)}
+    return {"results": [_record(*found) for found in _all(service_of(request), key, given)]}
 
 
-def _all(service: Service, key: Key, filters: Mapping[str, object]) -> list[dict[str, Any]]:
+def _all(service: Service, key: Key, filters: Mapping[str, object]) -> list[tuple[MemoryManager, Memory, UUID, datetime]]:
     test = read_mem0_filter(filters)
     return [
-        _record(manager, *found)
+        (manager, *found)
         for manager in _readable(service, key, users_of(filters))
         for found in _meeting(service, manager, test).values()
     ]
@@ -734,7 +734,7 @@ def _meeting(
         # What was written between the three readings is not there yet.
         if memory.id in uuids
         and memory.id in added
-        and test(view(manager.owner, uuids[memory.id], memory, added[memory.id]))
+        and test(View(manager.owner, uuids[memory.id], memory, added[memory.id]))
     }
 
 

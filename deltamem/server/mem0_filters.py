@@ -21,16 +21,41 @@ _ORDER = ("eq", "ne", "gt", "gte", "lt", "lte")
 _ANY = "*"
 
 
-def view(owner: str, uuid: UUID, memory: Memory, added: datetime) -> Mapping[str, Value]:
-    """What filters see of a memory: its metadata, and what mem0 has beside it."""
-    return {
-        **memory.metadata,
-        _USER: owner,
-        _ID: str(uuid),
-        _TEXT: memory.text,
-        _TIMES["created_at"]: utc(added).timestamp(),
-        _TIMES["updated_at"]: utc(memory.time).timestamp(),
-    }
+class View(Mapping[str, Value]):
+    """What filters see of a memory: its metadata, and what mem0 has beside it, computed when it is asked for."""
+
+    __slots__ = ("_added", "_memory", "_owner", "_uuid")
+
+    def __init__(self, owner: str, uuid: UUID, memory: Memory, added: datetime) -> None:
+        """Look at a memory.
+
+        Args:
+            owner: Whose memory.
+            uuid: Its id for mem0's clients.
+            memory: The memory.
+            added: The time that it had at first.
+        """
+        self._owner, self._uuid, self._memory, self._added = owner, uuid, memory, added
+
+    def __getitem__(self, key: str) -> Value:
+        match key:
+            case "memory.user_id":
+                return self._owner
+            case "memory.id":
+                return str(self._uuid)
+            case "memory.text":
+                return self._memory.text
+            case "memory.created_at":
+                return utc(self._added).timestamp()
+            case "memory.updated_at":
+                return utc(self._memory.time).timestamp()
+        return self._memory.metadata[key]
+
+    def __iter__(self) -> Iterator[str]:
+        yield from (_USER, _ID, _TEXT, *_TIMES.values(), *self._memory.metadata)
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
 
 
 def utc(time: datetime) -> datetime:
@@ -114,7 +139,7 @@ def read_mem0_filter(filters: Mapping[str, object]) -> Test:
     """Understand a filter of mem0's.
 
     Returns:
-        A function that tells of a memory's `view` whether the filter holds.
+        A function that tells of a memory's `View` whether the filter holds.
 
     Raises:
         FilterError: If it cannot be understood, or a field or operator of it is not supported.

@@ -56,6 +56,9 @@ def test_a_session_is_taken_on_once(journal: Journal) -> None:
     with pytest.raises(DeltaMemError, match="no job"):
         journal.owner("bob").job(job.id)
     assert journal.owner("bob").job_session(job.id) is None and journal.owner("bob").jobs() == []
+    assert journal.owner_of_job(job.id) == "ann" and journal.owner_of_job("s1") is None
+    assert ann.session_time("s1") == TIME and ann.session_time("s2") is None
+    assert journal.owner("bob").session_time("s1") is None
     with pytest.raises(DeltaMemError, match="not valid Unicode"):
         ann.enqueue(a_session("ann", 2, "\ud800"))
     assert ann.jobs() == [job] and journal.owners() == ["ann"]

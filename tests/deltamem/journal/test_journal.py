@@ -8,6 +8,7 @@ from contextlib import closing
 from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 from random import Random
+from uuid import uuid4
 
 import pytest
 
@@ -302,13 +303,16 @@ def test_a_uuid_stays_with_its_memory(journal, ann) -> None:
     first = ann.uuids()
     one, two = str(first["m1"]), str(first["m2"])
     assert len({one, two}) == 2 and ann.memory_id(two.upper()) == "m2" and ann.memory_id("m7") == "m7"
+    times = ann.added()
+    assert times == {memory.id: memory.time for memory in ann.state().memories}
     written(ann, update(ann.state()["m1"], "uno", day(2)), retraction(ann.state()["m2"]))
+    assert ann.added() == times and ann.state()["m1"].time != times["m1"]
     assert ann.uuids() == ann.uuids(1) == first and ann.history(two) == ann.history("m2")
     assert ann.blame(one) == ann.blame("m1")
     ann.rollback(1)
     assert ann.uuids() == first and ann.memory_id(two) == "m2"
     ann.rollback(0)
-    assert ann.uuids() == {} and ann.memory_id(one) == one, "it was never made"
+    assert ann.uuids() == ann.added() == {} and ann.memory_id(one) == one, "it was never made"
     ingest(ann, 1, add(1, "another"))
     other = ann.uuids()
     assert other.keys() == {"m1"} and other["m1"] != first["m1"] and ann.memory_id(one) == one
@@ -328,6 +332,7 @@ def test_a_uuid_is_known_within_its_owner_only(journal, ann) -> None:
     assert ann.uuids() != bob.uuids() and ann.namespace != bob.namespace
     theirs = str(bob.uuids()["m1"])
     assert ann.memory_id(theirs) == theirs
+    assert journal.owners_of_memory(bob.uuids()["m1"]) == ["bob"] and journal.owners_of_memory(uuid4()) == []
     with pytest.raises(DeltaMemError, match="no such memory"):
         ann.forget(theirs)
 

@@ -12,10 +12,13 @@ from typing import Any
 
 import httpx
 import pytest
-from server_cases import LONG, Server, serving, until
+from rule_model import answer
+from scripted_server import Reply, completion, is_check, serve
+from server_cases import LONG, Server, process, serving, until
 
 from deltamem.journal.jobs import JobState
 from deltamem.server.keys import Scope
+from deltamem.server.service import ServerSettings
 
 # Before mem0 is imported: no telemetry, and no folder of its own in the home directory.
 os.environ["MEM0_TELEMETRY"] = "False"
@@ -295,7 +298,7 @@ def test_what_is_anothers_is_like_what_does_not_exist(server: Server) -> None:
     journal = server.service.store.journal
     before = [(name, list(journal.owner(name).entries()), journal.owner(name).jobs()) for name in journal.owners()]
 
-    def answer(method: str, path: str, body: Any, names: dict[str, str]) -> tuple[int, bytes]:
+    def ask(method: str, path: str, body: Any, names: dict[str, str]) -> tuple[int, bytes]:
         text = json.dumps(body)
         for name, value in names.items():
             path, text = path.replace(f"{{{name}}}", value), text.replace(f"{{{name}}}", value)
@@ -304,8 +307,8 @@ def test_what_is_anothers_is_like_what_does_not_exist(server: Server) -> None:
         return sent.status_code, sent.content
 
     for method, path, body in OF_BOB:
-        foreign = answer(method, path, body, bobs)
-        assert foreign[0] == 404 and foreign == answer(method, path, body, nobodys), (method, path, foreign)
+        foreign = ask(method, path, body, bobs)
+        assert foreign[0] == 404 and foreign == ask(method, path, body, nobodys), (method, path, foreign)
     inside = ann.post(
         "/v3/memories/", json={"filters": {"user_id": "ann", "OR": [{"user_id": "bob"}, {"agent_id": "guide"}]}}
     )
@@ -405,9 +408,9 @@ def test_what_is_not_supported_is_refused_by_its_name(server: Server) -> None:
     for method, path, body, said in REFUSED:
         given = None if body is None else json.dumps(body).encode()
         path = path.replace("{memory}", added["results"][0]["id"])
-        answer = ann.request(method, path, content=given, headers={"Content-Type": "application/json"})
-        assert answer.status_code == 400 and said in answer.json()["detail"], (method, path, body, answer.text)
-        assert answer.headers["content-type"] == "application/json"
+        refused = ann.request(method, path, content=given, headers={"Content-Type": "application/json"})
+        assert refused.status_code == 400 and said in refused.json()["detail"], (method, path, body, refused.text)
+        assert refused.headers["content-type"] == "application/json"
     assert ann.post("/v3/memories/add/", content=b"{").status_code == 400
     assert list(server.service.store.journal.owner("ann").entries()) == before
     assert server.service.manager_of("ann").jobs() == []
@@ -429,6 +432,24 @@ def test_the_self_hosted_dialect(server: Server) -> None:
     assert client.delete(f"/memories/{memory_id}").status_code == 200
     assert client.delete("/memories", params={"user_id": "ann"}).status_code == 200
     assert server.service.store.journal.owners() == []
+
+
+def test_an_id_that_two_users_have_is_a_conflict(server: Server, mem0: Any, ann: Any) -> None:
+    memory_id = ann.add("I like tea.", user_id="ann", infer=False)["results"][0]["id"]
+    everybody = mem0.MemoryClient(api_key=server.key(), host=server.url)
+    export = everybody.client.get("/v1/owners/ann/export").content
+    assert everybody.client.post("/v1/owners/bob/import?rename=true", content=export).status_code == 200
+    with pytest.raises(mem0.exceptions.ValidationError, match="several users"):
+        everybody.get(memory_id)
+    assert ann.get(memory_id)["user_id"] == "ann"
+
+
+def test_above_the_rate_the_client_hears_when_to_come_back(tmp_path: Path, mem0: Any) -> None:
+    with serving(tmp_path / "bank", settings=ServerSettings(rate_limit="1/hour")) as server:
+        ann = mem0.MemoryClient(api_key=server.key("ann"), host=server.url)  # which is the one request
+        with pytest.raises(mem0.exceptions.RateLimitError) as caught:
+            ann.get_all(filters={"user_id": "ann"})
+        assert 1 <= caught.value.debug_info["retry_after"] <= 3601
 
 
 def test_without_a_model_memories_are_still_written(tmp_path: Path, mem0: Any) -> None:
@@ -494,6 +515,26 @@ const [host, apiKey] = process.argv.slice(1);
   console.log("all of it");
 })().catch((error) => { console.error(error); process.exit(1); });
 """
+
+
+@pytest.mark.slow
+def test_an_event_outlives_a_kill(tmp_path: Path, mem0: Any) -> None:
+    def script(body: dict[str, Any]) -> Reply:
+        return completion("Hello.") if is_check(body) else completion(answer(body["messages"]))
+
+    with serve(script) as model:
+        arguments = ("--base-url", model.url, "--model", "tiny")
+        with process(tmp_path / "bank", tmp_path / "log", *arguments) as server:
+            client = mem0.MemoryClient(api_key="any", host=server.url)
+            events = [client.add(f"My city is Town{n}.", user_id="ann", timestamp=n)["event_id"] for n in (1, 2)]
+            server.process.kill()
+        with process(tmp_path / "bank", tmp_path / "log2", *arguments) as server:
+            client = mem0.MemoryClient(api_key="any", host=server.url)
+            assert [ended(client, event_id)["status"] for event_id in events] == ["SUCCEEDED"] * 2
+            assert client.add("My city is Town1.", user_id="ann", timestamp=1)["event_id"] == events[0]
+            [memory] = client.get_all(filters={"user_id": "ann"})["results"]
+            assert memory["memory"] == "ann's city is Town2."
+            assert [step["event"] for step in client.history(memory["id"])] == ["ADD", "UPDATE"]
 
 
 @pytest.mark.slow
