@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from deltamem.cli.commands import change_line, transition_record
+from deltamem.cli.commands import change_line, record_of
 from deltamem.cli.options import Options, store
 from deltamem.cli.output import Line, Output, clock
 from deltamem.errors import DeltaMemError, LLMError
+from deltamem.server.records import TransitionRecord
 
 if TYPE_CHECKING:
     from deltamem.cli.output import Display
@@ -265,7 +266,7 @@ async def _ingest(manager: MemoryManager, sessions: Sequence[Session], display: 
                 lines = [_heading(session, "failed", "red"), ((f"  ! {error}", "red"),)]
             else:
                 summary.count(transition)
-                record = transition_record(transition)
+                record = record_of(TransitionRecord.of(transition))
                 lines = _lines(session, transition)
             with display.hidden():
                 output.result(record, lines, as_json=as_json)

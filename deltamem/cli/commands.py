@@ -7,7 +7,6 @@ import json
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TextIO
@@ -16,86 +15,34 @@ import typer
 
 from deltamem.cli.options import Options, confirm, note_if_empty, parse_point, past, require_entries, store
 from deltamem.cli.output import Line, Output, clock, utf8
+from deltamem.config import StrictModel
 from deltamem.edits import Add, Edit, Retract, Update, noted
 from deltamem.errors import DeltaMemError
 from deltamem.filters import read_filter
 from deltamem.journal.records import Change, ChangeEvent, EntryKind
 from deltamem.memory import Memory
+from deltamem.server.records import (
+    AuditRecord,
+    DiffRecord,
+    EntryRecord,
+    ErasureRecord,
+    JobRecord,
+    MemoryRecord,
+    OriginRecord,
+    StepRecord,
+    similarity,
+)
 
 if TYPE_CHECKING:
     from deltamem.bank.base import Hit
     from deltamem.bank.store import MemoryStore, UserStore
-    from deltamem.ingest import Transition
-    from deltamem.journal.jobs import Job
     from deltamem.journal.journal import HistoryStep, Origin
     from deltamem.journal.records import Entry
 
 
-def memory_record(memory: Memory) -> dict[str, Any]:
-    """A memory."""
-    return {"id": memory.id, "time": memory.time.isoformat(), "text": memory.text, "metadata": dict(memory.metadata)}
-
-
-def change_record(change: Change) -> dict[str, Any]:
-    """What happened to one memory."""
-    return {
-        "event": str(change.event),
-        "id": change.memory_id,
-        "before": change.before and change.before.text,
-        "after": change.after and change.after.text,
-        "before_metadata": change.before and dict(change.before.metadata),
-        "after_metadata": change.after and dict(change.after.metadata),
-        "turns": list(change.turns),
-        "erased": change.erased,
-    }
-
-
-def step_record(step: HistoryStep) -> dict[str, Any]:
-    """One step of a memory's history."""
-    entry = step.entry
-    return change_record(step.change) | {
-        "position": entry.position,
-        "kind": str(entry.kind),
-        "recorded_at": entry.recorded_at.isoformat(),
-        "session_id": entry.session_id,
-        "session_time": entry.session_time and entry.session_time.isoformat(),
-        "model": entry.model,
-        "actor": entry.actor,
-        "restored": entry.restored,
-        "undone": entry.undone,
-    }
-
-
-def origin_record(origin: Origin) -> dict[str, Any]:
-    """One step by which a memory got its text, with the turns that it comes from."""
-    return asdict(origin) | {
-        "event": str(origin.event),
-        "metadata": dict(origin.metadata),
-        "session_time": origin.session_time and origin.session_time.isoformat(),
-        "recorded_at": origin.recorded_at.isoformat(),
-    }
-
-
-def transition_record(transition: Transition) -> dict[str, Any]:
-    """What a session did."""
-    return {
-        "session": transition.session_id,
-        "time": transition.time.isoformat(),
-        "outcome": str(transition.outcome),
-        "position": transition.position,
-        "changes": [change_record(change) for change in transition.changes],
-        "violations": dict(transition.violations),
-        "notes": list(transition.notes),
-        "parts": transition.parts,
-        "usage": asdict(transition.usage),
-        "seconds": round(transition.seconds, 3),
-    }
-
-
-def job_record(job: Job) -> dict[str, Any]:
-    """A job."""
-    times = {name: getattr(job, name) for name in ("created_at", "updated_at", "retry_at")}
-    return asdict(job) | {"state": str(job.state)} | {name: time and time.isoformat() for name, time in times.items()}
+def record_of(record: StrictModel) -> dict[str, Any]:
+    """A record as ``--json`` writes it, see `deltamem.server.records`."""
+    return record.model_dump(mode="json")
 
 
 POINT_HELP = "A session id, @N for a journal position, or an ISO 8601 time."
@@ -157,7 +104,7 @@ def show(
         state = journal.state(None if at is None else parse_point(at, journal))
     memories = [memory for memory in state.memories if holds(memory.metadata)]
     width = max((len(memory.id) for memory in memories), default=0)
-    record = {"owner": journal.name, "memories": [memory_record(memory) for memory in memories]}
+    record = {"owner": journal.name, "memories": [record_of(MemoryRecord.of(memory)) for memory in memories]}
     Output().result(record, (memory_line(memory, width) for memory in memories), as_json=options.as_json)
 
 
@@ -165,7 +112,7 @@ def history(options: Options, memory_id: MemoryId) -> None:
     """Show everything that happened to a memory, what was rolled back included."""
     with past(options) as journal:
         steps = journal.history(utf8(memory_id, "the id"))
-    record = {"owner": journal.name, "id": memory_id, "steps": [step_record(step) for step in steps]}
+    record = {"owner": journal.name, "id": memory_id, "steps": [record_of(StepRecord.step(step)) for step in steps]}
     Output().result(record, map(_step_line, steps), as_json=options.as_json)
 
 
@@ -216,14 +163,7 @@ def diff(
         points = [None if point is None else parse_point(point, journal) for point in (before, after)]
         positions = [journal.resolve(point) for point in points]
         found = journal.diff(*positions)
-    record = {
-        "owner": journal.name,
-        "before": positions[0],
-        "after": positions[1],
-        "added": [memory_record(memory) for memory in found.added],
-        "removed": [memory_record(memory) for memory in found.removed],
-        "changed": [{"before": memory_record(old), "after": memory_record(new)} for old, new in found.changed],
-    }
+    record = {"owner": journal.name, **record_of(DiffRecord.of(positions[0], positions[1], found))}
     lines: list[Line] = [((f"- {memory.id}  {memory.text}{_noted(memory)}", "red"),) for memory in found.removed]
     for old, new in found.changed:
         lines.append(((f"~ {old.id}  {old.text}{_noted(old)}", "yellow"),))
@@ -237,7 +177,11 @@ def blame(options: Options, memory_id: MemoryId) -> None:
     with past(options) as journal:
         origins = journal.blame(utf8(memory_id, "the id"))
         memory = journal.state()[journal.memory_id(memory_id)]
-    record = {"owner": journal.name, **memory_record(memory), "origins": [origin_record(origin) for origin in origins]}
+    record = {
+        "owner": journal.name,
+        **record_of(MemoryRecord.of(memory)),
+        "origins": [record_of(OriginRecord.of(origin)) for origin in origins],
+    }
     lines = [memory_line(memory), *(line for origin in origins for line in _origin_lines(origin))]
     Output().result(record, lines, as_json=options.as_json)
 
@@ -308,7 +252,7 @@ def jobs(options: Options) -> None:
 
     with past(options) as journal:
         found = journal.jobs(JobState.QUEUED, JobState.RUNNING, JobState.FAILED)
-    record = {"owner": journal.name, "jobs": [job_record(job) for job in found]}
+    record = {"owner": journal.name, "jobs": [record_of(JobRecord.of(job)) for job in found]}
     lines: list[Line] = []
     for job in found:
         wait = f"  not before {clock(job.retry_at)}" if job.retry_at is not None else ""
@@ -351,7 +295,7 @@ def search(
     records = [
         {
             "query": text,
-            "memories": [memory_record(hit.memory) | {"similarity": round(float(hit.similarity), 6)} for hit in hits],
+            "memories": [record_of(MemoryRecord.of(hit.memory)) | {"similarity": similarity(hit)} for hit in hits],
         }
         for text, hits in zip(texts, found, strict=True)
     ]
@@ -442,13 +386,7 @@ def rollback(
 def _report(options: Options, entry: Entry, sentence: str) -> None:
     """Report a journal entry and what it changed."""
     changes = [change for change in entry.changes if change.event is not ChangeEvent.NONE]
-    record = {
-        "owner": options.required_owner,
-        "position": entry.position,
-        "kind": str(entry.kind),
-        "restored": entry.restored,
-        "changes": [change_record(change) for change in changes],
-    }
+    record = {"owner": options.required_owner, **record_of(EntryRecord.of(entry))}
     Output().result(record, [((sentence, ""),), *map(change_line, changes)], as_json=options.as_json)
 
 
@@ -508,7 +446,7 @@ def forget(
         return
     with store(options) as opened:
         erasure = opened.erase_owner(owner)
-    record = {"owner": owner, "entries": erasure.entries, "memories": erasure.memories, "dialogues": erasure.dialogues}
+    record = {"owner": owner, **record_of(ErasureRecord.of(erasure))}
     counts = f"{erasure.memories} memories, {erasure.entries} journal entries and {erasure.dialogues} dialogues"
     Output().result(record, [((f"{counts} of {owner!r} are erased", ""),)], as_json=options.as_json)
 
@@ -521,21 +459,7 @@ def audit(options: Options) -> None:
         require_entries(options, journal)
     with _bank(options) as (_, owned):
         found = audit_owner(owned, options.person or options.required_owner)
-    findings = [
-        {
-            "kind": str(finding.kind),
-            "ids": list(finding.memory_ids),
-            "similarity": finding.similarity,
-            "detail": finding.detail,
-        }
-        for finding in found.findings
-    ]
-    record = {
-        "owner": owned.owner,
-        "memories": found.memories,
-        "without_source": found.without_source,
-        "findings": findings,
-    }
+    record = {"owner": owned.owner, **record_of(AuditRecord.of(found))}
     lines: list[Line] = [
         ((f"{finding.kind}  ", "yellow"), (f"{' '.join(finding.memory_ids)}  ", "cyan"), (finding.detail, ""))
         for finding in found.findings

@@ -81,7 +81,7 @@ def serve(
 async def _serve(options: Options, keys: Keys, host: str, port: int, settings: ServerSettings) -> None:
     from deltamem.manager import ManagerSettings
     from deltamem.server.app import create_app
-    from deltamem.server.runner import run
+    from deltamem.server.runner import run, tracing
 
     logging.basicConfig(stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s", level=logging.WARNING)
     logging.getLogger("deltamem").setLevel(logging.INFO)
@@ -94,7 +94,8 @@ async def _serve(options: Options, keys: Keys, host: str, port: int, settings: S
             address = f"http://{f'[{host}]' if ':' in host else host}:{listening.getsockname()[1]}"
             how = "no model" if policy is None else policy.name
             who = "no API keys, so for this machine only" if keys.none else "API keys are required"
-            await run(app, listening, started=lambda: note(f"serving {options.bank} at {address} ({how}; {who})"))
+            with tracing():
+                await run(app, listening, started=lambda: note(f"serving {options.bank} at {address} ({how}; {who})"))
 
 
 @asynccontextmanager

@@ -11,6 +11,7 @@ from urllib.parse import unquote_to_bytes
 
 from fastapi import FastAPI
 from fastapi.routing import APIRoute
+from opentelemetry.trace import SpanKind, get_tracer, use_span
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -25,6 +26,7 @@ from deltamem.server.openapi import Application
 from deltamem.server.problems import TOO_LARGE, Problem, install, problem_of, render
 from deltamem.server.service import ServerSettings, Service
 
+_tracer = get_tracer("deltamem.server")
 access_log = logging.getLogger("deltamem.access")
 
 
@@ -68,6 +70,8 @@ def create_app(
         docs_url=None,  # its page would load scripts from elsewhere
         generate_unique_id_function=_operation_id,
         separate_input_output_schemas=False,
+        # Its own spans and logs would hold paths, queries and what was refused, so names and texts of people.
+        telemetry={"tracing": False, "metrics": False, "logs": False, "operation_spans": False},
     )
     app.state.service = service
     app.state.proxy = forwarding
@@ -86,9 +90,9 @@ def _operation_id(route: APIRoute) -> str:
 
 
 class Gate:
-    """Before all else: refuses what cannot be read, answers defects, and writes the access log.
+    """Before all else: refuses what cannot be read, answers defects, counts, traces and writes the access log.
 
-    A line of the log names method, route, status, milliseconds and key. Paths and queries are left out, because they name
+    A line of the log, like a span, names method, route, status, time and key. Paths and queries are left out: they name
     people and may quote what is remembered.
     """
 
@@ -120,9 +124,11 @@ class Gate:
                 status = message["status"]
             await send(message)
 
+        span = _tracer.start_span("request", kind=SpanKind.SERVER)
         try:
             _check(scope, limit)
-            await self._app(scope, receiving, sending)
+            with use_span(span, record_exception=False, set_status_on_exception=False):
+                await self._app(scope, receiving, sending)
         except Exception as error:
             problem = problem_of(error)
             if status:  # the response is under way and can only be cut
@@ -132,6 +138,10 @@ class Gate:
             route, key = getattr(scope.get("route"), "path", "(no route)"), scope.get("state", {}).get("key")
             seconds = time.perf_counter() - begin
             scope["app"].state.metrics.count(scope["method"], route, status, seconds)
+            span.update_name(f"{scope['method']} {route}")
+            span.set_attributes({"http.request.method": scope["method"], "http.route": route})
+            span.set_attributes({"http.response.status_code": status, "deltamem.key": "" if key is None else key.id})
+            span.end()
             access_log.info(
                 "%s %s %d %.1f ms %s", scope["method"], route, status, seconds * 1000, "-" if key is None else key.id
             )

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import FrameType
 
 import uvicorn
 from fastapi import FastAPI
+from opentelemetry import trace
 
+from deltamem.errors import DeltaMemError
 from deltamem.server.service import Service
 
 _LONGEST_REQUESTS = 30
@@ -63,3 +67,29 @@ async def run(app: FastAPI, listening: socket.socket, *, started: Callable[[], N
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+@contextmanager
+def tracing() -> Iterator[None]:
+    """Send spans to a collector while the block runs, if ``OTEL_EXPORTER_OTLP_ENDPOINT`` names one.
+
+    Raises:
+        DeltaMemError: If the packages for it are missing.
+    """
+    if not os.environ.get("OTEL_EXPORTER_OTLP_ENDPOINT"):
+        yield
+        return
+    try:
+        from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+        from opentelemetry.sdk.resources import Resource
+        from opentelemetry.sdk.trace import TracerProvider
+        from opentelemetry.sdk.trace.export import BatchSpanProcessor
+    except ImportError as error:
+        raise DeltaMemError("sending spans needs packages: pip install 'deltamem[otel]'") from error
+    provider = TracerProvider(resource=Resource.create({"service.name": "deltamem"}))
+    provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
+    trace.set_tracer_provider(provider)
+    try:
+        yield
+    finally:
+        provider.shutdown()

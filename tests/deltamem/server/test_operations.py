@@ -10,6 +10,10 @@ from pathlib import Path
 import httpx
 import pytest
 from job_cases import Failing, Gate, refused
+from opentelemetry import trace
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from server_cases import ANN, LONG, Server, a_session, ok, problem, serving, until
 
 from deltamem.jobs import WorkerSettings
@@ -163,3 +167,16 @@ def test_the_description_is_whole(server: Server) -> None:
     operations = [one for path in described["paths"].values() for one in path.values()]
     assert len({one["operationId"] for one in operations}) == len(operations)
     assert all(one["description"] for one in operations)
+
+
+def test_spans_name_nobody(server: Server) -> None:
+    spans = InMemorySpanExporter()
+    provider = TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(spans))
+    trace.set_tracer_provider(provider)
+    problem(server.client().get(f"{ANN}/memories", params={"filters": '{"topic": "secret"}'}), 404)
+    [span] = spans.get_finished_spans()
+    route = "/v1/owners/{owner}/memories"
+    assert span.name == f"GET {route}" and span.attributes is not None
+    assert (span.attributes["http.route"], span.attributes["http.response.status_code"]) == (route, 404)
+    assert "ann" not in span.to_json() and "secret" not in span.to_json()
