@@ -306,8 +306,9 @@ def list_memories(parameters: Annotated[ListParameters, Query()], manager: Readi
     limit = parameters.limit
     found = manager.memories(filters, point=point, after=parameters.cursor, limit=limit + 1)
     uuids = service_of(request).uuids(manager, point)
-    page = [StoredMemory.stored(memory, uuids[memory.id]) for memory in found[:limit]]
-    return MemoriesOut(memories=page, next=page[-1].id if len(found) > limit else None)
+    # What was rolled back between the two looks has no UUID any more.
+    page = [StoredMemory.stored(memory, uuids[memory.id]) for memory in found[:limit] if memory.id in uuids]
+    return MemoriesOut(memories=page, next=found[limit - 1].id if len(found) > limit else None)
 
 
 def _object(text: str) -> dict[str, Any]:
@@ -337,9 +338,10 @@ def get_memory(
     """One memory, now or as it was at a point."""
     point = None if parameters.at is None else manager.point(parameters.at)
     found = manager.state(point).get(manager.memory_id(memory))
-    if found is None:
+    uuid = None if found is None else service_of(request).uuids(manager, point).get(found.id)
+    if found is None or uuid is None:
         raise not_found()
-    return StoredMemory.stored(found, service_of(request).uuids(manager, point)[found.id])
+    return StoredMemory.stored(found, uuid)
 
 
 async def update_memory(memory: MemoryId, body: UpdateIn, manager: Writing, key: Caller) -> EntryRecord:
@@ -374,11 +376,11 @@ async def search(body: SearchIn, manager: Reading, request: Request) -> SearchOu
     """The memories most similar to each query."""
     found = await manager.search_many(body.queries, body.k, body.filters)
     uuids = await anyio.to_thread.run_sync(lambda: service_of(request).uuids(manager))
+    # What was rolled back between the two looks has no UUID any more.
+    known = [[hit for hit in hits if hit.memory.id in uuids] for hits in found]
     results = [
-        QueryOut(
-            query=query, memories=[FoundMemory.found(hit, uuids[hit.memory.id]) for hit in hits if hit.memory.id in uuids]
-        )
-        for query, hits in zip(body.queries, found, strict=True)
+        QueryOut(query=query, memories=[FoundMemory.found(hit, uuids[hit.memory.id]) for hit in hits])
+        for query, hits in zip(body.queries, known, strict=True)
     ]
     return SearchOut(results=results)
 

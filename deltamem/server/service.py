@@ -95,6 +95,7 @@ class Service:
         self._has_model = policy is not None
         self._manager_settings = manager_settings or ManagerSettings()
         self._managers: dict[str, MemoryManager] = {}
+        self._known: set[str] = set()
         self._uuids: dict[str, tuple[int, dict[str, UUID]]] = {}
         self._added: dict[str, tuple[int, dict[str, datetime]]] = {}
         self._lock = threading.Lock()
@@ -116,8 +117,19 @@ class Service:
             return self._managers.setdefault(owner, made)
 
     def known(self, owner: str) -> bool:
-        """Whether an owner has entries or jobs."""
-        return self.store.journal.knows(owner)
+        """Whether an owner has entries or jobs. It may read the disk: call it in a thread."""
+        known = self.store.journal.knows(owner)
+        with self._lock:
+            if known:
+                self._known.add(owner)
+            else:
+                self._known.discard(owner)
+        return known
+
+    def at_hand(self, owner: str) -> MemoryManager | None:
+        """The manager of an owner who was known before, without reading the disk; None if there is none yet."""
+        with self._lock:
+            return self._managers.get(owner) if owner in self._known else None
 
     @property
     def paused(self) -> bool:
@@ -168,6 +180,7 @@ class Service:
         erasure = await manager.forget_owner()
         with self._lock:
             self._managers.pop(manager.owner, None)
+            self._known.discard(manager.owner)
             self._uuids.pop(manager.owner, None)
             self._added.pop(manager.owner, None)
         return erasure
