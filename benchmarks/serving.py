@@ -12,7 +12,6 @@ import argparse
 import asyncio
 import json
 import random
-import socket
 import statistics
 import subprocess
 import sys
@@ -133,10 +132,10 @@ async def server(url: str, options: argparse.Namespace) -> dict[str, dict[int, d
 def serve(folder: Path) -> None:
     """Serve the store on a free port, which is printed, until the process is stopped."""
     from deltamem.server.app import create_app
-    from deltamem.server.runner import run
+    from deltamem.server.runner import listen, run
     from deltamem.server.service import ServerSettings
 
-    listening = socket.create_server(("127.0.0.1", 0), backlog=2048)
+    listening = listen("127.0.0.1", 0)
     port = listening.getsockname()[1]
     with MemoryStore.open(folder, FreeEmbedder()) as store:
         app = create_app(store, Instant(), keys=None, settings=ServerSettings(rate_limit=None))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import socket
 import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -81,11 +80,11 @@ def serve(
 async def _serve(options: Options, keys: Keys, host: str, port: int, settings: ServerSettings) -> None:
     from deltamem.manager import ManagerSettings
     from deltamem.server.app import create_app
-    from deltamem.server.runner import run, tracing
+    from deltamem.server.runner import listen, run, tracing
 
     logging.basicConfig(stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s", level=logging.WARNING)
     logging.getLogger("deltamem").setLevel(logging.INFO)
-    listening = socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET, backlog=2048)
+    listening = listen(host, port)
     episode = episode_of(options.checkpoint)
     async with available_model(options, thinking=episode.thinking) as (policy, window):
         with Display() as display, store(options, create=True, progress=display.rebuilding) as opened:

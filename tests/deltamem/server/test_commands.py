@@ -1,6 +1,8 @@
 """The commands serve, keys, pause and resume; a real process, killed and stopped."""
 
+import asyncio
 import signal
+import socket
 from pathlib import Path
 
 import pytest
@@ -11,6 +13,7 @@ from typer.testing import CliRunner, Result
 from deltamem.bank.store import MemoryStore
 from deltamem.cli.app import app
 from deltamem.server.keys import Keys
+from deltamem.server.runner import listen
 
 RUNNER = CliRunner()
 
@@ -43,6 +46,21 @@ def test_keys_are_made_listed_and_revoked(bank: Path) -> None:
 def test_without_a_key_no_other_machine_is_served(bank: Path) -> None:
     refused = run("serve", "--host", "0.0.0.0")
     assert refused.exit_code == 2 and "no API key" in refused.stderr
+
+
+def test_answers_are_sent_at_once() -> None:
+    async def accepted() -> int:
+        with listen("127.0.0.1", 0) as listening:
+            connected: asyncio.Future[asyncio.StreamWriter] = asyncio.get_running_loop().create_future()
+            async with await asyncio.start_server(lambda _, writer: connected.set_result(writer), sock=listening):
+                _, client = await asyncio.open_connection(*listening.getsockname())
+                writer = await connected
+                found = writer.get_extra_info("socket").getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+                for one in (client, writer):
+                    one.close()
+                return int(found)
+
+    assert asyncio.run(accepted()) != 0
 
 
 def test_a_process_serves_and_ends_on_a_signal(tmp_path: Path) -> None:
