@@ -12,7 +12,6 @@ from urllib.parse import unquote_to_bytes
 from fastapi import FastAPI
 from fastapi.routing import APIRoute
 from opentelemetry.trace import SpanKind, get_tracer, use_span
-from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from deltamem.bank.store import MemoryStore
@@ -21,7 +20,7 @@ from deltamem.policy import Policy
 from deltamem.server import mem0, native, operations, proxy, ui
 from deltamem.server.access import Access
 from deltamem.server.keys import Keys
-from deltamem.server.mcp import HTTPDoor
+from deltamem.server.mcp import HTTPDoor, MCPRoute
 from deltamem.server.openapi import Application
 from deltamem.server.problems import TOO_LARGE, Problem, install, problem_of, render
 from deltamem.server.service import ServerSettings, Service
@@ -81,7 +80,7 @@ def create_app(
     app.add_middleware(Gate, max_body=settings.max_body_bytes, max_import=settings.max_import_bytes)
     for door in (native, operations, mem0, proxy, ui):
         app.include_router(door.router())
-    app.router.routes.append(Route("/mcp", mcp, include_in_schema=False))
+    app.router.routes.append(MCPRoute(mcp))
     return app
 
 

@@ -37,6 +37,7 @@ from mcp_types import (
 )
 from pydantic import AnyUrl, BaseModel, ConfigDict, Field, ValidationError
 from starlette.requests import Request
+from starlette.routing import Match, Route
 from starlette.types import Receive, Send
 from starlette.types import Scope as ASGIScope
 
@@ -572,7 +573,10 @@ async def serve_stdio(service: Service, owner: str, actor: str) -> None:
     caller = Caller(key, owner)
     # Loading the embedding model takes longer than some clients wait for a tool. It begins when standard output is safe.
     loading = threading.Thread(target=_load, args=(service.store.embedder,), daemon=True)
-    await MemoryServer(Door(service, lambda: caller), begin=loading.start).run_stdio_async()
+    try:
+        await MemoryServer(Door(service, lambda: caller), begin=loading.start).run_stdio_async()
+    except* BrokenPipeError:  # the client does not listen any more, which is another end
+        pass
 
 
 def _load(embedder: Embedder) -> None:
@@ -614,6 +618,19 @@ class HTTPDoor:
             await app({**scope, "user": AuthenticatedUser(token)}, receive, send)
         finally:
             _CALLER.reset(reset)
+
+
+class MCPRoute(Route):
+    """The route of `HTTPDoor`; like FastAPI's, it leaves its name for the access log."""
+
+    def __init__(self, door: HTTPDoor) -> None:
+        """Lead ``/mcp`` to the door."""
+        super().__init__("/mcp", door, include_in_schema=False)
+
+    def matches(self, scope: ASGIScope) -> tuple[Match, ASGIScope]:
+        """Whether a request is for this route."""
+        match, found = super().matches(scope)
+        return match, found if match is Match.NONE else {**found, "route": self}
 
 
 def _caller(request: Request) -> Caller:
