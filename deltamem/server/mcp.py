@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import version
 from typing import Annotated, Any, Literal
+from urllib.parse import unquote
 from uuid import uuid4
 
 import anyio.to_thread
@@ -51,13 +52,13 @@ from deltamem.manager import MemoryManager
 from deltamem.server.access import authorize, identify, only_owner
 from deltamem.server.keys import Key, Scope
 from deltamem.server.native import MemoriesOut, Metadata, PointText, StepsOut, Text, Time
-from deltamem.server.problems import not_found, problem_of
+from deltamem.server.problems import Problem, not_found, problem_of
 from deltamem.server.records import ChangeRecord, EntryRecord, FoundMemory, IsoTime, OriginRecord, StepRecord, StoredMemory
 from deltamem.server.service import Service
 from deltamem.sessions import Turn
 
 OWNER_HEADER = "X-DeltaMem-Owner"
-"""Names the owner where the API key opens the memory of several."""
+"""Names the owner where the API key opens the memory of several; percent-encoded, as headers are ASCII."""
 WAIT = 30.0
 """Seconds that `add_memory` waits for the model; clients commonly give up on a tool after a minute."""
 
@@ -640,9 +641,13 @@ def _caller(request: Request) -> Caller:
         Problem: 401, 403 or 429 like everywhere, and 404 if the header names somebody else.
     """
     key = identify(request)
-    named = request.headers.get(OWNER_HEADER)
-    if named is None:
+    given = request.headers.get(OWNER_HEADER)
+    if given is None:
         return Caller(key, only_owner(key))
+    try:
+        named = unquote(given, errors="strict")
+    except UnicodeDecodeError:
+        raise Problem(400, f"{OWNER_HEADER} is not percent-encoded UTF-8") from None
     if not key.opens(named):
         raise not_found()
     return Caller(key, named)

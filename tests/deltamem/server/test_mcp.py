@@ -482,6 +482,10 @@ async def test_http_owner_of_a_key_for_several(tmp_path: Path) -> None:
         def answer_to(token: str | None, **headers: str) -> int:
             return server.client(token, **SPEAKS, **headers).post("/mcp", json=INITIALIZE).status_code
 
+        async with over_http(server, everybody, **{"X-DeltaMem-Owner": "%C3%A9va"}) as client:
+            await call(client, "add_memory", text="\u00c9va has a cat.")
+        assert server.service.known("\u00e9va")
+        assert answer_to(everybody, **{"X-DeltaMem-Owner": "%ff"}) == 400
         assert answer_to(several) == 403
         assert answer_to(everybody) == 403
         assert answer_to(several, **{"X-DeltaMem-Owner": "carl"}) == 404
@@ -598,7 +602,8 @@ def exchange(
         end(process)
         process.stdin.close()
         code = process.wait(60)
-        return [json.loads(line) for line in answers + process.stdout.readlines()], code, process.stderr.read().decode()
+        rest = [] if process.stdout.closed else process.stdout.readlines()
+        return [json.loads(line) for line in answers + rest], code, process.stderr.read().decode()
     finally:
         process.kill()
         process.stdout.close()
@@ -617,6 +622,17 @@ def test_standard_output_carries_only_the_protocol(tmp_path: Path) -> None:
     assert all(answer["jsonrpc"] == "2.0" for answer in answers)
     assert code == 0
     assert [said in noise for said in ("opening", "loading", "weights")] == [True] * 3
+
+
+@pytest.mark.slow
+def test_a_client_that_stops_listening_is_an_end(tmp_path: Path) -> None:
+    def stop_listening(process: "subprocess.Popen[bytes]") -> None:
+        assert process.stdin is not None and process.stdout is not None
+        process.stdout.close()
+        process.stdin.write(ADD + b"\n")
+
+    _, code, noise = exchange(tmp_path / "bank", BEGIN, stop_listening, program=CHEAP)
+    assert (code, noise) == (0, "")
 
 
 @pytest.mark.slow
