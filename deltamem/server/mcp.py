@@ -448,7 +448,8 @@ _TOOLS: tuple[tuple[Callable[..., Any], str, ToolAnnotations], ...] = (
 
 def _tool(function: Callable[..., Any], title: str, annotations: ToolAnnotations) -> Tool:
     """A tool that refuses arguments which it does not have, such as an owner, instead of ignoring them."""
-    tool = Tool.from_function(function, title=title, annotations=annotations)
+    description = " ".join((function.__doc__ or "").split())
+    tool = Tool.from_function(function, title=title, description=description, annotations=annotations)
     base = tool.fn_metadata.arg_model
     tool.fn_metadata.arg_model = type(
         base.__name__, (base,), {"model_config": ConfigDict(extra="forbid"), "__module__": __name__}

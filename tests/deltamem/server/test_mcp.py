@@ -156,7 +156,8 @@ async def test_the_tools_describe_themselves() -> None:
             "rollback_memories": (False, True, False),
         }
         for tool in tools.values():
-            assert tool.description and tool.title and tool.output_schema is not None
+            assert tool.description and "\n" not in tool.description
+            assert tool.title and tool.output_schema is not None
             assert tool.input_schema["additionalProperties"] is False
             assert not {"owner", "user_id", "ctx", "approval"} & set(tool.input_schema.get("properties", ()))
 
