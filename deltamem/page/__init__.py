@@ -23,21 +23,23 @@ def memory_page(journal: OwnerJournal) -> str:
     return page(export.getvalue())
 
 
-def page(data: str) -> str:
-    """The page around the JSON lines that it shows; it can be opened from disk."""
-    return _assembled(data, _SCRIPTS, "")[0]
+def page(data: str, script: str | None = None) -> str:
+    """The page around the JSON lines that it shows; it can be opened from disk.
+
+    Args:
+        data: JSON lines.
+        script: What reads them and calls ``show`` of the viewer; by default they are an owner's export.
+    """
+    return _assembled(data, part("memory.js") if script is None else script, "")[0]
 
 
 def live_page() -> tuple[str, str]:
     """The page that asks the server it comes from, and the Content-Security-Policy to send with it."""
-    return _assembled("", (*_SCRIPTS, "live.js"), "; connect-src 'self'")
+    return _assembled("", part("memory.js") + part("live.js"), "; connect-src 'self'")
 
 
-_SCRIPTS = ("page.js", "memory.js")
-
-
-def _assembled(data: str, scripts: tuple[str, ...], further: str) -> tuple[str, str]:
-    script, style = "\n".join(map(part, scripts)), part("page.css")
+def _assembled(data: str, source: str, further: str) -> tuple[str, str]:
+    script, style = part("page.js") + source, part("page.css")
     # Only this script and this style, and nothing is loaded or sent but what is named.
     policy = (
         f"default-src 'none'; script-src '{_hash(script)}'; style-src '{_hash(style)}'; base-uri 'none'; form-action 'none'"

@@ -408,7 +408,7 @@ const openOwner = async (server, owner) => {
     tool("account", "Owner and key", "M10 10a3.2 3.2 0 1 0 0-6.4 3.2 3.2 0 0 0 0 6.4ZM3.8 17c.6-3.2 3-4.8 6.2-4.8s5.6 1.6 6.2 4.8", () => again({ [OWNER]: "" })),
   );
   find("keys").querySelector("dl").append(make("div", "", make("dt", "", make("kbd", "", "r")), make("dd", "", "refresh")));
-  await show(source, views, { r: () => refresh(source) });
+  await show(source.owner, views, { r: () => refresh(source) });
   watch(source);
 };
 

@@ -91,20 +91,8 @@ class ExportSource {
 // ----------------------------------------------------------------------------------------------------- an owner's memory
 
 const STATUS = { current: "Current", retracted: "Retracted", erased: "Erased", undone: "Rolled back" };
-const SIGNS = { ADD: "+", UPDATE: "~", NONE: "=", REMOVE: "\u2212" };
-const VERBS = { ADD: "added", UPDATE: "changed", NONE: "repeated", REMOVE: "removed" };
 const ERASED = "The text was erased.";
 
-const link = (view, key, text) => {
-  const node = quoted("a", "", text);
-  node.href = `#${view}/${encodeURIComponent(key)}`;
-  return node;
-};
-const moment = (time) => {
-  const node = make("time", "", clock(time));
-  node.dateTime = time;
-  return node;
-};
 const tags = (metadata) => Object.entries(metadata ?? {}).map(([key, value]) => quoted("span", "tag", shownValue(key, value)));
 const noted = (metadata, before = metadata) => {
   const [now, then] = [metadata, before].map((one) => Object.entries(one ?? {}).map((pair) => shownValue(...pair)));
@@ -112,13 +100,6 @@ const noted = (metadata, before = metadata) => {
   const present = now.map((one) => make(then.includes(one) ? "span" : "ins", "", quoted("span", "tag", one)));
   return gone.length + present.length ? make("p", "tags", ...gone, ...present) : null;
 };
-const sign = (event) => {
-  const node = make("span", `sign ${event}`, SIGNS[event]);
-  node.setAttribute("role", "img");
-  node.setAttribute("aria-label", VERBS[event]);
-  return node;
-};
-const section = (title, ...contents) => make("section", "", make("h3", "", title), ...contents);
 // What was erased stays erased, whatever is rolled back.
 const undoneTag = ({ undone, kind }) => (undone && kind !== "forget" ? make("span", "badge", "rolled back") : null);
 
@@ -141,8 +122,6 @@ const changeText = (step) => {
   const notes = noted(metadata, rewrites ? step.before_metadata : metadata);
   return make("div", step.event === "REMOVE" ? "gone" : "", quoted("p", "", ...text), notes);
 };
-
-const both = (newest) => ({ "Newest first": newest, "Oldest first": (one, two) => newest(two, one) });
 
 /** The views of a source; `actions` draw what can be done to a memory or to everything, where the source allows it. */
 const memoryViews = (source, actions = null) => {
@@ -290,18 +269,8 @@ const memoryViews = (source, actions = null) => {
   return { memories, sessions };
 };
 
-let browse = null;
-
-/** Show what a source has. */
-const show = async (source, views, shortcuts) => {
-  find("name").textContent = source.owner;
-  document.title = `${source.owner} \u00b7 DeltaMem`;
-  browse = new Browser(views, shortcuts);
-  await browse.start();
-};
-
 const embedded = find("data").textContent.trim();
 if (embedded) {
   const source = new ExportSource(embedded);
-  show(source, memoryViews(source));
+  show(source.owner, memoryViews(source));
 }

@@ -89,6 +89,29 @@ const rewritten = (before, after) => {
   });
 };
 
+// ------------------------------------------------------------------------------------------------------- parts of details
+
+const SIGNS = { ADD: "+", UPDATE: "~", NONE: "=", REMOVE: "\u2212" };
+const VERBS = { ADD: "added", UPDATE: "changed", NONE: "repeated", REMOVE: "removed" };
+const link = (view, key, text) => {
+  const node = quoted("a", "", text);
+  node.href = `#${view}/${encodeURIComponent(key)}`;
+  return node;
+};
+const moment = (time) => {
+  const node = make("time", "", clock(time));
+  node.dateTime = time;
+  return node;
+};
+const sign = (event) => {
+  const node = make("span", `sign ${event}`, SIGNS[event]);
+  node.setAttribute("role", "img");
+  node.setAttribute("aria-label", VERBS[event]);
+  return node;
+};
+const section = (title, ...contents) => make("section", "", make("h3", "", title), ...contents);
+const both = (newest) => ({ "Newest first": newest, "Oldest first": (one, two) => newest(two, one) });
+
 // ------------------------------------------------------------------------------------------------------------- metadata
 
 const shownValue = (key, value) => `${key}: ${[value].flat().join(", ")}`;
@@ -669,3 +692,13 @@ class Browser {
     document.documentElement.style.colorScheme = forced ? (dark ? "dark" : "light") : "";
   }
 }
+
+let browse = null;
+
+/** Show views under a name. */
+const show = async (name, views, shortcuts) => {
+  find("name").textContent = name;
+  document.title = `${name} \u00b7 DeltaMem`;
+  browse = new Browser(views, shortcuts);
+  await browse.start();
+};

@@ -14,9 +14,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m eval.training_report", description="Write report.html of a run.")
     parser.add_argument("run", type=Path, help="the run folder, with metrics.jsonl, warm_start.jsonl and eval/")
     parser.add_argument("--out", type=Path, help="the page to write; default: report.html in the run folder")
-    parser.add_argument("--trajectories", type=int, default=12, help="how many trajectories to show (default 12)")
     arguments = parser.parse_args()
-    print(write_report(arguments.run, out=arguments.out, trajectories=arguments.trajectories))
+    print(write_report(arguments.run, out=arguments.out))
 
 
 if __name__ == "__main__":

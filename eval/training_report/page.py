@@ -1,21 +1,20 @@
-"""The report of a run: what it reads, the table of before and after, trajectories taken apart, and the page."""
+"""The report of a run: what it reads, the table of before and after, trajectories for the viewer, and the page."""
 
 from __future__ import annotations
 
 import json
 import re
 import time
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
-
-import numpy as np
 
 from deltamem.episode import Message, read_turn
 from deltamem.errors import DeltaMemError
 from deltamem.html import render_page, write_page
 from deltamem.memory import Event
+from deltamem.page import page
 from eval.heldout import VIOLATIONS_PER_EPISODE, label, shown_metrics
 from eval.probes import cell_rows, not_better, rows
 from eval.training_report.charts import machine_charts, training_charts, warm_start_charts
@@ -29,7 +28,17 @@ EVALUATIONS = tuple(f"{phase}_{mode}" for phase in PHASES for mode in MODES)
 SHOWN_EVALUATION = "after_sampled"
 """The evaluation whose trajectories are shown."""
 
-_SHOWN_KEYS = {"key", "dialogue", "turns", "operations", "target_operations", "prior_state", "retrieved_ids", "score"}
+_SHOWN_KEYS = {
+    "key",
+    "time",
+    "dialogue",
+    "turns",
+    "operations",
+    "target_operations",
+    "prior_state",
+    "retrieved_ids",
+    "score",
+}
 _SHOWN_KEYS |= {"violations"}
 _VALIDATION_FILE = re.compile(r"step_(\d+)\.jsonl")
 
@@ -46,6 +55,7 @@ class RunInputs:
         if not folder.is_dir():
             raise DeltaMemError(f"{folder}: no such run folder")
         self.folder = folder
+        self.name = folder.resolve().name
         self.missing: dict[str, list[str]] = {}
         read = {which: self._mapping(f"eval/{which}/summary.json", "evaluation") for which in EVALUATIONS}
         self.summaries = {which: summary for which, summary in read.items() if summary}
@@ -149,15 +159,6 @@ class Piece(NamedTuple):
     found: bool | None
 
 
-class Target(NamedTuple):
-    """A target operation, and what became of it."""
-
-    operation: Record
-    pieces: list[Piece]  # The new text, split at its keywords
-    keywords: list[Piece]
-    remark: str  # Where the policy did not match it
-
-
 class TurnView(NamedTuple):
     """One message after the opening: an assistant's thinking and action, or what a search returned."""
 
@@ -168,73 +169,45 @@ class TurnView(NamedTuple):
     rest: str = ""
 
 
-class TrajectoryView(NamedTuple):
-    """A record with the reason for showing it and its parts taken apart."""
-
-    record: Record
-    reason: str
-    turns: list[TurnView]
-    targets: list[Target]
-
-
-def choose(records: Sequence[Record], count: int) -> list[tuple[str, Record]]:
-    """Choose at most `count`: the best, the worst, those with due updates, the rest evenly between; none that failed.
-
-    Returns:
-        Reason and record, best reward first, equal rewards in the order of the records.
-    """
-    answered = sorted(
-        (record for record in records if record.get("failure") is None),
-        key=lambda record: -float(record["score"]["reward"]),
-    )
-    share = max(1, count // 4)
-    chosen: dict[int, str] = {}
-
-    def take(indices: Iterable[int], reason: str, limit: int) -> None:
-        free = [index for index in indices if index not in chosen]
-        limit = min(limit, count - len(chosen))
-        chosen.update(dict.fromkeys((free[position] for position in _spread(len(free), limit)), reason))
-
-    every = range(len(answered))
-    take(every[:share], "one of the best", share)
-    take(every[-share:], "one of the worst", share)
-    take((index for index in every if answered[index].get("counts", {}).get("due_updates")), "with a due update", share)
-    take(every, "in between", count)
-    return [(chosen[index], answered[index]) for index in sorted(chosen)]
+def shown(record: Record, step: int | None = None) -> dict[str, Any]:
+    """What the viewer shows of a record; `step` is that of the training it was made in, None for an evaluation."""
+    score, transition = record["score"], record["score"]["transition"]
+    return {
+        **{name: record[name] for name in ("key", "time", "dialogue", "operations", "violations")},
+        "step": step,
+        "prior": {memory_id: memory["text"] for memory_id, memory in record["prior_state"].items()},
+        "turns": [_turn(message)._asdict() for message in record["turns"]],
+        "targets": [_target(operation, record) for operation in record["target_operations"]],
+        "score": {
+            **{name: score[name] for name in ("reward", "format", "retrieval")},
+            **{name: transition[name] for name in ("precision", "recall", "unmatched_predicted", "unmatched_target")},
+            "transition": transition["reward"],
+            "pairs": [
+                {
+                    "predicted": pair["predicted"]["text"],
+                    "target": pair["target"]["text"],
+                    "similarity": pair["similarity"],
+                    "score": pair["score"],
+                }
+                for pair in transition["pairs"]
+            ],
+        },
+    }
 
 
-_SHOWN_STEPS = 5
-
-
-def histories(validation: Mapping[int, Sequence[Record]], count: int) -> dict[str, list[tuple[int, TrajectoryView]]]:
-    """What became of the same sessions, at most `count`, in the course of training; records come by training step.
-
-    Returns:
-        The sessions by their keys in order, each with at most five steps: the first, the last and some between. Of several
-        rollouts of a session the first is shown.
-    """
-    by_key: dict[str, dict[int, Record]] = {}
-    for step, records in validation.items():
-        for record in records:
-            by_key.setdefault(str(record["key"]), {}).setdefault(step, record)
-    return {key: _between(by_key[key]) for key in sorted(by_key)[:count]}
-
-
-def _between(records: Mapping[int, Record]) -> list[tuple[int, TrajectoryView]]:
-    steps = sorted(records)
-    places = np.linspace(0, len(steps) - 1, min(len(steps), _SHOWN_STEPS)).round().astype(int)
-    return [(steps[place], view(records[steps[place]])) for place in places]
-
-
-def _spread(length: int, count: int) -> list[int]:
-    """At most `count` positions, evenly over a sequence, away from its ends."""
-    return sorted({int((position + 0.5) * length / count) for position in range(count)} & set(range(length)))
-
-
-def view(record: Record, reason: str = "") -> TrajectoryView:
-    """Take a record apart for the page."""
-    turns = [_turn(message) for message in record["turns"]]
-    return TrajectoryView(record, reason, turns, [_target(operation, record) for operation in record["target_operations"]])
+def trajectories_page(inputs: RunInputs) -> str | None:
+    """The viewer with all trajectories of a run that did not fail, or None if there are none."""
+    by_step: list[tuple[int | None, Sequence[Record]]] = [(None, inputs.trajectories), *inputs.validation.items()]
+    lines = [
+        json.dumps(shown(record, step), ensure_ascii=False)
+        for step, records in by_step
+        for record in records
+        if record.get("failure") is None
+    ]
+    if not lines:
+        return None
+    script = (Path(__file__).parent / "trajectories.js").read_text(encoding="utf-8")
+    return page("\n".join([json.dumps({"run": inputs.name}), *lines]), script)
 
 
 _THINK = re.compile(r"\s*<think>(.*?)</think>\s*(.*)", re.DOTALL)
@@ -257,12 +230,16 @@ def _turn(message: Message) -> TurnView:
     return TurnView("assistant", think, queries, rest="" if queries else rest)
 
 
-def _target(operation: Record, record: Record) -> Target:
+def _target(operation: Record, record: Record) -> dict[str, Any]:
     """With the keywords that the matched prediction contains, or what became of the operation otherwise."""
     written = _matched_text(operation, record["score"]["transition"]["pairs"])
     keywords = [Piece(text, folded(text) in folded(written or "")) for text in operation["keywords"]]
-    remark = _remark(operation, record) if written is None else ""
-    return Target(operation, _pieces(operation["text"], keywords), keywords, remark)
+    return {
+        "operation": operation,
+        "pieces": [piece._asdict() for piece in _pieces(operation["text"], keywords)],
+        "keywords": [keyword._asdict() for keyword in keywords],
+        "remark": _remark(operation, record) if written is None else "",
+    }
 
 
 def _matched_text(operation: Record, pairs: Sequence[Record]) -> str | None:
@@ -293,8 +270,8 @@ def _pieces(text: str, keywords: Sequence[Piece]) -> list[Piece]:
     return [Piece(part, found.get(folded(part)) if at % 2 else None) for at, part in enumerate(parts) if part]
 
 
-def write_report(run: Path, *, out: Path | None = None, trajectories: int = 12) -> Path:
-    """Write the report of a run folder, with at most so many trajectories; what the folder lacks is said on the page.
+def write_report(run: Path, *, out: Path | None = None) -> Path:
+    """Write the report of a run folder, and beside it the trajectories; what the folder lacks is said on the page.
 
     Returns:
         Where the page is: `out`, or ``report.html`` in the run folder.
@@ -304,10 +281,13 @@ def write_report(run: Path, *, out: Path | None = None, trajectories: int = 12) 
     """
     inputs = RunInputs(run)
     beside = rows({name.replace("_", " GRPO, "): summary for name, summary in inputs.summaries.items()})
-    page = render_page(
+    target = out if out is not None else run / "report.html"
+    viewer = target.with_name(f"{target.stem}-trajectories.html")
+    trajectories = trajectories_page(inputs)
+    report = render_page(
         Path(__file__).parent / "report.html.j2",
         inputs=inputs,
-        name=inputs.folder.resolve().name,
+        name=inputs.name,
         facts=_facts(inputs),
         written=time.strftime("%Y-%m-%d %H:%M %Z"),
         training=training_charts(inputs.metrics),
@@ -318,14 +298,14 @@ def write_report(run: Path, *, out: Path | None = None, trajectories: int = 12) 
         not_better=not_better(beside),
         policies=beside,
         cells=cell_rows(beside),
-        shown=[view(record, reason) for reason, record in choose(inputs.trajectories, trajectories)],
-        histories=histories(inputs.validation, trajectories),
+        viewer=viewer.name if trajectories else None,
         shown_evaluation=SHOWN_EVALUATION,
         # The whole summary of the run and how the evaluation was made, folded
         details={"summary.json": inputs.run_summary, "making of the evaluation": _making(inputs)},
     )
-    target = out if out is not None else run / "report.html"
-    write_page(target, page)
+    write_page(target, report)
+    if trajectories:
+        write_page(viewer, trajectories)
     return target
 
 

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import pytest
+from browser_cases import READY, Opened
 from episode_texts import WordEmbedder, add, none, outputs, search, update
 from heldout_cases import ScriptedPolicy, graded, labelled, oracle, people, silent
 from page_cases import Page
@@ -19,7 +20,7 @@ from deltamem.sessions import LabelledSession, to_json_line
 from eval.heldout import HeldoutResult, evaluate
 from eval.probes import score_probes
 from eval.training_report.charts import Curve, line_chart, running_mean
-from eval.training_report.page import RunInputs, choose, comparison, histories, view, write_report
+from eval.training_report.page import comparison, shown, write_report
 
 CONFIG = EpisodeConfig(k=2)
 EVIL = "Eve owns <script>alert('memory')</script> & \"more\""
@@ -106,11 +107,15 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def page(run: Path) -> Page:
-    return Page(write_report(run, trajectories=25).read_text(encoding="utf-8"))
+    return Page(write_report(run).read_text(encoding="utf-8"))
 
 
-def test_it_shows_header_table_charts_and_trajectories(page: Page) -> None:
-    assert page.count("details", "trajectory") - page.count("details", "history") == 25
+@pytest.fixture(scope="module")
+def viewer(run: Path, page: Page) -> Page:
+    return Page((run / "report-trajectories.html").read_text(encoding="utf-8"))
+
+
+def test_it_shows_header_table_and_charts(page: Page) -> None:
     assert page.count("svg") == page.count("figcaption") == 18
     assert not page.count("p", "missing")
     for said in ("seed7", "0123abcd", "12.2", "due UPDATEs done as ADD", "24 sessions of 6 people"):
@@ -119,10 +124,16 @@ def test_it_shows_header_table_charts_and_trajectories(page: Page) -> None:
         assert f">{legend}<" in page.source, legend
     for legend in ("turn limit", "weight sync"):
         assert f">{legend}<" not in page.source, "it never happened"
-    assert page.count("details", "history") == 3
-    assert page.count("div", "old"), "what an operation replaces"
-    # The evil session was kept at step 40 only.
-    assert [page.text.count(f"at step {step}") for step in (0, 40, 60)] == [2, 3, 2]
+
+
+def test_all_trajectories_are_in_the_viewer(page: Page, viewer: Page) -> None:
+    assert "report-trajectories.html" in [tag.get("href") for name, tag in page.tags if name == "a"]
+    header, *lines = map(json.loads, viewer.scripts[0].strip().split("\n"))
+    assert header == {"run": "seed7"}
+    steps = [line["step"] for line in lines]
+    assert [steps.count(step) for step in (None, 0, 20, 40, 60)] == [25, 2, 2, 3, 2]
+    updates = [line for line in lines for target in line["targets"] if target["operation"]["event"] == "UPDATE"]
+    assert updates and all(line["prior"] for line in updates), "what an operation replaces"
 
 
 def test_shallow_policies_stand_beside_the_trained_one(page: Page) -> None:
@@ -142,40 +153,34 @@ def test_rewards_by_difficulty_are_shown_where_it_was_planned(page: Page, tmp_pa
     assert "By difficulty" not in Page(write_report(tmp_path).read_text(encoding="utf-8")).text
 
 
-def test_of_many_validations_the_first_the_last_and_some_between_are_shown(tmp_path: Path) -> None:
-    write_validation(tmp_path, people(1, 1), range(0, 100, 10))
-    (tmp_path / "validation" / "notes.jsonl").write_text("{}")
-    (steps,) = histories(RunInputs(tmp_path).validation, 5).values()
-    assert [step for step, _ in steps] == [0, 20, 40, 70, 90]
-    assert histories({3: [], 4: []}, 5) == {}
-
-
-def test_nothing_comes_from_outside_and_everything_is_escaped(page: Page) -> None:
-    page.check_self_contained()
-    assert not page.scripts
-    outside = set(re.findall(r"https?://[^\"'\s<]+", page.source))
-    assert outside <= {"http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink"}
-    assert page.count("i") == page.count("u") == 0
-    assert all(text in page.text for text in (EVIL, "<i>eve</i>/0", "<i>eve</i>/1", RAW))
+def test_nothing_comes_from_outside_and_everything_is_escaped(page: Page, viewer: Page) -> None:
+    for one in (page, viewer):
+        one.check_self_contained()
+        outside = set(re.findall(r"https?://[^\"'\s<]+", one.source.replace(viewer.scripts[0], "")))
+        assert outside <= {"http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink"}
+        assert one.count("i") == one.count("u") == 0
+    assert not page.scripts and viewer.count("script") == 2
+    texts = json.dumps([json.loads(line) for line in viewer.scripts[0].strip().split("\n")], ensure_ascii=False)
+    assert all(json.dumps(text)[1:-1] in texts for text in (EVIL, "<i>eve</i>/0", "<i>eve</i>/1", RAW))
 
 
 def test_keywords_are_marked_and_targets_without_a_counterpart_have_a_remark() -> None:
     (item,) = people(1, 1)
     due, _ = item.operations
     written = outputs(due, add("Person0 plays trumpet every  EVENING0 evening"))
-    shown = view(run_policy(lambda item, turn: written, [item]).records[0])
-    due_shown, new = shown.targets
-    marked = [(piece.text, piece.found) for piece in new.pieces]
+    (record,) = run_policy(lambda item, turn: written, [item]).records
+    due_shown, new = shown(record)["targets"]
+    marked = [(piece["text"], piece["found"]) for piece in new["pieces"]]
     assert marked == [("Person0 plays ", None), ("violin", False), (" every ", None), ("evening", True), ("0", None)]
-    assert [(keyword.text, keyword.found) for keyword in new.keywords] == [("violin", False), ("evening", True)]
-    assert due_shown.remark == new.remark == "", "both were matched"
+    assert [(keyword["text"], keyword["found"]) for keyword in new["keywords"]] == [("violin", False), ("evening", True)]
+    assert due_shown["remark"] == new["remark"] == "", "both were matched"
 
     known = {"m1": "Ann owns a dog", "m2": "Ann sings"}
     item = labelled("ann", 0, known, [none("m1", "Ann owns a dog"), add("Ann is six", "six")])
     (record,) = run_policy(lambda _, turn: outputs(none("m1", "")) if turn else search("dog"), [item]).records
-    nothing, six = view(record).targets
-    assert nothing.remark == "named by a NONE, found by a search"
-    assert six.remark == "no counterpart" and not six.keywords[0].found
+    nothing, six = shown(record)["targets"]
+    assert nothing["remark"] == "named by a NONE, found by a search"
+    assert six["remark"] == "no counterpart" and not six["keywords"][0]["found"]
 
 
 def test_turns_are_taken_apart_and_what_cannot_be_is_shown_raw() -> None:
@@ -183,26 +188,10 @@ def test_turns_are_taken_apart_and_what_cannot_be_is_shown_raw() -> None:
         return search("a", "b") if turn == 0 else "<think>x</think><tool_call>{}</tool_call>"
 
     record = run_policy(script, people(1, 1)).records[0]
-    asked, answered, broken = view(record).turns
-    assert (asked.think, asked.queries, asked.rest) == ("What is known?", ["a", "b"], "")
-    assert [memory["id"] for memory in answered.memories] == record["retrieved_ids"][0]
-    assert (broken.think, broken.queries, broken.rest) == ("x", [], "<tool_call>{}</tool_call>")
-
-
-def record(reward: float, due: int = 0, failure: str | None = None) -> dict[str, object]:
-    return {"score": {"reward": reward}, "counts": {"due_updates": due}, "failure": failure}
-
-
-def test_a_spread_is_chosen() -> None:
-    records = [record(value / 100, due=int(value in (40, 41))) for value in range(100)] + [record(1.0, failure="x")]
-    chosen = choose(records, 12)
-    rewards = [item["score"]["reward"] for _, item in chosen]
-    assert len(chosen) == 12 and rewards == sorted(rewards, reverse=True)
-    assert rewards[:3] == [0.99, 0.98, 0.97] and rewards[-3:] == [0.02, 0.01, 0.0]
-    assert {0.40, 0.41} <= set(rewards), "those with due updates"
-    middle = [reward for reward in rewards if 0.1 < reward < 0.9 and reward not in (0.40, 0.41)]
-    assert len(middle) >= 3 and max(middle) - min(middle) > 0.4
-    assert all(len(choose(records[:available], 12)) == available for available in (0, 5, 11))
+    asked, answered, broken = shown(record)["turns"]
+    assert (asked["think"], asked["queries"], asked["rest"]) == ("What is known?", ["a", "b"], "")
+    assert [memory["id"] for memory in answered["memories"]] == record["retrieved_ids"][0]
+    assert (broken["think"], broken["queries"], broken["rest"]) == ("x", [], "<tool_call>{}</tool_call>")
 
 
 def test_the_table_tells_better_from_worse() -> None:
@@ -226,6 +215,7 @@ def test_the_table_tells_better_from_worse() -> None:
 
 def test_what_is_missing_or_damaged_is_named_and_the_rest_is_shown(tmp_path: Path) -> None:
     page = Page(write_report(tmp_path).read_text(encoding="utf-8"))
+    assert not (tmp_path / "report-trajectories.html").exists()
     for name in ("metrics.jsonl", "warm_start.jsonl", "summary.json", "eval/after_sampled/trajectories.jsonl"):
         assert f"{name} is not in the run folder." in page.text
     assert "validation/ holds no trajectories." in page.text
@@ -275,3 +265,25 @@ def test_charts_follow_the_colours_of_the_page() -> None:
     assert "currentColor" in svg and "#010203" not in svg and "a &amp; b" in svg
     assert line_chart("", "one", [curve], "y") == [chart] and line_chart("", "none", [], "y") == []
     assert running_mean([0, 3, 6, 9]) == [1.5, 3, 6, 7.5], "narrower at the ends"
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not READY, reason="no Chromium")
+@pytest.mark.parametrize("width", [400, 1400])
+def test_the_viewer_in_chromium(browser: Opened, viewer: Page, width: int) -> None:
+    browser.show(viewer.source, width=width)
+    assert browser.texts("#count") == ["34 trajectories"] and browser.texts(".chip") == ["Evaluation 25", "In training 9"]
+    browser.search("<i>eve")
+    browser.until(lambda: "2 of 34 trajectories" in browser.texts("#count"))
+    browser.click("#row-0")
+    browser.until(lambda: "<i>eve</i>/" in browser.title())
+    headings = browser.texts("#detail h3")
+    assert headings[:4] == ["Operations of the policy", "Target operations", "How it went", "Session"]
+    assert EVIL.replace("owns", "sold") in browser.texts(".sides p.text") and browser.texts("mark.found") == ["<script>"] * 2
+    assert browser.script("return document.querySelectorAll('i, img, script').length") == 2
+    for css in ("html", ".browse", "#detail", ".top"):
+        assert (
+            browser.script("const one = document.querySelector(arguments[0]); return one.scrollWidth - one.clientWidth", css)
+            <= 0
+        )
+    browser.script("document.getElementById('list').focus()")
