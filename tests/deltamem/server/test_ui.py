@@ -133,7 +133,8 @@ class TestInChromium:
         browser.search("Ann")
         browser.until(lambda: browser.texts("#count") == ["1 of 4 memories, best match first"])
         browser.script(narrow, "topic", "ne", "home")
-        browser.until(lambda: browser.texts("#empty p") == ["Nothing matches."])
+        opened(browser, "0 of 4 memories, best match first")
+        assert browser.texts("#empty p") == ["Nothing matches."]
         browser.click("#clear")
         opened(browser, "4 memories")
         browser.script(narrow, "<b>", "icontains", "</SCRIPT>")
