@@ -163,14 +163,14 @@ class MemoryManager:
         self._check(session)
         return await asyncio.to_thread(self._owned.enqueue, session)
 
-    async def keep(self, name: str | None, turns: Sequence[Turn], person_name: str | None = None) -> str:
+    async def keep(self, conversation: str | None, turns: Sequence[Turn], person_name: str | None = None) -> str:
         """Keep what is new in a conversation that goes on; when this returns, it is on the disk.
 
         When nothing was said for a while, `deltamem.journal.journal.Journal.end_idle` makes a session of it.
 
         Args:
-            name: Of the conversation, which the session's id is made of; None names it by its first turn.
-            turns: The conversation so far, or its end. Turns that were kept before are not kept twice.
+            conversation: Its name, which the session's id is made of; None names it by its first turn.
+            turns: What was said so far, or the end of it. Turns that were kept before are not kept twice.
             person_name: How memories name the person.
 
         Returns:
@@ -178,11 +178,11 @@ class MemoryManager:
         """
         if not turns:
             raise DeltaMemError("a conversation without turns cannot be kept")
-        return await asyncio.to_thread(self._owned.keep, name, turns, person_name or self.person_name)
+        return await asyncio.to_thread(self._owned.keep, conversation, turns, person_name or self.person_name)
 
-    async def keep_answer(self, name: str, turn: Turn, person_name: str | None = None) -> None:
+    async def keep_answer(self, conversation: str, turn: Turn, person_name: str | None = None) -> None:
         """Keep the answer to the last turn of a conversation that `keep` has kept."""
-        await asyncio.to_thread(self._owned.keep_answer, name, turn, person_name or self.person_name)
+        await asyncio.to_thread(self._owned.keep_answer, conversation, turn, person_name or self.person_name)
 
     async def ingest_job(self, job_id: str) -> Transition | None:
         """Read the session of a job, as `ingest` does.

@@ -187,15 +187,15 @@ class UserStore:
         with self.writing():
             return self.journal.enqueue(session)
 
-    def keep(self, name: str | None, turns: Sequence[Turn], person_name: str) -> str:
+    def keep(self, conversation: str | None, turns: Sequence[Turn], person_name: str) -> str:
         """Keep what is new in a conversation, see `OwnerJournal.keep`."""
         with self.writing():
-            return self.journal.keep(name, turns, person_name)
+            return self.journal.keep(conversation, turns, person_name)
 
-    def keep_answer(self, name: str, turn: Turn, person_name: str) -> None:
+    def keep_answer(self, conversation: str, turn: Turn, person_name: str) -> None:
         """Keep an answer, see `OwnerJournal.keep_answer`."""
         with self.writing():
-            self.journal.keep_answer(name, turn, person_name)
+            self.journal.keep_answer(conversation, turn, person_name)
 
     def edit(self, edits: Sequence[Edit], actor: str) -> Entry:
         """Write, correct and retract memories without a model, all of it or nothing; durable when this returns.

@@ -370,15 +370,15 @@ class OwnerJournal:
         with self._database.write() as connection:
             return jobs.enqueue(connection, self._create(connection), session)
 
-    def keep(self, name: str | None, turns: Sequence[Turn], person_name: str) -> str:
+    def keep(self, conversation: str | None, turns: Sequence[Turn], person_name: str) -> str:
         """Keep what is new in a conversation that goes on; see `deltamem.journal.buffer.keep`."""
         with self._database.write() as connection:
-            return buffer.keep(connection, self._create(connection), name, person_name, turns)
+            return buffer.keep(connection, self._create(connection), conversation, person_name, turns)
 
-    def keep_answer(self, name: str, turn: Turn, person_name: str) -> None:
+    def keep_answer(self, conversation: str, turn: Turn, person_name: str) -> None:
         """Keep the answer to what was kept last in a conversation."""
         with self._database.write() as connection:
-            buffer.answer(connection, self._create(connection), name, person_name, turn)
+            buffer.answer(connection, self._create(connection), conversation, person_name, turn)
 
     def job(self, job_id: str) -> Job:
         """A job of this owner.

@@ -9,6 +9,7 @@ import io
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import fields
 from datetime import datetime, timedelta
 from pathlib import Path
 
@@ -23,6 +24,7 @@ from deltamem.bank.store import MemoryStore
 from deltamem.episode import Message
 from deltamem.errors import DeltaMemError
 from deltamem.journal import journal
+from deltamem.journal.jobs import Job
 from deltamem.manager import ManagerSettings, MemoryManager, SyncMemoryManager
 from deltamem.policy import Completion
 from deltamem.sessions import Session, Turn
@@ -216,13 +218,15 @@ def test_nothing_searches_without_an_owner() -> None:
     assert {"MemoryManager", "SnapshotBank", "ChromaBank", "OwnerJournal"} <= found <= bound
     # Of the store and the journal, which know all owners, only what hands out or erases one of them takes a name.
     assert set(inspect.signature(store.MemoryStore.bank).parameters) == {"self", "owner"}
-    public = {name.partition(".")[2] for kind in (store.MemoryStore, journal.Journal) for name, _ in _methods(kind)}
-    assert public == {
-        "bank",
-        "close",
-        "erase_owner",
-        "erasures",
-        "integrity_check",
-        "owner",
-        "owners",
+    public = {
+        name.partition(".")[2]: inspect.signature(method).return_annotation
+        for kind in (store.MemoryStore, journal.Journal)
+        for name, method in _methods(kind)
     }
+    # What looks over all owners says who they are, or that they have jobs, and nothing that was said.
+    over_all = {
+        name: public.pop(name) for name in ("knows", "owners", "owner_of_job", "owners_of_memory", "remembered_owners")
+    }
+    assert set(over_all.values()) == {"bool", "list[str]", "str | None"}
+    assert public.pop("end_idle") == "list[Job]" and "turns" not in {field.name for field in fields(Job)}
+    assert set(public) == {"bank", "close", "erase_owner", "erasures", "integrity_check", "owner"}
