@@ -15,10 +15,11 @@ import typer
 from deltamem.cli.add import episode_of, loaded_model, unchecked
 from deltamem.cli.options import Options, check_bank, store
 from deltamem.cli.output import Display, Line, Output, note, utf8
-from deltamem.errors import DeltaMemError, LLMError
+from deltamem.errors import DeltaMemError, EmbedderUnavailableError, LLMError
 from deltamem.journal.journal import JOURNAL_FILE, Journal
 
 if TYPE_CHECKING:
+    from deltamem.bank.store import MemoryStore
     from deltamem.policy import Policy
     from deltamem.server.keys import Key, Keys, Scope
     from deltamem.server.service import ServerSettings
@@ -88,6 +89,7 @@ async def _serve(options: Options, keys: Keys, host: str, port: int, settings: S
     episode = episode_of(options.checkpoint)
     async with available_model(options, thinking=episode.thinking) as (policy, window):
         with Display() as display, store(options, create=True, progress=display.rebuilding) as opened:
+            await asyncio.to_thread(load_embedder, opened)
             manager = ManagerSettings(options.person, episode, window_tokens=window)
             app = create_app(opened, policy, keys=keys, settings=settings, manager_settings=manager)
             address = f"http://{f'[{host}]' if ':' in host else host}:{listening.getsockname()[1]}"
@@ -95,6 +97,18 @@ async def _serve(options: Options, keys: Keys, host: str, port: int, settings: S
             who = "no API keys, so for this machine only" if keys.none else "API keys are required"
             with tracing():
                 await run(app, listening, started=lambda: note(f"serving {options.bank} at {address} ({how}; {who})"))
+
+
+def load_embedder(opened: MemoryStore) -> None:
+    """Load the embedding model, so that a missing one ends the command and the first request does not wait for it."""
+    from deltamem.embedding import is_endpoint
+
+    try:
+        opened.embedder.queries(["memory"])
+    except EmbedderUnavailableError as error:
+        if not is_endpoint(opened.embedder.name):
+            raise
+        note(f"the embedding model does not answer yet: {error}")
 
 
 @asynccontextmanager

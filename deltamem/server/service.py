@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from types import TracebackType
-from typing import Self
+from typing import Self, TypeVar
 from uuid import UUID
 
 from deltamem.bank.store import MemoryStore
@@ -23,6 +23,10 @@ from deltamem.manager import ManagerSettings, MemoryManager
 from deltamem.policy import Completion, Policy
 from deltamem.server.problems import Problem
 from deltamem.sessions import Session
+
+Value = TypeVar("Value")
+_ByOwner = dict[str, tuple[int, dict[str, Value]]]
+"""By owner: a position of the journal, and values by the id of the memory as they are there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,8 +100,8 @@ class Service:
         self._manager_settings = manager_settings or ManagerSettings()
         self._managers: dict[str, MemoryManager] = {}
         self._known: set[str] = set()
-        self._uuids: dict[str, tuple[int, dict[str, UUID]]] = {}
-        self._added: dict[str, tuple[int, dict[str, datetime]]] = {}
+        self._uuids: _ByOwner[UUID] = {}
+        self._added: _ByOwner[datetime] = {}
         self._lock = threading.Lock()
 
     @property
@@ -159,21 +163,11 @@ class Service:
         """UUIDs by id, see `MemoryManager.uuids`; those of the present state are kept until it changes."""
         if point is not None:
             return manager.uuids(point)
-        head = manager.head
-        position, found = self._uuids.get(manager.owner, (-1, {}))
-        if position != head:
-            found = manager.uuids(head)
-            self._uuids[manager.owner] = head, found
-        return found
+        return _kept(self._uuids, manager, manager.uuids)
 
     def added(self, manager: MemoryManager) -> dict[str, datetime]:
         """First times by id, see `MemoryManager.added`; kept until the state changes."""
-        head = manager.head
-        position, found = self._added.get(manager.owner, (-1, {}))
-        if position != head:
-            found = manager.added(head)
-            self._added[manager.owner] = head, found
-        return found
+        return _kept(self._added, manager, manager.added)
 
     async def forget_owner(self, manager: MemoryManager) -> Erasure:
         """Erase everything about an owner, who may begin again."""
@@ -201,3 +195,13 @@ class Service:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.stop()
+
+
+def _kept(kept: _ByOwner[Value], manager: MemoryManager, read: Callable[[int], dict[str, Value]]) -> dict[str, Value]:
+    """What was read of the present state of an owner; read again when the state has changed."""
+    head = manager.head
+    position, found = kept.get(manager.owner, (-1, {}))
+    if position != head:
+        found = read(head)
+        kept[manager.owner] = head, found
+    return found

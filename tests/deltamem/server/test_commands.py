@@ -3,7 +3,11 @@
 import asyncio
 import signal
 import socket
+import subprocess
+import sys
+from contextlib import nullcontext
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from episode_texts import WordEmbedder
@@ -12,6 +16,8 @@ from typer.testing import CliRunner, Result
 
 from deltamem.bank.store import MemoryStore
 from deltamem.cli.app import app
+from deltamem.cli.serve import load_embedder
+from deltamem.errors import EmbedderUnavailableError
 from deltamem.server.keys import Keys
 from deltamem.server.runner import listen
 
@@ -46,6 +52,24 @@ def test_keys_are_made_listed_and_revoked(bank: Path) -> None:
 def test_without_a_key_no_other_machine_is_served(bank: Path) -> None:
     refused = run("serve", "--host", "0.0.0.0")
     assert refused.exit_code == 2 and "no API key" in refused.stderr
+
+
+def test_a_missing_embedding_model_ends_the_command_before_it_serves(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "deltamem.cli", "serve", "--bank", str(tmp_path / "bank"), "--port", "0"]
+    done = subprocess.run([*command, "--embedder", "no-such-model"], capture_output=True, text=True, timeout=240)
+    assert done.returncode == 2 and done.stderr.count("\n") == 1
+    assert done.stderr.startswith("error: ") and "no-such-model" in done.stderr
+
+
+@pytest.mark.parametrize(("name", "waits"), [("http://127.0.0.1:9/v1#model", True), ("no-such-model", False)])
+def test_only_an_endpoint_may_still_come(name: str, waits: bool, capsys: pytest.CaptureFixture[str]) -> None:
+    embedder = WordEmbedder()
+    with MemoryStore.in_memory(embedder) as store, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(embedder, "name", name, raising=False)
+        patch.setattr(embedder, "queries", Mock(side_effect=EmbedderUnavailableError("nobody there")))
+        with nullcontext() if waits else pytest.raises(EmbedderUnavailableError):
+            load_embedder(store)
+    assert ("does not answer yet: nobody there" in capsys.readouterr().err) == waits
 
 
 def test_answers_are_sent_at_once() -> None:
