@@ -85,12 +85,20 @@ def oracle(state: MemoryState, queries: Vectors, k: int) -> list[list[str]]:
     return [[ids[i] for i in sorted(range(len(ids)), key=lambda i: (-float(row[i]), i))[:k]] for row in similarity]
 
 
-def check_ranking(rankings: Sequence[Sequence[Hit]], state: MemoryState, queries: Vectors, k: int) -> None:
-    """The rankings are those of the oracle; similarities that differ by rounding only may stand in either order."""
+def check_ranking(
+    rankings: Sequence[Sequence[Hit]], state: MemoryState, queries: Vectors, k: int, may_miss: int = 0
+) -> None:
+    """The rankings are those of the oracle; similarities that differ by rounding only may stand in either order.
+
+    HNSW may miss a memory, even among few: rows that were rewritten can become unreachable in its graph. `may_miss` says
+    how many of a query's best may be absent; whatever is found must still be in order and the best of the rest.
+    """
     place = {memory_id: number for number, memory_id in enumerate(state)}
     similarity = queries @ vectors_of([memory.text for memory in state.memories]).T
-    for found, expected, row in zip(ids(rankings), oracle(state, queries, k), similarity, strict=True):
-        assert len(found) == len(set(found)) == len(expected)
+    for found, best, row in zip(ids(rankings), oracle(state, queries, k + may_miss), similarity, strict=True):
+        assert len(found) == len(set(found)) == min(k, len(state))
+        missed = [memory_id for memory_id in best[:k] if memory_id not in found][:may_miss]
+        expected = [memory_id for memory_id in best if memory_id not in missed][: len(found)]
         for one, other in zip(found, expected, strict=True):
             assert one == other or abs(row[place[one]] - row[place[other]]) < 1e-6, (found, expected)
 

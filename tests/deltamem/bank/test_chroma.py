@@ -38,7 +38,7 @@ def opened(index: ChromaIndex, texts: dict[int, str], position: int, *changed: s
 def check(bank: ChromaBank, texts: dict[int, str], position: int) -> None:
     state = state_of(texts)
     assert (bank.state, bank.position) == (state, position)
-    check_ranking(bank.search(QUERIES, 5), state, QUERIES, 5)
+    check_ranking(bank.search(QUERIES, 5), state, QUERIES, 5, may_miss=1)
     np.testing.assert_array_equal(bank.vectors(list(state)), vectors_of([m.text for m in state.memories]))
 
 
@@ -171,12 +171,12 @@ def test_failing_writes_stay_in_memory_and_are_tried_again(
             move(bank, texts, 6)
         assert "disk full" in caplog.text
         assert bank.pending == 3
-        check_ranking(bank.search(QUERIES, 5), state_of(texts), QUERIES, 5)
+        check_ranking(bank.search(QUERIES, 5), state_of(texts), QUERIES, 5, may_miss=1)
         shutil.copytree(folder, folder.parent / "killed")
         assert not bank.flush()
         texts[41] = "a late"
         move(bank, texts, 7)
-        check_ranking(bank.search(QUERIES, 5), state_of(texts), QUERIES, 5)
+        check_ranking(bank.search(QUERIES, 5), state_of(texts), QUERIES, 5, may_miss=1)
     assert bank.flush()
     assert bank.pending == 0
     check(bank, texts, 7)
@@ -360,7 +360,7 @@ def test_searches_of_two_owners_run_at_once(folder: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(chromadb.Collection, "query", meets_the_other)
     with ThreadPoolExecutor(2) as threads:
         for found in threads.map(lambda bank: bank.search(QUERIES, 5), banks):
-            check_ranking(found, state_of(TEXTS), QUERIES, 5)
+            check_ranking(found, state_of(TEXTS), QUERIES, 5, may_miss=1)
     index.close()
     assert not both.broken
 

@@ -24,7 +24,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from deltamem.bank.base import MemoryBank, OverlayBank, SnapshotBank
-from deltamem.bank.chroma import ChromaIndex
+from deltamem.bank.chroma import ChromaBank, ChromaIndex
 from deltamem.memory import MemoryState
 
 Make = Callable[[str, MemoryState], MemoryBank]
@@ -156,8 +156,7 @@ def test_agrees_with_plain_sorting_after_any_updates(make: Make, seed: int, k: i
         texts = next_texts(random, texts, step * 10)
         move(bank, texts, step)
         queries = vectors_of([f"{random.choice(list('abcdefgh'))} asked {step} {i}" for i in range(3)])
-        # Small banks are searched exactly by all of them: HNSW visits more memories than there are.
-        check_ranking(bank.search(queries, k), state_of(texts), queries, k)
+        check_ranking(bank.search(queries, k), state_of(texts), queries, k, may_miss=isinstance(bank, ChromaBank))
         assert (bank.position, bank.state) == (step, state_of(texts))
 
 
