@@ -35,7 +35,7 @@ from deltamem.text import (
 
 if TYPE_CHECKING:
     from deltamem.bank.store import UserStore
-    from deltamem.journal.journal import OwnerJournal
+    from deltamem.journal.owner import OwnerJournal
 
 _BLOCK = 256
 """Rows of the similarity matrix at a time: 256 x 10,000 float32 are 10 MB."""

@@ -27,7 +27,7 @@ from deltamem.errors import DeltaMemError
 from deltamem.filters import read_filter
 from deltamem.ingest import Outcome, SessionReader, Transition
 from deltamem.journal.jobs import Job, JobState
-from deltamem.journal.journal import HistoryStep, Origin, Point, SessionKnownError, StaleJournalError
+from deltamem.journal.owner import HistoryStep, Origin, Point, SessionKnownError, StaleJournalError
 from deltamem.journal.records import Entry, Erasure, digest_of, memory_number
 from deltamem.journal.transfer import Counts, export_owner, import_owner
 from deltamem.memory import Diff, Memory, MemoryState
@@ -154,7 +154,7 @@ class MemoryManager:
     async def enqueue(self, session: Session) -> Job:
         """Take a session on, to be read later by a `deltamem.jobs.Worker`; when this returns, it is on the disk.
 
-        The same session may be given any number of times; see `deltamem.journal.journal.OwnerJournal.enqueue`.
+        The same session may be given any number of times; see `deltamem.journal.owner.OwnerJournal.enqueue`.
 
         Raises:
             JobConflictError: If the session's id stands for another session.
@@ -295,7 +295,7 @@ class MemoryManager:
         return self._owned.bank.state if point is None else self._owned.journal.state(point)
 
     def uuids(self, point: Point = None) -> dict[str, UUID]:
-        """UUIDs by id, which stay with their memories; see `deltamem.journal.journal.OwnerJournal.uuids`.
+        """UUIDs by id, which stay with their memories; see `deltamem.journal.owner.OwnerJournal.uuids`.
 
         Every method that takes the id of a memory takes its UUID as well.
         """
@@ -335,11 +335,11 @@ class MemoryManager:
         return self._owned.journal.memory_id(given)
 
     def history(self, memory_id: str) -> tuple[HistoryStep, ...]:
-        """Everything that happened to a memory, oldest first; see `deltamem.journal.journal.OwnerJournal.history`."""
+        """Everything that happened to a memory, oldest first; see `deltamem.journal.owner.OwnerJournal.history`."""
         return self._owned.journal.history(memory_id)
 
     def blame(self, memory_id: str) -> tuple[Origin, ...]:
-        """The sessions, turns and edits that a memory comes from; see `deltamem.journal.journal.OwnerJournal.blame`."""
+        """The sessions, turns and edits that a memory comes from; see `deltamem.journal.owner.OwnerJournal.blame`."""
         return self._owned.journal.blame(memory_id)
 
     def diff(self, before: Point, after: Point = None) -> Diff:

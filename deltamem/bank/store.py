@@ -22,7 +22,8 @@ from deltamem.embedding import Embedder, Vectors
 from deltamem.errors import DeltaMemError, NotFoundError
 from deltamem.filters import read_filter
 from deltamem.journal.jobs import Job
-from deltamem.journal.journal import JOURNAL_FILE, Journal, OwnerJournal
+from deltamem.journal.journal import JOURNAL_FILE, Journal
+from deltamem.journal.owner import OwnerJournal
 from deltamem.journal.records import Change, Entry, EntryKind, Erasure
 from deltamem.memory import MemoryState
 from deltamem.sessions import Session, Turn

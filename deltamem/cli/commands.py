@@ -36,7 +36,7 @@ from deltamem.server.records import (
 if TYPE_CHECKING:
     from deltamem.bank.base import Hit
     from deltamem.bank.store import MemoryStore, UserStore
-    from deltamem.journal.journal import HistoryStep, Origin
+    from deltamem.journal.owner import HistoryStep, Origin
     from deltamem.journal.records import Entry
 
 

@@ -16,7 +16,7 @@ from deltamem.journal.journal import JOURNAL_FILE, Journal
 
 if TYPE_CHECKING:
     from deltamem.bank.chroma import ChromaIndex
-    from deltamem.journal.journal import OwnerJournal
+    from deltamem.journal.owner import OwnerJournal
 
 _PACKAGES = ("chromadb", "openai", "sentence-transformers", "torch", "numpy", "typer", "rich")
 _LITTLE_SPACE = 2**30

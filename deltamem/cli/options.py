@@ -15,7 +15,8 @@ import typer
 
 from deltamem.cli.output import note, utf8
 from deltamem.errors import DeltaMemError
-from deltamem.journal.journal import JOURNAL_FILE, Journal, OwnerJournal, Point
+from deltamem.journal.journal import JOURNAL_FILE, Journal
+from deltamem.journal.owner import OwnerJournal, Point
 
 if TYPE_CHECKING:
     from deltamem.bank.store import MemoryStore, Progress

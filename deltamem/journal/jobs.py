@@ -83,7 +83,7 @@ def _job(row: Sequence[Any]) -> Job:
 
 
 def enqueue(connection: sqlite3.Connection, owner_id: int, session: Session) -> Job:
-    """Take a session on, or find the job that it has; see `deltamem.journal.journal.OwnerJournal.enqueue`."""
+    """Take a session on, or find the job that it has; see `deltamem.journal.owner.OwnerJournal.enqueue`."""
     digest, now = digest_of(session), microseconds(datetime.now(UTC))
     applied = connection.execute(_APPLIED, (owner_id, session.id)).fetchone()
     known = connection.execute(

@@ -11,7 +11,7 @@ from pydantic import ConfigDict, Field, PlainSerializer, PlainValidator, Validat
 
 from deltamem.config import StrictModel, first_error
 from deltamem.errors import DeltaMemError
-from deltamem.journal.journal import OwnerJournal
+from deltamem.journal.owner import OwnerJournal
 from deltamem.journal.records import Change, ChangeEvent, Entry, EntryKind, same
 from deltamem.memory import NO_METADATA, Memory, Metadata
 from deltamem.sessions import Role, Turn

@@ -8,7 +8,7 @@ from base64 import b64encode
 from importlib import resources
 from string import Template
 
-from deltamem.journal.journal import OwnerJournal
+from deltamem.journal.owner import OwnerJournal
 from deltamem.journal.transfer import export_owner
 
 

@@ -28,7 +28,7 @@ from deltamem.errors import NotFoundError
 from deltamem.filters import FilterError
 from deltamem.ingest import Transition
 from deltamem.journal.jobs import Job, JobConflictError, JobState
-from deltamem.journal.journal import HistoryStep
+from deltamem.journal.owner import HistoryStep
 from deltamem.journal.records import ChangeEvent, EntryKind
 from deltamem.manager import MemoryManager
 from deltamem.memory import Memory

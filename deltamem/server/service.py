@@ -17,7 +17,7 @@ from deltamem.errors import LLMError
 from deltamem.ingest import Transition
 from deltamem.jobs import Worker, WorkerSettings
 from deltamem.journal.jobs import Job
-from deltamem.journal.journal import Point
+from deltamem.journal.owner import Point
 from deltamem.journal.records import Erasure
 from deltamem.manager import ManagerSettings, MemoryManager
 from deltamem.policy import Completion, Policy

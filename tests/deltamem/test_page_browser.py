@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 from browser_cases import Opened, in_chromium
 
-from deltamem.journal.journal import Journal, OwnerJournal
+from deltamem.journal.journal import Journal
+from deltamem.journal.owner import OwnerJournal
 from deltamem.journal.records import Change, ChangeEvent, EntryKind
 from deltamem.memory import Memory, Metadata
 from deltamem.page import memory_page

@@ -29,7 +29,7 @@ from deltamem.bank.store import MemoryStore, UserStore
 from deltamem.edits import Add, Update
 from deltamem.jobs import Worker, WorkerSettings
 from deltamem.journal.jobs import JobQueue, JobState
-from deltamem.journal.journal import OwnerJournal
+from deltamem.journal.owner import OwnerJournal
 from deltamem.journal.records import EntryKind
 from deltamem.journal.transfer import import_owner
 from deltamem.manager import ManagerSettings, MemoryManager

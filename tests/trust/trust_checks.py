@@ -7,7 +7,8 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from deltamem.journal.journal import Journal, OwnerJournal
+from deltamem.journal.journal import Journal
+from deltamem.journal.owner import OwnerJournal
 from deltamem.journal.records import Change
 from deltamem.journal.transfer import export_owner, import_owner
 from deltamem.memory import Memory, MemoryState

@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deltamem.journal.jobs import JobState
-from deltamem.journal.journal import Journal, OwnerJournal
+from deltamem.journal.journal import Journal
+from deltamem.journal.owner import OwnerJournal
 from deltamem.journal.records import Change, ChangeEvent, EntryKind
 from deltamem.memory import Memory
 from deltamem.sessions import Turn

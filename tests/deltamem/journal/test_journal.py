@@ -14,7 +14,8 @@ import pytest
 
 from deltamem.errors import DeltaMemError
 from deltamem.journal import sqlite as database
-from deltamem.journal.journal import Journal, OwnerJournal, SessionKnownError, StaleJournalError
+from deltamem.journal.journal import Journal
+from deltamem.journal.owner import OwnerJournal, SessionKnownError, StaleJournalError
 from deltamem.journal.records import Change, ChangeEvent, Entry, EntryKind, digest_of, lineage
 from deltamem.memory import Memory, MemoryState
 from deltamem.sessions import Session, Turn

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from deltamem.errors import DeltaMemError
-from deltamem.journal.journal import Journal, SessionKnownError
+from deltamem.journal.journal import Journal
+from deltamem.journal.owner import SessionKnownError
 from deltamem.journal.records import Change, ChangeEvent, EntryKind
 from deltamem.memory import Memory
 from deltamem.sessions import Session, Turn

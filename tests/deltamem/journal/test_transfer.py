@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from deltamem.errors import DeltaMemError
-from deltamem.journal.journal import Journal, OwnerJournal
+from deltamem.journal.journal import Journal
+from deltamem.journal.owner import OwnerJournal
 from deltamem.journal.records import Change, ChangeEvent, EntryKind
 from deltamem.journal.transfer import Counts, export_owner, import_owner
 from deltamem.memory import Memory

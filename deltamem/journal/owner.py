@@ -1,0 +1,664 @@
+"""One owner's part of the journal: entries, states, history, blame, jobs and buffered turns."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from itertools import count
+from typing import NamedTuple
+from uuid import UUID, uuid4
+
+from deltamem.errors import ConflictError, DeltaMemError, NotFoundError
+from deltamem.journal import buffer, jobs
+from deltamem.journal import sqlite as rows
+from deltamem.journal.jobs import Job, JobState
+from deltamem.journal.records import (
+    Change,
+    ChangeEvent,
+    Entry,
+    EntryKind,
+    changes_between,
+    digest_of,
+    lineage,
+    memory_number,
+    problems_of,
+    shape_problem,
+    step,
+)
+from deltamem.journal.sqlite import Database
+from deltamem.memory import Diff, Memory, MemoryState, Metadata, diff
+from deltamem.sessions import Session, Turn
+
+Point = int | str | datetime | None
+"""A point in an owner's journal: a position, a session id, a session time, or None for now."""
+
+
+class HistoryStep(NamedTuple):
+    """One change of one memory and the entry that made it."""
+
+    entry: Entry
+    change: Change
+
+
+@dataclass(frozen=True, slots=True)
+class SourceTurn:
+    """A turn of a session that a memory text comes from, numbered from 1.
+
+    Role and content are None if the dialogue is not stored; the content also if the turn was erased.
+    """
+
+    number: int
+    role: str | None
+    content: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """One step, ADD or UPDATE, by which a memory got its present text, and where the text comes from.
+
+    That is some turns of a session that a model read, or somebody who wrote it, see `actor`.
+    """
+
+    event: ChangeEvent
+    text: str
+    metadata: Metadata
+    position: int
+    session_id: str | None
+    session_time: datetime | None
+    model: str | None
+    actor: str | None
+    recorded_at: datetime
+    turns: tuple[SourceTurn, ...]
+
+
+class SessionKnownError(ConflictError):
+    """The session was applied before, so it must not be applied again."""
+
+
+class StaleJournalError(ConflictError):
+    """Somebody else wrote to the journal since the state at hand was read."""
+
+
+_PAGE = 500
+"""Entries read at once, so that no reader holds up a writer for long."""
+
+
+class OwnerJournal:
+    """The journal of one owner. Any number of threads may use it."""
+
+    def __init__(self, database: Database, name: str) -> None:
+        if not name:
+            raise DeltaMemError("the owner's name is empty")
+        try:
+            name.encode()
+        except UnicodeEncodeError as error:
+            raise DeltaMemError("the owner's name is not valid Unicode") from error
+        self.name = name
+        self._database = database
+
+    def snapshot(self) -> AbstractContextManager[object]:
+        """Make everything read inside the block belong to one moment. Other threads wait meanwhile; keep it short."""
+        return self._database.read()
+
+    @property
+    def head(self) -> int:
+        """The last position; 0 if there is no entry."""
+        return int(self._one("TRUE", (), "max(position)") or 0)
+
+    def resolve(self, point: Point) -> int:
+        """The journal position that a point means.
+
+        A session id means the position of that session; a time means the last session at or before it; None means the
+        head; position 0 is the empty beginning.
+
+        Raises:
+            DeltaMemError: If the session is not in the journal or the position does not exist.
+        """
+        if isinstance(point, datetime):
+            return self.position_at(point)
+        if isinstance(point, str):
+            position = self.session_position(point)
+            if position is None:
+                raise NotFoundError(f"session {point!r} is not in the journal, or was rolled back")
+            return position
+        head = self.head
+        if point is None:
+            return head
+        if not 0 <= point <= head:
+            raise NotFoundError(f"position {point} does not exist; the journal goes from 0 to {head}")
+        return point
+
+    def point(self, text: str) -> Point:
+        """A point as people write it: a session id, ``@N`` for a position, or an ISO 8601 time.
+
+        Raises:
+            NotFoundError: If it is none of these.
+        """
+        if self.session_position(text) is not None:
+            return text
+        if text.startswith("@") and text[1:].isascii() and text[1:].isdigit() and len(text) <= 18:
+            return int(text[1:])
+        try:
+            return datetime.fromisoformat(text)
+        except ValueError:
+            raise NotFoundError(
+                f"{text!r} is no session in the memory of {self.name!r}, no position such as @3 and no ISO 8601 time"
+            ) from None
+
+    def state(self, point: Point = None) -> MemoryState:
+        """The memories at a point, ordered by the number of the id. Forgotten memories are in no state.
+
+        Raises:
+            DeltaMemError: If the journal has no such point, see `resolve`.
+        """
+        with self._database.read() as connection:
+            return rows.state(connection, self._owner_id(connection), self.resolve(point))
+
+    def diff(self, before: Point, after: Point = None) -> Diff:
+        """What changed between two points, memory by memory."""
+        return diff(self.state(before), self.state(after))
+
+    def entries(self, after: int = 0, until: int | None = None) -> Iterator[Entry]:
+        """The entries of positions `after` + 1 to `until` (default: the last at the time of the call), oldest first.
+
+        They are read a few hundred at a time; use `snapshot` if other threads may change marks or erase in between.
+        """
+        last = self.head if until is None else until
+        while after < last:
+            with self._database.read() as connection:
+                page = rows.entries(connection, self._owner_id(connection), after, last, _PAGE)
+            if not page:
+                return
+            yield from page
+            after = page[-1].position
+
+    def entry(self, position: int) -> Entry:
+        """One entry.
+
+        Raises:
+            DeltaMemError: If there is none at this position.
+        """
+        for entry in self.entries(position - 1, position):
+            return entry
+        raise NotFoundError(f"there is no entry {position}: the journal ends at {self.head}")
+
+    def session_position(self, session_id: str) -> int | None:
+        """Where a session is applied; None if it never was or is undone."""
+        found = self._one("session_id = ? AND undone = 0", (session_id,), "position")
+        return None if found is None else int(found)
+
+    def session_digest(self, session_id: str) -> str | None:
+        """The digest (see `digest_of`) of a session that is applied and not undone."""
+        found = self._one("session_id = ? AND undone = 0", (session_id,), "session_digest")
+        return None if found is None else str(found)
+
+    def dialogue(self, session: str | int) -> tuple[Turn, ...] | None:
+        """The stored turns of a session, named by its id or the position of its entry.
+
+        Returns:
+            The turns, with an empty content where `forget` erased one. None if the dialogue was not kept, if the position
+            is not a session's, or if no session of this id is applied and not undone.
+        """
+        with self._database.read() as connection:
+            position = self.session_position(session) if isinstance(session, str) else session
+            return None if position is None else rows.dialogue(connection, self._owner_id(connection), position)
+
+    @property
+    def dialogue_count(self) -> int:
+        """How many dialogues are stored."""
+        with self._database.read() as connection:
+            query = "SELECT count(*) FROM dialogues WHERE owner_id = ?"
+            return int(connection.execute(query, (self._owner_id(connection),)).fetchone()[0])
+
+    def dialogues(self) -> Iterator[tuple[int, tuple[Turn, ...]]]:
+        """All stored dialogues with the positions of their entries, oldest first."""
+        with self._database.read() as connection:
+            query = "SELECT position FROM dialogues WHERE owner_id = ? ORDER BY position"
+            positions = [int(row[0]) for row in connection.execute(query, (self._owner_id(connection),))]
+        for position in positions:
+            turns = self.dialogue(position)
+            if turns is not None:
+                yield position, turns
+
+    def position_at(self, time: datetime) -> int:
+        """The position that stood at a time of the sessions' own calendar.
+
+        Args:
+            time: Naive times count as UTC.
+
+        Returns:
+            The last session, or edit that has a time, that is not undone and not later than `time`, or the last other
+            entry between it and the next one if it is not undone either; 0 if there is no such session.
+        """
+        with self._database.read():
+            found = self._one("undone = 0 AND session_utc <= ?", (rows.microseconds(time),), "max(position)")
+            if found is None:
+                return 0
+            following = self._one("session_utc IS NOT NULL AND position > ?", (found,), "min(position)")
+            end = self.head + 1 if following is None else following
+            last = self._one("position >= ? AND position < ? AND undone = 0", (found, end), "max(position)")
+            assert last is not None  # `found` itself qualifies
+            return int(last)
+
+    @property
+    def namespace(self) -> UUID | None:
+        """The random UUID that those of the owner's memories are derived from; None if there is no entry yet.
+
+        Who knows it can compute them all, so it is as private as the memories.
+        """
+        with self._database.read() as connection:
+            # Importing an export without entries leaves a row of the owner, which must not show in the next export.
+            return UUID(rows.namespace(connection, self._owner_id(connection))) if self.head else None
+
+    def uuids(self, point: Point = None) -> dict[str, UUID]:
+        """By id, the UUIDs of the memories that the state at a point descends from; retracted and forgotten ones too.
+
+        Unlike an id, which may be given away again after a rollback, a UUID always means the same memory: through
+        updates, retraction, rollback and its undoing, export and import. It is known within its owner only.
+        """
+        with self._database.read() as connection:
+            owner_id = self._owner_id(connection)
+            return rows.uuids(connection, owner_id, lineage(self.resolve(point), rows.restored(connection, owner_id)))
+
+    def added(self, point: Point = None) -> dict[str, datetime]:
+        """By id, the times that the memories had when they were added; of the same memories as `uuids`."""
+        with self._database.read() as connection:
+            owner_id = self._owner_id(connection)
+            return rows.added(connection, owner_id, lineage(self.resolve(point), rows.restored(connection, owner_id)))
+
+    def memory_id(self, given: str) -> str:
+        """The id of a memory that is given by its UUID; anything else as it is.
+
+        The UUID of a memory whose making was rolled back is no memory's, whoever has its id now.
+        """
+        if memory_number(given) is not None:
+            return given
+        with self._database.read() as connection:
+            number = rows.number_of(connection, self._owner_id(connection), given.lower())
+        return given if number is None else f"m{number}"
+
+    def history(self, memory_id: str) -> tuple[HistoryStep, ...]:
+        """Everything that happened to a memory, oldest first, what was rolled back included (see `Entry.undone`).
+
+        The entries carry the changes of this memory only. An id that an undone session had given away may have been given
+        away again; then both memories are listed.
+
+        Raises:
+            DeltaMemError: If there never was such a memory.
+        """
+        if steps := self._steps(self.memory_id(memory_id)):
+            return steps
+        raise NotFoundError(f"there is no memory {memory_id!r} and never was")
+
+    def blame(self, memory_id: str) -> tuple[Origin, ...]:
+        """The sessions with their turns, and the edits, that a present memory comes from, oldest first.
+
+        Raises:
+            DeltaMemError: If there is no such memory now.
+        """
+        with self._database.read():
+            memory_id = self.memory_id(memory_id)
+            if memory_id not in self.state():
+                raise NotFoundError(f"there is no memory {memory_id!r} now; see its history")
+            return tuple(
+                self._origin(entry, change)
+                for entry, change in self._steps(memory_id)
+                if entry.kind in (EntryKind.SESSION, EntryKind.EDIT)
+                and not entry.undone
+                and change.event in (ChangeEvent.ADD, ChangeEvent.UPDATE)
+            )
+
+    def changed_since(self, position: int) -> frozenset[str]:
+        """Ids of the memories that entries after a position added, updated or removed."""
+        query = "SELECT DISTINCT memory_number FROM changes WHERE owner_id = ? AND position > ? AND event <> 'NONE'"
+        with self._database.read() as connection:
+            return frozenset(f"m{row[0]}" for row in connection.execute(query, (self._owner_id(connection), position)))
+
+    def next_id_number(self) -> int:
+        """The number of the next new memory.
+
+        One more than the largest that an effective entry gave away or that was forgotten: the id of a forgotten memory is
+        not used again, and sessions that are undone and applied again give the same ids.
+        """
+        # From the largest number downwards, which meets an effective entry soon.
+        query = (
+            "SELECT memory_number FROM changes CROSS JOIN entries USING (owner_id, position)"
+            " WHERE owner_id = ? AND event = 'ADD' AND (undone = 0 OR erased = 1) ORDER BY memory_number DESC LIMIT 1"
+        )
+        with self._database.read() as connection:
+            found = connection.execute(query, (self._owner_id(connection),)).fetchone()
+        return 1 if found is None else int(found[0]) + 1
+
+    def new_ids(self) -> Iterator[str]:
+        """Ids for new memories without end, from `next_id_number` on."""
+        return (f"m{number}" for number in count(self.next_id_number()))
+
+    def text_owner(self, text: str) -> str | None:
+        """Id of the memory that a text was an earlier version of, or had when it was retracted; None if there is none.
+
+        Case and white space do not count, nor do changes that are undone or erased. The newest one wins. The text may
+        have become current again since.
+        """
+        query = (
+            "SELECT memory_number FROM changes CROSS JOIN entries USING (owner_id, position)"
+            " WHERE owner_id = ? AND before_hash = ? AND undone = 0 ORDER BY seq DESC LIMIT 1"
+        )
+        with self._database.read() as connection:
+            found = connection.execute(query, (self._owner_id(connection), rows.text_hash(text))).fetchone()
+        return None if found is None else f"m{found[0]}"
+
+    def enqueue(self, session: Session) -> Job:
+        """Take a session on, to be read later; when this returns, it is on the disk.
+
+        A session that was taken on or applied before is not taken on again. One that failed is, and one that was rolled
+        back.
+
+        Returns:
+            The job; done if the session is applied already.
+
+        Raises:
+            JobConflictError: If the session's id stands for another one, that waits or is applied.
+            DeltaMemError: If a text is not valid Unicode, or the file cannot be written.
+        """
+        with self._database.write() as connection:
+            return jobs.enqueue(connection, self._create(connection), session)
+
+    def keep(self, conversation: str | None, turns: Sequence[Turn], person_name: str) -> str:
+        """Keep what is new in a conversation that goes on; see `deltamem.journal.buffer.keep`."""
+        with self._database.write() as connection:
+            return buffer.keep(connection, self._create(connection), conversation, person_name, turns)
+
+    def keep_answer(self, conversation: str, turn: Turn, person_name: str) -> None:
+        """Keep the answer to what was kept last in a conversation."""
+        with self._database.write() as connection:
+            buffer.answer(connection, self._create(connection), conversation, person_name, turn)
+
+    def job(self, job_id: str) -> Job:
+        """A job of this owner.
+
+        Raises:
+            DeltaMemError: If there is none.
+        """
+        with self._database.read() as connection:
+            job = jobs.get(connection, self._owner_id(connection), job_id)
+        if job is None:
+            raise NotFoundError(f"there is no job {job_id!r}")
+        return job
+
+    def jobs(self, *states: JobState) -> list[Job]:
+        """The jobs of this owner, of some states or of all, in the order in which they were taken on."""
+        with self._database.read() as connection:
+            return jobs.listed(connection, self._owner_id(connection), states or tuple(JobState))
+
+    def session_time(self, session_id: str) -> datetime | None:
+        """The time of a session that is applied or was taken on; None if there is none of this id."""
+        with self._database.read() as connection:
+            applied = self._one("session_id = ? AND undone = 0", (session_id,), "session_time")
+            if applied is not None:
+                return datetime.fromisoformat(str(applied))
+            return jobs.time_of(connection, self._owner_id(connection), session_id)
+
+    def job_session(self, job_id: str) -> Session | None:
+        """The session of a job as `forget` left it; None if there is no such job or it is done."""
+        with self._database.read() as connection:
+            return jobs.session_of(connection, self.name, self._owner_id(connection), job_id)
+
+    def verify(self) -> list[str]:
+        """Replay the entries in Python and compare with what the queries say; the problems, a sentence each."""
+        with self._database.read() as connection:
+            try:
+                return problems_of(self.entries(), rows.restored(connection, self._owner_id(connection)), self.state)
+            except (ValueError, TypeError) as error:
+                return [f"an entry cannot be read: {error}"]
+
+    def append(
+        self,
+        kind: EntryKind,
+        changes: Sequence[Change],
+        *,
+        session: Session | None = None,
+        keep_dialogue: bool = True,
+        model: str | None = None,
+        prompt_hash: str | None = None,
+        violations: Mapping[str, int] | None = None,
+        actor: str | None = None,
+        expected_head: int | None = None,
+    ) -> Entry:
+        """Write one entry in one transaction; when this returns, it is on the disk.
+
+        Args:
+            kind: SESSION, EDIT or IMPORT; `rollback` and `forget` do their own writing.
+            changes: What happened, in order; may be empty. Each must follow from the state that the ones before it left.
+            session: The session, for SESSION entries only.
+            keep_dialogue: Store the session's turns; its digest is stored in any case.
+            model: The model that decided.
+            prompt_hash: sha256 over the prompts in use.
+            violations: What was refused or corrected, counted by name.
+            actor: Who made the changes, for EDIT entries only.
+            expected_head: The head that the changes were made for; None accepts any.
+
+        Raises:
+            SessionKnownError: If a session with this id is applied and not undone.
+            StaleJournalError: If the head is another, or a change does not follow from the state.
+            DeltaMemError: If a text is not valid Unicode, or the file cannot be written.
+            ValueError: If the arguments contradict each other or the kind.
+        """
+        if (session is not None) != (kind is EntryKind.SESSION) or (session is not None and not session.id):
+            raise ValueError("an entry of a session, and no other, needs a session with an id")
+        if bool(actor) != (kind is EntryKind.EDIT):
+            raise ValueError("an edit, and nothing else, needs an actor")
+        if kind in (EntryKind.ROLLBACK, EntryKind.FORGET):
+            raise ValueError("rolling back and forgetting have their own methods")
+        for change in changes:
+            if problem := shape_problem(change):
+                raise ValueError(problem)
+            if session is not None and any(turn > len(session.dialogue) for turn in change.turns):
+                raise ValueError(f"{change.memory_id} names a turn that session {session.id!r} does not have")
+        with self._database.write() as connection:
+            head = self.head
+            if expected_head is not None and head != expected_head:
+                raise StaleJournalError(f"the journal is at position {head}, not {expected_head}: somebody else wrote to it")
+            if session is not None and (known := self.session_position(session.id)) is not None:
+                raise SessionKnownError(f"session {session.id!r} is already applied (entry {known})")
+            memories = rows.current(connection, self._owner_id(connection), {change.memory_id for change in changes})
+            for change in changes:
+                if problem := step(memories, change):
+                    raise StaleJournalError(f"the journal is at another state: {problem}")
+            time = self._time_of(changes) if kind is EntryKind.EDIT else None if session is None else session.time
+            entry = Entry(
+                position=head + 1,
+                kind=kind,
+                recorded_at=datetime.now(UTC),
+                changes=tuple(changes),
+                session_id=None if session is None else session.id,
+                session_time=time,
+                model=model,
+                prompt_hash=prompt_hash,
+                violations=dict(violations or {}),
+                session_digest=None if session is None else digest_of(session),
+                actor=actor,
+            )
+            owner_id = self._append(connection, entry)
+            if session is not None:
+                # In the same transaction, so that a job is never applied and yet to be done.
+                jobs.complete(connection, owner_id, session.id, entry.position)
+                if keep_dialogue:
+                    rows.insert_dialogue(connection, owner_id, entry.position, session.dialogue)
+        return entry
+
+    def rollback(self, to: int) -> Entry:
+        """Append an entry that takes the state back to the one after position `to`, and mark what it undoes.
+
+        An entry is effective if the present state descends from it. So going back into a stretch that was undone makes
+        its entries effective again. What was forgotten does not come back.
+
+        Raises:
+            DeltaMemError: If the journal has no such position.
+        """
+        with self._database.write() as connection:
+            changes = changes_between(self.state(), self.state(to))
+            entry = Entry(self.head + 1, EntryKind.ROLLBACK, datetime.now(UTC), tuple(changes), restored=to)
+            self._append(connection, entry)
+        return entry
+
+    def forget(self, memory_id: str) -> Entry:
+        """Erase a memory for good, from every entry, stored dialogue and waiting job, and append an entry that says so.
+
+        All changes of the id lose their texts and metadata. Stored turns that they name as sources, and stored turns that
+        contain one of the texts (whatever the case and white space), become empty. Other memories stay as they are, also
+        if they say the same. On return the texts are gone from the files (see `Database.purge` for the one exception).
+
+        Raises:
+            DeltaMemError: If the owner has no such memory, or it is already forgotten.
+        """
+        with self._database.write() as connection:
+            owner_id = self._owner_id(connection)
+            memory_id = self.memory_id(memory_id)
+            history = self._steps(memory_id)
+            sides = [memory for _, change in history if not change.erased for memory in (change.before, change.after)]
+            known = [memory for memory in sides if memory is not None]
+            if owner_id is None or not known:
+                raise NotFoundError(f"{memory_id}: there is no such memory to forget")
+            sources = frozenset((entry.position, turn) for entry, change in history for turn in change.turns)
+            rows.erase_memory(connection, owner_id, memory_id)
+            rows.blank_turns(connection, owner_id, sources, {memory.text for memory in known})
+            turns: dict[str, set[int]] = {}
+            for entry, change in history:
+                if entry.session_id is not None:
+                    turns.setdefault(entry.session_id, set()).update(change.turns)
+            jobs.scrub(connection, owner_id, turns, {memory.text for memory in known})
+            buffer.scrub(connection, owner_id, {memory.text for memory in known})
+            removal = Change(ChangeEvent.REMOVE, memory_id, Memory(memory_id, "", known[-1].time), None, erased=True)
+            entry = Entry(self.head + 1, EntryKind.FORGET, datetime.now(UTC), (removal,))
+            self._append(connection, entry)
+            connection.execute("INSERT INTO pending_purges DEFAULT VALUES")
+        self._database.purge()
+        return entry
+
+    @contextmanager
+    def restoring(self) -> Iterator[Restorer]:
+        """Write entries as another journal recorded them, in one transaction: if the block raises, nothing is written.
+
+        Raises:
+            DeltaMemError: If this owner already has entries.
+        """
+        with self._database.write() as connection:
+            if self.head:
+                raise ConflictError(
+                    f"the journal of {self.name!r} already has {self.head} entries; import needs an empty one"
+                )
+            yield Restorer(connection, self._create(connection))
+
+    def _owner_id(self, connection: sqlite3.Connection) -> int | None:
+        found = connection.execute("SELECT id FROM owners WHERE name = ?", (self.name,)).fetchone()
+        return None if found is None else int(found[0])
+
+    def _one(self, condition: str, values: tuple[object, ...], column: str) -> int | str | None:
+        """One value of the owner's only entry that meets a condition; None if none does."""
+        with self._database.read() as connection:
+            query = f"SELECT {column} FROM entries WHERE owner_id = ? AND {condition}"
+            found = connection.execute(query, (self._owner_id(connection), *values)).fetchone()
+        return None if found is None else found[0]
+
+    def _steps(self, memory_id: str) -> tuple[HistoryStep, ...]:
+        number = memory_number(memory_id)
+        if number is None:
+            return ()
+        with self._database.read() as connection:
+            found = rows.entries_of(connection, self._owner_id(connection), number)
+        return tuple(HistoryStep(entry, change) for entry in found for change in entry.changes)
+
+    def _origin(self, entry: Entry, change: Change) -> Origin:
+        if change.after is None:
+            raise ValueError(f"journal entry {entry.position} removes {change.memory_id}, which is no origin")
+        dialogue = self.dialogue(entry.position) or ()
+        turns = tuple(
+            SourceTurn(number, dialogue[number - 1].role, dialogue[number - 1].content or None)
+            if number <= len(dialogue)
+            else SourceTurn(number, None, None)
+            for number in change.turns
+        )
+        return Origin(
+            change.event,
+            change.after.text,
+            change.after.metadata,
+            entry.position,
+            entry.session_id,
+            entry.session_time,
+            entry.model,
+            entry.actor,
+            entry.recorded_at,
+            turns,
+        )
+
+    def _time_of(self, changes: Sequence[Change]) -> datetime | None:
+        """The `Entry.session_time` of an edit."""
+        written = [
+            change.after.time
+            for change in changes
+            if change.after is not None and (change.before is None or change.before.time != change.after.time)
+        ]
+        latest = max(written, key=rows.microseconds, default=None)
+        if latest is None or self._one("undone = 0 AND session_utc > ?", (rows.microseconds(latest),), "1") is not None:
+            return None
+        return latest
+
+    def _create(self, connection: sqlite3.Connection) -> int:
+        """The owner's row, made on the first entry."""
+        known = self._owner_id(connection)
+        if known is not None:
+            return known
+        query = "INSERT INTO owners (name, namespace) VALUES (?, ?) RETURNING id"
+        return int(connection.execute(query, (self.name, str(uuid4()))).fetchone()[0])
+
+    def _append(self, connection: sqlite3.Connection, entry: Entry) -> int:
+        owner_id = self._create(connection)
+        rows.insert(connection, owner_id, entry)
+        if entry.restored is not None:
+            rows.mark_effective(connection, owner_id, lineage(entry.position, rows.restored(connection, owner_id)))
+        return owner_id
+
+
+class Restorer:
+    """Takes the entries and dialogues of another journal into an empty one."""
+
+    def __init__(self, connection: sqlite3.Connection, owner_id: int) -> None:
+        self._connection = connection
+        self._owner_id = owner_id
+        self._position = 0
+
+    def namespace(self, namespace: UUID) -> None:
+        """Derive UUIDs as the other journal did; before the first entry."""
+        query = "UPDATE owners SET namespace = ? WHERE id = ?"
+        self._connection.execute(query, (str(namespace), self._owner_id))
+
+    def entry(self, entry: Entry) -> None:
+        """Write the next entry, marks and all.
+
+        Raises:
+            ValueError: If it cannot stand in a journal, or not at this place.
+        """
+        if entry.position != self._position + 1:
+            raise ValueError(f"entry {entry.position} where {self._position + 1} was expected")
+        for change in entry.changes:
+            if problem := shape_problem(change):
+                raise ValueError(problem)
+        try:
+            rows.insert(self._connection, self._owner_id, entry)
+        except sqlite3.IntegrityError as error:
+            raise ValueError(f"entry {entry.position} contradicts itself or an earlier one ({error})") from error
+        self._position = entry.position
+
+    def dialogue(self, position: int, turns: Sequence[Turn]) -> None:
+        """Write the dialogue of an entry.
+
+        Raises:
+            ValueError: If there is no such entry, or it has one already.
+        """
+        try:
+            rows.insert_dialogue(self._connection, self._owner_id, position, turns)
+        except sqlite3.IntegrityError as error:
+            raise ValueError(f"a dialogue of entry {position}, which is unknown or has one already") from error
