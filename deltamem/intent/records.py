@@ -1,4 +1,4 @@
-"""A step of a trajectory, the contextual intent it is indexed by, and the intents that a query asks for (STITCH, section 2)."""
+"""A step of a trajectory, the contextual intent it is indexed by, and what a query asks for (STITCH, section 2)."""
 
 from __future__ import annotations
 
