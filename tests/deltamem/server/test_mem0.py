@@ -2,11 +2,8 @@
 
 import json
 import os
-import shutil
-import subprocess
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -31,12 +28,6 @@ MOVED = "My city is Denver."
 def mem0(tmp_path_factory: pytest.TempPathFactory) -> Any:
     os.environ.setdefault("MEM0_DIR", str(tmp_path_factory.mktemp("mem0")))
     return pytest.importorskip("mem0", reason="mem0's client is in the extra peers")
-
-
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[Server]:
-    with serving(tmp_path / "bank") as running:
-        yield running
 
 
 @pytest.fixture
@@ -468,55 +459,6 @@ def test_the_example_of_the_page(tmp_path: Path, mem0: Any) -> None:
         until(lambda: [job.state for job in server.service.manager_of("ann").jobs()] == [JobState.DONE])
 
 
-NPM = """
-const { MemoryClient } = require("mem0ai");
-const assert = require("node:assert");
-const [host, apiKey] = process.argv.slice(1);
-(async () => {
-  const client = new MemoryClient({ apiKey, host });
-  await client.ping();
-  const said = [{ role: "user", content: "My city is Boston." }];
-  const about = { userId: "ann", agentId: "guide", metadata: { myTopic: "home" }, timestamp: 1772442000 };
-  const queued = await client.add(said, about);
-  let event;
-  do {
-    const answer = await fetch(`${host}/v1/event/${queued.eventId}/`, { headers: { Authorization: `Token ${apiKey}` } });
-    event = await answer.json();
-    await new Promise((next) => setTimeout(next, 20));
-  } while (["PENDING", "RUNNING"].includes(event.status));
-  assert.equal(event.status, "SUCCEEDED");
-  const id = event.results[0].id;
-  const memory = await client.get(id);
-  assert.equal(memory.memory, "ann's city is Boston.");
-  assert.deepEqual([memory.userId, memory.agentId, memory.metadata], ["ann", "guide", { myTopic: "home" }]);
-  assert.equal(memory.createdAt, "2026-03-02T09:00:00+00:00");
-  const listed = await client.getAll({ filters: { user_id: "ann" }, page: 1, pageSize: 5 });
-  assert.deepEqual([listed.count, listed.results[0].id], [1, id]);
-  const filters = { AND: [{ user_id: "ann" }, { agent_id: "*" }] };
-  const found = await client.search("city", { filters, topK: 3, rerank: false });
-  assert.equal(found.results[0].id, id);
-  assert.equal((await client.update(id, { text: "Ann lives in Reno." })).memory, "Ann lives in Reno.");
-  assert.deepEqual((await client.history(id)).map((step) => step.event), ["ADD", "UPDATE"]);
-  await client.batchUpdate([{ memoryId: id, text: "Ann lives in Boise." }]);
-  assert.equal((await client.get(id)).memory, "Ann lives in Boise.");
-  assert.deepEqual((await client.users()).results.map((one) => one.name), ["guide", "ann"]);
-  await assert.rejects(client.search("city", { filters: { user_id: "bob" } }), { name: "MemoryNotFoundError" });
-  await assert.rejects(client.add(said, { userId: "ann", customInstructions: "x" }), /custom_instructions is not supported/);
-  await assert.rejects(client.feedback({ memoryId: id, feedback: "POSITIVE" }), /feedback is not supported/);
-  await assert.rejects(client.getProject({ fields: [] }), /project is not supported/);
-  const more = await client.add([{ role: "user", content: "I like tea." }], { userId: "ann", infer: false });
-  await client.batchDelete([more.results[0].id]);
-  await client.delete(id, { deleteLinked: true });
-  await assert.rejects(client.get(id), { name: "MemoryNotFoundError" });
-  await client.deleteAll({ userId: "ann" });
-  await client.add([{ role: "user", content: "I like tea." }], { userId: "ann", infer: false, runId: "r1" });
-  await client.deleteUsers();
-  assert.equal((await client.users()).count, 0);
-  console.log("all of it");
-})().catch((error) => { console.error(error); process.exit(1); });
-"""
-
-
 @pytest.mark.slow
 def test_an_event_outlives_a_kill(tmp_path: Path, mem0: Any) -> None:
     def script(body: dict[str, Any]) -> Reply:
@@ -535,15 +477,3 @@ def test_an_event_outlives_a_kill(tmp_path: Path, mem0: Any) -> None:
             [memory] = client.get_all(filters={"user_id": "ann"})["results"]
             assert memory["memory"] == "ann's city is Town2."
             assert [step["event"] for step in client.history(memory["id"])] == ["ADD", "UPDATE"]
-
-
-@pytest.mark.slow
-def test_the_client_of_npm(server: Server, tmp_path: Path) -> None:
-    """With ``DELTAMEM_TEST_NPM``, a folder in which ``npm install mem0ai`` was run."""
-    folder = os.environ.get("DELTAMEM_TEST_NPM")
-    if shutil.which("node") is None or folder is None or not Path(folder, "node_modules", "mem0ai").is_dir():
-        pytest.skip("needs node, and DELTAMEM_TEST_NPM: a folder in which npm install mem0ai was run")
-    environment = os.environ | {"MEM0_TELEMETRY": "false", "MEM0_DIR": str(tmp_path / "home")}
-    command = ["node", "-e", NPM, server.url, server.key("ann")]
-    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0 and done.stdout.endswith("all of it\n"), done.stderr

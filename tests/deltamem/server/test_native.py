@@ -1,6 +1,5 @@
 """The native routes: what a manager does, over real HTTP."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -9,12 +8,6 @@ import pytest
 from server_cases import ANN, LONG, Server, a_session, ok, problem, serving, until
 
 TIME = "2026-03-02T09:00:00"
-
-
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[Server]:
-    with serving(tmp_path / "bank") as running:
-        yield running
 
 
 @pytest.fixture

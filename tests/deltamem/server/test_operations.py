@@ -3,7 +3,6 @@
 import asyncio
 import json
 import threading
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -19,12 +18,6 @@ from server_cases import ANN, LONG, Server, a_session, ok, problem, serving, unt
 from deltamem.jobs import WorkerSettings
 from deltamem.server.keys import Scope
 from deltamem.server.service import ServerSettings
-
-
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[Server]:
-    with serving(tmp_path / "bank") as running:
-        yield running
 
 
 @pytest.fixture

@@ -2,26 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from datetime import datetime, timedelta
-from pathlib import Path
 
 import httpx
 import pytest
 from browser_cases import Opened, in_chromium
-from server_cases import ANN, LONG, Server, a_session, ok, serving
+from server_cases import ANN, LONG, Server, a_session, ok
 
 from deltamem.page import live_page
 from deltamem.server.keys import Scope
 
 ENTER, ESCAPE, TAB = "\ue007", "\ue00c", "\ue004"
 EVIL = 'Ann says </script><script>window.hacked = 1</script> <img src=x onerror="window.hacked=1"> <b>bold</b>'
-
-
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[Server]:
-    with serving(tmp_path / "bank") as running:
-        yield running
 
 
 @pytest.fixture

@@ -1,0 +1,46 @@
+// Everything that mem0's client of npm can ask for: node client.cjs URL TOKEN
+const { MemoryClient } = require("mem0ai");
+const assert = require("node:assert");
+const [host, apiKey] = process.argv.slice(2);
+(async () => {
+  const client = new MemoryClient({ apiKey, host });
+  await client.ping();
+  const said = [{ role: "user", content: "My city is Boston." }];
+  const about = { userId: "ann", agentId: "guide", metadata: { myTopic: "home" }, timestamp: 1772442000 };
+  const queued = await client.add(said, about);
+  let event;
+  do {
+    const answer = await fetch(`${host}/v1/event/${queued.eventId}/`, { headers: { Authorization: `Token ${apiKey}` } });
+    event = await answer.json();
+    await new Promise((next) => setTimeout(next, 20));
+  } while (["PENDING", "RUNNING"].includes(event.status));
+  assert.equal(event.status, "SUCCEEDED");
+  const id = event.results[0].id;
+  const memory = await client.get(id);
+  assert.equal(memory.memory, "ann's city is Boston.");
+  assert.deepEqual([memory.userId, memory.agentId, memory.metadata], ["ann", "guide", { myTopic: "home" }]);
+  assert.equal(memory.createdAt, "2026-03-02T09:00:00+00:00");
+  const listed = await client.getAll({ filters: { user_id: "ann" }, page: 1, pageSize: 5 });
+  assert.deepEqual([listed.count, listed.results[0].id], [1, id]);
+  const filters = { AND: [{ user_id: "ann" }, { agent_id: "*" }] };
+  const found = await client.search("city", { filters, topK: 3, rerank: false });
+  assert.equal(found.results[0].id, id);
+  assert.equal((await client.update(id, { text: "Ann lives in Reno." })).memory, "Ann lives in Reno.");
+  assert.deepEqual((await client.history(id)).map((step) => step.event), ["ADD", "UPDATE"]);
+  await client.batchUpdate([{ memoryId: id, text: "Ann lives in Boise." }]);
+  assert.equal((await client.get(id)).memory, "Ann lives in Boise.");
+  assert.deepEqual((await client.users()).results.map((one) => one.name), ["guide", "ann"]);
+  await assert.rejects(client.search("city", { filters: { user_id: "bob" } }), { name: "MemoryNotFoundError" });
+  await assert.rejects(client.add(said, { userId: "ann", customInstructions: "x" }), /custom_instructions is not supported/);
+  await assert.rejects(client.feedback({ memoryId: id, feedback: "POSITIVE" }), /feedback is not supported/);
+  await assert.rejects(client.getProject({ fields: [] }), /project is not supported/);
+  const more = await client.add([{ role: "user", content: "I like tea." }], { userId: "ann", infer: false });
+  await client.batchDelete([more.results[0].id]);
+  await client.delete(id, { deleteLinked: true });
+  await assert.rejects(client.get(id), { name: "MemoryNotFoundError" });
+  await client.deleteAll({ userId: "ann" });
+  await client.add([{ role: "user", content: "I like tea." }], { userId: "ann", infer: false, runId: "r1" });
+  await client.deleteUsers();
+  assert.equal((await client.users()).count, 0);
+  console.log("all of it");
+})().catch((error) => { console.error(error); process.exit(1); });

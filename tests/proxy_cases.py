@@ -1,0 +1,191 @@
+"""How the tests of the proxy run it: an upstream over real HTTP that answers by a script, and what clients send.
+
+with models() as upstream, proxying(folder, upstream) as server:
+    server.client(**headers()).post(CHAT, json=chat("My dog's name?"))
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import socket
+import struct
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import timedelta
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import httpx
+from server_cases import QUICK, Server, ok, serving, until
+
+from deltamem.server.service import ProxySettings, ServerSettings
+
+CHAT = "/proxy/v1/chat/completions"
+SYSTEM = {"role": "system", "content": "You are kind."}
+
+
+@dataclass
+class Asked:
+    """A request as the upstream got it."""
+
+    body: bytes
+    headers: dict[str, str]
+    path: str
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+    @property
+    def last(self) -> Any:
+        return self.json["messages"][-1]["content"]
+
+
+@dataclass
+class Upstream:
+    """A server of models.
+
+    Attributes:
+        url: Its base URL.
+        asked: What it was asked.
+        gone: Set when a client left before its answer was written.
+    """
+
+    url: str = ""
+    asked: list[Asked] = field(default_factory=list)
+    gone: threading.Event = field(default_factory=threading.Event)
+
+
+Chunks = Callable[[Asked], Iterator[bytes]]
+
+
+def said(text: str, **message: object) -> bytes:
+    choice = {"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": text, **message}}
+    return json.dumps({"id": "c", "object": "chat.completion", "created": 1, "model": "m", "choices": [choice]}).encode()
+
+
+def event(content: str | None, finish: str | None = None) -> bytes:
+    delta = {} if content is None else {"content": content}
+    chunk = {"id": "c", "object": "chat.completion.chunk", "created": 1, "model": "m"}
+    return (
+        b"data: "
+        + json.dumps(chunk | {"choices": [{"index": 0, "delta": delta, "finish_reason": finish}]}).encode()
+        + b"\n\n"
+    )
+
+
+def echo(asked: Asked) -> Iterator[bytes]:
+    """Answers "I see." in one piece, or in several if a stream is wanted."""
+    if re.search(rb'"stream": ?true', asked.body):
+        yield event("I ")
+        # Cut where it may be cut: within an event.
+        yield event("see.")[:20]
+        yield event("see.")[20:]
+        yield event(None, "stop")
+        yield b"data: [DONE]\n\n"
+    else:
+        yield said("I see.")
+
+
+@contextmanager
+def models(answer: Chunks = echo, status: int = 200, **headers: str) -> Iterator[Upstream]:
+    """Serve a script. An answer that raises a ConnectionError is cut there."""
+    upstream = Upstream()
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["Content-Length"]))
+            asked = Asked(body, {name.lower(): value for name, value in self.headers.items()}, self.path)
+            upstream.asked.append(asked)
+            kind = "text/event-stream" if re.search(rb'"stream": ?true', body) else "application/json"
+            self.send_response(status)
+            for name, value in ({"Content-Type": kind, "Transfer-Encoding": "chunked"} | headers).items():
+                self.send_header(name.replace("_", "-"), value)
+            self.end_headers()
+            try:
+                for chunk in answer(asked):
+                    self.wfile.write(f"{len(chunk):x}\r\n".encode() + chunk + b"\r\n")
+                    self.wfile.flush()
+                self.wfile.write(b"0\r\n\r\n")
+            except ConnectionError:
+                upstream.gone.set()
+                self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                self.close_connection = True
+
+        def do_GET(self) -> None:
+            upstream.asked.append(Asked(b"", {name.lower(): value for name, value in self.headers.items()}, self.path))
+            found = json.dumps({"object": "list", "data": [{"id": "m", "object": "model", "created": 1, "owned_by": "x"}]})
+            self.send_response(200)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(found)))
+            self.end_headers()
+            self.wfile.write(found.encode())
+
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.daemon_threads = True
+    upstream.url = f"http://127.0.0.1:{server.server_port}/v1"
+    threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
+    try:
+        yield upstream
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+@contextmanager
+def proxying(folder: Path, upstream: Upstream, idle: float = 3600.0, **options: Any) -> Iterator[Server]:
+    proxy = ProxySettings(upstream.url, **{"upstream_key": "upstream-key", "idle": idle} | options)
+    with serving(folder / "bank", settings=ServerSettings(worker=QUICK, rate_limit=None, proxy=proxy)) as server:
+        yield server
+
+
+def chat(*texts: str, **further: object) -> dict[str, Any]:
+    """A request: a system message, then the person and the assistant in turns."""
+    roles = ["user", "assistant"] * len(texts)
+    return {
+        "model": "m",
+        "messages": [SYSTEM, *({"role": r, "content": t} for r, t in zip(roles, texts, strict=False))],
+        **further,
+    }
+
+
+def know(server: Server, *texts: str, owner: str = "ann") -> None:
+    memories = [{"text": text, "time": "2026-04-05T20:00:00"} for text in texts]
+    token = None if server.keys.none else server.key(owner)
+    ok(server.client(token).post(f"/v1/owners/{owner}/memories", json={"memories": memories}), 201)
+
+
+def ask_stream(http: httpx.Client, body: Any, session: str = "s") -> bytes:
+    with http.stream("POST", CHAT, json=body, headers=headers(session)) as response:
+        return b"".join(response.iter_raw())
+
+
+def end(server: Server) -> None:
+    """Let all conversations end now."""
+    server.service.store.journal.end_idle(timedelta(0))
+    journal = server.service.store.journal
+    until(lambda: not any(journal.owner(o).jobs("queued", "running") for o in journal.owners()))  # type: ignore[arg-type]
+
+
+def dialogues(server: Server, owner: str = "ann") -> list[list[str]]:
+    return [[turn.content for turn in turns] for _, turns in server.service.store.journal.owner(owner).dialogues()]
+
+
+def headers(session: str | None = "s", owner: str | None = "ann", **further: str) -> dict[str, str]:
+    named = {"X-DeltaMem-Owner": owner, "X-DeltaMem-Session": session, "X-DeltaMem-Person": "Ann"}
+    return {name: value for name, value in named.items() if value is not None} | further
+
+
+REMEMBERED = (
+    "\n\n<memories>\nRemembered of Ann from earlier conversations, with dates; not said just now:\n"
+    "- 2026/04/05: Ann has a dog named Rex.\n</memories>"
+)
