@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar
 
 from rich.table import Table
 
+from deltamem.intent.labeller import GoldStep
+from deltamem.intent.records import IntentFilter
 from deltamem.runs import RecordFile
 from eval.config import BenchmarkConfig
 from eval.evidence import EvidenceFinder
@@ -113,6 +115,14 @@ def gold_evidence(named: Iterable[tuple[str, str, Iterable[str]]]) -> dict[str, 
     return found
 
 
+@dataclass(frozen=True, slots=True)
+class OracleIntents:
+    """The intents of one store, as a `deltamem.intent.labeller.OracleLabeller` takes them."""
+
+    steps: Mapping[str, GoldStep]  # By id of the turn
+    queries: Mapping[str, IntentFilter]  # By text of the question
+
+
 Config = TypeVar("Config", bound=BenchmarkConfig)
 
 
@@ -154,6 +164,10 @@ class Benchmark(ABC, Generic[Config]):
 
     def evidence(self) -> Evidence | None:
         """Gold evidence by store and question, for ``system=oracle``; None if the benchmark names none."""
+        return None
+
+    def intents(self) -> Mapping[str, OracleIntents] | None:
+        """The intents of turns and questions by store, for ``system=stitch labeller=oracle``; None if nothing tells them."""
         return None
 
     def question_keys(self, timelines: Sequence[Timeline]) -> list[str]:

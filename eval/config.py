@@ -12,6 +12,7 @@ from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_va
 from deltamem.config import StrictModel
 from deltamem.episode import EpisodeConfig, MemoryField
 from deltamem.errors import DeltaMemError
+from deltamem.intent.labeller import Part
 from deltamem.llm import LLM, ResponseCache
 from deltamem.manager import ManagerSettings
 from deltamem.policy import ToolRole
@@ -72,6 +73,8 @@ class EpisodeSettings(StrictModel):
 
 
 AnswererKind = Literal["llm", "extractive", "none"]
+
+LabellerKind = Literal["oracle"]
 
 
 class EmbedderSettings(StrictModel):
@@ -161,6 +164,8 @@ class BenchmarkConfig(StrictModel):
     cache: Path | None
     base_url: str | None
     peers_degraded: bool
+    labeller: LabellerKind | None  # Of system=stitch
+    without: list[Part]  # What system=stitch leaves out
     with_time: WithTime
     stores_at_once: PositiveInt
     limit: PositiveInt | None
@@ -211,10 +216,10 @@ class BenchmarkConfig(StrictModel):
 
     def run_config(self) -> dict[str, Any]:
         """What decides the records, apart from data and prompts; see `eval.fingerprint.Makings`."""
-        plain = self.model_dump(
-            mode="json", include={"system", "episode", "attempts", "with_time", "peers_degraded", "seed"}
-        )
-        return plain | {
+        decisive = {"system", "episode", "attempts", "with_time", "peers_degraded", "seed"}
+        if self.system == "stitch":
+            decisive |= {"labeller", "without"}
+        return self.model_dump(mode="json", include=decisive) | {
             "embedder": self.embedder.name,
             "manager": self.manager.run_config("tool_role", "window"),
             "episode_prompts": self.manager_settings().episode.prompt_hashes,

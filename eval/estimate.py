@@ -91,7 +91,7 @@ def estimate(benchmark: type[Benchmark[Any]], config: BenchmarkConfig) -> Estima
     loaded = benchmark(config)
     with_model = config.system in WITH_MODEL
     copies = config.system == "copy_all"
-    ranked = with_model or copies or config.system == "naive_rag"
+    ranked = with_model or copies or config.system in ("naive_rag", "stitch")
     # As much of a `System` as a benchmark needs to lay out its timelines
     layout: Any = SimpleNamespace(name=config.system, per_speaker=with_model or copies, ranked=ranked)
     result = Estimate(config.system)
@@ -130,7 +130,7 @@ def _ingest(result: Estimate, timeline: Timeline, config: BenchmarkConfig) -> No
                         result.ingest.add(groups, said, ASSUMED["peer_written"])
             if config.system in WITH_MODEL:
                 result.texts += ceil(2 * ASSUMED["memories_a_turn"] * len(session.turns))  # searched for, then kept
-            elif config.system == "naive_rag":
+            elif config.system in ("naive_rag", "stitch"):
                 result.texts += len(session.turns)
             elif config.system == "copy_all":
                 result.texts += ceil(ASSUMED["sentences_a_turn"] * len(session.turns) / 2)  # every other turn is the user's
@@ -181,7 +181,7 @@ def _context(config: BenchmarkConfig, sessions: Sequence[DialogueSession], store
             return sum(map(_tokens, sessions))
         case "oracle":
             return 4 * ASSUMED["memory_tokens"]
-        case "naive_rag":
+        case "naive_rag" | "stitch":
             turns = sum(len(session.turns) for session in sessions)
             return k * stores * sum(map(_tokens, sessions)) / max(turns, 1)
     return k * stores * ASSUMED["memory_tokens"]

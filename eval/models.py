@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import os
-from collections.abc import AsyncIterator, Collection, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -13,16 +13,18 @@ from typing import Any
 
 from deltamem.embedding import Embedder, LazyEmbedder
 from deltamem.errors import DeltaMemError, LLMError
+from deltamem.intent.labeller import IntentLabeller, OracleLabeller
 from deltamem.llm import LLM, ResponseCache
 from deltamem.policy import EndpointPolicy
 from deltamem.prompts import Prompt
 from eval.answer import Answerer, ExtractiveAnswerer, Judge, LLMAnswerer, Sampler, load_prompt
-from eval.benchmark import Config, JudgeSpec
+from eval.benchmark import Config, JudgeSpec, OracleIntents
 from eval.config import BenchmarkConfig, EmbedderSettings, ManagerModel, ModelSettings
 from eval.judge import LLMJudge
-from eval.systems.base import System
+from eval.systems.base import StoreKey, System
 from eval.systems.baselines import Evidence, closed_book, copy_all, full_context, naive_rag, oracle
 from eval.systems.deltamem import DeltaMemSystem
+from eval.systems.stitch import StitchSystem
 
 PARTS = ("manager", "answer", "judge")
 """The parts of a run that a model may play, as the configuration groups name them."""
@@ -164,7 +166,8 @@ async def find_window(part: str, llm: LLM, settings: ModelSettings) -> int | Non
     return window
 
 
-SYSTEMS = ("deltamem", "full_context", "naive_rag", "copy_all", "mem0", "langmem", "oracle", "none")  # All systems by name
+SYSTEMS = ("deltamem", "stitch", "full_context", "naive_rag", "copy_all", "mem0", "langmem", "oracle", "none")
+"""All systems by name."""
 
 WITH_MODEL = ("deltamem", "mem0", "langmem")
 """Those that need a language model (configuration group ``manager``) to keep their memories."""
@@ -189,11 +192,18 @@ def check_system(name: str) -> None:
 
 
 def make_system(
-    config: BenchmarkConfig, folder: Path, embedder: Embedder, models: Models, *, evidence: Evidence | None = None
+    config: BenchmarkConfig,
+    folder: Path,
+    embedder: Embedder,
+    models: Models,
+    *,
+    evidence: Evidence | None = None,
+    intents: Mapping[str, OracleIntents] | None = None,
 ) -> System:
     """The system that the configuration names; what it needs is opened with its stores.
 
-    Systems that keep their memories on disk put them in the `folder`; the `evidence` is the gold evidence, for ``oracle``.
+    Systems that keep their memories on disk put them in the `folder`; the `evidence` is the gold evidence, for ``oracle``,
+    and the `intents` are those of the benchmark, for ``stitch`` with ``labeller=oracle``.
 
     Raises:
         DeltaMemError: If the system is unknown, or what it needs is missing.
@@ -216,6 +226,8 @@ def make_system(
             if evidence is None:
                 raise DeltaMemError("system=oracle needs gold evidence, and this benchmark names none")
             return oracle(evidence)
+        case "stitch":
+            return StitchSystem(_labellers(config, intents), embedder, config.without)
         case "mem0":
             from eval.systems.mem0 import Mem0System  # optional packages, and seconds of imports
 
@@ -236,6 +248,20 @@ def make_system(
         extra_body=manager.extra_body,
     )
     return DeltaMemSystem(policy, embedder, folder, settings=settings, connect=lambda: connect(policy, manager))
+
+
+def _labellers(config: BenchmarkConfig, intents: Mapping[str, OracleIntents] | None) -> Callable[[StoreKey], IntentLabeller]:
+    """Makes the labeller of a store of ``system=stitch``."""
+    if config.labeller is None:
+        raise DeltaMemError("system=stitch needs labeller=oracle")
+    if intents is None:
+        raise DeltaMemError("labeller=oracle needs the intents of turns and questions, and this benchmark names none")
+
+    def oracle_of(key: StoreKey) -> OracleLabeller:
+        of_store = intents.get(key.id)
+        return OracleLabeller({}, {}) if of_store is None else OracleLabeller(of_store.steps, of_store.queries)
+
+    return oracle_of
 
 
 async def connect(policy: EndpointPolicy, manager: ManagerModel) -> int | None:

@@ -168,8 +168,11 @@ async def _evaluate(benchmark: Benchmark[Config], prompts: Prompts, parts: Parts
         run_config[TAKEN_FROM] = taken.made
     embedder = make_embedder(config.embedder)
     evidence = benchmark.evidence() if config.system == "oracle" else None
+    intents = benchmark.intents() if config.system == "stitch" and config.labeller == "oracle" else None
     async with open_models(config, parts.names | ({"answer"} if taken is not None else set())) as models:
-        system = parts.system or make_system(config, config.out / MEMORY_FOLDER, embedder, models, evidence=evidence)
+        system = parts.system or make_system(
+            config, config.out / MEMORY_FOLDER, embedder, models, evidence=evidence, intents=intents
+        )
         answerer = taken or parts.answerer or make_answerer(config, models, embedder, prompts.answer)
         judges = _make_judges(benchmark, prompts, parts, models)
         makings = Makings(config.out, run_config, mixed=config.mixed)

@@ -54,7 +54,7 @@ def _param(name: str) -> Any:
     return pytest.param(name, marks=marks)
 
 
-@pytest.fixture(params=[_param(name) for name in SYSTEMS if name != "none"])  # which remembers nothing
+@pytest.fixture(params=[_param(name) for name in SYSTEMS if name not in ("none", "stitch")])
 def bench(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Bench]:
     """Every system in turn, opened as benchmarks open it."""
     name: str = request.param
