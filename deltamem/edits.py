@@ -31,6 +31,8 @@ class Update:
     time: datetime | None = None
     metadata: Mapping[str, object] | None = None
     """Replaces all that the memory has; an empty mapping takes it away."""
+    merge: bool = False
+    """Write the metadata over what the memory has, key by key, instead of replacing it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +86,9 @@ def _change(memories: Mapping[str, Memory], edit: Edit, new_ids: Iterator[str]) 
         before.id,
         before.text if edit.text is None else _text(edit.text),
         before.time if edit.time is None else edit.time,
-        before.metadata if edit.metadata is None else noted(edit.metadata),
+        before.metadata
+        if edit.metadata is None
+        else noted({**before.metadata, **edit.metadata} if edit.merge else edit.metadata),
     )
     if same(before, after):
         return Change(ChangeEvent.NONE, before.id, before, before)

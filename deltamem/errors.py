@@ -17,6 +17,10 @@ class ConflictError(DeltaMemError):
     """What was asked for contradicts what is stored already."""
 
 
+class StorageError(DeltaMemError):
+    """A file of a store cannot be read or written for now: a full disk, a lock that somebody else holds, damage."""
+
+
 class EmbedderUnavailableError(DeltaMemError):
     """An embedding model is neither installed nor in the local cache; the message says which command fetches it."""
 

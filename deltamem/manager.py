@@ -330,6 +330,11 @@ class MemoryManager:
         """
         return self._owned.journal.resolve(point)
 
+    @property
+    def erased(self) -> bool:
+        """Whether the owner was erased since; then the manager refuses everything, and a new one has to be made."""
+        return self._owned.erased
+
     def memory_id(self, given: str) -> str:
         """The id of a memory that is given by its UUID; anything else as it is."""
         return self._owned.journal.memory_id(given)

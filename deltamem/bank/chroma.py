@@ -24,7 +24,7 @@ from deltamem.bank import chroma_check
 from deltamem.bank.base import Hit, OverlayBank, ReadableBank, SnapshotBank, ranked
 from deltamem.bank.chroma_check import BUILDING, POSITION, batches, client_settings, read_vectors
 from deltamem.embedding import Vectors
-from deltamem.errors import DeltaMemError
+from deltamem.errors import DeltaMemError, StorageError
 from deltamem.memory import MemoryState
 
 logger = logging.getLogger(__name__)
@@ -47,7 +47,7 @@ _NEXT = "-next"
 _EMBED_BATCH = 512
 
 
-class IndexUnavailableError(DeltaMemError):
+class IndexUnavailableError(StorageError):
     """Chroma did not do what it was asked; memories are safe in the journal."""
 
 
@@ -676,7 +676,7 @@ def _open_folder(index: type[ChromaIndex], folder: Path) -> ChromaIndex:
         chroma_check.wipe(folder)
         return index(connect, str(folder), folder)
     except OSError as error:
-        raise DeltaMemError(f"{folder}: the index cannot be opened ({error})") from error
+        raise StorageError(f"{folder}: the index cannot be opened ({error})") from error
 
 
 def _open_url(index: type[ChromaIndex], url: str, namespace: str) -> ChromaIndex:
@@ -697,4 +697,4 @@ def _open_url(index: type[ChromaIndex], url: str, namespace: str) -> ChromaIndex
     try:
         return index(connect, url, None, namespace)
     except Exception as error:  # as above
-        raise DeltaMemError(f"the Chroma server at {url} does not answer; start one with: chroma run") from error
+        raise StorageError(f"the Chroma server at {url} does not answer; start one with: chroma run") from error

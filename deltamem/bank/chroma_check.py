@@ -24,7 +24,7 @@ import numpy as np
 from chromadb.config import Settings
 
 from deltamem.embedding import Vectors
-from deltamem.errors import DeltaMemError
+from deltamem.errors import StorageError
 
 logger = logging.getLogger(__name__)
 
@@ -165,13 +165,13 @@ def erase_remains(folder: Path) -> None:
     Chroma leaves deleted rows in free pages of its SQLite file, and the HNSW folder of a deleted collection on disk.
 
     Raises:
-        DeltaMemError: If somebody else has the database open.
+        StorageError: If somebody else has the database open.
     """
     try:
         with closing(sqlite3.connect(folder / DATABASE_FILE)) as database:
             database.execute("VACUUM")
     except sqlite3.Error as error:
-        raise DeltaMemError(f"{folder / DATABASE_FILE}: could not erase what was deleted ({error})") from error
+        raise StorageError(f"{folder / DATABASE_FILE}: could not erase what was deleted ({error})") from error
     _tidy(folder)
 
 

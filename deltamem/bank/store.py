@@ -62,6 +62,11 @@ class UserStore:
             raise NotFoundError(f"the memory of {self.owner!r} was erased; open it again to start over")
         return self._bank
 
+    @property
+    def erased(self) -> bool:
+        """Whether the owner was erased, or is being erased just now; then this is of no use any more."""
+        return self._erased
+
     @contextmanager
     def writing(self) -> Iterator[None]:
         """Keep other threads from writing.

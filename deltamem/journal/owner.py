@@ -137,10 +137,11 @@ class OwnerJournal:
         Raises:
             NotFoundError: If it is none of these.
         """
-        if self.session_position(text) is not None:
-            return text
+        # First, so that no session can take the place of a position by its id.
         if text.startswith("@") and text[1:].isascii() and text[1:].isdigit() and len(text) <= 18:
             return int(text[1:])
+        if self.session_position(text) is not None:
+            return text
         try:
             return datetime.fromisoformat(text)
         except ValueError:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid5
 
-from deltamem.errors import DeltaMemError
+from deltamem.errors import DeltaMemError, StorageError
 from deltamem.journal.records import Change, ChangeEvent, Entry, EntryKind, memory_number
 from deltamem.memory import NO_METADATA, Memory, MemoryState, Metadata
 from deltamem.sessions import Turn
@@ -567,11 +567,13 @@ class Database:
                 self._connection.execute("ROLLBACK")
             if isinstance(error, UnicodeEncodeError):
                 raise DeltaMemError("a text that is to be stored holds characters that are not valid Unicode") from error
+            if isinstance(error, sqlite3.DataError):
+                raise DeltaMemError(f"a text is too long to be stored: {error}") from error
             # Bugs of ours (broken constraints, wrong use) are no bad input and keep their own type.
             if isinstance(error, sqlite3.DatabaseError) and not isinstance(
                 error, sqlite3.IntegrityError | sqlite3.ProgrammingError
             ):
-                raise DeltaMemError(f"{self.path or 'journal'}: {error}") from error
+                raise StorageError(f"{self.path or 'journal'}: {error}") from error
             raise
 
     @property

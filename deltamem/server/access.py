@@ -98,11 +98,19 @@ def is_loopback(host: str) -> bool:
         return host.lower() == "localhost"
 
 
+def _is_local(url: str) -> bool:
+    try:
+        return is_loopback(urlsplit(url).hostname or "")
+    except ValueError:
+        return False
+
+
 def _check_local(request: Request) -> None:
     """A page of some other site, opened in a browser on this machine, must not reach a server without keys."""
-    host = urlsplit(f"//{request.headers.get('host', '')}").hostname or ""
     origin = request.headers.get("origin")
-    if not is_loopback(host) or (origin is not None and not is_loopback(urlsplit(origin).hostname or "")):
+    # Browsers name no origin where a page only shows something, such as a picture, and could learn whether it is there.
+    foreign = request.headers.get("sec-fetch-site") == "cross-site" if origin is None else not _is_local(origin)
+    if foreign or not _is_local(f"//{request.headers.get('host', '')}"):
         raise Problem(403, "without API keys this server answers only to this machine; make one with: deltamem keys create")
 
 

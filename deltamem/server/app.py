@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, nullcontext
@@ -27,6 +28,7 @@ from deltamem.server.service import ServerSettings, Service
 
 _tracer = get_tracer("deltamem.server")
 access_log = logging.getLogger("deltamem.access")
+_IMPORT = re.compile(r"/v1/owners/[^/]+/import")
 
 
 def create_app(
@@ -107,7 +109,8 @@ class Gate:
             await self._app(scope, receive, send)
             return
         begin, status, received = time.perf_counter(), 0, 0
-        limit = self._max_import if scope["path"].endswith("/import") else self._max_body
+        imports = scope["method"] == "POST" and _IMPORT.fullmatch(scope["path"])
+        limit = self._max_import if imports else self._max_body
 
         async def receiving() -> Message:
             nonlocal received

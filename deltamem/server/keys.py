@@ -17,7 +17,7 @@ from types import TracebackType
 from typing import Any, Self
 from uuid import uuid4
 
-from deltamem.errors import DeltaMemError, NotFoundError
+from deltamem.errors import DeltaMemError, NotFoundError, StorageError
 
 KEYS_FILE = "keys.sqlite3"
 """Name of the file in the folder of a store."""
@@ -184,7 +184,7 @@ class Keys:
             with self._lock:
                 yield self._connection
         except sqlite3.OperationalError as error:
-            raise DeltaMemError(f"{self.path}: {error}") from error
+            raise StorageError(f"{self.path}: {error}") from error
 
 
 _SELECT = "SELECT id, name, owners, scopes, created_at, revoked_at FROM keys"

@@ -503,7 +503,7 @@ async def delete_memory(
     """Erase a memory for good, with its history and the turns it came from."""
     service = service_of(request)
     found = await anyio.to_thread.run_sync(lambda: _find(service, key, memory_id, Scope.ADMIN))
-    await found.manager.forget(found.memory.id)
+    await found.manager.forget(str(found.uuid))
     return {"message": _REMOVED}
 
 
@@ -700,7 +700,7 @@ async def _forget(found: Iterable[Found]) -> int:
     removed = 0
     for one in found:
         try:
-            await one.manager.forget(one.memory.id)
+            await one.manager.forget(str(one.uuid))
         except NotFoundError:  # somebody else was faster
             continue
         removed += 1
@@ -719,8 +719,9 @@ def _update(found: Found, body: UpdateIn) -> Update:
     if body.text is None and body.metadata is None and body.timestamp is None:
         raise Problem(400, "nothing to change: give text, metadata or timestamp")
     time = None if body.timestamp is None else read_time(body.timestamp, "timestamp")
-    metadata = None if body.metadata is None else dict(found.memory.metadata) | _with_entities(body.metadata, {})
-    return Update(found.memory.id, body.text, time, metadata)
+    metadata = None if body.metadata is None else _with_entities(body.metadata, {})
+    # By the UUID: its short id may have become another memory's since it was looked up.
+    return Update(str(found.uuid), body.text, time, metadata, merge=True)
 
 
 def _meeting(

@@ -59,8 +59,11 @@ class View(Mapping[str, Value]):
 
 
 def utc(time: datetime) -> datetime:
-    """A time in UTC, as which one without an offset counts."""
-    return time.replace(tzinfo=UTC) if time.tzinfo is None else time.astimezone(UTC)
+    """A time in UTC, as which one without an offset counts; at the ends of the calendar, where UTC leaves it, the end."""
+    try:
+        return time.replace(tzinfo=UTC) if time.tzinfo is None else time.astimezone(UTC)
+    except OverflowError:
+        return (datetime.min if time.year == 1 else datetime.max).replace(tzinfo=UTC)
 
 
 def read_time(given: object, where: str) -> datetime:

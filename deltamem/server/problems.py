@@ -15,7 +15,14 @@ from fastapi.responses import Response
 from pydantic import BaseModel, Field
 from starlette.exceptions import HTTPException
 
-from deltamem.errors import ConflictError, DeltaMemError, EmbedderUnavailableError, LLMError, NotFoundError
+from deltamem.errors import (
+    ConflictError,
+    DeltaMemError,
+    EmbedderUnavailableError,
+    LLMError,
+    NotFoundError,
+    StorageError,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -69,6 +76,10 @@ def problem_of(error: Exception) -> Problem:
             return Problem(409, str(error))
         case LLMError():
             return Problem(503, "the model cannot be reached", {"Retry-After": "30"})
+        case StorageError():
+            # Whoever runs the server has to act; whoever calls may come back, and learns nothing of the machine.
+            logger.error("the store fails: %s", error)
+            return Problem(503, "the memory cannot be read or written for now", {"Retry-After": "5"})
         case EmbedderUnavailableError():
             return Problem(503, "the embedding model cannot be loaded")
         case DeltaMemError():

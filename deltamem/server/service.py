@@ -10,6 +10,7 @@ from datetime import datetime
 from types import TracebackType
 from typing import Self, TypeVar
 from uuid import UUID
+from weakref import WeakKeyDictionary
 
 from deltamem.bank.store import MemoryStore
 from deltamem.episode import Message
@@ -25,8 +26,11 @@ from deltamem.server.problems import Problem
 from deltamem.sessions import Session
 
 Value = TypeVar("Value")
-_ByOwner = dict[str, tuple[int, dict[str, Value]]]
-"""By owner: a position of the journal, and values by the id of the memory as they are there."""
+_Kept = WeakKeyDictionary[MemoryManager, tuple[int, dict[str, Value]]]
+"""A position of an owner's journal, and values by the id of the memory as they are there.
+
+By manager and not by name: who is erased and begins again has another one, and nothing of before is kept.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,8 +104,8 @@ class Service:
         self._manager_settings = manager_settings or ManagerSettings()
         self._managers: dict[str, MemoryManager] = {}
         self._known: set[str] = set()
-        self._uuids: _ByOwner[UUID] = {}
-        self._added: _ByOwner[datetime] = {}
+        self._uuids: _Kept[UUID] = WeakKeyDictionary()
+        self._added: _Kept[datetime] = WeakKeyDictionary()
         self._lock = threading.Lock()
 
     @property
@@ -113,12 +117,15 @@ class Service:
         """The manager of an owner, who may be new. It may read the disk: call it in a thread."""
         with self._lock:
             known = self._managers.get(owner)
-        if known is not None:
+        if known is not None and not known.erased:
             return known
         # Outside the lock, because opening a bank may take long.
         made = MemoryManager(self.store, owner, self.policy, self._manager_settings)
         with self._lock:
-            return self._managers.setdefault(owner, made)
+            known = self._managers.get(owner)
+            if known is None or known.erased:
+                known = self._managers[owner] = made
+            return known
 
     def known(self, owner: str) -> bool:
         """Whether an owner has entries or jobs. It may read the disk: call it in a thread."""
@@ -133,7 +140,8 @@ class Service:
     def at_hand(self, owner: str) -> MemoryManager | None:
         """The manager of an owner who was known before, without reading the disk; None if there is none yet."""
         with self._lock:
-            return self._managers.get(owner) if owner in self._known else None
+            manager = self._managers.get(owner) if owner in self._known else None
+        return None if manager is None or manager.erased else manager
 
     @property
     def paused(self) -> bool:
@@ -171,13 +179,13 @@ class Service:
 
     async def forget_owner(self, manager: MemoryManager) -> Erasure:
         """Erase everything about an owner, who may begin again."""
-        erasure = await manager.forget_owner()
-        with self._lock:
-            self._managers.pop(manager.owner, None)
-            self._known.discard(manager.owner)
-            self._uuids.pop(manager.owner, None)
-            self._added.pop(manager.owner, None)
-        return erasure
+        try:
+            return await manager.forget_owner()
+        finally:
+            with self._lock:
+                self._known.discard(manager.owner)
+                if self._managers.get(manager.owner) is manager:
+                    del self._managers[manager.owner]
 
     async def stop(self) -> None:
         """Begin no more jobs; those that run are finished or handed back."""
@@ -197,11 +205,11 @@ class Service:
         await self.stop()
 
 
-def _kept(kept: _ByOwner[Value], manager: MemoryManager, read: Callable[[int], dict[str, Value]]) -> dict[str, Value]:
+def _kept(kept: _Kept[Value], manager: MemoryManager, read: Callable[[int], dict[str, Value]]) -> dict[str, Value]:
     """What was read of the present state of an owner; read again when the state has changed."""
     head = manager.head
-    position, found = kept.get(manager.owner, (-1, {}))
+    position, found = kept.get(manager, (-1, {}))
     if position != head:
         found = read(head)
-        kept[manager.owner] = head, found
+        kept[manager] = head, found
     return found

@@ -143,3 +143,25 @@ def test_large_bodies_are_refused(tmp_path: Path) -> None:
             refused = http.post(path, content=body, headers=kind)
             assert refused.status_code == 413 and refused.headers["content-type"] == "application/problem+json"
         assert http.post(path, json={"memories": [{"text": "Ann has a dog."}]}).status_code == 201
+
+
+def test_pages_of_other_sites_learn_nothing_and_nonsense_is_no_defect(server: Server) -> None:
+    path = "/v1/owners/ann/memories"
+    server.client().post(path, json={"memories": [{"text": "Ann has a dog."}]})
+    # What <img> and <script> of another site send: without an origin, but they would hear whether it is there.
+    assert server.client(**{"Sec-Fetch-Site": "cross-site"}).get(path).status_code == 403
+    assert server.client(**{"Sec-Fetch-Site": "same-origin"}).get(path).status_code == 200
+    assert server.client(**{"Sec-Fetch-Site": "none"}).get(path).status_code == 200
+    for headers in ({"Host": "[::1"}, {"Host": ""}, {"Origin": "http://[::1"}, {"Origin": "null"}, {"Origin": ""}):
+        assert server.client(**headers).get(path).status_code == 403
+
+
+def test_only_an_import_may_be_large(tmp_path: Path) -> None:
+    with serving(tmp_path / "bank", settings=ServerSettings(max_body_bytes=1000, max_import_bytes=3000)) as server:
+        stranger, large = server.client("dm_wrong"), b" " * 2000
+        server.key()
+        for method, path in (("PUT", "/memories/import"), ("PATCH", "/v1/owners/ann/memories/import"), ("POST", "/import")):
+            assert stranger.request(method, path, content=large).status_code == 413
+        path = "/v1/owners/ann/import"
+        assert stranger.post(path, content=large).status_code == 401
+        assert [server.client(server.key()).post(path, content=large * n).status_code for n in (1, 2)] == [400, 413]

@@ -1,0 +1,136 @@
+"""What somebody does who wants the server to fail, to tell or to lose something; over real HTTP."""
+
+import resource
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from rule_model import answer
+from scripted_server import completion, is_check, serve
+from server_cases import ANN, LONG, Server, a_session, ok, problem, process, serving, until
+
+from deltamem.errors import StorageError
+from deltamem.journal.journal import Journal
+
+ENDS = ("0001-01-01T00:00:00+14:00", "9999-12-31T23:59:59-14:00")
+"""Times that leave the calendar when they are written in UTC."""
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Server]:
+    with serving(tmp_path / "bank") as running:
+        yield running
+
+
+@pytest.fixture
+def http(server: Server) -> httpx.Client:
+    return server.client()
+
+
+def written(http: httpx.Client, *texts: str, owner: str = "ann", **further: object) -> list[dict[str, Any]]:
+    given = {"memories": [{"text": text, **further} for text in texts]}
+    return list(ok(http.post(f"/v1/owners/{owner}/memories", json=given), 201)["memories"])
+
+
+def test_times_at_the_ends_of_the_calendar_break_no_door(http: httpx.Client) -> None:
+    for end in ENDS:
+        [memory] = written(http, f"It was {end}.", time=end)
+        assert memory["time"] == end and ok(http.get(f"/memories/{memory['uuid']}"))["created_at"]
+        ok(
+            http.post(
+                f"{ANN}/sessions", json=a_session(1, f"My city is Boston in {end}.", wait=LONG) | {"time": end, "id": end}
+            )
+        )
+        ok(http.get(f"{ANN}/diff", params={"before": end}))
+    dated = {"filters": {"user_id": "ann", "created_at": {"lte": "0001-01-02T00:00:00Z"}}}
+    first = ok(http.post("/v3/memories/", json=dated))["results"][0]
+    assert first["memory"] == f"It was {ENDS[0]}."
+    assert len(ok(http.get("/memories", params={"user_id": "ann"}))["results"]) == 3
+    assert ok(http.get("/v1/entities/"))["results"][0]["name"] == "ann"
+    exported = http.get(f"{ANN}/export")
+    assert ok(http.post("/v1/owners/bob/import?rename=true", content=exported.content))["memories"] == 3
+
+
+def test_metadata_is_written_over_what_stands_when_it_is_written(http: httpx.Client) -> None:
+    [memory] = written(http, "Ann has a dog.", metadata={"kept": 1, "old": 1})
+    changes = [{"memory_id": memory["uuid"], "metadata": given} for given in ({"old": 2}, {"new": 3})]
+    ok(http.put("/v1/batch/", json={"memories": changes}))
+    assert ok(http.get(f"/memories/{memory['uuid']}"))["metadata"] == {"kept": 1, "old": 2, "new": 3}
+
+
+def test_no_session_takes_the_place_of_a_position(http: httpx.Client) -> None:
+    for number, city in enumerate(("Boston", "Denver", "Oslo"), start=1):
+        ok(http.post(f"{ANN}/sessions", json=a_session(number, f"My city is {city}.", wait=LONG) | {"id": f"@{4 - number}"}))
+    assert ok(http.get(f"{ANN}/memories/m1", params={"at": "@1"}))["text"] == "Ann's city is Boston."
+    assert ok(http.post(f"{ANN}/rollback", json={"to": "@1"}))["restored"] == 1
+
+
+def test_who_is_erased_while_the_memory_is_opened_can_begin_again(server: Server, http: httpx.Client) -> None:
+    written(http, "Ann has a dog.")
+    old = server.service.manager_of("ann")
+    uuids = server.service.uuids(old)
+    ok(http.delete(ANN))
+    # As when another thread had opened the memory just before, and notes it only now.
+    server.service._managers["ann"] = old
+    [memory] = written(http, "Ann has a cat.")
+    assert [one["text"] for one in ok(http.get(f"{ANN}/memories"))["memories"]] == ["Ann has a cat."]
+    assert memory["uuid"] not in map(str, uuids.values())
+
+
+def test_an_erasure_that_fails_may_be_repeated(server: Server, http: httpx.Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    written(http, "Ann has a dog.")
+
+    def full(name: str) -> None:
+        raise StorageError(f"{server.folder}: database or disk is full")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(server.service.store.journal, "erase_owner", full)
+        assert str(server.folder) not in problem(http.delete(ANN), 503)
+    assert [one["text"] for one in ok(http.get(f"{ANN}/memories"))["memories"]] == ["Ann has a dog."]
+    assert ok(http.delete(ANN))["memories"] == 1
+
+
+def test_a_file_that_somebody_else_holds_is_not_the_fault_of_who_asks(server: Server, http: httpx.Client) -> None:
+    written(http, "Ann has a dog.")
+    with sqlite3.connect(server.folder / "journal.sqlite3", isolation_level=None) as other:
+        other.execute("BEGIN IMMEDIATE")
+        refused = http.post(f"{ANN}/memories", json={"memories": [{"text": "Ann has a cat."}]})
+        assert "journal" not in problem(refused, 503) and refused.headers["retry-after"]
+        assert [one["text"] for one in ok(http.get(f"{ANN}/memories"))["memories"]] == ["Ann has a dog."]
+        other.execute("ROLLBACK")
+    other.close()
+    written(http, "Ann has a cat.")
+
+
+@pytest.mark.slow
+def test_on_a_full_disk_nothing_that_was_acknowledged_is_lost(tmp_path: Path) -> None:
+    """The limit on the size of files stands for the full disk: writing fails, then there is room again."""
+    folder = tmp_path / "bank"
+    with serve(lambda body: completion("Hello.") if is_check(body) else completion(answer(body["messages"]))) as model:
+        arguments = ("--base-url", model.url, "--model", "tiny")
+        with process(folder, tmp_path / "log", *arguments) as server, server.client() as http:
+            taken = [ok(http.post(f"{ANN}/sessions", json=a_session(1, "My city is Boston.")), 202)]
+            until(lambda: http.get(f"{ANN}/jobs/{taken[0]['id']}").json()["state"] == "done")
+            http.put("/v1/admin/model", json={"paused": True})
+            taken.append(ok(http.post(f"{ANN}/sessions", json=a_session(2, "My city is Denver.")), 202))
+
+            def room(size: int) -> None:
+                resource.prlimit(server.process.pid, resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
+
+            room(4096)
+            refused = http.post(f"{ANN}/sessions", json=a_session(3, "My city is Oslo."))
+            assert str(folder) not in problem(refused, 503)
+            problem(http.post(f"{ANN}/memories", json={"memories": [{"text": "Ann has a dog."}]}), 503)
+            assert [one["text"] for one in ok(http.get(f"{ANN}/memories"))["memories"]] == ["Ann's city is Boston."]
+            problem(http.delete(ANN), 503)
+            room(resource.RLIM_INFINITY)
+            http.put("/v1/admin/model", json={"paused": False})
+            until(lambda: http.get(f"{ANN}/jobs/{taken[1]['id']}").json()["state"] == "done")
+            [memory] = ok(http.get(f"{ANN}/memories"))["memories"]
+            assert memory["text"] == "Ann's city is Denver."
+    with Journal.open(folder / "journal.sqlite3", read_only=True) as journal:
+        assert [entry.session_id for entry in journal.owner("ann").entries()] == ["s1", "s2"]
+        assert journal.owner("ann").verify() == [] and journal.integrity_check() == []
