@@ -227,7 +227,7 @@ def make_system(
                 raise DeltaMemError("system=oracle needs gold evidence, and this benchmark names none")
             return oracle(evidence)
         case "stitch":
-            return StitchSystem(_labellers(config, intents), embedder, config.without)
+            return StitchSystem(_labellers(config, intents), embedder, folder, config.without)
         case "mem0":
             from eval.systems.mem0 import Mem0System  # optional packages, and seconds of imports
 

@@ -358,7 +358,7 @@ class MemoryStore:
             return self._banks[owner]
 
     def owners(self) -> list[str]:
-        """Everybody who has entries or jobs in the journal."""
+        """Everybody who has entries, jobs or intents in the journal."""
         return self.journal.owners()
 
     def erase_owner(self, owner: str) -> Erasure:

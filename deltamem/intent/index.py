@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from collections.abc import Collection, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from deltamem.embedding import Embedder, Vectors
+from deltamem.embedding import Embedder
+from deltamem.errors import ConflictError
 from deltamem.intent.labeller import IntentLabeller, Labelled, Part, without_parts
 from deltamem.intent.labels import Facet, LabelChange, LabelSpaces
 from deltamem.intent.records import IntentFilter, Snippet, Step
@@ -18,11 +20,14 @@ from deltamem.intent.retrieval import (
     K_RETRIEVE,
     IntentHit,
     LabelRows,
+    VectorRows,
     densest,
     met,
     shown_lines,
     within_budget,
 )
+from deltamem.journal.intents import IntentLog, LabelVersion, StaleIntentsError
+from deltamem.journal.journal import Journal
 
 _AT_ONCE = 128  # Texts a call of the embedder
 
@@ -40,26 +45,75 @@ class Found:
 
 
 class IntentIndex:
-    """Labels steps, keeps their snippets and finds them. Used from one event loop."""
+    """Labels steps, keeps their snippets in a journal, and finds them. Used from one event loop."""
 
-    def __init__(self, labeller: IntentLabeller, embedder: Embedder, *, without: Collection[Part] = ()) -> None:
-        """Begin an empty index; `without` leaves parts of the method out."""
+    def __init__(
+        self,
+        labeller: IntentLabeller,
+        embedder: Embedder,
+        log: IntentLog | None = None,
+        *,
+        without: Collection[Part] = (),
+    ) -> None:
+        """Begin with what is there.
+
+        Args:
+            labeller: Labels steps and queries.
+            embedder: Embeds summaries and queries.
+            log: Where the steps are kept, see `deltamem.journal.owner.OwnerJournal.intents`; None keeps them in memory.
+            without: Parts of the method that are left out.
+
+        Raises:
+            ConflictError: If another labeller labelled what is there.
+        """
         self._labeller = labeller
         self._embedder = embedder
+        self._log = Journal.open(None).owner("trajectory").intents("steps") if log is None else log
         self._without = frozenset(without)
+        self._name = "-".join([labeller.name, *sorted(self._without)])
         self._writing = asyncio.Lock()
         self._embedding = asyncio.Lock()
-        self.clear()
+        self._load()
 
-    def clear(self) -> None:
-        """Forget everything."""
-        self.spaces = LabelSpaces()
-        self.drafts: dict[str, str] = {}
-        self._snippets: list[Snippet] = []  # With the labels they were given
+    def _load(self) -> None:
+        records = self._log.load()
+        if records is not None and records.labeller != self._name:
+            made_by = f"{self._log.collection!r} is labelled by {records.labeller!r}"
+            raise ConflictError(f"{made_by}, not by {self._name!r}; clear it to label it again")
+        self.spaces = LabelSpaces() if records is None else LabelSpaces(one.change for one in records.versions)
+        if records is not None and records.versions:
+            self.spaces.version = records.versions[-1].version
+        self.stamp = -1 if records is None else records.stamp
+        self._drafts = {} if records is None else records.drafts
+        self._numbers: list[int] = []
+        self._snippets: list[Snippet] = []  # With the labels that they were given
         self._row: dict[str, int] = {}  # By id of the step
         self._rows = LabelRows()
         self._notes: defaultdict[str, list[str]] = defaultdict(list)
-        self._vectors: Vectors = np.zeros((0, 0), dtype=np.float32)
+        self._vectors = VectorRows()
+        if records is not None:
+            for number, snippet in zip(records.numbers, records.snippets, strict=True):
+                self._take(number, snippet)
+            for note in records.notes:
+                self._notes[self.spaces.current(Facet.SCOPE, note.scope) or note.scope].append(note.text)
+            self._take_vectors()
+
+    def _take_vectors(self) -> None:
+        """The vectors that are kept, as far as none is missing between them."""
+        kept = self._log.vectors(self._embedder.name)
+        known = []
+        for number in self._numbers:
+            if number not in kept:
+                break
+            known.append(kept[number])
+        if known:
+            self._vectors.extend(np.frombuffer(b"".join(known), dtype="<f4").reshape(len(known), -1))
+
+    async def clear(self) -> None:
+        """Erase everything for good."""
+        async with self._writing:
+            await asyncio.to_thread(self._log.clear)
+            self._load()
 
     def __len__(self) -> int:
         """How many steps there are."""
@@ -78,11 +132,14 @@ class IntentIndex:
         """The last `count` steps, in order."""
         return [self.snippet(row) for row in range(max(0, len(self) - count), len(self))]
 
+    def labelled(self, facet: Facet, label: str, count: int) -> list[Snippet]:
+        """The last `count` steps that have a label, in order."""
+        return [self.snippet(int(row)) for row in self._rows.of(facet, label, count)]
+
     def aligned(self, scope: str, event: str, count: int) -> list[Snippet]:
         """The last `count` steps that share the scope or the event, in order; those of the scope come before others."""
-        same_scope = self._rows.of(Facet.SCOPE, scope)[-count:] if count else ()
-        chosen = set(map(int, same_scope))
-        for row in self._rows.of(Facet.EVENT, event)[-count:][::-1] if count else ():
+        chosen = set(map(int, self._rows.of(Facet.SCOPE, scope, count)))
+        for row in self._rows.of(Facet.EVENT, event, count)[::-1]:
             if len(chosen) == count:
                 break
             chosen.add(int(row))
@@ -91,6 +148,17 @@ class IntentIndex:
     def notes(self, scope: str) -> Sequence[str]:
         """What was noted of a scope, in order."""
         return tuple(self._notes.get(scope, ()))
+
+    def draft(self, name: str) -> str | None:
+        """What `keep_draft` kept for the step that is being labelled; None if there is nothing of this name."""
+        return self._drafts.get(name)
+
+    async def keep_draft(self, name: str, answer: str) -> None:
+        """Keep an answer until the step is labelled."""
+        self._drafts[name] = answer
+        stamp = await asyncio.to_thread(self._log.keep_draft, self._name, name, answer)
+        if self.stamp < 0:  # the collection is new
+            self.stamp = stamp
 
     async def add(self, steps: Sequence[Step]) -> int:
         """Label steps in order; those that are known already, by id, are left out. Each is kept before the next is labelled.
@@ -102,25 +170,46 @@ class IntentIndex:
             DeltaMemError: If one cannot be labelled; those before it are kept.
         """
         async with self._writing:
+            self._refresh()
             new = [step for step in {step.id: step for step in steps}.values() if step.id not in self]
             for number, step in enumerate(new):
-                self._write(await self._labeller.label(step, self, new[number + 1 :]))
+                while True:
+                    labelled = await self._labeller.label(step, self, new[number + 1 :])
+                    try:
+                        await self._write(without_parts(labelled, self._without))
+                        break
+                    except StaleIntentsError:
+                        continue  # label it again, without what was erased meanwhile
             return len(new)
 
-    async def search(self, query: str, k: int = K_RETRIEVE) -> Found:
+    async def search(self, query: str, k: int = K_RETRIEVE, among: AbstractSet[str] | None = None) -> Found:
         """Find the steps that meet most of what a query asks for; among equals the most similar come first.
+
+        Args:
+            query: What to look for.
+            k: How many steps at most.
+            among: Ids of the only steps that may be found; None for all.
 
         Raises:
             DeltaMemError: If the query cannot be labelled.
         """
+        self._refresh()
         if not len(self) or k < 1:
             return Found(IntentFilter(), ())
         wanted = self._asked(await self._labeller.filter(query, self.spaces))
         vectors = await self._embedded()
         (vector,) = await asyncio.to_thread(self._embedder.queries, [query])
-        found = densest(self._rows.density(wanted, len(self))[: len(vectors)], vectors, vector, k)
+        rows = None if among is None else np.array(sorted(self._row[id] for id in among if id in self._row), dtype=np.intp)
+        matrix = vectors.matrix
+        if rows is not None:
+            rows = rows[rows < len(matrix)]
+        found = densest(self._rows.density(wanted, len(self))[: len(matrix)], matrix, vector, k, rows)
         snippets = [(self.snippet(row), similarity) for row, similarity in found]
         return Found(wanted, tuple(IntentHit(one, similarity, met(one.intent, wanted)) for one, similarity in snippets))
+
+    def _refresh(self) -> None:
+        if self._log.stamp != self.stamp:
+            self._load()
 
     def _asked(self, wanted: IntentFilter) -> IntentFilter:
         known = self.spaces.known(wanted)
@@ -130,19 +219,34 @@ class IntentIndex:
             () if Part.ENTITY in self._without else known.entity_types,
         )
 
-    def _write(self, labelled: Labelled) -> None:
-        labelled = without_parts(labelled, self._without)
-        for change in labelled.changes:
-            self._change(change)
-        for change in self.spaces.unknown(labelled.snippet.intent):
-            self._change(change)
+    async def _write(self, labelled: Labelled) -> None:
+        snippet, notes = labelled.snippet, labelled.notes
+        first, version = len(self), self.spaces.version
+        try:
+            changes = list(labelled.changes)
+            for change in changes:
+                self._change(change)
+            for change in self.spaces.unknown(snippet.intent):
+                self._change(change)
+                changes.append(change)
+            versions = [LabelVersion(version + place, first, change) for place, change in enumerate(changes, start=1)]
+            number, self.stamp = await asyncio.to_thread(
+                self._log.append, self._name, snippet, versions, notes, stamp=self.stamp
+            )
+        except BaseException:
+            self._load()  # the label spaces as they are kept
+            raise
+        self._take(number, snippet)
+        for note in notes:
+            self._notes[self.spaces.current(Facet.SCOPE, note.scope) or note.scope].append(note.text)
+        self._drafts = {}
+
+    def _take(self, number: int, snippet: Snippet) -> None:
         row = len(self._snippets)
-        self._snippets.append(labelled.snippet)
-        self._row[labelled.snippet.step.id] = row
-        self._rows.add(row, self.spaces.relabelled(labelled.snippet.intent))
-        for note in labelled.notes:
-            self._notes[note.scope].append(note.text)
-        self.drafts.clear()
+        self._numbers.append(number)
+        self._snippets.append(snippet)
+        self._row[snippet.step.id] = row
+        self._rows.add(row, self.spaces.relabelled(snippet.intent))
 
     def _change(self, change: LabelChange) -> None:
         old = self.spaces.current(change.facet, change.label)
@@ -151,14 +255,21 @@ class IntentIndex:
             new = self.spaces.current(change.facet, change.into)
             assert new is not None  # or the change would have been refused
             self._rows.merge(change.facet, old, new)
-            if change.facet is Facet.SCOPE:
-                self._notes[new] = [*self._notes.pop(new, []), *self._notes.pop(old, [])]
+            if change.facet is Facet.SCOPE and old in self._notes:
+                self._notes[new] += self._notes.pop(old)
 
-    async def _embedded(self) -> Vectors:
-        """The vectors of all summaries; those that are missing are made."""
+    async def _embedded(self) -> VectorRows:
+        """The vectors of all summaries; those that are missing are made, and kept."""
         async with self._embedding:
-            while (known := len(self._vectors)) < len(self):
-                texts = [snippet.summary for snippet in self._snippets[known : known + _AT_ONCE]]
+            vectors = self._vectors
+            while (known := len(vectors)) < len(self):
+                end = known + _AT_ONCE
+                texts, numbers = [one.summary for one in self._snippets[known:end]], self._numbers[known:end]
                 fresh = await asyncio.to_thread(self._embedder.documents, texts)
-                self._vectors = np.concatenate([self._vectors, fresh]) if known else fresh
-            return self._vectors
+                if vectors is not self._vectors:  # read again meanwhile
+                    vectors = self._vectors
+                    continue
+                vectors.extend(fresh)
+                kept = {number: vector.astype("<f4").tobytes() for number, vector in zip(numbers, fresh, strict=True)}
+                await asyncio.to_thread(self._log.keep_vectors, self._embedder.name, kept)
+            return vectors

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, MutableMapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Protocol
 
 from deltamem.errors import DeltaMemError
 from deltamem.intent.labels import Facet, LabelChange, LabelSpaces
-from deltamem.intent.records import Intent, IntentFilter, Snippet, Step
+from deltamem.intent.records import Intent, IntentFilter, ScopeNote, Snippet, Step
 
 N_START = 50
 """Steps from which the label spaces are begun; section 4 of the paper, as are the next three."""
@@ -42,8 +42,8 @@ class History(Protocol):
         ...
 
     @property
-    def drafts(self) -> MutableMapping[str, str]:
-        """Where the labeller may keep answers while it labels a step; they outlast the process, and end with the step."""
+    def stamp(self) -> int:
+        """Grows when steps were erased: what was derived from the history before counts no longer."""
         ...
 
     def __len__(self) -> int:
@@ -58,17 +58,21 @@ class History(Protocol):
         """The last `count` steps that share the scope or the event, in order; those of the scope come before others."""
         ...
 
+    def labelled(self, facet: Facet, label: str, count: int) -> Sequence[Snippet]:
+        """The last `count` steps that have a label, in order."""
+        ...
+
     def notes(self, scope: str) -> Sequence[str]:
         """What was noted of a scope, in order."""
         ...
 
+    def draft(self, name: str) -> str | None:
+        """What `keep_draft` kept for the step that is being labelled; None if there is nothing of this name."""
+        ...
 
-@dataclass(frozen=True, slots=True)
-class ScopeNote:
-    """A sentence or three on what happened in a scope, part of its running summary."""
-
-    scope: str
-    text: str
+    async def keep_draft(self, name: str, answer: str) -> None:
+        """Keep an answer until the step is labelled. It outlasts the process: no model need be asked twice."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,3 +42,11 @@ class IntentFilter:
     scopes: tuple[str, ...] = ()
     events: tuple[str, ...] = ()
     entity_types: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ScopeNote:
+    """A sentence or three on what happened in a scope, part of its running summary."""
+
+    scope: str
+    text: str

@@ -64,9 +64,10 @@ class LabelRows:
         if (gone := self._rows.pop((facet, old), None)) is not None:
             self._rows[facet, new] = array("q", sorted({*gone, *self._rows[facet, new]}))
 
-    def of(self, facet: Facet, label: str) -> Rows:
-        """The rows of a label, rising."""
-        return np.array(self._rows.get((facet, label), ()), dtype=np.intp)
+    def of(self, facet: Facet, label: str, count: int | None = None) -> Rows:
+        """The rows of a label, rising: all, or the last `count`."""
+        rows = self._rows.get((facet, label), array("q"))
+        return np.array(rows if count is None else rows[max(0, len(rows) - count) :], dtype=np.intp)
 
     def density(self, wanted: IntentFilter, rows: int) -> npt.NDArray[np.int32]:
         """How many constraints each of the first `rows` rows meets."""
@@ -77,7 +78,36 @@ class LabelRows:
         return counts
 
 
-def densest(density: npt.NDArray[np.int32], vectors: Vectors, query: Vectors, k: int) -> list[tuple[int, float]]:
+class VectorRows:
+    """Unit vectors in the order of the rows, in one matrix that has room to grow."""
+
+    def __init__(self) -> None:
+        self._matrix: Vectors = np.zeros((0, 0), dtype=np.float32)
+        self._count = 0
+
+    def __len__(self) -> int:
+        """How many there are."""
+        return self._count
+
+    @property
+    def matrix(self) -> Vectors:
+        """All of them, shape ``(rows, dim)``."""
+        return self._matrix[: self._count]
+
+    def extend(self, vectors: Vectors) -> None:
+        """Add the next ones."""
+        needed = self._count + len(vectors)
+        if needed > len(self._matrix):
+            grown = np.empty((max(needed, 2 * len(self._matrix)), vectors.shape[1]), dtype=np.float32)
+            grown[: self._count] = self._matrix[: self._count] if self._count else 0
+            self._matrix = grown
+        self._matrix[self._count : needed] = vectors
+        self._count = needed
+
+
+def densest(
+    density: npt.NDArray[np.int32], vectors: Vectors, query: Vectors, k: int, among: Rows | None = None
+) -> list[tuple[int, float]]:
     """The best `k` rows with their similarity, by falling density, equal ones by falling similarity, then in their order.
 
     Similarities are computed only of rows that can be among them.
@@ -87,13 +117,15 @@ def densest(density: npt.NDArray[np.int32], vectors: Vectors, query: Vectors, k:
         vectors: Unit vectors of the summaries, shape ``(rows, dim)``.
         query: Unit vector, shape ``(dim,)``.
         k: How many rows at most.
+        among: The only rows that count, rising; None for all.
     """
-    if k < 1 or not len(density):
+    rows = np.arange(len(density)) if among is None else among
+    if k < 1 or not len(rows):
         return []
     # The least density that the best k rows can have
-    at_least = np.cumsum(np.bincount(density)[::-1])[::-1]
-    least = int(np.flatnonzero(at_least >= min(k, len(density)))[-1])
-    rows = np.flatnonzero(density >= least) if least else np.arange(len(density))
+    at_least = np.cumsum(np.bincount(density[rows])[::-1])[::-1]
+    least = int(np.flatnonzero(at_least >= min(k, len(rows)))[-1])
+    rows = rows[density[rows] >= least] if least else rows
     # Sums of float32 differ in the seventh decimal by where a row stands in the matrix, which would break ties.
     similarity = np.round((vectors if len(rows) == len(vectors) else vectors[rows]) @ query, 6)
     order = np.lexsort((-similarity, -density[rows]))[:k]  # stable

@@ -85,7 +85,7 @@ class Journal:
         return OwnerJournal(self._database, name)
 
     def knows(self, name: str) -> bool:
-        """Whether an owner has entries or jobs."""
+        """Whether an owner has entries, jobs or intents."""
         with self._database.read() as connection:
             return connection.execute("SELECT 1 FROM owners WHERE name = ?", (name,)).fetchone() is not None
 
@@ -103,7 +103,7 @@ class Journal:
         return None if found is None else str(found[0])
 
     def owners(self) -> list[str]:
-        """The owners that have entries or jobs, sorted."""
+        """The owners that have entries, jobs or intents, sorted."""
         with self._database.read() as connection:
             return [row[0] for row in connection.execute("SELECT name FROM owners ORDER BY name")]
 

@@ -1,4 +1,4 @@
-"""One owner's part of the journal: entries, states, history, blame, jobs and buffered turns."""
+"""One owner's part of the journal: entries, states, history, blame, jobs, buffered turns and intents."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import count
 from typing import NamedTuple
-from uuid import UUID, uuid4
+from uuid import UUID
 
 from deltamem.errors import ConflictError, DeltaMemError, NotFoundError
 from deltamem.journal import buffer, jobs
+from deltamem.journal import intents as intent_rows
 from deltamem.journal import sqlite as rows
 from deltamem.journal.jobs import Job, JobState
 from deltamem.journal.records import (
@@ -407,6 +408,15 @@ class OwnerJournal:
         with self._database.read() as connection:
             return jobs.session_of(connection, self.name, self._owner_id(connection), job_id)
 
+    def intents(self, collection: str) -> intent_rows.IntentLog:
+        """A collection of steps with their contextual intents, which need not exist yet."""
+        return intent_rows.IntentLog(self._database, self.name, collection)
+
+    def intent_collections(self) -> list[tuple[str, intent_rows.IntentRecords]]:
+        """All collections with everything they hold, by name, in the order of their making."""
+        with self._database.read() as connection:
+            return intent_rows.exported(connection, self._owner_id(connection))
+
     def verify(self) -> list[str]:
         """Replay the entries in Python and compare with what the queries say; the problems, a sentence each."""
         with self._database.read() as connection:
@@ -509,8 +519,9 @@ class OwnerJournal:
         """Erase a memory for good, from every entry, stored dialogue and waiting job, and append an entry that says so.
 
         All changes of the id lose their texts and metadata. Stored turns that they name as sources, and stored turns that
-        contain one of the texts (whatever the case and white space), become empty. Other memories stay as they are, also
-        if they say the same. On return the texts are gone from the files (see `Database.purge` for the one exception).
+        contain one of the texts (whatever the case and white space), become empty; likewise steps with intents are erased.
+        Other memories stay as they are, also if they say the same. On return the texts are gone from the files (see
+        `Database.purge` for the one exception).
 
         Raises:
             DeltaMemError: If the owner has no such memory, or it is already forgotten.
@@ -532,6 +543,7 @@ class OwnerJournal:
                     turns.setdefault(entry.session_id, set()).update(change.turns)
             jobs.scrub(connection, owner_id, turns, {memory.text for memory in known})
             buffer.scrub(connection, owner_id, {memory.text for memory in known})
+            intent_rows.erase(connection, owner_id, memory_id, {memory.text for memory in known})
             removal = Change(ChangeEvent.REMOVE, memory_id, Memory(memory_id, "", known[-1].time), None, erased=True)
             entry = Entry(self.head + 1, EntryKind.FORGET, datetime.now(UTC), (removal,))
             self._append(connection, entry)
@@ -551,11 +563,12 @@ class OwnerJournal:
                 raise ConflictError(
                     f"the journal of {self.name!r} already has {self.head} entries; import needs an empty one"
                 )
+            if self.intent_collections():
+                raise ConflictError(f"the journal of {self.name!r} already has intents; import needs an empty one")
             yield Restorer(connection, self._create(connection))
 
     def _owner_id(self, connection: sqlite3.Connection) -> int | None:
-        found = connection.execute("SELECT id FROM owners WHERE name = ?", (self.name,)).fetchone()
-        return None if found is None else int(found[0])
+        return rows.owner_id(connection, self.name)
 
     def _one(self, condition: str, values: tuple[object, ...], column: str) -> int | str | None:
         """One value of the owner's only entry that meets a condition; None if none does."""
@@ -609,11 +622,7 @@ class OwnerJournal:
 
     def _create(self, connection: sqlite3.Connection) -> int:
         """The owner's row, made on the first entry."""
-        known = self._owner_id(connection)
-        if known is not None:
-            return known
-        query = "INSERT INTO owners (name, namespace) VALUES (?, ?) RETURNING id"
-        return int(connection.execute(query, (self.name, str(uuid4()))).fetchone()[0])
+        return rows.create_owner(connection, self.name)
 
     def _append(self, connection: sqlite3.Connection, entry: Entry) -> int:
         owner_id = self._create(connection)
@@ -663,3 +672,11 @@ class Restorer:
             rows.insert_dialogue(self._connection, self._owner_id, position, turns)
         except sqlite3.IntegrityError as error:
             raise ValueError(f"a dialogue of entry {position}, which is unknown or has one already") from error
+
+    def intents(self, collection: str, records: intent_rows.IntentRecords) -> None:
+        """Write a collection of intents.
+
+        Raises:
+            ValueError: If it is there already, or contradicts itself.
+        """
+        intent_rows.restore(self._connection, self._owner_id, collection, records)

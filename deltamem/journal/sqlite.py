@@ -13,7 +13,7 @@ from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
-from uuid import UUID, uuid5
+from uuid import UUID, uuid4, uuid5
 
 from deltamem.errors import DeltaMemError, StorageError
 from deltamem.journal.records import Change, ChangeEvent, Entry, EntryKind, memory_number
@@ -71,6 +71,20 @@ def insert(connection: sqlite3.Connection, owner_id: int, entry: Entry) -> None:
         f"INSERT INTO changes (owner_id, before_hash, uuid, {_CHANGE}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
         ((owner_id, *_change_row(entry.position, change, original, space)) for change in entry.changes),
     )
+
+
+def owner_id(connection: sqlite3.Connection, name: str) -> int | None:
+    """The row of an owner; None if there is none."""
+    found = connection.execute("SELECT id FROM owners WHERE name = ?", (name,)).fetchone()
+    return None if found is None else int(found[0])
+
+
+def create_owner(connection: sqlite3.Connection, name: str) -> int:
+    """The row of an owner, made if there is none."""
+    if (known := owner_id(connection, name)) is not None:
+        return known
+    query = "INSERT INTO owners (name, namespace) VALUES (?, ?) RETURNING id"
+    return int(connection.execute(query, (name, str(uuid4()))).fetchone()[0])
 
 
 def namespace(connection: sqlite3.Connection, owner_id: int | None) -> str:
@@ -319,7 +333,7 @@ def blank_turns(
 
 APPLICATION_ID = 0x444D656D
 """Marks the file as a journal of deltamem in its header ("DMem")."""
-SCHEMA_VERSION = 4
+SCHEMA_VERSION = 5
 _BUSY_TIMEOUT_MS = 5_000
 
 # `seq` grows along an owner's journal, so the largest one of a memory is its newest change. Times are kept as they were
@@ -436,6 +450,53 @@ CREATE TABLE buffers (
     CHECK ((turns = '[]') = (began_at IS NULL))
 );
 CREATE INDEX kept_turns ON buffers (touched_at) WHERE turns <> '[]';
+CREATE TABLE intent_collections (
+    id INTEGER PRIMARY KEY,
+    owner_id INTEGER NOT NULL REFERENCES owners (id) ON DELETE CASCADE,
+    name TEXT NOT NULL CHECK (name <> ''),
+    labeller TEXT NOT NULL,
+    erased INTEGER NOT NULL DEFAULT 0,
+    UNIQUE (owner_id, name)
+);
+CREATE TABLE intent_steps (
+    number INTEGER PRIMARY KEY AUTOINCREMENT,
+    collection INTEGER NOT NULL REFERENCES intent_collections (id) ON DELETE CASCADE,
+    step_id TEXT NOT NULL,
+    role TEXT NOT NULL,
+    time TEXT NOT NULL,
+    text TEXT NOT NULL,
+    scope TEXT NOT NULL,
+    event TEXT NOT NULL,
+    entity_types TEXT NOT NULL,
+    resolved TEXT NOT NULL,
+    summary TEXT NOT NULL,
+    embedder TEXT,
+    vector BLOB,
+    UNIQUE (collection, step_id)
+);
+CREATE INDEX steps_of_a_collection ON intent_steps (collection, number);
+CREATE TABLE intent_labels (
+    collection INTEGER NOT NULL REFERENCES intent_collections (id) ON DELETE CASCADE,
+    version INTEGER NOT NULL,
+    step INTEGER NOT NULL,
+    facet TEXT NOT NULL,
+    label TEXT NOT NULL,
+    merged_into TEXT,
+    PRIMARY KEY (collection, version)
+);
+CREATE TABLE intent_notes (
+    seq INTEGER PRIMARY KEY AUTOINCREMENT,
+    collection INTEGER NOT NULL REFERENCES intent_collections (id) ON DELETE CASCADE,
+    scope TEXT NOT NULL,
+    text TEXT NOT NULL
+);
+CREATE INDEX notes_of_a_collection ON intent_notes (collection, seq);
+CREATE TABLE intent_drafts (
+    collection INTEGER NOT NULL REFERENCES intent_collections (id) ON DELETE CASCADE,
+    name TEXT NOT NULL,
+    answer TEXT NOT NULL,
+    PRIMARY KEY (collection, name)
+);
 CREATE TABLE pending_purges (id INTEGER PRIMARY KEY);
 CREATE TABLE store (id TEXT NOT NULL, paused INTEGER NOT NULL DEFAULT 0);
 INSERT INTO store (id) VALUES (lower(hex(randomblob(16))));

@@ -1,8 +1,8 @@
-"""An owner's journal as JSON Lines: a header, the entries, the stored dialogues, and the memories they add up to."""
+"""An owner's journal as JSON Lines: a header, entries, stored dialogues, the memories they add up to, and intents."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 from typing import Annotated, Any, Literal, NamedTuple, TextIO, TypeVar
 from uuid import UUID
@@ -11,7 +11,10 @@ from pydantic import ConfigDict, Field, PlainSerializer, PlainValidator, Validat
 
 from deltamem.config import StrictModel, first_error
 from deltamem.errors import DeltaMemError
-from deltamem.journal.owner import OwnerJournal
+from deltamem.intent.labels import Facet, LabelChange
+from deltamem.intent.records import Intent, ScopeNote, Snippet, Step
+from deltamem.journal.intents import IntentRecords, LabelVersion
+from deltamem.journal.owner import OwnerJournal, Restorer
 from deltamem.journal.records import Change, ChangeEvent, Entry, EntryKind, same
 from deltamem.memory import NO_METADATA, Memory, Metadata
 from deltamem.sessions import Role, Turn
@@ -55,6 +58,7 @@ class Counts(NamedTuple):
     entries: int
     memories: int
     dialogues: int
+    intents: int = 0  # Steps with an intent, of all collections
 
 
 class _Line(StrictModel):
@@ -63,12 +67,14 @@ class _Line(StrictModel):
 
 class _Header(_Line):
     format: Literal["deltamem-bank"]
-    version: Literal[3]
+    version: Literal[4]
     owner: str
     namespace: UUID | None
     entries: _Number
     memories: _Number
     dialogues: _Number
+    intents: _Number
+    collections: _Number
 
 
 class _Side(_Line):
@@ -127,6 +133,49 @@ class _Memory(_Side):
     id: str
 
 
+class _Label(_Line):
+    version: _Positive
+    step: _Number
+    facet: Facet
+    label: str
+    into: str | None
+
+
+class _Note(_Line):
+    scope: str
+    text: str
+
+
+class _Collection(_Line):
+    name: str
+    labeller: str
+    intents: _Number
+    labels: list[_Label]
+    notes: list[_Note]
+
+    def records(self) -> IntentRecords:
+        versions = [LabelVersion(one.version, one.step, LabelChange(one.facet, one.label, one.into)) for one in self.labels]
+        return IntentRecords(
+            self.labeller, versions=versions, notes=[ScopeNote(note.scope, note.text) for note in self.notes]
+        )
+
+
+class _Intent(_Line):
+    id: str
+    role: str
+    time: _Time
+    text: str
+    scope: str
+    event: str
+    entity_types: list[str]
+    resolved: str
+    summary: str
+
+    def record(self) -> Snippet:
+        intent = Intent(self.scope, self.event, tuple(self.entity_types))
+        return Snippet(Step(self.id, self.role, self.text, self.time), intent, self.resolved, self.summary)
+
+
 _L = TypeVar("_L", bound=_Line)
 
 
@@ -178,20 +227,64 @@ def export_owner(journal: OwnerJournal, stream: TextIO) -> Counts:
     """
     with journal.snapshot():
         memories = journal.state().memories
-        counts = Counts(journal.head, len(memories), journal.dialogue_count)
-        for line in _lines(journal, counts, memories):
+        collections = journal.intent_collections()
+        steps = sum(len(records.snippets) for _, records in collections)
+        counts = Counts(journal.head, len(memories), journal.dialogue_count, steps)
+        for line in _lines(journal, counts, memories, collections):
             stream.write(line.model_dump_json() + "\n")
     return counts
 
 
-def _lines(journal: OwnerJournal, counts: Counts, memories: tuple[Memory, ...]) -> Iterator[_Line]:
-    yield _Header(format="deltamem-bank", version=3, owner=journal.name, namespace=journal.namespace, **counts._asdict())
+def _lines(
+    journal: OwnerJournal,
+    counts: Counts,
+    memories: tuple[Memory, ...],
+    collections: Sequence[tuple[str, IntentRecords]],
+) -> Iterator[_Line]:
+    yield _Header(
+        format="deltamem-bank",
+        version=4,
+        owner=journal.name,
+        namespace=journal.namespace,
+        collections=len(collections),
+        **counts._asdict(),
+    )
     for entry in journal.entries():
         yield _Entry.model_validate(entry)
     for position, turns in journal.dialogues():
         yield _Dialogue(position=position, turns=[_Turn.model_validate(turn) for turn in turns])
     for memory in memories:
         yield _Memory.model_validate(memory)
+    for name, records in collections:
+        yield _Collection(
+            name=name,
+            labeller=records.labeller,
+            intents=len(records.snippets),
+            labels=[_label(one) for one in records.versions],
+            notes=[_Note.model_validate(note) for note in records.notes],
+        )
+        for snippet in records.snippets:
+            yield _intent(snippet)
+
+
+def _label(one: LabelVersion) -> _Label:
+    change = one.change
+    return _Label(version=one.version, step=one.step, facet=change.facet, label=change.label, into=change.into)
+
+
+def _intent(snippet: Snippet) -> _Intent:
+    step, intent = snippet.step, snippet.intent
+    return _Intent(
+        id=step.id,
+        role=step.role,
+        time=step.time,
+        text=step.text,
+        scope=intent.scope,
+        event=intent.event,
+        entity_types=list(intent.entity_types),
+        resolved=snippet.resolved,
+        summary=snippet.summary,
+    )
 
 
 def import_owner(journal: OwnerJournal, stream: TextIO, *, rename: bool = False) -> Counts:
@@ -233,5 +326,23 @@ def import_owner(journal: OwnerJournal, stream: TextIO, *, rename: bool = False)
                 raise lines.wrong(f"the file lists another {memory.id} than its entries add up to")
         if len(state) != header.memories:
             raise DeltaMemError(f"the file lists {header.memories} memories, but its entries add up to {len(state)}")
+        _read_intents(lines, header, restorer)
         lines.end()
-    return Counts(header.entries, header.memories, header.dialogues)
+    return Counts(header.entries, header.memories, header.dialogues, header.intents)
+
+
+def _read_intents(lines: _Lines, header: _Header, restorer: Restorer) -> None:
+    steps = 0
+    for _ in range(header.collections):
+        collection = lines.next(_Collection)
+        records = collection.records()
+        steps += collection.intents
+        if steps > header.intents:
+            raise lines.wrong(f"the collections list more than the {header.intents} intents that the header counts")
+        records.snippets += [lines.next(_Intent).record() for _ in range(collection.intents)]
+        try:
+            restorer.intents(collection.name, records)
+        except ValueError as error:
+            raise lines.wrong(str(error)) from error
+    if steps != header.intents:
+        raise lines.wrong(f"the header counts {header.intents} intents, but the collections list {steps}")

@@ -5,42 +5,71 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
+from deltamem.config import StrictModel
 from deltamem.embedding import Embedder
 from deltamem.intent.index import IntentIndex
 from deltamem.intent.labeller import IntentLabeller, Part
 from deltamem.intent.records import Step
-from eval.systems.base import DialogueSession, DialogueTurn, Ingested, Passage, StoreKey
+from deltamem.journal.journal import JOURNAL_FILE, Journal
+from deltamem.runs import RecordFile
+from eval.systems.base import DialogueSession, DialogueTurn, Ingested, Passage, StoreKey, store_folder
+
+SESSIONS_FILE = "sessions.jsonl"
+
+
+class _Session(StrictModel):
+    """A session whose turns were labelled; one line of ``sessions.jsonl``."""
+
+    session: str
+    turns: tuple[str, ...]
 
 
 class StitchSystem:
-    """One intent index a store; a passage is a turn with its references resolved."""
+    """One intent index a store, kept in a journal; a passage is a turn with its references resolved."""
 
     name = "stitch"
     per_speaker = False
     ranked = True
 
     def __init__(
-        self, labellers: Callable[[StoreKey], IntentLabeller], embedder: Embedder, without: Collection[Part] = ()
+        self,
+        labellers: Callable[[StoreKey], IntentLabeller],
+        embedder: Embedder,
+        folder: Path,
+        without: Collection[Part] = (),
     ) -> None:
-        """Label with what `labellers` makes for each store; `without` names the parts that an ablation leaves out."""
+        """Begin with what the `folder` holds, in which each store gets a folder.
+
+        `labellers` makes the labeller of each store; `without` names the parts that an ablation leaves out.
+        """
         self._labellers = labellers
         self._embedder = embedder
+        self._folder = folder
         self._without = tuple(dict.fromkeys(without))
         self._labeller_name: str | None = None
 
     @asynccontextmanager
     async def open(self, key: StoreKey) -> AsyncIterator[StitchMemory]:
-        """Begin a store.
+        """Open a store, or make it.
 
         Raises:
+            DeltaMemError: If its id cannot name a folder, or its files cannot be read.
             EmbedderUnavailableError: If the embedder is missing.
         """
+        folder = store_folder(self._folder, key)
         await asyncio.to_thread(self._embedder.queries, [])  # a missing model is found before work is half done
         labeller = self._labellers(key)
         self._labeller_name = labeller.name
-        yield StitchMemory(IntentIndex(labeller, self._embedder, without=self._without))
+        folder.mkdir(parents=True, exist_ok=True)
+        with (
+            Journal.open(folder / JOURNAL_FILE) as journal,
+            RecordFile(folder / SESSIONS_FILE, _Session, lambda record: record.session) as sessions,
+        ):
+            log = journal.owner(key.owner).intents("turns")
+            yield StitchMemory(IntentIndex(labeller, self._embedder, log, without=self._without), sessions)
 
     def facts(self) -> dict[str, Any]:
         """The labeller, the embedder, and what was left out."""
@@ -50,11 +79,13 @@ class StitchSystem:
 class StitchMemory:
     """The steps of one store."""
 
-    def __init__(self, index: IntentIndex) -> None:
-        """Bind an index."""
+    def __init__(self, index: IntentIndex, sessions: RecordFile[_Session]) -> None:
+        """Bind an index, and the file that says which turns the sessions have."""
         self._index = index
-        self._known: dict[str, None] = {}
-        self._spoken: dict[str, DialogueTurn] = {}  # By id of the turn
+        self._sessions = sessions
+        # A session may be missing because the store was reset since
+        whole = (record.session for record in sessions if all(turn in index for turn in record.turns))
+        self._known = dict.fromkeys(whole)
 
     @property
     def known(self) -> Collection[str]:
@@ -69,7 +100,7 @@ class StitchMemory:
         """
         if session.id not in self._known:
             await self._index.add([step_of(turn, session) for turn in session.turns])
-            self._spoken |= {turn.id: turn for turn in session.turns}
+            self._sessions.add(_Session(session=session.id, turns=tuple(turn.id for turn in session.turns)))
             self._known[session.id] = None
         return Ingested()
 
@@ -79,18 +110,14 @@ class StitchMemory:
         Raises:
             DeltaMemError: If the query could not be labelled.
         """
-        found = await self._index.search(query, k)
-        return [self._passage(hit.snippet.step.id, hit.snippet.step, hit.snippet.resolved) for hit in found.hits]
+        hits = (await self._index.search(query, k)).hits
+        steps = [(hit.snippet.step, hit.snippet.resolved) for hit in hits]
+        return [Passage(f"{step.role}: {resolved}", step.time, (step.id,)) for step, resolved in steps]
 
     async def reset(self) -> None:
         """Forget everything."""
-        self._index.clear()
+        await self._index.clear()
         self._known.clear()
-        self._spoken.clear()
-
-    def _passage(self, turn: str, step: Step, resolved: str) -> Passage:
-        speaker = self._spoken[turn].speaker
-        return Passage(f"{speaker}: {resolved}" if speaker else resolved, step.time, (turn,))
 
 
 def step_of(turn: DialogueTurn, session: DialogueSession) -> Step:
