@@ -314,6 +314,11 @@ class MemoryManager:
         """The last position of the journal; 0 if there is no entry."""
         return self._owned.journal.head
 
+    @property
+    def position(self) -> int:
+        """The journal position of the present `state`, without reading the disk."""
+        return self._owned.bank.position
+
     def point(self, text: str) -> Point:
         """A point as people write it: a session id, ``@N`` or an ISO 8601 time.
 

@@ -60,6 +60,7 @@ def serve(
     try:
         from deltamem.jobs import WorkerSettings
         from deltamem.server.access import is_loopback
+        from deltamem.server.runner import event_loop
         from deltamem.server.service import ProxySettings, ServerSettings
     except ImportError as error:
         raise DeltaMemError(_INSTALL) from error
@@ -75,7 +76,8 @@ def serve(
             worker=WorkerSettings(parallel=parallel),
             proxy=proxy,
         )
-        asyncio.run(_serve(options, keys, host, port, settings))
+        with asyncio.Runner(loop_factory=event_loop) as runner:
+            runner.run(_serve(options, keys, host, port, settings))
 
 
 async def _serve(options: Options, keys: Keys, host: str, port: int, settings: ServerSettings) -> None:

@@ -115,7 +115,7 @@ class Door:
         """The memories most similar to a query."""
         memory = await self.memory(Scope.READ)
         hits = await memory.search(query, k, filters)
-        uuids = await anyio.to_thread.run_sync(self.service.uuids, memory)
+        uuids = await self.service.present_uuids(memory)
         # What was deleted since the search is left out.
         return FoundOut(memories=[FoundMemory.found(hit, uuids[hit.memory.id]) for hit in hits if hit.memory.id in uuids])
 

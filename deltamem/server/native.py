@@ -375,7 +375,7 @@ def memory_blame(memory: MemoryId, manager: Reading, request: Request) -> BlameO
 async def search(body: SearchIn, manager: Reading, request: Request) -> SearchOut:
     """The memories most similar to each query."""
     found = await manager.search_many(body.queries, body.k, body.filters)
-    uuids = await anyio.to_thread.run_sync(lambda: service_of(request).uuids(manager))
+    uuids = await service_of(request).present_uuids(manager)
     # What was rolled back between the two looks has no UUID any more.
     known = [[hit for hit in hits if hit.memory.id in uuids] for hits in found]
     results = [

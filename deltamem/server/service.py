@@ -12,6 +12,8 @@ from typing import Self, TypeVar
 from uuid import UUID
 from weakref import WeakKeyDictionary
 
+import anyio.to_thread
+
 from deltamem.bank.store import MemoryStore
 from deltamem.episode import Message
 from deltamem.errors import LLMError
@@ -173,6 +175,11 @@ class Service:
             return manager.uuids(point)
         return _kept(self._uuids, manager, manager.uuids)
 
+    async def present_uuids(self, manager: MemoryManager) -> dict[str, UUID]:
+        """`uuids` of the present state; without a change of threads if they are at hand."""
+        position, found = self._uuids.get(manager, (-1, {}))
+        return found if position == manager.position else await anyio.to_thread.run_sync(self.uuids, manager)
+
     def added(self, manager: MemoryManager) -> dict[str, datetime]:
         """First times by id, see `MemoryManager.added`; kept until the state changes."""
         return _kept(self._added, manager, manager.added)
@@ -207,9 +214,9 @@ class Service:
 
 def _kept(kept: _Kept[Value], manager: MemoryManager, read: Callable[[int], dict[str, Value]]) -> dict[str, Value]:
     """What was read of the present state of an owner; read again when the state has changed."""
-    head = manager.head
+    present = manager.position
     position, found = kept.get(manager, (-1, {}))
-    if position != head:
-        found = read(head)
-        kept[manager] = head, found
+    if position != present:
+        found = read(present)
+        kept[manager] = present, found
     return found

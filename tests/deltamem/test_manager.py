@@ -11,6 +11,7 @@ from episode_texts import WordEmbedder, add, none, outputs, update
 from rule_model import RulePolicy
 
 from deltamem.bank.store import MemoryStore
+from deltamem.edits import Add
 from deltamem.episode import Message
 from deltamem.errors import ContextLengthError, DeltaMemError
 from deltamem.ingest import Outcome
@@ -251,3 +252,26 @@ def test_the_sync_face_does_the_same() -> None:
         assert memory.search("city")[0].memory.id == "m1"
         memory.rollback(0)
         assert not memory.state() and memory.owner == "ann"
+
+
+async def test_the_state_at_hand_stands_for_the_last_position_after_every_kind_of_writing() -> None:
+    memory = manager()
+    seen = [memory.position]
+
+    def moved() -> bool:
+        seen.append(memory.position)
+        return seen[-1] == memory.head > seen[-2]
+
+    await memory.ingest(said(memory, "s1", "My city is Boston."))
+    assert moved()
+    await memory.write([Add("Ann owns a kite.", START)], "Ruth")
+    assert moved()
+    await memory.rollback("s1")
+    assert moved()
+    await memory.forget("m1")
+    assert moved()
+    written = io.StringIO()
+    memory.export(written)
+    copy = manager(owner="ben")
+    await copy.import_from(io.StringIO(written.getvalue()), rename=True)
+    assert copy.position == copy.head > 0
