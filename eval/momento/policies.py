@@ -1,0 +1,113 @@
+"""The rules of the restaurant service: tiers, delivery, amounts, opening hours, overlapping reservations."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import date, datetime, time
+from typing import Any
+
+PRIORITY_FROM = ("gold", "platinum")
+
+
+def _tier(name: str, discount: int, cost: float, perks: str) -> dict[str, Any]:
+    return {
+        "tier": name,
+        "order_discount_pct": discount,
+        "priority_reservation": name in PRIORITY_FROM,
+        "free_delivery": name == "platinum",
+        "monthly_cost": cost,
+        "description": perks,
+    }
+
+
+BENEFITS: Mapping[str, Mapping[str, Any]] = {
+    "basic": _tier("basic", 0, 0.0, "What everybody has; no perks."),
+    "silver": _tier("silver", 5, 9.99, "Orders cost 5% less."),
+    "gold": _tier("gold", 10, 19.99, "Orders cost 10% less; reservations have priority."),
+    "platinum": _tier("platinum", 15, 29.99, "Orders cost 15% less and are delivered free; reservations have priority."),
+}
+"""What each tier brings."""
+
+PROVIDERS: Mapping[str, Mapping[str, Any]] = {
+    name.lower(): {"id": name.lower(), "name": name, "description": said, "delivery_price": price}
+    for name, said, price in (
+        ("SwiftDrop", "Quick", 3.99),
+        ("FoodFly", "Keeps food warm", 5.99),
+        ("QuickDish", "The cheapest", 1.99),
+        ("MealDash", "The fastest", 4.99),
+        ("CarryEats", "By bicycle", 2.99),
+    )
+}
+"""Delivery providers by id."""
+
+LEAST_MINUTES, MOST_MINUTES = 30, 120
+CANCELLABLE = ("created", "confirmed")
+"""States in which an order can be cancelled."""
+
+
+class PolicyViolationError(Exception):
+    """A call breaks a rule of the service; nothing was changed."""
+
+
+class CallError(Exception):
+    """A call cannot be carried out: something does not exist, or an argument is not what it should be."""
+
+
+def check_party(party_size: int | None, duration_minutes: int | None) -> None:
+    """Refuse parties of nobody and reservations that are too short or too long."""
+    if party_size is not None and party_size < 1:
+        raise PolicyViolationError("party_size must be at least 1")
+    if duration_minutes is not None and not LEAST_MINUTES <= duration_minutes <= MOST_MINUTES:
+        raise PolicyViolationError(f"duration_minutes must be between {LEAST_MINUTES} and {MOST_MINUTES}")
+
+
+def parsed_date(text: str) -> date:
+    """A date like 2026-05-18."""
+    try:
+        return datetime.strptime(text, "%Y-%m-%d").date()
+    except ValueError:
+        raise CallError(f"{text!r} is not a date like 2026-05-18") from None
+
+
+def parsed_time(text: str) -> time:
+    """A time like 19:30."""
+    for form in ("%H:%M", "%H:%M:%S"):
+        try:
+            return datetime.strptime(text, form).time()
+        except ValueError:
+            continue
+    raise CallError(f"{text!r} is not a time like 19:30")
+
+
+def why_closed(opening_hours: Mapping[str, Any] | None, day: date, at: time) -> str | None:
+    """Why a restaurant takes nobody at a time; None if it is open. The closing time itself still counts as open."""
+    if not opening_hours:
+        return "the opening hours are not known"
+    said = {name.lower(): ranges for name, ranges in opening_hours.items()}.get(f"{day:%A}".lower(), "")
+    ranges = []
+    for block in str(said).split(","):
+        begin, dash, end = block.strip().partition("-")
+        if dash:
+            try:
+                ranges.append((parsed_time(begin.strip()), parsed_time(end.strip())))
+            except CallError:
+                continue
+    if not ranges:
+        return "closed on this day"
+    return None if any(begin <= at <= end for begin, end in ranges) else "outside the opening hours"
+
+
+def overlap(begin: time, minutes: int, other: time, other_minutes: int) -> bool:
+    """Whether two stays on one day overlap; a stay may end after midnight."""
+    first, second = (60 * at.hour + at.minute for at in (begin, other))
+    return first < second + other_minutes and second < first + minutes
+
+
+def order_total(subtotal: float, tier: str, delivery_price: float | None) -> tuple[float, float]:
+    """What an order costs, delivery included (None for pickup), and the discount on its dishes, both in dollars."""
+    benefits = BENEFITS[tier]
+    discount = round(subtotal * benefits["order_discount_pct"] / 100, 2)
+    total = round(subtotal - discount, 2)
+    if delivery_price is not None and not benefits["free_delivery"]:
+        total = round(total + delivery_price, 2)
+    return total, discount

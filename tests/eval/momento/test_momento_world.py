@@ -1,0 +1,498 @@
+"""The service on both databases: equal results of every tool, signatures, policies, hashes, refusals."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Iterator
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import pytest
+from momento_cases import (
+    CATALOGUE,
+    DISHES,
+    MARA,
+    MESSAGES,
+    OREN,
+    OTHER_DISH,
+    PLACE,
+    SEED,
+    SESSIONS,
+    TODAY,
+    both_databases,
+    membership_row,
+    new_id,
+    order_row,
+    planned_calls,
+    reservation_row,
+    reset,
+)
+
+from deltamem.errors import DeltaMemError
+from eval.data import data_folders
+from eval.momento import sql
+from eval.momento.database import Database, PostgresDatabase, SQLiteDatabase, open_database
+from eval.momento.policies import CallError, PolicyViolationError
+from eval.momento.tools import ERROR, TOOLS, VIOLATION, call, failed
+from eval.momento.world import HASHES, World, state_hashes
+
+
+@pytest.fixture(scope="module")
+def worlds() -> Iterator[list[World]]:
+    with both_databases() as databases:
+        yield [World(database, CATALOGUE) for database in databases]
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def world(request: pytest.FixtureRequest) -> World:
+    if request.param == "sqlite":
+        return reset(World(SQLiteDatabase(), CATALOGUE))
+    return reset(request.getfixturevalue("worlds")[1])
+
+
+def test_every_tool_gives_the_same_on_both_databases(worlds: list[World]) -> None:
+    calls = planned_calls()
+    outcomes: Counter[tuple[str, str]] = Counter()
+    for number, (name, arguments) in enumerate(calls):
+        if number % 52 == 0:  # nothing is left to cancel after a while
+            for one in worlds:
+                reset(one)
+        first, second = (call(one, name, arguments) for one in worlds)
+        if failed(first):
+            assert first == second, (name, arguments)
+            outcomes[name, first.partition(":")[0]] += 1
+        else:
+            assert json.loads(first) == json.loads(second), (name, arguments)
+            outcomes[name, "done"] += 1
+    states = [{user: one.hashes(user) for user in (MARA, OREN)} for one in worlds]
+    assert states[0] == states[1]
+    assert len(calls) >= 200
+    assert {name for name, outcome in outcomes if outcome == "done"} == set(TOOLS)
+    assert states[0] != {user: reset(worlds[0]).hashes(user) for user in (MARA, OREN)}  # the calls changed something
+
+
+def published_signatures() -> dict[str, Any]:
+    for folder in data_folders():
+        path = folder / "momento" / "momento_tool_signatures.json"
+        if path.is_file():
+            return {tool["name"]: tool for tool in json.loads(path.read_bytes())}
+    pytest.skip("the published signatures are not here")
+
+
+def test_all_26_signatures_are_the_published_ones() -> None:
+    published = published_signatures()
+    assert len(published) == 26
+    assert {name: [list(tool.required), dict(tool.properties)] for name, tool in TOOLS.items()} == {
+        name: [tool["required"], tool["properties"]] for name, tool in published.items()
+    }
+
+
+def test_schemas_are_those_of_the_openai_protocol() -> None:
+    for name, tool in TOOLS.items():
+        shown = tool.schema()
+        assert shown["type"] == "function"
+        assert shown["function"]["name"] == name and shown["function"]["description"]
+        assert set(shown["function"]["parameters"]["required"]) <= set(shown["function"]["parameters"]["properties"])
+    json.dumps([tool.schema() for tool in TOOLS.values()])
+
+
+TABLE = {"restaurant_id": PLACE["id"], "user_id": MARA, "date": "2026-05-21", "time": "19:00", "party_size": 2}
+RESERVE = TABLE | {"duration_minutes": 60}
+ORDER: dict[str, Any] = {"user_id": MARA, "restaurant_id": PLACE["id"], "fulfillment": "pickup"}
+ORDER["items"] = [{"menu_item_id": DISHES[0]["id"]}]
+DELIVERY = ORDER | {"fulfillment": "delivery", "delivery_provider": "quickdish", "delivery_address": "1 Elm Road"}
+SOON, PAST = ({"reservation_id": new_id("reservation", name), "user_id": MARA} for name in ("soon", "past"))
+MADE, GONE = ({"order_id": new_id("order", name), "user_id": MARA} for name in ("made", "gone"))
+
+POLICIES = [  # what keeps a rule, what breaks it
+    ("party of at least one", "create_reservation", RESERVE, RESERVE | {"party_size": 0}),
+    ("at least 30 minutes", "create_reservation", RESERVE | {"duration_minutes": 30}, RESERVE | {"duration_minutes": 29}),
+    ("at most 120 minutes", "update_reservation", SOON | {"duration_minutes": 120}, SOON | {"duration_minutes": 121}),
+    ("opening hours", "create_reservation", RESERVE | {"time": "11:00"}, RESERVE | {"time": "10:59"}),
+    ("capacity", "create_reservation", RESERVE | {"party_size": PLACE["capacity"]}, RESERVE | {"party_size": 61}),
+    ("room when moved", "update_reservation", SOON | {"party_size": 5}, SOON | {"party_size": 61}),
+    ("confirmed to be changed", "update_reservation", SOON | {"time": "20:00"}, PAST | {"time": "20:00"}),
+    ("confirmed to be cancelled", "cancel_reservation", SOON, PAST),
+    ("one's own reservation", "cancel_reservation", SOON, SOON | {"user_id": OREN}),
+    ("one's own order", "cancel_order", MADE, MADE | {"user_id": OREN}),
+    ("order not yet prepared", "cancel_order", MADE, GONE),
+    ("how it is handed over", "create_order", ORDER, ORDER | {"fulfillment": "catapult"}),
+    ("provider of a delivery", "create_order", DELIVERY, {**DELIVERY, "delivery_provider": None}),
+    ("known provider", "create_order", DELIVERY, DELIVERY | {"delivery_provider": "pigeon"}),
+    ("address of a delivery", "create_order", DELIVERY, {**DELIVERY, "delivery_address": None}),
+    ("one restaurant", "create_order", ORDER, ORDER | {"items": [*ORDER["items"], {"menu_item_id": OTHER_DISH["id"]}]}),
+    (
+        "one membership at a time",
+        "apply_membership",
+        {"user_id": OREN, "tier": "gold", "start_date": "2026-05-18", "end_date": "2027-05-18"},
+        {"user_id": MARA, "tier": "gold", "start_date": "2026-05-18", "end_date": "2027-05-18"},
+    ),
+    (
+        "no basic membership",
+        "apply_membership",
+        {"user_id": OREN, "tier": "silver", "start_date": "2026-05-18", "end_date": "2027-05-18"},
+        {"user_id": OREN, "tier": "basic", "start_date": "2026-05-18", "end_date": "2027-05-18"},
+    ),
+    ("a membership to cancel", "cancel_membership", {"user_id": MARA}, {"user_id": OREN}),
+    (
+        "a membership to renew",
+        "renew_membership",
+        {"user_id": MARA, "new_end_date": "2028-01-01"},
+        {"user_id": OREN, "new_end_date": "2028-01-01"},
+    ),
+    ("something to search for", "search_restaurants", {"city": "Lindau"}, {"limit": 3}),
+    ("some dish to search for", "query_menu_items", {"name": "a"}, {"limit": 3}),
+    ("reading only", "execute_sql", {"query": "SELECT 1 AS one"}, {"query": "DELETE FROM orders"}),
+]
+
+
+@pytest.mark.parametrize(("name", "tool", "keeps", "breaks"), POLICIES, ids=[policy[0] for policy in POLICIES])
+def test_each_policy_has_a_case_on_either_side(
+    world: World, name: str, tool: str, keeps: dict[str, Any], breaks: dict[str, Any]
+) -> None:
+    before = world.hashes(MARA)
+    refused = call(world, tool, breaks)
+    assert refused.startswith(VIOLATION), refused
+    assert world.hashes(MARA) == before
+    done = call(world, tool, keeps)
+    assert not failed(done), done
+
+
+@pytest.mark.parametrize(
+    ("tier", "delivered", "total", "notes"),
+    [
+        ("basic", False, 20.0, ""),
+        ("silver", False, 19.0, "5%"),
+        ("gold", True, 19.99, "10%"),
+        ("platinum", True, 17.0, "free delivery"),
+        ("platinum", False, 17.0, "15%"),
+    ],
+)
+def test_what_an_order_costs_by_tier(world: World, tier: str, delivered: bool, total: float, notes: str) -> None:
+    dish = DISHES[0] | {"id": new_id("dish for ten"), "price": 10.0}
+    if world.one("SELECT id FROM menu_items WHERE id = ?", dish["id"]) is None:
+        world.database.insert("menu_items", [dish])
+    seed = {"memberships": [membership_row("m", tier)]} if tier != "basic" else {}
+    world.reset(TODAY, seed)
+    asked = ORDER | {"items": [{"menu_item_id": dish["id"], "quantity": 2}]}
+    if delivered:
+        asked |= {"fulfillment": "delivery", "delivery_provider": "quickdish", "delivery_address": "here"}
+    order = json.loads(call(world, "create_order", asked))
+    assert float(order["total_price"]) == total
+    assert notes in (order["special_instructions"] or "")
+
+
+def test_priority_is_noted_from_gold_on(world: World) -> None:
+    for tier, noted in (("silver", False), ("gold", True), ("platinum", True)):
+        world.reset(TODAY, {"memberships": [membership_row("m", tier)]})
+        made = json.loads(call(world, "create_reservation", RESERVE))
+        assert ("priority" in (made["special_requests"] or "")) is noted
+
+
+def test_reservations_that_overlap_share_the_room(world: World) -> None:
+    full = reservation_row("full", user=OREN, party_size=PLACE["capacity"], date="2026-05-21", time="19:00")
+    world.reset(TODAY, {"reservations": [full]})
+    cases = {"17:59": True, "18:01": False, "19:00": False, "20:29": False, "20:30": True}
+    for at, free in cases.items():
+        asked = {key: RESERVE[key] for key in ("restaurant_id", "date", "party_size", "duration_minutes")} | {"time": at}
+        assert json.loads(call(world, "check_restaurant_availability", asked))["available"] is free, at
+    without = asked | {"time": "19:00", "exclude_reservation_id": full["id"]}
+    assert json.loads(call(world, "check_restaurant_availability", without))["available"]
+
+
+def test_a_membership_ends_by_the_date_of_the_trial(world: World) -> None:
+    over = {"memberships": [membership_row("m", "gold", end_date="2026-05-17")]}
+    for today, tier in ((date(2026, 5, 17), "gold"), (date(2026, 5, 18), "basic")):
+        world.reset(today, over)
+        assert json.loads(call(world, "get_membership_status", {"user_id": MARA}))["tier"] == tier
+    # That it is over stays noted although the call is refused.
+    world.reset(date(2026, 5, 18), over)
+    assert call(world, "cancel_membership", {"user_id": MARA}).startswith(VIOLATION)
+    assert world.state(MARA)["memberships"][0]["status"] == "expired"
+
+
+def test_everything_takes_place_on_the_date_of_the_trial(world: World) -> None:
+    world.reset(date(2031, 2, 3), {})
+    order = json.loads(call(world, "create_order", ORDER))
+    assert order["created_at"].startswith("2031-02-03")
+
+
+def test_a_reset_is_whole(world: World) -> None:
+    before = world.hashes(MARA)
+    call(world, "create_order", ORDER)
+    assert world.hashes(MARA) != before
+    with pytest.raises(DeltaMemError, match="is none of"):
+        world.reset(TODAY, {"orders": [order_row("new", "lost")]})
+    assert world.hashes(MARA) != before  # nothing of the refused reset happened
+    assert reset(world).hashes(MARA) == before
+
+
+def test_what_was_wrong_changes_nothing(world: World) -> None:
+    before = world.hashes(MARA)
+    for arguments in (
+        ORDER | {"items": [*ORDER["items"], {"menu_item_id": new_id("none")}]},
+        ORDER | {"items": "one curry"},
+        ORDER | {"items": [{"menu_item_id": DISHES[0]["id"], "quantity": 10**12}]},
+        ORDER | {"special_instructions": "a\0b"},
+        ORDER | {"special_instructions": "\ud800"},
+        {},
+    ):
+        assert call(world, "create_order", arguments).startswith(ERROR)
+    assert call(world, "burn_restaurant", {}).startswith(ERROR)
+    assert world.hashes(MARA) == before
+
+
+def test_hashes_agree_with_an_independent_computation(worlds: list[World]) -> None:
+    """By PostgreSQL's own sorting of its own types, as the benchmark has it."""
+    queries = {
+        "orders_hashed": "SELECT user_id, restaurant_id, fulfillment, status, total_price, currency, delivery_provider_name "
+        "FROM orders WHERE user_id = ? ORDER BY restaurant_id, fulfillment, status, total_price, created_at",
+        "reservations_hashed": "SELECT user_id, restaurant_id, date, time, party_size, duration_minutes, status "
+        "FROM reservations WHERE user_id = ? ORDER BY restaurant_id, date, time, party_size, status",
+        "order_items_hashed": "SELECT i.menu_item_id, i.name, i.price, i.quantity FROM order_items i JOIN orders o "
+        "ON i.order_id = o.id WHERE o.user_id = ? ORDER BY i.menu_item_id, i.name, i.quantity, o.created_at",
+        "memberships_hashed": "SELECT user_id, tier, status, start_date, end_date "
+        "FROM memberships WHERE user_id = ? ORDER BY tier, status, start_date",
+    }
+    extra = {
+        "orders": [
+            *SEED["orders"],
+            *(order_row(f"o{n}", status, total_price=n) for n, status in enumerate(("ready", "created"))),
+        ]
+    }
+    for one in worlds:
+        one.reset(TODAY, SEED | extra)
+        call(one, "create_order", DELIVERY)
+        call(one, "create_reservation", RESERVE)
+    for user in (MARA, OREN):
+        expected = {}
+        for name, query in queries.items():
+            text = ""
+            for row in worlds[1].all(query, user):
+                text += json.dumps({key: row[key] for key in sorted(row)}, default=lambda value: str(value))
+            expected[name] = hashlib.md5(text.encode()).hexdigest()
+        assert worlds[0].hashes(user) == worlds[1].hashes(user) == expected
+        assert tuple(expected) == HASHES
+    assert state_hashes({"orders": []}) == {"orders_hashed": hashlib.md5(b"").hexdigest()}
+
+
+ATTACKS = [
+    "DELETE FROM orders",
+    "UPDATE orders SET total_price = 0",
+    "INSERT INTO orders (id) VALUES ('11111111-1111-4111-8111-111111111111')",
+    "DROP TABLE orders",
+    "TRUNCATE orders",
+    "ALTER TABLE orders ADD COLUMN x int",
+    "CREATE TABLE x (y int)",
+    "CREATE VIEW x AS SELECT 1",
+    "GRANT ALL ON orders TO PUBLIC",
+    "SELECT 1; DELETE FROM orders",
+    "SELECT 1; SELECT 2",
+    "SELECT 1 /* ; */; UPDATE orders SET status = 'cancelled' --",
+    "SELECT 1 -- \n; DROP TABLE orders",
+    "/* SELECT */ DELETE FROM orders",
+    "WITH gone AS (DELETE FROM orders RETURNING *) SELECT * FROM gone",
+    "WITH more AS (INSERT INTO orders SELECT * FROM orders RETURNING *) SELECT * FROM more",
+    "WITH new AS (UPDATE orders SET status = 'cancelled' RETURNING *) SELECT count(*) FROM new",
+    "SELECT * INTO stolen FROM users",
+    "SELECT * FROM orders FOR UPDATE",
+    "COPY users TO '/x'",
+    "COPY (SELECT * FROM users) TO PROGRAM 'cat'",
+    "SELECT * FROM sessions",
+    "SELECT * FROM public.sessions",
+    'SELECT * FROM "sessions"',
+    "SELECT * FROM SESSIONS",
+    "SELECT content FROM session_messages",
+    "SELECT (SELECT summary FROM sessions LIMIT 1) AS leak",
+    "SELECT id FROM users WHERE EXISTS (SELECT 1 FROM sessions WHERE summary LIKE 'O%')",
+    "SELECT 1 UNION ALL SELECT count(*) FROM sessions",
+    "WITH users AS (SELECT * FROM sessions) SELECT * FROM users",
+    "WITH s AS (SELECT summary FROM sessions) SELECT * FROM s",
+    "SELECT u.id FROM users u JOIN LATERAL (SELECT * FROM sessions) s ON true",
+    "TABLE sessions",
+    "SELECT * FROM main.sessions",
+    "SELECT pg_sleep(5)",
+    "SELECT * FROM pg_sleep(5)",
+    "SELECT count(*) FROM generate_series(1, 1000000000)",
+    "WITH RECURSIVE r AS (SELECT 1 AS n UNION ALL SELECT n + 1 FROM r) SELECT count(*) FROM r",
+    "SELECT * FROM pg_catalog.pg_tables",
+    "SELECT * FROM pg_shadow",
+    "SELECT * FROM information_schema.tables",
+    "SELECT * FROM sqlite_master",
+    "SELECT * FROM pragma_table_info('users')",
+    "SELECT 'sessions'::regclass",
+    "SELECT current_setting('momento.user_id')",
+    "SELECT set_config('statement_timeout', '0', false)",
+    "SELECT pg_read_file('/x')",
+    "SELECT lo_import('/x')",
+    "SELECT query_to_xml('SELECT * FROM sessions', true, false, '')",
+    "SELECT database_to_xml(true, false, '')",
+    "SELECT load_extension('/x')",
+    "SELECT version()",
+    "SELECT now()",
+    "SELECT CURRENT_DATE",
+    "SELECT current_user",
+    "SELECT user",
+    "SELECT pg_terminate_backend(1)",
+    "SELECT nextval('x')",
+    "SELECT pg_advisory_lock(1)",
+    "SET statement_timeout = 0",
+    "BEGIN",
+    "COMMIT",
+    "RESET ROLE",
+    "DO $$ BEGIN PERFORM 1; END $$",
+    "EXPLAIN ANALYZE DELETE FROM orders",
+    "ATTACH DATABASE '/x' AS y",
+    "PRAGMA query_only = OFF",
+    "VACUUM",
+    "CALL x()",
+    "VALUES (1)",
+    "SELECT",
+    "not SQL at all",
+    "SELECT '" + "a" * 30_000 + "'",
+]
+
+
+@pytest.mark.parametrize("attack", ATTACKS, ids=range(len(ATTACKS)))
+def test_attacks_by_sql_are_refused(world: World, attack: str) -> None:
+    assert len(set(ATTACKS)) >= 40
+    before = {user: world.hashes(user) for user in (MARA, OREN)}
+    result = call(world, "execute_sql", {"query": attack})
+    assert failed(result), result
+    assert "CANARY" not in result
+    assert {user: world.hashes(user) for user in (MARA, OREN)} == before
+    assert not failed(call(world, "execute_sql", {"query": "SELECT id FROM orders"}))  # nothing is left broken
+
+
+PAST_THE_GATE = [
+    "DELETE FROM orders",
+    "SELECT * FROM sessions",
+    "SELECT content FROM session_messages",
+    "INSERT INTO orders SELECT * FROM orders",
+    "CREATE TABLE x (y int)",
+    "SELECT 1 UNION ALL SELECT count(*) FROM sessions",
+]
+PAST_THE_GATE_OF_POSTGRES = [
+    "SELECT 1; DELETE FROM orders",
+    "WITH gone AS (DELETE FROM orders RETURNING *) SELECT * FROM gone",
+    "SELECT pg_sleep(3)",
+    "SELECT set_config('statement_timeout', '0', false)",
+    "SELECT current_setting('momento.user_id')",
+    "SELECT * FROM pg_catalog.pg_tables",
+    "SELECT * FROM information_schema.tables",
+    "SELECT query_to_xml('SELECT * FROM sessions', true, false, '')",
+    "SELECT pg_read_file('PG_VERSION')",
+    "SELECT version()",
+    "SELECT now()",
+    "SELECT * FROM orders FOR UPDATE",
+    "COPY users TO '/x'",
+]
+PAST_THE_GATE_OF_SQLITE = [
+    "SELECT * FROM sqlite_master",
+    "SELECT * FROM pragma_table_info('users')",
+    "WITH RECURSIVE r AS (SELECT 1 AS n UNION ALL SELECT n + 1 FROM r) SELECT count(*) FROM r",
+    "SELECT load_extension('/x')",
+    "SELECT random()",
+    "SELECT current_date",
+    "PRAGMA query_only = OFF",
+    "ATTACH DATABASE ':memory:' AS y",
+    "SELECT 1; DELETE FROM orders",
+]
+
+
+def guarded(database: Database, query: str) -> object:
+    if isinstance(database, SQLiteDatabase):
+        return database.guarded(query, ("orders", "users"), 10)
+    assert isinstance(database, PostgresDatabase)
+    return database.guarded(query, 10)
+
+
+def test_the_database_refuses_what_gets_past_the_gate(world: World) -> None:
+    own = PAST_THE_GATE_OF_SQLITE if world.database.name == "sqlite" else PAST_THE_GATE_OF_POSTGRES
+    for query in PAST_THE_GATE + own:
+        with pytest.raises((PolicyViolationError, CallError)):
+            guarded(world.database, query)
+    assert guarded(world.database, "SELECT count(*) FROM orders") == (["count(*)"], [{"count(*)": 3}]) or guarded(
+        world.database, "SELECT count(*) FROM orders"
+    ) == (["count"], [{"count": 3}])
+
+
+def test_a_query_that_takes_too_long_is_stopped(world: World) -> None:
+    tables = ", ".join(f"menu_items m{number}" for number in range(8))
+    result = call(world, "execute_sql", {"query": f"SELECT count(*) AS n FROM {tables}"})
+    assert result.startswith(ERROR) and "longer than 2 s" in result
+
+
+def test_a_result_may_not_flood_the_agent(world: World) -> None:
+    result = call(world, "execute_sql", {"query": "SELECT a.*, b.* FROM menu_items a, menu_items b", "max_rows": 10_000})
+    assert result.startswith(ERROR) and "select less" in result
+
+
+RECALLS = [
+    "SELECT id, user_id, summary FROM sessions",
+    "SELECT summary FROM sessions WHERE user_id = 'oren_tadic'",
+    "SELECT summary FROM sessions WHERE user_id <> :user_id OR 1 = 1",
+    "SELECT s.summary FROM sessions s JOIN sessions t ON true",
+    "SELECT max(summary) AS summary FROM sessions",
+    "SELECT string_agg(summary, ' ') AS summary FROM sessions",
+    "SELECT 'mara_quist' AS user_id, summary FROM sessions WHERE user_id = 'oren_tadic'",
+    "SELECT (SELECT summary FROM sessions WHERE user_id = 'oren_tadic') AS summary FROM sessions",
+]
+
+
+@pytest.mark.parametrize("query", RECALLS)
+def test_recall_never_sees_the_sessions_of_others(world: World, query: str) -> None:
+    rows = world.database.recall(query, MARA, [1.0, 0.0, 0.0])
+    assert "CANARY" not in json.dumps(rows, default=str)
+    theirs = world.database.recall("SELECT summary FROM sessions", OREN, [1.0, 0.0, 0.0])
+    assert [row["summary"] for row in theirs] == ["OREN-CANARY"]
+
+
+@pytest.mark.parametrize(
+    "query", ["SELECT * FROM users", "SELECT * FROM session_messages", "DELETE FROM sessions", "SELECT 1; SELECT 2"]
+)
+def test_recall_reads_nothing_but_sessions(world: World, query: str) -> None:
+    with pytest.raises(PolicyViolationError):
+        world.database.recall(query, MARA, [1.0, 0.0, 0.0])
+
+
+def test_recall_by_meaning_and_by_time(world: World) -> None:
+    nearest = "SELECT summary, 1 - (embedding <=> :query_embedding::vector) AS similarity FROM sessions "
+    nearest += "WHERE user_id = :user_id ORDER BY embedding <=> :query_embedding::vector LIMIT 1"
+    assert world.database.recall(nearest, MARA, [0.1, 1.0, 0.0])[0]["summary"] == "Mara dines late"
+    recent = "SELECT summary FROM sessions WHERE started_at >= '2026-05-18'::date - INTERVAL '7 days'"
+    assert [row["summary"] for row in world.database.recall(recent, MARA, [1.0, 0.0, 0.0])] == ["Mara dines late"]
+    friday = "SELECT summary FROM sessions WHERE EXTRACT(DOW FROM started_at) = 5 AND started_at > '2026-05-10'"
+    assert len(world.database.recall(friday, MARA, [1.0, 0.0, 0.0])) == 1
+
+
+def test_a_user_whose_name_is_sql_stays_a_user(world: World) -> None:
+    name = "x'; DROP TABLE sessions; --"
+    assert world.database.recall("SELECT summary FROM sessions", name, [1.0, 0.0, 0.0]) == []
+    world.reset(TODAY, {}, SESSIONS, MESSAGES)
+
+
+def test_likeness_is_that_of_postgresql() -> None:
+    assert sql.like("Café DE Flore", "%café de%")
+    assert sql.like("a_b", r"a\_b") and not sql.like("axb", r"a\_b")
+    assert sql.like("axb", "a_b") and not sql.like("a.b", "axb")
+
+
+def test_unknown_databases_and_servers_are_one_sentence(tmp_path: Path) -> None:
+    with pytest.raises(DeltaMemError, match="there are: sqlite"), open_database("oracle9i"):
+        pass
+    pytest.importorskip("psycopg")
+    with (
+        pytest.raises(DeltaMemError, match="PostgreSQL cannot be used"),
+        open_database(f"postgresql://x@/x?host={tmp_path}"),
+    ):
+        pass
+
+
+def test_sqlite_refuses_amounts_whose_digits_it_would_lose() -> None:
+    world = World(SQLiteDatabase(), CATALOGUE)
+    with pytest.raises(DeltaMemError, match=r"20\.00"):
+        world.reset(TODAY, {"orders": [order_row("new", "created", total_price="20.00")]})
