@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+from episode_texts import outputs
 from proxy_cases import models
 from rule_model import answer
 from scripted_server import Reply, completion, is_check, serve
@@ -34,11 +37,16 @@ def python(name: str) -> str:
     return str(installed(name) / "bin" / "python")
 
 
-def run(*command: str | Path, home: Path, **environment: str) -> str:
-    """What a program prints; it must succeed, and leaves nothing in the home directory."""
+def run(*command: str | Path, home: Path, folder: Path | None = None, **environment: str) -> str:
+    """What a program prints that is run in a folder; it must succeed, and leaves nothing in the real home directory."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("DELTAMEM_", "PYTHON", "VIRTUAL_ENV"))}
     done = subprocess.run(
-        command, cwd=home, env=kept | {"HOME": str(home)} | environment, capture_output=True, text=True, timeout=300
+        command,
+        cwd=folder or home,
+        env=kept | {"HOME": str(home)} | environment,
+        capture_output=True,
+        text=True,
+        timeout=300,
     )
     assert done.returncode == 0, f"{done.stdout[-20_000:]}\n{done.stderr[-20_000:]}"
     return done.stdout
@@ -51,11 +59,13 @@ def node(*command: str | Path, name: str, home: Path, **environment: str) -> str
 
 
 @contextmanager
-def served(folder: Path, *arguments: str) -> Iterator[Process]:
-    """`deltamem serve` with the model that is made of rules."""
+def served(
+    folder: Path, *arguments: str, reader: Callable[[Sequence[Mapping[str, str]]], str] = answer
+) -> Iterator[Process]:
+    """`deltamem serve` with a model that reads sessions, by default the one that is made of rules."""
 
     def script(body: Mapping[str, Any]) -> Reply:
-        return completion("Hello.") if is_check(body) else completion(answer(body["messages"]))
+        return completion("Hello." if is_check(body) else reader(body["messages"]))
 
     with (
         serve(script) as model,
@@ -69,6 +79,21 @@ def key(folder: Path, *owners: str) -> str:
     (folder / "bank").mkdir()
     with Keys.open(folder / "bank" / KEYS_FILE) as keys:
         return keys.create("client", owners or None, frozenset(Scope))[1]
+
+
+def test_schemathesis(tmp_path: Path) -> None:
+    """No 5xx, what is answered is as described, and the examples reach what is behind the 404s."""
+    program, folder, token = installed("schemathesis") / "bin" / "schemathesis", PROGRAMS / "schemathesis", key(tmp_path)
+    with served(tmp_path, "--rate", "off", reader=lambda _: outputs()) as server:
+        environment = {"DELTAMEM_URL": server.url, "DELTAMEM_TOKEN": token}
+        run(program, "run", f"{server.url}/openapi.json", "--no-color", home=tmp_path, folder=folder, **environment)
+        with server.client(token) as http:
+            paths = ok(http.get("/openapi.json"))["paths"]
+    answered = Counter(re.findall(r" INFO deltamem\.access: (\S+) (\S+) (\d)\d\d ", server.log.read_text()))
+    good = {(method, path): answered[method.upper(), path, "2"] for path, methods in paths.items() for method in methods}
+    assert len(good) == 24 and min(good.values()) > 0
+    assert all(count >= 5 for (_, path), count in good.items() if "{" in path), good
+    assert not [one for one in answered if one[2] == "5"]
 
 
 def test_mem0_of_npm(tmp_path: Path) -> None:

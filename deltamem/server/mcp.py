@@ -51,7 +51,7 @@ from deltamem.journal.jobs import JobState
 from deltamem.manager import MemoryManager
 from deltamem.server.access import authorize, identify, only_owner
 from deltamem.server.keys import Key, Scope
-from deltamem.server.native import MemoriesOut, Metadata, PointText, StepsOut, Text, Time
+from deltamem.server.native import MemoriesOut, MemoryText, Metadata, PointText, StepsOut, Text, Time
 from deltamem.server.problems import Problem, not_found, problem_of
 from deltamem.server.records import ChangeRecord, EntryRecord, FoundMemory, IsoTime, OriginRecord, StepRecord, StoredMemory
 from deltamem.server.service import Service
@@ -199,7 +199,9 @@ Confirm = Annotated[
 
 async def add_memory(
     ctx: Ctx,
-    text: Annotated[Text, Field(description="What to remember: one fact in a full sentence, or what the person said.")],
+    text: Annotated[
+        MemoryText, Field(description="What to remember: one fact in a full sentence, or what the person said.")
+    ],
     time: Annotated[
         Time | None, Field(description="When it was said, which is what 'yesterday' in it refers to; by default now.")
     ] = None,
@@ -270,7 +272,7 @@ async def get_memory(ctx: Ctx, memory_id: MemoryId) -> RememberedOut:
 async def update_memory(
     ctx: Ctx,
     memory_id: MemoryId,
-    text: Annotated[Text | None, Field(description="What it shall say; by default as before.")] = None,
+    text: Annotated[MemoryText | None, Field(description="What it shall say; by default as before.")] = None,
     time: Annotated[Time | None, Field(description="The time that it refers to; by default as before.")] = None,
     metadata: Annotated[Metadata | None, Field(description="Replaces all that was noted on it.")] = None,
 ) -> EntryRecord:

@@ -20,7 +20,7 @@ from deltamem.ingest import Transition
 from deltamem.journal.jobs import JobState
 from deltamem.server.access import SECURITY, Admin, Caller, Founding, Importing, Reading, Writing, allow, service_of
 from deltamem.server.keys import Scope
-from deltamem.server.openapi import FILTER, METADATA
+from deltamem.server.openapi import FILTER, METADATA, NOT_BLANK
 from deltamem.server.problems import Problem, not_found, responses
 from deltamem.server.records import (
     AuditRecord,
@@ -59,6 +59,7 @@ Time = Annotated[datetime, PlainValidator(_time), WithJsonSchema({"type": "strin
 Metadata = Annotated[dict[str, str | int | float | bool | list[str] | None], WithJsonSchema(METADATA)]
 Filters = Annotated[dict[str, Any], WithJsonSchema(FILTER)]
 Text = Annotated[str, Field(min_length=1, max_length=100_000)]
+MemoryText = Annotated[Text, Field(json_schema_extra={"pattern": NOT_BLANK})]
 
 
 class _Request(StrictModel):
@@ -90,7 +91,7 @@ class SessionIn(_Request):
 class AddIn(_Request):
     """A memory to write."""
 
-    text: Text
+    text: MemoryText
     time: Time | None = Field(None, description="By default now.")
     metadata: Metadata = Field({})
 
@@ -101,10 +102,16 @@ class MemoriesIn(_Request):
     memories: Annotated[list[AddIn], Field(min_length=1, max_length=1000)]
 
 
-class UpdateIn(_Request):
-    """What to change of a memory; what is left out stays."""
+def _given(name: str) -> dict[str, Any]:
+    return {"required": [name], "properties": {name: {"not": {"type": "null"}}}}
 
-    text: Text | None = None
+
+class UpdateIn(_Request):
+    """What to change of a memory; what is left out or null stays."""
+
+    model_config = ConfigDict(json_schema_extra={"anyOf": [_given("text"), _given("time"), _given("metadata")]})
+
+    text: MemoryText | None = None
     time: Time | None = None
     metadata: Metadata | None = Field(None, description="Replaces all that the memory has.")
 
@@ -346,7 +353,7 @@ def get_memory(
 
 async def update_memory(memory: MemoryId, body: UpdateIn, manager: Writing, key: Caller) -> EntryRecord:
     """Rewrite a memory without a model."""
-    if not body.model_fields_set:
+    if body.text is None and body.time is None and body.metadata is None:
         raise Problem(422, "nothing to change: give text, time or metadata")
     return EntryRecord.of(await manager.write([Update(memory, body.text, body.time, body.metadata)], key.name))
 

@@ -41,6 +41,9 @@ SCHEMAS: dict[str, Any] = {
 }
 """Filters as JSON Schema; `deltamem.filters` reads them."""
 
+NOT_BLANK = r"[^\s\x1c-\x1f\x85]"
+"""Some character that neither JavaScript nor Python counts as white space."""
+
 METADATA = {
     "type": "object",
     "description": "A flat object; values are texts, numbers, booleans, null or lists of texts.",

@@ -5,6 +5,7 @@ from typing import Any
 
 import httpx
 import pytest
+from jsonschema import Draft202012Validator
 from server_cases import ANN, LONG, Server, a_session, ok, problem, serving, until
 
 TIME = "2026-03-02T09:00:00"
@@ -96,6 +97,7 @@ def test_pages_follow_each_other(http: httpx.Client) -> None:
         ("POST", "memories", {"content": b'{"memories": [{"text": "x", "metadata": {"a": NaN}}]}'}, 400),
         ("POST", "memories", {"content": b'{"memories": [{"text": "x", "metadata": {"\\ud800": 1}}]}'}, 400),
         ("PATCH", "memories/m1", {"json": {}}, 422),
+        ("PATCH", "memories/m1", {"json": {"text": None, "metadata": None}}, 422),
         ("GET", "memories", {"params": {"at": "never"}}, 404),
         ("GET", "memories", {"params": {"at": "@99999999999999999999"}}, 404),
         ("GET", "memories", {"params": {"cursor": "x"}}, 422),
@@ -114,6 +116,27 @@ def test_bad_input_is_one_sentence(http: httpx.Client, method: str, path: str, s
     said = problem(http.request(method, f"{ANN}/{path}", headers=headers, **sent), status)
     assert "Traceback" not in said and "dog" not in said
     assert [one["text"] for one in ok(http.get(f"{ANN}/memories"))["memories"]] == ["Ann has a dog."]
+
+
+@pytest.mark.parametrize(
+    ("change", "good"),
+    [
+        ({"text": "Ann has a cat."}, True),
+        ({"text": None, "metadata": {}}, True),
+        ({"time": TIME + "Z", "text": None}, True),
+        ({}, False),
+        ({"text": None}, False),
+        ({"text": ""}, False),
+        ({"text": " \t\u00a0\u2003"}, False),
+        ({"text": "\x1c\x85"}, False),
+    ],
+)
+def test_the_description_refuses_what_the_server_refuses(http: httpx.Client, change: dict[str, Any], good: bool) -> None:
+    ok(http.post(f"{ANN}/memories", json={"memories": [{"text": "Ann has a dog."}]}), 201)
+    described = ok(http.get("/openapi.json"))
+    update = described | {"$ref": "#/components/schemas/UpdateIn"}
+    assert Draft202012Validator(update).is_valid(change) is good
+    assert http.patch(f"{ANN}/memories/m1", json=change).is_success is good
 
 
 def test_a_server_without_a_model_says_so(tmp_path: Path) -> None:
