@@ -1,0 +1,150 @@
+"""``python -m synth came``: writes a data set of CAME-Bench."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, Field, PositiveInt
+
+from deltamem.config import StrictModel
+from deltamem.errors import DeltaMemError
+from deltamem.ingest import estimate_tokens
+from deltamem.runs import atomic_writer, file_sha256
+from synth.came.checker import check
+from synth.came.questions import make_questions
+from synth.came.realise import gold_steps, say, sittings
+from synth.came.records import Domain, Intents, Question, Size, Storyboard, Trajectory, World
+from synth.came.storyboard import SHAPES, plan_debate, plan_travel
+from synth.came.world import build_world
+
+FILES = ("worlds", "trajectories", "questions", "storyboard", "intents")
+MANIFEST = "manifest.json"
+TOKENS: dict[Size, int] = {"S": 23_000, "M": 137_000, "L": 408_000}
+"""Context lengths of Table 2, here in tokens as `deltamem.ingest.estimate_tokens` counts the texts of the turns."""
+
+TRAJECTORIES: dict[Size, int] = {"S": 3, "M": 3, "L": 1}
+"""Trajectories of each domain; Table 2 has twice as many, over both domains."""
+
+QUESTIONS: dict[Domain, dict[Size, int]] = {"travel": {"S": 24, "M": 28, "L": 31}, "debate": {"S": 24, "M": 28, "L": 30}}
+"""Questions of each trajectory; over all 144, 168 and 61 as in Table 2."""
+
+DOMAINS: tuple[Domain, ...] = ("travel", "debate")
+
+
+class CameConfig(StrictModel):
+    """All keys of the command; ``configs/came_synth.yaml`` says what they mean."""
+
+    size: Size
+    domain: Literal["travel", "debate", "both"]
+    seed: int
+    out: Path
+    entities: PositiveInt = Field(le=500)
+
+
+class Instance(BaseModel):
+    """A trajectory with all that belongs to it."""
+
+    world: World
+    board: Storyboard
+    trajectory: Trajectory
+    questions: list[Question]
+    intents: Intents
+
+
+def make_instance(size: Size, domain: Domain, number: int, seed: int, entities: int) -> Instance:
+    """Make a trajectory, check it, and ask about it.
+
+    Args:
+        size: How long it is.
+        domain: Travel or debate.
+        number: From 0; trips of a seed share a world, and each debate has a topic and a world of its own.
+        seed: The same seed gives the same bytes.
+        entities: Of each kind in the world of travel; 100 give that of a debate the paper's number.
+
+    Raises:
+        DeltaMemError: If the world is too small, or the result breaks a constraint.
+    """
+    shape, name = SHAPES[size], f"{domain}-{size}-{number + 1}"
+    rng = random.Random(f"{seed}/planned/{name}")
+    if domain == "travel":
+        world = build_world(domain, seed, 0, entities)
+        operations = plan_travel(world, shape, rng)
+    else:
+        world = build_world(domain, seed, number, shape.entities * min(entities, 100) // 100)
+        operations = plan_debate(world, shape, rng)
+    board = say(world, operations, name, seed, TOKENS[size])
+    check(world, board)
+    questions = make_questions(board, domain, QUESTIONS[domain][size], seed)
+    trajectory = Trajectory(
+        id=name, domain=domain, size=size, world=world.id, topic=world.topic, sessions=sittings(board.turns)
+    )
+    intents = Intents(
+        trajectory=name,
+        steps=gold_steps(board),
+        queries={question.question: question.wanted for question in questions},
+    )
+    return Instance(world=world, board=board, trajectory=trajectory, questions=questions, intents=intents)
+
+
+def tokens_of(trajectory: Trajectory) -> int:
+    """Estimated tokens of the texts of its turns."""
+    return sum(estimate_tokens(turn.text) for session in trajectory.sessions for turn in session.turns)
+
+
+def write(config: CameConfig) -> dict[str, Any]:
+    """Write a data set and return its manifest.
+
+    Raises:
+        DeltaMemError: As `make_instance`; or if the folder holds another data set.
+    """
+    domains = DOMAINS if config.domain == "both" else (config.domain,)
+    made_with = config.model_dump(mode="json", exclude={"out"})
+    manifest_file = config.out / MANIFEST
+    if manifest_file.exists():
+        try:
+            before = json.loads(manifest_file.read_text(encoding="utf-8"))["config"]
+        except (ValueError, KeyError, TypeError) as error:
+            raise DeltaMemError(f"{manifest_file} is not the manifest of a data set of CAME-Bench") from error
+        if before != made_with:
+            raise DeltaMemError(f"{config.out} holds another data set, made with {before}; give another folder as out")
+    instances = [
+        make_instance(config.size, domain, number, config.seed, config.entities)
+        for domain in domains
+        for number in range(TRAJECTORIES[config.size])
+    ]
+    config.out.mkdir(parents=True, exist_ok=True)
+    worlds = {one.world.id: one.world for one in instances}
+    lines: dict[str, Iterable[BaseModel]] = {
+        "worlds": worlds.values(),
+        "trajectories": [one.trajectory for one in instances],
+        "questions": [question for one in instances for question in one.questions],
+        "storyboard": [one.board for one in instances],
+        "intents": [one.intents for one in instances],
+    }
+    for name in FILES:
+        with atomic_writer(config.out / f"{name}.jsonl") as file:
+            for record in lines[name]:
+                file.write(record.model_dump_json() + "\n")
+    manifest = {
+        "benchmark": "CAME",
+        "config": made_with,
+        "counted": "tokens are estimated as bytes / 3 (deltamem.ingest.estimate_tokens), over the texts of the turns",
+        "trajectories": {
+            one.trajectory.id: {
+                "tokens": tokens_of(one.trajectory),
+                "turns": len(one.board.turns),
+                "operations": len(one.board.operations),
+                "questions": len(one.questions),
+            }
+            for one in instances
+        },
+        "sha256": {name: file_sha256(config.out / f"{name}.jsonl") for name in FILES},
+    }
+    with atomic_writer(manifest_file) as file:
+        json.dump(manifest, file, indent=2)
+        file.write("\n")
+    return manifest

@@ -1,0 +1,192 @@
+"""CAME-Bench made offline: determinism, sizes, closed worlds, and a checker that notices what is planted."""
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from deltamem.errors import DeltaMemError
+from synth.came.checker import check
+from synth.came.command import (
+    DOMAINS,
+    QUESTIONS,
+    TOKENS,
+    TRAJECTORIES,
+    CameConfig,
+    Instance,
+    make_instance,
+    tokens_of,
+    write,
+)
+from synth.came.records import Operation, Storyboard, Turn
+
+
+@pytest.fixture(scope="module")
+def small() -> dict[str, Instance]:
+    return {domain: make_instance("S", domain, 0, 1, 100) for domain in DOMAINS}
+
+
+def test_the_same_seed_gives_the_same_bytes(tmp_path: Path) -> None:
+    def made(name: str, seed: int) -> dict[str, bytes]:
+        write(CameConfig(size="S", domain="both", seed=seed, out=tmp_path / name, entities=100))
+        return {path.name: path.read_bytes() for path in (tmp_path / name).iterdir()}
+
+    assert made("one", 1) == made("two", 1)
+    assert made("three", 2)["trajectories.jsonl"] != made("one", 1)["trajectories.jsonl"]
+
+
+@pytest.mark.parametrize("domain", DOMAINS)
+@pytest.mark.parametrize("size", ["S", "M", "L"])
+def test_sizes_and_questions_are_those_of_the_paper(size, domain) -> None:
+    made = make_instance(size, domain, 0, 1, 100)
+    assert abs(tokens_of(made.trajectory) - TOKENS[size]) <= 0.05 * TOKENS[size]
+    assert len(made.questions) == len({one.question for one in made.questions}) == QUESTIONS[domain][size]
+    assert {one.type for one in made.questions} == {"revision", "recall", "multi_hop", "synthesis"}
+    assert all(1 <= len(one.evidence) <= 40 and one.answers for one in made.questions)
+
+
+def test_there_are_as_many_trajectories_and_questions_as_in_table_2() -> None:
+    asked = {size: sum(TRAJECTORIES[size] * QUESTIONS[domain][size] for domain in DOMAINS) for size in TOKENS}
+    assert asked == {"S": 144, "M": 168, "L": 61}
+    assert {size: 2 * count for size, count in TRAJECTORIES.items()} == {"S": 6, "M": 6, "L": 2}
+
+
+def test_names_of_one_world_are_in_no_other(tmp_path: Path) -> None:
+    write(CameConfig(size="S", domain="both", seed=1, out=tmp_path, entities=100))
+    worlds = [json.loads(line) for line in (tmp_path / "worlds.jsonl").read_text().splitlines()]
+    assert len(worlds) == 4  # the trips share one
+    stems = {world["id"]: {entity["name"].split()[0] for entity in world["entities"]} for world in worlds}
+    assert all(len(stems[world["id"]]) == len(world["entities"]) for world in worlds)
+    for line in (tmp_path / "trajectories.jsonl").read_text().splitlines():
+        words = set(re.findall(r"\w+", line))
+        own = json.loads(line)["world"]
+        assert words & stems[own]
+        assert not any(words & names for world, names in stems.items() if world != own)
+
+
+def test_what_is_read_holds_neither_labels_nor_names_that_were_replaced(small) -> None:
+    for made in small.values():
+        spoken = {turn.id: turn.text for session in made.trajectory.sessions for turn in session.turns}
+        referring = [turn for turn in made.board.turns if turn.reference is not None]
+        assert len(referring) >= 20
+        for turn in referring:
+            assert turn.reference.entity not in spoken[turn.id]
+            assert turn.reference.entity in made.intents.steps[turn.id].resolved
+    by_id = {op.id: op for op in small["travel"].board.operations}
+    places = {name: place for place, name in enumerate(by_id)}
+    late = [op for op in by_id.values() if op.action == "inform" and places[op.id] - places[op.answers] > 3]
+    assert len(late) >= 10  # answers that are given long after
+
+
+def planted(board: Storyboard, change: Callable[[list[Operation], list[Turn]], None]) -> Storyboard:
+    operations, turns = list(board.operations), list(board.turns)
+    change(operations, turns)
+    return board.model_copy(update={"operations": tuple(operations), "turns": tuple(turns)})
+
+
+def first(items, fits):
+    return next(place for place, item in enumerate(items) if fits(item))
+
+
+def other_value(operations, turns):
+    place = first(operations, lambda op: op.action == "inform")
+    operations[place] = operations[place].model_copy(update={"value": "$1"})
+
+
+def before_it_was_proposed(operations, turns):
+    inquiry = operations.pop(first(operations, lambda op: op.action == "inquire"))
+    operations.insert(1, inquiry)
+
+
+def one_fewer(operations, turns):
+    place = first(operations, lambda op: op.action == "propose")
+    operations.pop(place)
+
+
+def name_lost(operations, turns):
+    place = first(turns, lambda turn: turn.core and turn.text.startswith("What about"))
+    turns[place] = turns[place].model_copy(update={"text": "What about that for lunch?", "resolved": "", "reference": None})
+
+
+def wrong_ordinal(operations, turns):
+    place = first(turns, lambda turn: turn.reference is not None and turn.reference.number == 1)
+    reference = turns[place].reference.model_copy(update={"number": 2})
+    turns[place] = turns[place].model_copy(update={"reference": reference})
+
+
+def chatty(operations, turns):
+    place = first(turns, lambda turn: not turn.core)
+    turns[place] = turns[place].model_copy(update={"text": "That would be $5."})
+
+
+TRAVEL = {
+    other_value: "does not hold in the world",
+    before_it_was_proposed: "which nobody has proposed for it",
+    one_fewer: "which nobody has proposed for it",
+    name_lost: "mentions",
+    wrong_ordinal: "refers to something other than",
+    chatty: "says more than",
+}
+
+
+@pytest.mark.parametrize("change", TRAVEL, ids=lambda change: change.__name__)
+def test_the_checker_notices_what_is_wrong_with_a_trip(small, change) -> None:
+    made = small["travel"]
+    with pytest.raises(DeltaMemError, match=TRAVEL[change]):
+        check(made.world, planted(made.board, change))
+
+
+def early_concession(operations, turns):
+    concession = operations.pop(first(operations, lambda op: op.action == "concede"))
+    operations.insert(first(operations, lambda op: op.goal == concession.goal) + 1, concession)
+
+
+def early_summary(operations, turns):
+    operations.insert(-2, operations.pop())
+
+
+def attack_on_nothing(operations, turns):
+    attack = operations.pop(first(operations, lambda op: op.action == "attack"))
+    operations.insert(first(operations, lambda op: op.goal == attack.goal), attack)
+
+
+def two_summaries(operations, turns):
+    operations.append(operations[-1].model_copy(update={"id": "op0"}))
+
+
+DEBATE = {
+    early_concession: "comes before an attack and a defence",
+    early_summary: "follows the summary",
+    attack_on_nothing: "comes before the case was proposed",
+    two_summaries: "follows the summary",
+}
+
+
+@pytest.mark.parametrize("change", DEBATE, ids=lambda change: change.__name__)
+def test_the_checker_notices_what_is_wrong_with_a_debate(small, change) -> None:
+    made = small["debate"]
+    with pytest.raises(DeltaMemError, match=DEBATE[change]):
+        check(made.world, planted(made.board.model_copy(update={"turns": ()}), change))
+
+
+@pytest.mark.parametrize(
+    ("domain", "said"), [("travel", "it has 5 accommodations, and 6 are needed"), ("debate", "it has 2 sources")]
+)
+def test_a_world_that_is_too_small_is_one_sentence(command, tmp_path: Path, domain, said) -> None:
+    done = command("came", "size=S", f"domain={domain}", "entities=5", f"out={tmp_path / 'data'}")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "is too small for its storyboard: " in done.stderr and said in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert not (tmp_path / "data").exists()
+
+
+def test_a_folder_with_another_data_set_is_left_alone(command, tmp_path: Path) -> None:
+    line = "came", "size=S", "domain=travel", f"out={tmp_path}"
+    assert command(*line).returncode == 0
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    done = command(*line, "seed=2")
+    assert done.returncode == 2
+    assert "holds another data set" in done.stderr
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
