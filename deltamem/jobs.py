@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import random
+import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -22,6 +24,8 @@ from deltamem.sessions import Session
 logger = logging.getLogger(__name__)
 
 UNREADABLE = "no answer of the model could be read"
+_TIDY = 3600.0
+"""Seconds between two looks for finished jobs that need not be listed any more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +43,8 @@ class WorkerSettings:
     longest_delay: float = 600.0
     longest_wait: float = 3600.0
     """Of what a server asks for with ``Retry-After``, so much is granted."""
+    keep: float = 30 * 86_400.0
+    """How long finished jobs are listed; that their sessions were applied stays known."""
     grace: float = 30.0
     """How long sessions that are being read may take when the worker stops; the rest is handed back."""
 
@@ -73,7 +79,7 @@ class Worker:
         self._woken = asyncio.Event()
         self._stopping = False
         self._dispatcher: asyncio.Task[None] | None = None
-        self._running: set[asyncio.Task[None]] = set()
+        self._running: dict[asyncio.Task[None], str] = {}
         self._sessions: set[tuple[str, str]] = set()
         self._waiting: dict[tuple[str, str], set[asyncio.Future[Transition | None]]] = {}
 
@@ -112,6 +118,12 @@ class Worker:
         """Look for jobs now; from the worker's own loop."""
         self._woken.set()
 
+    def interrupt(self, owner: str) -> None:
+        """Break off what is being read of an owner; it is handed back and begins again when its turn comes."""
+        for task, of in self._running.items():
+            if of == owner:
+                task.cancel()
+
     async def stop(self) -> None:
         """Begin no more jobs, let those that run end within the time of grace, and hand the others back."""
         self._stopping = True
@@ -137,9 +149,13 @@ class Worker:
         await self.stop()
 
     async def _dispatch(self) -> None:
+        tidied = -math.inf
         while not self._stopping:
             self._woken.clear()
             job = None
+            if time.monotonic() - tidied > _TIDY:
+                tidied = time.monotonic()
+                await self._tidy()
             if len(self._running) < self._settings.parallel:
                 try:
                     job = await asyncio.to_thread(self._queue.claim, self._lease)
@@ -147,14 +163,20 @@ class Worker:
                     logger.warning("no job can be begun for now: %s", error)
             if job is not None:
                 task = asyncio.create_task(self._run(job))
-                self._running.add(task)
+                self._running[task] = job.owner
                 task.add_done_callback(self._ended)
             else:
                 with suppress(TimeoutError):
                     await asyncio.wait_for(self._woken.wait(), self._settings.poll)
 
+    async def _tidy(self) -> None:
+        try:
+            await asyncio.to_thread(self._queue.prune, datetime.now(UTC) - timedelta(seconds=self._settings.keep))
+        except DeltaMemError as error:
+            logger.warning("finished jobs cannot be removed for now: %s", error)
+
     def _ended(self, task: asyncio.Task[None]) -> None:
-        self._running.discard(task)
+        del self._running[task]
         self.wake()
         if not task.cancelled() and (error := task.exception()) is not None:
             # The job is free again when its lease is over.

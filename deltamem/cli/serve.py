@@ -87,7 +87,10 @@ async def _serve(options: Options, keys: Keys, host: str, port: int, settings: S
 
     logging.basicConfig(stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s", level=logging.WARNING)
     logging.getLogger("deltamem").setLevel(logging.INFO)
-    listening = listen(host, port)
+    try:
+        listening = listen(host, port)
+    except OSError as error:
+        raise DeltaMemError(f"cannot listen at {host} port {port}: {error.strerror or error}") from error
     episode = episode_of(options.checkpoint)
     async with available_model(options, thinking=episode.thinking) as (policy, window):
         with Display() as display, store(options, create=True, progress=display.rebuilding) as opened:
@@ -154,7 +157,7 @@ def _key_record(key: Key) -> dict[str, Any]:
 
 
 def _key_line(key: Key) -> Line:
-    owners = "all owners" if key.owners is None else ", ".join(sorted(key.owners))
+    owners = "all owners" if key.owners is None else ", ".join(sorted(key.owners)) or "no owner any more"
     revoked = "" if key.revoked_at is None else "  revoked"
     return (
         (key.id, "cyan"),

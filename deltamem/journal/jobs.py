@@ -269,6 +269,19 @@ class JobQueue:
         """Note that the session of a claimed job was found in the journal already."""
         self._end(job, "state = 'done', body = NULL, lease_until = NULL, last_error = NULL, position = ?", position)
 
+    def prune(self, before: datetime) -> int:
+        """Remove the jobs that were done before a time; returns how many.
+
+        The journal knows their sessions without them. Only a job whose session lost texts by `forget` before it was read
+        stays, because it alone knows the session as it was given.
+        """
+        query = (
+            "DELETE FROM jobs WHERE state = 'done' AND updated_at < ? AND NOT EXISTS (SELECT 1 FROM entries WHERE undone = 0"
+            " AND entries.owner_id = jobs.owner_id AND entries.session_id = jobs.session_id AND session_digest <> digest)"
+        )
+        with self._database.write() as connection:
+            return connection.execute(query, (microseconds(before),)).rowcount
+
     def counts(self) -> dict[JobState, int]:
         """How many jobs of all owners are in each state."""
         with self._database.read() as connection:

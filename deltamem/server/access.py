@@ -7,7 +7,7 @@ import time
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from typing import Annotated
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 import anyio.to_thread
 from fastapi import Depends, Path, Request
@@ -15,6 +15,7 @@ from fastapi.security import APIKeyHeader, HTTPBearer
 from limits import RateLimitItem, parse_many
 from limits.storage import MemoryStorage
 from limits.strategies import MovingWindowRateLimiter
+from pydantic import BeforeValidator, StringConstraints
 
 from deltamem.errors import DeltaMemError
 from deltamem.manager import MemoryManager
@@ -151,15 +152,43 @@ def authorize(service: Service, key: Key, owner: str, scope: Scope, *, create: b
     return service.manager_of(owner)
 
 
-def only_owner(key: Key) -> str:
-    """The owner of a key that is bound to one; for doors where the token names the owner.
+OWNER_HEADER = "X-DeltaMem-Owner"
+"""Names the owner at doors whose paths do not."""
+_LONGEST_NAME = 256
+
+
+def header_text(request: Request, name: str) -> str | None:
+    """A header that may hold any text, percent-encoded; None if it is not there.
 
     Raises:
-        Problem: 403 if it is bound to several, or to none in particular.
+        Problem: 400 if it is no text that can be printed, or a long one.
     """
-    if key.owners is None or len(key.owners) != 1:
-        raise Problem(403, "this needs an API key that is bound to exactly one owner")
-    return next(iter(key.owners))
+    given = request.headers.get(name)
+    if given is None:
+        return None
+    try:
+        text = unquote(given, errors="strict")
+    except UnicodeDecodeError:
+        raise Problem(400, f"{name} is not percent-encoded UTF-8") from None
+    if not text.strip() or len(text) > _LONGEST_NAME or not text.isprintable():
+        raise Problem(400, f"{name} must be a text of 1 to {_LONGEST_NAME} characters that can be printed")
+    return text
+
+
+def named_owner(request: Request, key: Key) -> str:
+    """Whose memory is meant where the path does not say it: by the header, or else the only owner of the key.
+
+    Raises:
+        Problem: 400 if that is not clear, 404 if the header names somebody else.
+    """
+    owner = header_text(request, OWNER_HEADER)
+    if owner is None:
+        if key.owners is None or len(key.owners) != 1:
+            raise Problem(400, f"whose memory is meant? name the owner in the header {OWNER_HEADER}")
+        return next(iter(key.owners))
+    if not key.opens(owner):
+        raise not_found()
+    return owner
 
 
 # Only for OpenAPI; `token_of` reads the headers.
@@ -178,7 +207,20 @@ Caller = Annotated[Key, Depends(_caller)]
 SECURITY = _SCHEMES
 """Dependencies that make OpenAPI name the ways to send a key."""
 
-OwnerName = Annotated[str, Path(min_length=1, max_length=256, description="Whose memory.")]
+SLASH = "\udc2f"
+"""Stands for a slash in an owner's name while a request is routed. It cannot come in an address, which is UTF-8."""
+
+
+def _owner_name(given: object) -> object:
+    return given.replace(SLASH, "/") if isinstance(given, str) else given
+
+
+OwnerName = Annotated[
+    str,
+    StringConstraints(min_length=1, max_length=_LONGEST_NAME),
+    BeforeValidator(_owner_name),
+    Path(description="Whose memory."),
+]
 
 
 def service_of(request: Request) -> Service:

@@ -8,7 +8,7 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, nullcontext
 from importlib.metadata import version
-from urllib.parse import unquote_to_bytes
+from urllib.parse import unquote, unquote_to_bytes
 
 from fastapi import FastAPI
 from fastapi.routing import APIRoute
@@ -19,7 +19,7 @@ from deltamem.bank.store import MemoryStore
 from deltamem.manager import ManagerSettings
 from deltamem.policy import Policy
 from deltamem.server import mem0, native, operations, proxy, ui
-from deltamem.server.access import Access
+from deltamem.server.access import SLASH, Access
 from deltamem.server.keys import Keys
 from deltamem.server.mcp import HTTPDoor, MCPRoute
 from deltamem.server.openapi import Application
@@ -29,6 +29,7 @@ from deltamem.server.service import ServerSettings, Service
 _tracer = get_tracer("deltamem.server")
 access_log = logging.getLogger("deltamem.access")
 _IMPORT = re.compile(r"/v1/owners/[^/]+/import")
+_OWNER = re.compile(rb"/v1/owners/([^/?]*%2f[^/?]*)([^?]*)", re.IGNORECASE)
 
 
 def create_app(
@@ -109,6 +110,7 @@ class Gate:
             await self._app(scope, receive, send)
             return
         begin, status, received = time.perf_counter(), 0, 0
+        scope = {**scope, "path": _routed(scope)}
         imports = scope["method"] == "POST" and _IMPORT.fullmatch(scope["path"])
         limit = self._max_import if imports else self._max_body
 
@@ -147,6 +149,15 @@ class Gate:
             access_log.info(
                 "%s %s %d %.1f ms %s", scope["method"], route, status, seconds * 1000, "-" if key is None else key.id
             )
+
+
+def _routed(scope: Scope) -> str:
+    """The path to route by: an encoded slash belongs to the name of the owner that it stands in."""
+    match = _OWNER.match(scope.get("raw_path") or b"")
+    if match is None:
+        return str(scope["path"])
+    name, rest = (unquote(part.decode("ascii", "replace")) for part in match.groups())
+    return f"/v1/owners/{name.replace('/', SLASH)}{rest}"
 
 
 def _check(scope: Scope, limit: int) -> None:

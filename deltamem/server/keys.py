@@ -56,7 +56,7 @@ class Key:
     name: str
     """Recorded as the actor of what is written with it."""
     owners: frozenset[str] | None
-    """Whose memory it opens; None for everybody's."""
+    """Whose memory it opens; None for everybody's. Empty once it is revoked."""
     scopes: frozenset[Scope]
     created_at: datetime
     revoked_at: datetime | None = None
@@ -148,14 +148,21 @@ class Keys:
         return None if found is None else _key(found)
 
     def revoke(self, key_id: str) -> Key:
-        """Refuse a key from now on.
+        """Refuse a key from now on, and forget whose memory it opened: revoking is how an owner's name leaves the file.
 
         Raises:
             NotFoundError: If there is no such key.
         """
         with self._using() as connection:
             now = datetime.now(UTC).isoformat()
-            connection.execute("UPDATE keys SET revoked_at = coalesce(revoked_at, ?) WHERE id = ?", (now, key_id))
+            query = (
+                "UPDATE keys SET revoked_at = coalesce(revoked_at, ?),"
+                " owners = CASE WHEN owners IS NULL THEN NULL ELSE '[]' END WHERE id = ?"
+            )
+            connection.execute(query, (now, key_id))
+            # Else a copy may stay in the free space of a page.
+            connection.execute("VACUUM")
+            connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
             found = connection.execute(f"{_SELECT} WHERE id = ?", (key_id,)).fetchone()
         if found is None:
             raise NotFoundError(f"there is no key {key_id!r}; `deltamem keys list` shows their ids")

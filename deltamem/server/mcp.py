@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import version
 from typing import Annotated, Any, Literal
-from urllib.parse import unquote
 from uuid import uuid4
 
 import anyio.to_thread
@@ -49,16 +48,14 @@ from deltamem.errors import DeltaMemError, NotFoundError
 from deltamem.ingest import Transition
 from deltamem.journal.jobs import JobState
 from deltamem.manager import MemoryManager
-from deltamem.server.access import authorize, identify, only_owner
+from deltamem.server.access import authorize, identify, named_owner
 from deltamem.server.keys import Key, Scope
 from deltamem.server.native import MemoriesOut, MemoryText, Metadata, PointText, StepsOut, Text, Time
-from deltamem.server.problems import Problem, not_found, problem_of
+from deltamem.server.problems import problem_of
 from deltamem.server.records import ChangeRecord, EntryRecord, FoundMemory, IsoTime, OriginRecord, StepRecord, StoredMemory
 from deltamem.server.service import Service
 from deltamem.sessions import Turn
 
-OWNER_HEADER = "X-DeltaMem-Owner"
-"""Names the owner where the API key opens the memory of several; percent-encoded, as headers are ASCII."""
 WAIT = 30.0
 """Seconds that `add_memory` waits for the model; clients commonly give up on a tool after a minute."""
 
@@ -367,7 +364,7 @@ async def delete_memory(
     door = _door(ctx)
     memory = await door.memory(Scope.ADMIN if erase else Scope.WRITE)
     if erase:
-        return EntryRecord.of(await memory.forget(memory_id))
+        return EntryRecord.of(await door.service.forget(memory, memory_id))
     return EntryRecord.of(await memory.write([Retract(memory_id)], door.caller().key.name))
 
 
@@ -638,19 +635,10 @@ class MCPRoute(Route):
 
 
 def _caller(request: Request) -> Caller:
-    """The key of a request and its only owner, or else the one of several that a header names.
+    """The key of a request and the owner that it means.
 
     Raises:
-        Problem: 401, 403 or 429 like everywhere, and 404 if the header names somebody else.
+        Problem: 401, 403 or 429 like everywhere, 400 if it is not clear who is meant, and 404 if it is somebody else.
     """
     key = identify(request)
-    given = request.headers.get(OWNER_HEADER)
-    if given is None:
-        return Caller(key, only_owner(key))
-    try:
-        named = unquote(given, errors="strict")
-    except UnicodeDecodeError:
-        raise Problem(400, f"{OWNER_HEADER} is not percent-encoded UTF-8") from None
-    if not key.opens(named):
-        raise not_found()
-    return Caller(key, named)
+    return Caller(key, named_owner(request, key))

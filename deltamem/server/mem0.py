@@ -503,7 +503,7 @@ async def delete_memory(
     """Erase a memory for good, with its history and the turns it came from."""
     service = service_of(request)
     found = await anyio.to_thread.run_sync(lambda: _find(service, key, memory_id, Scope.ADMIN))
-    await found.manager.forget(str(found.uuid))
+    await service.forget(found.manager, str(found.uuid))
     return {"message": _REMOVED}
 
 
@@ -556,7 +556,7 @@ async def batch_update(body: BatchUpdateIn, parameters: Nothing, key: Caller, re
 async def batch_delete(body: BatchDeleteIn, parameters: Nothing, key: Caller, request: Request) -> dict[str, Any]:
     """Erase memories for good. If one is not there, none is erased."""
     found = await _found(request, key, [one.memory_id for one in body.memories], Scope.ADMIN)
-    removed = await _forget({(one.manager.owner, one.memory.id): one for one in found}.values())
+    removed = await _forget(service_of(request), {(one.manager.owner, one.memory.id): one for one in found}.values())
     return {"message": f"Successfully deleted {removed} memories"}
 
 
@@ -572,7 +572,7 @@ async def delete_all(parameters: Annotated[EntityParameters, Query()], key: Call
         return {"message": "Memories deleted successfully!"}
     test = read_mem0_filter(given)
     found = await anyio.to_thread.run_sync(lambda: _meeting(service, manager, test))
-    removed = await _forget(Found(manager, memory, uuid) for memory, uuid, _ in found.values())
+    removed = await _forget(service, (Found(manager, memory, uuid) for memory, uuid, _ in found.values()))
     return {"message": f"Memories deleted successfully, {removed} of them!"}
 
 
@@ -635,7 +635,7 @@ async def delete_entity(
     for owner in await anyio.to_thread.run_sync(lambda: _owners(service, key)):
         manager = await anyio.to_thread.run_sync(service.manager_of, owner)
         found = await anyio.to_thread.run_sync(_meeting, service, manager, test)
-        removed += await _forget(Found(manager, memory, uuid) for memory, uuid, _ in found.values())
+        removed += await _forget(service, (Found(manager, memory, uuid) for memory, uuid, _ in found.values()))
     return {"message": f"Entity deleted successfully, with {removed} memories!"}
 
 
@@ -696,11 +696,11 @@ async def _found(request: Request, key: Key, ids: Sequence[str], scope: Scope) -
     return await anyio.to_thread.run_sync(lambda: [_find(service, key, one, scope) for one in ids])
 
 
-async def _forget(found: Iterable[Found]) -> int:
+async def _forget(service: Service, found: Iterable[Found]) -> int:
     removed = 0
     for one in found:
         try:
-            await one.manager.forget(str(one.uuid))
+            await service.forget(one.manager, str(one.uuid))
         except NotFoundError:  # somebody else was faster
             continue
         removed += 1

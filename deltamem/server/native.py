@@ -292,8 +292,8 @@ async def add_session(body: SessionIn, manager: Founding, request: Request) -> T
         return TransitionRecord.of(result)
     if result.state is JobState.DONE:
         return known_session(session, result.position)
-    location = request.url.path.removesuffix("sessions") + f"jobs/{result.id}"
-    return JSONResponse(JobRecord.of(result).model_dump(mode="json"), 202, {"Location": quote(location)})
+    location = f"/v1/owners/{quote(manager.owner, safe='')}/jobs/{result.id}"
+    return JSONResponse(JobRecord.of(result).model_dump(mode="json"), 202, {"Location": location})
 
 
 def list_jobs(parameters: Annotated[JobParameters, Query()], manager: Reading) -> JobsOut:
@@ -359,12 +359,12 @@ async def update_memory(memory: MemoryId, body: UpdateIn, manager: Writing, key:
 
 
 async def delete_memory(
-    memory: MemoryId, parameters: Annotated[EraseParameters, Query()], manager: Writing, key: Caller
+    memory: MemoryId, parameters: Annotated[EraseParameters, Query()], manager: Writing, key: Caller, request: Request
 ) -> EntryRecord:
     """Take a memory back, or erase it for good with its history and the turns it came from."""
     if parameters.mode == "erase":
         allow(key, Scope.ADMIN)
-        return EntryRecord.of(await manager.forget(memory))
+        return EntryRecord.of(await service_of(request).forget(manager, memory))
     return EntryRecord.of(await manager.write([Retract(memory)], key.name))
 
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from types import TracebackType
 from typing import Any, Self
-from urllib.parse import quote, unquote
+from urllib.parse import quote
 
 import anyio
 import anyio.to_thread
@@ -32,8 +32,8 @@ from starlette.types import Scope as ASGIScope
 from deltamem.errors import DeltaMemError
 from deltamem.manager import MemoryManager
 from deltamem.recall import recalled_text, text_of
-from deltamem.server.access import Caller, allow, only_owner, service_of
-from deltamem.server.keys import Key, Scope
+from deltamem.server.access import Caller, allow, header_text, named_owner, service_of
+from deltamem.server.keys import Scope
 from deltamem.server.problems import Problem, not_found
 from deltamem.server.service import ProxySettings, Service
 from deltamem.sessions import Turn
@@ -41,7 +41,6 @@ from deltamem.sessions import Turn
 logger = logging.getLogger(__name__)
 
 _MODES = ("on", "read", "off")
-_LONGEST_NAME = 256
 _LARGEST_ANSWER = 8 * 2**20
 """Bytes of an answer that are looked at; one that is larger goes through and is not remembered."""
 
@@ -118,12 +117,12 @@ def router() -> APIRouter:
         mode = request.headers.get("x-deltamem-mode", "on")
         if mode not in _MODES:
             raise Problem(400, f"X-DeltaMem-Mode is on, read or off, not {mode!r}")
-        owner = _owner(request, key)
+        owner = named_owner(request, key)
         for scope in (Scope.READ, Scope.WRITE) if mode == "on" else (Scope.READ,):
             allow(key, scope)
         if mode == "on" and not service.has_model:
             mode = "read"
-        name, person = _header(request, "X-DeltaMem-Session"), _header(request, "X-DeltaMem-Person")
+        name, person = header_text(request, "X-DeltaMem-Session"), header_text(request, "X-DeltaMem-Person")
         conversation = None
         if mode == "on" or (mode == "read" and await anyio.to_thread.run_sync(service.known, owner)):
             try:
@@ -157,31 +156,6 @@ def _proxy(request: Request) -> Proxy:
     if proxy is None:
         raise Problem(503, "this server is no proxy: it was started without --upstream")
     return proxy
-
-
-def _header(request: Request, name: str) -> str | None:
-    """A header that may hold any text, percent-encoded; None if it is not there."""
-    given = request.headers.get(name)
-    if given is None:
-        return None
-    try:
-        text = unquote(given, errors="strict")
-    except UnicodeDecodeError:
-        raise Problem(400, f"{name} is not percent-encoded UTF-8") from None
-    if not text.strip() or len(text) > _LONGEST_NAME or not text.isprintable():
-        raise Problem(400, f"{name} must be a text of 1 to {_LONGEST_NAME} characters that can be printed")
-    return text
-
-
-def _owner(request: Request, key: Key) -> str:
-    owner = _header(request, "X-DeltaMem-Owner")
-    if owner is None:
-        if key.owners is None or len(key.owners) != 1:
-            raise Problem(400, "whose memory is meant? name the owner in the header X-DeltaMem-Owner")
-        return only_owner(key)
-    if not key.opens(owner):
-        raise not_found()
-    return owner
 
 
 async def _prepare(proxy: Proxy, conversation: _Conversation, body: bytes) -> bytes:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from types import TracebackType
-from typing import Self, TypeVar
+from typing import Any, Self, TypeVar
 from uuid import UUID
 from weakref import WeakKeyDictionary
 
@@ -21,13 +21,14 @@ from deltamem.ingest import Transition
 from deltamem.jobs import Worker, WorkerSettings
 from deltamem.journal.jobs import Job
 from deltamem.journal.owner import Point
-from deltamem.journal.records import Erasure
+from deltamem.journal.records import Entry, Erasure
 from deltamem.manager import ManagerSettings, MemoryManager
 from deltamem.policy import Completion, Policy
 from deltamem.server.problems import Problem
 from deltamem.sessions import Session
 
 Value = TypeVar("Value")
+Erased = TypeVar("Erased")
 _Kept = WeakKeyDictionary[MemoryManager, tuple[int, dict[str, Value]]]
 """A position of an owner's journal, and values by the id of the memory as they are there.
 
@@ -184,10 +185,27 @@ class Service:
         """First times by id, see `MemoryManager.added`; kept until the state changes."""
         return _kept(self._added, manager, manager.added)
 
+    async def forget(self, manager: MemoryManager, memory_id: str) -> Entry:
+        """Erase a memory for good, see `MemoryManager.forget`.
+
+        Raises:
+            DeltaMemError: If there never was such a memory.
+        """
+        await asyncio.to_thread(manager.history, memory_id)  # raises, before anything is broken off for it
+        return await self._erasing(manager, manager.forget(memory_id))
+
+    async def _erasing(self, manager: MemoryManager, erasure: Coroutine[Any, Any, Erased]) -> Erased:
+        """Erase at once, and not when the model has answered, which may never be."""
+        erasing = asyncio.ensure_future(erasure)
+        await asyncio.sleep(0)  # now it stands in line for its turn, before the next job
+        if self.worker is not None:
+            self.worker.interrupt(manager.owner)
+        return await erasing
+
     async def forget_owner(self, manager: MemoryManager) -> Erasure:
         """Erase everything about an owner, who may begin again."""
         try:
-            return await manager.forget_owner()
+            return await self._erasing(manager, manager.forget_owner())
         finally:
             with self._lock:
                 self._known.discard(manager.owner)

@@ -172,6 +172,27 @@ def test_forgetting_scrubs_jobs_from_the_files(tmp_path: Path) -> None:
         assert ann.enqueue(a_session("ann", 2, "you know that Ann  lives in ZANZIBAR. Right?")).id == quoting.id
 
 
+def test_finished_jobs_are_removed_and_their_sessions_stay_known(journal: Journal) -> None:
+    ann = journal.owner("ann")
+    ann.append(EntryKind.EDIT, [add("m1", "Ann lives in Zanzibar.")], actor="x")
+    given = [a_session("ann", 1), a_session("ann", 2, "Ann lives in Zanzibar."), a_session("ann", 3), a_session("ann", 4)]
+    jobs = [ann.enqueue(session) for session in given]
+    ann.forget("m1")  # which empties the second one, so that only its job knows what was given
+    for job in jobs[:2]:
+        session = ann.job_session(job.id)
+        assert session is not None
+        ann.append(EntryKind.SESSION, [], session=session)
+    assert claimed(journal).id == jobs[2].id
+    journal.queue.fail(ann.job(jobs[2].id), "no answer")
+    assert journal.queue.prune(datetime.now(UTC) - LONG) == 0
+    assert journal.queue.prune(datetime.now(UTC) + LONG) == 1
+    assert [(job.session_id, job.state) for job in ann.jobs()] == [("s2", "done"), ("s3", "failed"), ("s4", "queued")]
+    again = [ann.enqueue(session) for session in given]
+    assert [(job.state, job.position) for job in again[:2]] == [("done", 3), ("done", 4)]
+    with pytest.raises(JobConflictError):
+        ann.enqueue(a_session("ann", 1, "y"))
+
+
 def test_an_erased_owner_leaves_no_job(tmp_path: Path) -> None:
     with Journal.open(tmp_path / "journal") as journal:
         journal.owner("bob").enqueue(a_session("bob", 1))

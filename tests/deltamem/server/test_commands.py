@@ -43,7 +43,10 @@ def test_keys_are_made_listed_and_revoked(bank: Path) -> None:
         assert key is not None and key.owners == {"Ann", "Bob"} and key.scopes == {"read", "write"}
     listed = run("keys", "list").stdout
     assert key.id in listed and token not in listed
+    assert b"Bob" in b"".join(file.read_bytes() for file in bank.iterdir())
     assert "revoked" in run("keys", "revoke", key.id).stdout
+    assert b"Bob" not in b"".join(file.read_bytes() for file in bank.iterdir()), "the name of an owner who was erased"
+    assert "Bob" not in run("keys", "list").stdout and "phone" in run("keys", "list").stdout
     assert run("keys", "revoke", "nothing").exit_code == 2
     assert run("keys", "create", "phone").exit_code == 2
     assert run("keys", "create", "phone", "--all-owners", "--scope", "everything").exit_code == 2

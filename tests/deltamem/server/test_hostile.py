@@ -5,9 +5,11 @@ import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote, unquote
 
 import httpx
 import pytest
+from job_cases import Gate
 from rule_model import answer
 from scripted_server import completion, is_check, serve
 from server_cases import ANN, LONG, Server, a_session, ok, problem, process, serving, until
@@ -61,6 +63,24 @@ def test_metadata_is_written_over_what_stands_when_it_is_written(http: httpx.Cli
     assert ok(http.get(f"/memories/{memory['uuid']}"))["metadata"] == {"kept": 1, "old": 2, "new": 3}
 
 
+@pytest.mark.parametrize("owner", ["team/ann", "/", "a%2Fb", "a/import", "Å/ü ?#&", "a\x00b\r\nX-Y: 1", "m1", "x" * 255])
+def test_any_name_is_an_owner_and_nobody_elses(server: Server, owner: str) -> None:
+    path = f"/v1/owners/{quote(owner, safe='')}"
+    alike = {unquote(owner), owner.partition("/")[0], f"{owner}/", owner.upper(), owner.replace("/", "%2F")} - {owner, ""}
+    mine, other = server.client(server.key(owner)), server.client(server.key(*alike))
+    [memory] = ok(mine.post(f"{path}/memories", json={"memories": [{"text": "Secret."}]}), 201)["memories"]
+    assert ok(mine.get(path))["owner"] == owner and ok(mine.get("/v1/owners")) == {"owners": [owner]}
+    taken = mine.post(f"{path}/sessions", json=a_session(1, "My city is Boston."))
+    assert ok(mine.get(taken.headers["location"]))["id"] == ok(taken, 202)["id"]
+    for route in ("", "/memories", f"/memories/{memory['uuid']}", "/export", "/jobs"):
+        problem(other.get(path + route), 404)
+    found = ok(mine.get("/memories", params={"user_id": owner}))["results"]
+    assert [one["memory"] for one in found if one["id"] == memory["uuid"]] == ["Secret."]
+    assert other.get("/memories", params={"user_id": owner}).status_code == 404
+    problem(mine.delete(f"{path}%2F"), 404)
+    assert ok(mine.delete(path))["entries"] >= 1
+
+
 def test_no_session_takes_the_place_of_a_position(http: httpx.Client) -> None:
     for number, city in enumerate(("Boston", "Denver", "Oslo"), start=1):
         ok(http.post(f"{ANN}/sessions", json=a_session(number, f"My city is {city}.", wait=LONG) | {"id": f"@{4 - number}"}))
@@ -91,6 +111,30 @@ def test_an_erasure_that_fails_may_be_repeated(server: Server, http: httpx.Clien
         assert str(server.folder) not in problem(http.delete(ANN), 503)
     assert [one["text"] for one in ok(http.get(f"{ANN}/memories"))["memories"]] == ["Ann has a dog."]
     assert ok(http.delete(ANN))["memories"] == 1
+
+
+def test_erasing_does_not_wait_for_a_model_that_does_not_answer(tmp_path: Path) -> None:
+    gate = Gate()
+    with serving(tmp_path / "bank", gate) as server:
+        http = server.client()
+        gate.open.set()
+        ok(http.post(f"{ANN}/sessions", json=a_session(1, "My city is Boston.", wait=LONG)))
+        gate.open.clear()
+        said = a_session(2, "You said that Ann's city is Boston. My pet is a quokka.")
+        job = ok(http.post(f"{ANN}/sessions", json=said), 202)
+        until(lambda: gate.inside)
+        problem(http.delete(f"{ANN}/memories/m9", params={"mode": "erase"}), 404)
+        assert ok(http.get(f"{ANN}/jobs/{job['id']}"))["attempts"] == 1
+        ok(http.delete(f"{ANN}/memories/m1", params={"mode": "erase"}))
+        until(lambda: gate.inside)  # it is read again, without what was erased
+        assert ok(http.get(f"{ANN}/jobs/{job['id']}"))["attempts"] == 2
+        ok(http.delete(ANN))
+        problem(http.get(f"{ANN}/jobs/{job['id']}"), 404)
+        assert not any(b"quokka" in file.read_bytes() for file in server.folder.rglob("*") if file.is_file())
+        assert server.service.loop is not None
+        server.service.loop.call_soon_threadsafe(gate.open.set)
+        done = ok(http.post(f"{ANN}/sessions", json=a_session(1, "My city is Oslo.", wait=LONG)))
+        assert done["position"] == 1
 
 
 def test_a_file_that_somebody_else_holds_is_not_the_fault_of_who_asks(server: Server, http: httpx.Client) -> None:
