@@ -19,12 +19,12 @@ class ExportSource {
 
   read(text) {
     const lines = text.trim().split("\n").map((line) => JSON.parse(line));
-    const { owner, entries, dialogues } = lines[0];
+    const { owner, entries, dialogues, memories } = lines[0];
     this.owner = owner;
     this.#steps = new Map();
     this.#entries = lines.slice(1, 1 + entries);
     this.#turns = new Map(lines.slice(1 + entries, 1 + entries + dialogues).map((one) => [one.position, one.turns]));
-    this.#current = new Map(lines.slice(1 + entries + dialogues).map((memory) => [memory.id, memory]));
+    this.#current = new Map(lines.slice(1 + entries + dialogues).slice(0, memories).map((memory) => [memory.id, memory]));
     for (const entry of this.#entries) {
       for (const change of entry.changes) {
         const steps = this.#steps.get(change.memory_id) ?? [];

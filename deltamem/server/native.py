@@ -239,6 +239,7 @@ class CountsOut(StrictModel):
     entries: int
     memories: int
     dialogues: int
+    intents: int = Field(description="Steps with an intent.")
 
 
 class ExportResponse(Response):
