@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -16,12 +18,13 @@ from episode_texts import outputs
 from proxy_cases import models
 from rule_model import answer
 from scripted_server import Reply, completion, is_check, serve
-from server_cases import ANN, ROOT, Process, ok, process, until
+from server_cases import ANN, CHEAP, ROOT, Process, ok, process, until
 
 from deltamem.server.keys import KEYS_FILE, Keys, Scope
 
 pytestmark = pytest.mark.slow
 
+PAGE = ROOT / "docs" / "serving.md"
 PROGRAMS = Path(__file__).with_name("clients")
 
 
@@ -37,8 +40,10 @@ def python(name: str) -> str:
     return str(installed(name) / "bin" / "python")
 
 
-def run(*command: str | Path, home: Path, folder: Path | None = None, **environment: str) -> str:
-    """What a program prints that is run in a folder; it must succeed, and leaves nothing in the real home directory."""
+def run(
+    *command: str | Path, home: Path, folder: Path | None = None, code: int = 0, **environment: str
+) -> subprocess.CompletedProcess[str]:
+    """Run a program in a folder until it ends with a code; it leaves nothing in the real home directory."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("DELTAMEM_", "PYTHON", "VIRTUAL_ENV"))}
     done = subprocess.run(
         command,
@@ -48,14 +53,13 @@ def run(*command: str | Path, home: Path, folder: Path | None = None, **environm
         text=True,
         timeout=300,
     )
-    assert done.returncode == 0, f"{done.stdout[-20_000:]}\n{done.stderr[-20_000:]}"
-    return done.stdout
+    assert done.returncode == code, f"{done.stdout[-20_000:]}\n{done.stderr[-20_000:]}"
+    return done
 
 
-def node(*command: str | Path, name: str, home: Path, **environment: str) -> str:
-    """The same for a program of npm's, with the packages of a client."""
-    folder, program = installed(name), installed("node") / "bin" / "node"
-    return run(program, *command, home=home, NODE_PATH=str(folder / "node_modules"), **environment)
+def node(*command: str | Path, home: Path, code: int = 0, **environment: str) -> subprocess.CompletedProcess[str]:
+    """The same for a program of Node.js."""
+    return run(installed("node") / "bin" / "node", *command, home=home, code=code, **environment)
 
 
 @contextmanager
@@ -97,12 +101,11 @@ def test_schemathesis(tmp_path: Path) -> None:
 
 
 def test_mem0_of_npm(tmp_path: Path) -> None:
-    installed("mem0ai")
+    environment = {"NODE_PATH": str(installed("mem0ai") / "node_modules"), "MEM0_TELEMETRY": "false"}
     token = key(tmp_path, "ann")
     with served(tmp_path) as server:
-        program = PROGRAMS / "mem0ai" / "client.cjs"
-        printed = node(program, server.url, token, name="mem0ai", home=tmp_path, MEM0_TELEMETRY="false")
-    assert printed.endswith("all of it\n")
+        done = node(PROGRAMS / "mem0ai" / "client.cjs", server.url, token, home=tmp_path, **environment)
+    assert done.stdout.endswith("all of it\n")
 
 
 def test_litellm_through_the_proxy(tmp_path: Path) -> None:
@@ -115,10 +118,107 @@ def test_litellm_through_the_proxy(tmp_path: Path) -> None:
     ):
         ok(http.post(f"{ANN}/memories", json={"memories": [{"text": "Ann has a dog named Rex."}]}), 201)
         command = (program, PROGRAMS / "litellm" / "client.py", f"{server.url}/proxy/v1", token)
-        printed = run(*command, home=tmp_path, LITELLM_LOCAL_MODEL_COST_MAP="True")
-        assert printed.splitlines() == ["I see."] * 4 + ["refused"]
+        done = run(*command, home=tmp_path, LITELLM_LOCAL_MODEL_COST_MAP="True")
+        assert done.stdout.splitlines() == ["I see."] * 4 + ["refused"]
         assert [asked.last.partition("\n\n<mem")[0] for asked in upstream.asked] == ["My dog's name?"] * 4
         assert all("Ann has a dog named Rex." in asked.last for asked in upstream.asked)
         # Asked four times, it is remembered once.
         until(lambda: ok(http.get(f"{ANN}/jobs", params={"state": "done"}))["jobs"])
         assert http.get(f"{ANN}/export").text.count('"My dog\'s name?"') == 1
+
+
+def as_documented(key: str, **replaced: str) -> dict[str, Any]:
+    """The configuration of MCP's clients that the page has for a command or for a URL."""
+    for block in re.findall(r"```json\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL):
+        for old, new in replaced.items():
+            block = block.replace(old, new)
+        server: dict[str, Any] = json.loads(block)["mcpServers"]["memory"]
+        if key in server:
+            return server
+    raise AssertionError(f"the page configures no {key}")
+
+
+def over_stdio(bank: Path) -> dict[str, Any]:
+    """`deltamem mcp` for Ann as documented, with an embedder that needs no model."""
+    server = as_documented("command", **{"/path/to/bank": str(bank)})
+    assert server["command"] == "deltamem"
+    environment = {"PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'tests'}"}
+    return {"command": sys.executable, "args": ["-c", CHEAP, *server["args"]], "env": environment}
+
+
+def over_http(server: Process, token: str) -> dict[str, Any]:
+    """``/mcp`` as documented."""
+    return as_documented("url", **{"http://127.0.0.1:8377": server.url, "TOKEN": token})
+
+
+@pytest.mark.parametrize("transport", ["stdio", "streamable_http"])
+def test_langchain_mcp_adapters(tmp_path: Path, transport: str) -> None:
+    command = (python("langchain"), PROGRAMS / "langchain" / "client.py")
+    if transport == "stdio":
+        done = run(*command, json.dumps(over_stdio(tmp_path / "bank") | {"transport": transport}), home=tmp_path)
+    else:
+        token = key(tmp_path, "ann")
+        with process(tmp_path / "bank", tmp_path / "log") as server:
+            connection = over_http(server, token)
+            connection["transport"] = {"http": transport}[connection.pop("type")]
+            done = run(*command, json.dumps(connection), home=tmp_path)
+    report = json.loads(done.stdout)
+    assert len(report["tools"]) == 9 and {"add_memory", "rollback_memories"} <= set(report["tools"])
+    assert report["found"] == ["Ann has a dog named Rex."] and report["history"] == ["ADD", "UPDATE"]
+    assert report["state"] == ["Ann has a cat named Tom."] and "- Ann has a cat named Tom. (2026-03-02" in report["prompt"]
+    (erasing, unknown) = report["refused"]
+    assert erasing[0] == "error" and "ask the person first" in erasing[1]
+    assert unknown[0] == "error" and "there is no memory 'm99'" in unknown[1]
+    assert report["left"] == []
+
+
+def configured(server: dict[str, Any], folder: Path) -> Path:
+    """A file of servers as MCP's clients read it."""
+    (file := folder / "mcp.json").write_text(json.dumps({"mcpServers": {"memory": server}}))
+    return file
+
+
+def inspected(config: Path, method: str, *options: str, code: int = 0) -> tuple[Any, str]:
+    """What the inspector prints as JSON, and what it complains about."""
+    program, home = installed("inspector") / "node_modules" / ".bin" / "mcp-inspector", config.parent
+    command = (program, "--cli", "--config", config, "--server", "memory", "--method", method, *options)
+    done = node(*command, home=home, code=code, MCP_INSPECTOR_SECRET_STORE="memory")
+    return json.loads(done.stdout), done.stderr
+
+
+@pytest.mark.parametrize("era", ["legacy", "modern"])
+def test_the_inspector_of_mcp_over_http(tmp_path: Path, era: str) -> None:
+    token = key(tmp_path, "ann")
+    with process(tmp_path / "bank", tmp_path / "log") as server:
+        config = configured(over_http(server, token), tmp_path)
+
+        def ask(method: str, *options: str, code: int = 0) -> Any:
+            return inspected(config, method, "--protocol-era", era, *options, code=code)[0]
+
+        listed, complaints = inspected(config, "tools/list", "--protocol-era", era, "--strict")
+        assert len(listed["tools"]) == 9 and "Warning" not in complaints
+        call = ("tools/call", "--tool-name")
+        added = ask(*call, "add_memory", "--tool-arg", "text=Ann has a dog named Rex.")
+        (change,) = added["structuredContent"]["changes"]
+        assert change["after"] == "Ann has a dog named Rex."
+        assert ask("resources/read", "--uri", "memory://state")["contents"][0]["mimeType"] == "application/json"
+        assert (
+            "Rex"
+            in ask("prompts/get", "--prompt-name", "recall", "--prompt-args", "topic=dog")["messages"][0]["content"]["text"]
+        )
+        refused = ask(*call, "delete_all_memories", code=5)
+        assert refused["isError"] and "nothing was changed" in refused["content"][0]["text"]
+        assert (
+            ask(*call, "search_memories", "--tool-arg", "query=dog")["structuredContent"]["memories"][0]["id"]
+            == change["id"]
+        )
+
+
+def test_the_inspector_of_mcp_over_standard_input_and_output(tmp_path: Path) -> None:
+    config = configured(over_stdio(tmp_path / "bank"), tmp_path)
+    listed, _ = inspected(config, "tools/list", "--strict")
+    assert len(listed["tools"]) == 9
+    call = ("tools/call", "--tool-name")
+    inspected(config, *call, "add_memory", "--tool-arg", "text=Ann has a dog named Rex.")
+    found, _ = inspected(config, *call, "search_memories", "--tool-arg", "query=dog", "k=1")
+    assert [one["text"] for one in found["structuredContent"]["memories"]] == ["Ann has a dog named Rex."]

@@ -10,10 +10,11 @@ from deltamem.memory import FILTER_WORDS
 from deltamem.server.problems import ProblemRecord
 
 FILTER = {"$ref": "#/components/schemas/Filter"}
-_VALUE = {"type": ["string", "number", "boolean", "null", "array"], "items": {"type": "string"}}
-_LIST = {"type": "array", "items": _VALUE}
 _TEXT = {"type": "string"}
-_ORDERED = {"type": ["number", "string"]}
+# One type a branch: some clients of MCP cannot read lists of types.
+_VALUE = {"anyOf": [*({"type": t} for t in ("string", "number", "boolean", "null")), {"type": "array", "items": _TEXT}]}
+_LIST = {"type": "array", "items": _VALUE}
+_ORDERED = {"anyOf": [{"type": "number"}, _TEXT]}
 _FILTERS = {"type": "array", "minItems": 1, "items": FILTER}
 SCHEMAS: dict[str, Any] = {
     "Filter": {
