@@ -45,12 +45,13 @@ _KEY_PARTS = frozenset(
     card cvv iban account token password secret key login owner gender""".split()  # noqa: SIM905
 )
 _ID_KEY = re.compile(r"(?:^|_)(?:ids?|uuid|number|reference|code|confirmation)$")
-# Sentences begin with these in requests to an agent; in capitals they are no names.
+# Words that are no names although they have a capital: where requests begin, in addresses, before names.
 _STARTERS = frozenset(
     """please can could would will hello hi hey dear good great fine sure okay ok yes no not thanks thank sorry actually also
     and but then now next again maybe perhaps first finally find search show list give get make book reserve order cancel
     change update add remove delete check help tell send use set open close move buy pay return look let try need want what
-    when where which who why how is are do does did today tomorrow tonight yesterday""".split()  # noqa: SIM905
+    when where which who why how is are do does did today tomorrow tonight yesterday street avenue road lane drive square
+    place court way apartment suite floor city state north south east west mr mrs ms dr true false null none""".split()  # noqa: SIM905
 )
 
 
@@ -64,8 +65,10 @@ class PersonalData:
             trajectory: What the user said and the tools were given and returned.
             vocabulary: Names that belong to the agent's work and may be kept: products, tools, brands.
         """
-        terms = {_folded(term) for term in _of_data(trajectory.data)}
         ordinary = _ordinary(trajectory, vocabulary)
+        terms = {_folded(term) for term in _of_data(trajectory.data)}
+        for term in tuple(terms):  # a full name or an address is also known by its parts
+            terms |= {word for word in _TOKEN.findall(term) if len(word) > 2 and stem(word) not in ordinary}
         for turn in trajectory.turns:
             terms |= set(_of_user(turn.user, ordinary))
         allowed = {_folded(word) for word in vocabulary}
@@ -114,7 +117,7 @@ def _seen(text: str) -> str:
 
 
 def _folded(text: str) -> str:
-    return " ".join(_seen(text).casefold().split())
+    return " ".join(_seen(text).lower().split())
 
 
 def _only_digits(text: str) -> str:
@@ -122,10 +125,12 @@ def _only_digits(text: str) -> str:
 
 
 def _matching(terms: Iterable[str]) -> re.Pattern[str]:
-    """A pattern of whole terms; between their words and letters may stand what hides them from a plain comparison."""
-    written = (r"[\s_.-]{1,3}".join(map(re.escape, term.split())) for term in sorted(terms, key=len, reverse=True))
-    body = "|".join(written)
-    return re.compile(rf"(?<![^\W_])(?:{body})(?![^\W_])" if body else r"(?!)", re.IGNORECASE)
+    """A pattern of terms as whole words; long ones are also found where they are run together with others."""
+    written = []
+    for term in sorted(terms, key=len, reverse=True):
+        body = r"[\s_.-]{0,3}".join(map(re.escape, term.split()))
+        written.append(body if len(term) > 5 and not term.isdigit() else rf"(?<![^\W_]){body}(?![^\W_])")
+    return re.compile("|".join(written) or r"(?!)", re.IGNORECASE)
 
 
 def _of_data(data: Iterable[Any]) -> Iterator[str]:
@@ -145,12 +150,8 @@ def _of_data(data: Iterable[Any]) -> Iterator[str]:
         elif isinstance(value, list):
             stack += [(held, personal) for held in value]
         elif personal and isinstance(value, str | int) and not isinstance(value, bool):
-            text = str(value)
-            if text.isdigit() and len(text) < 4:
-                continue  # an age or a count: too common to be told from other numbers
-            yield text
-            # A full name or an address is also known by its parts.
-            yield from (word for word in _TOKEN.findall(text) if len(word) > 2 and not word.isdigit() and word[0].isupper())
+            # Not an age or a count, which are like any number.
+            yield from [str(value)] * (len(str(value)) > 3 or not str(value).isdigit())
 
 
 def _parts(key: str) -> set[str]:

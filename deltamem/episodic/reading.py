@@ -87,7 +87,7 @@ _THINK = re.compile(r"\A\s*<think>.*?</think>", re.DOTALL)
 _FENCE = re.compile(r"```[a-z]*")
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _VERDICT = re.compile(r"[\W_]*(yes|no)\b(?!\s*(?:/|or\b|\|)\s*(?:yes|no)\b)", re.IGNORECASE)
-_CONFIDENCE = re.compile(r"(?:0?\.([1-9])|(1)(?:\.0)?)0*", re.ASCII)
+_CONFIDENCE = re.compile(r"0?\.([1-9])0*|(1)(?:\.0*)?", re.ASCII)
 _TURN_ID = re.compile(r"(?:turn[ _#]*)?0*([0-9]{1,9})", re.IGNORECASE | re.ASCII)
 _NO_ID = {"", "none", "n/a", "null", "-"}
 
@@ -265,7 +265,7 @@ def _block(text: str, name: str) -> tuple[str | None, list[EpisodicViolation]]:
         return None, [V.UNCLOSED_BLOCK]
     if len(tags) > 2 or not tags[1][1]:
         return None, [V.SEVERAL_BLOCKS]
-    outside = _FENCE.sub("", text[: tags[0].start()] + text[tags[1].end() :]).strip()
+    outside = _FENCE.sub("", text[: tags[0].start()] + text[tags[1].end() :]).strip("\ufeff \t\r\n")
     return text[tags[0].end() : tags[1].start()], [V.TEXT_OUTSIDE_TAGS] if outside else []
 
 
