@@ -19,6 +19,7 @@ BENCHMARKS = {
     "halumem": "Halumem",
     "personamem": "PersonaMem",
     "longmemeval": "LongMemEval",
+    "came": "Came",
     "beam": "Beam",
 }
 """The class of each benchmark in its ``__main__``, by the name of its command."""
