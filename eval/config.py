@@ -74,7 +74,7 @@ class EpisodeSettings(StrictModel):
 
 AnswererKind = Literal["llm", "extractive", "none"]
 
-LabellerKind = Literal["oracle"]
+LabellerKind = Literal["embedding", "oracle"]
 
 
 class EmbedderSettings(StrictModel):
@@ -164,7 +164,7 @@ class BenchmarkConfig(StrictModel):
     cache: Path | None
     base_url: str | None
     peers_degraded: bool
-    labeller: LabellerKind | None  # Of system=stitch
+    labeller: LabellerKind  # Of system=stitch
     without: list[Part]  # What system=stitch leaves out
     with_time: WithTime
     stores_at_once: PositiveInt

@@ -13,6 +13,7 @@ from typing import Any
 
 from deltamem.embedding import Embedder, LazyEmbedder
 from deltamem.errors import DeltaMemError, LLMError
+from deltamem.intent.embedding_labeller import EmbeddingLabeller
 from deltamem.intent.labeller import IntentLabeller, OracleLabeller
 from deltamem.llm import LLM, ResponseCache
 from deltamem.policy import EndpointPolicy
@@ -227,7 +228,7 @@ def make_system(
                 raise DeltaMemError("system=oracle needs gold evidence, and this benchmark names none")
             return oracle(evidence)
         case "stitch":
-            return StitchSystem(_labellers(config, intents), embedder, folder, config.without)
+            return StitchSystem(_labellers(config, embedder, intents), embedder, folder, config.without)
         case "mem0":
             from eval.systems.mem0 import Mem0System  # optional packages, and seconds of imports
 
@@ -250,10 +251,12 @@ def make_system(
     return DeltaMemSystem(policy, embedder, folder, settings=settings, connect=lambda: connect(policy, manager))
 
 
-def _labellers(config: BenchmarkConfig, intents: Mapping[str, OracleIntents] | None) -> Callable[[StoreKey], IntentLabeller]:
+def _labellers(
+    config: BenchmarkConfig, embedder: Embedder, intents: Mapping[str, OracleIntents] | None
+) -> Callable[[StoreKey], IntentLabeller]:
     """Makes the labeller of a store of ``system=stitch``."""
-    if config.labeller is None:
-        raise DeltaMemError("system=stitch needs labeller=oracle")
+    if config.labeller == "embedding":
+        return lambda key: EmbeddingLabeller(embedder, without=config.without)
     if intents is None:
         raise DeltaMemError("labeller=oracle needs the intents of turns and questions, and this benchmark names none")
 

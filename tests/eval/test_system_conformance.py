@@ -26,7 +26,7 @@ QUESTION = "What is Ana's city?"
 OTHER = StoreKey("conv-2.Ana", "Ana", batch_turns=2)
 EVIDENCE = {ANA.id: {QUESTION: ["D2:2", "D1:1"]}, OTHER.id: {QUESTION: ["D9:1"]}}
 PEERS = ("mem0", "langmem")
-LASTING = ("deltamem", "mem0")
+LASTING = ("deltamem", "stitch", "mem0")
 """Systems that keep their memories on disk."""
 
 
@@ -54,7 +54,7 @@ def _param(name: str) -> Any:
     return pytest.param(name, marks=marks)
 
 
-@pytest.fixture(params=[_param(name) for name in SYSTEMS if name not in ("none", "stitch")])
+@pytest.fixture(params=[_param(name) for name in SYSTEMS if name != "none"])  # which remembers nothing
 def bench(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Bench]:
     """Every system in turn, opened as benchmarks open it."""
     name: str = request.param
