@@ -27,6 +27,8 @@ Test = Callable[[Mapping[str, Value]], bool]
 
 MOST_NESTED = 16
 """How deep filters may lie in each other."""
+MOST_CONDITIONS = 200
+"""In one filter, each operator counted; ``in`` and ``nin`` take lists of any length."""
 
 
 class FilterError(DeltaMemError, ValueError):
@@ -45,7 +47,22 @@ def read_filter(filters: object) -> Test:
     Raises:
         FilterError: If it is none; the sentence names what is wrong.
     """
+    if _conditions(filters, 1) > MOST_CONDITIONS:
+        raise FilterError(f"filter: more than {MOST_CONDITIONS} conditions")
     return _filter(filters, 1)
+
+
+def _conditions(given: object, depth: int) -> int:
+    """How many there are, as far as they can be understood."""
+    if depth > MOST_NESTED or not isinstance(given, Mapping):
+        return 1
+    count = 0
+    for key, value in given.items():
+        if key in FILTER_WORDS:
+            count += sum(_conditions(part, depth + 1) for part in (value if isinstance(value, list | tuple) else [value]))
+        else:
+            count += len(value) if isinstance(value, Mapping) else 1
+    return count
 
 
 def _filter(given: object, depth: int) -> Test:
@@ -93,8 +110,8 @@ def _operator(key: str, name: object, operand: object) -> Callable[[Value], bool
         case "in" | "nin":
             if not isinstance(operand, list | tuple):
                 raise FilterError(f"{where} needs a list of values, not {_kind(operand)}")
-            choices = [_value(item, where) for item in operand]
-            return lambda value: any(equal(value, choice) for choice in choices) is (name == "in")
+            choices = {_told_apart(_value(item, where)) for item in operand}
+            return lambda value: (_told_apart(value) in choices) is (name == "in")
         case "gt" | "gte" | "lt" | "lte":
             if not (isinstance(operand, str) or _is_number(operand)):
                 raise FilterError(f"{where} needs a number or a text, not {_kind(operand)}")
@@ -110,6 +127,11 @@ def _operator(key: str, name: object, operand: object) -> Callable[[Value], bool
 def equal(one: Value, other: Value) -> bool:
     """Whether two values are equal, true and false being no numbers."""
     return isinstance(one, bool) is isinstance(other, bool) and one == other
+
+
+def _told_apart(value: Value) -> tuple[bool, Value]:
+    """What is the same for equal values only, see `equal`."""
+    return isinstance(value, bool), value
 
 
 _ORDERS: Mapping[str, Callable[[Any, Any], bool]] = {

@@ -632,6 +632,9 @@ class OwnerJournal:
         return owner_id
 
 
+_LARGEST_IMPORTED = 2**53
+
+
 class Restorer:
     """Takes the entries and dialogues of another journal into an empty one."""
 
@@ -656,6 +659,8 @@ class Restorer:
         for change in entry.changes:
             if problem := shape_problem(change):
                 raise ValueError(problem)
+            if (memory_number(change.memory_id) or 0) > _LARGEST_IMPORTED:
+                raise ValueError(f"{change.memory_id} leaves no ids for further memories")
         try:
             rows.insert(self._connection, self._owner_id, entry)
         except sqlite3.IntegrityError as error:

@@ -111,7 +111,8 @@ def _check_local(request: Request) -> None:
     origin = request.headers.get("origin")
     # Browsers name no origin where a page only shows something, such as a picture, and could learn whether it is there.
     foreign = request.headers.get("sec-fetch-site") == "cross-site" if origin is None else not _is_local(origin)
-    if foreign or not _is_local(f"//{request.headers.get('host', '')}"):
+    hosts = request.headers.getlist("host")
+    if foreign or not hosts or not all(_is_local(f"//{host}") for host in hosts):
         raise Problem(403, "without API keys this server answers only to this machine; make one with: deltamem keys create")
 
 

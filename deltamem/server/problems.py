@@ -14,6 +14,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import Response
 from pydantic import BaseModel, Field
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 
 from deltamem.errors import (
     ConflictError,
@@ -84,6 +85,8 @@ def problem_of(error: Exception) -> Problem:
             return Problem(503, "the embedding model cannot be loaded")
         case DeltaMemError():
             return Problem(400, str(error))
+        case ClientDisconnect():
+            return Problem(400, "the client left before its request was there")  # nobody reads it but the log
         case RequestValidationError():
             return _invalid(error)
         case HTTPException():

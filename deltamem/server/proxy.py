@@ -92,8 +92,8 @@ class Proxy:
             try:
                 if await asyncio.to_thread(self._service.store.journal.end_idle, idle):
                     self._service.wake()
-            except DeltaMemError as error:
-                logger.warning("conversations that have ended cannot be read for now: %s", error)
+            except Exception as error:
+                _log("read of the conversations that have ended", error)
 
 
 @dataclass
@@ -295,7 +295,7 @@ class _Answer:
     conversation: _Conversation
     name: str
     said: list[str] = field(default_factory=list)
-    rest: bytes = b""
+    rest: bytearray = field(default_factory=bytearray)
     size: int = 0
     finished: bool = False
 
@@ -303,7 +303,10 @@ class _Answer:
         """Some bytes of a stream of server-sent events."""
         if not self._counted(chunk):
             return
-        *lines, self.rest = (self.rest + chunk).split(b"\n")
+        self.rest += chunk
+        if b"\n" not in chunk:
+            return  # a long line in many pieces is split once
+        *lines, self.rest = self.rest.split(b"\n")
         for line in lines:
             data = line.strip()
             if not data.startswith(b"data:"):
@@ -322,11 +325,11 @@ class _Answer:
     def _counted(self, chunk: bytes) -> bool:
         self.size += len(chunk)
         if self.size > _LARGEST_ANSWER:
-            self.said, self.rest = [], b""
+            self.said, self.rest = [], bytearray()
             return False
         return True
 
-    def _take(self, data: bytes, part: str) -> None:
+    def _take(self, data: bytes | bytearray, part: str) -> None:
         try:
             for choice in json.loads(data)["choices"]:
                 if choice.get("index", 0) == 0:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deltamem.errors import DeltaMemError
-from deltamem.filters import MOST_NESTED, FilterError, read_filter
+from deltamem.filters import MOST_CONDITIONS, MOST_NESTED, FilterError, read_filter
 from deltamem.memory import Metadata
 
 NOTED = Metadata({"topic": "Work", "year": 2025, "score": 0.5, "vip": True, "gone": None, "tags": ["Red", "blue"]})
@@ -92,6 +92,22 @@ def test_what_is_wrong_is_told_in_one_sentence(filters: object, sentence: str) -
     with pytest.raises(FilterError, match=sentence) as raised:
         read_filter(filters)
     assert isinstance(raised.value, DeltaMemError | ValueError) and "\n" not in str(raised.value)
+
+
+def test_filters_have_so_many_conditions_as_is_said() -> None:
+    """What they cost grows with the memories, too, and nobody can call a search back."""
+    parts = [{"OR": [{"year": {"gt": 3000, "lt": 0}} for _ in range(MOST_CONDITIONS // 4)]} for _ in range(2)]
+    assert read_filter({"OR": [*parts[:1], {"topic": "Work"}]})(NOTED)
+    assert not read_filter({"OR": parts})(NOTED)
+    for more in (
+        {"OR": [*parts, {"topic": "Work"}]},
+        {"NOT": {"AND": parts}, "topic": "Work"},
+        dict.fromkeys(map(str, range(201))),
+    ):
+        with pytest.raises(FilterError, match="more than 200 conditions"):
+            read_filter(more)
+    years = list(range(10_000))
+    assert read_filter({"year": {"in": years}})(NOTED) and not read_filter({"vip": {"in": years}})(NOTED)
 
 
 def test_filters_may_be_nested_as_deep_as_is_said() -> None:

@@ -1,11 +1,12 @@
 """What somebody does who wants the server to fail, to tell or to lose something; over real HTTP."""
 
 import resource
+import socket
 import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote, unquote
+from urllib.parse import quote, unquote, urlsplit
 
 import httpx
 import pytest
@@ -111,6 +112,28 @@ def test_an_erasure_that_fails_may_be_repeated(server: Server, http: httpx.Clien
         assert str(server.folder) not in problem(http.delete(ANN), 503)
     assert [one["text"] for one in ok(http.get(f"{ANN}/memories"))["memories"]] == ["Ann has a dog."]
     assert ok(http.delete(ANN))["memories"] == 1
+
+
+def test_an_import_leaves_ids_for_what_comes(http: httpx.Client) -> None:
+    written(http, "Ann has a dog.")
+    exported = http.get(f"{ANN}/export").text
+    problem(http.post("/v1/owners/bob/import?rename=true", content=exported.replace('"m1"', '"m999999999999999999"')), 400)
+    taken = exported.replace('"m1"', f'"m{2**53}"')
+    assert ok(http.post("/v1/owners/bob/import?rename=true", content=taken))["memories"] == 1
+    assert written(http, "Bob has a cat.", owner="bob")[0]["id"] == f"m{2**53 + 1}"
+
+
+@pytest.mark.parametrize(
+    "path", ["/v1/owners/ann/memories", "/v1/owners/ann/import", "/memories", "/proxy/v1/chat/completions"]
+)
+def test_a_client_that_leaves_is_no_defect(server: Server, path: str, caplog: pytest.LogCaptureFixture) -> None:
+    address = (urlsplit(server.url).hostname, urlsplit(server.url).port)
+    with caplog.at_level("INFO", "deltamem"):
+        with socket.create_connection(address) as left:
+            left.sendall(f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 100\r\n\r\n{{".encode())
+        until(lambda: any(line.startswith("POST") for line in caplog.messages))
+    assert all(record.levelname == "INFO" for record in caplog.records if record.name.startswith("deltamem"))
+    assert server.client(Host="127.0.0.1").get("/health/live").status_code == 200
 
 
 def test_erasing_does_not_wait_for_a_model_that_does_not_answer(tmp_path: Path) -> None:
