@@ -185,6 +185,10 @@ Filters = Annotated[
     ),
 ]
 MemoryId = Annotated[str, Field(min_length=1, max_length=64, description="Id of the memory, such as m1, or its UUID.")]
+EraseOne = Annotated[bool, Field(description="Erase it for good, with its history and the turns that it comes from.")]
+EraseAll = Annotated[
+    bool, Field(description="Erase everything about the person for good, instead of taking the memories back.")
+]
 Confirm = Annotated[
     bool,
     Field(
@@ -336,14 +340,14 @@ async def _approve_rollback(ctx: Ctx, to: str, confirm: bool) -> Elicit[Approval
     return _question(ctx, await anyio.to_thread.run_sync(compare), confirm=confirm)
 
 
-def _insist(ctx: Ctx, approval: ElicitationResult[Approval]) -> None:
-    """Make sure that the person has agreed.
+async def _agreed(ctx: Ctx, approval: ElicitationResult[Approval], scope: Scope) -> MemoryManager:
+    """The memory to change, if the person has agreed.
 
     Raises:
         ToolError: If not.
     """
     if isinstance(approval, AcceptedElicitation) and approval.data.confirm:
-        return
+        return await _door(ctx).memory(scope)
     if _asks(ctx):
         raise ToolError("nothing was changed, because the person did not agree")
     raise ToolError("nothing was changed: ask the person first, and if they agree, repeat this with confirm set to true")
@@ -353,16 +357,11 @@ async def delete_memory(
     ctx: Ctx,
     memory_id: MemoryId,
     approval: Annotated[ElicitationResult[Approval], Resolve(_approve_deletion)],
-    erase: Annotated[
-        bool,
-        Field(description="Erase it for good, with its history and the turns that it comes from."),
-    ] = False,
+    erase: EraseOne = False,
     confirm: Confirm = False,
 ) -> EntryRecord:
     """Take a memory back: it is not found any more, its history stays, and a rollback restores it. Or erase it."""
-    _insist(ctx, approval)
-    door = _door(ctx)
-    memory = await door.memory(Scope.ADMIN if erase else Scope.WRITE)
+    door, memory = _door(ctx), await _agreed(ctx, approval, Scope.ADMIN if erase else Scope.WRITE)
     if erase:
         return EntryRecord.of(await door.service.forget(memory, memory_id))
     return EntryRecord.of(await memory.write([Retract(memory_id)], door.caller().key.name))
@@ -371,15 +370,11 @@ async def delete_memory(
 async def delete_all_memories(
     ctx: Ctx,
     approval: Annotated[ElicitationResult[Approval], Resolve(_approve_clearing)],
-    erase: Annotated[
-        bool, Field(description="Erase everything about the person for good, instead of taking the memories back.")
-    ] = False,
+    erase: EraseAll = False,
     confirm: Confirm = False,
 ) -> ClearedOut:
     """Take all memories back: their history stays, and a rollback restores them. Or erase everything about the person."""
-    _insist(ctx, approval)
-    door = _door(ctx)
-    memory = await door.memory(Scope.ADMIN if erase else Scope.WRITE)
+    door, memory = _door(ctx), await _agreed(ctx, approval, Scope.ADMIN if erase else Scope.WRITE)
     if erase:
         # Who is not known is as good as erased.
         known = await anyio.to_thread.run_sync(door.service.known, memory.owner)
@@ -399,8 +394,7 @@ async def rollback_memories(
     confirm: Confirm = False,
 ) -> EntryRecord:
     """Restore the memories as they were at an earlier point. It is recorded, so it can itself be rolled back."""
-    _insist(ctx, approval)
-    memory = await _door(ctx).memory(Scope.WRITE)
+    memory = await _agreed(ctx, approval, Scope.WRITE)
     return EntryRecord.of(await memory.rollback(await anyio.to_thread.run_sync(memory.point, to)))
 
 

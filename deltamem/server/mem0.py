@@ -12,7 +12,7 @@ import json
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, NamedTuple
 from uuid import UUID
 
 import anyio.to_thread
@@ -20,12 +20,9 @@ from fastapi import APIRouter, Path, Query, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response
 from fastapi.routing import APIRoute
-from pydantic import ConfigDict, Field
 
-from deltamem.config import StrictModel
 from deltamem.edits import Add, Update, noted
 from deltamem.errors import NotFoundError
-from deltamem.filters import FilterError
 from deltamem.ingest import Transition
 from deltamem.journal.jobs import Job, JobConflictError, JobState
 from deltamem.journal.owner import HistoryStep
@@ -35,6 +32,26 @@ from deltamem.memory import Memory
 from deltamem.server.access import SECURITY, Caller, allow, service_of
 from deltamem.server.keys import Key, Scope
 from deltamem.server.mem0_filters import ENTITIES, View, read_mem0_filter, read_time, user_name, users_of, utc
+from deltamem.server.mem0_records import (
+    SAID,
+    AddIn,
+    BatchDeleteIn,
+    BatchUpdateIn,
+    DeleteParameters,
+    EntityParameters,
+    ListIn,
+    MessageIn,
+    NoParameters,
+    PageParameters,
+    SearchIn,
+    UpdateIn,
+    event_record,
+    memory_record,
+    only,
+    page_record,
+    read_fields,
+    results_record,
+)
 from deltamem.server.problems import Problem, not_found, problem_of
 from deltamem.server.service import Service
 from deltamem.sessions import Session, Turn
@@ -67,141 +84,6 @@ def _detail(error: Exception, problem: Problem) -> str:
         where = ".".join(str(part) for part in error.errors()[0]["loc"][1:])
         return f"{where} is not supported by this server"
     return str(problem.detail)
-
-
-class _Request(StrictModel):
-    model_config = ConfigDict(strict=True)
-
-
-Name = Annotated[str, Field(min_length=1, max_length=256)]
-Text = Annotated[str, Field(min_length=1, max_length=100_000)]
-
-
-class MessageIn(_Request):
-    """A turn of a dialogue."""
-
-    role: Literal["user", "assistant"]
-    content: Annotated[str, Field(max_length=1_000_000)]
-
-
-class _Entities(_Request):
-    """Whose memory, and what else mem0 files it under."""
-
-    user_id: Name | None = None
-    agent_id: Name | None = None
-    app_id: Name | None = None
-    run_id: Name | None = None
-
-    def entities(self) -> dict[str, Any]:
-        """Those that are given."""
-        return {name: value for name in ("user_id", *ENTITIES) if (value := getattr(self, name)) is not None}
-
-
-class AddIn(_Entities):
-    """Something to remember."""
-
-    messages: Annotated[list[MessageIn], Field(min_length=1, max_length=10_000)]
-    filters: dict[str, Any] | None = Field(None, description="Another place for user_id, agent_id, app_id and run_id.")
-    metadata: dict[str, Any] | None = None
-    infer: bool | None = None
-    timestamp: int | float | str | None = None
-    async_mode: bool | None = None
-    output_format: Literal["v1.1"] | None = None
-
-    def named(self) -> dict[str, Any]:
-        """The entities, wherever they are given."""
-        given = self.entities()
-        for name, value in (self.filters or {}).items():
-            if name not in ("user_id", *ENTITIES):
-                raise Problem(400, f"filters.{name} is not supported by this server where something is added")
-            if not isinstance(value, str) or not value or given.setdefault(name, value) != value:
-                raise Problem(400, f"{name} must be one text that is not empty")
-        return given
-
-
-class SearchIn(_Entities):
-    """A search; the platform takes whose memories only in the filters."""
-
-    query: Text
-    filters: dict[str, Any] | None = None
-    top_k: Annotated[int, Field(ge=1, le=1000)] | None = None
-    limit: Annotated[int, Field(ge=1, le=1000)] | None = None
-    threshold: Annotated[float, Field(ge=-1, le=1)] | None = None
-    fields: list[str] | None = None
-    rerank: Literal[False] | None = None
-    keyword_search: Literal[False] | None = None
-    latest_only: Literal[True] | None = None
-    show_expired: bool | None = Field(None, description="Nothing expires here, so both mean the same.")
-    output_format: Literal["v1.1"] | None = None
-
-
-class ListIn(_Request):
-    """Which memories to list."""
-
-    filters: dict[str, Any]
-    start_date: str | None = None
-    end_date: str | None = None
-    latest_only: Literal[True] | None = None
-    show_expired: bool | None = None
-
-
-class PageParameters(StrictModel):
-    """Which page."""
-
-    page: Annotated[int, Field(ge=1, le=1_000_000)] = 1
-    page_size: Annotated[int, Field(ge=1, le=1000)] = 100
-
-
-class UpdateIn(_Request):
-    """What to change of a memory."""
-
-    text: Text | None = None
-    metadata: dict[str, Any] | None = Field(None, description="Written over that of the memory, key by key.")
-    timestamp: int | float | str | None = None
-    expiration_date: None = Field(None, description="Nothing expires here, so there is nothing to take away either.")
-
-
-class BatchUpdate(UpdateIn):
-    """What to change of one of several memories."""
-
-    memory_id: str
-
-
-class BatchUpdateIn(_Request):
-    """Memories to change."""
-
-    memories: Annotated[list[BatchUpdate], Field(min_length=1, max_length=1000)]
-
-
-class BatchId(_Request):
-    """One of several memories."""
-
-    memory_id: str
-
-
-class BatchDeleteIn(_Request):
-    """Memories to erase."""
-
-    memories: Annotated[list[BatchId], Field(min_length=1, max_length=1000)]
-
-
-class EntityParameters(StrictModel):
-    """Whose memories, in a query."""
-
-    user_id: Name | None = None
-    agent_id: Name | None = None
-    app_id: Name | None = None
-    run_id: Name | None = None
-
-
-class DeleteParameters(StrictModel):
-    """How to delete."""
-
-    delete_linked: bool = Field(False, description="Earlier versions of a memory are erased with it in any case.")
-
-
-class NoParameters(StrictModel):
-    """No query parameters."""
 
 
 Nothing = Annotated[NoParameters, Query()]
@@ -292,7 +174,7 @@ async def _add(body: AddIn, key: Key, request: Request, wait: float) -> dict[str
         if token is not None:
             raise Problem(400, "Idempotency-Key is not supported by this server with infer=false")
         entry = await manager.write([Add(message.content, given or now, metadata) for message in body.messages], key.name)
-        results = await anyio.to_thread.run_sync(lambda: _results(service, manager, entry.position))
+        results = await anyio.to_thread.run_sync(lambda: results_record(service, manager, entry.position))
         return {"message": "Written as given, without a model", "status": "SUCCEEDED", "results": results}
     if token is not None and not 0 < len(token) <= 256:
         raise Problem(400, "Idempotency-Key must have 1 to 256 characters")
@@ -342,23 +224,9 @@ async def _take_on(
 
 
 def _added(service: Service, manager: MemoryManager, job: Job, waited: bool) -> dict[str, Any]:
-    event = _event(service, manager, job)
-    answer = {"message": _SAID[job.state], "status": event["status"], "event_id": event["id"]}
+    event = event_record(service, manager, job)
+    answer = {"message": SAID[job.state], "status": event["status"], "event_id": event["id"]}
     return answer | ({"results": event["results"]} if waited or job.state is JobState.DONE else {})
-
-
-_SAID = {
-    JobState.QUEUED: "Memory processing has been queued",
-    JobState.RUNNING: "Memory processing is under way",
-    JobState.DONE: "Memory processing is done",
-    JobState.FAILED: "Memory processing failed",
-}
-_STATUS = {
-    JobState.QUEUED: "PENDING",
-    JobState.RUNNING: "RUNNING",
-    JobState.DONE: "SUCCEEDED",
-    JobState.FAILED: "FAILED",
-}
 
 
 def get_event(event_id: Annotated[str, Path(max_length=64)], parameters: Nothing, key: Caller, request: Request) -> Any:
@@ -370,40 +238,7 @@ def get_event(event_id: Annotated[str, Path(max_length=64)], parameters: Nothing
     if owner is None or not key.opens(owner):
         raise not_found()
     manager = service.manager_of(owner)
-    return _event(service, manager, manager.job(job_id))
-
-
-def _event(service: Service, manager: MemoryManager, job: Job) -> dict[str, Any]:
-    ended = job.updated_at if job.state in (JobState.DONE, JobState.FAILED) else None
-    return {
-        "id": str(UUID(job.id)),
-        "event_type": "ADD",
-        "status": _STATUS[job.state],
-        "results": [] if job.position is None else _results(service, manager, job.position),
-        "metadata": {
-            "user_id": manager.owner,
-            "session_id": job.session_id,
-            "attempts": job.attempts,
-            "retry_at": None if job.retry_at is None else job.retry_at.isoformat(),
-            "error": job.last_error,
-        },
-        "created_at": job.created_at.isoformat(),
-        "updated_at": job.updated_at.isoformat(),
-        "completed_at": None if ended is None else ended.isoformat(),
-        "latency": None if ended is None else round((ended - job.created_at).total_seconds() * 1000, 3),
-    }
-
-
-def _results(service: Service, manager: MemoryManager, position: int) -> list[dict[str, Any]]:
-    """What one journal entry did, as mem0 lists it."""
-    changed, uuids = manager.diff(position - 1, position), service.uuids(manager, position)
-    done = [(memory, "ADD") for memory in changed.added]
-    done += [(after, "UPDATE") for _, after in changed.changed]
-    done += [(memory, "DELETE") for memory in changed.removed]
-    return [
-        {"id": str(uuids[memory.id]), "event": event, "memory": memory.text, "data": {"memory": memory.text}}
-        for memory, event in done
-    ]
+    return event_record(service, manager, manager.job(job_id))
 
 
 async def search_platform(body: SearchIn, key: Caller, request: Request) -> dict[str, Any]:
@@ -420,7 +255,7 @@ async def search_hosted(body: SearchIn, key: Caller, request: Request) -> dict[s
 
 async def _search(body: SearchIn, filters: Mapping[str, object], key: Key, request: Request) -> dict[str, Any]:
     service, test = service_of(request), read_mem0_filter(filters)
-    wanted = None if body.fields is None else _fields(body.fields)
+    wanted = None if body.fields is None else read_fields(body.fields)
     if body.top_k is not None and body.limit not in (None, body.top_k):
         raise Problem(400, "limit and top_k mean the same; give one of them")
     top_k = body.top_k or body.limit or 10
@@ -429,12 +264,12 @@ async def _search(body: SearchIn, filters: Mapping[str, object], key: Key, reque
         found = await anyio.to_thread.run_sync(_meeting, service, manager, test)
         hits = (await manager.search_many([body.query], top_k, among=set(found)))[0]
         records += [
-            _record(manager, hit.memory, *found[hit.memory.id][1:]) | {"score": round(float(hit.similarity), 6)}
+            memory_record(manager, hit.memory, *found[hit.memory.id][1:]) | {"score": round(float(hit.similarity), 6)}
             for hit in hits
             if body.threshold is None or hit.similarity >= body.threshold
         ]
     records.sort(key=lambda record: -record["score"])
-    return {"results": [record if wanted is None else _only(record, wanted) for record in records[:top_k]]}
+    return {"results": [record if wanted is None else only(record, wanted) for record in records[:top_k]]}
 
 
 async def list_platform(
@@ -445,24 +280,14 @@ async def list_platform(
     between = {name: date for name, date in dates.items() if date is not None}
     filters = {"AND": [body.filters, {"created_at": between}]} if between else body.filters
     found = await anyio.to_thread.run_sync(lambda: _all(service_of(request), key, filters))
-    begin, end = (parameters.page - 1) * parameters.page_size, parameters.page * parameters.page_size
-
-    def page(number: int) -> str:
-        return str(request.url.include_query_params(page=number, page_size=parameters.page_size))
-
-    return {
-        "count": len(found),
-        "next": page(parameters.page + 1) if end < len(found) else None,
-        "previous": page(parameters.page - 1) if parameters.page > 1 else None,
-        "results": [_record(*one) for one in found[begin:end]],
-    }
+    return page_record(request, parameters, found, lambda one: memory_record(*one))
 
 
 def list_hosted(parameters: Annotated[EntityParameters, Query()], key: Caller, request: Request) -> dict[str, Any]:
     """All memories of a user, in the self-hosted server's dialect."""
     given = parameters.model_dump(exclude_none=True)
     _user(given)
-    return {"results": [_record(*found) for found in _all(service_of(request), key, given)]}
+    return {"results": [memory_record(*found) for found in _all(service_of(request), key, given)]}
 
 
 def _all(service: Service, key: Key, filters: Mapping[str, object]) -> list[tuple[MemoryManager, Memory, UUID, datetime]]:
@@ -592,27 +417,20 @@ def list_entities(parameters: Annotated[PageParameters, Query()], key: Caller, r
                 if isinstance(value := memory.metadata.get(name), str):
                     times.setdefault((name.removesuffix("_id"), value), []).append(utc(memory.time))
     listed = sorted(times, key=lambda entity: (entity[0] == "user", entity))
-    begin, end = (parameters.page - 1) * parameters.page_size, parameters.page * parameters.page_size
 
-    def page(number: int) -> str:
-        return str(request.url.include_query_params(page=number, page_size=parameters.page_size))
+    def record(entity: tuple[str, str]) -> dict[str, Any]:
+        kind, name = entity
+        dated = times[entity]
+        return {
+            "id": name,
+            "name": name,
+            "type": kind,
+            "total_memories": len(dated),
+            "created_at": min(dated).isoformat() if dated else None,
+            "updated_at": max(dated).isoformat() if dated else None,
+        }
 
-    return {
-        "count": len(listed),
-        "next": page(parameters.page + 1) if end < len(listed) else None,
-        "previous": page(parameters.page - 1) if parameters.page > 1 else None,
-        "results": [
-            {
-                "id": name,
-                "name": name,
-                "type": kind,
-                "total_memories": len(times[kind, name]),
-                "created_at": min(times[kind, name]).isoformat() if times[kind, name] else None,
-                "updated_at": max(times[kind, name]).isoformat() if times[kind, name] else None,
-            }
-            for kind, name in listed[begin:end]
-        ],
-    }
+    return page_record(request, parameters, listed, record)
 
 
 async def delete_entity(
@@ -744,32 +562,4 @@ def _stored(service: Service, found: Found) -> dict[str, Any]:
     memory = found.manager.state().get(found.memory.id)
     if memory is None:
         raise not_found()
-    return _record(found.manager, memory, found.uuid, service.added(found.manager).get(memory.id, memory.time))
-
-
-def _record(manager: MemoryManager, memory: Memory, uuid: UUID, added: datetime) -> dict[str, Any]:
-    """A memory as mem0's clients know it."""
-    return {
-        "id": str(uuid),
-        "memory": memory.text,
-        "user_id": manager.owner,
-        **{name: memory.metadata.get(name) for name in ENTITIES},
-        "metadata": {name: value for name, value in memory.metadata.items() if name not in ENTITIES},
-        "categories": [],
-        "created_at": utc(added).isoformat(),
-        "updated_at": utc(memory.time).isoformat(),
-    }
-
-
-_FIELDS = ("id", "memory", "user_id", *ENTITIES, "metadata", "categories", "created_at", "updated_at", "score")
-
-
-def _fields(names: Sequence[str]) -> set[str]:
-    for name in names:
-        if name not in _FIELDS:
-            raise FilterError(f"fields: {name!r} is not supported by this server; there are {', '.join(_FIELDS)}")
-    return {"id", *names}
-
-
-def _only(record: Mapping[str, Any], names: set[str]) -> dict[str, Any]:
-    return {name: value for name, value in record.items() if name in names}
+    return memory_record(found.manager, memory, found.uuid, service.added(found.manager).get(memory.id, memory.time))
