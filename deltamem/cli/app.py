@@ -31,6 +31,7 @@ from deltamem.cli.commands import (
     view,
 )
 from deltamem.cli.doctor import doctor
+from deltamem.cli.episodes import EPISODES
 from deltamem.cli.mcp import mcp
 from deltamem.cli.options import takes_options
 from deltamem.cli.output import note
@@ -115,10 +116,15 @@ app = typer.Typer(
 )
 for _name, _command in _COMMANDS.items():
     app.command(_name)(takes_options(_command))
-_keys = typer.Typer(name="keys", help="API keys of the server: make, list and revoke them.", no_args_is_help=True)
-for _name, _command in KEYS.items():
-    _keys.command(_name)(takes_options(_command))
-app.add_typer(_keys)
+_GROUPS = {
+    "keys": ("API keys of the server: make, list and revoke them.", KEYS),
+    "episodes": ("What an agent did and has learned from it: read trajectories, list, show and recall.", EPISODES),
+}
+for _name, (_help, _commands) in _GROUPS.items():
+    _group = typer.Typer(name=_name, help=_help, no_args_is_help=True)
+    for _command_name, _command in _commands.items():
+        _group.command(_command_name)(takes_options(_command))
+    app.add_typer(_group)
 
 
 def main() -> None:

@@ -10,7 +10,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from deltamem.bank.base import Hit, stale_ids
-from deltamem.bank.store import MemoryStore
+from deltamem.bank.store import MemoryStore, UserStore
+from deltamem.embedding import Embedder
 from deltamem.episode import Message
 from deltamem.episodic.personal import PersonalData
 from deltamem.episodic.reading import (
@@ -25,7 +26,6 @@ from deltamem.episodic.reading import (
     read_turns,
 )
 from deltamem.episodic.records import (
-    AGENT,
     AgentTrajectory,
     AgentTurn,
     EpisodeSummary,
@@ -35,7 +35,7 @@ from deltamem.episodic.records import (
     agent_owner,
     kind_of,
 )
-from deltamem.errors import DeltaMemError
+from deltamem.errors import ContextLengthError, DeltaMemError
 from deltamem.ingest import Outcome, Usage
 from deltamem.journal.records import Change, ChangeEvent, digest_of
 from deltamem.manager import ManagerSettings, MemoryManager
@@ -44,6 +44,9 @@ from deltamem.policy import Completion, Policy, ScopedPolicy
 from deltamem.prompts import load_prompt
 from deltamem.sessions import Turn
 from deltamem.text import SourceFinder
+
+_LEAST_CHARACTERS = 200
+"""What is shown of a step even in the smallest window."""
 
 Read = TypeVar("Read")
 Masked = TypeVar("Masked", TurnAnalysis, EpisodeSummary)
@@ -58,7 +61,7 @@ class EpisodicSettings:
     before: int = 3
     """Reviewed turns that are shown before them."""
     step_characters: int = 2000
-    """What is shown of one message or tool result."""
+    """What is shown of one message or tool result. Less, and fewer turns at once, where the model's window is too small."""
     similar: int = 3
     """Earlier episodes that are shown when reflections are made."""
     known: int = 5
@@ -201,13 +204,7 @@ class EpisodicMemory:
         Raises:
             DeltaMemError: If the task is empty.
         """
-        if not task.strip():
-            raise DeltaMemError("the task is empty; say what is to be done")
-        found = await self._similar(task, Kind.REFLECTION, k), await self._similar(task, Kind.EPISODE, episodes)
-        return Recalled(
-            tuple((Reflection.of(hit.memory), float(hit.similarity)) for hit in found[0]),
-            tuple((EpisodeSummary.of(hit.memory), float(hit.similarity)) for hit in found[1]),
-        )
+        return await asyncio.to_thread(recall, self._owned, self._store.embedder, task, k, episodes)
 
     def reflections(self) -> list[Reflection]:
         """All reflections, in the order of their ids."""
@@ -233,20 +230,29 @@ class EpisodicMemory:
 
     async def _turns(self, reading: _Reading) -> list[TurnAnalysis] | None:
         """The notes on every turn: those that are recorded, and the others from the model."""
-        settings, trajectory = self.settings, reading.trajectory
+        trajectory, batch, limit = reading.trajectory, self.settings.batch, self.settings.step_characters
         found: list[TurnAnalysis] = []
         while len(found) < len(trajectory.turns):
             first = len(found) + 1
             if known := self._recorded(reading, f"#turns-{first}", Kind.TURN):
                 found += map(TurnAnalysis.of, known)
                 continue
-            numbers = range(first, min(first + settings.batch, len(trajectory.turns) + 1))
-            asked = self._conversation(trajectory, numbers)
+            numbers = range(first, min(first + batch, len(trajectory.turns) + 1))
+            asked = self._conversation(trajectory, numbers, limit)
 
             def read(text: str, numbers: range = numbers) -> tuple[list[TurnAnalysis] | None, list[EpisodicViolation]]:
                 return read_turns(text, numbers)
 
-            answered = await self._ask(reading, TURNS_PROMPT, asked, read)
+            try:
+                answered = await self._ask(reading, TURNS_PROMPT, asked, read)
+            except ContextLengthError:
+                if len(numbers) > 1:
+                    batch = len(numbers) // 2
+                elif limit > _LEAST_CHARACTERS:
+                    limit //= 2
+                else:
+                    raise
+                continue
             if answered is None:
                 return None
             names = ("situation", "intent", "action", "thought", "achieved_why", "ended_why")
@@ -397,9 +403,8 @@ class EpisodicMemory:
     async def _similar(self, text: str, kind: Kind, k: int) -> list[Hit]:
         return await self.memory.search(text, k, {"kind": str(kind)}) if k > 0 else []
 
-    def _conversation(self, trajectory: AgentTrajectory, numbers: range) -> str:
+    def _conversation(self, trajectory: AgentTrajectory, numbers: range, limit: int) -> str:
         """The turns as the model reads them, with those before and the message after."""
-        limit = self.settings.step_characters
         earlier = range(max(1, numbers.start - self.settings.before), numbers.start)
         shown = [_turn(number, trajectory.turns[number - 1], limit) for number in (*earlier, *numbers)]
         parts = [_tag("earlier_turns", "".join(shown[: len(earlier)]))] if earlier else []
@@ -407,6 +412,20 @@ class EpisodicMemory:
         if numbers.stop <= len(trajectory.turns):
             parts.append(_tag("next_message", _cut(trajectory.turns[numbers.stop - 1].user, limit)))
         return "".join(parts)
+
+
+def recall(owned: UserStore, embedder: Embedder, task: str, k: int, episodes: int) -> Recalled:
+    """`EpisodicMemory.recall` for who has the agent's bank only."""
+    if not task.strip():
+        raise DeltaMemError("the task is empty; say what is to be done")
+    found = {
+        kind: owned.search(embedder.queries, [task], count, {"kind": str(kind)})[0] if count > 0 else []
+        for kind, count in ((Kind.REFLECTION, k), (Kind.EPISODE, episodes))
+    }
+    return Recalled(
+        tuple((Reflection.of(hit.memory), float(hit.similarity)) for hit in found[Kind.REFLECTION]),
+        tuple((EpisodeSummary.of(hit.memory), float(hit.similarity)) for hit in found[Kind.EPISODE]),
+    )
 
 
 def boundaries(turns: Sequence[TurnAnalysis]) -> list[tuple[int, int]]:
@@ -433,17 +452,6 @@ def turns_of(state: MemoryState, episode: EpisodeSummary) -> list[TurnAnalysis]:
         if kind_of(memory) is Kind.TURN and memory.metadata.get("trajectory") == episode.trajectory
     ]
     return [turn for turn in found if episode.first <= turn.turn <= episode.last]
-
-
-def require_agent(owner: str) -> str:
-    """The name of an owner that is an agent.
-
-    Raises:
-        DeltaMemError: If it is not.
-    """
-    if not owner.startswith(AGENT) or not owner.removeprefix(AGENT).strip():
-        raise DeltaMemError(f"{owner!r} is no agent; episodes belong to owners named {AGENT}NAME, apart from people")
-    return owner
 
 
 _PROMPT_HASH = hashlib.sha256("".join(load_prompt(name).sha256 for name in PROMPTS).encode("ascii")).hexdigest()

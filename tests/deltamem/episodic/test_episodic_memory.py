@@ -11,7 +11,7 @@ from episodic_cases import BOOKING, CANARIES, TIME, Reviewer, answer, booking, r
 from deltamem.bank.store import MemoryStore
 from deltamem.episode import Message
 from deltamem.episodic import AgentTrajectory, EpisodicMemory, EpisodicSettings
-from deltamem.errors import DeltaMemError, LLMError
+from deltamem.errors import ContextLengthError, DeltaMemError, LLMError
 from deltamem.ingest import Outcome
 from deltamem.journal.records import ChangeEvent
 from deltamem.policy import Completion, Policy
@@ -134,6 +134,22 @@ async def test_long_trajectories_are_reviewed_in_batches_with_context() -> None:
     assert ["<next_message>" in one for one in batches] == [True, True, False]
     assert "step 2" in batches[1].partition("<turns>")[0] and "step 1" not in batches[1]
     assert [(one.first, one.last) for one in done.episodes] == [(1, 7)]
+
+
+async def test_a_small_window_gets_fewer_turns_and_less_of_each() -> None:
+    class Small(Reviewer):
+        async def complete(self, messages: Sequence[Message]) -> Completion:
+            if len(messages[1]["content"]) > 1500:
+                raise ContextLengthError("too long")
+            return await super().complete(messages)
+
+    messages = [{"role": "user", "content": "a" * 5000}, {"role": "assistant", "content": "Done."}] * 2
+    model = Small()
+    agent = memory(model)
+    assert (await agent.ingest(booking(messages=messages))).outcome is Outcome.APPLIED
+    assert [asked[1]["content"].count("<turn_") for asked in model.asked[:2]] == [1, 2]  # the second with the one before
+    with pytest.raises(ContextLengthError):
+        await memory(Small(), before=9).ingest(booking(messages=messages * 9))
 
 
 async def test_what_cannot_be_read_is_asked_once_more_and_then_left() -> None:
