@@ -57,7 +57,8 @@ def test_from_a_file_to_what_helps_with_a_task(reviewer: Served, file: Path) -> 
     assert "hints: Look up the opening hours" in run("episodes", "recall", "order a meal").stdout
 
     assert run_json("show", "--owner", "agent:ann")["memories"] and run_json("show")["memories"] == []
-    assert [step["event"] for step in run_json("history", "m5", "--owner", "agent:ann")["steps"]] == ["ADD", "UPDATE", "NONE"]
+    steps = run_json("history", "m5", "--owner", "agent:ann")["steps"]
+    assert [step["event"] for step in steps] == ["ADD", "UPDATE", "NONE"]
     assert "neither an episode nor a reflection" in one_sentence(run("episodes", "show", "m1"))
     assert "no memory 'm99' now" in one_sentence(run("episodes", "show", "m99"))
     assert "the task is empty" in one_sentence(run("episodes", "recall", " "))
