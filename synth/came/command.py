@@ -4,25 +4,28 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, Field, PositiveInt
+from pydantic import BaseModel, Field, NonNegativeInt, PositiveFloat, PositiveInt
 
 from deltamem.config import StrictModel
 from deltamem.errors import DeltaMemError
 from deltamem.ingest import estimate_tokens
+from deltamem.llm import LLM, ResponseCache
 from deltamem.runs import atomic_writer, file_sha256
 from synth.came.checker import check
+from synth.came.llm_writer import Rewriter
 from synth.came.questions import make_questions
-from synth.came.realise import gold_steps, say, sittings
-from synth.came.records import Domain, Intents, Question, Size, Storyboard, Trajectory, World
+from synth.came.realise import Core, gold_steps, say, say_cores, sittings
+from synth.came.records import Domain, Intents, Operation, Question, Size, Storyboard, Trajectory, World
 from synth.came.storyboard import SHAPES, plan_debate, plan_travel
 from synth.came.world import build_world
 
 FILES = ("worlds", "trajectories", "questions", "storyboard", "intents")
-MANIFEST = "manifest.json"
+MANIFEST, ANSWERS = "manifest.json", "answers.sqlite"
 TOKENS: dict[Size, int] = {"S": 23_000, "M": 137_000, "L": 408_000}
 """Context lengths of Table 2, here in tokens as `deltamem.ingest.estimate_tokens` counts the texts of the turns."""
 
@@ -35,6 +38,20 @@ QUESTIONS: dict[Domain, dict[Size, int]] = {"travel": {"S": 24, "M": 28, "L": 31
 DOMAINS: tuple[Domain, ...] = ("travel", "debate")
 
 
+class WriterSettings(StrictModel):
+    """The model that writes the turns of operations, read only with ``writer=llm``; see `deltamem.llm.LLM`."""
+
+    base_url: str | None
+    model: str | None
+    api_key_env: str
+    timeout: PositiveFloat
+    max_retries: NonNegativeInt
+    slots: PositiveInt
+    temperature: Annotated[float, Field(ge=0)]
+    max_tokens: PositiveInt | None
+    attempts: PositiveInt  # How often a turn is written until it passes the checks; then the template's words stay
+
+
 class CameConfig(StrictModel):
     """All keys of the command; ``configs/came_synth.yaml`` says what they mean."""
 
@@ -43,6 +60,8 @@ class CameConfig(StrictModel):
     seed: int
     out: Path
     entities: PositiveInt = Field(le=500)
+    writer: Literal["templates", "llm"]
+    llm: WriterSettings
 
 
 class Instance(BaseModel):
@@ -55,7 +74,13 @@ class Instance(BaseModel):
     intents: Intents
 
 
-def make_instance(size: Size, domain: Domain, number: int, seed: int, entities: int) -> Instance:
+Rewrite = Callable[[World, Sequence[Operation], Sequence[Core]], list[Core]]
+"""Says operations in other words."""
+
+
+def make_instance(
+    size: Size, domain: Domain, number: int, seed: int, entities: int, rewrite: Rewrite | None = None
+) -> Instance:
     """Make a trajectory, check it, and ask about it.
 
     Args:
@@ -64,6 +89,7 @@ def make_instance(size: Size, domain: Domain, number: int, seed: int, entities: 
         number: From 0; trips of a seed share a world, and each debate has a topic and a world of its own.
         seed: The same seed gives the same bytes.
         entities: Of each kind in the world of travel; 100 give that of a debate the paper's number.
+        rewrite: Puts the turns of operations into other words.
 
     Raises:
         DeltaMemError: If the world is too small, or the result breaks a constraint.
@@ -76,7 +102,10 @@ def make_instance(size: Size, domain: Domain, number: int, seed: int, entities: 
     else:
         world = build_world(domain, seed, number, shape.entities * min(entities, 100) // 100)
         operations = plan_debate(world, shape, rng)
-    board = say(world, operations, name, seed, TOKENS[size])
+    cores = say_cores(world, operations, name, seed)
+    if rewrite is not None:
+        cores = rewrite(world, operations, cores)
+    board = say(world, operations, cores, name, seed, TOKENS[size])
     check(world, board)
     questions = make_questions(board, domain, QUESTIONS[domain][size], seed)
     trajectory = Trajectory(
@@ -88,6 +117,21 @@ def make_instance(size: Size, domain: Domain, number: int, seed: int, entities: 
         queries={question.question: question.wanted for question in questions},
     )
     return Instance(world=world, board=board, trajectory=trajectory, questions=questions, intents=intents)
+
+
+def rewriter_of(config: CameConfig) -> AbstractContextManager[Rewriter]:
+    """The model of ``writer=llm``, whose answers are kept in the output folder.
+
+    Raises:
+        DeltaMemError: If no model is named.
+    """
+    if config.llm.base_url is None or config.llm.model is None:
+        raise DeltaMemError("writer=llm needs llm.base_url=<url> and llm.model=<name>")
+    config.out.mkdir(parents=True, exist_ok=True)
+    cache = ResponseCache(config.out / ANSWERS)
+    shared = config.llm.model_dump(include={"api_key_env", "timeout", "max_retries"})
+    llm = LLM(config.llm.base_url, config.llm.model, max_concurrency=config.llm.slots, cache=cache, **shared)
+    return Rewriter(llm, cache, config.llm.temperature, config.llm.max_tokens, config.llm.attempts, config.seed)
 
 
 def tokens_of(trajectory: Trajectory) -> int:
@@ -102,7 +146,11 @@ def write(config: CameConfig) -> dict[str, Any]:
         DeltaMemError: As `make_instance`; or if the folder holds another data set.
     """
     domains = DOMAINS if config.domain == "both" else (config.domain,)
-    made_with = config.model_dump(mode="json", exclude={"out"})
+    by_model = config.writer == "llm"
+    made_with = config.model_dump(mode="json", exclude={"out"} if by_model else {"out", "llm"})
+    made_with |= (
+        {"llm": config.llm.model_dump(include={"model", "temperature", "max_tokens", "attempts"})} if by_model else {}
+    )
     manifest_file = config.out / MANIFEST
     if manifest_file.exists():
         try:
@@ -111,11 +159,15 @@ def write(config: CameConfig) -> dict[str, Any]:
             raise DeltaMemError(f"{manifest_file} is not the manifest of a data set of CAME-Bench") from error
         if before != made_with:
             raise DeltaMemError(f"{config.out} holds another data set, made with {before}; give another folder as out")
-    instances = [
-        make_instance(config.size, domain, number, config.seed, config.entities)
-        for domain in domains
-        for number in range(TRAJECTORIES[config.size])
-    ]
+    with ExitStack() as stack:
+        rewriter = stack.enter_context(rewriter_of(config)) if by_model else None
+        instances = [
+            make_instance(
+                config.size, domain, number, config.seed, config.entities, None if rewriter is None else rewriter.rewrite
+            )
+            for domain in domains
+            for number in range(TRAJECTORIES[config.size])
+        ]
     config.out.mkdir(parents=True, exist_ok=True)
     worlds = {one.world.id: one.world for one in instances}
     lines: dict[str, Iterable[BaseModel]] = {
@@ -142,6 +194,7 @@ def write(config: CameConfig) -> dict[str, Any]:
             }
             for one in instances
         },
+        "written": rewriter.counts if rewriter is not None else {},
         "sha256": {name: file_sha256(config.out / f"{name}.jsonl") for name in FILES},
     }
     with atomic_writer(manifest_file) as file:

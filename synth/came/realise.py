@@ -155,20 +155,33 @@ def _fillable(sentence: str, fields: dict[str, str]) -> bool:
     return all(name in fields for name in re.findall(r"\{(\w+)\}", sentence))
 
 
-def say(world: World, operations: Sequence[Operation], trajectory: str, seed: int, tokens: int) -> Storyboard:
-    """Say a storyboard in about so many estimated tokens.
+@dataclass(frozen=True, slots=True)
+class Core:
+    """What an operation is said in."""
 
-    The operations are said in the same words whatever the length; how much is said besides them makes up for it.
-    """
+    text: str
+    reference: Reference | None
+    resolved: str  # Empty without a reference
+
+
+def say_cores(world: World, operations: Sequence[Operation], trajectory: str, seed: int) -> list[Core]:
+    """The sentences of the operations, whatever the length of the trajectory."""
     realiser = _Realiser(world, random.Random(f"{seed}/said/{trajectory}"))
     by_id = {done.id: done for done in operations}
-    cores: list[tuple[str, Reference | None, str]] = []
+    cores: list[Core] = []
     for done in operations:
         attacked = by_id[done.answers].entities[0] if done.action == "defend" else ""
-        cores.append(realiser.core(done, attacked))
+        cores.append(Core(*realiser.core(done, attacked)))
         realiser.focus = done.goal if realiser.said_goal else realiser.focus
-    left = tokens - sum(estimate_tokens(text) for text, _, _ in cores)
-    realiser.rng = random.Random(f"{seed}/elaborated/{trajectory}")
+    return cores
+
+
+def say(
+    world: World, operations: Sequence[Operation], cores: Sequence[Core], trajectory: str, seed: int, tokens: int
+) -> Storyboard:
+    """Say a storyboard in about so many estimated tokens: what is said besides the operations makes up for their length."""
+    left = tokens - sum(estimate_tokens(core.text) for core in cores)
+    realiser = _Realiser(world, random.Random(f"{seed}/elaborated/{trajectory}"))
     further: list[list[tuple[str, str]]] = []
     for number, done in enumerate(operations):
         # What is left is spread over the operations that are left, so the sum comes out close to the wish.
@@ -181,8 +194,8 @@ def say(world: World, operations: Sequence[Operation], trajectory: str, seed: in
         further.append(turns)
     made: list[Turn] = []
     time = BEGIN
-    for done, (text, reference, resolved), more in zip(operations, cores, further, strict=True):
-        for number, (role, said) in enumerate([(done.role, text), *more]):
+    for done, core, more in zip(operations, cores, further, strict=True):
+        for number, (role, said) in enumerate([(done.role, core.text), *more]):
             first = number == 0
             made.append(
                 Turn(
@@ -192,8 +205,8 @@ def say(world: World, operations: Sequence[Operation], trajectory: str, seed: in
                     text=said,
                     time=time,
                     core=first,
-                    reference=reference if first else None,
-                    resolved=resolved if first else "",
+                    reference=core.reference if first else None,
+                    resolved=core.resolved if first else "",
                 )
             )
             time += timedelta(minutes=1)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from scripted_server import completion, failure, serve
 
 from deltamem.errors import DeltaMemError
 from synth.came.checker import check
@@ -22,6 +23,10 @@ from synth.came.command import (
 )
 from synth.came.records import Operation, Storyboard, Turn
 
+MODEL = {"base_url": None, "model": None, "api_key_env": "OPENAI_API_KEY", "timeout": 5.0, "max_retries": 0, "slots": 8}
+MODEL |= {"temperature": 1.0, "max_tokens": 64, "attempts": 2}
+OFFLINE = {"writer": "templates", "llm": MODEL}
+
 
 @pytest.fixture(scope="module")
 def small() -> dict[str, Instance]:
@@ -30,7 +35,7 @@ def small() -> dict[str, Instance]:
 
 def test_the_same_seed_gives_the_same_bytes(tmp_path: Path) -> None:
     def made(name: str, seed: int) -> dict[str, bytes]:
-        write(CameConfig(size="S", domain="both", seed=seed, out=tmp_path / name, entities=100))
+        write(CameConfig(size="S", domain="both", seed=seed, out=tmp_path / name, entities=100, **OFFLINE))
         return {path.name: path.read_bytes() for path in (tmp_path / name).iterdir()}
 
     assert made("one", 1) == made("two", 1)
@@ -54,7 +59,7 @@ def test_there_are_as_many_trajectories_and_questions_as_in_table_2() -> None:
 
 
 def test_names_of_one_world_are_in_no_other(tmp_path: Path) -> None:
-    write(CameConfig(size="S", domain="both", seed=1, out=tmp_path, entities=100))
+    write(CameConfig(size="S", domain="both", seed=1, out=tmp_path, entities=100, **OFFLINE))
     worlds = [json.loads(line) for line in (tmp_path / "worlds.jsonl").read_text().splitlines()]
     assert len(worlds) == 4  # the trips share one
     stems = {world["id"]: {entity["name"].split()[0] for entity in world["entities"]} for world in worlds}
@@ -190,3 +195,71 @@ def test_a_folder_with_another_data_set_is_left_alone(command, tmp_path: Path) -
     assert done.returncode == 2
     assert "holds another data set" in done.stderr
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+def writing(body) -> str:
+    """A model that greets before it says what it is given, and finds that what is said is the same."""
+    asked = body["messages"][0]["content"]
+    if asked.startswith("Two wordings"):
+        return "Yes."
+    return f"<think>Hm.</think>Well then. {re.search(r'in plain words:.(.*?).Put it', asked, re.DOTALL)[1].strip()}"
+
+
+def pricing(body) -> str:
+    """A model that invents a price."""
+    return f"{writing(body)} That is $7."
+
+
+def doubting(body) -> str:
+    """A model that never finds its own words to say the same."""
+    return "No." if writing(body) == "Yes." else writing(body)
+
+
+def by_model(url: str, out: Path) -> CameConfig:
+    llm = MODEL | {"base_url": url, "model": "tiny"}
+    return CameConfig(size="S", domain="debate", seed=1, out=out, entities=100, writer="llm", llm=llm)
+
+
+@pytest.mark.parametrize(("model", "rewritten"), [(writing, True), (pricing, False), (doubting, False)])
+def test_a_model_writes_what_passes_the_checks(tmp_path: Path, model, rewritten: bool) -> None:
+    with serve(lambda body: completion(model(body))) as server:
+        manifest = write(by_model(server.url, tmp_path))
+        asked = len(server.requests)
+        assert write(by_model(server.url, tmp_path)) == manifest
+        assert len(server.requests) == asked  # every answer was kept
+    operations = sum(counts["operations"] for counts in manifest["trajectories"].values())
+    assert manifest["written"] == {"rewritten": operations * rewritten, "kept": operations * (not rewritten)}
+    calls = operations * {"writing": 2, "pricing": 2, "doubting": 4}[model.__name__]
+    assert 0.95 * calls <= asked <= calls  # equal requests are one
+    for counts in manifest["trajectories"].values():
+        assert abs(counts["tokens"] - TOKENS["S"]) <= 0.05 * TOKENS["S"]
+    spoken = (tmp_path / "trajectories.jsonl").read_text()
+    assert ("Well then. " in spoken) == rewritten
+    assert "$7" not in spoken
+
+
+def test_a_model_that_goes_away_loses_nothing_that_was_written(tmp_path: Path) -> None:
+    good, back = [], []
+
+    def leaving(body):
+        if len(good) >= 50 and not back:
+            return failure(500)
+        good.append(body["messages"][0]["content"])
+        return completion(writing(body))
+
+    with serve(leaving) as server:
+        with pytest.raises(DeltaMemError):
+            write(by_model(server.url, tmp_path))
+        assert not (tmp_path / "manifest.json").exists()
+        back.append(True)
+        manifest = write(by_model(server.url, tmp_path))
+    operations = sum(counts["operations"] for counts in manifest["trajectories"].values())
+    assert manifest["written"] == {"rewritten": operations, "kept": 0}
+    # What was under way when the run ended may be asked again, and nothing else.
+    assert len(good) - len(set(good)) <= MODEL["slots"]
+
+
+def test_a_writer_needs_a_model(command, tmp_path: Path) -> None:
+    done = command("came", "writer=llm", f"out={tmp_path / 'data'}")
+    assert done.returncode == 2
+    assert "writer=llm needs llm.base_url=<url> and llm.model=<name>" in done.stderr
