@@ -7,6 +7,7 @@ import logging
 import math
 import random
 import time
+import traceback
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -216,7 +217,9 @@ class Worker:
     async def _put_off(self, job: Job, error: Exception) -> None:
         if not may_pass(error):
             if not isinstance(error, DeltaMemError):
-                logger.error("a job failed by a defect", exc_info=error)
+                # Without the message: it may quote what somebody said.
+                frames = "".join(traceback.format_tb(error.__traceback__))
+                logger.error("a job failed by a defect: %s\n%s", type(error).__name__, frames)
             await asyncio.to_thread(self._queue.fail, job, reason_of(error))
             return
         settings = self._settings

@@ -180,9 +180,19 @@ class MemoryManager:
             raise DeltaMemError("a conversation without turns cannot be kept")
         return await asyncio.to_thread(self._owned.keep, conversation, turns, person_name or self.person_name)
 
-    async def keep_answer(self, conversation: str, turn: Turn, person_name: str | None = None) -> None:
-        """Keep the answer to the last turn of a conversation that `keep` has kept."""
-        await asyncio.to_thread(self._owned.keep_answer, conversation, turn, person_name or self.person_name)
+    async def keep_answer(
+        self, conversation: str, turn: Turn, person_name: str | None = None, *, since: int | None = None
+    ) -> None:
+        """Keep the answer to the last turn of a conversation that `keep` has kept.
+
+        Args:
+            conversation: Its name.
+            turn: The answer.
+            person_name: How memories name the person.
+            since: The position of the journal at which memories were recalled for it. Should one have been forgotten
+                meanwhile, which the answer may repeat, the answer is kept empty.
+        """
+        await asyncio.to_thread(self._owned.keep_answer, conversation, turn, person_name or self.person_name, since=since)
 
     async def ingest_job(self, job_id: str) -> Transition | None:
         """Read the session of a job, as `ingest` does.

@@ -198,10 +198,10 @@ class UserStore:
         with self.writing():
             return self.journal.keep(conversation, turns, person_name)
 
-    def keep_answer(self, conversation: str, turn: Turn, person_name: str) -> None:
+    def keep_answer(self, conversation: str, turn: Turn, person_name: str, *, since: int | None = None) -> None:
         """Keep an answer, see `OwnerJournal.keep_answer`."""
         with self.writing():
-            self.journal.keep_answer(conversation, turn, person_name)
+            self.journal.keep_answer(conversation, turn, person_name, since=since)
 
     def edit(self, edits: Sequence[Edit], actor: str) -> Entry:
         """Write, correct and retract memories without a model, all of it or nothing; durable when this returns.

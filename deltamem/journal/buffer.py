@@ -14,10 +14,12 @@ from datetime import UTC, datetime
 
 from deltamem.journal import jobs
 from deltamem.journal.jobs import Job, JobConflictError
-from deltamem.journal.sqlite import microseconds, namespace
+from deltamem.journal.sqlite import CLOCK, microseconds, namespace
 from deltamem.sessions import Session, Turn
 from deltamem.text import normalised
 
+# What was said later than now was said before the clock was set back.
+_IDLE = "turns <> '[]' AND (touched_at <= :before OR touched_at > :never)"
 _ROW = "SELECT known, turns, began_at FROM buffers WHERE owner_id = ? AND name = ?"
 
 
@@ -51,16 +53,29 @@ def keep(connection: sqlite3.Connection, owner_id: int, name: str | None, person
     return name
 
 
-def answer(connection: sqlite3.Connection, owner_id: int, name: str, person_name: str, turn: Turn) -> None:
-    """Keep the answer to what was kept last."""
+def answer(
+    connection: sqlite3.Connection, owner_id: int, name: str, person_name: str, turn: Turn, *, since: int | None = None
+) -> None:
+    """Keep the answer to what was kept last; empty, if a memory that it may repeat was forgotten `since` a position."""
     known, kept, began = _load(connection, owner_id, name)
-    _save(connection, owner_id, name, person_name, known, kept, began, [turn], namespace(connection, owner_id))
+    salt = namespace(connection, owner_id)
+    query = "SELECT 1 FROM entries WHERE owner_id = ? AND kind = 'forget' AND position > ? LIMIT 1"
+    if since is not None and connection.execute(query, (owner_id, since)).fetchone() is not None:
+        # Known all the same, so that the client's history does not bring it back.
+        known, turn = [*known, _digest(salt, turn)], Turn(turn.role, "")
+        _save(connection, owner_id, name, person_name, known, [*kept, [turn.role, ""]], began, [], salt)
+        return
+    _save(connection, owner_id, name, person_name, known, kept, began, [turn], salt)
+
+
+def _times(before: datetime) -> dict[str, int]:
+    return {"before": microseconds(before), "never": microseconds(datetime.now(UTC) + CLOCK)}
 
 
 def any_idle(connection: sqlite3.Connection, before: datetime) -> bool:
     """Whether `end_idle` may have something to do."""
-    query = "SELECT 1 FROM buffers WHERE turns <> '[]' AND touched_at <= ? LIMIT 1"
-    return connection.execute(query, (microseconds(before),)).fetchone() is not None
+    query = f"SELECT 1 FROM buffers WHERE {_IDLE} LIMIT 1"
+    return connection.execute(query, _times(before)).fetchone() is not None
 
 
 def end_idle(connection: sqlite3.Connection, before: datetime) -> list[Job]:
@@ -70,8 +85,8 @@ def end_idle(connection: sqlite3.Connection, before: datetime) -> list[Job]:
     """
     found = connection.execute(
         "SELECT owner_id, owners.name, buffers.name, person, part, turns, began_at FROM buffers"
-        " JOIN owners ON owners.id = owner_id WHERE turns <> '[]' AND touched_at <= ? ORDER BY touched_at",
-        (microseconds(before),),
+        f" JOIN owners ON owners.id = owner_id WHERE {_IDLE} ORDER BY touched_at",
+        _times(before),
     ).fetchall()
     taken = []
     for owner_id, owner, name, person, part, stored, began in found:
@@ -115,15 +130,23 @@ def _digest(salt: str, turn: Turn) -> str:
 
 
 def _overlap(known: Sequence[str], digests: Sequence[str]) -> tuple[int, int]:
-    """Where in what is known the longest beginning of what is said lies, the last such place, and how long it is."""
+    """Where in what is known the longest beginning of what is said lies, the last such place, and how long it is.
+
+    In linear time (the Z algorithm): thousands of equal turns must not hold up everybody's writes.
+    """
+    joined = [*digests, None, *known]
+    # At each place, how much of the beginning stands there; `left` to `right` is the stretch that reaches farthest.
+    lengths, left, right = [0] * len(joined), 0, 0
+    for place in range(1, len(joined)):
+        length = min(right - place, lengths[place - left]) if place < right else 0
+        while place + length < len(joined) and joined[length] == joined[place + length]:
+            length += 1
+        lengths[place] = length
+        if place + length > right:
+            left, right = place, place + length
     best = (len(known), 0)
-    for place, digest in enumerate(known):
-        if not digests or digest != digests[0]:
-            continue
-        pairs = zip(known[place:], digests, strict=False)
-        length = next((count for count, (one, other) in enumerate(pairs) if one != other), None)
-        length = min(len(known) - place, len(digests)) if length is None else length
-        if length >= best[1]:
+    for place, length in enumerate(lengths[len(digests) + 1 :]):
+        if length and length >= best[1]:
             best = (place, length)
     return best
 

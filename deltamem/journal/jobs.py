@@ -13,7 +13,7 @@ from uuid import uuid4
 
 from deltamem.errors import ConflictError
 from deltamem.journal.records import digest_of
-from deltamem.journal.sqlite import Database, microseconds
+from deltamem.journal.sqlite import CLOCK, Database, microseconds
 from deltamem.memory import Metadata
 from deltamem.sessions import Session, Turn
 from deltamem.text import normalised
@@ -243,10 +243,10 @@ class JobQueue:
         query = (
             "SELECT jobs.id FROM jobs, store WHERE paused = 0"
             " AND seq IN (SELECT min(seq) FROM jobs WHERE state IN ('queued', 'running') GROUP BY owner_id)"
-            " AND ((state = 'queued' AND coalesce(retry_at, 0) <= :now) OR (state = 'running' AND lease_until <= :now))"
+            " AND (coalesce(lease_until, retry_at, 0) <= :now OR coalesce(lease_until, retry_at) > :never)"
             " ORDER BY seq LIMIT 1"
         )
-        found = connection.execute(query, {"now": microseconds(now)}).fetchone()
+        found = connection.execute(query, {"now": microseconds(now), "never": microseconds(now + CLOCK)}).fetchone()
         return None if found is None else str(found[0])
 
     def renew(self, job: Job, lease: timedelta) -> bool:

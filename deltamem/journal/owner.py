@@ -373,10 +373,10 @@ class OwnerJournal:
         with self._database.write() as connection:
             return buffer.keep(connection, self._create(connection), conversation, person_name, turns)
 
-    def keep_answer(self, conversation: str, turn: Turn, person_name: str) -> None:
-        """Keep the answer to what was kept last in a conversation."""
+    def keep_answer(self, conversation: str, turn: Turn, person_name: str, *, since: int | None = None) -> None:
+        """Keep the answer to what was kept last in a conversation; see `deltamem.journal.buffer.answer`."""
         with self._database.write() as connection:
-            buffer.answer(connection, self._create(connection), conversation, person_name, turn)
+            buffer.answer(connection, self._create(connection), conversation, person_name, turn, since=since)
 
     def job(self, job_id: str) -> Job:
         """A job of this owner.

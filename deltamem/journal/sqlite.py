@@ -37,6 +37,10 @@ def microseconds(time: datetime) -> int:
     return (aware - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
 
 
+CLOCK = timedelta(days=1)
+"""No wait and no lease reaches farther into the future; one that does was made before the clock was set back."""
+
+
 def text_hash(text: str) -> bytes:
     """16 bytes that stand for a normalised text in the index of earlier texts."""
     return hashlib.sha256(normalised(text).encode(errors="surrogatepass")).digest()[:16]

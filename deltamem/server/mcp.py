@@ -229,6 +229,10 @@ async def add_memory(
             raise ToolError("session_id: this server has no model and stores texts word for word; leave it out")
         entry = await memory.write([Add(text, when, metadata or {})], door.caller().key.name)
         return AddedOut(outcome="written", time=when.isoformat(), session_id=None, changes=EntryRecord.of(entry).changes)
+    if time is None and session_id is not None:
+        # Sent again, it is the same session as before, and took place when that one did.
+        known = await anyio.to_thread.run_sync(memory.session_time, session_id)
+        when = known or when
     session = memory.session(session_id or f"mcp-{uuid4()}", when, [Turn("user", text)], metadata)
     result = await door.service.ingest(session, wait=WAIT)
     changes: list[ChangeRecord] = []

@@ -104,6 +104,8 @@ class _Conversation:
     person: str
     name: str | None
     turns: list[Turn] = field(default_factory=list)
+    head: int = 0
+    """The last position of the journal when memories were recalled."""
 
 
 def router() -> APIRouter:
@@ -168,8 +170,8 @@ async def _prepare(proxy: Proxy, conversation: _Conversation, body: bytes) -> by
         return body
     query, manager = text_of(messages[asked[-1]].get("content")), conversation.manager
     addition = ""
-    begun = await anyio.to_thread.run_sync(lambda: manager.head > 0)
-    if begun and query.strip():
+    conversation.head = await anyio.to_thread.run_sync(lambda: manager.head)
+    if conversation.head and query.strip():
         async with asyncio.timeout(proxy.settings.recall):
             hits = await manager.search(query, proxy.settings.memories)
         addition = recalled_text([hit.memory for hit in hits], conversation.person)
@@ -346,7 +348,8 @@ class _Answer:
         if not text.strip():
             return
         try:
-            await self.conversation.manager.keep_answer(self.name, Turn("assistant", text), self.conversation.person)
+            told, turn = self.conversation, Turn("assistant", text)
+            await told.manager.keep_answer(self.name, turn, told.person, since=told.head)
         except Exception as error:
             _log("kept", error)
 

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from deltamem.journal import buffer
 from deltamem.journal.jobs import JobState
 from deltamem.journal.journal import Journal
 from deltamem.journal.owner import OwnerJournal
@@ -125,3 +126,45 @@ def test_forgetting_empties_what_waits_and_a_history_brings_nothing_back() -> No
         assert journal.owners() == ["ann"]
         journal.erase_owner("ann")
         assert journal.end_idle(NOW) == [] and journal.owners() == []
+
+
+@given(st.text("ab", max_size=12), st.text("ab", max_size=8))
+def test_the_overlap_is_the_last_of_the_longest(known: str, said: str) -> None:
+    lengths = [
+        next((n for n in range(len(said), 0, -1) if known[place:].startswith(said[:n])), 0) for place in range(len(known))
+    ]
+    longest = max(lengths, default=0)
+    place = max(place for place, length in enumerate([*lengths, 0]) if length == longest) if longest else len(known)
+    assert buffer._overlap(known, said) == (place, longest)
+
+
+def test_thousands_of_equal_turns_hold_up_nobody() -> None:
+    """Compared place by place, this takes many minutes, in which nobody can write."""
+    with Journal.open(None) as journal:
+        owner, said = journal.owner("ann"), [Turn("user", "a")] * 100_000
+        for _ in range(2):
+            owner.keep("s", said, "Ann")
+        assert len(kept(journal, owner)["s"]) == 100_000
+
+
+def test_an_answer_that_may_repeat_what_was_forgotten_meanwhile_is_kept_empty() -> None:
+    with Journal.open(None) as journal:
+        owner = journal.owner("ann")
+        owner.append(EntryKind.EDIT, [Change(ChangeEvent.ADD, "m1", None, Memory("m1", "Ann has a dog.", START))], actor="x")
+        owner.keep("s", turns("u1"), "Ann")
+        owner.keep_answer("s", Turn("assistant", "1"), "Ann", since=1)
+        owner.keep("s", turns("u1", "a:1", "u2"), "Ann")
+        owner.forget("m1")
+        owner.keep_answer("s", Turn("assistant", "You have a dog."), "Ann", since=1)
+        owner.keep("s", turns("u1", "a:1", "u2", "a:You have a dog.", "u3"), "Ann")
+        owner.keep_answer("s", Turn("assistant", "3"), "Ann", since=2)
+        assert kept(journal, owner) == {"s": ["u1", "a:1", "u2", "a:", "u3", "a:3"]}
+
+
+def test_a_conversation_ends_though_the_clock_was_set_back() -> None:
+    with Journal.open(None) as journal:
+        owner = journal.owner("ann")
+        owner.keep("s", turns("u1"), "Ann")
+        with journal._database.write() as connection:
+            connection.execute("UPDATE buffers SET touched_at = touched_at + 365 * 86400 * 1000000")
+        assert kept(journal, owner) == {"s": ["u1"]}

@@ -122,6 +122,16 @@ def test_a_lost_lease_gives_no_say(journal: Journal) -> None:
     assert queue.recover() == 1 and claimed(journal).attempts == 4
 
 
+def test_a_clock_that_is_set_back_stops_no_job(journal: Journal) -> None:
+    year = timedelta(days=365)
+    journal.owner("ann").enqueue(a_session("ann", 1))
+    journal.queue.retry(claimed(journal), datetime.now(UTC) + year, "busy")
+    job = claimed(journal, year)  # it was to wait until a time that was near when it was noted
+    assert job.attempts == 2 and claimed(journal).attempts == 3
+    journal.queue.retry(journal.owner("ann").job(job.id), datetime.now(UTC) + LONG, "busy")
+    assert journal.queue.claim(LONG) is None
+
+
 def test_a_pause_begins_nothing_and_outlasts_closing(tmp_path: Path) -> None:
     with Journal.open(tmp_path / "journal") as journal:
         journal.queue.pause()

@@ -3,7 +3,9 @@
 import resource
 import socket
 import sqlite3
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, unquote, urlsplit
@@ -11,6 +13,7 @@ from urllib.parse import quote, unquote, urlsplit
 import httpx
 import pytest
 from job_cases import Gate
+from proxy_cases import Asked, ask_stream, chat, end, event, models, proxying
 from rule_model import answer
 from scripted_server import completion, is_check, serve
 from server_cases import ANN, LONG, Server, a_session, ok, problem, process, serving, until
@@ -39,15 +42,15 @@ def written(http: httpx.Client, *texts: str, owner: str = "ann", **further: obje
 
 
 def test_times_at_the_ends_of_the_calendar_break_no_door(http: httpx.Client) -> None:
-    for end in ENDS:
-        [memory] = written(http, f"It was {end}.", time=end)
-        assert memory["time"] == end and ok(http.get(f"/memories/{memory['uuid']}"))["created_at"]
+    for last in ENDS:
+        [memory] = written(http, f"It was {last}.", time=last)
+        assert memory["time"] == last and ok(http.get(f"/memories/{memory['uuid']}"))["created_at"]
         ok(
             http.post(
-                f"{ANN}/sessions", json=a_session(1, f"My city is Boston in {end}.", wait=LONG) | {"time": end, "id": end}
+                f"{ANN}/sessions", json=a_session(1, f"My city is Boston in {last}.", wait=LONG) | {"time": last, "id": last}
             )
         )
-        ok(http.get(f"{ANN}/diff", params={"before": end}))
+        ok(http.get(f"{ANN}/diff", params={"before": last}))
     dated = {"filters": {"user_id": "ann", "created_at": {"lte": "0001-01-02T00:00:00Z"}}}
     first = ok(http.post("/v3/memories/", json=dated))["results"][0]
     assert first["memory"] == f"It was {ENDS[0]}."
@@ -158,6 +161,32 @@ def test_erasing_does_not_wait_for_a_model_that_does_not_answer(tmp_path: Path) 
         server.service.loop.call_soon_threadsafe(gate.open.set)
         done = ok(http.post(f"{ANN}/sessions", json=a_session(1, "My city is Oslo.", wait=LONG)))
         assert done["position"] == 1
+
+
+def test_what_is_erased_while_an_answer_is_made_does_not_come_back_with_it(tmp_path: Path) -> None:
+    asked, erased = threading.Event(), threading.Event()
+
+    def answer(request: Asked) -> Iterator[bytes]:
+        yield event("You ")
+        asked.set()
+        assert erased.wait(LONG)
+        yield event("keep a quokka.")
+        yield event(None, "stop")
+
+    with models(answer) as upstream, proxying(tmp_path, upstream) as server, ThreadPoolExecutor(1) as pool:
+        http = server.client()
+        [memory] = written(http, "Ann keeps a quokka.")
+        for path in (f"{ANN}/memories/{memory['id']}?mode=erase", ANN):
+            asked.clear(), erased.clear()
+            streaming = pool.submit(ask_stream, server.client(), chat("My pet? My city is Oslo.", stream=True), path)
+            assert asked.wait(LONG)
+            until(lambda: server.service.store.journal.knows("ann"))
+            ok(http.delete(path))
+            erased.set()
+            assert b"quokka" in streaming.result(LONG)
+            assert not [file for file in server.folder.rglob("*") if file.is_file() and b"quokka" in file.read_bytes()]
+            end(server)
+        assert server.service.store.owners() == []
 
 
 def test_a_file_that_somebody_else_holds_is_not_the_fault_of_who_asks(server: Server, http: httpx.Client) -> None:

@@ -329,6 +329,8 @@ async def test_a_model_reads_what_is_added() -> None:
         assert [change["event"] for change in moved["changes"]] == ["UPDATE"]
         again = await call(client, "add_memory", text="My city is Boston.", time=MONDAY, session_id="monday")
         assert (again["outcome"], again["changes"]) == ("known", [])
+        again = await call(client, "add_memory", text="My city is Boston.", session_id="monday")
+        assert (again["outcome"], again["time"]) == ("known", MONDAY)
         assert "monday" in await refusal(client, "add_memory", text="My dog is Rex.", time=MONDAY, session_id="monday")
         assert await texts(client) == ["ann's city is Denver."]
         origin = (await call(client, "get_memory", memory_id="m1"))["origins"][0]
