@@ -74,7 +74,7 @@ class EpisodeSettings(StrictModel):
 
 AnswererKind = Literal["llm", "extractive", "none"]
 
-LabellerKind = Literal["embedding", "oracle"]
+LabellerKind = Literal["llm", "embedding", "oracle"]
 
 
 class EmbedderSettings(StrictModel):
@@ -164,7 +164,7 @@ class BenchmarkConfig(StrictModel):
     cache: Path | None
     base_url: str | None
     peers_degraded: bool
-    labeller: LabellerKind  # Of system=stitch
+    labeller: LabellerKind | None  # Of system=stitch; None means `llm` if a manager's model is named, else `embedding`
     without: list[Part]  # What system=stitch leaves out
     with_time: WithTime
     stores_at_once: PositiveInt
@@ -193,6 +193,11 @@ class BenchmarkConfig(StrictModel):
         return self.answer.answerer == "llm" and self.judge.model is not None
 
     @property
+    def labelled_by(self) -> LabellerKind:
+        """The labeller that is meant."""
+        return self.labeller or ("embedding" if self.manager.model is None else "llm")
+
+    @property
     def runs(self) -> int:
         """Answers to each question."""
         return self.answer.runs
@@ -217,9 +222,10 @@ class BenchmarkConfig(StrictModel):
     def run_config(self) -> dict[str, Any]:
         """What decides the records, apart from data and prompts; see `eval.fingerprint.Makings`."""
         decisive = {"system", "episode", "attempts", "with_time", "peers_degraded", "seed"}
+        plain = self.model_dump(mode="json", include=decisive)
         if self.system == "stitch":
-            decisive |= {"labeller", "without"}
-        return self.model_dump(mode="json", include=decisive) | {
+            plain |= {"labeller": self.labelled_by, "without": sorted(self.without)}
+        return plain | {
             "embedder": self.embedder.name,
             "manager": self.manager.run_config("tool_role", "window"),
             "episode_prompts": self.manager_settings().episode.prompt_hashes,

@@ -21,7 +21,7 @@ from deltamem.prompts import load_prompt
 from eval.benchmark import Benchmark, Step, Timeline
 from eval.config import BenchmarkConfig, SpeedSettings
 from eval.judge import load_calibration
-from eval.models import WITH_MODEL, Prompts, load_prompts
+from eval.models import WITH_MODEL, Prompts, asks_model, load_prompts
 from eval.records import judge_name
 from eval.summary import score_table
 from eval.systems.base import DialogueSession, dated
@@ -34,6 +34,9 @@ ASSUMED: Mapping[str, float] = {
     "mem0_prompt": 11_400,  # Tokens of mem0 2.2.1's own prompt, measured
     "langmem_prompt": 2_500,  # Tokens of LangMem 0.0.30's prompt and tools, measured
     "peer_written": 80,  # Tokens that a peer's model writes for a group of messages
+    "stitch_calls": 3,  # Of a turn; merges and notes are few
+    "stitch_prompt": 900,  # Tokens a call of prompt, labels and earlier turns
+    "stitch_written": 60,  # Tokens a call
     "memory_tokens": 30,  # Of one memory
     "memories_a_turn": 0.5,  # Extracted from each turn
     "sentences_a_turn": 2,
@@ -128,6 +131,10 @@ def _ingest(result: Estimate, timeline: Timeline, config: BenchmarkConfig) -> No
                     result.ingest.add(groups, read, ASSUMED["peer_written"])
                     if config.system == "langmem" and not config.peers_degraded:  # its queries
                         result.ingest.add(groups, said, ASSUMED["peer_written"])
+                case "stitch" if asks_model(config):
+                    calls = ASSUMED["stitch_calls"] * len(session.turns)
+                    read = calls * ASSUMED["stitch_prompt"] + ASSUMED["stitch_calls"] * said
+                    result.ingest.add(calls, read, ASSUMED["stitch_written"])
             if config.system in WITH_MODEL:
                 result.texts += ceil(2 * ASSUMED["memories_a_turn"] * len(session.turns))  # searched for, then kept
             elif config.system in ("naive_rag", "stitch"):

@@ -25,7 +25,7 @@ from deltamem.prompts import Prompt
 from deltamem.runs import RecordFile, atomic_writer, config_hash, git_commit, read_records, versions, weights_sha256
 from eval.answer import AnswerRequest
 from eval.config import BenchmarkConfig
-from eval.models import WITH_MODEL, Models, check_models
+from eval.models import Models, asks_model, check_models
 from eval.records import AnswerRecord, PointRecord, QuestionRecord
 
 _PACKAGES = {
@@ -102,7 +102,7 @@ class Fingerprint(StrictModel):
 
 def _endpoints(config: BenchmarkConfig) -> dict[str, str | None]:
     """Where the models are of the parts that a model plays."""
-    playing = {"answer": config.answer.answerer == "llm", "judge": config.judged, "manager": config.system in WITH_MODEL}
+    playing = {"answer": config.answer.answerer == "llm", "judge": config.judged, "manager": asks_model(config)}
     urls = {part: getattr(config, part).base_url for part, plays in playing.items() if plays}
     return {part: url and url.rstrip("/") for part, url in urls.items()}
 

@@ -15,6 +15,7 @@ from deltamem.embedding import Embedder, LazyEmbedder
 from deltamem.errors import DeltaMemError, LLMError
 from deltamem.intent.embedding_labeller import EmbeddingLabeller
 from deltamem.intent.labeller import IntentLabeller, OracleLabeller
+from deltamem.intent.llm_labeller import LLMLabeller
 from deltamem.llm import LLM, ResponseCache
 from deltamem.policy import EndpointPolicy
 from deltamem.prompts import Prompt
@@ -173,6 +174,12 @@ SYSTEMS = ("deltamem", "stitch", "full_context", "naive_rag", "copy_all", "mem0"
 WITH_MODEL = ("deltamem", "mem0", "langmem")
 """Those that need a language model (configuration group ``manager``) to keep their memories."""
 
+
+def asks_model(config: BenchmarkConfig) -> bool:
+    """Whether the system of a run asks a language model: ``stitch`` does if its labeller is one."""
+    return config.system in WITH_MODEL or (config.system == "stitch" and config.labelled_by == "llm")
+
+
 LEFT_OUT = {
     "a_mem": "its authors publish no package, and a-mem 0.2.6 on PyPI is a third party's MCP server, which takes a failed "
     "call of the model for an empty answer"
@@ -210,7 +217,7 @@ def make_system(
         DeltaMemError: If the system is unknown, or what it needs is missing.
     """
     check_system(config.system)
-    if config.system in WITH_MODEL and (config.manager.base_url is None or config.manager.model is None):
+    if asks_model(config) and (config.manager.base_url is None or config.manager.model is None):
         needs = "both base_url=<url> (or manager.base_url=<url>) and manager.model=<name>"
         raise DeltaMemError(f"system={config.system} needs a model: {needs}")
     manager = config.manager
@@ -228,7 +235,7 @@ def make_system(
                 raise DeltaMemError("system=oracle needs gold evidence, and this benchmark names none")
             return oracle(evidence)
         case "stitch":
-            return StitchSystem(_labellers(config, embedder, intents), embedder, folder, config.without)
+            return StitchSystem(_labellers(config, embedder, models, intents), embedder, folder, config.without)
         case "mem0":
             from eval.systems.mem0 import Mem0System  # optional packages, and seconds of imports
 
@@ -252,11 +259,21 @@ def make_system(
 
 
 def _labellers(
-    config: BenchmarkConfig, embedder: Embedder, intents: Mapping[str, OracleIntents] | None
+    config: BenchmarkConfig, embedder: Embedder, models: Models, intents: Mapping[str, OracleIntents] | None
 ) -> Callable[[StoreKey], IntentLabeller]:
     """Makes the labeller of a store of ``system=stitch``."""
-    if config.labeller == "embedding":
+    if config.labelled_by == "embedding":
         return lambda key: EmbeddingLabeller(embedder, without=config.without)
+    if config.labelled_by == "llm":
+        llm, manager = models.manager, config.manager
+        assert llm is not None  # as one is named
+        options: dict[str, Any] = {
+            "temperature": manager.temperature,
+            "max_tokens": manager.max_tokens,
+            "seed": config.seed,
+            "extra_body": manager.extra_body,
+        }
+        return lambda key: LLMLabeller(llm, embedder, without=config.without, **options)
     if intents is None:
         raise DeltaMemError("labeller=oracle needs the intents of turns and questions, and this benchmark names none")
 

@@ -32,10 +32,10 @@ from eval.judge import load_calibration, measure, measure_swapped
 from eval.metrics import load_nltk
 from eval.models import (
     CONFIGURED,
-    WITH_MODEL,
     Models,
     Parts,
     Prompts,
+    asks_model,
     check_system,
     load_prompts,
     make_answerer,
@@ -168,7 +168,7 @@ async def _evaluate(benchmark: Benchmark[Config], prompts: Prompts, parts: Parts
         run_config[TAKEN_FROM] = taken.made
     embedder = make_embedder(config.embedder)
     evidence = benchmark.evidence() if config.system == "oracle" else None
-    intents = benchmark.intents() if config.system == "stitch" and config.labeller == "oracle" else None
+    intents = benchmark.intents() if config.system == "stitch" and config.labelled_by == "oracle" else None
     async with open_models(config, parts.names | ({"answer"} if taken is not None else set())) as models:
         system = parts.system or make_system(
             config, config.out / MEMORY_FOLDER, embedder, models, evidence=evidence, intents=intents
@@ -302,7 +302,7 @@ class Run:
         """The parts of the models that will be asked something; None if nothing is left to do."""
         unfinished, searching = self.unfinished(), self.needs_stores()
         needed = ["answer", "judge"] if unfinished else []
-        needed += ["manager"] if searching and self.config.system in WITH_MODEL else []
+        needed += ["manager"] if searching and asks_model(self.config) else []
         return needed if unfinished or searching else None
 
     def needs_stores(self) -> bool:

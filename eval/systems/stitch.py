@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import asynccontextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +13,11 @@ from deltamem.config import StrictModel
 from deltamem.embedding import Embedder
 from deltamem.intent.index import IntentIndex
 from deltamem.intent.labeller import IntentLabeller, Part
+from deltamem.intent.llm_labeller import LLMLabeller
 from deltamem.intent.records import Step
 from deltamem.journal.journal import JOURNAL_FILE, Journal
 from deltamem.runs import RecordFile
-from eval.systems.base import DialogueSession, DialogueTurn, Ingested, Passage, StoreKey, store_folder
+from eval.systems.base import DialogueSession, DialogueTurn, Ingested, Passage, StoreKey, Usage, store_folder
 
 SESSIONS_FILE = "sessions.jsonl"
 
@@ -50,6 +52,7 @@ class StitchSystem:
         self._folder = folder
         self._without = tuple(dict.fromkeys(without))
         self._labeller_name: str | None = None
+        self._prompt_hashes: dict[str, str] = {}
 
     @asynccontextmanager
     async def open(self, key: StoreKey) -> AsyncIterator[StitchMemory]:
@@ -63,25 +66,30 @@ class StitchSystem:
         await asyncio.to_thread(self._embedder.queries, [])  # a missing model is found before work is half done
         labeller = self._labellers(key)
         self._labeller_name = labeller.name
+        if isinstance(labeller, LLMLabeller):
+            self._prompt_hashes = labeller.prompt_hashes
         folder.mkdir(parents=True, exist_ok=True)
         with (
             Journal.open(folder / JOURNAL_FILE) as journal,
             RecordFile(folder / SESSIONS_FILE, _Session, lambda record: record.session) as sessions,
         ):
             log = journal.owner(key.owner).intents("turns")
-            yield StitchMemory(IntentIndex(labeller, self._embedder, log, without=self._without), sessions)
+            index = IntentIndex(labeller, self._embedder, log, without=self._without)
+            yield StitchMemory(index, sessions, labeller)
 
     def facts(self) -> dict[str, Any]:
-        """The labeller, the embedder, and what was left out."""
-        return {"labeller": self._labeller_name, "embedder": self._embedder.name, "without": list(self._without)}
+        """The labeller, the embedder, what was left out, and the prompts of a labeller that has some."""
+        said = {"labeller": self._labeller_name, "embedder": self._embedder.name, "without": list(self._without)}
+        return said | ({"prompt_hashes": self._prompt_hashes} if self._prompt_hashes else {})
 
 
 class StitchMemory:
     """The steps of one store."""
 
-    def __init__(self, index: IntentIndex, sessions: RecordFile[_Session]) -> None:
-        """Bind an index, and the file that says which turns the sessions have."""
+    def __init__(self, index: IntentIndex, sessions: RecordFile[_Session], labeller: IntentLabeller) -> None:
+        """Bind an index, the file that says which turns the sessions have, and the labeller, which knows what it cost."""
         self._index = index
+        self._labeller = labeller
         self._sessions = sessions
         # A session may be missing because the store was reset since
         whole = (record.session for record in sessions if all(turn in index for turn in record.turns))
@@ -98,11 +106,12 @@ class StitchMemory:
         Raises:
             DeltaMemError: If one could not be labelled; those before it are kept, and the session may be given again.
         """
+        before = _usage(self._labeller)
         if session.id not in self._known:
             await self._index.add([step_of(turn, session) for turn in session.turns])
             self._sessions.add(_Session(session=session.id, turns=tuple(turn.id for turn in session.turns)))
             self._known[session.id] = None
-        return Ingested()
+        return Ingested(usage=_spent(before, _usage(self._labeller)))
 
     async def search(self, query: str, k: int) -> list[Passage]:
         """The `k` turns that meet most of what a query asks for; similarities only break ties, so none is told.
@@ -123,3 +132,11 @@ class StitchMemory:
 def step_of(turn: DialogueTurn, session: DialogueSession) -> Step:
     """A turn as a step: who speaks acts, at the time of the turn or else of its session."""
     return Step(turn.id, turn.speaker or turn.role, turn.text, turn.time or session.time)
+
+
+def _usage(labeller: IntentLabeller) -> Usage:
+    return Usage(**asdict(labeller.usage)) if isinstance(labeller, LLMLabeller) else Usage()
+
+
+def _spent(before: Usage, after: Usage) -> Usage:
+    return Usage(**{name: getattr(after, name) - getattr(before, name) for name in Usage.model_fields})

@@ -64,7 +64,13 @@ def bench(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Bench]:
 
     with serve(script) as server:
         config = benchmark_config(
-            tmp_path, f"system={name}", f"base_url={server.url}", "manager.model=tiny", "answer.kind=none", "cache=null"
+            tmp_path,
+            f"system={name}",
+            f"base_url={server.url}",
+            "manager.model=tiny",
+            "labeller=embedding",
+            "answer.kind=none",
+            "cache=null",
         )
 
         @asynccontextmanager

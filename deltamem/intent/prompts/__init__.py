@@ -1,0 +1,1 @@
+"""What the language model is asked that labels steps and questions."""
