@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar
@@ -100,6 +100,20 @@ def _too_long(error: openai.APIStatusError) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
+class ToolCall:
+    """A function call that a model asks for."""
+
+    id: str
+    name: str
+    arguments: str
+    """JSON, if the model wrote any."""
+
+    def message_part(self) -> dict[str, object]:
+        """As an assistant's message in the OpenAI protocol holds it."""
+        return {"id": self.id, "type": "function", "function": {"name": self.name, "arguments": self.arguments}}
+
+
+@dataclass(frozen=True, slots=True)
 class Answer:
     """What a model wrote."""
 
@@ -116,6 +130,8 @@ class Answer:
     """Thinking that the server delivers in a field of its own."""
     reasoning_tokens: int = 0
     """Of `completion_tokens`, those of thinking; 0 if the server does not say."""
+    tool_calls: tuple[ToolCall, ...] = ()
+    """Of a request with ``tools``."""
     seconds: float = field(default=0.0, compare=False)
     """From the first try, when a slot was free, till the answer; 0 if cached. Two answers may differ in it and be equal."""
 
@@ -137,11 +153,22 @@ class Reply(BaseModel):
     expected: ClassVar[str]
 
 
+class _Function(BaseModel):
+    name: str
+    arguments: str | None = None
+
+
+class _ToolCall(BaseModel):
+    id: str | None = None
+    function: _Function
+
+
 class _Message(BaseModel):
     content: str | None = None
     # vLLM has renamed the field; other servers use either.
     reasoning_content: str | None = None
     reasoning: str | None = None
+    tool_calls: list[_ToolCall] | None = None
 
 
 class _Choice(BaseModel):
@@ -178,6 +205,10 @@ class ChatReply(Reply):
             completion_tokens=tokens.completion_tokens or 0,
             reasoning=choice.message.reasoning_content or choice.message.reasoning or "",
             reasoning_tokens=(tokens.completion_tokens_details or _TokenDetails()).reasoning_tokens or 0,
+            tool_calls=tuple(
+                ToolCall(call.id or f"call_{number}", call.function.name, call.function.arguments or "{}")
+                for number, call in enumerate(choice.message.tool_calls or ())
+            ),
             seconds=seconds,
         )
 
@@ -427,6 +458,7 @@ class LLM:
         max_tokens: int | None,
         seed: int | None = None,
         response_format: Mapping[str, object] | None = None,
+        tools: Sequence[Mapping[str, object]] | None = None,
         extra_body: Mapping[str, object] | None = None,
         scope: str = "",
         sample: int = 0,
@@ -439,6 +471,7 @@ class LLM:
             max_tokens: Token limit of the answer; None leaves it to the endpoint (vLLM: the rest of the window).
             seed: Of the sampling, for endpoints that take one.
             response_format: As in the OpenAI protocol.
+            tools: Functions that the model may call, likewise.
             extra_body: Fields outside the OpenAI protocol.
             scope: For whom the answer is cached; one scope never gets another's answer.
             sample: Number of the draw. Another number asks anew where the cache, or a fixed seed, would repeat the answer.
@@ -459,6 +492,8 @@ class LLM:
             request["seed"] = seed + sample
         if response_format is not None:
             request["response_format"] = dict(response_format)
+        if tools is not None:
+            request["tools"] = list(tools)
         if extra_body is not None:
             request["extra_body"] = dict(extra_body)
         if self.cache is None:
@@ -470,10 +505,13 @@ class LLM:
         stored = await asyncio.to_thread(self.cache.get, scope, asked)
         if stored is not None:
             self._count(cached=1)
-            return Answer(**stored, truncated=False, cached=True)
+            calls = tuple(ToolCall(**call) for call in stored.pop("tool_calls", ()))
+            return Answer(**stored, tool_calls=calls, truncated=False, cached=True)
         answer = await self._ask(request)
         if not answer.truncated:
             kept = {name: getattr(answer, name) for name in ("text", "reasoning", "prompt_tokens", "completion_tokens")}
+            if answer.tool_calls:
+                kept["tool_calls"] = [asdict(call) for call in answer.tool_calls]
             await asyncio.to_thread(self.cache.put, scope, asked, kept)
         return answer
 

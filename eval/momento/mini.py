@@ -332,6 +332,7 @@ class _Writer:
                 talk.insert(draw.randint(0, 2), (fact, "Thank you, I will keep that in mind."))
             else:
                 talk.append(self.distraction(true))
+            said = fact or talk[-1][0]
             texts = [text for pair in talk for text in pair]
             subjects = {pair[0].split()[-1].strip("?.") for pair in talk}
             name = new_id("session", self.seed, self.number, place)
@@ -344,7 +345,7 @@ class _Writer:
                     started_at=started,
                     ended_at=started + timedelta(minutes=10),
                     summary=f"The user talked about {' and '.join(sorted(subjects))}.",
-                    extracted_facts={"said": fact} if fact is not None else {},
+                    extracted_facts={"said": said},
                     messages=tuple(
                         Message(seq=seq, role="user" if seq % 2 else "assistant", content=text)
                         for seq, text in enumerate(texts, start=1)

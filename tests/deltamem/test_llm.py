@@ -20,7 +20,7 @@ import pytest
 from scripted_server import Reply, completion, failure, replies, serve, too_long, unused_url
 
 from deltamem.errors import ContextLengthError, DeltaMemError, LLMError
-from deltamem.llm import LLM, Answer, ResponseCache, ServedModel, Usage, is_passing
+from deltamem.llm import LLM, Answer, ResponseCache, ServedModel, ToolCall, Usage, is_passing
 
 HELLO = [{"role": "user", "content": "hello"}]
 
@@ -51,6 +51,24 @@ async def test_all_parameters_are_sent_and_a_new_sample_has_a_new_seed() -> None
     assert first["response_format"] == {"type": "json_object"} and first["top_k"] == 3
     assert (first["seed"], second["seed"], first["max_tokens"]) == (4, 5, 16)
     assert "max_tokens" not in third
+
+
+async def test_tools_are_sent_and_calls_are_read_and_cached(tmp_path: Path) -> None:
+    tools = [{"type": "function", "function": {"name": "look", "parameters": {"type": "object", "properties": {}}}}]
+    calls = [{"id": "a", "type": "function", "function": {"name": "look", "arguments": '{"at": 1}'}}]
+    calls.append({"type": "function", "function": {"name": "look"}})  # what some servers leave out
+    expected = (ToolCall("a", "look", '{"at": 1}'), ToolCall("call_1", "look", "{}"))
+    cache = ResponseCache(tmp_path / "answers")
+    with serve(lambda body: completion(None, tool_calls=calls)) as server:
+        llm = LLM(server.url, "tiny", cache=cache)
+        for cached in (False, True):
+            answer = await ask(llm, tools=tools)
+            assert (answer.tool_calls, answer.text, answer.cached) == (expected, "", cached)
+        await ask(llm)  # another request than the one with tools
+        await llm.close()
+    cache.close()
+    assert [body.get("tools") for body in server.requests] == [tools, None]
+    assert expected[0].message_part() == calls[0]
 
 
 @pytest.mark.parametrize("message", [{"content": None}, {"content": "", "tool_calls": None}])
