@@ -9,8 +9,10 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from episode_texts import outputs, search
+from scripted_server import Reply, completion, is_check
 
 from deltamem.episode import Message
 from deltamem.memory import Event, Operation
@@ -51,6 +53,11 @@ def answer(messages: Sequence[Mapping[str, str]]) -> str:
         else:
             operations.append(Operation(Event.UPDATE, text, found[stored]))
     return outputs(*operations)
+
+
+def rules(body: Mapping[str, Any]) -> Reply:
+    """The rules as a script of the scripted server."""
+    return completion("Hello." if is_check(body) else answer(body["messages"]))
 
 
 class RulePolicy:

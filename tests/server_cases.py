@@ -12,8 +12,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -149,15 +149,26 @@ class Process:
         return httpx.Client(base_url=self.url, headers=headers, timeout=LONG)
 
 
-@contextmanager
-def process(folder: Path, log: Path, *arguments: str, environment: Mapping[str, str] = {}) -> Iterator[Process]:
+def process(
+    folder: Path, log: Path, *arguments: str, environment: Mapping[str, str] = {}
+) -> AbstractContextManager[Process]:
     """Run `deltamem serve` with an embedder that needs no model; it is killed at the end, should it still run."""
+    command = [sys.executable, "-c", CHEAP, "serve", "--bank", str(folder), "--port", "0", *arguments]
+    return launched(command, log, environment)
+
+
+@contextmanager
+def launched(
+    command: Sequence[str], log: Path, environment: Mapping[str, str] = {}, folder: Path | None = None
+) -> Iterator[Process]:
+    """Run a command that serves, in a folder; the code of this checkout, and no settings of whoever runs the tests."""
     clean = {name: value for name, value in os.environ.items() if not name.startswith("DELTAMEM_")}
     paths = f"{ROOT}{os.pathsep}{ROOT / 'tests'}"
     with log.open("wb") as written:
         child = subprocess.Popen(
-            [sys.executable, "-c", CHEAP, "serve", "--bank", str(folder), "--port", "0", *arguments],
+            command,
             env=clean | {"PYTHONPATH": paths, "OMP_NUM_THREADS": "1"} | dict(environment),
+            cwd=folder,
             stdout=written,
             stderr=written,
             preexec_fn=partial(signal.signal, signal.SIGINT, signal.default_int_handler),

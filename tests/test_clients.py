@@ -8,7 +8,7 @@ import re
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 from episode_texts import outputs
 from proxy_cases import models
-from rule_model import answer
-from scripted_server import Reply, completion, is_check, serve
+from rule_model import rules
+from scripted_server import Script, completion, replies, serve
 from server_cases import ANN, CHEAP, ROOT, Process, ok, process, until
 
 from deltamem.server.keys import KEYS_FILE, Keys, Scope
@@ -63,14 +63,8 @@ def node(*command: str | Path, home: Path, code: int = 0, **environment: str) ->
 
 
 @contextmanager
-def served(
-    folder: Path, *arguments: str, reader: Callable[[Sequence[Mapping[str, str]]], str] = answer
-) -> Iterator[Process]:
+def served(folder: Path, *arguments: str, script: Script = rules) -> Iterator[Process]:
     """`deltamem serve` with a model that reads sessions, by default the one that is made of rules."""
-
-    def script(body: Mapping[str, Any]) -> Reply:
-        return completion("Hello." if is_check(body) else reader(body["messages"]))
-
     with (
         serve(script) as model,
         process(folder / "bank", folder / "log", "--base-url", model.url, "--model", "tiny", *arguments) as server,
@@ -88,7 +82,7 @@ def key(folder: Path, *owners: str) -> str:
 def test_schemathesis(tmp_path: Path) -> None:
     """No 5xx, what is answered is as described, and the examples reach what is behind the 404s."""
     program, folder, token = installed("schemathesis") / "bin" / "schemathesis", PROGRAMS / "schemathesis", key(tmp_path)
-    with served(tmp_path, "--rate", "off", reader=lambda _: outputs()) as server:
+    with served(tmp_path, "--rate", "off", script=replies(completion(outputs()))) as server:
         environment = {"DELTAMEM_URL": server.url, "DELTAMEM_TOKEN": token}
         run(program, "run", f"{server.url}/openapi.json", "--no-color", home=tmp_path, folder=folder, **environment)
         with server.client(token) as http:

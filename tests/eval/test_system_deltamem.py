@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from episode_texts import WordEmbedder
-from rule_model import RulePolicy, answer
+from rule_model import RulePolicy, rules
 from scripted_server import Reply, Script, completion, is_check, serve, unused_url
 from system_cases import ANA, benchmark_config, dialogue, talk
 
@@ -28,10 +28,6 @@ from eval.systems.base import DialogueSession, DialogueTurn, Memory, Passage, St
 from eval.systems.deltamem import TURNS_FILE, DeltaMemSystem
 
 DENVER, CHEMISTRY = "Ana's city is Denver.", "Ana's job is teaching chemistry."
-
-
-def rules(body: dict[str, Any]) -> Reply:
-    return completion("Hello.") if is_check(body) else completion(answer(body["messages"]))
 
 
 def session_of(body: dict[str, Any]) -> tuple[str, str]:

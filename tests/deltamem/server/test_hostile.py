@@ -14,8 +14,8 @@ import httpx
 import pytest
 from job_cases import Gate
 from proxy_cases import Asked, ask_stream, chat, end, event, models, proxying
-from rule_model import answer
-from scripted_server import completion, is_check, serve
+from rule_model import rules
+from scripted_server import serve
 from server_cases import ANN, LONG, Server, a_session, ok, problem, process, serving, until
 
 from deltamem.errors import StorageError
@@ -205,7 +205,7 @@ def test_a_file_that_somebody_else_holds_is_not_the_fault_of_who_asks(server: Se
 def test_on_a_full_disk_nothing_that_was_acknowledged_is_lost(tmp_path: Path) -> None:
     """The limit on the size of files stands for the full disk: writing fails, then there is room again."""
     folder = tmp_path / "bank"
-    with serve(lambda body: completion("Hello.") if is_check(body) else completion(answer(body["messages"]))) as model:
+    with serve(rules) as model:
         arguments = ("--base-url", model.url, "--model", "tiny")
         with process(folder, tmp_path / "log", *arguments) as server, server.client() as http:
             taken = [ok(http.post(f"{ANN}/sessions", json=a_session(1, "My city is Boston.")), 202)]

@@ -3,25 +3,20 @@
 import signal
 import threading
 import time
-from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
-from rule_model import answer
-from scripted_server import Reply, completion, is_check, serve
+from rule_model import rules
+from scripted_server import Reply, is_check, serve
 from server_cases import ANN, LONG, a_session, ok, process, until
 
 from deltamem.journal.journal import Journal
 from deltamem.server.keys import Keys, Scope
 
 pytestmark = pytest.mark.slow
-
-
-def rules(body: Mapping[str, Any]) -> Reply:
-    return completion("Hello.") if is_check(body) else completion(answer(body["messages"]))
 
 
 @pytest.mark.parametrize(("requests", "delay"), [(0, 0.0), (1, 0.0), (2, 0.0), (2, 0.02)])

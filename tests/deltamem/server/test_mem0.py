@@ -9,8 +9,8 @@ from typing import Any
 
 import httpx
 import pytest
-from rule_model import answer
-from scripted_server import Reply, completion, is_check, serve
+from rule_model import rules
+from scripted_server import serve
 from server_cases import LONG, Server, process, serving, until
 
 from deltamem.journal.jobs import JobState
@@ -461,10 +461,7 @@ def test_the_example_of_the_page(tmp_path: Path, mem0: Any) -> None:
 
 @pytest.mark.slow
 def test_an_event_outlives_a_kill(tmp_path: Path, mem0: Any) -> None:
-    def script(body: dict[str, Any]) -> Reply:
-        return completion("Hello.") if is_check(body) else completion(answer(body["messages"]))
-
-    with serve(script) as model:
+    with serve(rules) as model:
         arguments = ("--base-url", model.url, "--model", "tiny")
         with process(tmp_path / "bank", tmp_path / "log", *arguments) as server:
             client = mem0.MemoryClient(api_key="any", host=server.url)

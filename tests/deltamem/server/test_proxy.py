@@ -28,6 +28,8 @@ from proxy_cases import (
     proxying,
     said,
 )
+from rule_model import rules
+from scripted_server import serve
 from server_cases import ANN, LONG, QUICK, ok, problem, process, serving, until
 
 from deltamem.server.keys import Scope
@@ -406,13 +408,7 @@ def test_what_was_said_survives_a_kill_and_is_read_once(tmp_path: Path) -> None:
         else:
             yield from echo(asked)
 
-    from rule_model import answer as rules
-    from scripted_server import completion, is_check, serve
-
-    def read(body: dict[str, Any]) -> Any:
-        return completion("Yes." if is_check(body) else rules(body["messages"]))
-
-    with models(answer) as upstream, serve(read) as reader:
+    with models(answer) as upstream, serve(rules) as reader:
         options = ["--upstream", upstream.url, "--base-url", reader.url, "--model", "tiny"]
         for number in range(3):
             with process(tmp_path / "bank", tmp_path / "log", *options) as server, server.client() as http:
