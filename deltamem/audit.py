@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
+from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -61,6 +62,11 @@ class FindingKind(StrEnum):
     UNSUPPORTED = "unsupported"
 
 
+MOST_PAIRS = 1000
+"""Near duplicates and contradictions in one audit. Their number grows with the square of the memories: five thousand
+readings of one thermometer contradict each other twelve million times."""
+
+
 @dataclass(frozen=True, slots=True)
 class Finding:
     """One suspicion, with the memories concerned in the order of the state, and a sentence for the reader."""
@@ -81,6 +87,8 @@ class Audit:
     """How many were checked."""
     without_source: int
     """How many of them have no source session to check against (not kept, or erased)."""
+    complete: bool = True
+    """Whether all near duplicates and contradictions are among the findings; there are at most `MOST_PAIRS`."""
 
 
 class _Facts(NamedTuple):
@@ -142,7 +150,9 @@ def audit(
     name = content_stems(person_name)
     facts = [_facts(memory.text, name) for memory in state.memories]
     same = _exact_duplicates(state.memories)
-    pairs = list(_pairs(state.memories, facts, vectors, near, related, overlap)) if len(state) > 1 else []
+    suspected = _pairs(state.memories, facts, vectors, near, related, overlap) if len(state) > 1 else iter(())
+    pairs = list(islice(suspected, MOST_PAIRS))
+    complete = next(suspected, None) is None
     checked = [memory for memory in state.memories if sources.get(memory.id) is not None]
     read = {source: _read_source(source) for source in set(sources.values()) if source is not None}
     spread = Counter(word for memory in state.memories for word in content_stems(memory.text))
@@ -153,7 +163,7 @@ def audit(
     ]
     order = list(FindingKind)
     findings = sorted([*same, *pairs, *unsupported], key=lambda finding: order.index(finding.kind))
-    return Audit(tuple(findings), len(state), len(state) - len(checked))
+    return Audit(tuple(findings), len(state), len(state) - len(checked), complete)
 
 
 def audit_owner(owned: UserStore, person_name: str) -> Audit:

@@ -464,6 +464,6 @@ def audit(options: Options) -> None:
         ((f"{finding.kind}  ", "yellow"), (f"{' '.join(finding.memory_ids)}  ", "cyan"), (finding.detail, ""))
         for finding in found.findings
     ]
-    counts = f"{len(found.findings)} findings in {found.memories} memories"
+    counts = f"{'' if found.complete else 'the first '}{len(found.findings)} findings in {found.memories} memories"
     lines.append(((f"{counts}, {found.without_source} of them without a stored session", ""),))
     Output().result(record, lines, as_json=options.as_json)

@@ -321,12 +321,13 @@ class AuditRecord(StrictModel):
     memories: int
     without_source: int = Field(description="Memories whose session is not stored, so that nothing could be checked.")
     findings: list[FindingRecord]
+    complete: bool = Field(description="Whether all near duplicates and contradictions are listed; 1,000 at most are.")
 
     @classmethod
     def of(cls, audit: Audit) -> AuditRecord:
         """The record of an audit."""
         findings = [FindingRecord.of(finding) for finding in audit.findings]
-        return cls(memories=audit.memories, without_source=audit.without_source, findings=findings)
+        return cls(memories=audit.memories, without_source=audit.without_source, findings=findings, complete=audit.complete)
 
 
 class ErasureRecord(StrictModel):

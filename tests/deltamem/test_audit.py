@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from offline_people import people
 
-from deltamem.audit import Audit, Finding, FindingKind, audit
+from deltamem.audit import MOST_PAIRS, Audit, Finding, FindingKind, audit
 from deltamem.embedding import Embedder, Vectors, load_embedder
 from deltamem.memory import Memory, MemoryState
 from deltamem.text import words
@@ -206,3 +206,10 @@ def test_synthetic_memories_fit_their_own_sessions_and_no_others(embedder: Embed
     assert memories > 150
     assert right <= 0.05 * memories
     assert wrong >= 0.85 * memories
+
+
+def test_of_pairs_without_number_the_first_are_listed() -> None:
+    texts = [f"Ana measured {number} degrees." for number in range(100)]
+    result = run(*texts, related=0.5, near=1.1)
+    assert len(result.findings) == MOST_PAIRS and not result.complete
+    assert run(*texts[:40], related=0.5, near=1.1).complete

@@ -32,7 +32,7 @@ def test_points_of_the_past(http: httpx.Client) -> None:
     found = ok(http.get(f"{ANN}/diff", params={"before": "s1"}))
     assert (found["before"], found["after"], found["added"]) == (1, 2, [])
     assert found["changed"][0]["after"]["text"] == "Ann's city is Denver."
-    assert ok(http.get(f"{ANN}/audit")) == {"memories": 1, "without_source": 0, "findings": []}
+    assert ok(http.get(f"{ANN}/audit")) == {"memories": 1, "without_source": 0, "findings": [], "complete": True}
     entry = ok(http.post(f"{ANN}/rollback", json={"to": "2026-03-01T10:00"}))
     assert (entry["kind"], entry["restored"], entry["changes"][0]["after"]) == ("rollback", 1, "Ann's city is Boston.")
     owner = ok(http.get(ANN))
