@@ -12,14 +12,13 @@ import json
 import statistics
 import tempfile
 import time
-import zlib
 from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from deltamem_side import DeltaMemSide
+from hashed_words import vectors_of
 from rich.console import Console
 from rich.table import Table
 from scripted_model import answer
@@ -33,23 +32,17 @@ from deltamem.manager import ManagerSettings, MemoryManager
 from deltamem.policy import Completion
 from deltamem.sessions import Turn
 
-DIM = 384
 BEGIN = datetime(2026, 6, 1, 20, 1)
 
 
 class FreeEmbedder:
-    """Vectors of hashed words: as many numbers as all-MiniLM-L6-v2 gives, for next to no time."""
+    """Hashed words, as vectors of the length that all-MiniLM-L6-v2 gives."""
 
     name = "hashed-words"
 
     def documents(self, texts: Sequence[str]) -> Vectors:
         """Embed texts; returns float32 of shape ``(len(texts), 384)``."""
-        vectors = np.zeros((len(texts), DIM), dtype=np.float32)
-        for row, text in enumerate(texts):
-            for word in text.lower().split():
-                vectors[row, zlib.crc32(word.encode()) % DIM] += 1
-        unit: Vectors = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-9)
-        return unit
+        return vectors_of(texts)
 
     queries = documents
 

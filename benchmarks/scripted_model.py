@@ -1,4 +1,5 @@
-"""A model that answers at once: an OpenAI-compatible server that plays the memory manager of DeltaMem and that of mem0.
+"""A model that answers at once: an OpenAI-compatible server that plays the memory manager of DeltaMem and that of mem0, and
+embeds texts by hashed words.
 
 It takes the same facts from a session for both. To DeltaMem it answers with one search for all facts, then with an ADD for
 each new fact and an UPDATE for each correction; to mem0, which asks once and only adds, with the facts. Run as a program it
@@ -15,6 +16,7 @@ from collections import Counter
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
+from hashed_words import vectors_of
 from workload import CORRECT, REMEMBER
 
 _FACT = re.compile(rf"({re.escape(REMEMBER)}|{re.escape(CORRECT)})(.+?\.)(?=\s|$)")
@@ -62,6 +64,12 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        if self.path.endswith("/embeddings"):
+            vectors = vectors_of(body["input"]).tolist()
+            data = [{"object": "embedding", "index": index, "embedding": vector} for index, vector in enumerate(vectors)]
+            usage = {"prompt_tokens": 1, "total_tokens": 1}
+            self._send({"object": "list", "model": body["model"], "data": data, "usage": usage})
+            return
         asker, text = answer(body["messages"])
         self.counts[asker] += 1
         self._send(

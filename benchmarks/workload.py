@@ -82,6 +82,16 @@ def make_workload(memories: int, sessions: int, facts: int, queries: int, *, see
     return Workload([_sentence(*fact) for fact in stored], dialogues, asked)
 
 
+_WORDS = [
+    f"{first}{second}" for first in ("bar", "lom", "ket", "sor", "vin", "dul", "pra") for second in ("ton", "rik", "mas")
+]
+
+
+def random_sentence(rng: random.Random) -> str:
+    """A sentence that no other one equals, of words that many share."""
+    return f"Ann {' '.join(rng.choices(_WORDS, k=9))} {rng.randrange(10**9)}."
+
+
 def _sentence(keeps: str, count: int, thing: str, place: str) -> str:
     return f"Ann {keeps} {count} {thing} in {place}."
 

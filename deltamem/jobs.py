@@ -193,8 +193,8 @@ class Worker:
             if transition is not None and transition.outcome is Outcome.UNREADABLE:
                 await asyncio.to_thread(self._queue.fail, job, UNREADABLE)
                 transition = None
-            elif transition is not None and transition.position is not None:
-                await asyncio.to_thread(self._queue.finish, job, transition.position)
+            elif transition is not None and transition.outcome is Outcome.KNOWN and transition.position is not None:
+                await asyncio.to_thread(self._queue.finish, job, transition.position)  # else done with the entry itself
         except asyncio.CancelledError:
             self._queue.hand_back(job)
             raise
