@@ -1,7 +1,7 @@
 """One load on one server, run by ``serving.py`` with locust: clients that each wait for their answer before they ask again.
 
-What to do comes as JSON in the environment variable ``LOAD``; the figures are written to its ``out``. Locust rounds the times
-in its own report, so they are collected here.
+What to do comes as JSON in the environment variable ``LOAD``; the figures are written to its ``out``. Locust rounds the
+times in its own report, so they are collected here.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import os
 import random
 import statistics
 import time
+from pathlib import Path
 from typing import Any
 
 from locust import FastHttpUser, events, task
@@ -101,5 +102,4 @@ def write(**_: object) -> None:
         "p95": statistics.quantiles(milliseconds, n=20)[-1],
         "per_second": len(milliseconds) / (max(ended) - began),
     }
-    with open(LOAD["out"], "w", encoding="utf-8") as file:
-        json.dump(figures, file)
+    Path(LOAD["out"]).write_text(json.dumps(figures), encoding="utf-8")

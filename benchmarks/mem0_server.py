@@ -81,7 +81,7 @@ def until(attempt: Callable[[], object], seconds: float = 60) -> None:
 
 
 def fill(data: Path, owners: int, memories: int, seed: int) -> None:
-    """Write rows as mem0's `add` does, into the table that mem0 makes; its index is made afterwards, which is much faster."""
+    """Write rows as mem0's `add` does, into the table that mem0 makes; its index comes last, which is much faster."""
     rng = random.Random(seed)
     now = datetime(2026, 6, 1, 20, 1).isoformat() + "+00:00"
     with postgres(data) as port, connection(port) as database:

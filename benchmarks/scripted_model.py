@@ -1,9 +1,9 @@
-"""A model that answers at once: an OpenAI-compatible server that plays the memory manager of DeltaMem and that of mem0, and
-embeds texts by hashed words.
+"""A model that answers at once: an OpenAI-compatible server that plays the memory manager of DeltaMem and that of mem0.
 
 It takes the same facts from a session for both. To DeltaMem it answers with one search for all facts, then with an ADD for
-each new fact and an UPDATE for each correction; to mem0, which asks once and only adds, with the facts. Run as a program it
-prints its base URL and serves until its standard input ends. ``GET /counts`` says how many answers it has given.
+each new fact and an UPDATE for each correction; to mem0, which asks once and only adds, with the facts. It embeds texts by
+hashed words. Run as a program it prints its base URL and serves until its standard input ends. ``GET /counts`` says how many
+answers it has given.
 """
 
 from __future__ import annotations

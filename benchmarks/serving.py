@@ -12,7 +12,7 @@ First the library's own calls, one after the other in this process, with an embe
 that answers at once, so what is measured is ours. Then the server with the same two, over the loopback, with 1, 16 and 64
 clients of locust that each wait for their answer before they ask again (``locustfile.py``). Then, as "endpoint", the server
 with embedder and model behind an OpenAI-compatible endpoint, and mem0's server at the same endpoint with the same work. Each
-request goes to another owner. Requests are bounded by number and by time; filled stores are kept in STORES for the next time.
+request goes to another owner. Requests are bounded by number and time; filled stores are kept in STORES for the next time.
 """
 
 from __future__ import annotations
@@ -207,19 +207,17 @@ def measure(options: argparse.Namespace) -> Figures:
 
         result["library"] = library(deltamem(), options)
         _, model = stack.enter_context(running([sys.executable, HERE / "scripted_model.py"]))
-        commands = {
-            "server": ["native", sys.executable, __file__, "--serve", deltamem()],
-            "server, endpoint": ["native", sys.executable, __file__, "--serve", deltamem(), "--endpoint", model],
-        }
+        command: list[str | Path] = [sys.executable, __file__, "--serve"]
+        servers = {"server": [*command, deltamem()], "server, endpoint": [*command, deltamem(), "--endpoint", model]}
         if options.mem0_python:
-            program = [options.mem0_python, "-W", "ignore", HERE / "mem0_server.py"]
+            command = [options.mem0_python, "-W", "ignore", HERE / "mem0_server.py"]
             sizes = [str(options.owners), str(options.memories), str(options.seed)]
-            data = filled("mem0", options, scratch, lambda to: run_quietly([*program, "fill", to, *sizes]))
-            commands["mem0's server"] = ["mem0", *program, "serve", data, options.mem0_checkout.resolve(), model]
-        for name, (dialect, *command) in commands.items():
+            data = filled("mem0", options, scratch, lambda to: run_quietly([*command, "fill", to, *sizes]))
+            servers["mem0's server"] = [*command, "serve", data, options.mem0_checkout.resolve(), model]
+        for name, command in servers.items():
             print(f"{name} ...", file=sys.stderr, flush=True)
             with running(command) as (process, url):
-                result["servers"][name] = load(dialect, process, url, options)
+                result["servers"][name] = load("mem0" if "mem0" in name else "native", process, url, options)
     return result | {"load_average_after": os.getloadavg()}
 
 
@@ -263,7 +261,7 @@ def main() -> None:
     parser.add_argument("--memories", type=int, default=1000, help="of each owner")
     parser.add_argument("--searches", type=int, default=2000, help="requests for each number of clients")
     parser.add_argument("--sessions", type=int, default=400, help="requests for each number of clients")
-    parser.add_argument("--seconds", type=int, default=15, help="that each number of clients may ask at most")
+    parser.add_argument("--seconds", type=int, default=12, help="that each number of clients may ask at most")
     parser.add_argument("--clients", type=int, nargs="+", default=[1, 16, 64])
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", type=Path, help="write the figures here too")
