@@ -8,11 +8,11 @@ import itertools
 import time as clock
 from collections.abc import Callable, Mapping, Sequence, Set
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, TextIO
+from typing import TYPE_CHECKING, Any, Literal, Self, TextIO
 from uuid import UUID
 
 from anyio.from_thread import start_blocking_portal
@@ -26,6 +26,7 @@ from deltamem.episode import EpisodeConfig
 from deltamem.errors import DeltaMemError
 from deltamem.filters import read_filter
 from deltamem.ingest import Outcome, SessionReader, Transition
+from deltamem.intent.labeller import CachingLabeller, IntentLabeller
 from deltamem.journal.jobs import Job, JobState
 from deltamem.journal.owner import HistoryStep, Origin, Point, SessionKnownError, StaleJournalError
 from deltamem.journal.records import Entry, Erasure, digest_of, memory_number
@@ -33,6 +34,9 @@ from deltamem.journal.transfer import Counts, export_owner, import_owner
 from deltamem.memory import Diff, Memory, MemoryState
 from deltamem.policy import Policy, ScopedPolicy
 from deltamem.sessions import Session, Turn
+
+if TYPE_CHECKING:
+    from deltamem.intent.memories import MemoryIntents
 
 _CONFLICTS = 20
 """How often a session is read again because something was recorded for the same owner meanwhile."""
@@ -51,6 +55,9 @@ class ManagerSettings:
     """How often a session is read when the model's answer cannot be understood."""
     keep_dialogue: bool = True
     """Whether the journal stores what was said; `blame` quotes it and the audit checks against it."""
+    retrieval: Literal["similarity", "intent"] = "similarity"
+    """What `search` ranks by. With `intent` each memory is labelled after its session; the model's own searches while it
+    reads a session stay those by similarity."""
 
 
 class MemoryManager:
@@ -60,7 +67,15 @@ class MemoryManager:
     `deltamem.manager.SyncMemoryManager` is the same without ``await``.
     """
 
-    def __init__(self, store: MemoryStore, owner: str, policy: Policy, settings: ManagerSettings | None = None) -> None:
+    def __init__(
+        self,
+        store: MemoryStore,
+        owner: str,
+        policy: Policy,
+        settings: ManagerSettings | None = None,
+        *,
+        labeller: IntentLabeller | None = None,
+    ) -> None:
         """Bind a store, an owner and a policy.
 
         Args:
@@ -68,6 +83,8 @@ class MemoryManager:
             owner: Whose memory.
             policy: The language model that decides.
             settings: Prompts and limits.
+            labeller: Labels memories and queries if `retrieval` is `intent`; by default one that needs no model. If another
+                one labelled the memories so far, they are labelled again.
 
         Raises:
             DeltaMemError: If the owner's name is empty or the bank cannot be opened.
@@ -86,7 +103,21 @@ class MemoryManager:
             window_tokens=self.settings.window_tokens,
             attempts=self.settings.attempts,
         )
+        self._labeller = labeller
+        self._intents: MemoryIntents | None = None
         self._closes_store = False
+
+    @property
+    def intents(self) -> MemoryIntents:
+        """The memories with their intents; made when they are first asked for."""
+        if self._intents is None:
+            from deltamem.intent.embedding_labeller import EmbeddingLabeller
+            from deltamem.intent.memories import MemoryIntents
+
+            embedder = self._store.embedder
+            self._labeller = self._labeller or EmbeddingLabeller(embedder)
+            self._intents = MemoryIntents(self._owned, self._labeller, embedder, self.person_name, relabel=True)
+        return self._intents
 
     @classmethod
     def open(
@@ -149,7 +180,7 @@ class MemoryManager:
         started = clock.perf_counter()
         self._check(session)
         async with self._owned.turn():
-            return await self._ingest(session, started)
+            return await self._labelled(await self._ingest(session, started))
 
     async def enqueue(self, session: Session) -> Job:
         """Take a session on, to be read later by a `deltamem.jobs.Worker`; when this returns, it is on the disk.
@@ -208,7 +239,7 @@ class MemoryManager:
         started = clock.perf_counter()
         async with self._owned.turn():
             session = await asyncio.to_thread(self._owned.journal.job_session, job_id)
-            return None if session is None else await self._ingest(session, started)
+            return None if session is None else await self._labelled(await self._ingest(session, started))
 
     def job(self, job_id: str) -> Job:
         """A job of this owner.
@@ -269,6 +300,9 @@ class MemoryManager:
         """
         if k < 1:
             raise ValueError(f"k must be at least 1, not {k}")
+        if self.settings.retrieval == "intent":
+            found = [await self.intents.search(query, k, filters, among) for query in queries]
+            return [[hit for hit, _ in one.hits] for one in found]
         return await asyncio.to_thread(self._owned.search, self._store.embedder.queries, queries, k, filters, among)
 
     def memories(
@@ -507,8 +541,20 @@ class MemoryManager:
         hashes = self.settings.episode.prompt_hashes
         return hashlib.sha256("".join(hashes[name] for name in sorted(hashes)).encode("ascii")).hexdigest()
 
+    async def _labelled(self, transition: Transition) -> Transition:
+        """The transition, once its memories are labelled if `search` needs that; a failure is a note, made up for later."""
+        if self.settings.retrieval != "intent" or not transition.changes:
+            return transition
+        try:
+            await self.intents.catch_up()
+        except DeltaMemError as error:
+            return replace(transition, notes=(*transition.notes, f"intents are yet to be labelled: {error}"))
+        return transition
+
     async def _forget_answers(self) -> None:
-        """Answers of the model that a response cache holds repeat what was said."""
+        """Answers of the models that a response cache holds repeat what was said."""
+        if isinstance(self._labeller, CachingLabeller):
+            await asyncio.to_thread(self._labeller.forget_answers)
         if isinstance(self._policy, ScopedPolicy):
             await asyncio.to_thread(self._policy.forget_scope, self.owner)
 

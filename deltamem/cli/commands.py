@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import json
 import sys
@@ -36,6 +37,7 @@ from deltamem.server.records import (
 if TYPE_CHECKING:
     from deltamem.bank.base import Hit
     from deltamem.bank.store import MemoryStore, UserStore
+    from deltamem.intent.memories import IntentSearch
     from deltamem.journal.owner import HistoryStep, Origin
     from deltamem.journal.records import Entry
 
@@ -281,6 +283,9 @@ def search(
     ],
     k: Annotated[int, typer.Option("-k", min=1, metavar="N", help="Memories for each query.")] = 5,
     filters: Filters = None,
+    explain: Annotated[
+        bool, typer.Option("--explain", help="Rank by contextual intent, and say which labels of the query each one has.")
+    ] = False,
 ) -> None:
     """Find the memories most similar to a query."""
     wanted = _object(filters, "--filter")
@@ -289,23 +294,53 @@ def search(
     with past(options) as journal:
         empty = note_if_empty(options, journal)
     found: list[list[Hit]] = [[] for _ in texts]
+    reasons: list[list[str]] = [[] for _ in texts]
     if not empty:
         with _bank(options) as (opened, owned):
-            found = owned.search(opened.embedder.queries, texts, k, wanted)
+            if explain:
+                found, reasons = _explained(opened, owned, texts, k, wanted)
+            else:
+                found = owned.search(opened.embedder.queries, texts, k, wanted)
     records = [
         {
             "query": text,
-            "memories": [record_of(MemoryRecord.of(hit.memory)) | {"similarity": similarity(hit)} for hit in hits],
+            "memories": [
+                record_of(MemoryRecord.of(hit.memory))
+                | {"similarity": similarity(hit)}
+                | ({"explanation": why[place]} if explain else {})
+                for place, hit in enumerate(hits)
+            ],
         }
-        for text, hits in zip(texts, found, strict=True)
+        for text, hits, why in zip(texts, found, reasons, strict=True)
     ]
     lines: list[Line] = []
-    for text, hits in zip(texts, found, strict=True):
+    for text, hits, why in zip(texts, found, reasons, strict=True):
         if len(texts) > 1:
             lines.append(((text, "bold"),))
         width = max((len(hit.memory.id) for hit in hits), default=0)
-        lines += [((f"{hit.similarity:.3f}  ", ""), *memory_line(hit.memory, width)) for hit in hits]
+        for place, hit in enumerate(hits):
+            lines.append(((f"{hit.similarity:.3f}  ", ""), *memory_line(hit.memory, width)))
+            if explain:
+                lines.append(((f"       {why[place]}", "magenta"),))
     Output().result({"owner": options.required_owner, "results": records}, lines, as_json=options.as_json)
+
+
+def _explained(
+    opened: MemoryStore, owned: UserStore, texts: list[str], k: int, wanted: dict[str, Any] | None
+) -> tuple[list[list[Hit]], list[list[str]]]:
+    """Hits by contextual intent, and why each was found; memories without one are labelled, without a model."""
+    from deltamem.intent.embedding_labeller import EmbeddingLabeller
+    from deltamem.intent.memories import MemoryIntents
+
+    embedder = opened.embedder
+    intents = MemoryIntents(owned, EmbeddingLabeller(embedder), embedder, owned.owner)
+
+    async def run() -> list[IntentSearch]:
+        return [await intents.search(text, k, wanted) for text in texts]
+
+    found = asyncio.run(run())
+    reasons = [[one.explanation(place) for place in range(len(one.hits))] for one in found]
+    return [[hit for hit, _ in one.hits] for one in found], reasons
 
 
 Actor = Annotated[

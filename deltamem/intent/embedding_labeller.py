@@ -223,8 +223,9 @@ class EmbeddingLabeller:
 
     def _scope_of(self, step: Step, spaces: LabelSpaces) -> str:
         known = spaces.labels(Facet.SCOPE)
-        said = _without_references(step.text)
-        topic = _topic(step.text)
+        text = step.text if _topic(step.text) or _anchors(step.text) else f"{step.text}\n{step.context}"
+        said = _without_references(text)
+        topic = _topic(text)
         if topic and (anchors := _anchors(topic)):
             return spaces.current(Facet.SCOPE, anchors[0]) or anchors[0]
         if topic:

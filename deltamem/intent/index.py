@@ -169,17 +169,16 @@ class IntentIndex:
         Raises:
             DeltaMemError: If one cannot be labelled; those before it are kept.
         """
+        self.refresh()
         async with self._writing:
-            self._refresh()
             new = [step for step in {step.id: step for step in steps}.values() if step.id not in self]
             for number, step in enumerate(new):
-                while True:
+                while step.id not in self:
                     labelled = await self._labeller.label(step, self, new[number + 1 :])
                     try:
                         await self._write(without_parts(labelled, self._without))
-                        break
                     except StaleIntentsError:
-                        continue  # label it again, without what was erased meanwhile
+                        continue  # label it again, after what was written and without what was erased meanwhile
             return len(new)
 
     async def search(self, query: str, k: int = K_RETRIEVE, among: AbstractSet[str] | None = None) -> Found:
@@ -193,7 +192,7 @@ class IntentIndex:
         Raises:
             DeltaMemError: If the query cannot be labelled.
         """
-        self._refresh()
+        self.refresh()
         if not len(self) or k < 1:
             return Found(IntentFilter(), ())
         wanted = self._asked(await self._labeller.filter(query, self.spaces))
@@ -207,9 +206,19 @@ class IntentIndex:
         snippets = [(self.snippet(row), similarity) for row, similarity in found]
         return Found(wanted, tuple(IntentHit(one, similarity, met(one.intent, wanted)) for one, similarity in snippets))
 
-    def _refresh(self) -> None:
-        if self._log.stamp != self.stamp:
+    def refresh(self) -> None:
+        """Read again what is there if somebody else wrote meanwhile, or erased something.
+
+        Raises:
+            ConflictError: If another labeller labelled what is there now.
+        """
+        # While a step is written the journal is ahead for a moment
+        if not self._writing.locked() and self._log.place != (self.stamp, self._last):
             self._load()
+
+    @property
+    def _last(self) -> int:
+        return self._numbers[-1] if self._numbers else 0
 
     def _asked(self, wanted: IntentFilter) -> IntentFilter:
         known = self.spaces.known(wanted)
@@ -230,9 +239,8 @@ class IntentIndex:
                 self._change(change)
                 changes.append(change)
             versions = [LabelVersion(version + place, first, change) for place, change in enumerate(changes, start=1)]
-            number, self.stamp = await asyncio.to_thread(
-                self._log.append, self._name, snippet, versions, notes, stamp=self.stamp
-            )
+            after = self.stamp, self._last
+            self.stamp, number = await asyncio.to_thread(self._log.append, self._name, snippet, versions, notes, after=after)
         except BaseException:
             self._load()  # the label spaces as they are kept
             raise
@@ -244,7 +252,7 @@ class IntentIndex:
     def _take(self, number: int, snippet: Snippet) -> None:
         row = len(self._snippets)
         self._numbers.append(number)
-        self._snippets.append(snippet)
+        self._snippets.append(replace(snippet, step=replace(snippet.step, context="")))
         self._row[snippet.step.id] = row
         self._rows.add(row, self.spaces.relabelled(snippet.intent))
 

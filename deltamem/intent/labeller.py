@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from deltamem.errors import DeltaMemError
 from deltamem.intent.labels import Facet, LabelChange, LabelSpaces
@@ -119,6 +119,15 @@ class QueryLabeller(Protocol):
 
 class IntentLabeller(Labeller, QueryLabeller, Protocol):
     """Labels both, in the same label spaces."""
+
+
+@runtime_checkable
+class CachingLabeller(IntentLabeller, Protocol):
+    """A labeller whose answers may be kept in a cache, where they repeat what was said."""
+
+    def forget_answers(self) -> None:
+        """Remove them."""
+        ...
 
 
 def without_parts(labelled: Labelled, left_out: Collection[Part]) -> Labelled:

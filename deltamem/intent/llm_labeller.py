@@ -174,6 +174,11 @@ class LLMLabeller:
         )
         return spaces.known(IntentFilter(tuple(chosen.scopes), tuple(chosen.events), tuple(chosen.entity_types)))
 
+    def forget_answers(self) -> None:
+        """Remove the answers that a response cache holds for the scope of this labeller."""
+        if self._llm.cache is not None:
+            self._llm.cache.forget(self._options["scope"])
+
     async def _seeds(self, steps: Sequence[Step], history: History, step: Step) -> list[LabelChange]:
         lines = "\n".join(_line(one.role, _shortened(one.text)) for one in steps)
         found = await self._drafted("seeds", _Seeds, history, step, steps=lines)
@@ -209,7 +214,7 @@ class LLMLabeller:
             current=json.dumps(going_on, ensure_ascii=False) if going_on else "none",
             notes=_noted(history.notes(going_on)),
             steps=_lines(history.latest(H_SCOPE), scopes=True),
-            step=_line(step.role, step.text),
+            step=_line(step.role, step.text, step.context),
         )
         scope = _label(found.scope)
         return history.spaces.current(Facet.SCOPE, scope) or scope
@@ -239,7 +244,7 @@ class LLMLabeller:
             notes=_noted(history.notes(scope) if coreference else ()),
             steps=_lines(history.aligned(scope, event, _ALIGNED) if coreference else ()),
             types=_listed(await self._nearest(step.text, spaces.labels(Facet.ENTITY), _SHOWN)),
-            step=_line(step.role, step.text),
+            step=_line(step.role, step.text, step.context),
         )
         types = dict.fromkeys(spaces.current(Facet.ENTITY, one) or _label(one) for one in found.entity_types if one.strip())
         resolved = found.resolved.strip() if coreference else step.text
@@ -307,8 +312,9 @@ def _noted(notes: Sequence[str]) -> str:
     return _listed(notes[-_NOTES:]) if notes else "nothing"
 
 
-def _line(role: str, text: str) -> str:
-    return json.dumps({"role": role, "text": text}, ensure_ascii=False)
+def _line(role: str, text: str, context: str = "") -> str:
+    around = {"said_around_it": context} if context else {}
+    return json.dumps({"role": role, **around, "text": text}, ensure_ascii=False)
 
 
 def _lines(snippets: Sequence[Snippet], *, scopes: bool = False) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 
 
@@ -14,6 +14,8 @@ class Step:
     role: str  # Who acted, for example `user`, or the name of a debater
     text: str  # The action in words, or the utterance
     time: datetime
+    # What was said around it, for labelling; not kept, and no part of what is compared
+    context: str = field(default="", compare=False)
 
 
 @dataclass(frozen=True, slots=True)

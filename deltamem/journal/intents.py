@@ -47,7 +47,7 @@ class IntentRecords:
 
 
 class StaleIntentsError(ConflictError):
-    """Something was erased from a collection since it was read."""
+    """Something was written to a collection, or erased, since it was read."""
 
 
 class IntentLog:
@@ -65,6 +65,13 @@ class IntentLog:
         with self._database.read() as connection:
             return _stamp(connection, owner_id(connection, self._name), self.collection)
 
+    @property
+    def place(self) -> tuple[int, int]:
+        """The stamp, and the number of the last step; 0 if there is none."""
+        with self._database.read() as connection:
+            owner = owner_id(connection, self._name)
+            return _stamp(connection, owner, self.collection), _last(connection, owner, self.collection)
+
     def load(self) -> IntentRecords | None:
         """Everything that is there; None if there is nothing, or all was cleared."""
         with self._database.read() as connection:
@@ -79,7 +86,7 @@ class IntentLog:
         versions: Sequence[LabelVersion],
         notes: Sequence[ScopeNote],
         *,
-        stamp: int,
+        after: tuple[int, int],
     ) -> tuple[int, int]:
         """Write a step, the changes of the label spaces that come before it, and its notes; drafts end with it.
 
@@ -88,18 +95,18 @@ class IntentLog:
             snippet: The step.
             versions: The changes.
             notes: The notes.
-            stamp: That of the records that the step was labelled with.
+            after: The `place` of the records that the step was labelled with.
 
         Returns:
-            The number of the step, and the stamp from now on.
+            The place from now on, whose number is that of the step.
 
         Raises:
-            StaleIntentsError: If something was erased since.
+            StaleIntentsError: If something was erased since, or somebody else wrote.
             ConflictError: If the step is there already, or another labeller made the collection.
         """
         with self._database.write() as connection:
-            if _stamp(connection, owner_id(connection, self._name), self.collection) != stamp:
-                raise StaleIntentsError(f"something was erased from {self.collection!r} meanwhile")
+            if self.place != after:
+                raise StaleIntentsError(f"somebody else wrote to {self.collection!r}, or erased something of it")
             collection = self._create(connection, labeller)
             connection.executemany(_INSERT_VERSION, (_version_row(collection, one) for one in versions))
             try:
@@ -108,7 +115,7 @@ class IntentLog:
                 raise ConflictError(f"step {snippet.step.id!r} of {self.collection!r} is there already") from error
             _insert_notes(connection, collection, notes)
             connection.execute("DELETE FROM intent_drafts WHERE collection = ?", (collection,))
-            return number, _stamp(connection, owner_id(connection, self._name), self.collection)
+            return self.place[0], number
 
     def keep_draft(self, labeller: str, name: str, answer: str) -> int:
         """Keep an answer for the step that is being labelled; returns the stamp from now on."""
@@ -153,6 +160,14 @@ def _stamp(connection: sqlite3.Connection, owner: int | None, name: str) -> int:
     query = "SELECT id, erased FROM intent_collections WHERE owner_id = ? AND name = ?"
     found = connection.execute(query, (owner, name)).fetchone()
     return -1 if found is None else (int(found[0]) << 32) + int(found[1])
+
+
+def _last(connection: sqlite3.Connection, owner: int | None, name: str) -> int:
+    query = (
+        "SELECT max(number) FROM intent_steps WHERE collection = (SELECT id FROM intent_collections"
+        " WHERE owner_id = ? AND name = ?)"
+    )
+    return int(connection.execute(query, (owner, name)).fetchone()[0] or 0)
 
 
 def create(connection: sqlite3.Connection, owner: int, name: str, labeller: str) -> tuple[int, str]:

@@ -38,6 +38,10 @@ def test_a_correction_chain_from_the_first_session_to_the_last_erasure(
     [found] = run_json("search", "Ann's city", "-k", "1")["results"]
     assert [hit["id"] for hit in found["memories"]] == ["m1"] and 0 < found["memories"][0]["similarity"] <= 1
 
+    [why] = run_json("search", "Which city?", "-k", "1", "--explain")["results"]
+    assert [(hit["id"], hit["explanation"][:10]) for hit in why["memories"]] == [("m1", "similarity")]
+    assert run("search", "Which city?", "--explain").stdout.splitlines()[1].strip().startswith("similarity 0.")
+
     assert [(step["event"], step["session_id"], step["after"]) for step in run_json("history", "m1")["steps"]] == [
         ("ADD", "monday", "Ann's city is Boston."),
         ("UPDATE", "friday", "Ann's city is Denver."),
