@@ -253,6 +253,10 @@ class MemoryManager:
         """The jobs of this owner, of some states or of all, in the order in which they were taken on."""
         return self._owned.journal.jobs(*states)
 
+    def job_counts(self) -> dict[JobState, int]:
+        """How many jobs of this owner are in each state."""
+        return self._owned.journal.job_counts()
+
     async def write(self, edits: Sequence[Edit], actor: str) -> Entry:
         """Write, correct and retract memories without a model, as one journal entry: all of it or nothing.
 

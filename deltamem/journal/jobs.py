@@ -129,6 +129,13 @@ def listed(connection: sqlite3.Connection, owner_id: int | None, states: Collect
     return [_job(row) for row in connection.execute(query, (owner_id,))]
 
 
+def counted(connection: sqlite3.Connection, owner_id: int | None) -> dict[JobState, int]:
+    """How many jobs of an owner are in each state."""
+    query = "SELECT state, count(*) FROM jobs WHERE owner_id = ? GROUP BY state"
+    found = dict(connection.execute(query, (owner_id,)).fetchall())
+    return {state: found.get(state, 0) for state in JobState}
+
+
 def session_of(connection: sqlite3.Connection, owner: str, owner_id: int | None, job_id: str) -> Session | None:
     """The session of a job that is not done, as `forget` left it; None if there is none."""
     query = "SELECT session_id, body FROM jobs WHERE owner_id = ? AND id = ? AND body IS NOT NULL"

@@ -395,6 +395,11 @@ class OwnerJournal:
         with self._database.read() as connection:
             return jobs.listed(connection, self._owner_id(connection), states or tuple(JobState))
 
+    def job_counts(self) -> dict[JobState, int]:
+        """How many jobs of this owner are in each state."""
+        with self._database.read() as connection:
+            return jobs.counted(connection, self._owner_id(connection))
+
     def session_time(self, session_id: str) -> datetime | None:
         """The time of a session that is applied or was taken on; None if there is none of this id."""
         with self._database.read() as connection:

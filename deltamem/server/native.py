@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
 from datetime import UTC, datetime
 from io import StringIO
 from typing import Annotated, Any, Literal
@@ -117,10 +116,10 @@ class UpdateIn(_Request):
 
 
 class SearchIn(_Request):
-    """A search."""
+    """A search; each query lists what it finds, so that both numbers bound the answer."""
 
-    queries: Annotated[list[Text], Field(min_length=1, max_length=100)]
-    k: Annotated[int, Field(ge=1, le=1000, description="Memories for each query."), BeforeValidator(_whole)] = 5
+    queries: Annotated[list[Text], Field(min_length=1, max_length=20)]
+    k: Annotated[int, Field(ge=1, le=100, description="Memories for each query."), BeforeValidator(_whole)] = 5
     filters: Filters | None = None
 
 
@@ -432,9 +431,7 @@ async def import_journal(
 
 def get_owner(manager: Reading) -> OwnerOut:
     """How much is known of an owner."""
-    jobs = Counter(job.state for job in manager.jobs())
-    counts = {state: jobs[state] for state in JobState}
-    return OwnerOut(owner=manager.owner, memories=len(manager.state()), position=manager.head, jobs=counts)
+    return OwnerOut(owner=manager.owner, memories=len(manager.state()), position=manager.head, jobs=manager.job_counts())
 
 
 async def erase_owner(manager: Admin, request: Request) -> ErasureRecord:

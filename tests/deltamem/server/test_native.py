@@ -85,6 +85,8 @@ def test_pages_follow_each_other(http: httpx.Client) -> None:
         ("POST", "search", {"json": []}, 422),
         ("POST", "search", {"json": {"queries": ["x"], "k": "5"}}, 422),
         ("POST", "search", {"json": {"queries": ["x"], "limit": 5}}, 422),
+        ("POST", "search", {"json": {"queries": ["x"], "k": 10**9}}, 422),
+        ("POST", "search", {"json": {"queries": ["x"] * 21}}, 422),
         ("POST", "search", {"json": {"queries": ["x"], "filters": {"a": {"near": 1}}}}, 400),
         ("POST", "search", {"json": {"queries": [1]}}, 422),
         ("POST", "search", {"content": b'{"queries": ["\\ud800"]}'}, 422),
