@@ -19,7 +19,7 @@ from rich.console import Console
 
 from deltamem.config import run_hydra, validated
 from deltamem.embedding import CachedEmbedder, Embedder
-from deltamem.errors import DeltaMemError
+from deltamem.errors import DeltaMemError, reason_of
 from deltamem.html import render_page, write_page
 from deltamem.llm import LLM
 from deltamem.prompts import Prompt
@@ -149,17 +149,25 @@ class Run:
                 for number in range(len(sessions)):
                     record = await ingest_session(memory, key, sessions, number, self.sessions, self.made)
                     if record.outcome == "failed":
-                        raise DeltaMemError(
-                            f"task {task.task_id}: session {record.session} cannot be ingested: {record.reason}"
-                        )
+                        self._failed(task, f"session {record.session} could not be ingested: {record.reason}")
+                        return
             world = await self.worlds.get()
             try:
                 for number in self.missing(task):
-                    await asyncio.to_thread(world.reset, task.current_date, task.seed_data, rows)
+                    try:
+                        await asyncio.to_thread(world.reset, task.current_date, task.seed_data, rows)
+                    except Exception as error:  # rows of this task that a database refuses must not lose the others
+                        self._failed(task, f"its state could not be made: {reason_of(error)}")
+                        return
                     self.trials.add(await self._trial(task, number, world, memory).run())
                     self._tell()
             finally:
                 self.worlds.put_nowait(world)
+
+    def _failed(self, task: Task, reason: str) -> None:
+        """Note that none of the missing trials could be run."""
+        for number in self.missing(task):
+            self.trials.add(TrialRecord(task=task.task_id, trial=number, kind=task.kind, error=reason, made=self.made))
 
     def _trial(self, task: Task, number: int, world: World, memory: Memory | None) -> Trial:
         config, prompts, toolbox = self.config, self.prompts, Toolbox(world)

@@ -223,7 +223,7 @@ class SQLiteDatabase:
 
     def insert(self, table: str, rows: Sequence[Mapping[str, Any]]) -> None:
         """See `Database`."""
-        kinds = TABLES[table]
+        kinds = _with_ids(table, rows)
         values = [[_stored(_typed(row.get(column), kind)) for column, kind in kinds.items()] for row in rows]
         marks = ", ".join("?" * len(kinds))
         self._connection.executemany(f"INSERT INTO {table} ({', '.join(kinds)}) VALUES ({marks})", values)
@@ -300,6 +300,8 @@ def _typed(value: Any, kind: str) -> Any:
     """A value of a row in the form in which tools give it, so that both databases see the same."""
     if value is None:
         return None
+    if kind == "integer" and not isinstance(value, int):
+        raise DeltaMemError(f"{value!r} is not a whole number")
     if kind in ENUMS and value not in ENUMS[kind]:
         raise DeltaMemError(f"{value!r} is none of {', '.join(ENUMS[kind])}")
     try:
@@ -313,6 +315,14 @@ def _typed(value: Any, kind: str) -> Any:
         return str(UUID(value)) if kind == "uuid" else value
     except (ValueError, ArithmeticError) as error:
         raise DeltaMemError(f"{value!r} is not of the type {kind}") from error
+
+
+def _with_ids(table: str, rows: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """The columns of a table, once it is known that each row has an id of its own."""
+    ids = [row.get("id") for row in rows]
+    if None in ids or len(set(ids)) < len(ids):
+        raise DeltaMemError(f"each row of {table} needs an id of its own")
+    return TABLES[table]
 
 
 def _stored(value: Any) -> Any:
@@ -541,7 +551,7 @@ class PostgresDatabase:
 
     def insert(self, table: str, rows: Sequence[Mapping[str, Any]]) -> None:
         """See `Database`."""
-        kinds = TABLES[table]
+        kinds = _with_ids(table, rows)
         values = [[self._bound(_typed(row.get(name), kind), kind) for name, kind in kinds.items()] for row in rows]
         marks = ", ".join(["%s"] * len(kinds))
         with self._owner.cursor() as cursor:

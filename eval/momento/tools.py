@@ -153,6 +153,8 @@ def _check_value(name: str, value: Any, expected: Mapping[str, Any]) -> None:
         raise CallError(f"{name} holds characters that no text has")
     if isinstance(value, int | float) and not -(2**31) <= value < 2**31:  # NaN too
         raise CallError(f"{name} is out of range")
+    if name == "limit" and value < 1:
+        raise CallError("limit must be at least 1")
     if isinstance(value, list):
         for one in value:
             _check_value(f"each of {name}", one, expected["items"])

@@ -28,7 +28,7 @@ from eval.momento.agent import EARLIER, LLMAgent, Model, Said, Toolbox, with_ima
 from eval.momento.database import SQLiteDatabase
 from eval.momento.mini import mini_tasks
 from eval.momento.recall import dialogue_sessions, read_verdicts
-from eval.momento.tasks import Image, Message
+from eval.momento.tasks import Image, Message, TaskSet
 from eval.momento.trial import TrialRecord
 from eval.momento.world import World
 
@@ -171,6 +171,15 @@ def _grown(path: Path, before: int) -> bool:
 def test_what_cannot_be_run_is_one_sentence(tmp_path: Path, overrides: list[str], said: str) -> None:
     with pytest.raises(DeltaMemError, match=said):
         evaluate(configured(tmp_path, *overrides), QUIET)
+
+
+def test_a_task_whose_rows_are_wrong_does_not_lose_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bad = MINI.tasks[0].model_copy(update={"seed_data": {"orders": [{"id": None}]}})
+    tasks = TaskSet("two", "0" * 64, "none", (bad, MINI.tasks[1]))
+    monkeypatch.setattr(command, "mini_tasks", lambda seed: tasks)
+    summary = evaluate(configured(tmp_path, "system=oracle", "trials=2"), QUIET)
+    assert summary["scores"]["failed"] == 2 and summary["scores"]["valid"]["passed"] == 1.0
+    assert "an id of its own" in summary["failures"]["first"][0]
 
 
 # With models

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import random
+import re
+import shutil
 from collections import Counter
 from collections.abc import Iterator
 from datetime import date
@@ -11,6 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from momento_cases import (
     CATALOGUE,
     DISHES,
@@ -37,7 +42,7 @@ from eval.momento import sql
 from eval.momento.database import Database, PostgresDatabase, SQLiteDatabase, open_database
 from eval.momento.policies import CallError, PolicyViolationError
 from eval.momento.tools import ERROR, TOOLS, VIOLATION, call, failed
-from eval.momento.world import HASHES, World, state_hashes
+from eval.momento.world import HASHES, World, read_catalogue, state_hashes
 
 
 @pytest.fixture(scope="module")
@@ -479,6 +484,75 @@ def test_likeness_is_that_of_postgresql() -> None:
     assert sql.like("Café DE Flore", "%café de%")
     assert sql.like("a_b", r"a\_b") and not sql.like("axb", r"a\_b")
     assert sql.like("axb", "a_b") and not sql.like("a.b", "axb")
+
+
+def test_a_pattern_of_many_percent_signs_takes_no_time(world: World) -> None:
+    pattern = "%a" * 40 + "%b"
+    assert not sql.like("a" * 5000, pattern)
+    assert call(world, "search_restaurants", {"name": "%o" * 40 + "%#"}) == "[]"
+
+
+@given(st.text("ab%_", max_size=7), st.text("aAb", max_size=9))
+def test_likeness_is_that_of_a_regular_expression(pattern: str, text: str) -> None:
+    meaning = "".join({"%": ".*", "_": "."}.get(one, one) for one in pattern)
+    assert sql.like(text, pattern) is (re.fullmatch(meaning, text, re.IGNORECASE) is not None)
+
+
+@pytest.mark.parametrize(
+    "query",
+    ["SELECT " + "(" * 4000 + "1" + ")" * 4000, "SELECT " + "+".join(["1"] * 6000), "SELECT " + "NOT " * 4000 + "true"],
+    ids=["brackets", "sums", "negations"],
+)
+def test_what_is_nested_deeply_is_refused_and_breaks_nothing(world: World, query: str) -> None:
+    assert failed(call(world, "execute_sql", {"query": query}))
+    with pytest.raises((PolicyViolationError, CallError)):
+        world.database.recall(query, MARA, [1.0, 0.0, 0.0])
+    assert not failed(call(world, "execute_sql", {"query": "SELECT id FROM orders"}))
+
+
+@pytest.mark.parametrize(
+    ("row", "said"),
+    [({"id": None}, "an id of its own"), ({"party_size": "four"}, "whole number"), ({"date": "soon"}, "type date")],
+)
+def test_rows_that_are_none_are_refused_by_both(world: World, row: dict[str, Any], said: str) -> None:
+    with pytest.raises(DeltaMemError, match=said):
+        world.reset(TODAY, {"reservations": [reservation_row("new") | row]})
+    with pytest.raises(DeltaMemError, match="an id of its own"):
+        world.reset(TODAY, {"reservations": [reservation_row("new"), reservation_row("new")]})
+
+
+def test_the_published_world_is_read(tmp_path: Path) -> None:
+    """Users and restaurants of the published files; the menus, which are not at hand, are made up."""
+    folder = next((one / "momento" for one in data_folders() if (one / "momento" / "restaurants.json").is_file()), None)
+    if folder is None:
+        pytest.skip("the published restaurants are not here")
+    for name in ("restaurants.json", "users.json"):
+        shutil.copy(folder / name, tmp_path)
+    with pytest.raises(DeltaMemError, match=r"restaurant_menus\.json"):
+        read_catalogue(tmp_path)
+    place = json.loads((tmp_path / "restaurants.json").read_bytes())[0]
+    dish = {
+        "id": new_id("made up"),
+        "restaurant_id": place["id"],
+        "name": "Pie",
+        "cuisines": ["Thai"],
+        "categories": ["main"],
+    }
+    (tmp_path / "restaurant_menus.json").write_text(json.dumps([dish]))
+    catalogue = read_catalogue(tmp_path)
+    assert (len(catalogue.restaurants), len(catalogue.users)) == (700, 500)
+    drawn = random.Random(42)
+    assert [one["capacity"] for one in catalogue.restaurants[:5]] == [drawn.randint(20, 100) for _ in range(5)]
+    assert 1 <= catalogue.menu_items[0]["price"] <= 50  # drawn too
+    world = World(SQLiteDatabase(), catalogue)
+    world.reset(TODAY, {})
+    shown = json.loads(call(world, "get_restaurant_details", {"restaurant_id": place["id"]}))
+    assert shown["name"] == place["name"] and set(shown["opening_hours"]) >= {"monday", "sunday"}
+    assert json.loads(call(world, "does_cuisine_exist", {"cuisines": ["Thai"]})) == [{"cuisine": "thai", "exists": True}]
+    user = str(catalogue.users[0]["id"])
+    assert json.loads(call(world, "get_user_details", {"user_id": user}))["address"]["city"]
+    table = {"restaurant_id": place["id"], "user_id": user, "date": "2026-05-20", "time": "12:00", "party_size": 2}
+    assert not failed(call(world, "create_reservation", table | {"duration_minutes": 60}))
 
 
 def test_unknown_databases_and_servers_are_one_sentence(tmp_path: Path) -> None:
