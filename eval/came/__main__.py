@@ -5,21 +5,30 @@ Exit code 0; 1 if something broke (it is counted, the rest is kept); 2 for bad i
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from deltamem.config import run_hydra, validated
+from deltamem.runs import atomic_writer
 from eval import runner
 from eval.benchmark import Benchmark, JudgeSpec, OracleIntents, Report, Results, Step, Timeline, gold_evidence
 from eval.came import scores
 from eval.came.data import BATCH_TURNS, SPEAKERS, TYPES, CameConfig, read_data
 from eval.evidence import EvidenceFinder
 from eval.judge import QUESTION_FIELDS, QUESTION_LABELS
+from eval.models import make_embedder
 from eval.records import QuestionRecord
 from eval.summary import drawn_over
 from eval.systems.base import Passage, StoreKey, System
 
+if TYPE_CHECKING:
+    from omegaconf import DictConfig
+
 JUDGE = "lenient"
+LABELS = "labels.json"
+"""Diagnostics of the labels of a run of ``system=stitch``, see `eval.came.diagnostics`."""
 
 
 class Came(Benchmark[CameConfig]):
@@ -145,5 +154,19 @@ class Came(Benchmark[CameConfig]):
         )
 
 
+def _run(config: DictConfig) -> int:
+    settings = validated(config, CameConfig)
+    code = runner.main(Came, settings)
+    if settings.system == "stitch" and not settings.estimate:
+        from eval.came.diagnostics import diagnose
+
+        found = diagnose(settings, read_data(settings), make_embedder(settings.embedder))
+        with atomic_writer(settings.out / LABELS) as file:
+            json.dump(found, file, indent=2)
+        for domain, values in found.items():
+            print(f"labels, {domain}: " + "; ".join(f"{metric} {value}" for metric, value in values.items()))
+    return code
+
+
 if __name__ == "__main__":
-    runner.command(Came, "came")
+    run_hydra(_run, "came")

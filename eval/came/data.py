@@ -195,6 +195,10 @@ class CameData:
         """The world that a question is about."""
         return self.worlds[self.trajectories[question.trajectory].world]
 
+    def user_of(self, trajectory: str) -> str:
+        """Whose memory a store of one trajectory is."""
+        return SPEAKERS[self.trajectories[trajectory].domain][0]
+
     def intents(self) -> dict[str, OracleIntents]:
         """The gold intents by trajectory; nothing but the oracle and diagnostics may ask for them."""
         found = _read(self.folder, "intents", _Intents, lambda one: one.trajectory)

@@ -17,7 +17,7 @@ from eval.metrics import Interval
 from eval.records import PassageRecord, PointRecord, QuestionRecord
 from eval.summary import SUMMARY_FILE
 
-FAMILIES = ("locomo", "halumem", "personamem", "longmemeval", "beam")
+FAMILIES = ("locomo", "halumem", "personamem", "longmemeval", "beam", "came")
 
 CLOSED_BOOK = "none"
 """The system without a memory: what the answerer knows by itself."""

@@ -192,6 +192,16 @@ LAYOUTS: Mapping[str, tuple[Table, ...]] = {
             note="Published rows are of the file before its histories were cleaned in September 2025.",
         ),
     ),
+    "came": (
+        Table(
+            "as in Table 1 of the STITCH paper",
+            columns_of({ALL: None}, {"precision": "P", "recall": "R", "f1": "F1", "reader": "F1 of a perfect reader"}),
+            (Variant("", {name: f"answer_{name}" for name in ("precision", "recall", "f1")} | {"reader": "reader_f1"}),),
+            id="came",
+            note="Published rows are of the paper's own data: sizes and types of questions are alike; words, "
+            "worlds and models are not. Compare rows of one size alone.",
+        ),
+    ),
     "beam": (
         Table(
             "abilities as in its paper",

@@ -96,6 +96,11 @@ class StitchMemory:
         self._known = dict.fromkeys(whole)
 
     @property
+    def index(self) -> IntentIndex:
+        """The index, for diagnostics of labels."""
+        return self._index
+
+    @property
     def known(self) -> Collection[str]:
         """Ids of the sessions whose turns are all in the index."""
         return self._known.keys()

@@ -239,7 +239,7 @@ def gold_steps(board: Storyboard) -> dict[str, GoldStep]:
             event=event(done) if turn.core else REMARK,
             entity_types=entity_types(done) if turn.core else entity_types(done)[:2],
             resolved=turn.resolved or turn.text,
-            summary=summary(done) if turn.core else f"{turn.role} remarks on {_about(done)} ({done.goal}).",
+            summary=summary(done) if turn.core else f"{turn.role} remarks on {_about(done)}.",
         )
     return steps
 
@@ -249,7 +249,7 @@ def _about(done: Operation) -> str:
 
 
 def summary(done: Operation) -> str:
-    """The canonical summary of an operation."""
+    """The canonical summary of an operation, without its scope, which an ablation without scopes must not know."""
     what = f" for {slots()[done.slot].phrase}" if done.slot else ""
     value = f": {done.attribute} {done.value}".rstrip() if done.attribute else ""
-    return f"{done.role}, {event(done)}: {' and '.join(done.entities) or 'no entity'}{what}, {done.goal}{value}."
+    return f"{done.role}, {event(done)}: {' and '.join(done.entities) or 'no entity'}{what}{value}."

@@ -13,8 +13,10 @@ from rich.console import Console
 
 from deltamem.config import composed, validated
 from deltamem.errors import DeltaMemError
+from deltamem.intent.records import Intent, IntentFilter
 from eval.came.__main__ import Came
 from eval.came.data import CameConfig, Entity, Question, World, read_data
+from eval.came.diagnostics import METRICS, diagnose, label_diagnostics
 from eval.came.reader import LogReader
 from eval.came.scores import ORDINALS, Resolver, lazy_policies, set_score
 from eval.runner import evaluate
@@ -190,3 +192,35 @@ def test_the_command_needs_data(tmp_path: Path) -> None:
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 2
     assert done.stderr.strip() == "error: data=DIR is needed: a folder that python -m synth came has written"
+
+
+def test_label_diagnostics_by_hand() -> None:
+    turns = {
+        "a": Intent("Day 1", "book", ("Dinner",)),
+        "b": Intent("Day 1", "book", ("Lunch",)),
+        "c": Intent("Day 2", "ask", ()),
+    }
+    wanted = IntentFilter(("Day 1",), ("book",), ("Dinner",))
+    assert label_diagnostics(wanted, turns, ["a"]) == dict.fromkeys(METRICS, 1.0) | {"Q_ZERO": 0.0}
+    both = label_diagnostics(wanted, turns, ["a", "c"])
+    assert both == {"Q_GT@MAX": 1, "GT_DOM": 0.5, "GT_COV": 0.5, "GT_BEST_COV": 1, "Q_GT_FULL": 1, "Q_ZERO": 0}
+    other = label_diagnostics(wanted, turns, ["b"])
+    assert (other["Q_GT@MAX"], other["GT_DOM"], other["Q_GT_FULL"]) == (0, 0, 0)
+    assert other["GT_COV"] == pytest.approx(2 / 3)
+    none = label_diagnostics(IntentFilter(("Day 9",)), turns, ["a"])
+    assert none == dict.fromkeys(METRICS, 0.0) | {"Q_ZERO": 1.0}
+
+
+def test_diagnostics_of_a_run(data: Path, tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr("eval.runner.make_embedder", lambda settings: WordEmbedder())
+    chosen = ["system=stitch", "labeller=oracle", "limit=12"]
+    summary_of(data, tmp_path / "out", *chosen)
+    settings = config(data, tmp_path / "out", "answer.kind=none", *chosen)
+    found = diagnose(settings, read_data(settings), WordEmbedder())
+    assert found.keys() == {"travel", "debate"}
+    for values in found.values():
+        assert values["Q_GT@MAX"] == values["ERR"] == "100.0 ± 0.0"
+        assert values["Q_ZERO"] == "0.0 ± 0.0"
+    summary_of(data, tmp_path / "said", *chosen, "without=[coreference]")
+    settings = config(data, tmp_path / "said", "answer.kind=none", *chosen, "without=[coreference]")
+    assert all(values["ERR"] == "0.0 ± 0.0" for values in diagnose(settings, read_data(settings), WordEmbedder()).values())
