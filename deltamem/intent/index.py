@@ -86,7 +86,7 @@ class IntentIndex:
         self.stamp = -1 if records is None else records.stamp
         self._drafts = {} if records is None else records.drafts
         self._numbers: list[int] = []
-        self._snippets: list[Snippet] = []  # With the labels that they were given
+        self._snippets: list[Snippet] = []  # With the labels of today; the journal keeps those that they were given
         self._row: dict[str, int] = {}  # By id of the step
         self._rows = LabelRows()
         self._notes: defaultdict[str, list[str]] = defaultdict(list)
@@ -125,8 +125,7 @@ class IntentIndex:
 
     def snippet(self, row: int) -> Snippet:
         """A step in the order of their arrival, with the labels of today's inventories."""
-        kept = self._snippets[row]
-        return replace(kept, intent=self.spaces.relabelled(kept.intent))
+        return self._snippets[row]
 
     def latest(self, count: int) -> list[Snippet]:
         """The last `count` steps, in order."""
@@ -252,9 +251,10 @@ class IntentIndex:
     def _take(self, number: int, snippet: Snippet) -> None:
         row = len(self._snippets)
         self._numbers.append(number)
-        self._snippets.append(replace(snippet, step=replace(snippet.step, context="")))
+        intent = self.spaces.relabelled(snippet.intent)
+        self._snippets.append(replace(snippet, step=replace(snippet.step, context=""), intent=intent))
         self._row[snippet.step.id] = row
-        self._rows.add(row, self.spaces.relabelled(snippet.intent))
+        self._rows.add(row, intent)
 
     def _change(self, change: LabelChange) -> None:
         old = self.spaces.current(change.facet, change.label)
@@ -262,6 +262,9 @@ class IntentIndex:
         if change.into is not None and old is not None:
             new = self.spaces.current(change.facet, change.into)
             assert new is not None  # or the change would have been refused
+            for row in self._rows.of(change.facet, old):
+                kept = self._snippets[row]
+                self._snippets[row] = replace(kept, intent=self.spaces.relabelled(kept.intent))
             self._rows.merge(change.facet, old, new)
             if change.facet is Facet.SCOPE and old in self._notes:
                 self._notes[new] += self._notes.pop(old)

@@ -29,7 +29,8 @@ _LABEL = 80  # Characters of a label
 
 
 class _Answer(BaseModel):
-    model_config = ConfigDict(extra="ignore")
+    # Strict schemas must say so; what a server without them adds does no harm
+    model_config = ConfigDict(extra="ignore", json_schema_extra={"additionalProperties": False})
 
 
 class _Seeds(_Answer):

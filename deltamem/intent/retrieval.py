@@ -134,10 +134,11 @@ def densest(
 
 def met(intent: Intent, wanted: IntentFilter) -> IntentFilter:
     """The constraints of a query that an intent meets, in the order of the query."""
-    own = by_facet(intent)
-    asked = by_facet(wanted)
-    scopes, events, entities = (tuple(one for one in asked[facet] if one in own[facet]) for facet in Facet)
-    return IntentFilter(scopes, events, entities)
+    return IntentFilter(
+        tuple(scope for scope in wanted.scopes if scope == intent.scope),
+        tuple(event for event in wanted.events if event == intent.event),
+        tuple(entity for entity in wanted.entity_types if entity in intent.entity_types),
+    )
 
 
 _SENTENCE_END = re.compile(r"(?<=[.!?…])[\"”’)\]]*\s+|(?<=[。！？])|\n+")  # noqa: RUF001
