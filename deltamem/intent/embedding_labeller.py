@@ -98,7 +98,7 @@ _CUES = re.compile(
 """What opens a topic or returns to one, with its name."""
 
 _NUMBERED = re.compile(
-    r"(?:^|(?:\b(?:on|for|of|in|to|about|from|the|with|at|and|until|through|plan|planning)\s+))(?P<word>[a-z]{3,})s?\s+"
+    r"(?:^|(?:\b(?:on|for|of|in|to|about|from|the|with|at|and|until|through|plan|planning|now|next)\s+))(?P<word>[a-z]{3,})s?\s+"
     r"(?P<number>\d{1,2})\b(?![.:%]?\d|\s*%)",
     re.IGNORECASE,
 )

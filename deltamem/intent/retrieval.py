@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from deltamem.bank.base import best_rows
 from deltamem.embedding import Vectors
 from deltamem.ingest import BYTES_PER_TOKEN
 from deltamem.intent.labels import Facet, by_facet
@@ -125,11 +126,17 @@ def densest(
     # The least density that the best k rows can have
     at_least = np.cumsum(np.bincount(density[rows])[::-1])[::-1]
     least = int(np.flatnonzero(at_least >= min(k, len(rows)))[-1])
-    rows = rows[density[rows] >= least] if least else rows
-    # Sums of float32 differ in the seventh decimal by where a row stands in the matrix, which would break ties.
-    similarity = np.round((vectors if len(rows) == len(vectors) else vectors[rows]) @ query, 6)
-    order = np.lexsort((-similarity, -density[rows]))[:k]  # stable
-    return [(int(rows[place]), float(similarity[place])) for place in order]
+    above, level = rows[density[rows] > least], rows[density[rows] == least]
+
+    def similarity(of: Rows) -> Vectors:
+        # Sums of float32 differ in the seventh decimal by where a row stands in the matrix, which would break ties.
+        return np.round((vectors if len(of) == len(vectors) else vectors[of]) @ query, 6)
+
+    near = similarity(level)
+    best = best_rows(near, k - len(above))
+    rows, near = np.concatenate([above, level[best]]), np.concatenate([similarity(above), near[best]])
+    order = np.lexsort((-near, -density[rows]))  # stable
+    return [(int(rows[place]), float(near[place])) for place in order]
 
 
 def met(intent: Intent, wanted: IntentFilter) -> IntentFilter:

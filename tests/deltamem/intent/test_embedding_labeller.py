@@ -20,7 +20,7 @@ from deltamem.journal.journal import Journal
 
 BEGIN = datetime(2026, 5, 1, 8)
 TRIP = [
-    ("Let us turn to day 1.", "day 1"),
+    ("Now day 1.", "day 1"),
     ("What about the Alder Inn for the night?", "day 1"),
     ("It has a quiet garden.", "day 1"),
     ("Shall we go on with day 2?", "day 2"),
