@@ -291,10 +291,10 @@ class EpisodicMemory:
             _tag("similar_episodes", "".join(_episode(one) for one in others[: self.settings.similar])),
             _tag("kept_reflections", "".join(_kept(one) for one in shown.values())),
         ]
-        titles = [one.title for one in self.reflections()]
+        kept = self.reflections()
 
         def read(text: str) -> tuple[list[Operation] | None, list[EpisodicViolation]]:
-            return read_reflections(text, shown, reading.personal.find, titles)
+            return read_reflections(text, shown, reading.personal.find, kept)
 
         answered = await self._ask(reading, REFLECTIONS_PROMPT, "".join(parts), read)
         if answered is None:

@@ -32,7 +32,7 @@ class EpisodicViolation(StrEnum):
     """How an answer about an agent's work departed from what was asked for."""
 
     TEXT_OUTSIDE_TAGS = "text_outside_tags"
-    """The only one besides `MASKED_DATA` and `REPEATED` that costs nothing."""
+    """Costs nothing, as `MASKED_DATA`."""
     NO_BLOCK = "no_block"
     UNCLOSED_BLOCK = "unclosed_block"
     SEVERAL_BLOCKS = "several_blocks"
@@ -59,8 +59,11 @@ class EpisodicViolation(StrEnum):
     TOO_LONG = "too_long"
     UPDATE_TOO_LONG = "update_too_long"
     """An update beyond `MAX_WORDS`, which must be an add under a narrower title."""
+    LOST_CONTENT = "lost_content"
+    """An update that drops nearly everything of what it replaces."""
     TOO_MANY = "too_many"
     REPEATED = "repeated"
+    """The operation stands there twice, or an add says word for word what is kept under another title."""
     PERSONAL_DATA = "personal_data"
     MASKED_DATA = "masked_data"
     """User data in notes and summaries, where it is masked; a reflection with any is refused."""
@@ -159,7 +162,7 @@ def read_summary(text: str, first: int, last: int) -> tuple[EpisodeSummary | Non
 
 
 def read_reflections(
-    text: str, shown: Mapping[str, Reflection], personal: Personal, others: Sequence[str] = ()
+    text: str, shown: Mapping[str, Reflection], personal: Personal, others: Sequence[Reflection] = ()
 ) -> tuple[list[Operation] | None, list[EpisodicViolation]]:
     """Read operations on reflections.
 
@@ -167,7 +170,7 @@ def read_reflections(
         text: The answer.
         shown: The reflections that the model has seen, by id; no other can be updated.
         personal: Says whether a text holds data of a user.
-        others: Titles of further reflections that are kept; none is given twice.
+        others: Further reflections that are kept; none is added twice.
 
     Returns:
         The operations that can be applied, in order; None if there is no block of them. And the violations, one at least
@@ -177,7 +180,10 @@ def read_reflections(
     if body is None:
         return None, violations
     read: list[Operation] = []
-    titles = {normalised(title) for title in (*others, *(kept.title for kept in shown.values()))}
+    titles, bodies = set(), set()
+    for kept in (*others, *shown.values()):
+        titles.add(normalised(kept.title))
+        bodies.add(_body(kept))
     for fields, problems in _records(body, "reflection", _REFLECTION, ("id",), violations):
         if fields is not None:
             operation, problem = _operation(fields, shown, personal)
@@ -185,9 +191,12 @@ def read_reflections(
                 operation, problem = None, V.REPEATED
             if operation is not None and operation.target is None:
                 title = normalised(operation.reflection.title)
-                if title in titles:
-                    operation, problem = None, V.EXISTING_TITLE
-                titles.add(title)
+                if title in titles or _body(operation.reflection) in bodies:
+                    problem = V.EXISTING_TITLE if title in titles else V.REPEATED
+                    operation = None
+                else:
+                    titles.add(title)
+                    bodies.add(_body(operation.reflection))
             if operation is not None and len(read) == MAX_REFLECTIONS:
                 operation, problem = None, V.TOO_MANY
             read += [operation] if operation is not None else []
@@ -228,6 +237,8 @@ def _operation(
         return None, V.UNRELATED_TITLE
     if personal(reflection.text):
         return None, V.PERSONAL_DATA
+    if target and not _carries(reflection, shown[target]):
+        return None, V.LOST_CONTENT
     return Operation(reflection, target or None), None
 
 
@@ -239,6 +250,16 @@ def word_count(text: str) -> int:
 def _related(title: str, other: str) -> bool:
     """Whether two titles can name one thing: equal, or a word that carries meaning in common."""
     return normalised(title) == normalised(other) or not content_stems(title).isdisjoint(content_stems(other))
+
+
+def _body(one: Reflection) -> str:
+    return normalised(f"{one.use_cases} {one.hints}")
+
+
+def _carries(new: Reflection, old: Reflection) -> bool:
+    """Whether an update still speaks of what it replaces: of a third of its words, which leaves room for other ones."""
+    before = content_stems(_body(old))
+    return 3 * len(before & content_stems(_body(new))) >= len(before)
 
 
 def _verdict(text: str) -> tuple[bool, str] | None:

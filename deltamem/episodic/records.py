@@ -89,7 +89,7 @@ class AgentTrajectory:
         Raises:
             DeltaMemError: If a message is none, or there is nothing of an agent in them.
         """
-        return _File(id=trajectory_id, time=time, messages=_messages(messages)).trajectory()
+        return read_trajectory(trajectory_id, time, _messages(messages))
 
     def session(self, stage: str, owner: str) -> Session:
         """The session by which the journal knows a stage of reading this trajectory.
@@ -305,6 +305,18 @@ class _File(StrictModel):
         return AgentTrajectory(
             self.id, self.time, tuple(AgentTurn(user, tuple(steps)) for user, steps in turns), tuple(data)
         )
+
+
+def read_trajectory(trajectory_id: str, time: datetime, messages: Sequence[MessageIn]) -> AgentTrajectory:
+    """A trajectory from messages that are validated.
+
+    Raises:
+        DeltaMemError: If the id is none, or there is nothing of an agent in them.
+    """
+    try:
+        return _File(id=trajectory_id, time=time, messages=list(messages)).trajectory()
+    except ValidationError as error:
+        raise DeltaMemError(first_error(error)) from error
 
 
 def _json(text: str) -> list[Any]:

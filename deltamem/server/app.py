@@ -18,7 +18,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from deltamem.bank.store import MemoryStore
 from deltamem.manager import ManagerSettings
 from deltamem.policy import Policy
-from deltamem.server import mem0, native, operations, proxy, ui
+from deltamem.server import episodes, mem0, native, operations, proxy, ui
 from deltamem.server.access import SLASH, Access
 from deltamem.server.keys import Keys
 from deltamem.server.mcp import HTTPDoor, MCPRoute
@@ -81,7 +81,7 @@ def create_app(
     app.state.metrics = operations.Metrics(service)
     install(app)
     app.add_middleware(Gate, max_body=settings.max_body_bytes, max_import=settings.max_import_bytes)
-    for door in (native, operations, mem0, proxy, ui):
+    for door in (native, episodes, operations, mem0, proxy, ui):
         app.include_router(door.router())
     app.router.routes.append(MCPRoute(mcp))
     return app

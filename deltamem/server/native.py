@@ -48,7 +48,7 @@ def _time(value: object) -> datetime:
         raise ValueError("this is no ISO 8601 time such as 2026-03-02T09:00") from None
 
 
-def _whole(value: object) -> object:
+def whole(value: object) -> object:
     """5.0 is an integer in JSON."""
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
@@ -119,7 +119,7 @@ class SearchIn(_Request):
     """A search; each query lists what it finds, so that both numbers bound the answer."""
 
     queries: Annotated[list[Text], Field(min_length=1, max_length=20)]
-    k: Annotated[int, Field(ge=1, le=100, description="Memories for each query."), BeforeValidator(_whole)] = 5
+    k: Annotated[int, Field(ge=1, le=100, description="Memories for each query."), BeforeValidator(whole)] = 5
     filters: Filters | None = None
 
 

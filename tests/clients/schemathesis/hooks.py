@@ -18,6 +18,7 @@ http = requests.Session()
 http.headers["Authorization"] = f"Bearer {os.environ['DELTAMEM_TOKEN']}"
 turn = itertools.count()
 memories, jobs = {}, {}
+EPISODES = ("add_episodes", "list_episodes", "list_reflections", "recall")
 
 
 @schemathesis.serializer("application/x-ndjson")
@@ -55,7 +56,9 @@ def before_call(context, case, kwargs):
         case.body["wait"] = min(case.body["wait"], 0.05)  # what cannot be read would be waited for
     if "owner" not in path or meta.phase.name is TestPhase.STATEFUL or meta.is_negative_at(ParameterLocation.PATH):
         return
-    path["owner"] = owner = f"owner of {name}"
+    path["owner"] = owner = f"{'agent:' if name in EPISODES else ''}owner of {name}"
+    if name == "add_episodes" and not meta.is_negative_at(ParameterLocation.BODY):
+        case.body["messages"].append({"role": "assistant", "content": "Done."})  # what no schema can ask for
     if name in ("add_session", "add_memories"):
         return
     known = memory(owner)

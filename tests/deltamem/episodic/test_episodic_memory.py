@@ -1,5 +1,6 @@
 """An agent's trajectory becomes episodes and reflections, in a journal that explains and takes back all of it."""
 
+import asyncio
 import io
 from collections.abc import Sequence
 from pathlib import Path
@@ -239,6 +240,21 @@ async def test_agents_and_people_are_kept_apart(tmp_path: Path) -> None:
         agent = EpisodicMemory(store, "cook", Reviewer())
         assert len((await agent.recall("opening hours")).reflections) == 1
         assert store.journal.owner("agent:cook").verify() == []
+
+
+async def test_two_calls_at_once_read_a_trajectory_once() -> None:
+    model = Reviewer()
+    agent = memory(model)
+    done = await asyncio.gather(agent.ingest(booking()), agent.ingest(booking()))
+    assert sorted(one.outcome for one in done) == ["applied", "known"] and len(model.asked) == 5
+
+
+async def test_an_export_is_another_agent_with_the_same_lessons() -> None:
+    agent, other = memory(), memory(agent="copy")
+    await agent.ingest(booking())
+    await other.memory.import_from(io.StringIO(everything(agent)), rename=True)
+    assert other.reflections() == agent.reflections() and other.episodes() == agent.episodes()
+    assert (await other.ingest(booking())).outcome is Outcome.KNOWN
 
 
 @pytest.mark.parametrize(

@@ -129,6 +129,13 @@ def _record_cases() -> Iterator[Case]:
         long = {"use_cases": "ab " * (uses + 1), "hints": "cd " * (hints + 1)}
         yield Case(f"update of {uses} and {hints} words", _with(reflection("update", "m5", **long)), "update_too_long")
         yield Case(f"add of {uses} and {hints} words", _with(reflection(title=NEW, **long)), "too_long")
+    for lazy in ("See above.", "Use common sense.", "Be careful with everything.", "1", "Nothing new, the same as earlier."):
+        block = reflection("update", "m5", use_cases="Always.", hints=lazy)
+        yield Case(f"update to {lazy}", _with(block), "lost_content")
+    same = SHOWN["m5"]
+    for title in (NEW, "Another name for it"):
+        block = reflection(title=title, use_cases=same.use_cases.upper(), hints=f" {same.hints}")
+        yield Case(f"a kept one as {title}", _with(block), "repeated")
     yield Case("words without spaces", _with(reflection("update", "m5", hints="天気を確認する" * 60)), "update_too_long")
     yield Case("words joined by marks", _with(reflection("update", "m5", hints="ab/" * 301)), "update_too_long")
     yield Case("a title like a text", _with(reflection(title="word " * 25)), "field_too_long")
@@ -179,7 +186,10 @@ def _whole_cases() -> Iterator[Case]:
     one, other = reflection("update", "m5"), reflection("update", "m5", hints="Never look them up.")
     yield Case("two updates of one", reflections(one, other, COMPANION), "conflicting_update")
     yield Case("three updates of one", reflections(one, COMPANION, other, one), "conflicting_update")
-    many = [reflection(title=f"Lesson {chr(97 + number) * 3}") for number in range(MAX_REFLECTIONS + 1)]
+    many = [
+        reflection(title=f"Lesson {chr(97 + number) * 3}", hints=f"Do it {chr(97 + number) * 3}.")
+        for number in range(MAX_REFLECTIONS + 1)
+    ]
     yield Case("too many", reflections(*many), "too_many", False)
 
 
@@ -217,7 +227,7 @@ async def test_nothing_of_them_reaches_a_bank() -> None:
     before, applied = {one.id: one for one in agent.reflections()}, 0
     assert list(before) == list(SHOWN)
     agent._policy = Reviewer(lambda messages: text if "You keep the lessons" in messages[0]["content"] else answer(messages))
-    for number, case in enumerate(one for one in CASES[::2] if one.violation != "too_many"):
+    for number, case in enumerate(one for one in CASES[::2] if one.violation not in ("too_many", "repeated")):
         text = case.text
         done = await agent.ingest(booking(f"t{number}", BOOKING[:7]))
         assert done.violations[case.violation] >= 1, case.name
@@ -323,7 +333,8 @@ WORD = st.text("abcdefgh", min_size=1, max_size=5)
 def test_three_hundred_words_are_the_limit(uses: int, hints: int, update: bool) -> None:
     given = {"use_cases": "ab " * uses, "hints": "cd " * hints}
     block = reflection("update", "m5", **given) if update else reflection(title=NEW, **given)
-    operations, violations = read_reflections(reflections(block), SHOWN, USER.find)
+    shown = {"m5": Reflection("Check opening hours first", "cd ab", "ef", 0.7, "m5")}
+    operations, violations = read_reflections(reflections(block), shown, USER.find)
     if uses + hints <= MAX_WORDS:
         assert operations is not None and len(operations) == 1 and violations == []
     else:

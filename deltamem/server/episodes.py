@@ -1,0 +1,154 @@
+"""The routes of agents, ``/v1/owners/agent:NAME/...``: episodes, reflections, and what helps with a task.
+
+Everything else about an agent's bank goes through the native routes of its owner: history, blame, diff, rollback, erasure.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Annotated
+
+import anyio.to_thread
+from fastapi import APIRouter, Request
+from pydantic import BeforeValidator, Field
+
+from deltamem.config import StrictModel
+from deltamem.episodic import EpisodicMemory
+from deltamem.episodic.memory import episodes_of, reflections_of
+from deltamem.episodic.records import AGENT, EpisodeSummary, MessageIn, Reflection, read_trajectory
+from deltamem.ingest import Outcome
+from deltamem.manager import MemoryManager
+from deltamem.server.access import SECURITY, Founding, Reading, service_of
+from deltamem.server.native import PREFIX, MemoryText, Time, whole
+from deltamem.server.problems import Problem, responses
+from deltamem.server.records import ChangeRecord, UsageRecord
+
+Count = Annotated[int, Field(ge=0, le=100), BeforeValidator(whole)]
+
+
+class TrajectoryIn(StrictModel, strict=True):
+    """A finished conversation of an agent."""
+
+    id: Annotated[str, Field(min_length=1, max_length=200, description="Read once for each agent.")]
+    time: Time
+    messages: Annotated[
+        list[MessageIn],
+        Field(min_length=1, max_length=10_000, description="As in the OpenAI protocol, with tool calls and tool messages."),
+    ]
+
+
+class RecallIn(StrictModel, strict=True):
+    """A task."""
+
+    task: MemoryText
+    k: Count = 5
+    episodes: Count = 3
+
+
+class EpisodesOut(StrictModel):
+    """The episodes of an agent, in the order of their ids."""
+
+    episodes: list[EpisodeSummary]
+
+
+class ReflectionsOut(StrictModel):
+    """The reflections of an agent, in the order of their ids."""
+
+    reflections: list[Reflection]
+
+
+class IngestedOut(StrictModel):
+    """What became of a trajectory."""
+
+    trajectory: str
+    outcome: Outcome = Field(description="applied, known, or unreadable: what was read is kept, and it may be sent again.")
+    episodes: list[EpisodeSummary]
+    changes: list[ChangeRecord] = Field(description="Of the reflections.")
+    violations: dict[str, int]
+    notes: list[str]
+    usage: UsageRecord
+
+
+class FoundReflection(StrictModel):
+    """A reflection that a task has found."""
+
+    reflection: Reflection
+    similarity: float
+
+
+class FoundEpisode(StrictModel):
+    """An episode that is similar to a task."""
+
+    episode: EpisodeSummary
+    similarity: float
+
+
+class RecalledOut(StrictModel):
+    """What helps with a task, the most similar first."""
+
+    reflections: list[FoundReflection]
+    episodes: list[FoundEpisode]
+    text: str = Field(description="All of it, to be put into a prompt.")
+
+
+def router() -> APIRouter:
+    """The routes."""
+    routes = APIRouter(prefix=PREFIX, tags=["episodes"], dependencies=SECURITY, responses=responses())
+    routes.post("/episodes")(add_episodes)
+    routes.get("/episodes")(list_episodes)
+    routes.get("/reflections")(list_reflections)
+    routes.post("/recall")(recall)
+    return routes
+
+
+def _agent(manager: MemoryManager) -> MemoryManager:
+    if not manager.owner.removeprefix(AGENT) or not manager.owner.startswith(AGENT):
+        raise Problem(422, f"episodes belong to agents, which are owners named {AGENT}NAME")
+    return manager
+
+
+async def _memory(manager: MemoryManager, request: Request) -> EpisodicMemory:
+    service, owner = service_of(request), _agent(manager).owner
+    return await anyio.to_thread.run_sync(lambda: EpisodicMemory(service.store, owner, service.policy))
+
+
+async def add_episodes(body: TrajectoryIn, manager: Founding, request: Request) -> IngestedOut:
+    """Review a trajectory with the model, which takes a few calls: the answer comes when it is done.
+
+    Every stage is recorded. Should the answer not come, send the same again: it goes on where it was, and changes nothing
+    once it is done.
+    """
+    service = service_of(request)
+    agent = await _memory(manager, request)
+    if not service.has_model or service.paused:
+        raise Problem(503, "the model is paused" if service.has_model else "this server has no model to read episodes with")
+    done = await agent.ingest(read_trajectory(body.id, body.time, body.messages))
+    return IngestedOut(
+        trajectory=done.trajectory,
+        outcome=done.outcome,
+        episodes=list(done.episodes),
+        changes=[ChangeRecord.of(change) for change in done.changes],
+        violations=dict(done.violations),
+        notes=list(done.notes),
+        usage=UsageRecord(**asdict(done.usage)),
+    )
+
+
+def list_episodes(manager: Reading) -> EpisodesOut:
+    """What the agent did: one entry for each matter of a user."""
+    return EpisodesOut(episodes=episodes_of(_agent(manager).state()))
+
+
+def list_reflections(manager: Reading) -> ReflectionsOut:
+    """What the agent has learned."""
+    return ReflectionsOut(reflections=reflections_of(_agent(manager).state()))
+
+
+async def recall(body: RecallIn, manager: Reading, request: Request) -> RecalledOut:
+    """The reflections and the similar episodes that help with a task."""
+    found = await (await _memory(manager, request)).recall(body.task, body.k, body.episodes)
+    return RecalledOut(
+        reflections=[FoundReflection(reflection=one, similarity=round(close, 6)) for one, close in found.reflections],
+        episodes=[FoundEpisode(episode=one, similarity=round(close, 6)) for one, close in found.episodes],
+        text=found.text,
+    )

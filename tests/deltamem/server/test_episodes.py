@@ -1,0 +1,66 @@
+"""The routes of agents, over real HTTP."""
+
+from pathlib import Path
+
+import pytest
+from episodic_cases import BOOKING, Reviewer
+from server_cases import Server, ok, problem, serving
+
+from deltamem.server.keys import Scope
+
+AGENT = "/v1/owners/agent:support"
+TICKET = {"id": "t1", "time": "2026-04-05T20:01:00", "messages": BOOKING}
+
+
+def test_an_agent_learns_over_http(tmp_path: Path) -> None:
+    model = Reviewer()
+    with serving(tmp_path / "bank", model) as server:
+        http = server.client(server.key("agent:support"))
+        done = ok(http.post(f"{AGENT}/episodes", json=TICKET))
+        assert (done["outcome"], done["usage"]["calls"], len(done["episodes"])) == ("applied", 5, 2)
+        assert [change["event"] for change in done["changes"]] == ["ADD", "UPDATE"]
+        assert ok(http.post(f"{AGENT}/episodes", json=TICKET))["outcome"] == "known" and len(model.asked) == 5
+        assert [one["id"] for one in ok(http.get(f"{AGENT}/episodes"))["episodes"]] == ["m4", "m6"]
+        [kept] = ok(http.get(f"{AGENT}/reflections"))["reflections"]
+        assert (kept["id"], kept["confidence"]) == ("m5", 0.8)
+        found = ok(http.post(f"{AGENT}/recall", json={"task": "order a meal", "k": 1.0, "episodes": 0}))
+        assert found["reflections"][0]["reflection"] == kept and found["episodes"] == [] and kept["hints"] in found["text"]
+        # The native routes of the same owner.
+        assert len(ok(http.get(f"{AGENT}/memories/m5/history"))["steps"]) == 2
+        assert ok(http.post(f"{AGENT}/rollback", json={"to": "t1#reflections-1"}))["kind"] == "rollback"
+        assert ok(http.get(f"{AGENT}/reflections"))["reflections"][0]["confidence"] == 0.7
+        # Somebody else's key sees nothing, not even that there is something.
+        other = server.client(server.key("agent:other"))
+        problem(other.get(f"{AGENT}/reflections"), 404)
+        problem(other.post(f"{AGENT}/episodes", json=TICKET), 404)
+        reader = server.client(server.key("agent:support", scopes={Scope.READ}))
+        problem(reader.post(f"{AGENT}/episodes", json=TICKET), 403)
+        assert ok(reader.post(f"{AGENT}/recall", json={"task": "order a meal"}))["reflections"]
+
+
+@pytest.mark.parametrize(
+    ("path", "sent", "status", "said"),
+    [
+        ("/v1/owners/ann/episodes", TICKET, 422, "agent:NAME"),
+        ("/v1/owners/agent:/episodes", TICKET, 422, "agent:NAME"),
+        (f"{AGENT}/episodes", TICKET | {"messages": []}, 422, "messages"),
+        (f"{AGENT}/episodes", TICKET | {"messages": BOOKING[:2]}, 400, "nothing that an agent said"),
+        (f"{AGENT}/episodes", TICKET | {"messages": [{"role": "narrator"}]}, 422, "role"),
+        (f"{AGENT}/episodes", TICKET | {"id": "a#turns-1"}, 400, "stage"),
+        (f"{AGENT}/episodes", TICKET | {"owner": "ann"}, 422, "no such field"),
+        (f"{AGENT}/recall", {"task": "x"}, 404, "nothing here"),
+    ],
+)
+def test_what_is_wrong_is_said(server: Server, path: str, sent: dict[str, object], status: int, said: str) -> None:
+    assert said in problem(server.client().post(path, json=sent), status)
+
+
+def test_without_a_model_or_while_it_is_paused_nothing_is_read(tmp_path: Path) -> None:
+    with serving(tmp_path / "bank", model=False) as server:
+        assert "no model" in problem(server.client().post(f"{AGENT}/episodes", json=TICKET), 503)
+    with serving(tmp_path / "bank", Reviewer()) as server:
+        http = server.client()
+        http.put("/v1/admin/model", json={"paused": True})
+        assert "paused" in problem(http.post(f"{AGENT}/episodes", json=TICKET), 503)
+        http.put("/v1/admin/model", json={"paused": False})
+        assert ok(http.post(f"{AGENT}/episodes", json=TICKET))["outcome"] == "applied"
