@@ -44,6 +44,19 @@ def merge(
 
 
 @app.command()
+def lessons(
+    out: _Out,
+    episodes: Annotated[int, typer.Option(min=1, help="How many.")] = 200,
+    seed: Annotated[int, typer.Option(help="Equal seeds give equal files.")] = 1,
+) -> None:
+    """Write episodes of a tool-using agent with the lessons that follow from them."""
+    from synth.lessons import write
+
+    changed = write(out, seed, episodes)
+    print(f"{episodes:,} episodes, {changed:,} of which teach something, written to {out}")
+
+
+@app.command()
 def inspect(
     out: _Out,
     person: Annotated[str | None, typer.Argument(help="Whom to show; otherwise the first.", show_default=False)] = None,
@@ -150,7 +163,7 @@ def run_command() -> NoReturn:
     run_plain(run)
 
 
-_COMMANDS = ("merge", "inspect", "report", "probe", "contamination", "personas")
+_COMMANDS = ("merge", "inspect", "lessons", "report", "probe", "contamination", "personas")
 _ESTIMATE = "estimate"
 _CAME = "came"
 

@@ -257,9 +257,9 @@ def _body(one: Reflection) -> str:
 
 
 def _carries(new: Reflection, old: Reflection) -> bool:
-    """Whether an update still speaks of what it replaces: of a third of its words, which leaves room for other ones."""
+    """Whether an update still speaks of what it replaces: of a quarter of its words, which leaves room for others."""
     before = content_stems(_body(old))
-    return 3 * len(before & content_stems(_body(new))) >= len(before)
+    return 4 * len(before & content_stems(_body(new))) >= len(before)
 
 
 def _verdict(text: str) -> tuple[bool, str] | None:
