@@ -28,7 +28,7 @@ from eval.answer import load_prompt
 from eval.config import BenchmarkConfig, ModelSettings
 from eval.data import nothing_usable
 from eval.fingerprint import Makings
-from eval.models import SYSTEMS, WITH_MODEL, Models, make_embedder, make_system, open_models
+from eval.models import CANARY, SYSTEMS, WITH_MODEL, Models, make_embedder, make_system, open_models
 from eval.momento.agent import LLMAgent, LLMUser, Model, ScriptedAgent, ScriptedUser, Toolbox
 from eval.momento.database import open_database
 from eval.momento.mini import mini_catalogue, mini_tasks
@@ -301,12 +301,15 @@ async def _evaluate(
         left = [task for task in chosen if run.missing(task)]
         needed = ["answer", "judge", *(["manager"] if config.system in WITH_MODEL else [])] if left else None
         await makings.go_on(config, models, needed)
-        makings.write()
         run.made = makings.made
         if left:
-            write_summary(config.out, run.summary(0.0) | {"partial": True})  # a run that is killed never looks finished
+            if user_llm is not None:  # the other models were asked just now
+                await user_llm.check([{"role": "user", "content": CANARY}])
             for database in _databases(config, min(config.parallel, len(left)), files):
                 worlds.put_nowait(World(database, catalogue))
+        makings.write()  # not before, so that the command can be corrected
+        if left:
+            write_summary(config.out, run.summary(0.0) | {"partial": True})  # a run that is killed never looks finished
             try:
                 await run.do()
             except* DeltaMemError as group:
@@ -345,7 +348,7 @@ def page(summary: Mapping[str, Any], records: Sequence[TrialRecord]) -> str:
     """The report: scores, and every trial with what was said, recalled, called and changed."""
     ordered = sorted(records, key=lambda record: (record.task, record.trial))
     template = Path(__file__).with_name("report.html.j2")
-    return render_page(template, summary=summary, records=ordered, shown=_SHOWN)
+    return render_page(template, summary=summary, records=ordered, shown=_SHOWN, cost=cost_line(summary))
 
 
 def lines(summary: Mapping[str, Any]) -> list[str]:
@@ -370,7 +373,18 @@ def lines(summary: Mapping[str, Any]) -> list[str]:
         f"{scores['failed']} failed; "
         f"{summary['calls_of_tools']:,} calls of tools, {summary['violations']:,} against a rule; {summary['seconds']:.0f} s"
     )
+    said += [cost_line(summary)] if any(cost["calls"] for cost in summary["cost"].values()) else []
     return [*said, *summary["warnings"]]
+
+
+def cost_line(summary: Mapping[str, Any]) -> str:
+    """What models were asked for, by the part that they play."""
+    return "; ".join(
+        f"{part}: {cost['calls']:,} calls ({cost['cached']:,} cached), "
+        f"{cost['prompt_tokens']:,} + {cost['completion_tokens']:,} tokens, {cost['seconds']:,.0f} s"
+        for part, cost in summary["cost"].items()
+        if cost["calls"]
+    )
 
 
 def main(config: MomentoConfig) -> int:

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 from momento_cases import CATALOGUE, TODAY
 from rich.console import Console
-from scripted_server import Reply, Served, completion, failure, is_check, serve
+from scripted_server import Reply, Served, completion, failure, is_check, serve, unused_url
 
 from deltamem.config import CONFIGS, composed, validated
 from deltamem.errors import DeltaMemError
@@ -171,6 +171,7 @@ def _grown(path: Path, before: int) -> bool:
 def test_what_cannot_be_run_is_one_sentence(tmp_path: Path, overrides: list[str], said: str) -> None:
     with pytest.raises(DeltaMemError, match=said):
         evaluate(configured(tmp_path, *overrides), QUIET)
+    assert not (tmp_path / "making.json").exists()  # the command can be corrected
 
 
 def test_a_task_whose_rows_are_wrong_does_not_lose_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -286,6 +287,8 @@ def test_models_play_agent_user_and_judge(tmp_path: Path, serving: Callable[[Mod
     assert second[-1]["content"].startswith("Error: the arguments of create_order are not a JSON object")
     assert second[-2]["content"] == second[-4]["content"]
     assert summary["cost"]["agent"]["calls"] == 4
+    assert "agent: 4 calls (0 cached)" in lines(summary)[-1]
+    assert "agent: 4 calls" in (tmp_path / "report.html").read_text()
     sent = len(server.requests)
     evaluate(config, QUIET)  # nothing is left to do
     assert len(server.requests) == sent
@@ -354,6 +357,12 @@ def test_a_broken_endpoint_is_a_failure_and_not_a_zero_and_is_tried_again(
     broken[0] = False
     assert main(config) == 0
     assert json.loads((tmp_path / "summary.json").read_bytes())["scores"]["valid"]["passed"] == 1
+
+
+def test_a_user_who_is_not_there_is_found_before_any_trial(tmp_path: Path, serving: Callable[[Models], Served]) -> None:
+    with pytest.raises(DeltaMemError, match="cannot be reached"):
+        evaluate(by_models(tmp_path, serving(Models()), f"user.base_url={unused_url()}", "user.max_retries=0"), QUIET)
+    assert not records(tmp_path)
 
 
 def test_rounds_and_turns_end(tmp_path: Path, serving: Callable[[Models], Served]) -> None:
@@ -462,6 +471,7 @@ def test_the_lines_name_what_failed_apart() -> None:
         "violations": 0,
         "seconds": 1,
         "warnings": ["mixed"],
+        "cost": {part: {"calls": 0} for part in ("agent", "user")},
     }
     said = lines(summary)
     assert said[1].startswith("x (valid): passed 50.0") and "2 failed" in said[3] and said[-1] == "mixed"

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from momento_cases import both_databases
 
 from deltamem.errors import DeltaMemError
 from eval.momento.database import SQLiteDatabase
@@ -55,6 +56,15 @@ def test_every_task_is_solved_by_its_reference_actions(mini: TaskSet, world: Wor
         replies = [item.reference_answer for item in task.expected_information]
         scores = score_trial(task, world.hashes(task.user_id), actions, replies)
         assert scores.passed and scores.tool_recall_ordered == 1, task.task_id
+
+
+def test_the_expected_hashes_are_those_of_postgresql_too(mini: TaskSet) -> None:
+    with both_databases() as (_, postgres):
+        world = World(postgres, mini_catalogue())
+        for task in mini.tasks[: 2 * len(KINDS)]:
+            begun(world, task)
+            carry_out(world, task.action_dags[0])
+            assert world.hashes(task.user_id) == task.expected_hashes
 
 
 def test_every_alternative_solves_a_task_too(mini: TaskSet, world: World) -> None:
