@@ -429,6 +429,17 @@ class MemoryManager:
             await self._forget_answers()
             return entry
 
+    async def forget_all(self, memory_ids: Sequence[str]) -> list[Entry]:
+        """Erase several memories for good at the cost of one; see `forget`.
+
+        Returns:
+            What is recorded of it. Memories that there are not, or that are forgotten already, are left out.
+        """
+        async with self._owned.turn():
+            entries = await asyncio.to_thread(self._owned.forget_all, memory_ids)
+            await self._forget_answers()
+            return entries
+
     async def forget_owner(self) -> Erasure:
         """Erase everything about this owner. Only a hash of the name, the time and counts remain.
 

@@ -246,6 +246,16 @@ class UserStore:
             self.bank.purge()
         return entry
 
+    def forget_all(self, memory_ids: Sequence[str]) -> list[Entry]:
+        """Erase several memories at the cost of one, see `OwnerJournal.forget_all`."""
+        with self.writing():
+            entries = self.journal.forget_all(memory_ids)
+            if self.journal.head > self.bank.position:
+                self.bank.update(self.journal.state(), {}, self.journal.head)
+                self._known = None
+            self.bank.purge()
+        return entries
+
     def reload(self) -> None:
         """Move the bank to the journal's state after entries were written past it (an import)."""
         with self.writing():

@@ -531,30 +531,46 @@ class OwnerJournal:
         Raises:
             DeltaMemError: If the owner has no such memory, or it is already forgotten.
         """
+        if entries := self.forget_all([memory_id]):
+            return entries[0]
+        raise NotFoundError(f"{memory_id}: there is no such memory to forget")
+
+    def forget_all(self, memory_ids: Sequence[str]) -> list[Entry]:
+        """Forget several memories at the cost of one, in one transaction; see `forget`.
+
+        Returns:
+            The entries that say so. Memories that there are not, or that are forgotten already, have none.
+        """
+        entries: list[Entry] = []
+        texts: set[str] = set()
+        sources: set[tuple[int, int]] = set()
+        turns: dict[str, set[int]] = {}
         with self._database.write() as connection:
             owner_id = self._owner_id(connection)
-            memory_id = self.memory_id(memory_id)
-            history = self._steps(memory_id)
-            sides = [memory for _, change in history if not change.erased for memory in (change.before, change.after)]
-            known = [memory for memory in sides if memory is not None]
-            if owner_id is None or not known:
-                raise NotFoundError(f"{memory_id}: there is no such memory to forget")
-            sources = frozenset((entry.position, turn) for entry, change in history for turn in change.turns)
-            rows.erase_memory(connection, owner_id, memory_id)
-            rows.blank_turns(connection, owner_id, sources, {memory.text for memory in known})
-            turns: dict[str, set[int]] = {}
-            for entry, change in history:
-                if entry.session_id is not None:
-                    turns.setdefault(entry.session_id, set()).update(change.turns)
-            jobs.scrub(connection, owner_id, turns, {memory.text for memory in known})
-            buffer.scrub(connection, owner_id, {memory.text for memory in known})
-            intent_rows.erase(connection, owner_id, memory_id, {memory.text for memory in known})
-            removal = Change(ChangeEvent.REMOVE, memory_id, Memory(memory_id, "", known[-1].time), None, erased=True)
-            entry = Entry(self.head + 1, EntryKind.FORGET, datetime.now(UTC), (removal,))
-            self._append(connection, entry)
+            for memory_id in map(self.memory_id, memory_ids):
+                history = self._steps(memory_id)
+                sides = [memory for _, change in history if not change.erased for memory in (change.before, change.after)]
+                known = [memory for memory in sides if memory is not None]
+                if owner_id is None or not known:
+                    continue
+                for entry, change in history:
+                    sources.update((entry.position, turn) for turn in change.turns)
+                    if entry.session_id is not None:
+                        turns.setdefault(entry.session_id, set()).update(change.turns)
+                texts.update(memory.text for memory in known)
+                rows.erase_memory(connection, owner_id, memory_id)
+                intent_rows.erase(connection, owner_id, memory_id, {memory.text for memory in known})
+                removal = Change(ChangeEvent.REMOVE, memory_id, Memory(memory_id, "", known[-1].time), None, erased=True)
+                entries.append(Entry(self.head + 1, EntryKind.FORGET, datetime.now(UTC), (removal,)))
+                self._append(connection, entries[-1])
+            if owner_id is None or not entries:
+                return []
+            rows.blank_turns(connection, owner_id, sources, texts)
+            jobs.scrub(connection, owner_id, turns, texts)
+            buffer.scrub(connection, owner_id, texts)
             connection.execute("INSERT INTO pending_purges DEFAULT VALUES")
         self._database.purge()
-        return entry
+        return entries
 
     @contextmanager
     def restoring(self) -> Iterator[Restorer]:

@@ -22,7 +22,6 @@ from fastapi.responses import JSONResponse, Response
 from fastapi.routing import APIRoute
 
 from deltamem.edits import Add, Update, noted
-from deltamem.errors import NotFoundError
 from deltamem.ingest import Transition
 from deltamem.journal.jobs import Job, JobConflictError, JobState
 from deltamem.journal.owner import HistoryStep
@@ -515,13 +514,12 @@ async def _found(request: Request, key: Key, ids: Sequence[str], scope: Scope) -
 
 
 async def _forget(service: Service, found: Iterable[Found]) -> int:
-    removed = 0
+    of_owner: dict[str, list[Found]] = {}
     for one in found:
-        try:
-            await service.forget(one.manager, str(one.uuid))
-        except NotFoundError:  # somebody else was faster
-            continue
-        removed += 1
+        of_owner.setdefault(one.manager.owner, []).append(one)
+    removed = 0
+    for those in of_owner.values():
+        removed += len(await service.forget_all(those[0].manager, [str(one.uuid) for one in those]))
     return removed
 
 

@@ -194,6 +194,10 @@ class Service:
         await asyncio.to_thread(manager.history, memory_id)  # raises, before anything is broken off for it
         return await self._erasing(manager, manager.forget(memory_id))
 
+    async def forget_all(self, manager: MemoryManager, memory_ids: Sequence[str]) -> list[Entry]:
+        """Erase several memories for good, see `MemoryManager.forget_all`."""
+        return await self._erasing(manager, manager.forget_all(memory_ids)) if memory_ids else []
+
     async def _erasing(self, manager: MemoryManager, erasure: Coroutine[Any, Any, Erased]) -> Erased:
         """Erase at once, and not when the model has answered, which may never be."""
         erasing = asyncio.ensure_future(erasure)

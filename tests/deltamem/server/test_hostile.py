@@ -117,6 +117,29 @@ def test_an_erasure_that_fails_may_be_repeated(server: Server, http: httpx.Clien
     assert ok(http.delete(ANN))["memories"] == 1
 
 
+def test_several_are_erased_at_the_cost_of_one(server: Server, http: httpx.Client) -> None:
+    """Each erasure rewrites the file, in which time nobody is answered."""
+    said = [f"Ann keeps quokka {number}." for number in range(5)]
+    ids = [memory["uuid"] for memory in written(http, *said, metadata={"agent_id": "guide"})]
+    ok(http.patch(f"{ANN}/memories/m1", json={"text": "Ann keeps a wombat."}))
+    ok(http.delete(f"{ANN}/memories/m2", params={"mode": "erase"}))
+    statements: list[str] = []
+    connection = server.service.store.journal._database._connection
+    connection.set_trace_callback(statements.append)
+    ok(http.request("DELETE", "/v1/batch/", json={"memories": [{"memory_id": one} for one in (ids[0], ids[2], ids[0])]}))
+    ok(http.delete("/memories", params={"user_id": "ann", "agent_id": "guide"}))
+    connection.set_trace_callback(None)
+    assert statements.count("VACUUM") == 2
+    assert ok(http.get(f"{ANN}/memories"))["memories"] == []
+    kinds = [entry.kind for entry in server.service.store.journal.owner("ann").entries()]
+    assert kinds == ["edit", "edit", *["forget"] * 5] and server.service.store.journal.owner("ann").verify() == []
+    held = b"".join(file.read_bytes() for file in server.folder.rglob("*") if file.is_file())
+    assert b"quokka" not in held and b"wombat" not in held
+    assert written(http, "Ann has a dog.")[0]["id"] == "m6"
+    [result] = ok(http.post(f"{ANN}/search", json={"queries": ["quokka"]}))["results"]
+    assert [memory["id"] for memory in result["memories"]] == ["m6"]
+
+
 def test_an_import_leaves_ids_for_what_comes(http: httpx.Client) -> None:
     written(http, "Ann has a dog.")
     exported = http.get(f"{ANN}/export").text
