@@ -184,7 +184,7 @@ def test_an_audit_names_what_is_suspicious(boston: Path) -> None:
         ("first", ["m1"]),
         ("@0", []),
         ("@2", ["m1", "m2"]),
-        ("@1", ["m1", "m2"]),  # a session of that name, which wins over the position
+        ("@1", ["m1"]),  # always a position, also where a session has that name
         ("2026-03-03T09:00", ["m1", "m2"]),
         ("2026-03-03", ["m1"]),
         ("2026-03-04T10:00+02:00", ["m1", "m2"]),
