@@ -204,8 +204,8 @@ def restore(connection: sqlite3.Connection, owner: int, name: str, records: Inte
         raise ValueError(f"the intents of {name!r} contradict themselves ({error})") from error
 
 
-def erase(connection: sqlite3.Connection, owner: int, memory_id: str, texts: Collection[str]) -> None:
-    """Erase the steps of a memory, and all steps and notes that contain one of some texts, `normalised`.
+def erase(connection: sqlite3.Connection, owner: int, memory_ids: Collection[str], texts: Collection[str]) -> None:
+    """Erase the steps of some memories, and all steps and notes that contain one of some texts, `normalised`.
 
     So that nothing is told by the labels that remain, those that no step has any more are erased too, with the notes of
     their scopes; the log of the label spaces is written again, of the labels that steps still have.
@@ -222,7 +222,7 @@ def erase(connection: sqlite3.Connection, owner: int, memory_id: str, texts: Col
         gone = [
             (number, snippet)
             for number, snippet in zip(records.numbers, records.snippets, strict=True)
-            if (name == MEMORIES and snippet.step.id.partition("/")[0] == memory_id)
+            if (name == MEMORIES and snippet.step.id.partition("/")[0] in memory_ids)
             or holds(snippet.step.text, snippet.resolved, snippet.summary)
         ]
         noted = any(holds(note.text) for note in records.notes) or any(holds(text) for text in records.drafts.values())

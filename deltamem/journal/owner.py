@@ -559,7 +559,6 @@ class OwnerJournal:
                         turns.setdefault(entry.session_id, set()).update(change.turns)
                 texts.update(memory.text for memory in known)
                 rows.erase_memory(connection, owner_id, memory_id)
-                intent_rows.erase(connection, owner_id, memory_id, {memory.text for memory in known})
                 removal = Change(ChangeEvent.REMOVE, memory_id, Memory(memory_id, "", known[-1].time), None, erased=True)
                 entries.append(Entry(self.head + 1, EntryKind.FORGET, datetime.now(UTC), (removal,)))
                 self._append(connection, entries[-1])
@@ -568,6 +567,7 @@ class OwnerJournal:
             rows.blank_turns(connection, owner_id, sources, texts)
             jobs.scrub(connection, owner_id, turns, texts)
             buffer.scrub(connection, owner_id, texts)
+            intent_rows.erase(connection, owner_id, {entry.changes[0].memory_id for entry in entries}, texts)
             connection.execute("INSERT INTO pending_purges DEFAULT VALUES")
         self._database.purge()
         return entries
