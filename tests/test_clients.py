@@ -51,7 +51,7 @@ def run(
         env=kept | {"HOME": str(home)} | environment,
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=1200,
     )
     assert done.returncode == code, f"{done.stdout[-20_000:]}\n{done.stderr[-20_000:]}"
     return done
@@ -175,7 +175,19 @@ def configured(server: dict[str, Any], folder: Path) -> Path:
 def inspected(config: Path, method: str, *options: str, code: int = 0) -> tuple[Any, str]:
     """What the inspector prints as JSON, and what it complains about."""
     program, home = installed("inspector") / "node_modules" / ".bin" / "mcp-inspector", config.parent
-    command = (program, "--cli", "--config", config, "--server", "memory", "--method", method, *options)
+    command = (
+        program,
+        "--cli",
+        "--config",
+        config,
+        "--server",
+        "memory",
+        "--connect-timeout",
+        "0",
+        "--method",
+        method,
+        *options,
+    )
     done = node(*command, home=home, code=code, MCP_INSPECTOR_SECRET_STORE="memory")
     return json.loads(done.stdout), done.stderr
 
