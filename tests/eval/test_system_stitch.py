@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import Any
 
+import intent_model
 import pytest
 from episode_texts import WordEmbedder
+from scripted_server import Reply, completion, serve
 from system_cases import ANA, benchmark_config, dialogue
 
 from deltamem.errors import DeltaMemError
@@ -72,3 +76,25 @@ async def test_a_store_without_intents_says_which_step_it_lacks(tmp_path: Path) 
         with pytest.raises(DeltaMemError, match="no labels of step 'D1:1'"):
             await memory.ingest(dialogue()[0])
         assert not memory.known
+
+
+async def test_a_model_labels_once_and_says_what_it_cost(tmp_path: Path) -> None:
+    def rules(body: dict[str, Any]) -> Reply:
+        return completion(json.dumps(intent_model.answer(body)), prompt_tokens=100, tokens=20)
+
+    with serve(rules) as server:
+        config = benchmark_config(tmp_path, "system=stitch", f"base_url={server.url}", "manager.model=tiny", "cache=null")
+        assert config.labelled_by == "llm" and config.run_config()["labeller"] == "llm"
+        async with open_models(config) as models:
+            system = make_system(config, tmp_path, WordEmbedder(), models)
+            async with system.open(ANA) as memory:
+                calls = [(await memory.ingest(session)).usage for session in dialogue()]
+                # Three for each turn, and the label spaces before the first
+                assert [usage.calls for usage in calls] == [7, 9, 6] and calls[0].prompt_tokens == 700
+                assert (await memory.ingest(dialogue()[0])).usage.calls == 0
+                assert len(await memory.search(CITY, 9)) == 7
+            assert "intent_scope" in system.facts()["prompt_hashes"] and system.facts()["labeller"] == "llm-tiny"
+            asked = len(server.requests)
+            async with system.open(ANA) as memory:
+                assert len(memory.known) == 3 and [(await memory.ingest(one)).usage.calls for one in dialogue()] == [0, 0, 0]
+            assert len(server.requests) == asked

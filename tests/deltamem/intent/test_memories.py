@@ -143,3 +143,14 @@ async def test_imports_bring_their_intents_along() -> None:
     await elsewhere.import_from(io.StringIO(stream.getvalue()))
     assert await found(elsewhere) == await found(memory) and labeller.labelled == []
     assert elsewhere._owned.journal.intents(MEMORIES).load().versions[-1].change.facet in Facet  # type: ignore[union-attr]
+
+
+async def test_several_memories_are_forgotten_with_their_intents() -> None:
+    memory = manager()
+    await two_days(memory)
+    await memory.write([Add("Day 2 has a museum.", START)], "test")
+    assert len(await found(memory)) == 3
+    assert len(await memory.forget_all(["m1", "m2", "m9"])) == 2
+    records = memory._owned.journal.intents(MEMORIES).load()
+    assert records is not None and [one.step.text for one in records.snippets] == ["Day 2 has a museum."]
+    assert await found(memory) == ["Day 2 has a museum."]

@@ -14,10 +14,12 @@ from deltamem.intent.retrieval import densest, within_budget
 def test_the_ranking_is_that_of_sorting_everything(density: list[int], k: int, random) -> None:  # type: ignore[no-untyped-def]
     vectors = np.array([[random.choice((0.1, 0.5, 0.9)), 0.0] for _ in density], dtype=np.float32).reshape(len(density), 2)
     query = np.array([1, 0], dtype=np.float32)
-    found = densest(np.array(density, dtype=np.int32), vectors, query, k)
-    wanted = sorted(range(len(density)), key=lambda row: (-density[row], -float(vectors[row, 0]), row))[:k]
-    assert [row for row, _ in found] == wanted
-    assert [similarity for _, similarity in found] == pytest.approx([float(vectors[row, 0]) for row in wanted])
+    among = [row for row in range(len(density)) if random.random() < 0.5]
+    for rows, chosen in ((range(len(density)), None), (among, np.array(among, dtype=np.intp))):
+        found = densest(np.array(density, dtype=np.int32), vectors, query, k, chosen)
+        wanted = sorted(rows, key=lambda row: (-density[row], -float(vectors[row, 0]), row))[:k]
+        assert [row for row, _ in found] == wanted
+        assert [similarity for _, similarity in found] == pytest.approx([float(vectors[row, 0]) for row in wanted])
 
 
 def test_the_budget_ends_with_a_whole_sentence() -> None:
