@@ -9,10 +9,12 @@ those of one user only.
 from __future__ import annotations
 
 import json
+import os
 import secrets
 import sqlite3
 import tempfile
 import time as clock
+import warnings
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from datetime import UTC, date, datetime, time
@@ -21,6 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 from uuid import UUID
 
+from filelock import FileLock
 from sqlglot import exp
 
 from deltamem.errors import DeltaMemError
@@ -633,7 +636,9 @@ def private_postgres() -> Iterator[str]:
         DeltaMemError: If the package ``pgserver``, which brings the programs, is missing or cannot start here.
     """
     try:
-        import pgserver
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # a machine without a folder for sockets of users is told so
+            import pgserver
     except ImportError as error:
         raise DeltaMemError(
             "database=postgres needs pgserver, or the URL of a server; install it with: pip install 'deltamem[momento]'"
@@ -641,7 +646,9 @@ def private_postgres() -> Iterator[str]:
     folder = Path(tempfile.mkdtemp(prefix="momento-"))
     folder.chmod(0o755)  # as root the server runs as a user of its own
     try:
-        server = pgserver.get_server(folder, cleanup_mode="delete")
+        # As root the package makes a user for the server, which two processes cannot do at once.
+        with FileLock(Path(tempfile.gettempdir()) / f"momento-{os.getuid()}.lock"):
+            server = pgserver.get_server(folder, cleanup_mode="delete")
     except Exception as error:  # the package raises what subprocess and the operating system raise
         raise DeltaMemError(f"no private PostgreSQL could be started: {error}") from error
     try:
