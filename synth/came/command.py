@@ -59,7 +59,7 @@ class CameConfig(StrictModel):
     domain: Literal["travel", "debate", "both"]
     seed: int
     out: Path
-    entities: PositiveInt = Field(le=500)
+    entities: PositiveInt = Field(le=300)  # Names of a world are a small share of all spellings
     writer: Literal["templates", "llm"]
     llm: WriterSettings
 
