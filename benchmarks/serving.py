@@ -271,6 +271,10 @@ def main() -> None:
     if options.serve:
         serve(options.serve, options.endpoint)
         return
+    if shutil.which(options.locust) is None:
+        parser.error(f"{options.locust}: no such program; install locust in an environment of its own and name it")
+    if (options.mem0_python is None) != (options.mem0_checkout is None):
+        parser.error("mem0's server needs both --mem0-python and --mem0-checkout")
     result = measure(options)
     show(result)
     if options.json:
