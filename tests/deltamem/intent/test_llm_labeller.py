@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -187,10 +188,13 @@ async def test_a_kill_repeats_no_answered_call_and_changes_no_label(tmp_path: Pa
         answered[body["messages"][0]["content"]] += 1
         return rules(body)
 
-    program = [sys.executable, intent_model.__file__, str(tmp_path / "journal")]
+    # Not by the folder of the program, which comes first otherwise: `tests/deltamem` would pass for the package.
+    tests = Path(intent_model.__file__).parent
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tests.parent), str(tests)])}
+    program = [sys.executable, "-P", intent_model.__file__, str(tmp_path / "journal")]
     with serve(script) as server:
         for _ in range(2):
-            children.append(subprocess.Popen([*program, server.url, str(count)], stderr=subprocess.PIPE))
+            children.append(subprocess.Popen([*program, server.url, str(count)], stderr=subprocess.PIPE, env=environment))
             _, said = children[-1].communicate()
         assert [child.returncode for child in children] == [-signal.SIGKILL, 0], said
         journal = Journal.open(tmp_path / "journal")
