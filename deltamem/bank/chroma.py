@@ -464,6 +464,7 @@ class ChromaIndex:
         self._banks: dict[str, ChromaBank] = {}
         # Searches of different owners run at once. Erasing closes the client for a moment; nobody may use it meanwhile.
         self._lock = SharedLock()
+        self._failed = False
 
     @classmethod
     def open(cls, path: Path | None, url: str | None = None, namespace: str = "") -> ChromaIndex:
@@ -513,6 +514,7 @@ class ChromaIndex:
         """
         if owner in self._banks:
             raise ValueError("the bank of this owner is open already")
+        self._renew_after_failure()
         target = Target(state, position, changed_since, embed, embedder_name, progress)
         committed = ChromaCollection(self.use, owner, self._name(owner), embedder_name)
         try:
@@ -609,8 +611,20 @@ class ChromaIndex:
             except IndexUnavailableError:
                 raise
             except Exception as error:  # Chroma, its HTTP client and its native code have no common exception
+                self._failed = True
                 reason = str(error) or type(error).__name__
                 raise IndexUnavailableError(f"{self._place}: the vector index failed: {reason}") from error
+
+    def _renew_after_failure(self) -> None:
+        """Begin with a new client: one that met a full disk may wait for ever in a later write."""
+        if not self._failed:
+            return
+        with self._lock.alone():
+            if self._client is not None:
+                self._client.close()
+                self._collections.clear()
+                self._client = self._connect()
+            self._failed = False
 
     def _rewrite(self, committed: ChromaCollection) -> None:
         """Write the vectors of a collection's memories into a new one, and erase the old one."""

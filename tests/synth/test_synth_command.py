@@ -51,7 +51,7 @@ def test_the_papers_shape_is_the_default(tmp_path, command, undrawn):
             ["llm.base_urls=[http://127.0.0.1:9/v1]", "writer=llm", "llm.max_retries=0", "people=1", "embedder=null"],
             "127.0.0.1:9",
         ),
-        (["estimat"], "unknown command 'estimat'; there are estimate, merge, inspect"),
+        (["estimat"], "unknown command 'estimat'; there are estimate, came, merge, inspect"),
         (["merge"], "Missing argument 'out'"),
         (["merge", "somewhere", "--quick"], "--quick"),
         (["inspect", "/nowhere"], "/nowhere"),

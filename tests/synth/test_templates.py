@@ -11,6 +11,7 @@ import yaml
 
 from deltamem.errors import DeltaMemError
 from synth import cards
+from synth.came import world
 from synth.names import Names, names
 from synth.offline import scenes, speaker, templates, topics
 from synth.personas import Parts, parts
@@ -19,6 +20,7 @@ from synth.pools import Pools, load, pools
 PACKAGE = Path(__file__).parents[2] / "synth"
 FILES = sorted(PACKAGE.rglob("*.yaml"))
 SCHEMAS = {
+    "came.yaml": (world.Sentences, world.sentences),
     "cards.yaml": (cards.Cards, cards.load_cards),
     "names.yaml": (Names, names),
     "personas.yaml": (Parts, parts),
