@@ -127,7 +127,7 @@ def damaged_collections(folder: Path) -> list[str] | None:
     Returns:
         The names of the collections that must not be used; None if that holds for the whole database.
     """
-    damaged: list[str] = []
+    damaged = _shortened(folder)
     limit = _CHECK_SECONDS + sum(size for size, _ in _inventory(folder).values()) / _CHECK_BYTES_PER_SECOND
     while True:
         finished, begun = _check(folder, damaged, limit)
@@ -137,6 +137,22 @@ def damaged_collections(folder: Path) -> list[str] | None:
         if all(begun.values()):
             return None  # nothing to blame but the database itself
         logger.warning("%s: reading the collection %s ended the process that examined it", folder, damaged[-1])
+
+
+def _shortened(folder: Path) -> list[str]:
+    """The collections whose HNSW files were cut or lost since the last orderly closing.
+
+    The examination does not always see it: what is read past a cut may be harmless in one process and end the next.
+    """
+    try:
+        noted: dict[str, list[int]] = json.loads((folder / CLEAN_SHUTDOWN_FILE).read_text(encoding="utf-8"))
+        now = _inventory(folder)
+        cut = {Path(name).parent.as_posix() for name, (size, _) in noted.items() if now.get(name, [0])[0] < size}
+        with closing(sqlite3.connect(folder / DATABASE_FILE)) as database:
+            query = "SELECT segments.id, name FROM segments JOIN collections ON collections.id = collection"
+            return sorted({name for segment, name in database.execute(query) if segment in cut})
+    except (OSError, ValueError, sqlite3.Error):
+        return []  # the examination says what is left
 
 
 def _check(folder: Path, skip: list[str], limit: float) -> tuple[bool, dict[str, bool]]:

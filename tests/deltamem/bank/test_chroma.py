@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 from bank_cases import HashEmbedder, check_ranking, lettered, move, open_bank, state_of, vectors_of
 
+from deltamem.bank import chroma_check
 from deltamem.bank.chroma import (
     ChromaBank,
     ChromaIndex,
@@ -262,6 +263,20 @@ def test_damaged_files_end_in_a_correct_bank(large: Path, tmp_path: Path, name: 
     damage(_largest(folder, name))
     reopen(folder, lettered(range(1, 1301)), 5)
     assert reopen(folder, lettered(range(1, 1301)), 5) == []
+
+
+@pytest.mark.parametrize("damage", [_half, Path.unlink])
+@pytest.mark.parametrize("name", ["data_level0.bin", "link_lists.bin", "index_metadata.pickle"])
+def test_files_that_were_cut_are_never_read_to_find_out(
+    large: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, damage: Callable[[Path], None]
+) -> None:
+    folder = tmp_path / "index"
+    shutil.copytree(large, folder)
+    damage(_largest(folder, name))
+    # As when the child process, by luck, finds nothing.
+    monkeypatch.setattr(chroma_check, "_check", lambda folder, skip, limit: (True, {}))
+    assert len(chroma_check.damaged_collections(folder) or ()) == 1
+    assert len(reopen(folder, lettered(range(1, 1301)), 5)) == 1300
 
 
 def test_lost_folders_end_in_a_correct_bank(large: Path, tmp_path: Path) -> None:
