@@ -623,7 +623,10 @@ class ChromaIndex:
             if self._client is not None:
                 self._client.close()
                 self._collections.clear()
-                self._client = self._connect()
+                try:
+                    self._client = self._connect()
+                except Exception as error:  # as in `_guarded`; the next opening tries again
+                    raise IndexUnavailableError(f"{self._place}: the vector index failed: {error}") from error
             self._failed = False
 
     def _rewrite(self, committed: ChromaCollection) -> None:

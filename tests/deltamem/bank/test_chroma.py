@@ -21,6 +21,7 @@ from deltamem.bank.chroma import (
     ChromaBank,
     ChromaIndex,
     IndexStatus,
+    IndexUnavailableError,
     SharedLock,
     client_settings,
     collection_name,
@@ -188,6 +189,23 @@ def test_failing_writes_stay_in_memory_and_are_tried_again(
     assert reopen(killed, texts, 7, "m1", "m40", "m9", "m41") == ["b first", "d third", "a late"]
     (killed / CLEAN_SHUTDOWN_FILE).unlink()
     assert reopen(killed, texts, 7) == []
+
+
+def test_after_a_failure_the_client_is_begun_again_as_often_as_it_takes(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    index = ChromaIndex.open(folder)
+    first = index._client
+    with pytest.raises(IndexUnavailableError), index.use("absent"):
+        pass
+    with monkeypatch.context() as patch:
+        patch.setattr(index, "_connect", lambda: (_ for _ in ()).throw(OSError("disk full")))
+        for _ in range(2):
+            with pytest.raises(IndexUnavailableError, match="disk full"):
+                opened(index, TEXTS, 5)
+    check(opened(index, TEXTS, 5), TEXTS, 5)
+    assert index._client is not first
+    index.close()
 
 
 def test_a_search_that_hnsw_refuses_is_done_exactly(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
