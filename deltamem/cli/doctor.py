@@ -15,7 +15,7 @@ from deltamem.errors import DeltaMemError
 from deltamem.journal.journal import JOURNAL_FILE, Journal
 
 if TYPE_CHECKING:
-    from deltamem.bank.chroma import ChromaIndex
+    from deltamem.bank.chroma_index import ChromaIndex
     from deltamem.journal.owner import OwnerJournal
 
 _PACKAGES = ("chromadb", "openai", "sentence-transformers", "torch", "numpy", "typer", "rich")
@@ -181,7 +181,7 @@ def _index(options: Options, journal: Journal) -> Iterator[Check]:
 
 def _index_files(options: Options, journal: Journal) -> Iterator[Check]:
     from deltamem.bank import chroma_check
-    from deltamem.bank.chroma import ChromaIndex
+    from deltamem.bank.chroma_index import ChromaIndex
     from deltamem.bank.store import INDEX_FOLDER
 
     folder = options.bank / INDEX_FOLDER

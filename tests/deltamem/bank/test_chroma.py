@@ -17,16 +17,10 @@ import pytest
 from bank_cases import HashEmbedder, check_ranking, lettered, move, open_bank, state_of, vectors_of
 
 from deltamem.bank import chroma_check
-from deltamem.bank.chroma import (
-    ChromaBank,
-    ChromaIndex,
-    IndexStatus,
-    IndexUnavailableError,
-    SharedLock,
-    client_settings,
-    collection_name,
-)
-from deltamem.bank.chroma_check import CLEAN_SHUTDOWN_FILE
+from deltamem.bank.chroma_bank import ChromaBank
+from deltamem.bank.chroma_check import CLEAN_SHUTDOWN_FILE, client_settings
+from deltamem.bank.chroma_collection import IndexUnavailableError, collection_name
+from deltamem.bank.chroma_index import ChromaIndex, IndexStatus, SharedLock
 from deltamem.errors import DeltaMemError, EmbedderUnavailableError
 
 QUERIES = vectors_of([f"{letter} query" for letter in "abcdefgh"])
