@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, S
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from hashlib import blake2b, sha256
-from typing import Any
+from typing import Any, Protocol
 
 import chromadb
 import numpy as np
@@ -36,8 +36,12 @@ class IndexUnavailableError(StorageError):
     """Chroma did not do what it was asked; memories are safe in the journal."""
 
 
-Use = Callable[[str], AbstractContextManager[chromadb.Collection]]
-"""Gives a collection by name; what Chroma raises meanwhile becomes an `IndexUnavailableError`."""
+class Use(Protocol):
+    """Gives a collection by name; what Chroma raises meanwhile becomes an `IndexUnavailableError`."""
+
+    def __call__(self, name: str, *, writing: bool = False) -> AbstractContextManager[chromadb.Collection]:
+        """See `deltamem.bank.chroma_index.ChromaIndex.use`."""
+        ...
 
 
 def collection_name(owner: str, namespace: str = "") -> str:
@@ -134,7 +138,7 @@ class ChromaCollection:
 
     def fill(self, ids: Sequence[str], vectors: Vectors) -> None:
         """Add vectors, shape ``(len(ids), dim)``, to a collection that is being built; `write` completes it."""
-        with self._use(self.name) as collection:
+        with self._use(self.name, writing=True) as collection:
             write_vectors(collection, ids, vectors)
 
     def write(self, state: MemoryState, position: int, vectors: Mapping[str, Vectors], removed: Collection[str]) -> None:
@@ -149,7 +153,7 @@ class ChromaCollection:
         Raises:
             IndexUnavailableError: If Chroma fails; the same call may be made again.
         """
-        with self._use(self.name) as collection:
+        with self._use(self.name, writing=True) as collection:
             if self._uncertain:
                 # A row of the failed write may belong to a memory that was removed since.
                 removed = frozenset(collection.get(include=[])["ids"]) - state.keys()

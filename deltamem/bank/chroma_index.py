@@ -117,7 +117,7 @@ class ChromaIndex:
         self._banks: dict[str, ChromaBank] = {}
         # Searches of different owners run at once. Erasing closes the client for a moment; nobody may use it meanwhile.
         self._lock = SharedLock()
-        self._failed = False
+        self._write_failed = False
 
     @classmethod
     def open(cls, path: Path | None, url: str | None = None, namespace: str = "") -> ChromaIndex:
@@ -167,7 +167,7 @@ class ChromaIndex:
         """
         if owner in self._banks:
             raise ValueError("the bank of this owner is open already")
-        self._renew_after_failure()
+        self._renew_after_failed_write()
         target = Target(state, position, changed_since, embed, embedder_name, progress)
         committed = ChromaCollection(self.use, owner, self._name(owner), embedder_name)
         try:
@@ -180,7 +180,7 @@ class ChromaIndex:
             for memory in state.memories[:1]:
                 embed([memory.text])  # a missing embedder must not cost the existing index
             self._delete(committed.name)
-            with self._guarded() as client:
+            with self._guarded(writing=True) as client:
                 create_collection(client, committed.name, embedder_name)
             build(committed, target)
         elif removed:
@@ -238,24 +238,25 @@ class ChromaIndex:
         return collection_name(owner, self._namespace)
 
     @contextmanager
-    def use(self, name: str, *, fresh: bool = False) -> Iterator[chromadb.Collection]:
+    def use(self, name: str, *, fresh: bool = False, writing: bool = False) -> Iterator[chromadb.Collection]:
         """Work with a collection.
 
         Args:
             name: Its name.
             fresh: Whether its metadata must be read again.
+            writing: Whether it is going to be changed; a failure then makes the next opening of a bank renew the client.
 
         Raises:
             IndexUnavailableError: In place of whatever Chroma raises.
         """
-        with self._guarded() as client:
+        with self._guarded(writing) as client:
             collection = None if fresh else self._collections.get(name)
             if collection is None:
                 collection = self._collections[name] = client.get_collection(name, embedding_function=None)
             yield collection
 
     @contextmanager
-    def _guarded(self) -> Iterator[Client]:
+    def _guarded(self, writing: bool = False) -> Iterator[Client]:
         with self._lock.shared():
             if self._client is None:
                 raise IndexUnavailableError(f"{self._place}: the index is closed")
@@ -264,13 +265,13 @@ class ChromaIndex:
             except IndexUnavailableError:
                 raise
             except Exception as error:  # Chroma, its HTTP client and its native code have no common exception
-                self._failed = True
+                self._write_failed |= writing
                 reason = str(error) or type(error).__name__
                 raise IndexUnavailableError(f"{self._place}: the vector index failed: {reason}") from error
 
-    def _renew_after_failure(self) -> None:
+    def _renew_after_failed_write(self) -> None:
         """Begin with a new client: one that met a full disk may wait for ever in a later write."""
-        if not self._failed:
+        if not self._write_failed:
             return
         with self._lock.alone():
             if self._client is not None:
@@ -280,13 +281,13 @@ class ChromaIndex:
                     self._client = self._connect()
                 except Exception as error:  # as in `_guarded`; the next opening tries again
                     raise IndexUnavailableError(f"{self._place}: the vector index failed: {error}") from error
-            self._failed = False
+            self._write_failed = False
 
     def _rewrite(self, committed: ChromaCollection) -> None:
         """Write the vectors of a collection's memories into a new one, and erase the old one."""
         following = committed.name + _NEXT
         self._delete(following)
-        with self.use(committed.name) as collection, self._guarded() as client:
+        with self.use(committed.name) as collection, self._guarded(writing=True) as client:
             ids, vectors = read_vectors(collection, list(committed.state))
             copy = create_collection(client, following, committed.embedder_name)
             write_vectors(copy, ids, vectors)
@@ -295,7 +296,7 @@ class ChromaIndex:
         self._erase_remains()
 
     def _delete(self, name: str) -> None:
-        with self._guarded() as client:
+        with self._guarded(writing=True) as client:
             self._collections.pop(name, None)
             try:
                 client.delete_collection(name)

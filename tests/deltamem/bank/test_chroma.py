@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ import chromadb
 import numpy as np
 import pytest
 from bank_cases import HashEmbedder, check_ranking, lettered, move, open_bank, state_of, vectors_of
+from chromadb.api.client import Client
 
 from deltamem.bank import chroma_check
 from deltamem.bank.chroma_bank import ChromaBank
@@ -185,21 +186,79 @@ def test_failing_writes_stay_in_memory_and_are_tried_again(
     assert reopen(killed, texts, 7) == []
 
 
-def test_after_a_failure_the_client_is_begun_again_as_often_as_it_takes(
+class Connections:
+    """An index whose clients are counted, and refused while `refuse` is set."""
+
+    def __init__(self, folder: Path) -> None:
+        self.made = 0
+        self.refuse = False
+        self.folder = folder
+        self.index = ChromaIndex(self._connect, str(folder), folder)
+
+    def _connect(self) -> Any:
+        if self.refuse:
+            raise OSError("disk full")
+        self.made += 1
+        return chromadb.PersistentClient(str(self.folder), settings=client_settings())
+
+
+def test_after_a_failed_write_the_client_is_begun_again_as_often_as_it_takes(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    index = ChromaIndex.open(folder)
-    first = index._client
+    connections = Connections(folder)
+    index = connections.index
+    bank = opened(index, TEXTS, 5, flush_every=1)
+    with monkeypatch.context() as patch:
+        patch.setattr(chromadb.Collection, "modify", _fails)
+        move(bank, {**TEXTS, 1: "b first"}, 6)
+    assert (bank.pending, connections.made) == (1, 1)
+    connections.refuse = True
+    for _ in range(2):
+        with pytest.raises(IndexUnavailableError, match="disk full"):
+            open_bank(index, "Ben", state_of(TEXTS), 3)
+    connections.refuse = False
+    check(open_bank(index, "Ben", state_of(TEXTS), 3, exact_up_to=0), TEXTS, 3)
+    open_bank(index, "Cem", state_of(TEXTS), 3)
+    assert connections.made == 2
+    assert bank.flush()  # the bank that failed uses the new client too
+    check(bank, {**TEXTS, 1: "b first"}, 6)
+    index.close()
+
+
+@pytest.mark.parametrize("method", ["create_collection", "delete_collection"])
+def test_a_collection_that_cannot_be_made_or_deleted_is_a_failed_write(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, method: str
+) -> None:
+    connections = Connections(folder)
+    with monkeypatch.context() as patch:
+        patch.setattr(Client, method, _fails)
+        with pytest.raises(IndexUnavailableError, match="disk full"):
+            open_bank(connections.index, "Ben", state_of(TEXTS), 3)
+    check(open_bank(connections.index, "Ben", state_of(TEXTS), 3, exact_up_to=0), TEXTS, 3)
+    assert connections.made == 2
+    connections.index.close()
+
+
+@pytest.mark.parametrize("method", ["query", "get", "count"])
+def test_what_cannot_be_read_leaves_the_client_as_it_is(folder: Path, monkeypatch: pytest.MonkeyPatch, method: str) -> None:
+    connections = Connections(folder)
+    index = connections.index
+    bank = opened(index, TEXTS, 5)
+    with monkeypatch.context() as patch:
+        patch.setattr(chromadb.Collection, method, _fails)
+        with suppress(IndexUnavailableError):
+            bank.search(QUERIES, 5)  # HNSW may refuse; then the vectors are read
+        with pytest.raises(IndexUnavailableError), index.use(collection_name("Ana")) as collection:
+            getattr(collection, method)()
     with pytest.raises(IndexUnavailableError), index.use("absent"):
         pass
-    with monkeypatch.context() as patch:
-        patch.setattr(index, "_connect", lambda: (_ for _ in ()).throw(OSError("disk full")))
-        for _ in range(2):
-            with pytest.raises(IndexUnavailableError, match="disk full"):
-                opened(index, TEXTS, 5)
-    check(opened(index, TEXTS, 5), TEXTS, 5)
-    assert index._client is not first
+    check(open_bank(index, "Ben", state_of(TEXTS), 3, exact_up_to=0), TEXTS, 3)
+    assert connections.made == 1
     index.close()
+
+
+def _fails(*_: Any, **__: Any) -> Any:
+    raise OSError("disk full")
 
 
 def test_a_search_that_hnsw_refuses_is_done_exactly(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
