@@ -31,6 +31,7 @@ from eval.fingerprint import Makings
 from eval.models import CANARY, SYSTEMS, WITH_MODEL, Models, make_embedder, make_system, open_models
 from eval.momento.agent import LLMAgent, LLMUser, Model, ScriptedAgent, ScriptedUser, Toolbox
 from eval.momento.database import open_database
+from eval.momento.facts import FactReader
 from eval.momento.mini import mini_catalogue, mini_tasks
 from eval.momento.recall import GIVEN_SUMMARIES, MemoryRecall, Recall, SummaryRecall, dialogue_sessions, summary_rows
 from eval.momento.scores import aggregate
@@ -116,6 +117,7 @@ class Run:
     trials: RecordFile[TrialRecord]
     made: str
     worlds: asyncio.Queue[World]
+    reader: FactReader
     console: Console
 
     def missing(self, task: Task) -> list[int]:
@@ -173,7 +175,7 @@ class Run:
         config, prompts, toolbox = self.config, self.prompts, Toolbox(world)
         model = self._model(self.models.answer, config.answer, task, number)
         if model is None or self.user_llm is None:
-            agent: LLMAgent | ScriptedAgent = ScriptedAgent(toolbox, task)
+            agent: LLMAgent | ScriptedAgent = ScriptedAgent(toolbox, task, self.reader)
             user: LLMUser | ScriptedUser = ScriptedUser(task)
         else:
             limits = {"rounds": config.rounds, "context_tokens": config.context_tokens}
@@ -296,7 +298,22 @@ async def _evaluate(
         trials = files.enter_context(RecordFile(config.out / "trials.jsonl", TrialRecord, lambda record: record.key))
         worlds: asyncio.Queue[World] = asyncio.Queue()
         run = Run(
-            *(config, tasks, chosen, models, user_llm, prompts, embedder, system, sessions, trials, "", worlds, console)
+            *(
+                config,
+                tasks,
+                chosen,
+                models,
+                user_llm,
+                prompts,
+                embedder,
+                system,
+                sessions,
+                trials,
+                "",
+                worlds,
+                FactReader(catalogue),
+                console,
+            )
         )
         left = [task for task in chosen if run.missing(task)]
         needed = ["answer", "judge", *(["manager"] if config.system in WITH_MODEL else [])] if left else None

@@ -19,7 +19,8 @@ from deltamem.prompts import Prompt
 from eval.answer import cost_of, without_thinking
 from eval.config import ModelSettings
 from eval.momento import tools
-from eval.momento.mini import FORMS, OPENINGS, form_pattern
+from eval.momento.facts import FactReader
+from eval.momento.mini import OPENINGS, form_pattern
 from eval.momento.scores import Action
 from eval.momento.tasks import Task
 from eval.momento.world import World
@@ -31,8 +32,6 @@ DONE = "[DONE]"
 NOTHING_KNOWN = "(nothing)"
 TOO_MANY_ROUNDS = "(No more tool calls for this message. Answer the customer now with what you have.)"
 EARLIER = "(Notes on the earlier part of this conversation)"
-_BEFORE_WORDS = re.compile(r"^(?:\[[^\]]*\] )?(?:(?:user|assistant|said): )?", re.MULTILINE)
-"""Date and speaker, which memory systems may put before what was said."""
 _IMAGE = re.compile(r"\[IMAGE:\s*([\d,\s]+)\]")
 
 
@@ -287,9 +286,9 @@ class ScriptedAgent:
     So it measures what a memory gives an agent that makes no mistakes of its own.
     """
 
-    def __init__(self, toolbox: Toolbox, task: Task) -> None:
+    def __init__(self, toolbox: Toolbox, task: Task, reader: FactReader) -> None:
         self.cost = Cost()
-        self._tools, self._task = toolbox, task
+        self._tools, self._task, self._reader = toolbox, task, reader
         self._planned: tuple[str, dict[str, Any], str] | None = None  # a call, and what to say once it is done
 
     async def turn(self, said: Said, memory: Sequence[str]) -> str:
@@ -302,19 +301,10 @@ class ScriptedAgent:
         topic, asked = next(((topic, match.groupdict()) for topic, match in matches if match is not None), ("", {}))
         if not topic:
             return "I am sorry, I do not understand."
-        known = self._known(topic, asked, memory)
+        known = self._reader.known(topic, asked, memory)
         if known is None:
             return "I am sorry, I do not know what you mean."
         return await self._serve(topic, asked | known)
-
-    def _known(self, topic: str, asked: Mapping[str, str], memory: Sequence[str]) -> dict[str, str] | None:
-        """What was said last of what is asked about."""
-        pattern, found = form_pattern(FORMS[topic]), None
-        for text in memory:
-            for match in pattern.finditer(_BEFORE_WORDS.sub("", text)):
-                if all(asked.get(name, value) == value for name, value in match.groupdict().items()):
-                    found = match.groupdict()
-        return found
 
     async def _serve(self, topic: str, want: Mapping[str, str]) -> str:
         user = self._task.user_id
