@@ -28,8 +28,8 @@ from deltamem.filters import read_filter
 from deltamem.ingest import Outcome, SessionReader, Transition
 from deltamem.intent.labeller import CachingLabeller, IntentLabeller
 from deltamem.journal.jobs import Job, JobState
-from deltamem.journal.owner import HistoryStep, Origin, Point, SessionKnownError, StaleJournalError
-from deltamem.journal.records import Entry, Erasure, digest_of, memory_number
+from deltamem.journal.owner import Point, SessionKnownError, StaleJournalError
+from deltamem.journal.records import Entry, Erasure, HistoryStep, Origin, digest_of, memory_number
 from deltamem.journal.transfer import Counts, export_owner, import_owner
 from deltamem.memory import Diff, Memory, MemoryState
 from deltamem.policy import Policy, ScopedPolicy

@@ -38,8 +38,7 @@ if TYPE_CHECKING:
     from deltamem.bank.base import Hit
     from deltamem.bank.store import MemoryStore, UserStore
     from deltamem.intent.memories import IntentSearch
-    from deltamem.journal.owner import HistoryStep, Origin
-    from deltamem.journal.records import Entry
+    from deltamem.journal.records import Entry, HistoryStep, Origin
 
 
 def record_of(record: StrictModel) -> dict[str, Any]:

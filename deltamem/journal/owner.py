@@ -5,10 +5,8 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import count
-from typing import NamedTuple
 from uuid import UUID
 
 from deltamem.errors import ConflictError, DeltaMemError, NotFoundError
@@ -21,6 +19,8 @@ from deltamem.journal.records import (
     ChangeEvent,
     Entry,
     EntryKind,
+    HistoryStep,
+    Origin,
     changes_between,
     digest_of,
     lineage,
@@ -29,50 +29,13 @@ from deltamem.journal.records import (
     shape_problem,
     step,
 )
+from deltamem.journal.restorer import Restorer
 from deltamem.journal.sqlite import Database
-from deltamem.memory import Diff, Memory, MemoryState, Metadata, diff
+from deltamem.memory import Diff, Memory, MemoryState, diff
 from deltamem.sessions import Session, Turn
 
 Point = int | str | datetime | None
 """A point in an owner's journal: a position, a session id, a session time, or None for now."""
-
-
-class HistoryStep(NamedTuple):
-    """One change of one memory and the entry that made it."""
-
-    entry: Entry
-    change: Change
-
-
-@dataclass(frozen=True, slots=True)
-class SourceTurn:
-    """A turn of a session that a memory text comes from, numbered from 1.
-
-    Role and content are None if the dialogue is not stored; the content also if the turn was erased.
-    """
-
-    number: int
-    role: str | None
-    content: str | None
-
-
-@dataclass(frozen=True, slots=True)
-class Origin:
-    """One step, ADD or UPDATE, by which a memory got its present text, and where the text comes from.
-
-    That is some turns of a session that a model read, or somebody who wrote it, see `actor`.
-    """
-
-    event: ChangeEvent
-    text: str
-    metadata: Metadata
-    position: int
-    session_id: str | None
-    session_time: datetime | None
-    model: str | None
-    actor: str | None
-    recorded_at: datetime
-    turns: tuple[SourceTurn, ...]
 
 
 class SessionKnownError(ConflictError):
@@ -306,7 +269,7 @@ class OwnerJournal:
             if memory_id not in self.state():
                 raise NotFoundError(f"there is no memory {memory_id!r} now; see its history")
             return tuple(
-                self._origin(entry, change)
+                Origin.of(entry, change, self.dialogue(entry.position) or ())
                 for entry, change in self._steps(memory_id)
                 if entry.kind in (EntryKind.SESSION, EntryKind.EDIT)
                 and not entry.undone
@@ -606,29 +569,6 @@ class OwnerJournal:
             found = rows.entries_of(connection, self._owner_id(connection), number)
         return tuple(HistoryStep(entry, change) for entry in found for change in entry.changes)
 
-    def _origin(self, entry: Entry, change: Change) -> Origin:
-        if change.after is None:
-            raise ValueError(f"journal entry {entry.position} removes {change.memory_id}, which is no origin")
-        dialogue = self.dialogue(entry.position) or ()
-        turns = tuple(
-            SourceTurn(number, dialogue[number - 1].role, dialogue[number - 1].content or None)
-            if number <= len(dialogue)
-            else SourceTurn(number, None, None)
-            for number in change.turns
-        )
-        return Origin(
-            change.event,
-            change.after.text,
-            change.after.metadata,
-            entry.position,
-            entry.session_id,
-            entry.session_time,
-            entry.model,
-            entry.actor,
-            entry.recorded_at,
-            turns,
-        )
-
     def _time_of(self, changes: Sequence[Change]) -> datetime | None:
         """The `Entry.session_time` of an edit."""
         written = [
@@ -651,58 +591,3 @@ class OwnerJournal:
         if entry.restored is not None:
             rows.mark_effective(connection, owner_id, lineage(entry.position, rows.restored(connection, owner_id)))
         return owner_id
-
-
-_LARGEST_IMPORTED = 2**53
-
-
-class Restorer:
-    """Takes the entries and dialogues of another journal into an empty one."""
-
-    def __init__(self, connection: sqlite3.Connection, owner_id: int) -> None:
-        self._connection = connection
-        self._owner_id = owner_id
-        self._position = 0
-
-    def namespace(self, namespace: UUID) -> None:
-        """Derive UUIDs as the other journal did; before the first entry."""
-        query = "UPDATE owners SET namespace = ? WHERE id = ?"
-        self._connection.execute(query, (str(namespace), self._owner_id))
-
-    def entry(self, entry: Entry) -> None:
-        """Write the next entry, marks and all.
-
-        Raises:
-            ValueError: If it cannot stand in a journal, or not at this place.
-        """
-        if entry.position != self._position + 1:
-            raise ValueError(f"entry {entry.position} where {self._position + 1} was expected")
-        for change in entry.changes:
-            if problem := shape_problem(change):
-                raise ValueError(problem)
-            if (memory_number(change.memory_id) or 0) > _LARGEST_IMPORTED:
-                raise ValueError(f"{change.memory_id} leaves no ids for further memories")
-        try:
-            rows.insert(self._connection, self._owner_id, entry)
-        except sqlite3.IntegrityError as error:
-            raise ValueError(f"entry {entry.position} contradicts itself or an earlier one ({error})") from error
-        self._position = entry.position
-
-    def dialogue(self, position: int, turns: Sequence[Turn]) -> None:
-        """Write the dialogue of an entry.
-
-        Raises:
-            ValueError: If there is no such entry, or it has one already.
-        """
-        try:
-            rows.insert_dialogue(self._connection, self._owner_id, position, turns)
-        except sqlite3.IntegrityError as error:
-            raise ValueError(f"a dialogue of entry {position}, which is unknown or has one already") from error
-
-    def intents(self, collection: str, records: intent_rows.IntentRecords) -> None:
-        """Write a collection of intents.
-
-        Raises:
-            ValueError: If it is there already, or contradicts itself.
-        """
-        intent_rows.restore(self._connection, self._owner_id, collection, records)

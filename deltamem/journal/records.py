@@ -5,13 +5,14 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
+from typing import NamedTuple
 
-from deltamem.memory import Memory, MemoryState
-from deltamem.sessions import Session
+from deltamem.memory import Memory, MemoryState, Metadata
+from deltamem.sessions import Session, Turn
 
 # At most 18 digits, so that every number fits SQLite's signed 64 bits.
 _MEMORY_ID = re.compile(r"m(0|[1-9][0-9]{0,17})")
@@ -80,6 +81,72 @@ class Entry:
     """Whether a later rollback took this entry back."""
     session_digest: str | None = None
     """See `digest_of`."""
+
+
+class HistoryStep(NamedTuple):
+    """One change of one memory and the entry that made it."""
+
+    entry: Entry
+    change: Change
+
+
+@dataclass(frozen=True, slots=True)
+class SourceTurn:
+    """A turn of a session that a memory text comes from, numbered from 1.
+
+    Role and content are None if the dialogue is not stored; the content also if the turn was erased.
+    """
+
+    number: int
+    role: str | None
+    content: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """One step, ADD or UPDATE, by which a memory got its present text, and where the text comes from.
+
+    That is some turns of a session that a model read, or somebody who wrote it, see `actor`.
+    """
+
+    event: ChangeEvent
+    text: str
+    metadata: Metadata
+    position: int
+    session_id: str | None
+    session_time: datetime | None
+    model: str | None
+    actor: str | None
+    recorded_at: datetime
+    turns: tuple[SourceTurn, ...]
+
+    @classmethod
+    def of(cls, entry: Entry, change: Change, dialogue: Sequence[Turn]) -> Origin:
+        """The origin that a change of an entry is; `dialogue` are the stored turns of its session.
+
+        Raises:
+            ValueError: If the change removes the memory.
+        """
+        if change.after is None:
+            raise ValueError(f"journal entry {entry.position} removes {change.memory_id}, which is no origin")
+        turns = tuple(
+            SourceTurn(number, dialogue[number - 1].role, dialogue[number - 1].content or None)
+            if number <= len(dialogue)
+            else SourceTurn(number, None, None)
+            for number in change.turns
+        )
+        return cls(
+            change.event,
+            change.after.text,
+            change.after.metadata,
+            entry.position,
+            entry.session_id,
+            entry.session_time,
+            entry.model,
+            entry.actor,
+            entry.recorded_at,
+            turns,
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,8 +14,9 @@ from deltamem.errors import DeltaMemError
 from deltamem.intent.labels import Facet, LabelChange
 from deltamem.intent.records import Intent, ScopeNote, Snippet, Step
 from deltamem.journal.intents import IntentRecords, LabelVersion
-from deltamem.journal.owner import OwnerJournal, Restorer
+from deltamem.journal.owner import OwnerJournal
 from deltamem.journal.records import Change, ChangeEvent, Entry, EntryKind, same
+from deltamem.journal.restorer import Restorer
 from deltamem.memory import NO_METADATA, Memory, Metadata
 from deltamem.sessions import Role, Turn
 

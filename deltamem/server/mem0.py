@@ -24,8 +24,7 @@ from fastapi.routing import APIRoute
 from deltamem.edits import Add, Update, noted
 from deltamem.ingest import Transition
 from deltamem.journal.jobs import Job, JobConflictError, JobState
-from deltamem.journal.owner import HistoryStep
-from deltamem.journal.records import ChangeEvent, EntryKind
+from deltamem.journal.records import ChangeEvent, EntryKind, HistoryStep
 from deltamem.manager import MemoryManager
 from deltamem.memory import Memory
 from deltamem.server.access import SECURITY, Caller, allow, service_of

@@ -11,8 +11,7 @@ from pydantic import Field
 
 from deltamem.config import StrictModel
 from deltamem.journal.jobs import Job, JobState
-from deltamem.journal.owner import HistoryStep, Origin, SourceTurn
-from deltamem.journal.records import Change, ChangeEvent, Entry, EntryKind, Erasure
+from deltamem.journal.records import Change, ChangeEvent, Entry, EntryKind, Erasure, HistoryStep, Origin, SourceTurn
 from deltamem.memory import Diff, Memory, Metadata, Value
 from deltamem.sessions import Session
 
