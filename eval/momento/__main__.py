@@ -355,7 +355,7 @@ def _databases(config: MomentoConfig, count: int, stack: ExitStack) -> list[Any]
     """One for each task at a time; a private server is started once."""
     name = config.database
     if name == "postgres":
-        from eval.momento.database import private_postgres
+        from eval.momento.postgres import private_postgres
 
         name = stack.enter_context(private_postgres())
     return [stack.enter_context(open_database(name)) for _ in range(count)]

@@ -1,37 +1,27 @@
-"""The state of the restaurant service in SQLite, which needs nothing, or in PostgreSQL with pgvector, the real thing.
+"""The tables of the restaurant service, and its state in SQLite, and what databases have in common.
 
-Both run the same SQL of `eval.momento.world`. What an agent writes itself goes through `eval.momento.sql`, and is refused by
-the database besides: PostgreSQL has two roles, one for the tables of the service and one for a user's own sessions by row
-level security, neither of which may call anything volatile; SQLite has an authorizer, and for sessions a database that holds
-those of one user only.
+Both run the same SQL of `eval.momento.service`. What an agent writes itself goes through `eval.momento.sql`, and is refused
+by the database besides: SQLite has an authorizer, and for sessions a database that holds those of one user only.
 """
 
 from __future__ import annotations
 
 import json
-import os
-import secrets
 import sqlite3
-import tempfile
 import time as clock
-import warnings
+from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from datetime import UTC, date, datetime, time
 from decimal import Decimal
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, ClassVar
 from uuid import UUID
 
-from filelock import FileLock
 from sqlglot import exp
 
 from deltamem.errors import DeltaMemError
 from eval.momento import sql
 from eval.momento.policies import CallError, PolicyViolationError
-
-if TYPE_CHECKING:
-    pass
 
 Row = dict[str, Any]
 Selected = tuple[list[str], list[Row]]
@@ -50,63 +40,47 @@ ENUMS: dict[str, tuple[str, ...]] = {
 }
 """Types of columns with few values, in the order in which they are sorted."""
 
+
+def _columns(text: str) -> dict[str, str]:
+    return dict(column.split() for column in text.split(", "))
+
+
 TABLES: dict[str, dict[str, str]] = {
-    "users": {"id": "text", "first_name": "text", "last_name": "text", "email": "text", "gender": "gender"}
-    | dict.fromkeys(("address1", "address2", "city", "state", "country", "zip", "phone"), "text")
-    | {"created_at": "timestamp"},
-    "payment_methods": {
-        "id": "uuid",
-        "user_id": "text",
-        "type": "payment_type",
-        "details": "json",
-        "created_at": "timestamp",
-    },
-    "restaurants": {"id": "uuid"}
-    | dict.fromkeys(("name", "description", "address", "city", "country"), "text")
-    | {"lat": "real", "lon": "real", "cuisines": "list", "price_range_lower": "integer", "price_range_upper": "integer"}
-    | {"opening_hours": "json", "capacity": "integer", "amenities": "list", "image_url": "list"},
-    "menu_items": {"id": "uuid", "restaurant_id": "uuid", "name": "text", "description": "text"}
-    | {"categories": "list", "cuisines": "list", "price": "money", "image_url": "list"},
-    "reservations": {
-        "id": "uuid",
-        "user_id": "text",
-        "restaurant_id": "uuid",
-        "date": "date",
-        "time": "time",
-        "party_size": "integer",
-        "special_requests": "text",
-        "duration_minutes": "integer",
-        "status": "reservation_status",
-        "created_at": "timestamp",
-    },
-    "orders": {
-        "id": "uuid",
-        "user_id": "text",
-        "restaurant_id": "uuid",
-        "fulfillment": "fulfillment_type",
-        "status": "order_status",
-        "total_price": "money",
-        "currency": "text",
-        "delivery_provider_name": "delivery_provider",
-        "delivery_address": "text",
-        "special_instructions": "text",
-        "created_at": "timestamp",
-        "updated_at": "timestamp",
-    },
-    "order_items": {
-        "id": "uuid",
-        "order_id": "uuid",
-        "menu_item_id": "uuid",
-        "name": "text",
-        "price": "money",
-        "quantity": "integer",
-        "notes": "text",
-    },
-    "memberships": {"id": "uuid", "user_id": "text", "tier": "membership_tier", "status": "membership_status"}
-    | {"start_date": "date", "end_date": "date", "created_at": "timestamp", "updated_at": "timestamp"},
-    "sessions": {"id": "uuid", "user_id": "text", "started_at": "timestamp", "ended_at": "timestamp", "summary": "text"}
-    | {"extracted_facts": "json", "embedding": "vector"},
-    "session_messages": {"id": "uuid", "session_id": "uuid", "role": "message_role", "content": "json", "seq": "integer"},
+    "users": _columns(
+        "id text, first_name text, last_name text, email text, gender gender, address1 text, address2 text, city text, "
+        "state text, country text, zip text, phone text, created_at timestamp"
+    ),
+    "payment_methods": _columns("id uuid, user_id text, type payment_type, details json, created_at timestamp"),
+    "restaurants": _columns(
+        "id uuid, name text, description text, address text, city text, country text, lat real, lon real, cuisines list, "
+        "price_range_lower integer, price_range_upper integer, opening_hours json, capacity integer, amenities list, "
+        "image_url list"
+    ),
+    "menu_items": _columns(
+        "id uuid, restaurant_id uuid, name text, description text, categories list, cuisines list, price money, "
+        "image_url list"
+    ),
+    "reservations": _columns(
+        "id uuid, user_id text, restaurant_id uuid, date date, time time, party_size integer, special_requests text, "
+        "duration_minutes integer, status reservation_status, created_at timestamp"
+    ),
+    "orders": _columns(
+        "id uuid, user_id text, restaurant_id uuid, fulfillment fulfillment_type, status order_status, total_price money, "
+        "currency text, delivery_provider_name delivery_provider, delivery_address text, special_instructions text, "
+        "created_at timestamp, updated_at timestamp"
+    ),
+    "order_items": _columns(
+        "id uuid, order_id uuid, menu_item_id uuid, name text, price money, quantity integer, notes text"
+    ),
+    "memberships": _columns(
+        "id uuid, user_id text, tier membership_tier, status membership_status, start_date date, end_date date, "
+        "created_at timestamp, updated_at timestamp"
+    ),
+    "sessions": _columns(
+        "id uuid, user_id text, started_at timestamp, ended_at timestamp, summary text, extracted_facts json, "
+        "embedding vector"
+    ),
+    "session_messages": _columns("id uuid, session_id uuid, role message_role, content json, seq integer"),
 }
 """Columns of each table with their types."""
 
@@ -116,9 +90,14 @@ READABLE = tuple(name for name in TABLES if name not in SESSION_TABLES)
 
 SECONDS = 2.0
 """How long a query of an agent may take."""
+TOO_LONG = f"Query took longer than {SECONDS:g} s"
 
 _LONGEST_RESULT = 200_000
-_TOO_LONG = f"Query took longer than {SECONDS:g} s"
+_PARSERS = {
+    **{"date": date.fromisoformat, "time": time.fromisoformat, "timestamp": datetime.fromisoformat},
+    **dict.fromkeys(("json", "list", "vector"), json.loads),
+}
+_KINDS = {column: kind for columns in TABLES.values() for column, kind in columns.items()}
 
 
 def amount(value: float | str | Decimal) -> Decimal:
@@ -126,181 +105,19 @@ def amount(value: float | str | Decimal) -> Decimal:
     return Decimal(str(value))
 
 
-class Database(Protocol):
-    """Where the state is; one trial at a time."""
+def typed_rows(table: str, rows: Sequence[Mapping[str, Any]]) -> list[list[Any]]:
+    """Rows as values for all columns, in the form in which tools give them, so that both databases see the same.
 
-    name: str
-
-    def rows(self, query: str, parameters: Sequence[Any] = ()) -> list[Row]:
-        """Run our own SQL with ``?`` for parameters, and return what it selects with the types of the columns."""
-        ...
-
-    def insert(self, table: str, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Insert rows; columns that a row lacks become NULL."""
-        ...
-
-    def transaction(self) -> AbstractContextManager[None]:
-        """All or nothing of what is done in the block."""
-        ...
-
-    def ilike(self, column: str) -> str:
-        """SQL for whether a text holds a pattern, whatever the case; the pattern is the parameter."""
-        ...
-
-    def overlaps(self, column: str) -> str:
-        """SQL for whether a list shares an element with the parameter, a list."""
-        ...
-
-    def contains(self, column: str) -> str:
-        """SQL for whether a list has all elements of the parameter, a list."""
-        ...
-
-    def select(self, query: str, most: int) -> Selected:
-        """Run an agent's own SELECT over `READABLE` and return at most so many rows as JSON values.
-
-        Raises:
-            PolicyViolationError: If it is not such a SELECT.
-            CallError: If it fails.
-        """
-        ...
-
-    def recall(self, query: str, user_id: str, embedding: Sequence[float]) -> list[Row]:
-        """Run a SELECT over `user_id`'s own rows of the table ``sessions``; others do not exist for it.
-
-        ``:query_embedding`` and ``:user_id`` stand for what they say.
-
-        Raises:
-            PolicyViolationError: If it is not such a SELECT.
-            CallError: If it fails.
-        """
-        ...
-
-    def close(self) -> None:
-        """End; nothing is kept."""
-        ...
-
-
-_PARSERS = {
-    "money": amount,
-    "date": date.fromisoformat,
-    "time": time.fromisoformat,
-    "timestamp": datetime.fromisoformat,
-    "json": json.loads,
-    "list": json.loads,
-    "vector": json.loads,
-}
-_KINDS = {column: kind for columns in TABLES.values() for column, kind in columns.items()}
-
-
-def _plain(value: Any) -> Any:
-    """A selected value as JSON has it, the same from both databases."""
-    if isinstance(value, Decimal):
-        return float(value) if int(value.as_tuple().exponent) < 0 else int(value)
-    if isinstance(value, datetime | date | time | UUID):
-        return str(value)
-    return [_plain(one) for one in value] if isinstance(value, list) else value
-
-
-def _checked_size(columns: list[str], rows: list[Row]) -> Selected:
-    if len(json.dumps(rows, default=str)) > _LONGEST_RESULT:
-        raise CallError(f"the result has more than {_LONGEST_RESULT:,} characters; select less")
-    return columns, rows
-
-
-class SQLiteDatabase:
-    """In memory, of this process."""
-
-    name = "sqlite"
-
-    def __init__(self) -> None:
-        """Make the tables."""
-        self._connection = _sqlite_connection()
-        for table, columns in TABLES.items():
-            self._connection.execute(_sqlite_table(table, columns))
-        self._connection.execute("CREATE INDEX of_restaurant ON menu_items(restaurant_id)")
-
-    def rows(self, query: str, parameters: Sequence[Any] = ()) -> list[Row]:
-        """See `Database`."""
-        cursor = self._connection.execute(query, [_stored(value) for value in parameters])
-        return [_parsed(row) for row in _dicts(cursor)] if cursor.description else []
-
-    def insert(self, table: str, rows: Sequence[Mapping[str, Any]]) -> None:
-        """See `Database`."""
-        kinds = _with_ids(table, rows)
-        values = [[_stored(_typed(row.get(column), kind)) for column, kind in kinds.items()] for row in rows]
-        marks = ", ".join("?" * len(kinds))
-        self._connection.executemany(f"INSERT INTO {table} ({', '.join(kinds)}) VALUES ({marks})", values)
-
-    @contextmanager
-    def transaction(self) -> Iterator[None]:
-        """See `Database`."""
-        self._connection.execute("BEGIN")
-        try:
-            yield
-        except BaseException:
-            self._connection.execute("ROLLBACK")
-            raise
-        self._connection.execute("COMMIT")
-
-    def ilike(self, column: str) -> str:
-        """See `Database`."""
-        return f"ilike({column}, ?)"
-
-    def overlaps(self, column: str) -> str:
-        """See `Database`."""
-        return f"overlaps({column}, ?)"
-
-    def contains(self, column: str) -> str:
-        """See `Database`."""
-        return f"contains_all({column}, ?)"
-
-    def select(self, query: str, most: int) -> Selected:
-        """See `Database`."""
-        tree = sql.checked(query, READABLE)
-        names = {cte.alias_or_name for cte in tree.find_all(exp.CTE)}
-        return _checked_size(*self.guarded(sql.for_sqlite(tree), {*READABLE, *names}, most))
-
-    def guarded(self, query: str, tables: Collection[str], most: int) -> Selected:
-        """Run SQLite's SQL with nothing but the authorizer between it and the database."""
-        return _guarded(self._connection, query, tables, most)
-
-    def recall(self, query: str, user_id: str, embedding: Sequence[float]) -> list[Row]:
-        """See `Database`."""
-        tree = sql.checked(query, ("sessions",))
-        own = _sqlite_connection()
-        try:
-            own.execute(_sqlite_table("sessions", TABLES["sessions"]))
-            cursor = self._connection.execute("SELECT * FROM sessions WHERE user_id = ?", (user_id,))
-            own.executemany(f"INSERT INTO sessions VALUES ({', '.join('?' * len(TABLES['sessions']))})", cursor.fetchall())
-            values = {"user_id": user_id, "query_embedding": json.dumps(list(embedding))}
-            _, rows = _guarded(own, sql.for_sqlite(tree), ("sessions",), -1, values)
-            return rows
-        finally:
-            own.close()
-
-    def close(self) -> None:
-        """See `Database`."""
-        self._connection.close()
-
-
-def _sqlite_connection() -> sqlite3.Connection:
-    # The run of a trial may move from one thread to another; only one at a time uses it.
-    connection = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
-    for name, (count, function) in sql.FUNCTIONS_OF_SQLITE.items():
-        connection.create_function(name, count, function, deterministic=True)
-    connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, 5_000_000)
-    return connection
-
-
-def _sqlite_table(table: str, columns: Mapping[str, str]) -> str:
-    # Amounts have no type: SQLite would make 20 of 20.0, and the hash of a state shows the digits.
-    types = {"integer": "INTEGER", "real": "REAL", "money": ""}
-    made = ", ".join(f"{column} {types.get(kind, 'TEXT')}" for column, kind in columns.items())
-    return f"CREATE TABLE {table} ({made}, PRIMARY KEY (id))"
+    Raises:
+        DeltaMemError: If a row has no id of its own, or a value is not of its column's type.
+    """
+    ids = [row.get("id") for row in rows]
+    if None in ids or len(set(ids)) < len(ids):
+        raise DeltaMemError(f"each row of {table} needs an id of its own")
+    return [[_typed(row.get(column), kind) for column, kind in TABLES[table].items()] for row in rows]
 
 
 def _typed(value: Any, kind: str) -> Any:
-    """A value of a row in the form in which tools give it, so that both databases see the same."""
     if value is None:
         return None
     if kind == "integer" and not isinstance(value, int):
@@ -320,12 +137,138 @@ def _typed(value: Any, kind: str) -> Any:
         raise DeltaMemError(f"{value!r} is not of the type {kind}") from error
 
 
-def _with_ids(table: str, rows: Sequence[Mapping[str, Any]]) -> dict[str, str]:
-    """The columns of a table, once it is known that each row has an id of its own."""
-    ids = [row.get("id") for row in rows]
-    if None in ids or len(set(ids)) < len(ids):
-        raise DeltaMemError(f"each row of {table} needs an id of its own")
-    return TABLES[table]
+class Database(ABC):
+    """Where the state is; one trial at a time."""
+
+    name: str
+    tests: ClassVar[Mapping[str, str]]
+    """SQL for conditions on a column: whether it is ``among`` a list of UUIDs, or ``like`` any of a list of patterns
+    (whatever the case); and of a list whether it ``overlaps`` another or ``contains`` it."""
+
+    def test(self, kind: str, column: str) -> str:
+        """One of `tests`; the list is the parameter."""
+        return self.tests[kind].format(column)
+
+    @abstractmethod
+    def rows(self, query: str, parameters: Sequence[Any] = ()) -> list[Row]:
+        """Run our own SQL with ``?`` for parameters, and return what it selects with the types of the columns."""
+
+    @abstractmethod
+    def insert(self, table: str, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Insert rows; columns that a row lacks become NULL."""
+
+    @abstractmethod
+    def transaction(self) -> AbstractContextManager[Any]:
+        """All or nothing of what is done in the block."""
+
+    def select(self, query: str, most: int) -> Selected:
+        """Run an agent's own SELECT over `READABLE` and return at most so many rows as JSON values.
+
+        Raises:
+            PolicyViolationError: If it is not such a SELECT.
+            CallError: If it fails.
+        """
+        columns, rows = self._select(sql.checked(query, READABLE), most)
+        if len(json.dumps(rows, default=str)) > _LONGEST_RESULT:
+            raise CallError(f"the result has more than {_LONGEST_RESULT:,} characters; select less")
+        return columns, rows
+
+    @abstractmethod
+    def _select(self, tree: exp.Query, most: int) -> Selected: ...
+
+    @abstractmethod
+    def recall(self, query: str, user_id: str, embedding: Sequence[float]) -> list[Row]:
+        """Run a SELECT over `user_id`'s own rows of the table ``sessions``; others do not exist for it.
+
+        ``:query_embedding`` and ``:user_id`` stand for what they say.
+
+        Raises:
+            PolicyViolationError: If it is not such a SELECT.
+            CallError: If it fails.
+        """
+
+    @abstractmethod
+    def close(self) -> None:
+        """End; nothing is kept."""
+
+
+class SQLiteDatabase(Database):
+    """In memory, of this process."""
+
+    name = "sqlite"
+    tests: ClassVar = {
+        "among": "in_array({}, ?)",
+        "like": "like_any({}, ?)",
+        "overlaps": "overlaps({}, ?)",
+        "contains": "contains_all({}, ?)",
+    }
+
+    def __init__(self) -> None:
+        """Make the tables."""
+        self._connection = _connection(*TABLES)
+        self._connection.execute("CREATE INDEX of_restaurant ON menu_items(restaurant_id)")
+
+    def rows(self, query: str, parameters: Sequence[Any] = ()) -> list[Row]:
+        """See `Database`."""
+        cursor = self._connection.execute(query, [_stored(value) for value in parameters])
+        names = [column[0] for column in cursor.description or ()]
+        return [{name: _parsed(name, value) for name, value in zip(names, row, strict=True)} for row in cursor]
+
+    def insert(self, table: str, rows: Sequence[Mapping[str, Any]]) -> None:
+        """See `Database`."""
+        _insert(self._connection, table, ([_stored(value) for value in row] for row in typed_rows(table, rows)))
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        """See `Database`."""
+        self._connection.execute("BEGIN")
+        try:
+            yield
+        except BaseException:
+            self._connection.execute("ROLLBACK")
+            raise
+        self._connection.execute("COMMIT")
+
+    def _select(self, tree: exp.Query, most: int) -> Selected:
+        names = {cte.alias_or_name for cte in tree.find_all(exp.CTE)}
+        return self.guarded(sql.for_sqlite(tree), {*READABLE, *names}, most)
+
+    def guarded(self, query: str, tables: Collection[str], most: int) -> Selected:
+        """Run SQLite's SQL with nothing but the authorizer between it and the database."""
+        return _guarded(self._connection, query, tables, most)
+
+    def recall(self, query: str, user_id: str, embedding: Sequence[float]) -> list[Row]:
+        """See `Database`."""
+        tree = sql.checked(query, ("sessions",))
+        own = _connection("sessions")
+        try:
+            _insert(own, "sessions", self._connection.execute("SELECT * FROM sessions WHERE user_id = ?", (user_id,)))
+            values = {"user_id": user_id, "query_embedding": json.dumps(list(embedding))}
+            return _guarded(own, sql.for_sqlite(tree), ("sessions",), -1, values)[1]
+        finally:
+            own.close()
+
+    def close(self) -> None:
+        """See `Database`."""
+        self._connection.close()
+
+
+def _connection(*tables: str) -> sqlite3.Connection:
+    # The run of a trial may move from one thread to another; only one at a time uses it.
+    connection = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
+    for name, (count, function) in sql.FUNCTIONS_OF_SQLITE.items():
+        connection.create_function(name, count, function, deterministic=True)
+    connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, 5_000_000)
+    # Amounts have no type: SQLite would make 20 of 20.0, and the hash of a state shows the digits.
+    types = {"integer": "INTEGER", "real": "REAL", "money": ""}
+    for table in tables:
+        columns = ", ".join(f"{column} {types.get(kind, 'TEXT')}" for column, kind in TABLES[table].items())
+        connection.execute(f"CREATE TABLE {table} ({columns}, PRIMARY KEY (id))")
+    return connection
+
+
+def _insert(connection: sqlite3.Connection, table: str, rows: Iterator[Sequence[Any]] | sqlite3.Cursor) -> None:
+    connection.executemany(f"INSERT INTO {table} VALUES ({', '.join('?' * len(TABLES[table]))})", rows)
 
 
 def _stored(value: Any) -> Any:
@@ -339,55 +282,19 @@ def _stored(value: Any) -> Any:
     return str(value) if isinstance(value, date | time) else value
 
 
-def _dicts(cursor: sqlite3.Cursor) -> list[Row]:
-    names = [column[0] for column in cursor.description]
-    return [dict(zip(names, row, strict=True)) for row in cursor]
+def _parsed(column: str, value: Any) -> Any:
+    kind = _KINDS.get(column, "")
+    if value is None or kind not in (*_PARSERS, "money"):
+        return value
+    return amount(value) if kind == "money" else _PARSERS[kind](value)
 
 
-def _parsed(row: Row) -> Row:
-    return {
-        name: parser(value) if value is not None and (parser := _PARSERS.get(_KINDS.get(name, ""))) else value
-        for name, value in row.items()
-    }
-
-
-_HARMLESS = {*sql.FUNCTIONS_OF_SQLITE, "->", "->>", "json_array", "like", "glob"} | {
-    "abs",
-    "avg",
-    "ceil",
-    "ceiling",
-    "coalesce",
-    "concat",
-    "count",
-    "date",
-    "dense_rank",
-    "floor",
-    "group_concat",
-    "iif",
-    "ifnull",
-    "instr",
-    "json_extract",
-    "json_group_array",
-    "lag",
-    "lead",
-    "length",
-    "lower",
-    "ltrim",
-    "max",
-    "min",
-    "nullif",
-    "rank",
-    "replace",
-    "round",
-    "row_number",
-    "rtrim",
-    "strftime",
-    "substr",
-    "substring",
-    "sum",
-    "trim",
-    "upper",
-}
+_HARMLESS_NAMES = """
+    abs avg ceil ceiling coalesce concat count date dense_rank floor glob group_concat iif ifnull instr json_array
+    json_extract json_group_array lag lead length like lower ltrim max min nullif rank replace round row_number rtrim
+    strftime substr substring sum trim upper
+"""
+_HARMLESS = {*sql.FUNCTIONS_OF_SQLITE, "->", "->>", *_HARMLESS_NAMES.split()}
 
 
 def _guarded(
@@ -420,14 +327,13 @@ def _guarded(
         said = str(error)
         if "prohibited" in said or "not authorized" in said:
             raise PolicyViolationError(f"not allowed: {said}") from error
-        raise CallError(_TOO_LONG if said == "interrupted" else said) from error
+        raise CallError(TOO_LONG if said == "interrupted" else said) from error
     except (sqlite3.Warning, ValueError, OverflowError) as error:
         raise CallError(str(error)) from error
     finally:
         connection.set_authorizer(None)
         connection.set_progress_handler(None, 0)
-    rows = [{name: _reread(name, value) for name, value in zip(columns, row, strict=True)} for row in found]
-    return columns, rows
+    return columns, [{name: _reread(name, value) for name, value in zip(columns, row, strict=True)} for row in found]
 
 
 def _reread(column: str, value: Any) -> Any:
@@ -437,226 +343,6 @@ def _reread(column: str, value: Any) -> Any:
     return value
 
 
-_READER, _RECALLER = "momento_reader", "momento_recall"
-_USER_SETTING = "momento.user_id"
-_MISSING = "database=postgres needs psycopg; install it with: pip install 'deltamem[momento]'"
-_STABLE_ALLOWED = (
-    "extract",
-    "date_part",
-    "date_trunc",
-    "to_char",
-    "concat",
-    "timestamptz_pl_interval",
-    "timestamptz_mi_interval",
-    "array_to_string",
-)
-
-# Whoever may SELECT could otherwise sleep, read settings and the catalog, or run a query that is a string. Immutable
-# functions can do nothing but compute; what casts and aggregates need is among them.
-_LOCK_DOWN = f"""
-REVOKE ALL ON ALL TABLES IN SCHEMA pg_catalog, information_schema FROM PUBLIC;
-REVOKE USAGE ON SCHEMA information_schema FROM PUBLIC;
-REVOKE ALL ON SCHEMA public FROM PUBLIC;
-DO $$ DECLARE signature text; BEGIN
-    FOR signature IN
-        SELECT p.oid::regprocedure::text FROM pg_proc p JOIN pg_namespace n ON n.oid = p.pronamespace
-        WHERE n.nspname = 'pg_catalog' AND NOT (
-            (p.provolatile = 'i' AND p.proname NOT LIKE 'pg\\_%' AND p.proname NOT LIKE '%\\_to\\_xml%')
-            OR p.proname IN ({", ".join(map(repr, _STABLE_ALLOWED))})
-            OR p.oid IN (SELECT oprcode FROM pg_operator WHERE oprcode <> 0)
-            OR p.oid IN (SELECT castfunc FROM pg_cast WHERE castfunc <> 0))
-    LOOP EXECUTE 'REVOKE EXECUTE ON ROUTINE ' || signature || ' FROM PUBLIC'; END LOOP;
-END $$;
-"""
-
-
-class PostgresDatabase:
-    """A database of its own on a PostgreSQL server with pgvector, whose superuser we are; dropped when it is closed."""
-
-    name = "postgres"
-
-    def __init__(self, url: str) -> None:
-        """Make the database, its tables and its roles.
-
-        Args:
-            url: Of the server, as libpq takes it.
-
-        Raises:
-            DeltaMemError: If psycopg is missing, the server does not answer, or it lacks pgvector.
-        """
-        try:
-            import psycopg
-            from psycopg import rows as shapes
-        except ImportError as error:
-            raise DeltaMemError(_MISSING) from error
-        self._psycopg = psycopg
-        self._url = url
-        self._database = f"momento_{secrets.token_hex(6)}"
-        try:
-            with psycopg.connect(url, autocommit=True) as server:
-                made = f"CREATE DATABASE {self._database} TEMPLATE template0 ENCODING 'UTF8'"
-                server.execute(f"{made} LC_COLLATE 'C' LC_CTYPE 'C.UTF-8'")
-            self._owner = psycopg.connect(
-                url, dbname=self._database, autocommit=True, row_factory=shapes.dict_row, options="-c TimeZone=UTC"
-            )
-            passwords = self._prepare()
-            self._readers = {
-                role: psycopg.connect(
-                    url, dbname=self._database, user=role, password=password, autocommit=True, options="-c TimeZone=UTC"
-                )
-                for role, password in passwords.items()
-            }
-        except psycopg.Error as error:
-            raise DeltaMemError(f"PostgreSQL cannot be used: {' '.join(str(error).split())}") from error
-
-    def _prepare(self) -> dict[str, str]:
-        """Make tables and roles; the passwords of these."""
-        run = self._owner.execute
-        run("CREATE EXTENSION vector")
-        for name, values in ENUMS.items():
-            run(f"CREATE TYPE {name} AS ENUM ({', '.join(map(_quoted, values))})".encode())
-        types = {
-            "money": "numeric",
-            "json": "jsonb",
-            "list": "text[]",
-            "timestamp": "timestamptz",
-            "real": "double precision",
-        }
-        for table, columns in TABLES.items():
-            made = ", ".join(f"{column} {types.get(kind, kind)}" for column, kind in columns.items())
-            run(f"CREATE TABLE {table} ({made}, PRIMARY KEY (id))".encode())
-        run("CREATE INDEX ON menu_items(restaurant_id)")
-        run(_LOCK_DOWN.encode())
-        passwords = {}
-        for role, tables in ((_READER, READABLE), (_RECALLER, ("sessions",))):
-            passwords[role] = secrets.token_hex(16)
-            run(  # roles belong to the server, and another database may have made them
-                f"DO $$ BEGIN IF NOT EXISTS (SELECT 1 FROM pg_roles WHERE rolname = '{role}') THEN "
-                f"CREATE ROLE {role} LOGIN; "
-                f"END IF; END $$; ALTER ROLE {role} PASSWORD '{passwords[role]}' CONNECTION LIMIT 50; "
-                f"ALTER ROLE {role} SET default_transaction_read_only = on; "
-                f"ALTER ROLE {role} SET statement_timeout = {round(1000 * SECONDS)}; "
-                f"GRANT USAGE ON SCHEMA public TO {role}; GRANT SELECT ON {', '.join(tables)} TO {role}".encode()
-            )
-        run(
-            f"ALTER TABLE sessions ENABLE ROW LEVEL SECURITY; CREATE POLICY own ON sessions FOR SELECT TO {_RECALLER} "
-            f"USING (user_id = current_setting('{_USER_SETTING}', true)); "
-            f"GRANT EXECUTE ON FUNCTION current_setting(text, boolean) TO {_RECALLER}".encode()
-        )
-        return passwords
-
-    def rows(self, query: str, parameters: Sequence[Any] = ()) -> list[Row]:
-        """See `Database`."""
-        cursor = self._owner.execute(query.replace("?", "%s").encode(), [self._bound(value) for value in parameters])
-        if not cursor.description:
-            return []
-        return [{name: str(value) if isinstance(value, UUID) else value for name, value in row.items()} for row in cursor]
-
-    def insert(self, table: str, rows: Sequence[Mapping[str, Any]]) -> None:
-        """See `Database`."""
-        kinds = _with_ids(table, rows)
-        values = [[self._bound(_typed(row.get(name), kind), kind) for name, kind in kinds.items()] for row in rows]
-        marks = ", ".join(["%s"] * len(kinds))
-        with self._owner.cursor() as cursor:
-            cursor.executemany(f"INSERT INTO {table} ({', '.join(kinds)}) VALUES ({marks})".encode(), values)
-
-    def _bound(self, value: Any, kind: str = "") -> Any:
-        if value is not None and kind in ("json", "vector"):
-            return json.dumps(value, ensure_ascii=False)
-        return value
-
-    def transaction(self) -> AbstractContextManager[Any]:
-        """See `Database`."""
-        return self._owner.transaction()
-
-    def ilike(self, column: str) -> str:
-        """See `Database`."""
-        return f"{column} ILIKE ?"
-
-    def overlaps(self, column: str) -> str:
-        """See `Database`."""
-        return f"{column} && ?"
-
-    def contains(self, column: str) -> str:
-        """See `Database`."""
-        return f"{column} @> ?"
-
-    def select(self, query: str, most: int) -> Selected:
-        """See `Database`."""
-        tree = sql.checked(query, READABLE)
-        return _checked_size(*self.guarded(sql.for_postgres(tree), most))
-
-    def guarded(self, query: str, most: int) -> Selected:
-        """Run SQL with nothing but the rights of its role between it and the database."""
-        return self._as(_READER, query, most)
-
-    def recall(self, query: str, user_id: str, embedding: Sequence[float]) -> list[Row]:
-        """See `Database`."""
-        tree = sql.checked(query, ("sessions",))
-        text = json.dumps(list(embedding))
-        with self._readers[_RECALLER].transaction():
-            self._readers[_RECALLER].execute(f"SET LOCAL {_USER_SETTING} = {_quoted(user_id)}".encode())
-            values = {"user_id": exp.Literal.string(user_id), "query_embedding": exp.Literal.string(text)}
-            filled = tree.copy()
-            for place in list(filled.find_all(exp.Placeholder)):
-                place.replace(values.get(place.name, place))
-            return self._as(_RECALLER, sql.for_postgres(filled).replace("IS NOT DISTINCT FROM", "<=>"), -1)[1]
-
-    def _as(self, role: str, query: str, most: int) -> Selected:
-        try:
-            # What is prepared is one statement.
-            cursor = self._readers[role].execute(query.encode(), prepare=True)
-            columns = [column.name for column in cursor.description or ()]
-            found = cursor.fetchall() if most < 0 else cursor.fetchmany(most)
-        except self._psycopg.errors.QueryCanceled as error:
-            raise CallError(_TOO_LONG) from error
-        except (self._psycopg.errors.InsufficientPrivilege, self._psycopg.errors.ReadOnlySqlTransaction) as error:
-            raise PolicyViolationError(f"not allowed: {error.diag.message_primary}") from error
-        except self._psycopg.Error as error:
-            raise CallError(error.diag.message_primary or str(error)) from error
-        return columns, [{name: _plain(value) for name, value in zip(columns, row, strict=True)} for row in found]
-
-    def close(self) -> None:
-        """See `Database`."""
-        for connection in (*self._readers.values(), self._owner):
-            connection.close()
-        with self._psycopg.connect(self._url, autocommit=True) as server:
-            server.execute(f"DROP DATABASE {self._database} WITH (FORCE)".encode())
-
-
-def _quoted(text: str) -> str:
-    return "'" + text.replace("'", "''") + "'"
-
-
-@contextmanager
-def private_postgres() -> Iterator[str]:
-    """A PostgreSQL server with pgvector in a folder of its own, which ends with the block; gives its URL.
-
-    Raises:
-        DeltaMemError: If the package ``pgserver``, which brings the programs, is missing or cannot start here.
-    """
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # a machine without a folder for sockets of users is told so
-            import pgserver
-    except ImportError as error:
-        raise DeltaMemError(
-            "database=postgres needs pgserver, or the URL of a server; install it with: pip install 'deltamem[momento]'"
-        ) from error
-    folder = Path(tempfile.mkdtemp(prefix="momento-"))
-    folder.chmod(0o755)  # as root the server runs as a user of its own
-    try:
-        # As root the package makes a user for the server, which two processes cannot do at once.
-        with FileLock(Path(tempfile.gettempdir()) / f"momento-{os.getuid()}.lock"):
-            server = pgserver.get_server(folder, cleanup_mode="delete")
-    except Exception as error:  # the package raises what subprocess and the operating system raise
-        raise DeltaMemError(f"no private PostgreSQL could be started: {error}") from error
-    try:
-        yield server.get_uri()
-    finally:
-        server.cleanup()
-
-
 @contextmanager
 def open_database(name: str) -> Iterator[Database]:
     """The database that the configuration names: ``sqlite``, ``postgres`` for a private server, or the URL of a server.
@@ -664,16 +350,15 @@ def open_database(name: str) -> Iterator[Database]:
     Raises:
         DeltaMemError: If it does not exist or cannot be used.
     """
-    if name == "sqlite":
-        database: Database = SQLiteDatabase()
-    elif name == "postgres":
+    from eval.momento.postgres import PostgresDatabase, private_postgres
+
+    if name == "postgres":
         with private_postgres() as url, open_database(url) as opened:
             yield opened
         return
-    elif name.startswith(("postgresql://", "postgres://")):
-        database = PostgresDatabase(name)
-    else:
+    if name != "sqlite" and not name.startswith(("postgresql://", "postgres://")):
         raise DeltaMemError(f"database={name} does not exist; there are: sqlite, postgres, postgresql://...")
+    database = SQLiteDatabase() if name == "sqlite" else PostgresDatabase(name)
     try:
         yield database
     finally:

@@ -41,8 +41,8 @@ PROVIDERS: Mapping[str, Mapping[str, Any]] = {
 """Delivery providers by id."""
 
 LEAST_MINUTES, MOST_MINUTES = 30, 120
-CANCELLABLE = ("created", "confirmed")
-"""States in which an order can be cancelled."""
+CHANGEABLE: Mapping[str, tuple[str, ...]] = {"reservations": ("confirmed",), "orders": ("created", "confirmed")}
+"""States in which the user can still cancel or change something, by table."""
 
 
 class PolicyViolationError(Exception):

@@ -21,88 +21,20 @@ from eval.momento.policies import PolicyViolationError
 
 logging.getLogger("sqlglot").setLevel(logging.ERROR)  # it warns of statements that are refused anyway
 
-FUNCTIONS = frozenset(
-    [
-        "Abs",
-        "And",
-        "Any",
-        "Array",
-        "ArrayAgg",
-        "ArrayContainsAll",
-        "ArrayOverlaps",
-        "ArraySize",
-        "Avg",
-        "Case",
-        "Cast",
-        "Ceil",
-        "Coalesce",
-        "Concat",
-        "Count",
-        "DateTrunc",
-        "DenseRank",
-        "Extract",
-        "Explode",
-        "Exists",
-        "Filter",
-        "Floor",
-        "Greatest",
-        "GroupConcat",
-        "If",
-        "JSONExtract",
-        "JSONExtractScalar",
-        "Lag",
-        "Lead",
-        "Least",
-        "Left",
-        "Length",
-        "Lower",
-        "Max",
-        "Min",
-        "Nullif",
-        "Or",
-        "Quantile",
-        "Rank",
-        "Replace",
-        "Right",
-        "Round",
-        "RowNumber",
-        "StrPosition",
-        "Substring",
-        "Sum",
-        "TimestampTrunc",
-        "TimeToStr",
-        "ToChar",
-        "Trim",
-        "Unnest",
-        "Upper",
-        "Xor",
-    ]
-)
+_NAMES = """
+    Abs And Any Array ArrayAgg ArrayContainsAll ArrayOverlaps ArraySize Avg Case Cast Ceil Coalesce Concat Count
+    DateTrunc DenseRank Extract Explode Exists Filter Floor Greatest GroupConcat If JSONExtract JSONExtractScalar Lag
+    Lead Least Left Length Lower Max Min Nullif Or Quantile Rank Replace Right Round RowNumber StrPosition Substring Sum
+    TimestampTrunc TimeToStr ToChar Trim Unnest Upper Xor
+"""
+FUNCTIONS = frozenset(_NAMES.split())
 """Nodes of sqlglot that are functions and may occur; a name that it does not know may not."""
 
-_TYPES = frozenset(
-    [
-        "TEXT",
-        "VARCHAR",
-        "CHAR",
-        "INT",
-        "BIGINT",
-        "SMALLINT",
-        "DECIMAL",
-        "FLOAT",
-        "DOUBLE",
-        "BOOLEAN",
-        "DATE",
-        "TIME",
-        "TIMESTAMP",
-        "TIMESTAMPTZ",
-        "UUID",
-        "INTERVAL",
-        "JSON",
-        "JSONB",
-        "VECTOR",
-    ]
-)
+_TYPE_NAMES = """
+    TEXT VARCHAR CHAR INT BIGINT SMALLINT DECIMAL FLOAT DOUBLE BOOLEAN DATE TIME TIMESTAMP TIMESTAMPTZ UUID INTERVAL
+    JSON JSONB VECTOR
+"""
+_TYPES = frozenset(_TYPE_NAMES.split())
 _STATEMENTS = (exp.DML, exp.DDL, exp.Into, exp.Lock, exp.Command, exp.Set, exp.Copy, exp.Merge, exp.Drop, exp.Alter)
 _SESSION_WORDS = frozenset({"user", "current_role", "session_user", "current_user", "current_catalog", "current_schema"})
 _LONGEST = 20_000
@@ -298,6 +230,10 @@ def _arrays(test: Callable[[set[Any], set[Any]], bool]) -> Callable[[str | None,
     return lambda first, second: None if first is None else test(set(json.loads(first)), set(json.loads(second)))
 
 
+def _like_any(text: str | None, patterns: str) -> bool | None:
+    return None if text is None else any(like(text, pattern) for pattern in json.loads(patterns))
+
+
 def _in_array(value: Any, array: str | None) -> bool | None:
     return None if array is None else value in json.loads(array)
 
@@ -312,6 +248,7 @@ def _cosine_distance(first: str | None, second: str | None) -> float | None:
 
 FUNCTIONS_OF_SQLITE: dict[str, tuple[int, Callable[..., Any]]] = {
     "ilike": (2, _ilike),
+    "like_any": (2, _like_any),
     "overlaps": (2, _arrays(lambda one, other: bool(one & other))),
     "contains_all": (2, _arrays(lambda one, other: one >= other)),
     "in_array": (2, _in_array),

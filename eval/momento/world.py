@@ -13,7 +13,7 @@ from typing import Any
 from uuid import NAMESPACE_URL, uuid5
 
 from deltamem.errors import DeltaMemError
-from eval.momento.database import ENUMS, Database, Row
+from eval.momento.database import ENUMS, TABLES, Database, Row
 
 Rows = Sequence[Mapping[str, Any]]
 
@@ -23,10 +23,19 @@ TRIAL_TABLES = ("order_items", "orders", "reservations", "memberships")
 HASHES = ("orders_hashed", "reservations_hashed", "order_items_hashed", "memberships_hashed")
 """Names of the four hashes, as tasks call them."""
 
-_HASHED_ORDERS = ["user_id", "restaurant_id", "fulfillment", "status", "total_price", "currency", "delivery_provider_name"]
-_HASHED_RESERVATIONS = ["user_id", "restaurant_id", "date", "time", "party_size", "duration_minutes", "status"]
-_HASHED_ITEMS = ["menu_item_id", "name", "price", "quantity"]
-_HASHED_MEMBERSHIPS = ["user_id", "tier", "status", "start_date", "end_date"]
+_HASHED = {
+    "orders": (
+        "user_id restaurant_id fulfillment status total_price currency delivery_provider_name",
+        "restaurant_id fulfillment status total_price created_at",
+    ),
+    "reservations": (
+        "user_id restaurant_id date time party_size duration_minutes status",
+        "restaurant_id date time party_size status",
+    ),
+    "order_items": ("menu_item_id name price quantity", "menu_item_id name quantity created_at"),
+    "memberships": ("user_id tier status start_date end_date", "tier status start_date"),
+}
+"""Of each table the columns that are hashed, and those by which the rows are sorted."""
 
 _BASIC = {"tier": "basic", "status": "active", "start_date": "2025-01-01", "end_date": "2099-12-31"}
 _EPOCH = "2025-01-01T00:00:00+00:00"
@@ -105,39 +114,16 @@ class World:
 
     def state(self, user_id: str) -> dict[str, list[Row]]:
         """What the hashes are made of, by table: the user's rows in order, without what may differ."""
-        orders = self.all("SELECT * FROM orders WHERE user_id = ?", user_id)
-        made_at = {order["id"]: order["created_at"] for order in orders}
-        items = list(
-            self.all("SELECT i.* FROM order_items i JOIN orders o ON i.order_id = o.id WHERE o.user_id = ?", user_id)
-        )
-        order_rank, tier_rank = _ranks("order_status"), _ranks("membership_tier")
-        orders.sort(
-            key=lambda row: (
-                row["restaurant_id"],
-                _ranks("fulfillment_type")[row["fulfillment"]],
-                order_rank[row["status"]],
-                row["total_price"],
-                row["created_at"],
+        state = {}
+        for table, (columns, order) in _HASHED.items():
+            query = f"SELECT * FROM {table} WHERE user_id = ?"
+            if table == "order_items":
+                query = "SELECT i.*, o.created_at FROM order_items i JOIN orders o ON i.order_id = o.id WHERE o.user_id = ?"
+            rows = sorted(
+                self.all(query, user_id), key=lambda row: [_rank(table, name, row[name]) for name in order.split()]
             )
-        )
-        items.sort(key=lambda row: (row["menu_item_id"], row["name"], row["quantity"], made_at[row["order_id"]]))
-        reservations = sorted(
-            self.all("SELECT * FROM reservations WHERE user_id = ?", user_id),
-            key=lambda row: (
-                *(row[name] for name in ("restaurant_id", "date", "time", "party_size")),
-                _ranks("reservation_status")[row["status"]],
-            ),
-        )
-        memberships = sorted(
-            self.all("SELECT * FROM memberships WHERE user_id = ?", user_id),
-            key=lambda row: (tier_rank[row["tier"]], _ranks("membership_status")[row["status"]], row["start_date"]),
-        )
-        return {
-            "orders": _only(orders, _HASHED_ORDERS),
-            "reservations": _only(reservations, _HASHED_RESERVATIONS),
-            "order_items": _only(items, _HASHED_ITEMS),
-            "memberships": _only(memberships, _HASHED_MEMBERSHIPS),
-        }
+            state[table] = [{name: row[name] for name in columns.split()} for row in rows]
+        return state
 
     def hashes(self, user_id: str) -> dict[str, str]:
         """The four hashes of a user's state, by their names."""
@@ -154,12 +140,10 @@ def state_hashes(state: Mapping[str, Rows]) -> dict[str, str]:
     }
 
 
-def _ranks(enum: str) -> dict[str, int]:
-    return {value: rank for rank, value in enumerate(ENUMS[enum])}
-
-
-def _only(rows: list[Row], columns: Sequence[str]) -> list[Row]:
-    return [{name: row[name] for name in columns} for row in rows]
+def _rank(table: str, column: str, value: Any) -> Any:
+    """By what a value is sorted: as PostgreSQL does it, those of few values by their order, and NULL after all others."""
+    values = ENUMS.get(TABLES[table].get(column, ""))
+    return (value is None, values.index(value) if values and value is not None else value)
 
 
 def read_catalogue(folder: Path) -> Catalogue:

@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
-from eval.momento.database import Database, PostgresDatabase, SQLiteDatabase, private_postgres
+from eval.momento.database import Database, SQLiteDatabase
 from eval.momento.mini import mini_catalogue, new_id
+from eval.momento.postgres import PostgresDatabase, private_postgres
 from eval.momento.tools import TOOLS
 from eval.momento.world import World
 
@@ -193,7 +194,7 @@ def planned_calls(count: int = 520) -> list[tuple[str, dict[str, Any]]]:
         tool = list(TOOLS.values())[number % len(TOOLS)]
         mostly_right = number % 3 > 0
         arguments = {}
-        for parameter in tool.properties:
+        for parameter in tool.arguments.model_fields:
             options = choices[parameter]
             value = options[0] if mostly_right and draw.random() < 0.7 else draw.choice(options)
             if value is not None:

@@ -39,8 +39,9 @@ from momento_cases import (
 from deltamem.errors import DeltaMemError
 from eval.data import data_folders
 from eval.momento import sql
-from eval.momento.database import Database, PostgresDatabase, SQLiteDatabase, open_database
+from eval.momento.database import Database, SQLiteDatabase, open_database
 from eval.momento.policies import CallError, PolicyViolationError
+from eval.momento.postgres import PostgresDatabase
 from eval.momento.tools import ERROR, TOOLS, VIOLATION, call, failed
 from eval.momento.world import HASHES, World, read_catalogue, state_hashes
 
@@ -87,11 +88,19 @@ def published_signatures() -> dict[str, Any]:
     pytest.skip("the published signatures are not here")
 
 
+def without_descriptions(schema: Any) -> Any:
+    if isinstance(schema, dict):
+        return {key: without_descriptions(value) for key, value in schema.items() if key != "description"}
+    return schema
+
+
 def test_all_26_signatures_are_the_published_ones() -> None:
     published = published_signatures()
     assert len(published) == 26
-    assert {name: [list(tool.required), dict(tool.properties)] for name, tool in TOOLS.items()} == {
-        name: [tool["required"], tool["properties"]] for name, tool in published.items()
+    shown = {name: without_descriptions(tool.schema()["function"]["parameters"]) for name, tool in TOOLS.items()}
+    assert shown == {
+        name: {"type": "object", "required": tool["required"], "properties": tool["properties"]}
+        for name, tool in published.items()
     }
 
 

@@ -1,0 +1,237 @@
+"""The state of the restaurant service in PostgreSQL with pgvector, on a server of the user's or on a private one.
+
+Two roles read what agents write: one the tables of the service, one by row level security a user's own sessions. Neither may
+call anything that does more than compute.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import tempfile
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from datetime import date, datetime, time
+from decimal import Decimal
+from pathlib import Path
+from typing import Any, ClassVar
+from uuid import UUID
+
+from filelock import FileLock
+from sqlglot import exp
+
+from deltamem.errors import DeltaMemError
+from eval.momento import sql
+from eval.momento.database import ENUMS, READABLE, SECONDS, TABLES, TOO_LONG, Database, Row, Selected, typed_rows
+from eval.momento.policies import CallError, PolicyViolationError
+
+_READER, _RECALLER = "momento_reader", "momento_recall"
+_USER_SETTING = "momento.user_id"
+_MISSING = "database=postgres needs psycopg; install it with: pip install 'deltamem[momento]'"
+_STABLE_ALLOWED = (
+    "extract",
+    "date_part",
+    "date_trunc",
+    "to_char",
+    "concat",
+    "timestamptz_pl_interval",
+    "timestamptz_mi_interval",
+    "array_to_string",
+)
+
+# Whoever may SELECT could otherwise sleep, read settings and the catalog, or run a query that is a string. Immutable
+# functions can do nothing but compute; what casts and aggregates need is among them.
+_LOCK_DOWN = f"""
+REVOKE ALL ON ALL TABLES IN SCHEMA pg_catalog, information_schema FROM PUBLIC;
+REVOKE USAGE ON SCHEMA information_schema FROM PUBLIC;
+REVOKE ALL ON SCHEMA public FROM PUBLIC;
+DO $$ DECLARE signature text; BEGIN
+    FOR signature IN
+        SELECT p.oid::regprocedure::text FROM pg_proc p JOIN pg_namespace n ON n.oid = p.pronamespace
+        WHERE n.nspname = 'pg_catalog' AND NOT (
+            (p.provolatile = 'i' AND p.proname NOT LIKE 'pg\\_%' AND p.proname NOT LIKE '%\\_to\\_xml%')
+            OR p.proname IN ({", ".join(map(repr, _STABLE_ALLOWED))})
+            OR p.oid IN (SELECT oprcode FROM pg_operator WHERE oprcode <> 0)
+            OR p.oid IN (SELECT castfunc FROM pg_cast WHERE castfunc <> 0))
+    LOOP EXECUTE 'REVOKE EXECUTE ON ROUTINE ' || signature || ' FROM PUBLIC'; END LOOP;
+END $$;
+"""
+
+
+class PostgresDatabase(Database):
+    """A database of its own on a PostgreSQL server with pgvector, whose superuser we are; dropped when it is closed."""
+
+    name = "postgres"
+    tests: ClassVar = {
+        "among": "{} = ANY(?::uuid[])",
+        "like": "{} ILIKE ANY(?)",
+        "overlaps": "{} && ?",
+        "contains": "{} @> ?",
+    }
+
+    def __init__(self, url: str) -> None:
+        """Make the database, its tables and its roles.
+
+        Args:
+            url: Of the server, as libpq takes it.
+
+        Raises:
+            DeltaMemError: If psycopg is missing, the server does not answer, or it lacks pgvector.
+        """
+        try:
+            import psycopg
+            from psycopg import rows as shapes
+        except ImportError as error:
+            raise DeltaMemError(_MISSING) from error
+        self._psycopg = psycopg
+        self._url = url
+        self._database = f"momento_{secrets.token_hex(6)}"
+        ours: dict[str, Any] = {"dbname": self._database, "autocommit": True, "options": "-c TimeZone=UTC"}
+        try:
+            with psycopg.connect(url, autocommit=True) as server:
+                made = f"CREATE DATABASE {self._database} TEMPLATE template0 ENCODING 'UTF8'"
+                server.execute(f"{made} LC_COLLATE 'C' LC_CTYPE 'C.UTF-8'".encode())
+            self._owner = psycopg.connect(url, row_factory=shapes.dict_row, **ours)
+            self._readers = {
+                role: psycopg.connect(url, user=role, password=password, **ours)
+                for role, password in self._prepare().items()
+            }
+        except psycopg.Error as error:
+            raise DeltaMemError(f"PostgreSQL cannot be used: {' '.join(str(error).split())}") from error
+
+    def _prepare(self) -> dict[str, str]:
+        """Make tables and roles; the passwords of these."""
+        run = self._owner.execute
+        run("CREATE EXTENSION vector")
+        for name, values in ENUMS.items():
+            run(f"CREATE TYPE {name} AS ENUM ({', '.join(map(_quoted, values))})".encode())
+        types = {"money": "numeric", "json": "jsonb", "list": "text[]", "timestamp": "timestamptz", "real": "float8"}
+        for table, columns in TABLES.items():
+            made = ", ".join(f"{column} {types.get(kind, kind)}" for column, kind in columns.items())
+            run(f"CREATE TABLE {table} ({made}, PRIMARY KEY (id))".encode())
+        run("CREATE INDEX ON menu_items(restaurant_id)")
+        run(_LOCK_DOWN.encode())
+        passwords = {}
+        for role, tables in ((_READER, READABLE), (_RECALLER, ("sessions",))):
+            passwords[role] = secrets.token_hex(16)
+            run(  # roles belong to the server, and another database may have made them
+                f"DO $$ BEGIN IF NOT EXISTS (SELECT 1 FROM pg_roles WHERE rolname = '{role}') THEN "
+                f"CREATE ROLE {role} LOGIN; "
+                f"END IF; END $$; ALTER ROLE {role} PASSWORD '{passwords[role]}' CONNECTION LIMIT 50; "
+                f"ALTER ROLE {role} SET default_transaction_read_only = on; "
+                f"ALTER ROLE {role} SET statement_timeout = {round(1000 * SECONDS)}; "
+                f"GRANT USAGE ON SCHEMA public TO {role}; GRANT SELECT ON {', '.join(tables)} TO {role}".encode()
+            )
+        run(
+            f"ALTER TABLE sessions ENABLE ROW LEVEL SECURITY; CREATE POLICY own ON sessions FOR SELECT TO {_RECALLER} "
+            f"USING (user_id = current_setting('{_USER_SETTING}', true)); "
+            f"GRANT EXECUTE ON FUNCTION current_setting(text, boolean) TO {_RECALLER}".encode()
+        )
+        return passwords
+
+    def rows(self, query: str, parameters: Sequence[Any] = ()) -> list[Row]:
+        """See `Database`."""
+        cursor = self._owner.execute(query.replace("?", "%s").encode(), list(parameters))
+        if not cursor.description:
+            return []
+        return [{name: str(value) if isinstance(value, UUID) else value for name, value in row.items()} for row in cursor]
+
+    def insert(self, table: str, rows: Sequence[Mapping[str, Any]]) -> None:
+        """See `Database`."""
+        kinds = TABLES[table].values()
+        values = [
+            [
+                json.dumps(one, ensure_ascii=False) if one is not None and kind in ("json", "vector") else one
+                for one, kind in zip(row, kinds, strict=True)
+            ]
+            for row in typed_rows(table, rows)
+        ]
+        with self._owner.cursor() as cursor:
+            cursor.executemany(f"INSERT INTO {table} VALUES ({', '.join(['%s'] * len(kinds))})".encode(), values)
+
+    def transaction(self) -> AbstractContextManager[Any]:
+        """See `Database`."""
+        return self._owner.transaction()
+
+    def _select(self, tree: exp.Query, most: int) -> Selected:
+        return self.guarded(sql.for_postgres(tree), most)
+
+    def guarded(self, query: str, most: int) -> Selected:
+        """Run SQL with nothing but the rights of its role between it and the database."""
+        return self._as(_READER, query, most)
+
+    def recall(self, query: str, user_id: str, embedding: Sequence[float]) -> list[Row]:
+        """See `Database`."""
+        filled = sql.checked(query, ("sessions",)).copy()
+        values = {"user_id": user_id, "query_embedding": json.dumps(list(embedding))}
+        for place in list(filled.find_all(exp.Placeholder)):
+            if place.name in values:
+                place.replace(exp.Literal.string(values[place.name]))
+        with self._readers[_RECALLER].transaction():
+            self._readers[_RECALLER].execute(f"SET LOCAL {_USER_SETTING} = {_quoted(user_id)}".encode())
+            return self._as(_RECALLER, sql.for_postgres(filled).replace("IS NOT DISTINCT FROM", "<=>"), -1)[1]
+
+    def _as(self, role: str, query: str, most: int) -> Selected:
+        try:
+            # What is prepared is one statement.
+            cursor = self._readers[role].execute(query.encode(), prepare=True)
+            columns = [column.name for column in cursor.description or ()]
+            found = cursor.fetchall() if most < 0 else cursor.fetchmany(most)
+        except self._psycopg.errors.QueryCanceled as error:
+            raise CallError(TOO_LONG) from error
+        except (self._psycopg.errors.InsufficientPrivilege, self._psycopg.errors.ReadOnlySqlTransaction) as error:
+            raise PolicyViolationError(f"not allowed: {error.diag.message_primary}") from error
+        except self._psycopg.Error as error:
+            raise CallError(error.diag.message_primary or str(error)) from error
+        return columns, [{name: _plain(value) for name, value in zip(columns, row, strict=True)} for row in found]
+
+    def close(self) -> None:
+        """See `Database`."""
+        for connection in (*self._readers.values(), self._owner):
+            connection.close()
+        with self._psycopg.connect(self._url, autocommit=True) as server:
+            server.execute(f"DROP DATABASE {self._database} WITH (FORCE)".encode())
+
+
+def _quoted(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"
+
+
+def _plain(value: Any) -> Any:
+    """A selected value as JSON has it, the same as from SQLite."""
+    if isinstance(value, Decimal):
+        return float(value) if int(value.as_tuple().exponent) < 0 else int(value)
+    if isinstance(value, datetime | date | time | UUID):
+        return str(value)
+    return [_plain(one) for one in value] if isinstance(value, list) else value
+
+
+@contextmanager
+def private_postgres() -> Iterator[str]:
+    """A PostgreSQL server with pgvector in a folder of its own, which ends with the block; gives its URL.
+
+    Raises:
+        DeltaMemError: If the package ``pgserver``, which brings the programs, is missing or cannot start here.
+    """
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # a machine without a folder for sockets of users is told so
+            import pgserver
+    except ImportError as error:
+        raise DeltaMemError(
+            "database=postgres needs pgserver, or the URL of a server; install it with: pip install 'deltamem[momento]'"
+        ) from error
+    folder = Path(tempfile.mkdtemp(prefix="momento-"))
+    folder.chmod(0o755)  # as root the server runs as a user of its own
+    try:
+        # As root the package makes a user for the server, which two processes cannot do at once.
+        with FileLock(Path(tempfile.gettempdir()) / f"momento-{os.getuid()}.lock"):
+            server = pgserver.get_server(folder, cleanup_mode="delete")
+    except Exception as error:  # the package raises what subprocess and the operating system raise
+        raise DeltaMemError(f"no private PostgreSQL could be started: {error}") from error
+    try:
+        yield server.get_uri()
+    finally:
+        server.cleanup()
