@@ -9,6 +9,8 @@ from __future__ import annotations
 import json
 import os
 import secrets
+import subprocess
+import sys
 import tempfile
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -223,15 +225,24 @@ def private_postgres() -> Iterator[str]:
         raise DeltaMemError(
             "database=postgres needs pgserver, or the URL of a server; install it with: pip install 'deltamem[momento]'"
         ) from error
-    folder = Path(tempfile.mkdtemp(prefix="momento-"))
+    folder = Path(tempfile.mkdtemp(prefix="momento-")).resolve()
     folder.chmod(0o755)  # as root the server runs as a user of its own
-    try:
-        # As root the package makes a user for the server, which two processes cannot do at once.
-        with FileLock(Path(tempfile.gettempdir()) / f"momento-{os.getuid()}.lock"):
-            server = pgserver.get_server(folder, cleanup_mode="delete")
-    except Exception as error:  # the package raises what subprocess and the operating system raise
-        raise DeltaMemError(f"no private PostgreSQL could be started: {error}") from error
-    try:
-        yield server.get_uri()
-    finally:
-        server.cleanup()
+    with _watched(folder):
+        try:
+            # As root the package makes a user for the server, which two processes cannot do at once.
+            with FileLock(Path(tempfile.gettempdir()) / f"momento-{os.getuid()}.lock"):
+                server = pgserver.get_server(folder, cleanup_mode="delete")
+        except Exception as error:  # the package raises what subprocess and the operating system raise
+            raise DeltaMemError(f"no private PostgreSQL could be started: {error}") from error
+        try:
+            yield server.get_uri()
+        finally:
+            server.cleanup()
+
+
+@contextmanager
+def _watched(folder: Path) -> Iterator[None]:
+    """See to it that nothing is left of a server in this folder after the block, even if this process is killed in it."""
+    program = [sys.executable, "-P", str(Path(__file__).with_name("watchdog.py")), str(folder)]
+    with subprocess.Popen(program, stdin=subprocess.PIPE, start_new_session=True):  # Ctrl-C is for the run
+        yield
