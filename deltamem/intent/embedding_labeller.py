@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import weakref
 from collections import Counter, defaultdict, deque
 from collections.abc import Collection, Sequence
 from functools import cache, lru_cache
@@ -16,7 +17,7 @@ import numpy as np
 
 from deltamem.embedding import Embedder, Vectors
 from deltamem.intent.labeller import K_EVENT, K_UPDATE, History, Labelled, Part
-from deltamem.intent.labels import Facet, LabelChange, LabelSpaces
+from deltamem.intent.labels import LABEL_LENGTH, Facet, LabelChange, LabelSpaces, new_label
 from deltamem.intent.records import Intent, IntentFilter, Snippet, Step
 from deltamem.text import MONTHS, STOP_WORDS, Kind, content_words, salient_items, stem
 
@@ -98,7 +99,7 @@ _CUES = re.compile(
 """What opens a topic or returns to one, with its name."""
 
 _NUMBERED = re.compile(
-    r"(?:^|(?:\b(?:on|for|of|in|to|about|from|the|with|at|and|until|through|plan|planning|now|next)\s+))(?P<word>[a-z]{3,})s?\s+"
+    r"(?:^|(?:\b(?:on|for|of|in|to|about|from|the|with|at|and|until|through|plan|planning|now|next)\s+))(?P<word>[a-z]{3,40})s?\s+"
     r"(?P<number>\d{1,2})\b(?![.:%]?\d|\s*%)",
     re.IGNORECASE,
 )
@@ -107,7 +108,7 @@ _RANGE = re.compile(
 )
 _REFERENCE = re.compile(r"\b(?:named|mentioned|cited|came up|noted|raised|listed|discussed|proposed|suggested)\b", re.I)
 _PRONOUN = re.compile(r"\b(?:it|that one|this one|that place|this place|there|they)\b", re.IGNORECASE)
-_NOUN = re.compile(r"\b(?:the|a|an|this|our|your|my|their|for)\s+(?:[a-z]+\s+)?([a-z]{3,})\b", re.I)
+_NOUN = re.compile(r"\b(?:the|a|an|this|our|your|my|their|for)\s+(?:[a-z]+\s+)?([a-z]{3,40})\b", re.I)
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s+")
 _NAME = re.compile(r"(?<![.!?] )(?<!^)\b[A-Z][a-z]+(?:\s+[A-Z][a-z]+)*|\b[A-Z][a-z]+(?:\s+[A-Z][a-z]+)+")
 _TYPES = 5  # Entity types of a step at most
@@ -130,6 +131,7 @@ class EmbeddingLabeller:
         self._forget()
 
     def _forget(self) -> None:
+        self._of: weakref.ref[History] | None = None
         self._stamp = -1
         self._seen = 0
         self._scopes = _Centroids()
@@ -186,15 +188,16 @@ class EmbeddingLabeller:
 
     async def _catch_up(self, history: History) -> None:
         """Derive the state from the steps that came since: the last one, or all if another process labelled them."""
-        if history.stamp != self._stamp:
+        if history.stamp != self._stamp or self._of is None or self._of() is not history:
             self._forget()
         fresh = history.latest(len(history) - self._seen)
         for begin in range(0, len(fresh), _AT_ONCE):
             batch = fresh[begin : begin + _AT_ONCE]
-            await self._embed([snippet.step for snippet in batch])
+            missing = [one.step for one in batch if not self._is_embedded(one.step)]
+            await self._embed(missing, keep=[one.step for one in batch])
             for snippet in batch:
                 self._take(snippet)
-        self._stamp = history.stamp
+        self._of, self._stamp = weakref.ref(history), history.stamp
         self._scopes.relabel(history.spaces, Facet.SCOPE)
         self._events.relabel(history.spaces, Facet.EVENT)
 
@@ -212,12 +215,16 @@ class EmbeddingLabeller:
         self._scope = intent.scope
         self._seen += 1
 
-    async def _embed(self, steps: Sequence[Step]) -> None:
-        """Make sure that the first of some steps is embedded; those after it come along."""
-        if not steps or (steps[0].text in self._vectors and _core(steps[0].text) in self._vectors):
+    def _is_embedded(self, step: Step) -> bool:
+        return step.text in self._vectors and _core(step.text) in self._vectors
+
+    async def _embed(self, steps: Sequence[Step], keep: Sequence[Step] = ()) -> None:
+        """Make sure that the first of some steps is embedded; those after it come along. Vectors of others are not kept."""
+        if not steps or self._is_embedded(steps[0]):
             return
         texts = list(dict.fromkeys(text for one in steps[:_AT_ONCE] for text in (one.text, _core(one.text))))
-        self._vectors = {text: vector for text, vector in self._vectors.items() if text in texts} | dict(
+        kept = {text for one in keep for text in (one.text, _core(one.text))}
+        self._vectors = {text: vector for text, vector in self._vectors.items() if text in kept} | dict(
             zip(texts, await asyncio.to_thread(self._embedder.documents, texts), strict=True)
         )
 
@@ -255,7 +262,7 @@ class EmbeddingLabeller:
             return best
         if self._scope and going_on >= NEW_SCOPE:
             return self._scope
-        name = " ".join(content_words(_core(step.text))[:3]) or "talk"
+        name = new_label(" ".join(content_words(_core(step.text))[:3])) or "talk"
         taken = {label.casefold() for label in known}
         return next(one for one in (name, *(f"{name}, part {n}" for n in range(2, len(known) + 3))) if one not in taken)
 
@@ -276,7 +283,7 @@ class EmbeddingLabeller:
         best = max(near, key=near.__getitem__)
         if near[best] >= SAME_EVENT:
             return best
-        name = " ".join(content_words(core)[:3])
+        name = new_label(" ".join(content_words(core)[:3]))
         return name if name and name not in near else best
 
 
@@ -343,7 +350,7 @@ def _topic(text: str) -> str:
     if found is None:
         return ""
     topic = re.sub(r"^(?:the|a|an|this|that|our|my|your|some)\s+", "", found["topic"].strip(), flags=re.IGNORECASE)
-    return topic if content_words(topic) and len(topic.split()) <= _TOPIC_WORDS else ""
+    return topic if content_words(topic) and len(topic.split()) <= _TOPIC_WORDS and len(topic) <= LABEL_LENGTH else ""
 
 
 def _anchors(text: str) -> list[str]:

@@ -123,6 +123,11 @@ class IntentIndex:
         """Whether a step is in the index."""
         return step_id in self._row
 
+    @property
+    def ids(self) -> AbstractSet[str]:
+        """The ids of the steps."""
+        return self._row.keys()
+
     def snippet(self, row: int) -> Snippet:
         """A step in the order of their arrival, with the labels of today's inventories."""
         return self._snippets[row]
@@ -152,33 +157,71 @@ class IntentIndex:
         """What `keep_draft` kept for the step that is being labelled; None if there is nothing of this name."""
         return self._drafts.get(name)
 
-    async def keep_draft(self, name: str, answer: str) -> None:
-        """Keep an answer until the step is labelled."""
+    async def keep_draft(self, name: str, answer: str, stamp: int) -> None:
+        """Keep an answer until the step is labelled; refused if something was erased since the index had the `stamp`."""
+        await asyncio.to_thread(self._log.keep_draft, name, answer, after=stamp)
         self._drafts[name] = answer
-        stamp = await asyncio.to_thread(self._log.keep_draft, self._name, name, answer)
-        if self.stamp < 0:  # the collection is new
-            self.stamp = stamp
 
-    async def add(self, steps: Sequence[Step]) -> int:
+    async def begin(self) -> int:
+        """Make sure that the collection is there, so that whatever is erased from now on changes the stamp.
+
+        Returns:
+            The stamp.
+
+        Raises:
+            ConflictError: If another labeller labelled what is there.
+        """
+        self.refresh()
+        if self.stamp < 0:
+            await asyncio.to_thread(self._log.begin, self._name)
+            self.refresh()
+        return self.stamp
+
+    async def add(self, steps: Sequence[Step], *, since: int | None = None) -> int:
         """Label steps in order; those that are known already, by id, are left out. Each is kept before the next is labelled.
+
+        Args:
+            steps: The steps.
+            since: What `begin` returned before they were made of something that may be forgotten meanwhile.
 
         Returns:
             How many were new.
 
         Raises:
+            ConflictError: If a step has the id of another one, or everything was erased meanwhile.
+            StaleIntentsError: If something was erased since `since`: the steps have to be made again.
             DeltaMemError: If one cannot be labelled; those before it are kept.
         """
         self.refresh()
         async with self._writing:
-            new = [step for step in {step.id: step for step in steps}.values() if step.id not in self]
+            new = self._new(steps)
+            if new and self.stamp < 0:
+                await asyncio.to_thread(self._log.begin, self._name)
+                self._load()
             for number, step in enumerate(new):
                 while step.id not in self:
-                    labelled = await self._labeller.label(step, self, new[number + 1 :])
+                    if since is not None and self.stamp != since:
+                        raise StaleIntentsError(f"something of {self._log.collection!r} was forgotten meanwhile")
+                    stamp = self.stamp
                     try:
-                        await self._write(without_parts(labelled, self._without))
-                    except StaleIntentsError:
-                        continue  # label it again, after what was written and without what was erased meanwhile
+                        labelled = await self._labeller.label(step, self, new[number + 1 :])
+                        await self._write(without_parts(labelled, self._without), stamp)
+                    except StaleIntentsError as error:
+                        # Label it again, after what was written and without what was erased meanwhile
+                        self._load()
+                        if self.stamp < 0:
+                            raise ConflictError(f"{self._log.collection!r} was erased meanwhile") from error
             return len(new)
+
+    def _new(self, steps: Sequence[Step]) -> list[Step]:
+        new: dict[str, Step] = {}
+        for step in steps:
+            known = new.get(step.id) or (self.snippet(self._row[step.id]).step if step.id in self else None)
+            if known is not None and known.text != step.text:
+                raise ConflictError(f"step {step.id!r} was given with another text before")
+            if known is None:
+                new[step.id] = step
+        return list(new.values())
 
     async def search(self, query: str, k: int = K_RETRIEVE, among: AbstractSet[str] | None = None) -> Found:
         """Find the steps that meet most of what a query asks for; among equals the most similar come first.
@@ -194,12 +237,15 @@ class IntentIndex:
         self.refresh()
         if not len(self) or k < 1:
             return Found(IntentFilter(), ())
-        wanted = self._asked(await self._labeller.filter(query, self.spaces))
-        vectors = await self._embedded()
+        asked = await self._labeller.filter(query, self.spaces)
         (vector,) = await asyncio.to_thread(self._embedder.queries, [query])
-        rows = None if among is None else np.array(sorted(self._row[id] for id in among if id in self._row), dtype=np.intp)
-        matrix = vectors.matrix
-        if rows is not None:
+        self.refresh()
+        matrix = (await self._embedded()).matrix
+        # From here on nobody else is waited for: labels, rows and vectors are of one reading
+        wanted = self._asked(asked)
+        rows = None
+        if among is not None and not self._row.keys() <= among:
+            rows = np.array(sorted(self._row[id] for id in among if id in self._row), dtype=np.intp)
             rows = rows[rows < len(matrix)]
         found = densest(self._rows.density(wanted, len(self))[: len(matrix)], matrix, vector, k, rows)
         snippets = [(self.snippet(row), similarity) for row, similarity in found]
@@ -211,8 +257,9 @@ class IntentIndex:
         Raises:
             ConflictError: If another labeller labelled what is there now.
         """
+        place = self._log.place
         # While a step is written the journal is ahead for a moment
-        if not self._writing.locked() and self._log.place != (self.stamp, self._last):
+        if place[0] != self.stamp or (place[1] != self._last and not self._writing.locked()):
             self._load()
 
     @property
@@ -227,10 +274,12 @@ class IntentIndex:
             () if Part.ENTITY in self._without else known.entity_types,
         )
 
-    async def _write(self, labelled: Labelled) -> None:
+    async def _write(self, labelled: Labelled, stamp: int) -> None:
         snippet, notes = labelled.snippet, labelled.notes
-        first, version = len(self), self.spaces.version
+        first, version, after = len(self), self.spaces.version, (stamp, self._last)
         try:
+            if self.stamp != stamp:
+                raise StaleIntentsError(f"something of {self._log.collection!r} was erased meanwhile")
             changes = list(labelled.changes)
             for change in changes:
                 self._change(change)
@@ -238,11 +287,13 @@ class IntentIndex:
                 self._change(change)
                 changes.append(change)
             versions = [LabelVersion(version + place, first, change) for place, change in enumerate(changes, start=1)]
-            after = self.stamp, self._last
-            self.stamp, number = await asyncio.to_thread(self._log.append, self._name, snippet, versions, notes, after=after)
+            number = await asyncio.to_thread(self._log.append, snippet, versions, notes, after=after)
         except BaseException:
             self._load()  # the label spaces as they are kept
             raise
+        if self.stamp != stamp:  # read again before this was known to be written
+            self._load()
+            return
         self._take(number, snippet)
         for note in notes:
             self._notes[self.spaces.current(Facet.SCOPE, note.scope) or note.scope].append(note.text)
@@ -277,10 +328,10 @@ class IntentIndex:
                 end = known + _AT_ONCE
                 texts, numbers = [one.summary for one in self._snippets[known:end]], self._numbers[known:end]
                 fresh = await asyncio.to_thread(self._embedder.documents, texts)
-                if vectors is not self._vectors:  # read again meanwhile
-                    vectors = self._vectors
-                    continue
-                vectors.extend(fresh)
                 kept = {number: vector.astype("<f4").tobytes() for number, vector in zip(numbers, fresh, strict=True)}
                 await asyncio.to_thread(self._log.keep_vectors, self._embedder.name, kept)
+                if vectors is self._vectors:
+                    vectors.extend(fresh)
+                else:  # read again meanwhile
+                    vectors = self._vectors
             return vectors

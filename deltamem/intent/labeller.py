@@ -70,8 +70,17 @@ class History(Protocol):
         """What `keep_draft` kept for the step that is being labelled; None if there is nothing of this name."""
         ...
 
-    async def keep_draft(self, name: str, answer: str) -> None:
-        """Keep an answer until the step is labelled. It outlasts the process: no model need be asked twice."""
+    async def keep_draft(self, name: str, answer: str, stamp: int) -> None:
+        """Keep an answer until the step is labelled. It outlasts the process: no model need be asked twice.
+
+        Args:
+            name: Of the answer.
+            answer: In any form.
+            stamp: The one of the history that the question was made of.
+
+        Raises:
+            StaleIntentsError: If something was erased since, which the answer may repeat.
+        """
         ...
 
 

@@ -7,6 +7,7 @@ read with the new one from then on.
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -33,9 +34,27 @@ class LabelChange:
     into: str | None = None  # What replaces it, a label of the same space; None if it is new
 
 
+LABEL_LENGTH = 80
+"""Characters of a label that a labeller makes up, at most."""
+
+
 def tidy(label: str) -> str:
-    """A label as it is kept: one line, single spaces."""
+    """A label as it is kept: one line, single spaces, nothing that cannot be seen."""
+    if not label.isprintable():
+        seen = (character for character in label if unicodedata.category(character) != "Cf")
+        label = "".join(character if character.isprintable() else " " for character in seen)
     return " ".join(label.split())
+
+
+def new_label(text: str) -> str:
+    """A label of somebody's making, tidied and not too long."""
+    return tidy(text)[:LABEL_LENGTH].rstrip()
+
+
+def _folded(label: str) -> str:
+    """The form in which two labels are the same."""
+    folded = tidy(label).casefold()
+    return folded if folded.isascii() else unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", folded).casefold())
 
 
 class LabelSpaces:
@@ -45,7 +64,7 @@ class LabelSpaces:
         """Replay changes."""
         self.version = 0
         self._labels: dict[Facet, dict[str, None]] = {facet: {} for facet in Facet}  # Current ones, oldest first
-        self._current: dict[Facet, dict[str, str]] = {facet: {} for facet in Facet}  # By case-folded label, merged ones too
+        self._current: dict[Facet, dict[str, str]] = {facet: {} for facet in Facet}  # By folded label, merged ones too
         for change in changes:
             self.apply(change)
 
@@ -55,7 +74,7 @@ class LabelSpaces:
 
     def current(self, facet: Facet, label: str) -> str | None:
         """The label of the inventory that a label means: itself in any case, or what replaced it; None if it is unknown."""
-        return self._current[facet].get(tidy(label).casefold())
+        return self._current[facet].get(_folded(label))
 
     def apply(self, change: LabelChange) -> None:
         """Make a change.
@@ -66,9 +85,9 @@ class LabelSpaces:
         facet, label = change.facet, tidy(change.label)
         known, labels = self._current[facet], self._labels[facet]
         if change.into is None:
-            if not label or label.casefold() in known:
+            if not label or _folded(label) in known:
                 raise DeltaMemError(f"{facet} label {change.label!r} is {'known already' if label else 'empty'}")
-            known[label.casefold()] = label
+            known[_folded(label)] = label
             labels[label] = None
         else:
             old, new = self.current(facet, label), self.current(facet, change.into)
@@ -96,7 +115,7 @@ class LabelSpaces:
         for facet, labels in named.items():
             for label in map(tidy, labels):
                 if label and self.current(facet, label) is None:
-                    found.setdefault((facet, label.casefold()), LabelChange(facet, label))
+                    found.setdefault((facet, _folded(label)), LabelChange(facet, label))
         return list(found.values())
 
     def known(self, wanted: IntentFilter) -> IntentFilter:

@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from deltamem.embedding import Embedder, Vectors
 from deltamem.errors import LLMError
 from deltamem.intent.labeller import H_SCOPE, K_EVENT, K_UPDATE, N_START, History, Labelled, Part
-from deltamem.intent.labels import Facet, LabelChange, LabelSpaces, tidy
+from deltamem.intent.labels import Facet, LabelChange, LabelSpaces, new_label
 from deltamem.intent.records import Intent, IntentFilter, ScopeNote, Snippet, Step
 from deltamem.llm import LLM
 from deltamem.prompts import Prompt, load_prompt
@@ -25,7 +25,6 @@ _NOTES = 3  # Notes of a scope that a call shows
 _ALIGNED = 10  # Earlier steps of the same scope or event in which references are looked up
 _SEGMENT = 50  # Steps of a part that a note sums up at most, the last ones
 _SHOWN = 100  # Labels of an inventory that a call shows at most, the nearest ones
-_LABEL = 80  # Characters of a label
 
 
 class _Answer(BaseModel):
@@ -85,6 +84,15 @@ class LabellerUsage:
     completion_tokens: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class _Task:
+    """A step that is being labelled."""
+
+    step: Step
+    history: History
+    stamp: int  # Of the history when it was begun
+
+
 class LLMLabeller:
     """Labels steps and questions with a language model behind an endpoint."""
 
@@ -141,21 +149,23 @@ class LLMLabeller:
         Raises:
             LLMError: If the model does not answer, or not so that it can be read.
         """
+        task = _Task(step, history, history.stamp)
         before = history.latest(1)
         going_on = before[0].intent.scope if before else ""
-        if not step.text.strip():  # nothing to ask a model about
-            return Labelled(Snippet(step, Intent(going_on, ""), step.text, step.text))
+        blank = not step.text.strip()
         changes: list[LabelChange] = []
-        if not len(history):
-            changes += await self._seeds([step, *upcoming[: N_START - 1]], history, step)
-        elif len(history) % K_UPDATE == 0:
-            changes += await self._merges(history, step)
+        if not history.spaces.version and not blank:  # no step had words so far
+            changes += await self._seeds([step, *upcoming[: N_START - 1]], task)
+        elif history.spaces.version and len(history) % K_UPDATE == 0:
+            changes += await self._merges(task)
+        if blank:  # nothing to ask a model about
+            return Labelled(Snippet(step, Intent(going_on, ""), step.text, step.text), tuple(changes))
         spaces = LabelSpaces([*_of(history.spaces), *changes]) if changes else history.spaces
-        scope, event = await asyncio.gather(self._scope(step, history, going_on), self._event(step, history, spaces))
+        scope, event = await asyncio.gather(self._scope(task, going_on), self._event(task, spaces))
         notes = []
         if going_on and scope and scope.casefold() != going_on.casefold():
-            notes.append(await self._segment(going_on, history, step))
-        snippet = await self._note(step, scope, event, history, spaces)
+            notes.append(await self._segment(going_on, task))
+        snippet = await self._note(task, scope, event, spaces)
         return Labelled(snippet, tuple(changes), tuple(notes))
 
     async def filter(self, question: str, spaces: LabelSpaces) -> IntentFilter:
@@ -180,19 +190,20 @@ class LLMLabeller:
         if self._llm.cache is not None:
             self._llm.cache.forget(self._options["scope"])
 
-    async def _seeds(self, steps: Sequence[Step], history: History, step: Step) -> list[LabelChange]:
+    async def _seeds(self, steps: Sequence[Step], task: _Task) -> list[LabelChange]:
         lines = "\n".join(_line(one.role, _shortened(one.text)) for one in steps)
-        found = await self._drafted("seeds", _Seeds, history, step, steps=lines)
+        found = await self._drafted("seeds", _Seeds, task, steps=lines)
         spaces = LabelSpaces()
         for facet, labels in ((Facet.EVENT, found.events), (Facet.ENTITY, found.entity_types)):
-            for label in map(_label, labels):
+            for label in map(new_label, labels):
                 if label and spaces.current(facet, label) is None:
                     spaces.apply(LabelChange(facet, label))
         return _of(spaces)
 
-    async def _merges(self, history: History, step: Step) -> list[LabelChange]:
+    async def _merges(self, task: _Task) -> list[LabelChange]:
+        history = task.history
         events, types = history.spaces.labels(Facet.EVENT), history.spaces.labels(Facet.ENTITY)
-        found = await self._drafted("merge", _Merge, history, step, events=_listed(events), types=_listed(types))
+        found = await self._drafted("merge", _Merge, task, events=_listed(events), types=_listed(types))
         spaces, changes = LabelSpaces(_of(history.spaces)), []
         for facet, groups in ((Facet.EVENT, found.events), (Facet.ENTITY, found.entity_types)):
             for group in groups:
@@ -203,43 +214,43 @@ class LLMLabeller:
                         spaces.apply(changes[-1])
         return changes
 
-    async def _scope(self, step: Step, history: History, going_on: str) -> str:
+    async def _scope(self, task: _Task, going_on: str) -> str:
         if Part.SCOPE in self._without:
             return ""
+        history, step = task.history, task.step
         found = await self._drafted(
             "scope",
             _Scope,
-            history,
-            step,
+            task,
             scopes=_listed(history.spaces.labels(Facet.SCOPE)[-_SHOWN:]),
             current=json.dumps(going_on, ensure_ascii=False) if going_on else "none",
             notes=_noted(history.notes(going_on)),
             steps=_lines(history.latest(H_SCOPE), scopes=True),
             step=_line(step.role, step.text, step.context),
         )
-        scope = _label(found.scope)
+        scope = new_label(found.scope)
         return history.spaces.current(Facet.SCOPE, scope) or scope
 
-    async def _event(self, step: Step, history: History, spaces: LabelSpaces) -> str:
+    async def _event(self, task: _Task, spaces: LabelSpaces) -> str:
         if Part.EVENT in self._without:
             return ""
-        candidates = await self._nearest(step.text, spaces.labels(Facet.EVENT), K_EVENT)
-        said = {"candidates": _listed(candidates), "step": _line(step.role, step.text)}
-        event = _label((await self._drafted("event", _Event, history, step, **said)).event)
+        candidates = await self._nearest(task.step.text, spaces.labels(Facet.EVENT), K_EVENT)
+        said = {"candidates": _listed(candidates), "step": _line(task.step.role, task.step.text)}
+        event = new_label((await self._drafted("event", _Event, task, **said)).event)
         return spaces.current(Facet.EVENT, event) or event
 
-    async def _segment(self, scope: str, history: History, step: Step) -> ScopeNote:
-        part = list(takewhile(lambda one: one.intent.scope == scope, reversed(history.latest(_SEGMENT))))
-        said = {"scope": scope, "notes": _noted(history.notes(scope)), "steps": _lines(part[::-1])}
-        return ScopeNote(scope, (await self._drafted("segment", _Segment, history, step, **said)).note)
+    async def _segment(self, scope: str, task: _Task) -> ScopeNote:
+        part = list(takewhile(lambda one: one.intent.scope == scope, reversed(task.history.latest(_SEGMENT))))
+        said = {"scope": scope, "notes": _noted(task.history.notes(scope)), "steps": _lines(part[::-1])}
+        return ScopeNote(scope, (await self._drafted("segment", _Segment, task, **said)).note)
 
-    async def _note(self, step: Step, scope: str, event: str, history: History, spaces: LabelSpaces) -> Snippet:
+    async def _note(self, task: _Task, scope: str, event: str, spaces: LabelSpaces) -> Snippet:
+        history, step = task.history, task.step
         coreference = Part.COREFERENCE not in self._without
         found = await self._drafted(
             "note",
             _Note,
-            history,
-            step,
+            task,
             scope=scope or "none",
             event=event or "none",
             notes=_noted(history.notes(scope) if coreference else ()),
@@ -247,18 +258,18 @@ class LLMLabeller:
             types=_listed(await self._nearest(step.text, spaces.labels(Facet.ENTITY), _SHOWN)),
             step=_line(step.role, step.text, step.context),
         )
-        types = dict.fromkeys(spaces.current(Facet.ENTITY, one) or _label(one) for one in found.entity_types if one.strip())
+        types = dict.fromkeys(spaces.current(Facet.ENTITY, one) or new_label(one) for one in found.entity_types)
         resolved = found.resolved.strip() if coreference else step.text
         # What was emptied says nothing, and would never be found
-        intent = Intent(scope, event, () if Part.ENTITY in self._without else tuple(types))
+        intent = Intent(scope, event, () if Part.ENTITY in self._without else tuple(filter(None, types)))
         return Snippet(step, intent, resolved or step.text, found.summary.strip() or resolved or step.text)
 
-    async def _drafted(self, name: str, answer: type[_A], history: History, step: Step, /, **fields: str) -> _A:
-        draft = f"{step.id}/{name}"
-        if (kept := history.draft(draft)) is not None:
+    async def _drafted(self, name: str, answer: type[_A], task: _Task, /, **fields: str) -> _A:
+        draft = f"{task.step.id}/{name}"
+        if (kept := task.history.draft(draft)) is not None:
             return answer.model_validate_json(kept)
         found = await self._ask(name, answer, **fields)
-        await history.keep_draft(draft, found.model_dump_json())
+        await task.history.keep_draft(draft, found.model_dump_json(), task.stamp)
         return found
 
     async def _ask(self, name: str, answer: type[_A], /, **fields: str) -> _A:
@@ -294,10 +305,6 @@ class LLMLabeller:
 
 def _of(spaces: LabelSpaces) -> list[LabelChange]:
     return [LabelChange(facet, label) for facet in Facet for label in spaces.labels(facet)]
-
-
-def _label(text: str) -> str:
-    return tidy(text)[:_LABEL].rstrip()
 
 
 def _object(text: str) -> str:

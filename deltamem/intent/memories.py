@@ -17,7 +17,7 @@ from deltamem.intent.index import IntentIndex
 from deltamem.intent.labeller import IntentLabeller
 from deltamem.intent.records import IntentFilter, Step
 from deltamem.intent.retrieval import IntentHit
-from deltamem.journal.intents import MEMORIES
+from deltamem.journal.intents import MEMORIES, StaleIntentsError
 from deltamem.journal.records import memory_number
 from deltamem.memory import Memory, MemoryState
 
@@ -70,7 +70,8 @@ class MemoryIntents:
             ConflictError: If another labeller labelled the others.
             DeltaMemError: If one cannot be labelled; those before it are kept.
         """
-        return await self._add(await self._opened(), self._current())
+        _, _, count = await self._caught_up()
+        return count
 
     async def search(
         self,
@@ -92,8 +93,7 @@ class MemoryIntents:
             DeltaMemError: If the query, or a memory, cannot be labelled.
         """
         holds = None if filters is None else read_filter(filters)
-        index, steps = await self._opened(), self._current()
-        await self._add(index, steps)
+        index, steps, _ = await self._caught_up()
         chosen: AbstractSet[str] = steps.keys()
         if holds is not None or among is not None:
             chosen = {
@@ -101,8 +101,7 @@ class MemoryIntents:
                 for id, memory in steps.items()
                 if (holds is None or holds(memory.metadata)) and (among is None or memory.id in among)
             }
-        # Mostly all of them, which need not be looked up
-        found = await index.search(query, k, None if len(chosen) == len(index) else chosen)
+        found = await index.search(query, k, chosen)
         hits = ((steps[hit.snippet.step.id], hit) for hit in found.hits)
         return IntentSearch(found.wanted, tuple((Hit(memory, hit.similarity), hit) for memory, hit in hits))
 
@@ -125,15 +124,23 @@ class MemoryIntents:
             self._index = await asyncio.to_thread(IntentIndex, self._labeller, self._embedder, log)
         return self._index
 
-    async def _add(self, index: IntentIndex, current: Mapping[str, Memory]) -> int:
-        missing = {id: memory for id, memory in current.items() if id not in index}
-        if not missing:
-            return 0
-        contexts = await asyncio.to_thread(self._contexts, missing)
-        steps = [
-            Step(id, self._person_name, memory.text, memory.time, contexts.get(id, "")) for id, memory in missing.items()
-        ]
-        return await index.add(steps)
+    async def _caught_up(self) -> tuple[IntentIndex, dict[str, Memory], int]:
+        """The index with all memories of the state, these by the ids of their steps, and how many had to be labelled."""
+        while True:
+            index, current = await self._opened(), self._current()
+            if current.keys() <= index.ids:
+                return index, current, 0
+            # What is forgotten from here on is noticed; neither it nor its session may be labelled then
+            since, current = await index.begin(), self._current()
+            missing = {id: memory for id, memory in current.items() if id not in index}
+            contexts = await asyncio.to_thread(self._contexts, missing)
+            steps = [
+                Step(id, self._person_name, memory.text, memory.time, contexts.get(id, "")) for id, memory in missing.items()
+            ]
+            try:
+                return index, current, await index.add(steps, since=since)
+            except StaleIntentsError:
+                continue
 
     def _contexts(self, memories: Mapping[str, Memory]) -> dict[str, str]:
         """What was said in the turns that the texts come from, as far as it is stored."""

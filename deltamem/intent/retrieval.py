@@ -148,21 +148,25 @@ def met(intent: Intent, wanted: IntentFilter) -> IntentFilter:
     )
 
 
-_SENTENCE_END = re.compile(r"(?<=[.!?…])[\"”’)\]]*\s+|(?<=[。！？])|\n+")  # noqa: RUF001
+_ABBREVIATED = "".join(rf"(?<!\b{one}\.)" for one in ("Dr", "Mr", "Mrs", "Ms", "St", "Prof", "Nr", "No", "vs", "al", "cf"))
+_SENTENCE_END = re.compile(rf"(?<=[.!?…]){_ABBREVIATED}[\"”’)\]]*\s+(?![a-z])|(?<=[。！？])|\n+")  # noqa: RUF001
 
 
 def within_budget(texts: Iterable[str], tokens: int = CONTEXT_TOKENS) -> list[str]:
     """The first of some texts that fit a budget of estimated tokens; the last is cut after its last sentence that fits.
 
-    Tokens are estimated as `deltamem.ingest.estimate_tokens` does, with one byte between two texts.
+    A text whose first sentence alone is longer than the whole budget is left out. Tokens are estimated as
+    `deltamem.ingest.estimate_tokens` does, with one byte between two texts.
     """
-    left = tokens * BYTES_PER_TOKEN
+    whole = left = tokens * BYTES_PER_TOKEN
     shown: list[str] = []
     for text in texts:
         size = _size(text)
         if size > left:
             if kept := _first_sentences(text, left):
                 shown.append(kept)
+            elif size > whole and not _first_sentences(text, whole):
+                continue
             break
         shown.append(text)
         left -= size + 1

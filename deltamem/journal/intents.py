@@ -11,10 +11,12 @@ import sqlite3
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from itertools import pairwise
 
 from deltamem.errors import ConflictError, DeltaMemError
 from deltamem.intent.labels import Facet, LabelChange, LabelSpaces
 from deltamem.intent.records import Intent, ScopeNote, Snippet, Step
+from deltamem.journal.records import memory_number
 from deltamem.journal.sqlite import Database, create_owner, owner_id
 from deltamem.text import normalised
 
@@ -54,7 +56,13 @@ class IntentLog:
     """One collection of one owner. Any number of threads may use it."""
 
     def __init__(self, database: Database, name: str, collection: str) -> None:
-        """Bind an owner by name, who need not be in the journal yet, and a collection, which need not be there either."""
+        """Bind an owner by name, who need not be in the journal yet, and a collection, which need not be there either.
+
+        Raises:
+            DeltaMemError: If the collection has no name.
+        """
+        if not collection:
+            raise DeltaMemError("a collection of intents needs a name")
         self._database = database
         self._name = name
         self.collection = collection
@@ -79,35 +87,47 @@ class IntentLog:
             found = connection.execute(query, (owner_id(connection, self._name), self.collection)).fetchone()
             return None if found is None else _records(connection, *found, stamp=self.stamp)
 
+    def begin(self, labeller: str) -> None:
+        """Make the collection if it is not there.
+
+        Raises:
+            ConflictError: If another labeller made it.
+        """
+        with self._database.write() as connection:
+            owner = create_owner(connection, self._name)
+            _, made_by = create(connection, owner, self.collection, labeller)
+            if made_by != labeller:
+                raise ConflictError(f"the intents of {self.collection!r} are labelled by {made_by!r}, not by {labeller!r}")
+
     def append(
         self,
-        labeller: str,
         snippet: Snippet,
         versions: Sequence[LabelVersion],
         notes: Sequence[ScopeNote],
         *,
         after: tuple[int, int],
-    ) -> tuple[int, int]:
+    ) -> int:
         """Write a step, the changes of the label spaces that come before it, and its notes; drafts end with it.
 
         Args:
-            labeller: What labelled it.
             snippet: The step.
             versions: The changes.
             notes: The notes.
             after: The `place` of the records that the step was labelled with.
 
         Returns:
-            The place from now on, whose number is that of the step.
+            The number of the step.
 
         Raises:
             StaleIntentsError: If something was erased since, or somebody else wrote.
-            ConflictError: If the step is there already, or another labeller made the collection.
+            ConflictError: If the step is there already, or is to be one of a memory that there is not.
         """
         with self._database.write() as connection:
+            owner, collection = self._unchanged(connection, after[0])
             if self.place != after:
-                raise StaleIntentsError(f"somebody else wrote to {self.collection!r}, or erased something of it")
-            collection = self._create(connection, labeller)
+                raise StaleIntentsError(f"somebody else wrote to {self.collection!r}")
+            if self.collection == MEMORIES and not _of_a_memory(connection, owner, snippet.step):
+                raise ConflictError(f"step {snippet.step.id!r} is no memory any more")
             connection.executemany(_INSERT_VERSION, (_version_row(collection, one) for one in versions))
             try:
                 number = _insert(connection, collection, snippet)
@@ -115,14 +135,18 @@ class IntentLog:
                 raise ConflictError(f"step {snippet.step.id!r} of {self.collection!r} is there already") from error
             _insert_notes(connection, collection, notes)
             connection.execute("DELETE FROM intent_drafts WHERE collection = ?", (collection,))
-            return self.place[0], number
+            return number
 
-    def keep_draft(self, labeller: str, name: str, answer: str) -> int:
-        """Keep an answer for the step that is being labelled; returns the stamp from now on."""
+    def keep_draft(self, name: str, answer: str, *, after: int) -> None:
+        """Keep an answer for the step that is being labelled.
+
+        Raises:
+            StaleIntentsError: If something was erased since the collection had the stamp `after`.
+        """
         with self._database.write() as connection:
-            row = (self._create(connection, labeller), name, answer)
+            _, collection = self._unchanged(connection, after)
+            row = (collection, name, answer)
             connection.execute("INSERT OR REPLACE INTO intent_drafts (collection, name, answer) VALUES (?, ?, ?)", row)
-            return _stamp(connection, owner_id(connection, self._name), self.collection)
 
     def vectors(self, embedder: str) -> dict[int, bytes]:
         """The vectors of the summaries that an embedder made, as they were kept, by the number of the step."""
@@ -149,11 +173,19 @@ class IntentLog:
             connection.execute("INSERT INTO pending_purges DEFAULT VALUES")
         self._database.purge()
 
-    def _create(self, connection: sqlite3.Connection, labeller: str) -> int:
-        collection, made_by = create(connection, create_owner(connection, self._name), self.collection, labeller)
-        if made_by != labeller:
-            raise ConflictError(f"the intents of {self.collection!r} are labelled by {made_by!r}, not by {labeller!r}")
-        return collection
+    def _unchanged(self, connection: sqlite3.Connection, stamp: int) -> tuple[int, int]:
+        """The rows of owner and collection, of which nothing was erased since the collection had a stamp."""
+        owner = owner_id(connection, self._name)
+        if owner is None or stamp < 0 or _stamp(connection, owner, self.collection) != stamp:
+            raise StaleIntentsError(f"something of {self.collection!r} was erased meanwhile")
+        return owner, stamp >> 32
+
+
+def _of_a_memory(connection: sqlite3.Connection, owner: int, step: Step) -> bool:
+    """Whether a step has the id and a text of a memory of the owner, which need not be the latest one."""
+    number = memory_number(step.id.partition("/")[0])
+    query = "SELECT 1 FROM changes WHERE owner_id = ? AND memory_number = ? AND erased = 0 AND after_text = ?"
+    return connection.execute(query, (owner, number, step.text)).fetchone() is not None
 
 
 def _stamp(connection: sqlite3.Connection, owner: int | None, name: str) -> int:
@@ -195,6 +227,12 @@ def restore(connection: sqlite3.Connection, owner: int, name: str, records: Inte
     """
     try:
         LabelSpaces(one.change for one in records.versions)
+        numbers = [one.version for one in records.versions]
+        if any(one >= other for one, other in pairwise(numbers)):
+            raise DeltaMemError("the versions of its labels do not rise")
+        for snippet in records.snippets if name == MEMORIES else ():
+            if not _of_a_memory(connection, owner, snippet.step):
+                raise DeltaMemError(f"{snippet.step.id!r} is no memory")
         collection, _ = create(connection, owner, name, records.labeller)
         connection.executemany(_INSERT_VERSION, (_version_row(collection, one) for one in records.versions))
         for snippet in records.snippets:
@@ -205,10 +243,11 @@ def restore(connection: sqlite3.Connection, owner: int, name: str, records: Inte
 
 
 def erase(connection: sqlite3.Connection, owner: int, memory_ids: Collection[str], texts: Collection[str]) -> None:
-    """Erase the steps of some memories, and all steps and notes that contain one of some texts, `normalised`.
+    """Erase the steps of some memories, and all steps, labels and notes that contain one of some texts, `normalised`.
 
     So that nothing is told by the labels that remain, those that no step has any more are erased too, with the notes of
-    their scopes; the log of the label spaces is written again, of the labels that steps still have.
+    their scopes; the log of the label spaces is written again, of the labels that steps still have. Drafts are erased
+    all, and every stamp grows: what is being labelled just now may have been read before.
     """
     wanted = [text for text in map(normalised, texts) if text]
     for name, records in exported(connection, owner):
@@ -225,12 +264,11 @@ def erase(connection: sqlite3.Connection, owner: int, memory_ids: Collection[str
             if (name == MEMORIES and snippet.step.id.partition("/")[0] in memory_ids)
             or holds(snippet.step.text, snippet.resolved, snippet.summary)
         ]
-        noted = any(holds(note.text) for note in records.notes) or any(holds(text) for text in records.drafts.values())
-        if not gone and not noted:
-            continue
-        connection.executemany("DELETE FROM intent_steps WHERE number = ?", ((number,) for number, _ in gone))
         connection.execute("DELETE FROM intent_drafts WHERE collection = ?", (collection,))
-        _write_labels_again(connection, collection, records, {number for number, _ in gone}, holds)
+        noted = any(holds(note.text) for note in records.notes) or any(holds(one.change.label) for one in records.versions)
+        if gone or noted:
+            connection.executemany("DELETE FROM intent_steps WHERE number = ?", ((number,) for number, _ in gone))
+            _write_labels_again(connection, collection, records, {number for number, _ in gone}, holds)
         connection.execute("UPDATE intent_collections SET erased = erased + 1 WHERE id = ?", (collection,))
 
 
@@ -251,7 +289,7 @@ def _write_labels_again(
     changes: list[LabelChange] = []
     for number, snippet in zip(records.numbers, records.snippets, strict=True):
         if number not in gone:
-            intent = spaces.relabelled(snippet.intent)
+            intent = _without(spaces.relabelled(snippet.intent), holds)
             for change in kept.unknown(intent):
                 kept.apply(change)
                 changes.append(change)
@@ -269,6 +307,15 @@ def _write_labels_again(
     ]
     connection.execute("DELETE FROM intent_notes WHERE collection = ?", (collection,))
     _insert_notes(connection, collection, [note for note in notes if kept.current(Facet.SCOPE, note.scope)])
+
+
+def _without(intent: Intent, holds: Callable[[str], bool]) -> Intent:
+    """An intent without the labels that hold something."""
+    return Intent(
+        "" if holds(intent.scope) else intent.scope,
+        "" if holds(intent.event) else intent.event,
+        tuple(label for label in intent.entity_types if not holds(label)),
+    )
 
 
 _INSERT_VERSION = (

@@ -371,3 +371,23 @@ def test_a_file_where_the_bank_should_be(bank: Path, rules: Served) -> None:
     bank.write_text("a file")
     assert str(bank) in one_sentence(run("add", "-", given=lines_of(MONDAY)))
     assert str(bank) in one_sentence(run("show"))
+
+
+def test_a_search_that_cannot_explain_says_so_in_a_sentence(bank: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert run("remember", "Ann's city is Boston.").exit_code == 0
+    with Journal.open(bank / "journal.sqlite3") as journal:
+        journal.owner("ann").intents("memories").begin("llm-large")  # as a manager with a model does
+    refused = one_sentence(run("search", "Which city?", "--explain"))
+    assert refused.startswith("'memories' is labelled by 'llm-large', not by 'embedding-")
+    assert "Boston" in run("search", "Which city?").stdout
+    with Journal.open(bank / "journal.sqlite3") as journal:
+        journal.owner("ann").intents("memories").clear()
+
+    def broken(self: WordEmbedder, texts: list[str]) -> None:
+        raise EmbedderUnavailableError("the model is missing")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(WordEmbedder, "documents", broken)
+        assert one_sentence(run("search", "Which city?", "--explain")) == "the model is missing"
+    nobody = run_json("search", "Which city?", "--explain", "--filter", '{"topic": "tea"}')["results"]
+    assert nobody == [{"query": "Which city?", "memories": []}]

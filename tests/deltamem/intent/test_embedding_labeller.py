@@ -133,3 +133,32 @@ async def test_odd_texts_are_labelled_all_the_same(text: str) -> None:
     index = await labelled(["Let us turn to day 1.", text, text])
     assert len(index) == 3 and all(one.intent.event for one in index.latest(3))
     assert (await index.search(text or "?", 2)).hits
+
+
+async def test_what_another_process_labelled_meanwhile_is_learned_from(tmp_path: Path) -> None:
+    said = [text for text, _ in TRIP]
+    with Journal.open(tmp_path / "j") as first, Journal.open(tmp_path / "j") as second:
+        mine, theirs = (
+            IntentIndex(EmbeddingLabeller(WordEmbedder()), WordEmbedder(), one.owner("ann").intents("steps"))
+            for one in (first, second)
+        )
+        await mine.add(steps(said[:1]))
+        await theirs.add(steps(said[:9]))
+        await mine.add(steps(said))
+        assert mine.latest(99) == (await labelled(said)).latest(99)
+
+
+async def test_one_labeller_for_two_trajectories_mixes_nothing() -> None:
+    labeller = EmbeddingLabeller(WordEmbedder())
+    first, second = (IntentIndex(labeller, WordEmbedder()) for _ in range(2))
+    other = [text.replace("day", "week").replace("garden", "harbour") for text, _ in TRIP]
+    for begin in range(0, 36, 4):
+        await first.add(steps(([text for text, _ in TRIP] * 3)[begin : begin + 4], begin))
+        await second.add(steps((other * 3)[begin : begin + 4], begin))
+    assert second.latest(99) == (await labelled(other * 3)).latest(99)
+
+
+async def test_a_label_is_never_longer_than_a_line() -> None:
+    for said in ("Let us turn to " + "very " * 4 + "x" * 9_000, "y" * 9_000):
+        index = await labelled(["Hm hm hm.", said, said])
+        assert all(len(label) <= 80 for facet in Facet for label in index.spaces.labels(facet))

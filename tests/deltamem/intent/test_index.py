@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
+from dataclasses import replace
+from pathlib import Path
+
 import pytest
 from episode_texts import WordEmbedder
-from intent_cases import GOLD, PRICE, STEPS, oracle
+from intent_cases import GOLD, PRICE, QUERIES, STEPS, oracle
 
-from deltamem.errors import DeltaMemError
+from deltamem.errors import ConflictError, DeltaMemError
 from deltamem.intent.index import IntentIndex
-from deltamem.intent.labeller import Labelled, Part
+from deltamem.intent.labeller import Labelled, OracleLabeller, Part
 from deltamem.intent.labels import Facet, LabelChange, LabelSpaces
 from deltamem.intent.records import Intent, IntentFilter, Snippet, Step
+from deltamem.journal.journal import Journal
+from deltamem.journal.records import Change, ChangeEvent, EntryKind
+from deltamem.memory import Memory
 
 
 async def an_index(*without: Part) -> IntentIndex:
@@ -151,3 +159,97 @@ def test_labels_of_a_snippet_that_are_unknown_are_added_once() -> None:
     spaces = LabelSpaces()
     snippet = Snippet(STEPS[0], Intent("s", "e", ("T", "t ", " ")), "", "")
     assert [change.label for change in spaces.unknown(snippet.intent)] == ["s", "e", "T"]
+
+
+async def test_a_known_id_with_another_text_is_refused_before_anything_is_labelled() -> None:
+    index = await an_index()
+    other = Step("a3", "agent", "It costs 95.", STEPS[0].time)
+    new = Step("z", "user", "Hm.", STEPS[0].time)
+    for steps in ([new, other], [new, Step("z", "user", "Hm?", STEPS[0].time)]):
+        with pytest.raises(ConflictError, match=r"step '(a3|z)' was given with another text before"):
+            await index.add(steps)
+    assert len(index) == len(STEPS)
+
+
+async def test_a_step_that_is_no_text_is_one_sentence_and_the_others_are_kept() -> None:
+    class Any(type(oracle())):  # type: ignore[misc]
+        async def label(self, step, history, upcoming):  # type: ignore[no-untyped-def]
+            return Labelled(Snippet(step, Intent("s", "e"), step.text, step.text))
+
+    index = IntentIndex(Any({}, {}), WordEmbedder())
+    bad = Step("x", "user", "\ud800", STEPS[0].time)
+    with pytest.raises(DeltaMemError, match="not valid Unicode"):
+        await index.add([STEPS[0], bad])
+    assert await index.add([STEPS[0], STEPS[1], Step("nul", "user", "a\x00b", STEPS[0].time)]) == 2
+    assert index.latest(1)[0].step.text == "a\x00b"
+
+
+async def test_the_time_may_go_backwards() -> None:
+    index = IntentIndex(oracle(), WordEmbedder())
+    await index.add([replace(step, time=STEPS[-1].time - (step.time - STEPS[0].time)) for step in STEPS])
+    assert [one.step.id for one in index.latest(9)] == [step.id for step in STEPS]
+
+
+async def test_an_index_of_two_writers_has_each_step_once(tmp_path: Path) -> None:
+    """Two processes label the same trajectory; one of them falls behind, and goes on after what the other one wrote."""
+    with Journal.open(tmp_path / "j") as first, Journal.open(tmp_path / "j") as second:
+
+        class Overtaken(OracleLabeller):
+            async def label(self, step, history, upcoming):  # type: ignore[no-untyped-def]
+                labelled = await super().label(step, history, upcoming)
+                if step.id == "b1" and len(history) == 3:
+                    assert await other.add(STEPS[:6]) == 3
+                return labelled
+
+        other = IntentIndex(oracle(), WordEmbedder(), second.owner("ann").intents("steps"))
+        index = IntentIndex(Overtaken(GOLD, QUERIES), WordEmbedder(), first.owner("ann").intents("steps"))
+        await index.add(STEPS)
+        other.refresh()
+        assert [one.step.id for one in index.latest(9)] == [step.id for step in STEPS] and other.latest(9) == index.latest(9)
+
+
+async def test_a_search_during_which_something_is_forgotten_ranks_what_is_left() -> None:
+    """While the query is embedded the index is read again: rows and vectors must be of the same reading."""
+    ann = Journal.open(None).owner("ann")
+    memory = Memory("m1", STEPS[0].text, STEPS[0].time)
+    ann.append(EntryKind.EDIT, [Change(ChangeEvent.ADD, "m1", None, memory, ())], actor="test")
+
+    class Waiting(WordEmbedder):
+        wait = False
+
+        def queries(self, texts):  # type: ignore[no-untyped-def]
+            if self.wait and texts:
+                asked.set()
+                assert go_on.wait(60)
+            return super().queries(texts)
+
+    asked, go_on = threading.Event(), threading.Event()
+    embedder = Waiting()
+    index = IntentIndex(OracleLabeller(GOLD, {"It costs 120.": IntentFilter()}), embedder, ann.intents("turns"))
+    await index.add(STEPS)
+    await index.search("It costs 120.")
+    embedder.wait = True
+    search = asyncio.create_task(index.search("It costs 120.", 9))
+    await asyncio.to_thread(asked.wait)
+    ann.forget("m1")
+    index.refresh()
+    embedder.wait = False
+    go_on.set()
+    hits = (await search).hits
+    assert hits == (await index.search("It costs 120.", 9)).hits and len(hits) == len(STEPS) - 1
+
+
+@pytest.mark.parametrize(
+    ("first", "second"), [("Café", "cafe\u0301"), ("day\n 1", "DAY 1"), ("ﬁsh", "fish"), ("Straße", "STRASSE")]
+)
+def test_labels_that_look_the_same_are_the_same(first: str, second: str) -> None:
+    spaces = LabelSpaces([LabelChange(Facet.SCOPE, first)])
+    assert spaces.current(Facet.SCOPE, second) == " ".join(first.split())
+
+
+@pytest.mark.parametrize("label", ["", " \n", "\u200b", "\x00", "\u200b \u2060"])
+def test_a_label_that_shows_nothing_is_none(label: str) -> None:
+    spaces = LabelSpaces()
+    assert spaces.unknown(Intent(label, label, (label,))) == [] and spaces.current(Facet.SCOPE, label) is None
+    with pytest.raises(DeltaMemError, match="empty"):
+        spaces.apply(LabelChange(Facet.SCOPE, label))

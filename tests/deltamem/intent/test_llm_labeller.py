@@ -204,3 +204,30 @@ async def test_a_kill_repeats_no_answered_call_and_changes_no_label(tmp_path: Pa
         # Scope and event of a step are asked for at once: the answer to one may have been on its way
         assert (answered - needed).total() <= (killed_at[0] == "scope") and needed - answered == Counter()
         journal.close()
+
+
+async def test_a_step_without_words_puts_off_no_upkeep_of_the_label_spaces() -> None:
+    blank = [Step(f"blank{n}", "Ann", " ", intent_model.BEGIN) for n in range(2)]
+    steps = [blank[0], *trip(49), blank[1], *trip(52)[49:]]
+    with serve(rules) as server:
+        llm = LLM(server.url, "tiny")
+        index = IntentIndex(LLMLabeller(llm, WordEmbedder()), WordEmbedder())
+        await index.add(steps)
+        await llm.close()
+    assert names(server)["seeds"] == 1 and names(server)["merge"] == 1 and steps[50] is blank[1]
+
+
+@pytest.mark.parametrize("label", ["x" * 10_000, "a\nb", "\u200b", "Day 1", "DAY 1", "🙂", "cafe\u0301", "a\x00b", '"}]{'])
+async def test_hostile_labels_of_a_model_are_kept_or_left_out(label: str, tmp_path: Path) -> None:
+    def script(body: dict[str, Any]) -> Reply:
+        said = json.loads(json.dumps(answer(body)).replace("day 1", "@").replace("open", "@").replace("PRICE", "@"))
+        return completion(json.dumps(said).replace("@", json.dumps(label)[1:-1]))
+
+    with serve(script) as server:
+        _, index = await intent_model.label(tmp_path / "j", server.url, 8)
+        assert len(index) == 8 and all(len(one) <= 80 for facet in Facet for one in index.spaces.labels(facet))
+        assert (await index.search("What does it cost?", 3)).hits
+        with Journal.open(tmp_path / "j") as journal:
+            again = IntentIndex(LLMLabeller(LLM(server.url, "tiny"), WordEmbedder()), WordEmbedder(),
+                                journal.owner("ann").intents("steps"))  # fmt: skip
+            assert everything(again) == everything(index)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from deltamem.bank.store import MemoryStore
 from deltamem.edits import Add, Retract, Update
 from deltamem.errors import ConflictError, DeltaMemError
 from deltamem.intent.embedding_labeller import EmbeddingLabeller
+from deltamem.intent.labeller import Labelled
 from deltamem.intent.labels import Facet
 from deltamem.intent.memories import MemoryIntents
 from deltamem.journal.intents import MEMORIES
@@ -154,3 +156,48 @@ async def test_several_memories_are_forgotten_with_their_intents() -> None:
     records = memory._owned.journal.intents(MEMORIES).load()
     assert records is not None and [one.step.text for one in records.snippets] == ["Day 2 has a museum."]
     assert await found(memory) == ["Day 2 has a museum."]
+
+
+async def test_what_is_forgotten_while_its_session_is_labelled_is_written_nowhere(tmp_path: Path) -> None:
+    """One memory is forgotten while a search labels it, another one while its neighbour is labelled with its session."""
+    with MemoryStore.open(tmp_path, WordEmbedder()) as store:
+        plain = MemoryManager(store, "ann", RulePolicy(), ManagerSettings(person_name="Ann"))
+        await plain.ingest(plain.session("s", START, [Turn("user", "My secret is Quokka. My hotel is Alder.")]))
+        await plain.write([Add("Ann likes tea.", START)], "test")
+        forgotten = [memory.id for memory in plain.memories() if "Quokka" in memory.text]
+        assert forgotten
+
+        class Forgetting(Counting):
+            async def label(self, step, history, upcoming):  # type: ignore[no-untyped-def]
+                stamp = history.stamp
+                labelled = await super().label(step, history, upcoming)
+                if forgotten:
+                    await plain.forget(forgotten.pop())
+                await history.keep_draft(f"{step.id}/note", f"{step.text} {step.context}", stamp)
+                resolved = f"{step.text} {step.context}"
+                return Labelled(replace(labelled.snippet, resolved=resolved))
+
+        memory = manager(store, Forgetting())
+        texts = await found(memory)
+        assert set(texts) == {one.text for one in plain.memories()} and not any("Quokka" in text for text in texts)
+        records = memory._owned.journal.intents(MEMORIES).load()
+        assert records is not None and len(records.snippets) == len(texts)
+    written = b"".join(file.read_bytes() for file in tmp_path.rglob("*") if file.is_file())
+    assert b"Quokka" not in written and b"Ann likes tea." in written
+
+
+async def test_a_manager_of_an_erased_owner_brings_nobody_back() -> None:
+    store = MemoryStore.in_memory(WordEmbedder())
+    plain = MemoryManager(store, "ann", RulePolicy(), ManagerSettings(person_name="Ann"))
+    await two_days(plain)
+
+    class Erasing(Counting):
+        async def label(self, step, history, upcoming):  # type: ignore[no-untyped-def]
+            if store.journal.owners():
+                await plain.forget_owner()
+            return await super().label(step, history, upcoming)
+
+    memory = manager(store, Erasing())
+    with pytest.raises(DeltaMemError, match="erased"):
+        await memory.search(QUERY)
+    assert store.journal.owners() == []

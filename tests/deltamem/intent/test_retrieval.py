@@ -28,8 +28,22 @@ def test_the_budget_ends_with_a_whole_sentence() -> None:
     size = len(texts[0]) + 1 + len("Three came late? Four never did.")
     assert within_budget(texts, -(-size // 3)) == [texts[0], "Three came late? Four never did."]
     assert within_budget(texts, (len(texts[0]) + 1 + len("Three came late? F")) // 3) == [texts[0], "Three came late?"]
-    assert within_budget(texts, 3) == [] and within_budget(texts, 4) == ["One is here."] and within_budget([], 9) == []
+    assert within_budget(texts[:2], 3) == [] and within_budget(texts, 4) == ["One is here."] and within_budget([], 9) == []
 
 
 def test_a_text_without_sentences_is_whole_or_not_shown() -> None:
     assert within_budget(["word " * 10], 5) == [] and within_budget(["一。二三"], 2) == ["一。"]
+
+
+def test_a_sentence_does_not_end_with_an_abbreviation() -> None:
+    text = "We met Dr. Marlow at St. Abel, e.g. for tea. Then we left for the long way home."
+    whole = "We met Dr. Marlow at St. Abel, e.g. for tea."
+    for size in range(len(text) - 1):
+        assert within_budget([text], size // 3) in ([], [whole])
+
+
+def test_a_sentence_that_never_ends_does_not_hide_the_others() -> None:
+    giant = "word " * 10_000
+    assert within_budget([giant, "One is here.", "Two is."], 100) == ["One is here.", "Two is."]
+    assert within_budget(["One is here.", giant, "Two is."], 100) == ["One is here.", "Two is."]
+    assert within_budget([giant], 0) == [] and within_budget(["", "One."], 9) == ["", "One."]
