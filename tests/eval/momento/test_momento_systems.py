@@ -1,0 +1,183 @@
+"""Systems that rewrite what they remember, by their real code with a scripted model, under the scripted agent.
+
+The model extracts what users say in the third person, what is about others too, and changes what it finds said
+otherwise, where the system lets it. It makes no mistakes: what a run scores is plumbing, no result.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import json
+import re
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from episode_texts import WordEmbedder, add, none, outputs, search, update
+from rich.console import Console
+from scripted_server import Reply, completion, is_check, serve
+
+from deltamem.config import CONFIGS, composed, validated
+from eval import fingerprint
+from eval.momento import __main__ as command
+from eval.momento.__main__ import MomentoConfig, evaluate
+from eval.momento.mini import FORMS, KINDS, form_pattern
+from eval.momento.trial import TrialRecord
+from eval.records import IngestRecord
+
+REWRITTEN = {
+    "usual": "The user usually orders {count} {dish} from {place}.",
+    "provider": "The user wants {provider} to bring all deliveries.",
+    "party": "The user's party is {count} people whenever a table is booked for all of them.",
+    "time": "The user prefers to sit down at {time}, whatever was booked.",
+    "occasion": "The user remembers {occasion}, which was held at {place}.",
+    "tier": "The user has settled on a {tier} membership that ends on {end}.",
+    "favourite": "The user's {who} loves the {dish} at {place} most.",
+}
+"""What the model makes of what users say."""
+
+SUBJECTS = {"usual": ("place",), "occasion": ("occasion",), "favourite": ("who", "place")}
+"""What a memory is about, besides its topic: another memory about the same is changed."""
+
+OF_OTHERS = (
+    (r"My colleague (always lets \w+ bring her lunch\.)", r"The user's colleague \1"),
+    (r"(The people next door booked a table for \d people\.)", r"\1"),
+    (r"A friend of mine (has a \w+ membership\.)", r"The user's friend \1"),
+    (r"Last week we (sat down at \d\d:\d\d, which was too late for the children\.)", r"Last week the user \1"),
+    (r"(A man at the next table ordered \d of the [^.]+\.)", r"\1"),
+)
+"""What is not about the user, and would mislead an agent that does not read closely."""
+
+
+def facts(said: str) -> dict[tuple[str, ...], str]:
+    """Memories by what they are about."""
+    found = {}
+    for topic, form in FORMS.items():
+        for match in form_pattern(form).finditer(said):
+            values = match.groupdict()
+            for name in ("occasion", "who"):
+                values[name] = re.sub(r"^(our|my|the) ", "", values.get(name, ""), flags=re.IGNORECASE)
+            found[topic, *(values[name] for name in SUBJECTS.get(topic, ()))] = REWRITTEN[topic].format(**values)
+    for pattern, text in OF_OTHERS:
+        found |= {(match.expand(text),): match.expand(text) for match in re.finditer(pattern, said)}
+    return found
+
+
+def about(memory: str) -> tuple[str, ...]:
+    """What a memory of ours is about."""
+    for topic, form in REWRITTEN.items():
+        if (match := form_pattern(form).fullmatch(memory)) is not None:
+            return (topic, *(match[name] for name in SUBJECTS.get(topic, ())))
+    return (memory,)
+
+
+def memory_model(body: dict[str, Any]) -> Reply:
+    """Answers DeltaMem, mem0 and LangMem, each in the way in which it asks."""
+    if is_check(body):
+        return completion("Hello.")
+    messages = body["messages"]
+    shown = str(messages[-1]["content"] if len(messages) == 1 else messages[1]["content"])
+    tools = [tool["function"]["name"] for tool in body.get("tools", ())]
+    if "search_memory" in tools:  # LangMem's queries
+        return calls(*(("search_memory", {"query": text}) for text in facts(shown).values() or ["the user"]))
+    if tools:
+        return langmem(str(messages[0]["content"]), facts(shown))
+    if "## New Messages" in shown:
+        new = re.search(r"## New Messages\n(.*?)\n\n## Observation Date", shown, re.DOTALL)
+        assert new is not None
+        extracted = [{"id": str(number), "text": text} for number, text in enumerate(facts(new[1]).values())]
+        return completion(json.dumps({"memory": extracted}))
+    return completion(deltamem(messages, facts(shown)))
+
+
+def deltamem(messages: list[dict[str, Any]], new: dict[tuple[str, ...], str]) -> str:
+    """Searches for each fact, and adds, changes or repeats it."""
+    if not new:
+        return outputs()
+    if len(messages) == 2:
+        return search(*new.values())
+    known = {about(memory["text"]): memory for memory in json.loads(messages[-1]["content"])}
+    operations = []
+    for subject, text in new.items():
+        old = known.get(subject)
+        if old is None:
+            operations.append(add(text))
+        else:
+            operations.append(none(old["id"], text) if old["text"] == text else update(old["id"], text))
+    return outputs(*operations)
+
+
+def langmem(system: str, new: dict[tuple[str, ...], str]) -> Reply:
+    """Adds what it does not know, and patches what it knows otherwise."""
+    shown = re.findall(r"<instance id=([\w-]+)[^>]*>\s*(\{.*?\})\s*</instance>", system, re.DOTALL)
+    known = {about(ast.literal_eval(document)["content"]): name for name, document in shown}
+    made = []
+    for subject, text in new.items():
+        if subject in known:
+            patch = {"op": "replace", "path": "/content", "value": text}
+            made.append(("PatchDoc", {"json_doc_id": known[subject], "planned_edits": "It changed.", "patches": [patch]}))
+        else:
+            made.append(("Memory", {"content": text}))
+    return calls(*made) if made else completion("Nothing.")
+
+
+def calls(*made: tuple[str, dict[str, Any]]) -> Reply:
+    """An answer that calls tools."""
+    parts = [
+        {"id": f"c{number}", "type": "function", "function": {"name": name, "arguments": json.dumps(arguments)}}
+        for number, (name, arguments) in enumerate(made)
+    ]
+    return completion(None, finish="tool_calls", tool_calls=parts)
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(command, "make_embedder", lambda settings: WordEmbedder())
+    monkeypatch.setattr(fingerprint, "git_commit", lambda: None)
+    monkeypatch.setattr(fingerprint, "versions", lambda packages: {})
+
+
+def _param(name: str) -> Any:
+    missing = name != "deltamem" and importlib.util.find_spec(name) is None
+    return pytest.param(name, marks=[pytest.mark.slow, pytest.mark.skipif(missing, reason=f"{name} is not installed")])
+
+
+def run(out: Path, url: str, *overrides: str) -> dict[str, Any]:
+    named = [f"out={out}", f"base_url={url}", "manager.model=tiny", "limit=9", "trials=1", *overrides]
+    return evaluate(validated(composed("momento", named, CONFIGS), MomentoConfig), Console(quiet=True))
+
+
+@pytest.mark.parametrize("system", [_param("deltamem"), _param("mem0"), _param("langmem")])
+def test_a_system_that_rewrites_serves_the_agent(tmp_path: Path, system: str) -> None:
+    with serve(memory_model) as server:
+        summary = run(tmp_path, server.url, f"system={system}", "k=20")
+        asked = len(server.requests)
+        again = run(tmp_path, server.url, f"system={system}", "k=20")
+        assert len(server.requests) == asked  # nothing was left to do
+    assert summary["scores"]["failed"] == 0 and again["scores"] == summary["scores"]
+    trials = [TrialRecord.model_validate_json(line) for line in (tmp_path / "trials.jsonl").read_text().splitlines()]
+    assert {trial.kind: trial.scores and trial.scores.passed for trial in trials} == dict.fromkeys(KINDS, True)
+    sessions = [IngestRecord.model_validate_json(line) for line in (tmp_path / "sessions.jsonl").read_text().splitlines()]
+    assert len(sessions) == 81 and summary["cost"]["ingest"]["calls"] >= 81
+    done = sum((Counter(session.operations) for session in sessions), Counter[str]())
+    assert done["ADD"] > 0 and set(done) <= {"ADD", "UPDATE", "NONE"}
+    recalled = {trial.kind: "\n".join(trial.turns[0].recalled.texts) for trial in trials}
+    for kind, topic in (("party corrected", "party"), ("time corrected", "time"), ("usual corrected", "usual")):
+        stale_and_new = REWRITTEN[topic].partition("{")[0]
+        if system == "mem0":  # adds only, so that dates have to tell
+            assert done["UPDATE"] == 0 and recalled[kind].count(stale_and_new) >= 2
+        else:
+            assert done["UPDATE"] >= 3
+            if topic != "usual":
+                assert recalled[kind].count(stale_and_new) == 1
+    assert "The user's" in " ".join(recalled.values()) and "My usual" not in " ".join(recalled.values())
+
+
+@pytest.mark.slow
+def test_a_memory_model_that_extracts_nothing_gives_the_agent_nothing(tmp_path: Path) -> None:
+    with serve(lambda body: completion("Hello." if is_check(body) else outputs())) as server:
+        summary = run(tmp_path, server.url, "system=deltamem")
+    assert summary["scores"]["failed"] == 0 and summary["scores"]["all"]["passed"] == 0
+    assert summary["calls_of_tools"] == 0
