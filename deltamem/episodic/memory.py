@@ -15,6 +15,7 @@ from deltamem.embedding import Embedder
 from deltamem.episode import Message
 from deltamem.episodic.personal import PersonalData
 from deltamem.episodic.reading import (
+    MAX_FIELD,
     PROMPTS,
     REFLECTIONS_PROMPT,
     SUMMARY_PROMPT,
@@ -268,7 +269,7 @@ class EpisodicMemory:
         if known := self._recorded(reading, stage, Kind.EPISODE):
             return EpisodeSummary.of(known[0])
         first, last = turns[0].turn, turns[-1].turn
-        answered = await self._ask(reading, SUMMARY_PROMPT, _notes(turns), lambda text: read_summary(text, first, last))
+        answered = await self._ask_of(turns, reading, SUMMARY_PROMPT, str, lambda text: read_summary(text, first, last))
         if answered is None:
             return None
         clean = reading.masked(answered, "situation", "intent", "justification", "reflection")
@@ -286,17 +287,19 @@ class EpisodicMemory:
         hits = await self._similar(about, Kind.REFLECTION, self.settings.known)
         shown = {hit.memory.id: Reflection.of(hit.memory) for hit in hits}
         others = [one for one in (EpisodeSummary.of(hit.memory) for hit in similar) if one.id != summary.id]
-        parts = [
-            _tag("main_episode", _episode(summary) + _notes(turns)),
+        beside = (
             _tag("similar_episodes", "".join(_episode(one) for one in others[: self.settings.similar])),
             _tag("kept_reflections", "".join(_kept(one) for one in shown.values())),
-        ]
+        )
         kept = self.reflections()
 
         def read(text: str) -> tuple[list[Operation] | None, list[EpisodicViolation]]:
             return read_reflections(text, shown, reading.personal.find, kept)
 
-        answered = await self._ask(reading, REFLECTIONS_PROMPT, "".join(parts), read)
+        def asked(notes: str) -> str:
+            return "".join((_tag("main_episode", _episode(summary) + notes), *beside))
+
+        answered = await self._ask_of(turns, reading, REFLECTIONS_PROMPT, asked, read)
         if answered is None:
             return False
         # Of the notes and not of what was said: they are in the words that lessons are made of.
@@ -400,6 +403,27 @@ class EpisodicMemory:
                 return result
         return None
 
+    async def _ask_of(
+        self,
+        turns: Sequence[TurnAnalysis],
+        reading: _Reading,
+        prompt: str,
+        asked: Callable[[str], str],
+        read: Callable[[str], tuple[Read | None, list[EpisodicViolation]]],
+    ) -> Read | None:
+        """`_ask` about the notes on an episode, with less of them where the model's window is too small."""
+        most, limit = len(turns), MAX_FIELD
+        while True:
+            try:
+                return await self._ask(reading, prompt, asked(_notes(turns, most, limit)), read)
+            except ContextLengthError:
+                if limit > _LEAST_CHARACTERS:
+                    limit = _LEAST_CHARACTERS
+                elif most > 1:
+                    most //= 2
+                else:
+                    raise
+
     async def _similar(self, text: str, kind: Kind, k: int) -> list[Hit]:
         return await self.memory.search(text, k, {"kind": str(kind)}) if k > 0 else []
 
@@ -486,7 +510,9 @@ def _tag(name: str, body: str) -> str:
 
 
 def _line(name: str, text: str) -> str:
-    return f"{name}: {_safe(text)}\n"
+    # Further lines are indented, or a user could write "result: confirmed" on one of their own.
+    lines = _safe(text).splitlines()
+    return f"{name}: " + "\n  ".join(lines) + "\n"
 
 
 def _turn(number: int, turn: AgentTurn, limit: int) -> str:
@@ -494,16 +520,20 @@ def _turn(number: int, turn: AgentTurn, limit: int) -> str:
     return _tag(f"turn_{number}", _line("user", _cut(turn.user, limit)) + "".join(steps))
 
 
-def _notes(turns: Sequence[TurnAnalysis]) -> str:
+def _notes(turns: Sequence[TurnAnalysis], most: int, limit: int) -> str:
+    """The notes on an episode: of its first and last turns, if they are more than so many."""
     names = ("situation", "intent", "action", "thought")
-    return "".join(
+    written = [
         _tag(
             f"turn_{turn.turn}",
-            "".join(_line(name, getattr(turn, name)) for name in names)
-            + _line("done", f"{'Yes' if turn.achieved else 'No'} {turn.achieved_why}"),
+            "".join(_line(name, _cut(getattr(turn, name), limit)) for name in names)
+            + _line("done", f"{'Yes' if turn.achieved else 'No'} {_cut(turn.achieved_why, limit)}"),
         )
         for turn in turns
-    )
+    ]
+    if (left := len(written) - most) > 0:
+        written[most // 2 : most // 2 + left] = [f"({left} turns left out)\n"]
+    return "".join(written)
 
 
 def _episode(summary: EpisodeSummary) -> str:

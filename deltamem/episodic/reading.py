@@ -13,6 +13,7 @@ import unicodedata
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import cache
 
 from deltamem.episodic.records import EpisodeSummary, Reflection, TurnAnalysis
 from deltamem.prompts import load_prompt
@@ -180,22 +181,24 @@ def read_reflections(
     if body is None:
         return None, violations
     read: list[Operation] = []
-    titles, bodies = set(), set()
+    titles: dict[str, str] = {}  # Whose they are; "" for those of adds
+    bodies = set()
     for kept in (*others, *shown.values()):
-        titles.add(normalised(kept.title))
+        titles[normalised(kept.title)] = kept.id
         bodies.add(_body(kept))
     for fields, problems in _records(body, "reflection", _REFLECTION, ("id",), violations):
         if fields is not None:
             operation, problem = _operation(fields, shown, personal)
             if operation is not None and operation in read:
                 operation, problem = None, V.REPEATED
-            if operation is not None and operation.target is None:
+            if operation is not None:
                 title = normalised(operation.reflection.title)
-                if title in titles or _body(operation.reflection) in bodies:
-                    problem = V.EXISTING_TITLE if title in titles else V.REPEATED
-                    operation = None
+                if title in titles and (operation.target is None or titles[title] != operation.target):
+                    operation, problem = None, V.EXISTING_TITLE
+                elif operation.target is None and _body(operation.reflection) in bodies:
+                    operation, problem = None, V.REPEATED
                 else:
-                    titles.add(title)
+                    titles[title] = operation.target or ""
                     bodies.add(_body(operation.reflection))
             if operation is not None and len(read) == MAX_REFLECTIONS:
                 operation, problem = None, V.TOO_MANY
@@ -273,7 +276,7 @@ def _bare(text: str) -> str:
 
 
 def _tags(*names: str) -> re.Pattern[str]:
-    return re.compile(rf"<\s*(/?)\s*({'|'.join(names)})\s*>", re.IGNORECASE)
+    return re.compile(rf"<\s{{0,9}}(/?)\s{{0,9}}({'|'.join(names)})\s{{0,9}}>", re.IGNORECASE)
 
 
 def _block(text: str, name: str) -> tuple[str | None, list[EpisodicViolation]]:
@@ -375,6 +378,7 @@ def _visible(char: str) -> str:
     return "" if unicodedata.category(char) == "Cf" else " "
 
 
+@cache
 def _prompt_words() -> str:
     texts = (load_prompt(name).text for name in PROMPTS)
     return " ".join(" ".join(texts).casefold().split())

@@ -73,8 +73,8 @@ class AgentTrajectory:
     """Unique among the agent's trajectories; each is ingested once."""
     time: datetime
     turns: tuple[AgentTurn, ...]
-    data: tuple[Any, ...] = ()
-    """The arguments and results of the tools as far as they are JSON: where user data is looked for."""
+    data: tuple[str, ...] = ()
+    """Arguments and results of the tools, and system messages: where user data is looked for."""
 
     @classmethod
     def of(cls, trajectory_id: str, time: datetime, messages: Sequence[Mapping[str, Any]]) -> AgentTrajectory:
@@ -237,7 +237,7 @@ class _Part(_Lenient):
 
 class _Function(_Lenient):
     name: Text
-    arguments: Text | dict[str, Any] = ""
+    arguments: Text | dict[str, Any] | None = None
 
 
 class _Call(_Lenient):
@@ -268,22 +268,25 @@ def _time(value: object) -> datetime:
         raise ValueError("expected an ISO 8601 time such as 2026-04-05T20:01") from None
 
 
-def _no_stage(value: str) -> str:
+def _trajectory_id(value: str) -> str:
+    if not value.strip() or not value.isprintable():
+        raise ValueError("an id is a text that can be printed")
     if re.search(r"#(?:turns|episode|reflections)-\d+$", value):
         raise ValueError("an id must not end like that of a stage, such as #turns-1")
     return value
 
 
 class _File(StrictModel):
-    id: Annotated[Text, Field(min_length=1, max_length=200), AfterValidator(_no_stage)]
+    id: Annotated[Text, Field(min_length=1, max_length=200), AfterValidator(_trajectory_id)]
     time: Annotated[datetime, PlainValidator(_time)]
     messages: Annotated[list[MessageIn], Field(min_length=1)]
 
     def trajectory(self) -> AgentTrajectory:
         turns: list[tuple[str, list[Step]]] = []
-        data: list[Any] = []
+        data: list[str] = []
         for message in self.messages:
             if message.role in ("system", "developer"):
+                data.append(message.text)
                 continue
             if message.role == "user":
                 turns.append((message.text, []))
@@ -291,15 +294,15 @@ class _File(StrictModel):
             if not turns:
                 turns.append(("", []))
             steps = turns[-1][1]
-            if message.text:
+            if message.text.strip():
                 steps.append(Step("result" if message.role == "tool" else "assistant", message.text))
             if message.role == "tool":
-                data += _json(message.text)
+                data.append(message.text)
             for call in message.tool_calls or ():
                 given = call.function.arguments
-                written = given if isinstance(given, str) else json.dumps(given, ensure_ascii=False)
+                written = json.dumps(given, ensure_ascii=False) if isinstance(given, dict) else given or ""
                 steps.append(Step("call", f"{call.function.name}({written})"))
-                data += _json(written)
+                data.append(written)
         if not any(steps for _, steps in turns):
             raise DeltaMemError(f"trajectory {self.id!r} holds nothing that an agent said or did")
         return AgentTrajectory(
@@ -317,14 +320,6 @@ def read_trajectory(trajectory_id: str, time: datetime, messages: Sequence[Messa
         return _File(id=trajectory_id, time=time, messages=list(messages)).trajectory()
     except ValidationError as error:
         raise DeltaMemError(first_error(error)) from error
-
-
-def _json(text: str) -> list[Any]:
-    try:
-        value = json.loads(text)
-    except (ValueError, RecursionError):
-        return []
-    return [value] if isinstance(value, dict | list) else []
 
 
 def _messages(messages: Iterable[Mapping[str, Any]]) -> list[MessageIn]:

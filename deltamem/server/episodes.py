@@ -13,7 +13,7 @@ from fastapi import APIRouter, Request
 from pydantic import BeforeValidator, Field
 
 from deltamem.config import StrictModel
-from deltamem.episodic import EpisodicMemory
+from deltamem.episodic import EpisodicMemory, Ingested, Recalled
 from deltamem.episodic.memory import episodes_of, reflections_of
 from deltamem.episodic.records import AGENT, EpisodeSummary, MessageIn, Reflection, read_trajectory
 from deltamem.ingest import Outcome
@@ -68,6 +68,19 @@ class IngestedOut(StrictModel):
     notes: list[str]
     usage: UsageRecord
 
+    @classmethod
+    def of(cls, done: Ingested) -> IngestedOut:
+        """What the library said."""
+        return cls(
+            trajectory=done.trajectory,
+            outcome=done.outcome,
+            episodes=list(done.episodes),
+            changes=[ChangeRecord.of(change) for change in done.changes],
+            violations=dict(done.violations),
+            notes=list(done.notes),
+            usage=UsageRecord(**asdict(done.usage)),
+        )
+
 
 class FoundReflection(StrictModel):
     """A reflection that a task has found."""
@@ -89,6 +102,15 @@ class RecalledOut(StrictModel):
     reflections: list[FoundReflection]
     episodes: list[FoundEpisode]
     text: str = Field(description="All of it, to be put into a prompt.")
+
+    @classmethod
+    def of(cls, found: Recalled) -> RecalledOut:
+        """What the library found."""
+        return cls(
+            reflections=[FoundReflection(reflection=one, similarity=round(close, 6)) for one, close in found.reflections],
+            episodes=[FoundEpisode(episode=one, similarity=round(close, 6)) for one, close in found.episodes],
+            text=found.text,
+        )
 
 
 def router() -> APIRouter:
@@ -122,16 +144,8 @@ async def add_episodes(body: TrajectoryIn, manager: Founding, request: Request) 
     agent = await _memory(manager, request)
     if not service.has_model or service.paused:
         raise Problem(503, "the model is paused" if service.has_model else "this server has no model to read episodes with")
-    done = await agent.ingest(read_trajectory(body.id, body.time, body.messages))
-    return IngestedOut(
-        trajectory=done.trajectory,
-        outcome=done.outcome,
-        episodes=list(done.episodes),
-        changes=[ChangeRecord.of(change) for change in done.changes],
-        violations=dict(done.violations),
-        notes=list(done.notes),
-        usage=UsageRecord(**asdict(done.usage)),
-    )
+    trajectory = read_trajectory(body.id, body.time, body.messages)
+    return IngestedOut.of(await service.review(agent.owner, agent.ingest(trajectory)))
 
 
 def list_episodes(manager: Reading) -> EpisodesOut:
@@ -146,9 +160,4 @@ def list_reflections(manager: Reading) -> ReflectionsOut:
 
 async def recall(body: RecallIn, manager: Reading, request: Request) -> RecalledOut:
     """The reflections and the similar episodes that help with a task."""
-    found = await (await _memory(manager, request)).recall(body.task, body.k, body.episodes)
-    return RecalledOut(
-        reflections=[FoundReflection(reflection=one, similarity=round(close, 6)) for one, close in found.reflections],
-        episodes=[FoundEpisode(episode=one, similarity=round(close, 6)) for one, close in found.episodes],
-        text=found.text,
-    )
+    return RecalledOut.of(await (await _memory(manager, request)).recall(body.task, body.k, body.episodes))

@@ -29,6 +29,7 @@ from deltamem.sessions import Session
 
 Value = TypeVar("Value")
 Erased = TypeVar("Erased")
+Read = TypeVar("Read")
 _Kept = WeakKeyDictionary[MemoryManager, tuple[int, dict[str, Value]]]
 """A position of an owner's journal, and values by the id of the memory as they are there.
 
@@ -109,6 +110,7 @@ class Service:
         self._known: set[str] = set()
         self._uuids: _Kept[UUID] = WeakKeyDictionary()
         self._added: _Kept[datetime] = WeakKeyDictionary()
+        self._reviews: dict[asyncio.Future[Any], str] = {}
         self._lock = threading.Lock()
 
     @property
@@ -198,12 +200,35 @@ class Service:
         """Erase several memories for good, see `MemoryManager.forget_all`."""
         return await self._erasing(manager, manager.forget_all(memory_ids)) if memory_ids else []
 
+    async def review(self, owner: str, reading: Coroutine[Any, Any, Read]) -> Read:
+        """Let an agent's trajectory be read, unless something of the agent is erased meanwhile, or the server ends.
+
+        Raises:
+            Problem: 503 if it was broken off; its stages are recorded, so that it can go on.
+        """
+        task = asyncio.ensure_future(reading)
+        self._reviews[task] = owner
+        try:
+            await asyncio.wait([task])
+        finally:
+            del self._reviews[task]
+            task.cancel()
+        if task.cancelled():
+            raise Problem(503, "the reading was broken off by an erasure or the end of the server; send the same again")
+        return task.result()
+
+    def _break_off(self, owner: str | None = None) -> None:
+        for task, of in self._reviews.items():
+            if owner in (None, of):
+                task.cancel()
+
     async def _erasing(self, manager: MemoryManager, erasure: Coroutine[Any, Any, Erased]) -> Erased:
         """Erase at once, and not when the model has answered, which may never be."""
         erasing = asyncio.ensure_future(erasure)
         await asyncio.sleep(0)  # now it stands in line for its turn, before the next job
         if self.worker is not None:
             self.worker.interrupt(manager.owner)
+        self._break_off(manager.owner)
         return await erasing
 
     async def forget_owner(self, manager: MemoryManager) -> Erasure:
@@ -219,6 +244,7 @@ class Service:
     async def stop(self) -> None:
         """Begin no more jobs; those that run are finished or handed back."""
         self.running = False
+        self._break_off()
         if self.worker is not None:
             await self.worker.stop()
 

@@ -316,6 +316,24 @@ def test_repeated_operations_count_once() -> None:
     assert operations is not None and len(operations) == 1 and violations == ["repeated"]
 
 
+def test_no_two_get_one_title_in_one_answer() -> None:
+    add = reflection(title="Check opening hours twice", hints="Another thing.")
+    update = reflection("update", "m5", "Check opening hours twice")
+    for blocks, target in ((add, update), None), ((update, add), "m5"):
+        operations, violations = read_reflections(reflections(*blocks), SHOWN, USER.find)
+        assert operations is not None and [one.target for one in operations] == [target]
+        assert violations == ["existing_title"]
+    other = Reflection("Check opening hours twice", "Groups.", "Compare.", 0.5, "m9")
+    assert read_reflections(reflections(update), SHOWN, USER.find, [other]) == ([], ["existing_title"])
+
+
+def test_a_flood_of_spaces_is_read_at_once() -> None:
+    """With a quadratic pattern this megabyte would take hours."""
+    flood = "<" + " " * 1_000_000
+    assert read_reflections(flood, SHOWN, USER.find) == (None, ["no_block"])
+    assert read_reflections(reflections(flood, COMPANION), SHOWN, USER.find)[1] == ["text_outside_tags"]
+
+
 def test_verdicts_are_read_with_their_reasons() -> None:
     text = turn_block(1, ended=False).replace("No, by", "**[No]** — by")
     analyses, violations = read_turns(f"<summary>{text}</summary>", [1])

@@ -1,4 +1,5 @@
 """What the rule about data of users finds, and what it must let pass, lest nothing can be learned."""
+# ruff: noqa: RUF001 - letters and dashes of other scripts are meant
 
 import json
 
@@ -18,6 +19,13 @@ def said(*messages: str, **data: object) -> PersonalData:
     return PersonalData(AgentTrajectory.of("t", TIME, [*given, result, done]))
 
 
+def heard(*messages: str, system: str = "", result: str = "", done: str = "I searched for a table.") -> PersonalData:
+    """As `said`, with texts of other roles as they stand."""
+    given = [{"role": "system", "content": system}, *({"role": "user", "content": text} for text in messages)]
+    rest = [{"role": "tool", "content": result}, {"role": "assistant", "content": done}]
+    return PersonalData(AgentTrajectory.of("t", TIME, [*given, *rest]))
+
+
 @pytest.mark.parametrize(
     "lesson",
     [
@@ -31,6 +39,8 @@ def said(*messages: str, **data: object) -> PersonalData:
         "Versions such as 3.11.7 or v2.0 differ; look at the changelog, chapter 4, section 2.",
         "Prices between 20 and 50 are mid range. Compare delivery fees (1.99, 3.99, 5.99) first.",
         "The user's name belongs into special_requests only if they ask for it.",
+        "For example, look at the documentation at docs.python.org, or ask again if two pizzas cost 9 @ 4.50.",
+        "It is a mistake to read and reply at once; std::vector::push or 10:30:45 is no address.",
     ],
 )
 def test_lessons_pass(lesson: str) -> None:
@@ -63,6 +73,61 @@ def test_data_of_the_user_is_found_and_masked(known: PersonalData, leak: str) ->
     assert known.find(leak)
     masked, count = known.mask(leak)
     assert count and MASK in masked and known.find(masked) == []
+
+
+@pytest.mark.parametrize(
+    "result",
+    [
+        '{"payload": "{\\"user_id\\": \\"u-7788\\", \\"first_name\\": \\"Kunegunda\\"}"}',
+        'Result: {"first_name": "Kunegunda", "user_id": "u-7788"}.',
+        "{'first_name': 'Kunegunda', 'user_id': 'u-7788'}",
+        '{"first_name": "Adelgund"}\n{"first_name": "Kunegunda", "user_id": "u-7788"}',
+        "Customer: Kunegunda Mai, user id: u-7788, phone: not found",
+        "first_name=Kunegunda; user_id=u-7788",
+    ],
+)
+def test_data_is_found_however_a_tool_writes_it(result: str) -> None:
+    known = heard("Hi", result=result)
+    assert len(known.find("Greet Kunegunda, then look up u-7788.")) == 2
+    assert known.find("The phone was not found.") == []
+
+
+@pytest.mark.parametrize(
+    ("known", "leak"),
+    [
+        (heard("I am Zor\u200bblax"), "Zorblax"),
+        (heard("I am José Núñez"), "Jose Nunez"),
+        (heard("I am Jose Nunez"), "José Núñez"),
+        (heard("I am Marco"), "Mаrco"),  # with a Cyrillic letter
+        (heard("I am İlkay"), "ilkay"),
+        (heard("I am Mark.", done="I mark it as done."), "Mark"),
+        (heard("this is kuno brandt speaking"), "brandt"),
+        (heard("Ich heiße kuno"), "Kuno"),
+        (heard("меня зовут иван"), "Иван"),
+        (heard("我叫田中太"), "田中太"),
+        (heard("my password is qxzvbn"), "qxzvbn"),
+        (heard("Hi", done="Hello Kunegunda, it is done."), "Kunegunda"),
+        (heard("Hi", system="The user is Kunegunda Mai."), "Kunegunda"),
+        (heard("Hi", system="user_id: kuno_77"), "kuno_77"),
+        *((heard("I am Kunegunda"), leak) for leak in (
+            "K u n e g u n d a", "K.u.n.e.g.u.n.d.a", "Kune-gunda", "**Kune**gunda", "Kune&amp;#103;unda", "%4Bunegunda",
+        )),
+        *((heard("Hi"), leak) for leak in (
+            "kuno.brandt@ example.org", "kuno.brandt @ example . org", "kuno AT example DOT org", "kuno{at}example{dot}org",
+            "kuno_at_example.org", "kuno-at-example-dot-org", "k @ b . de", "0176–555–1234", "0176_555_1234",
+            "plus four nine one seven six five five", "3f2b8c1e-aaaa-4bbb-8ccc-1234567890ab", "2001:db8::ff00:42:8329",
+            "https://x.org/u?token=abc", "https://kuno:secret@x.org",
+        )),
+    ],
+)  # fmt: skip
+def test_data_is_found_however_it_is_spelled(known: PersonalData, leak: str) -> None:
+    masked, count = known.mask(f"So greet {leak} first.")
+    assert count and masked.startswith("So ") and masked.endswith(f"{MASK} first.")
+
+
+def test_the_host_of_an_address_is_no_data_and_short_words_do_not_make_a_name() -> None:
+    known = said("I am Isa", email="isa.b@example.org")
+    assert known.find("For example, it is a mistake to guess.") == [] and known.find("Ask I.s.a first.") == ["I.s.a"]
 
 
 def test_words_of_the_work_can_be_named() -> None:

@@ -1,11 +1,17 @@
 """The routes of agents, over real HTTP."""
 
+import asyncio
+import threading
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 from episodic_cases import BOOKING, Reviewer
-from server_cases import Server, ok, problem, serving
+from server_cases import LONG, Server, ok, problem, serving
 
+from deltamem.episode import Message
+from deltamem.policy import Completion
 from deltamem.server.keys import Scope
 
 AGENT = "/v1/owners/agent:support"
@@ -36,6 +42,49 @@ def test_an_agent_learns_over_http(tmp_path: Path) -> None:
         reader = server.client(server.key("agent:support", scopes={Scope.READ}))
         problem(reader.post(f"{AGENT}/episodes", json=TICKET), 403)
         assert ok(reader.post(f"{AGENT}/recall", json={"task": "order a meal"}))["reflections"]
+
+
+class Hanging(Reviewer):
+    """A model that does not answer any more after some answers."""
+
+    def __init__(self, answers: int) -> None:
+        super().__init__()
+        self.left = answers
+        self.hangs = threading.Event()
+
+    async def complete(self, messages: Sequence[Message]) -> Completion:
+        if not self.left:
+            self.hangs.set()
+            await asyncio.Event().wait()
+        self.left -= 1
+        return await super().complete(messages)
+
+
+@pytest.mark.parametrize("erase", ["", "/memories/m4?mode=erase"])
+def test_an_erasure_does_not_wait_for_a_model_that_does_not_answer(tmp_path: Path, erase: str) -> None:
+    model = Hanging(3)
+    with serving(tmp_path / "bank", model) as server, ThreadPoolExecutor(1) as pool:
+        http = server.client(server.key("agent:support"))
+        reading = pool.submit(http.post, f"{AGENT}/episodes", json=TICKET)
+        assert model.hangs.wait(LONG)
+        assert server.client(server.key("agent:support")).delete(f"{AGENT}{erase}").status_code == 200
+        assert "broken off" in problem(reading.result(LONG), 503)
+        model.left = 9
+        if not erase:
+            assert ok(http.post(f"{AGENT}/episodes", json=TICKET))["outcome"] == "applied"
+
+
+def test_the_end_of_a_server_does_not_wait_either(tmp_path: Path) -> None:
+    model = Hanging(3)
+    with ThreadPoolExecutor(1) as pool, serving(tmp_path / "bank", model) as server:
+        http = server.client()
+        reading = pool.submit(http.post, f"{AGENT}/episodes", json=TICKET)
+        assert model.hangs.wait(LONG)
+        asyncio.run_coroutine_threadsafe(server.service.stop(), server.service.loop).result(LONG)
+        assert "broken off" in problem(reading.result(LONG), 503)
+    rest = Reviewer()
+    with serving(tmp_path / "bank", rest) as server:
+        assert ok(server.client().post(f"{AGENT}/episodes", json=TICKET))["outcome"] == "applied" and len(rest.asked) == 2
 
 
 @pytest.mark.parametrize(
