@@ -90,17 +90,18 @@ $(CLIENTS)/%/.installed: tests/clients/%/package.json $(CLIENTS)/node/.installed
 demo: install
 	$(PYTHON) -m eval.demo $(ARGS)
 
-PYTEST := $(PYTHON) -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder
+# A worker that dies ends the session: with the others, pytest-xdist could wait for ever for what it was given.
+PYTEST := $(PYTHON) -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder --max-worker-restart 0
 
 test: install
-	$(PYTEST) -m "not slow or end_to_end"
+	$(PYTEST) --minutes 30 -m "not slow or end_to_end"
 
 # Without the pretrained model or a client its tests skip. Two vLLM servers at once would fight for the cores, so the training run with one is by itself.
 test-all: install vllm
 	-$(MAKE) --no-print-directory smol
 	-$(MAKE) --no-print-directory --keep-going clients
-	$(PYTEST) --ignore tests/deltamem/training/test_vllm_rollout.py
-	$(if $(VLLM),$(PYTHON) -m pytest tests/deltamem/training/test_vllm_rollout.py)
+	$(PYTEST) --minutes 75 --ignore tests/deltamem/training/test_vllm_rollout.py
+	$(if $(VLLM),$(PYTHON) -m pytest --minutes 30 tests/deltamem/training/test_vllm_rollout.py)
 
 lint: install
 	$(VENV)/bin/ruff check .

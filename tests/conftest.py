@@ -1,11 +1,15 @@
-"""Settings of all tests, and the browser of those that use one."""
+"""Settings of all tests, the limit of a session, and the browser of those that use one."""
 
 from __future__ import annotations
 
+import signal
+import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import psutil
 import pytest
 from browser_cases import Opened, opened, started
 from hypothesis import settings
@@ -16,6 +20,33 @@ if TYPE_CHECKING:
 # Machines that run tests are noisy: a slow example says nothing about the code.
 settings.register_profile("deltamem", deadline=None)
 settings.load_profile("deltamem")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    help_text = "end the session after so many minutes; what each worker was running is shown as failed, with its threads"
+    parser.addoption("--minutes", type=float, help=help_text)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    minutes = config.getoption("--minutes")
+    if minutes is not None and not hasattr(config, "workerinput"):
+        limit = threading.Timer(60 * minutes, _end_session, [minutes, config.getoption("dist", "no") != "no"])
+        limit.daemon = True
+        limit.start()
+        config.add_cleanup(limit.cancel)
+
+
+def _end_session(minutes: float, distributed: bool) -> None:
+    """Abort the workers of pytest-xdist, which then reports what they were running, or else this process."""
+    print(f"\nThe limit of {minutes:g} minutes is over (--minutes).", flush=True)
+    session = psutil.Process()
+    tested = session.children() if distributed else [session]
+    started = [child for process in tested for child in process.children(recursive=True)]
+    for process in started:
+        with suppress(psutil.NoSuchProcess):
+            process.kill()
+    for process in tested:
+        process.send_signal(signal.SIGABRT)  # pytest has faulthandler print what every thread was doing
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
