@@ -40,6 +40,11 @@ def agent_owner(name: str) -> str:
     return AGENT + plain
 
 
+def is_agent(owner: str) -> bool:
+    """Whether an owner is an agent: ``agent:`` and a name."""
+    return owner.startswith(AGENT) and bool(owner.removeprefix(AGENT).strip())
+
+
 class Kind(StrEnum):
     """What a memory of an agent is."""
 

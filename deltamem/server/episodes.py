@@ -15,13 +15,22 @@ from pydantic import BeforeValidator, Field
 from deltamem.config import StrictModel
 from deltamem.episodic import EpisodicMemory, Ingested, Recalled
 from deltamem.episodic.memory import episodes_of, reflections_of
-from deltamem.episodic.records import AGENT, EpisodeSummary, MessageIn, Reflection, read_trajectory
+from deltamem.episodic.records import (
+    AGENT,
+    AgentTrajectory,
+    EpisodeSummary,
+    MessageIn,
+    Reflection,
+    is_agent,
+    read_trajectory,
+)
 from deltamem.ingest import Outcome
 from deltamem.manager import MemoryManager
 from deltamem.server.access import SECURITY, Founding, Reading, service_of
 from deltamem.server.native import PREFIX, MemoryText, Time, whole
 from deltamem.server.problems import Problem, responses
 from deltamem.server.records import ChangeRecord, UsageRecord
+from deltamem.server.service import Service
 
 Count = Annotated[int, Field(ge=0, le=100), BeforeValidator(whole)]
 
@@ -124,14 +133,30 @@ def router() -> APIRouter:
 
 
 def _agent(manager: MemoryManager) -> MemoryManager:
-    if not manager.owner.removeprefix(AGENT) or not manager.owner.startswith(AGENT):
+    if not is_agent(manager.owner):
         raise Problem(422, f"episodes belong to agents, which are owners named {AGENT}NAME")
     return manager
 
 
-async def _memory(manager: MemoryManager, request: Request) -> EpisodicMemory:
-    service, owner = service_of(request), _agent(manager).owner
+async def _memory(service: Service, owner: str) -> EpisodicMemory:
     return await anyio.to_thread.run_sync(lambda: EpisodicMemory(service.store, owner, service.policy))
+
+
+async def read_episodes(service: Service, owner: str, trajectory: AgentTrajectory) -> IngestedOut:
+    """Let an agent's trajectory be read.
+
+    Raises:
+        Problem: 503 without a model, while it is paused, or where an erasure breaks it off.
+    """
+    if not service.has_model or service.paused:
+        raise Problem(503, "the model is paused" if service.has_model else "this server has no model to read episodes with")
+    agent = await _memory(service, owner)
+    return IngestedOut.of(await service.review(owner, agent.ingest(trajectory)))
+
+
+async def recalled(service: Service, owner: str, task: str, k: int, episodes: int) -> RecalledOut:
+    """What helps an agent with a task."""
+    return RecalledOut.of(await (await _memory(service, owner)).recall(task, k, episodes))
 
 
 async def add_episodes(body: TrajectoryIn, manager: Founding, request: Request) -> IngestedOut:
@@ -140,12 +165,8 @@ async def add_episodes(body: TrajectoryIn, manager: Founding, request: Request) 
     Every stage is recorded. Should the answer not come, send the same again: it goes on where it was, and changes nothing
     once it is done.
     """
-    service = service_of(request)
-    agent = await _memory(manager, request)
-    if not service.has_model or service.paused:
-        raise Problem(503, "the model is paused" if service.has_model else "this server has no model to read episodes with")
-    trajectory = read_trajectory(body.id, body.time, body.messages)
-    return IngestedOut.of(await service.review(agent.owner, agent.ingest(trajectory)))
+    owner = _agent(manager).owner
+    return await read_episodes(service_of(request), owner, read_trajectory(body.id, body.time, body.messages))
 
 
 def list_episodes(manager: Reading) -> EpisodesOut:
@@ -160,4 +181,4 @@ def list_reflections(manager: Reading) -> ReflectionsOut:
 
 async def recall(body: RecallIn, manager: Reading, request: Request) -> RecalledOut:
     """The reflections and the similar episodes that help with a task."""
-    return RecalledOut.of(await (await _memory(manager, request)).recall(body.task, body.k, body.episodes))
+    return await recalled(service_of(request), _agent(manager).owner, body.task, body.k, body.episodes)

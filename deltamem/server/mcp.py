@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import AsyncIterator, Callable, Iterable
-from contextlib import asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -44,11 +44,13 @@ from starlette.types import Scope as ASGIScope
 from deltamem.config import StrictModel
 from deltamem.edits import Add, Retract, Update
 from deltamem.embedding import Embedder
+from deltamem.episodic.records import MessageIn, is_agent, read_trajectory
 from deltamem.errors import DeltaMemError, NotFoundError
 from deltamem.ingest import Transition
 from deltamem.journal.jobs import JobState
 from deltamem.manager import MemoryManager
 from deltamem.server.access import authorize, identify, named_owner
+from deltamem.server.episodes import IngestedOut, RecalledOut, read_episodes, recalled
 from deltamem.server.keys import Key, Scope
 from deltamem.server.native import MemoriesOut, MemoryText, Metadata, PointText, StepsOut, Text, Time
 from deltamem.server.problems import problem_of
@@ -65,6 +67,12 @@ Search before you answer what may depend on earlier conversations, and add what 
 facts, plans, preferences, and what has changed. Look for an existing memory first: correct it with update_memory instead of
 adding a second one. Every change is recorded; memory_history shows the versions of a memory. Erase only when the person
 asks for it."""
+
+
+AGENT_INSTRUCTIONS = """\
+This server keeps what one agent has learned from its own work: reflections, which are lessons for later tasks, and episodes,
+which are tasks that it did. Call recall_episodes before you begin a task, and follow the lessons that fit it. When a
+conversation is finished, give it to ingest_trajectory if there is such a tool: a model reads it and learns from it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -323,9 +331,10 @@ async def _approve_clearing(ctx: Ctx, erase: bool, confirm: bool) -> Elicit[Appr
     count = await anyio.to_thread.run_sync(lambda: len(memory.state()))
     if count == 0 and not (erase and await anyio.to_thread.run_sync(_door(ctx).service.known, memory.owner)):
         return Approval(confirm=True)
+    whose = "agent" if is_agent(memory.owner) else "person"
     question = f"Take all {count} memories back? Their history stays, and a rollback restores them."
     if erase:
-        question = f"Erase everything about this person for good: {count} memories, their history and all stored sessions?"
+        question = f"Erase everything about this {whose} for good: {count} memories, their history and all stored sessions?"
     return _question(ctx, question, confirm=confirm)
 
 
@@ -423,6 +432,36 @@ async def remembered(ctx: Ctx, id: str) -> str:
     return (await door.stored(await door.memory(Scope.READ), id)).model_dump_json()
 
 
+async def recall_episodes(
+    ctx: Ctx,
+    task: Annotated[MemoryText, Field(description="What is to be done, in any words.")],
+    k: Annotated[int, Field(ge=0, le=100, description="At most so many reflections.")] = 5,
+    episodes: Annotated[int, Field(ge=0, le=100, description="At most so many similar episodes.")] = 3,
+) -> RecalledOut:
+    """Find the lessons and the similar earlier episodes that help with a task; `text` has all of it for a prompt."""
+    door = _door(ctx)
+    memory = await door.memory(Scope.READ)
+    return await recalled(door.service, memory.owner, task, k, episodes)
+
+
+async def ingest_trajectory(
+    ctx: Ctx,
+    id: Annotated[str, Field(min_length=1, max_length=200, description="Names the conversation; each is read once.")],
+    time: Annotated[Time, Field(description="When it took place.")],
+    messages: Annotated[
+        list[MessageIn],
+        Field(min_length=1, max_length=10_000, description="As in the OpenAI protocol, with tool calls and tool messages."),
+    ],
+) -> IngestedOut:
+    """Learn from a finished conversation: a model reads it, notes its episodes, and adds or improves lessons.
+
+    It takes some calls of the model. Each step is recorded: if no answer comes, send the same again, and it goes on.
+    """
+    door = _door(ctx)
+    memory = await door.memory(Scope.WRITE)
+    return await read_episodes(door.service, memory.owner, read_trajectory(id, time, messages))
+
+
 _READS = ToolAnnotations(read_only_hint=True, open_world_hint=False)
 # What these change can be taken back, because the journal keeps every version.
 _ADDS = ToolAnnotations(read_only_hint=False, destructive_hint=False, idempotent_hint=False, open_world_hint=False)
@@ -441,6 +480,15 @@ _TOOLS: tuple[tuple[Callable[..., Any], str, ToolAnnotations], ...] = (
     (memory_history, "History of a memory", _READS),
     (rollback_memories, "Roll memories back", _ROLLS_BACK),
 )
+_RECALL = (recall_episodes, "Recall lessons and episodes", _READS)
+_INGEST = (ingest_trajectory, "Learn from a conversation", _ADDS)
+
+
+def _tools(*, agent: bool, model: bool) -> list[Tool]:
+    """What a person's client may call, or an agent's, whose memory has no texts of people."""
+    if not agent:
+        return [_tool(*tool) for tool in _TOOLS]
+    return [_tool(*tool) for tool in (_RECALL, *((_INGEST,) if model else ()), *_TOOLS[1:])]
 
 
 def _tool(function: Callable[..., Any], title: str, annotations: ToolAnnotations) -> Tool:
@@ -458,11 +506,12 @@ def _tool(function: Callable[..., Any], title: str, annotations: ToolAnnotations
 class MemoryServer(MCPServer[Door]):
     """Words every error as one sentence for whoever called, without anything of what lies inside."""
 
-    def __init__(self, door: Door, *, begin: Callable[[], None] | None = None) -> None:
+    def __init__(self, door: Door, *, agent: bool = False, begin: Callable[[], None] | None = None) -> None:
         """Make the server; it does not listen yet.
 
         Args:
             door: What the tools work with.
+            agent: Whether those who call are agents, with lessons of their own, and not people.
             begin: Called when it begins to.
         """
 
@@ -475,10 +524,10 @@ class MemoryServer(MCPServer[Door]):
         super().__init__(
             "deltamem",
             title="DeltaMem",
-            description="The long-term memory of one person.",
-            instructions=INSTRUCTIONS,
+            description=f"The long-term memory of one {'agent' if agent else 'person'}.",
+            instructions=AGENT_INSTRUCTIONS if agent else INSTRUCTIONS,
             version=version("deltamem"),
-            tools=[_tool(*tool) for tool in _TOOLS],
+            tools=_tools(agent=agent, model=door.service.has_model),
             lifespan=lifespan,
             # What tells a client that something has changed is shared by all owners.
             subscriptions=False,
@@ -491,7 +540,8 @@ class MemoryServer(MCPServer[Door]):
 
         self.resource("memory://state", name="state", title="All memories", mime_type="application/json")(state)
         self.resource("memory://memory/{id}", name="memory", title="One memory", mime_type="application/json")(remembered)
-        self.prompt("recall", title="What is remembered")(recall)
+        if not agent:
+            self.prompt("recall", title="What is remembered")(recall)
 
     async def call_tool(
         self, name: str, arguments: dict[str, Any], context: Context[Door, Any] | None = None
@@ -573,7 +623,8 @@ async def serve_stdio(service: Service, owner: str, actor: str) -> None:
     # Loading the embedding model takes longer than some clients wait for a tool. It begins when standard output is safe.
     loading = threading.Thread(target=_load, args=(service.store.embedder,), daemon=True)
     try:
-        await MemoryServer(Door(service, lambda: caller), begin=loading.start).run_stdio_async()
+        door = Door(service, lambda: caller)
+        await MemoryServer(door, agent=is_agent(owner), begin=loading.start).run_stdio_async()
     except* BrokenPipeError:  # the client does not listen any more, which is another end
         pass
 
@@ -591,18 +642,21 @@ class HTTPDoor:
 
     def __init__(self, service: Service) -> None:
         """Bind the service; nothing is answered outside of `running`."""
-        self._server = MemoryServer(Door(service, _CALLER.get))
+        door = Door(service, _CALLER.get)
+        self._servers = {agent: MemoryServer(door, agent=agent) for agent in (False, True)}
         self._max_body = service.settings.max_body_bytes
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         """Answer requests."""
-        self._server.streamable_http_app(
-            max_request_body_size=self._max_body,
-            # `identify` checks the key, or without keys that host and origin are this machine.
-            transport_security=TransportSecuritySettings(enable_dns_rebinding_protection=False),
-        )
-        async with self._server.session_manager.run():
+        async with AsyncExitStack() as stack:
+            for server in self._servers.values():
+                server.streamable_http_app(
+                    max_request_body_size=self._max_body,
+                    # `identify` checks the key, or without keys that host and origin are this machine.
+                    transport_security=TransportSecuritySettings(enable_dns_rebinding_protection=False),
+                )
+                await stack.enter_async_context(server.session_manager.run())
             yield
 
     async def __call__(self, scope: ASGIScope, receive: Receive, send: Send) -> None:
@@ -613,7 +667,7 @@ class HTTPDoor:
         token = AccessToken(token="", client_id=caller.key.id, scopes=sorted(caller.key.scopes), subject=caller.owner)
         reset = _CALLER.set(caller)
         try:
-            app = AuthContextMiddleware(self._server.session_manager.handle_request)
+            app = AuthContextMiddleware(self._servers[is_agent(caller.owner)].session_manager.handle_request)
             await app({**scope, "user": AuthenticatedUser(token)}, receive, send)
         finally:
             _CALLER.reset(reset)

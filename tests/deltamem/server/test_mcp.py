@@ -16,6 +16,8 @@ import anyio
 import httpx2
 import pytest
 from episode_texts import WordEmbedder
+from episodic_cases import BOOKING, Reviewer
+from episodic_cases import answer as reviewed
 from mcp import Client, StdioServerParameters
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.exceptions import MCPError
@@ -361,6 +363,69 @@ async def test_what_a_slow_model_has_not_read_is_queued(monkeypatch: pytest.Monk
         assert await texts(client) == ["ann's city is Boston."]
 
 
+@asynccontextmanager
+async def agents(mode: str = NEW, policy: Policy | None = None, *scopes: Scope) -> AsyncIterator[Client]:
+    """A client of the lessons of an agent, in this process."""
+    with MemoryStore.in_memory(WordEmbedder()) as store:
+        async with Service(store, policy) as service:
+            key = Key("k", "tester", frozenset({"agent:support"}), frozenset(scopes or Scope), datetime.now(UTC))
+            server = MemoryServer(Door(service, lambda: Caller(key, "agent:support")), agent=True)
+            async with Client(server, mode=mode) as client:
+                yield client
+
+
+TICKET = {"id": "t1", "time": "2026-04-05T20:01:00", "messages": BOOKING}
+
+
+@both
+async def test_an_agent_learns_and_recalls(mode: str) -> None:
+    async with agents(mode, Reviewer()) as client:
+        assert (await call(client, "recall_episodes", task="order a meal"))["text"] == ""
+        done = await call(client, "ingest_trajectory", **TICKET)
+        assert (done["outcome"], len(done["episodes"]), [one["event"] for one in done["changes"]]) == (
+            "applied",
+            2,
+            ["ADD", "UPDATE"],
+        )
+        assert (await call(client, "ingest_trajectory", **TICKET))["outcome"] == "known"
+        found = await call(client, "recall_episodes", task="order a meal", episodes=1)
+        assert [one["reflection"]["title"] for one in found["reflections"]] == ["Check opening hours first"]
+        assert len(found["episodes"]) == 1 and "Check opening hours first" in found["text"]
+        assert len((await call(client, "memory_history", memory_id="m5"))["steps"]) == 2
+        assert "nothing that an agent" in await refusal(client, "ingest_trajectory", **TICKET | {"messages": BOOKING[:2]})
+        assert "messages.0.role" in await refusal(client, "ingest_trajectory", **TICKET | {"messages": [{"role": "x"}]})
+        assert "owner: there is no such argument" in await refusal(client, "recall_episodes", task="x", owner="agent:other")
+        assert await refusal(client, "recall_episodes", task=" ") != ""
+
+
+async def test_tools_are_for_agents_or_for_people() -> None:
+    async def names(client: Client) -> set[str]:
+        return {tool.name for tool in (await client.list_tools()).tools}
+
+    async with connected() as person, agents() as without, agents(NEW, Reviewer()) as agent:
+        people = await names(person)
+        assert await names(without) == people - {"add_memory"} | {"recall_episodes"}
+        assert await names(agent) == await names(without) | {"ingest_trajectory"}
+        assert "Unknown tool" in await refusal(person, "recall_episodes", task="x")
+        assert "Unknown tool" in await refusal(agent, "add_memory", text="x")
+        assert (await agent.list_prompts()).prompts == []
+    async with agents(NEW, Reviewer(), Scope.READ) as reader:
+        assert "lacks the scope write" in await refusal(reader, "ingest_trajectory", **TICKET)
+
+
+async def test_http_serves_agents_and_people_each_their_own(tmp_path: Path) -> None:
+    with serving(tmp_path, Reviewer()) as server:
+        ann, support = server.key("ann"), server.key("agent:support")
+        async with over_http(server, support, NEW) as client:
+            assert (await call(client, "ingest_trajectory", **TICKET))["outcome"] == "applied"
+            assert (await call(client, "recall_episodes", task="order a meal"))["reflections"]
+        async with over_http(server, ann, NEW) as client:
+            assert "Unknown tool" in await refusal(client, "recall_episodes", task="order a meal")
+            assert await texts(client) == []
+        named = server.client(ann, **SPEAKS, **{"X-DeltaMem-Owner": "agent:support"})
+        assert named.post("/mcp", json=INITIALIZE).status_code == 404
+
+
 class Babble:
     """A model whose answers cannot be read."""
 
@@ -548,11 +613,11 @@ deltamem.embedding.load_embedder, deltamem.embedding.LazyEmbedder = load, Embedd
 """A process that runs the command, with libraries that write to standard output."""
 
 
-def started(bank: Path, *arguments: str, program: str = CHEAP) -> StdioServerParameters:
+def started(bank: Path, *arguments: str, program: str = CHEAP, owner: str = "Ann") -> StdioServerParameters:
     clean = {name: value for name, value in os.environ.items() if not name.startswith("DELTAMEM_")}
     return StdioServerParameters(
         command=sys.executable,
-        args=["-c", program, "mcp", "--bank", str(bank), "--owner", "Ann", *arguments],
+        args=["-c", program, "mcp", "--bank", str(bank), "--owner", owner, *arguments],
         env=clean | {"PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'tests'}", "OMP_NUM_THREADS": "1"},
     )
 
@@ -571,6 +636,21 @@ async def test_stdio(tmp_path: Path, mode: str) -> None:
         assert await texts(client) == ["Ann has a cat."]
         origins = (await call(client, "get_memory", memory_id="m1"))["origins"]
         assert [origin["actor"] for origin in origins] == ["mcp"]
+
+
+@pytest.mark.slow
+async def test_stdio_for_an_agent(tmp_path: Path) -> None:
+    with serve(
+        lambda body: completion("Hello.", tokens=1) if body["max_tokens"] == 1 else completion(reviewed(body["messages"]))
+    ) as model:
+        there = started(tmp_path / "bank", "--base-url", model.url, "--model", "tiny", owner="agent:support")
+        async with Client(there) as client:
+            assert (await call(client, "ingest_trajectory", **TICKET))["outcome"] == "applied"
+    async with Client(started(tmp_path / "bank", owner="agent:support")) as client:
+        assert "Check opening hours" in (await call(client, "recall_episodes", task="order a meal"))["text"]
+        assert "ingest_trajectory" not in {tool.name for tool in (await client.list_tools()).tools}
+    async with Client(started(tmp_path / "bank")) as client:
+        assert "Unknown tool" in await refusal(client, "recall_episodes", task="order a meal")
 
 
 @pytest.mark.slow
