@@ -10,7 +10,7 @@ import json
 import sqlite3
 import time as clock
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from datetime import UTC, date, datetime, time
 from decimal import Decimal
@@ -93,16 +93,30 @@ SECONDS = 2.0
 TOO_LONG = f"Query took longer than {SECONDS:g} s"
 
 _LONGEST_RESULT = 200_000
-_PARSERS = {
-    **{"date": date.fromisoformat, "time": time.fromisoformat, "timestamp": datetime.fromisoformat},
-    **dict.fromkeys(("json", "list", "vector"), json.loads),
-}
+_MOST_RECALLED = 1000
 _KINDS = {column: kind for columns in TABLES.values() for column, kind in columns.items()}
 
 
 def amount(value: float | str | Decimal) -> Decimal:
     """An amount of money, with the digits that it was given with."""
     return Decimal(str(value))
+
+
+def check_texts(name: str, value: Any) -> None:
+    """Refuse texts in a JSON value that JSON allows and databases do not hold.
+
+    Raises:
+        DeltaMemError: Naming what the value is.
+    """
+    if isinstance(value, str) and any(one == "\0" or "\ud800" <= one <= "\udfff" for one in value):
+        raise DeltaMemError(f"{name} holds characters that no text has")
+    for one in value if isinstance(value, list | tuple) else value.values() if isinstance(value, dict) else ():
+        check_texts(name, one)
+
+
+def is_storable(number: float) -> bool:
+    """Whether a number fits into PostgreSQL's integer; NaN and infinity do not."""
+    return -(2**31) <= number < 2**31
 
 
 def typed_rows(table: str, rows: Sequence[Mapping[str, Any]]) -> list[list[Any]]:
@@ -112,29 +126,56 @@ def typed_rows(table: str, rows: Sequence[Mapping[str, Any]]) -> list[list[Any]]
         DeltaMemError: If a row has no id of its own, or a value is not of its column's type.
     """
     ids = [row.get("id") for row in rows]
-    if None in ids or len(set(ids)) < len(ids):
+    if None in ids or len(set(map(str, ids))) < len(ids):
         raise DeltaMemError(f"each row of {table} needs an id of its own")
-    return [[_typed(row.get(column), kind) for column, kind in TABLES[table].items()] for row in rows]
+    return [[_typed(name, row.get(name), kind) for name, kind in TABLES[table].items()] for row in rows]
 
 
-def _typed(value: Any, kind: str) -> Any:
+def _typed(name: str, value: Any, kind: str) -> Any:
     if value is None:
         return None
-    if kind == "integer" and not isinstance(value, int):
-        raise DeltaMemError(f"{value!r} is not a whole number")
+    check_texts(name, value)
     if kind in ENUMS and value not in ENUMS[kind]:
         raise DeltaMemError(f"{value!r} is none of {', '.join(ENUMS[kind])}")
     try:
-        if kind == "money":
-            return amount(value)
-        if kind == "timestamp" and isinstance(value, str):
-            moment = datetime.fromisoformat(value)
-            return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
-        if kind in ("date", "time") and isinstance(value, str):
-            return _PARSERS[kind](value)
-        return str(UUID(value)) if kind == "uuid" else value
-    except (ValueError, ArithmeticError) as error:
-        raise DeltaMemError(f"{value!r} is not of the type {kind}") from error
+        if type(value) not in _GIVEN.get(kind, (type(value),)):
+            raise TypeError
+        made = _TYPERS.get(kind, _same)(value)
+        if kind in ("integer", "real", "money") and not is_storable(made):
+            raise ValueError
+        return made
+    except (ValueError, TypeError, AttributeError, ArithmeticError) as error:
+        raise DeltaMemError(f"the {name} {str(value)[:40]!r} is not of the type {kind}") from error
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+def _timestamp(value: str | datetime) -> datetime:
+    moment = datetime.fromisoformat(value) if isinstance(value, str) else value
+    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).astimezone(UTC)
+
+
+_GIVEN = {"text": (str,), "list": (list,), "integer": (int,), "real": (int, float), "date": (str, date), "time": (str, time)}
+_TYPERS: dict[str, Callable[[Any], Any]] = {
+    "money": amount,
+    "date": lambda value: date.fromisoformat(str(value)),
+    "time": lambda value: time.fromisoformat(str(value)).replace(tzinfo=None),
+    "timestamp": _timestamp,
+    "uuid": lambda value: str(UUID(value)),
+    "vector": lambda value: [float(one) for one in value],
+}
+"""What makes of what is given a value of each type, or raises."""
+
+_PARSERS: dict[str, Callable[[Any], Any]] = {
+    "money": amount,
+    "date": date.fromisoformat,
+    "time": time.fromisoformat,
+    "timestamp": datetime.fromisoformat,
+    **dict.fromkeys(("json", "list", "vector"), json.loads),
+}
+"""What reads what SQLite stored."""
 
 
 class Database(ABC):
@@ -168,15 +209,11 @@ class Database(ABC):
             PolicyViolationError: If it is not such a SELECT.
             CallError: If it fails.
         """
-        columns, rows = self._select(sql.checked(query, READABLE), most)
-        if len(json.dumps(rows, default=str)) > _LONGEST_RESULT:
-            raise CallError(f"the result has more than {_LONGEST_RESULT:,} characters; select less")
-        return columns, rows
+        return _of_bearable_size(self._select(sql.checked(query, READABLE, SESSION_TABLES), most))
 
     @abstractmethod
     def _select(self, tree: exp.Query, most: int) -> Selected: ...
 
-    @abstractmethod
     def recall(self, query: str, user_id: str, embedding: Sequence[float]) -> list[Row]:
         """Run a SELECT over `user_id`'s own rows of the table ``sessions``; others do not exist for it.
 
@@ -186,10 +223,22 @@ class Database(ABC):
             PolicyViolationError: If it is not such a SELECT.
             CallError: If it fails.
         """
+        tree = sql.checked(query, ("sessions",), READABLE)
+        values = {"user_id": user_id, "query_embedding": json.dumps(list(embedding))}
+        return _of_bearable_size(self._recall(tree, values, _MOST_RECALLED))[1]
+
+    @abstractmethod
+    def _recall(self, tree: exp.Query, values: Mapping[str, str], most: int) -> Selected: ...
 
     @abstractmethod
     def close(self) -> None:
         """End; nothing is kept."""
+
+
+def _of_bearable_size(selected: Selected) -> Selected:
+    if len(json.dumps(selected[1], default=str)) > _LONGEST_RESULT:
+        raise CallError(f"the result has more than {_LONGEST_RESULT:,} characters; select less")
+    return selected
 
 
 class SQLiteDatabase(Database):
@@ -230,21 +279,19 @@ class SQLiteDatabase(Database):
         self._connection.execute("COMMIT")
 
     def _select(self, tree: exp.Query, most: int) -> Selected:
-        names = {cte.alias_or_name for cte in tree.find_all(exp.CTE)}
+        names = {cte.alias_or_name for cte in tree.find_all(exp.CTE)} - set(TABLES)
         return self.guarded(sql.for_sqlite(tree), {*READABLE, *names}, most)
 
     def guarded(self, query: str, tables: Collection[str], most: int) -> Selected:
         """Run SQLite's SQL with nothing but the authorizer between it and the database."""
         return _guarded(self._connection, query, tables, most)
 
-    def recall(self, query: str, user_id: str, embedding: Sequence[float]) -> list[Row]:
-        """See `Database`."""
-        tree = sql.checked(query, ("sessions",))
+    def _recall(self, tree: exp.Query, values: Mapping[str, str], most: int) -> Selected:
         own = _connection("sessions")
         try:
-            _insert(own, "sessions", self._connection.execute("SELECT * FROM sessions WHERE user_id = ?", (user_id,)))
-            values = {"user_id": user_id, "query_embedding": json.dumps(list(embedding))}
-            return _guarded(own, sql.for_sqlite(tree), ("sessions",), -1, values)[1]
+            theirs = self._connection.execute("SELECT * FROM sessions WHERE user_id = ?", (values["user_id"],))
+            _insert(own, "sessions", theirs)
+            return _guarded(own, sql.for_sqlite(tree), ("sessions",), most, values)
         finally:
             own.close()
 
@@ -283,10 +330,7 @@ def _stored(value: Any) -> Any:
 
 
 def _parsed(column: str, value: Any) -> Any:
-    kind = _KINDS.get(column, "")
-    if value is None or kind not in (*_PARSERS, "money"):
-        return value
-    return amount(value) if kind == "money" else _PARSERS[kind](value)
+    return value if value is None else _PARSERS.get(_KINDS.get(column, ""), _same)(value)
 
 
 _HARMLESS_NAMES = """
@@ -302,7 +346,7 @@ def _guarded(
     query: str,
     tables: Collection[str],
     most: int,
-    values: Mapping[str, Any] | Sequence[Any] = (),
+    values: Mapping[str, str] | Sequence[Any] = (),
 ) -> Selected:
     """Run a query that may read only these tables, call only harmless functions and take only `SECONDS`."""
 
@@ -322,7 +366,7 @@ def _guarded(
     try:
         cursor = connection.execute(query, values)
         columns = [column[0] for column in cursor.description or ()]
-        found = cursor.fetchall() if most < 0 else cursor.fetchmany(most)
+        found = cursor.fetchmany(most)
     except sqlite3.DatabaseError as error:
         said = str(error)
         if "prohibited" in said or "not authorized" in said:

@@ -29,7 +29,7 @@ from eval.momento import sql
 from eval.momento.database import ENUMS, READABLE, SECONDS, TABLES, TOO_LONG, Database, Row, Selected, typed_rows
 from eval.momento.policies import CallError, PolicyViolationError
 
-_READER, _RECALLER = "momento_reader", "momento_recall"
+_READER, _RECALLER = "reader", "recaller"
 _USER_SETTING = "momento.user_id"
 _MISSING = "database=postgres needs psycopg; install it with: pip install 'deltamem[momento]'"
 _STABLE_ALLOWED = (
@@ -97,14 +97,14 @@ class PostgresDatabase(Database):
                 server.execute(f"{made} LC_COLLATE 'C' LC_CTYPE 'C.UTF-8'".encode())
             self._owner = psycopg.connect(url, row_factory=shapes.dict_row, **ours)
             self._readers = {
-                role: psycopg.connect(url, user=role, password=password, **ours)
-                for role, password in self._prepare().items()
+                kind: psycopg.connect(url, user=f"{self._database}_{kind}", password=password, **ours)
+                for kind, password in self._prepare().items()
             }
         except psycopg.Error as error:
             raise DeltaMemError(f"PostgreSQL cannot be used: {' '.join(str(error).split())}") from error
 
     def _prepare(self) -> dict[str, str]:
-        """Make tables and roles; the passwords of these."""
+        """Make tables, and roles of this database alone; the passwords of these by their kind."""
         run = self._owner.execute
         run("CREATE EXTENSION vector")
         for name, values in ENUMS.items():
@@ -116,20 +116,19 @@ class PostgresDatabase(Database):
         run("CREATE INDEX ON menu_items(restaurant_id)")
         run(_LOCK_DOWN.encode())
         passwords = {}
-        for role, tables in ((_READER, READABLE), (_RECALLER, ("sessions",))):
-            passwords[role] = secrets.token_hex(16)
-            run(  # roles belong to the server, and another database may have made them
-                f"DO $$ BEGIN IF NOT EXISTS (SELECT 1 FROM pg_roles WHERE rolname = '{role}') THEN "
-                f"CREATE ROLE {role} LOGIN; "
-                f"END IF; END $$; ALTER ROLE {role} PASSWORD '{passwords[role]}' CONNECTION LIMIT 50; "
+        for kind, tables in ((_READER, READABLE), (_RECALLER, ("sessions",))):
+            role, passwords[kind] = f"{self._database}_{kind}", secrets.token_hex(16)
+            run(
+                f"CREATE ROLE {role} LOGIN PASSWORD '{passwords[kind]}'; "
                 f"ALTER ROLE {role} SET default_transaction_read_only = on; "
                 f"ALTER ROLE {role} SET statement_timeout = {round(1000 * SECONDS)}; "
                 f"GRANT USAGE ON SCHEMA public TO {role}; GRANT SELECT ON {', '.join(tables)} TO {role}".encode()
             )
+        recaller = f"{self._database}_{_RECALLER}"
         run(
-            f"ALTER TABLE sessions ENABLE ROW LEVEL SECURITY; CREATE POLICY own ON sessions FOR SELECT TO {_RECALLER} "
+            f"ALTER TABLE sessions ENABLE ROW LEVEL SECURITY; CREATE POLICY own ON sessions FOR SELECT TO {recaller} "
             f"USING (user_id = current_setting('{_USER_SETTING}', true)); "
-            f"GRANT EXECUTE ON FUNCTION current_setting(text, boolean) TO {_RECALLER}".encode()
+            f"GRANT EXECUTE ON FUNCTION current_setting(text, boolean) TO {recaller}".encode()
         )
         return passwords
 
@@ -158,29 +157,27 @@ class PostgresDatabase(Database):
         return self._owner.transaction()
 
     def _select(self, tree: exp.Query, most: int) -> Selected:
-        return self.guarded(sql.for_postgres(tree), most)
+        return self.guarded(_limited(tree, most), most)
 
     def guarded(self, query: str, most: int) -> Selected:
         """Run SQL with nothing but the rights of its role between it and the database."""
         return self._as(_READER, query, most)
 
-    def recall(self, query: str, user_id: str, embedding: Sequence[float]) -> list[Row]:
-        """See `Database`."""
-        filled = sql.checked(query, ("sessions",)).copy()
-        values = {"user_id": user_id, "query_embedding": json.dumps(list(embedding))}
+    def _recall(self, tree: exp.Query, values: Mapping[str, str], most: int) -> Selected:
+        filled = tree.copy()
         for place in list(filled.find_all(exp.Placeholder)):
             if place.name in values:
                 place.replace(exp.Literal.string(values[place.name]))
         with self._readers[_RECALLER].transaction():
-            self._readers[_RECALLER].execute(f"SET LOCAL {_USER_SETTING} = {_quoted(user_id)}".encode())
-            return self._as(_RECALLER, sql.for_postgres(filled).replace("IS NOT DISTINCT FROM", "<=>"), -1)[1]
+            self._readers[_RECALLER].execute(f"SET LOCAL {_USER_SETTING} = {_quoted(values['user_id'])}".encode())
+            return self._as(_RECALLER, _limited(filled, most), most)
 
-    def _as(self, role: str, query: str, most: int) -> Selected:
+    def _as(self, kind: str, query: str, most: int) -> Selected:
         try:
             # What is prepared is one statement.
-            cursor = self._readers[role].execute(query.encode(), prepare=True)
+            cursor = self._readers[kind].execute(query.encode(), prepare=True)
             columns = [column.name for column in cursor.description or ()]
-            found = cursor.fetchall() if most < 0 else cursor.fetchmany(most)
+            found = cursor.fetchmany(most)
         except self._psycopg.errors.QueryCanceled as error:
             raise CallError(TOO_LONG) from error
         except (self._psycopg.errors.InsufficientPrivilege, self._psycopg.errors.ReadOnlySqlTransaction) as error:
@@ -195,6 +192,12 @@ class PostgresDatabase(Database):
             connection.close()
         with self._psycopg.connect(self._url, autocommit=True) as server:
             server.execute(f"DROP DATABASE {self._database} WITH (FORCE)".encode())
+            server.execute(f"DROP ROLE {', '.join(f'{self._database}_{kind}' for kind in self._readers)}".encode())
+
+
+def _limited(tree: exp.Query, most: int) -> str:
+    # Whatever a query selects comes to the client.
+    return f"SELECT * FROM ({sql.for_postgres(tree)}) AS q LIMIT {most}"
 
 
 def _quoted(text: str) -> str:

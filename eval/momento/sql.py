@@ -10,9 +10,9 @@ import json
 import logging
 import re
 from collections.abc import Callable, Collection
-from datetime import date, datetime, timedelta
-from functools import wraps
-from typing import Any, ParamSpec, TypeVar
+from datetime import UTC, date, datetime, time, timedelta
+from functools import lru_cache, wraps
+from typing import Any, ParamSpec, TypeVar, cast
 
 import sqlglot
 from sqlglot import exp
@@ -37,6 +37,7 @@ _TYPE_NAMES = """
 _TYPES = frozenset(_TYPE_NAMES.split())
 _STATEMENTS = (exp.DML, exp.DDL, exp.Into, exp.Lock, exp.Command, exp.Set, exp.Copy, exp.Merge, exp.Drop, exp.Alter)
 _SESSION_WORDS = frozenset({"user", "current_role", "session_user", "current_user", "current_catalog", "current_schema"})
+_BUILT_IN = ("sqlite_", "pragma_", "json_", "pg_", "information_schema")
 _LONGEST = 20_000
 
 _Given = ParamSpec("_Given")
@@ -57,12 +58,13 @@ def _nested(function: Callable[_Given, _Made]) -> Callable[_Given, _Made]:
 
 
 @_nested
-def checked(query: str, tables: Collection[str]) -> exp.Query:
+def checked(query: str, tables: Collection[str], hidden: Collection[str] = ()) -> exp.Query:
     """Parse the SELECT of an agent.
 
     Args:
         query: PostgreSQL.
         tables: Those that it may read.
+        hidden: Others that there are.
 
     Raises:
         PolicyViolationError: If it is anything else; says what is not allowed.
@@ -80,11 +82,12 @@ def checked(query: str, tables: Collection[str]) -> exp.Query:
     if not isinstance(tree, exp.Select | exp.SetOperation) or not tree.selects:
         raise PolicyViolationError("only a SELECT is allowed")
     named = {cte.alias_or_name.lower() for cte in tree.find_all(exp.CTE)}
-    if clash := named & set(tables):
-        raise PolicyViolationError(f"{min(clash)!r} is a table; give the subquery another name")
+    for name in named:  # outside its SELECT the name would mean the table
+        if name in tables or name in hidden or name.startswith(_BUILT_IN):
+            raise PolicyViolationError(f"{name!r} is a table; give the subquery another name")
     for node in tree.walk():
         _check(node, {*tables, *named})
-    return tree
+    return cast("exp.Query", tree.transform(_distance))
 
 
 def _check(node: exp.Expr, tables: Collection[str]) -> None:
@@ -109,6 +112,26 @@ def _check(node: exp.Expr, tables: Collection[str]) -> None:
         raise PolicyViolationError(f"{node.name} is not allowed")
 
 
+def _distance(node: exp.Expression) -> exp.Expression:
+    """Tell pgvector's ``<=>`` from IS NOT DISTINCT FROM, which sqlglot reads alike, and let it bind before comparisons."""
+    if not isinstance(node, exp.NullSafeEQ) or not any(map(_is_vector, (node.this, node.expression))):
+        return node
+    other = node.expression.unnest()
+    if isinstance(other, _COMPARISONS):
+        return type(other)(
+            this=exp.Operator(this=node.this, operator="<=>", expression=other.this), expression=other.expression
+        )
+    return exp.Operator(this=node.this, operator="<=>", expression=node.expression)
+
+
+def _is_vector(node: exp.Expression) -> bool:
+    return (
+        (isinstance(node, exp.Column) and node.name == "embedding")
+        or (isinstance(node, exp.Placeholder) and node.name == "query_embedding")
+        or (isinstance(node, exp.Cast) and node.to.this.name == "VECTOR")
+    )
+
+
 @_nested
 def for_postgres(tree: exp.Query) -> str:
     """The SQL of a checked query, without its comments."""
@@ -121,6 +144,26 @@ def for_sqlite(tree: exp.Query) -> str:
     return tree.copy().transform(_sqlite).sql(dialect="sqlite", comments=False)
 
 
+_COMPARISONS = (exp.EQ, exp.NEQ, exp.LT, exp.LTE, exp.GT, exp.GTE)
+_MOMENTS = {"date", "time", "start_date", "end_date", "created_at", "updated_at", "started_at", "ended_at"}
+"""Columns with dates and times, which SQLite has as texts."""
+
+
+def _is_moment(node: exp.Expression | None) -> bool:
+    match node:
+        case exp.Column():
+            return node.name.lower() in _MOMENTS
+        case exp.Cast():
+            return node.to.this.name in ("DATE", "TIME", "TIMESTAMP", "TIMESTAMPTZ")
+        case exp.TimestampTrunc():
+            return True
+        case exp.Paren() | exp.Max() | exp.Min() | exp.Add():
+            return _is_moment(node.this)
+        case exp.Sub():
+            return _is_moment(node.this) and not _is_moment(node.expression)
+    return False
+
+
 def _call(name: str, *arguments: exp.Expression) -> exp.Anonymous:
     # What stands for a node is not entered by `transform`.
     return exp.Anonymous(this=name, expressions=[argument.transform(_sqlite) for argument in arguments])
@@ -128,10 +171,18 @@ def _call(name: str, *arguments: exp.Expression) -> exp.Anonymous:
 
 def _sqlite(node: exp.Expression) -> exp.Expression:
     match node:
-        case exp.NullSafeEQ():  # pgvector's <=>
+        case exp.Operator() if node.args["operator"] == "<=>":
             return _call("cosine_distance", node.this, node.expression)
         case exp.EQ() if isinstance(node.expression, exp.Any):
             return _call("in_array", node.this, node.expression.this)
+        case exp.EQ() | exp.NEQ() | exp.LT() | exp.LTE() | exp.GT() | exp.GTE() if _is_moment(node.this) or _is_moment(
+            node.expression
+        ):
+            return type(node)(this=_call("moment", node.this), expression=_call("moment", node.expression))
+        case exp.Between() if _is_moment(node.this):
+            return exp.Between(**{name: _call("moment", node.args[name]) for name in ("this", "low", "high")})
+        case exp.In() if node.expressions and _is_moment(node.this):
+            return exp.In(this=_call("moment", node.this), expressions=[_call("moment", one) for one in node.expressions])
         case exp.ArrayOverlaps():
             return _call("overlaps", node.this, node.expression)
         case exp.ArrayContainsAll():
@@ -148,59 +199,85 @@ def _sqlite(node: exp.Expression) -> exp.Expression:
             sign = "-" if isinstance(node, exp.Sub) else ""
             amount = f"{sign}{node.expression.this.name} {node.expression.text('unit').lower()}"
             return _call("shift_time", node.this, exp.Literal.string(amount))
+        case exp.Add() | exp.Sub() if _is_moment(node.this):
+            return _call("add_days" if isinstance(node, exp.Add) else "less_days", node.this, node.expression)
         case exp.Cast() if node.to.this.name in ("UUID", "TEXT", "VARCHAR", "VECTOR", "TIMESTAMP", "TIMESTAMPTZ", "TIME"):
             return node.this.transform(_sqlite)  # type: ignore[no-any-return]
     return node
 
 
-def _ilike(text: str | None, pattern: str) -> bool | None:
-    return None if text is None else like(text, pattern)
+# Functions for SQLite. NULL makes NULL of all of them.
 
 
 def like(text: str, pattern: str) -> bool:
-    """ILIKE of PostgreSQL. No regular expression: many percent signs would keep one busy for ever."""
-    wanted = [part for part in re.split(r"(\\.|%|_|.)", pattern.casefold(), flags=re.DOTALL) if part]
-    text = text.casefold()
-    place = token = 0
-    after_any, restart = -1, 0  # the token after the last percent sign, and from where to try again
-    while place < len(text):
-        if token < len(wanted) and wanted[token] == "%":
-            token += 1
-            after_any, restart = token, place
-        elif token < len(wanted) and (wanted[token] == "_" or wanted[token][-1] == text[place]):
-            token += 1
-            place += 1
-        elif after_any >= 0:
-            restart += 1
-            token, place = after_any, restart
+    """ILIKE of PostgreSQL. No regular expression for all of it: many percent signs would keep one busy for ever."""
+    text, place = f"\ud800{_lower(text)}\udfff", 0  # no text has these, so that they stand for its ends
+    for part in _parts(pattern):
+        if isinstance(part, str):
+            found = text.find(part, place)
+            place = found + len(part)
+        elif len(text) * len(part.pattern) > 10**8:
+            raise ValueError("too long to be compared")
         else:
+            match = part.search(text, place)
+            found, place = (match.start(), match.end()) if match else (-1, 0)
+        if found < 0:
             return False
-    return all(part == "%" for part in wanted[token:])
+    return True
 
 
-def _moment(value: str) -> datetime:
-    return datetime.fromisoformat(value)
+@lru_cache(maxsize=512)
+def _parts(pattern: str) -> list[str | re.Pattern[str]]:
+    """What stands between the percent signs of a pattern."""
+    parts: list[list[str]] = [["\ud800"]]
+    for token in re.findall(r"\\.|.", _lower(pattern), flags=re.DOTALL):
+        if token == "%":
+            parts.append([])
+        else:
+            parts[-1].append(token)
+    parts[-1].append("\udfff")
+    return [
+        re.compile("".join("." if one == "_" else re.escape(one[-1]) for one in part), re.DOTALL)
+        if "_" in part
+        else "".join(one[-1] for one in part)
+        for part in parts
+    ]
 
 
-def _extract(part: str, value: str | None) -> int | None:
-    if value is None:
-        return None
-    moment = _moment(value)
+def _lower(text: str) -> str:
+    """Lower case of each character for itself, as PostgreSQL has it."""
+    return text.lower() if text.isascii() else "".join(one.lower()[:1] for one in text)
+
+
+def _like_any(text: str, patterns: str) -> bool:
+    return any(like(text, pattern) for pattern in set(json.loads(patterns)))
+
+
+def _datetime(value: str) -> datetime:
+    return datetime.combine(date.min, time.fromisoformat(value)) if value[2:3] == ":" else datetime.fromisoformat(value)
+
+
+def _moment(value: str) -> str:
+    """A form in which all dates and times can be compared as texts."""
+    moment = _datetime(value)
+    return (moment.astimezone(UTC) if moment.tzinfo else moment).strftime("%Y-%m-%d %H:%M:%S.%f").rjust(26, "0")
+
+
+def _extract(part: str, value: str) -> int:
+    moment = _datetime(value)
     parts: dict[str, Callable[[datetime], int]] = {
         "dow": lambda one: one.isoweekday() % 7,
         "isodow": lambda one: one.isoweekday(),
         "doy": lambda one: one.timetuple().tm_yday,
         "week": lambda one: one.isocalendar().week,
         "quarter": lambda one: (one.month + 2) // 3,
-        "epoch": lambda one: int(one.timestamp()),
+        "epoch": lambda one: int(one.replace(tzinfo=UTC).timestamp()),
     }
     return parts[part](moment) if part in parts else int(getattr(moment, part))
 
 
-def _trunc(unit: str, value: str | None) -> str | None:
-    if value is None:
-        return None
-    moment = _moment(value)
+def _trunc(unit: str, value: str) -> str:
+    moment = _datetime(value)
     units = ("year", "month", "day", "hour", "minute", "second")
     if unit == "week":
         moment, unit = moment - timedelta(days=moment.weekday()), "day"
@@ -209,52 +286,52 @@ def _trunc(unit: str, value: str | None) -> str | None:
     return str(moment.replace(microsecond=0, **lower))  # type: ignore[arg-type]
 
 
-def _shift(value: str | None, amount: str) -> str | None:
-    if value is None:
-        return None
+def _shift(value: str, amount: str) -> str:
     count, unit = amount.split()
-    unit = unit.removesuffix("s")
-    if unit in ("month", "year"):
-        day = date.fromisoformat(value[:10])
-        months = day.year * 12 + day.month - 1 + int(count) * (12 if unit == "year" else 1)
-        for last in range(day.day, 0, -1):  # 31 March minus a month is the last of February
-            try:
-                return str(date(months // 12, months % 12 + 1, last)) + value[10:]
-            except ValueError:
-                continue
-    moved = _moment(value) + timedelta(**{f"{unit}s": int(count)})
-    return str(moved.date()) if len(value) == 10 else str(moved)
+    unit, moment = unit.removesuffix("s"), _datetime(value)
+    if unit not in ("month", "year"):
+        return str(moment + timedelta(**{f"{unit}s": int(count)}))
+    months = moment.year * 12 + moment.month - 1 + int(count) * (12 if unit == "year" else 1)
+    year, month = months // 12, months % 12 + 1
+    last = (date(year + month // 12, month % 12 + 1, 1) - timedelta(days=1)).day
+    return str(
+        moment.replace(year=year, month=month, day=min(moment.day, last))
+    )  # 31 March minus a month: the last of February
 
 
-def _arrays(test: Callable[[set[Any], set[Any]], bool]) -> Callable[[str | None, str], bool | None]:
-    return lambda first, second: None if first is None else test(set(json.loads(first)), set(json.loads(second)))
+def _less_days(value: str, other: str | int) -> str | int:
+    if isinstance(other, int):
+        return str(date.fromisoformat(value) - timedelta(days=other))
+    apart = _datetime(value) - _datetime(other)
+    return apart.days if len(value) == len(other) == 10 else str(apart)
 
 
-def _like_any(text: str | None, patterns: str) -> bool | None:
-    return None if text is None else any(like(text, pattern) for pattern in json.loads(patterns))
+def _arrays(test: Callable[[set[Any], set[Any]], bool]) -> Callable[[str, str], bool]:
+    return lambda first, second: test(set(json.loads(first)), set(json.loads(second)))
 
 
-def _in_array(value: Any, array: str | None) -> bool | None:
-    return None if array is None else value in json.loads(array)
-
-
-def _cosine_distance(first: str | None, second: str | None) -> float | None:
-    if first is None or second is None:
-        return None
+def _cosine_distance(first: str, second: str) -> float | None:
     one, other = json.loads(first), json.loads(second)
     norms = (sum(a * a for a in one) * sum(b * b for b in other)) ** 0.5
     return 1 - sum(a * b for a, b in zip(one, other, strict=True)) / norms if norms else None
 
 
+def _strict(function: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda *values: None if None in values else function(*values)
+
+
 FUNCTIONS_OF_SQLITE: dict[str, tuple[int, Callable[..., Any]]] = {
-    "ilike": (2, _ilike),
-    "like_any": (2, _like_any),
-    "overlaps": (2, _arrays(lambda one, other: bool(one & other))),
-    "contains_all": (2, _arrays(lambda one, other: one >= other)),
-    "in_array": (2, _in_array),
-    "extract_part": (2, _extract),
-    "trunc_time": (2, _trunc),
-    "shift_time": (2, _shift),
-    "cosine_distance": (2, _cosine_distance),
+    "ilike": (2, _strict(like)),
+    "like_any": (2, _strict(_like_any)),
+    "overlaps": (2, _strict(_arrays(lambda one, other: bool(one & other)))),
+    "contains_all": (2, _strict(_arrays(lambda one, other: one >= other))),
+    "in_array": (2, _strict(lambda value, array: value in json.loads(array))),
+    "moment": (1, _strict(_moment)),
+    "extract_part": (2, _strict(_extract)),
+    "trunc_time": (2, _strict(_trunc)),
+    "shift_time": (2, _strict(_shift)),
+    "add_days": (2, _strict(lambda value, days: _less_days(value, -days))),
+    "less_days": (2, _strict(_less_days)),
+    "cosine_distance": (2, _strict(_cosine_distance)),
 }
 """By name: how many arguments, and the function."""

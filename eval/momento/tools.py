@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 
 from deltamem.errors import DeltaMemError
 from eval.momento import service
+from eval.momento.database import check_texts, is_storable
 from eval.momento.policies import CallError, PolicyViolationError
 from eval.momento.world import World
 
@@ -118,20 +119,9 @@ def _checked(tool: Tool, arguments: Mapping[str, Any]) -> dict[str, Any]:
 
 def _check_storable(name: str, value: Any) -> None:
     """Refuse what JSON allows but databases do not hold."""
-    match value:
-        case str():
-            try:
-                fits = "\0" not in value and bool(value.encode() or True)
-            except UnicodeEncodeError:
-                fits = False
-            if not fits:
-                raise CallError(f"{name} holds characters that no text has")
-        case int() | float():
-            if not -(2**31) <= value < 2**31:  # NaN too
-                raise CallError(f"{name} is out of range")
-        case list():
-            for one in value:
-                _check_storable(name, one)
-        case BaseModel():
-            for key, one in value:
-                _check_storable(f"{name}.{key}", one)
+    check_texts(name, value)
+    if isinstance(value, int | float) and not is_storable(value):
+        raise CallError(f"{name} is out of range")
+    for part in value if isinstance(value, list) else ():
+        for key, one in part if isinstance(part, BaseModel) else ():
+            _check_storable(f"{name}.{key}", one)

@@ -78,7 +78,6 @@ class World:
         Raises:
             DeltaMemError: If a row does not fit its table.
         """
-        self.today, self._made = today, 0
         given = {str(row["user_id"]) for row in seed.get("memberships", ())}
         basic = [
             {"id": str(uuid5(NAMESPACE_URL, f"basic {user}")), "user_id": user, "created_at": _EPOCH, "updated_at": _EPOCH}
@@ -94,6 +93,7 @@ class World:
                 self.database.insert(table, list(seed.get(table, ())))
             self.database.insert("sessions", list(sessions))
             self.database.insert("session_messages", list(messages))
+        self.today, self._made = today, 0
 
     def new_id(self) -> str:
         """An id for a new row; the same in each trial, so that trials can be compared."""

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
+from momento_cases import CATALOGUE, reset
 
 from deltamem.config import CONFIGS
+from eval.momento.database import open_database
+from eval.momento.postgres import private_postgres
+from eval.momento.tools import call
+from eval.momento.world import World
 
 psutil = pytest.importorskip("psutil")
 pytest.importorskip("pgserver", reason="pgserver, which brings PostgreSQL, is not installed")
@@ -67,3 +74,14 @@ def test_nothing_is_left_of_a_server_whose_run_is_killed_while_it_starts() -> No
     _, alive = psutil.wait_procs([watchdog], timeout=120)
     assert not alive and not folder.exists()
     assert not [one for one in psutil.process_iter(["cmdline"]) if str(folder) in (one.info["cmdline"] or ())]
+
+
+def test_two_trials_may_begin_at_once_on_one_server() -> None:
+    pytest.importorskip("psycopg")
+
+    def begin(_: int) -> str:
+        with open_database(url) as database:
+            return call(reset(World(database, CATALOGUE)), "execute_sql", {"query": "SELECT count(*) AS n FROM orders"})
+
+    with private_postgres() as url, ThreadPoolExecutor(6) as pool:
+        assert {json.loads(result)["rows"][0]["n"] for result in pool.map(begin, range(6))} == {3}

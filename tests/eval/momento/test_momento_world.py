@@ -240,7 +240,9 @@ def test_a_reset_is_whole(world: World) -> None:
     assert world.hashes(MARA) != before
     with pytest.raises(DeltaMemError, match="is none of"):
         world.reset(TODAY, {"orders": [order_row("new", "lost")]})
-    assert world.hashes(MARA) != before  # nothing of the refused reset happened
+    with pytest.raises(DeltaMemError, match="is none of"):
+        world.reset(date(2031, 2, 3), {"orders": [order_row("new", "lost")]})
+    assert world.hashes(MARA) != before and world.today == TODAY  # nothing of the refused resets happened
     assert reset(world).hashes(MARA) == before
 
 
@@ -257,6 +259,41 @@ def test_what_was_wrong_changes_nothing(world: World) -> None:
         assert call(world, "create_order", arguments).startswith(ERROR)
     assert call(world, "burn_restaurant", {}).startswith(ERROR)
     assert world.hashes(MARA) == before
+
+
+HOSTILE: list[tuple[str, dict[str, Any]]] = [
+    ("search_restaurants", {"name": "\\"}),
+    ("search_restaurants", {"city": "LİNDAU"}),
+    ("search_restaurants", {"restaurant_ids": [PLACE["id"]] * 3000}),
+    ("search_restaurants", {"latitude": float("nan"), "longitude": 1, "radius_km": 5}),
+    ("search_restaurants", {"min_price": 10**400}),
+    ("search_restaurants", {"min_price": True}),
+    ("search_restaurants", {"city": "a", "limit": 0}),
+    ("search_restaurants", {"cuisines": [None]}),
+    ("search_restaurants", {"cuisines": ['{"}']}),
+    ("query_menu_items", {"image_labels": [f"soup{number}" for number in range(1500)]}),
+    ("create_order", ORDER | {"items": [{"menu_item_id": DISHES[0]["id"], "quantity": -1}]}),
+    ("create_order", ORDER | {"items": [{"menu_item_id": DISHES[0]["id"], "quantity": 1.0}]}),
+    ("create_reservation", RESERVE | {"date": "2028-02-29"}),
+    ("create_reservation", RESERVE | {"date": "2027-02-29"}),
+    ("create_reservation", RESERVE | {"time": "24:00"}),
+    ("get_order_details", {"order_id": new_id("order", "his"), "user_id": MARA}),
+    ("get_user_details", {"user_id": MARA, "\ud800": 1}),
+    ("list_user_orders", {"user_id": "%"}),
+]
+
+
+@pytest.mark.parametrize(("tool", "arguments"), HOSTILE, ids=range(len(HOSTILE)))
+def test_hostile_arguments_are_answered_alike(worlds: list[World], tool: str, arguments: dict[str, Any]) -> None:
+    first, second = (call(reset(one), tool, arguments) for one in worlds)
+    assert first.encode() and (first == second or json.loads(first) == json.loads(second))
+
+
+def test_times_of_other_zones_are_stored_alike(worlds: list[World]) -> None:
+    for one in worlds:
+        one.reset(TODAY, {"orders": [order_row("east", "created", created_at="2026-05-01T10:00:00+05:00")]})
+        (order,) = json.loads(call(one, "list_user_orders", {"user_id": MARA}))
+        assert order["created_at"] == "2026-05-01 05:00:00+00:00"
 
 
 def test_hashes_agree_with_an_independent_computation(worlds: list[World]) -> None:
@@ -367,6 +404,23 @@ ATTACKS = [
     "SELECT",
     "not SQL at all",
     "SELECT '" + "a" * 30_000 + "'",
+    # A subquery's name must not open the table of that name to the rest of the query.
+    "SELECT s.* FROM sessions s, (WITH sessions AS (SELECT 1 AS one) SELECT * FROM sessions) x",
+    "WITH sessions AS (SELECT 1 AS one) SELECT * FROM public.sessions",
+    "SELECT * FROM sqlite_master, (WITH sqlite_master AS (SELECT 1 AS one) SELECT * FROM sqlite_master) x",
+    "SELECT * FROM pg_tables, (WITH pg_tables AS (SELECT 1 AS one) SELECT * FROM pg_tables) x",
+    "SELECT * FROM (WITH gone AS (DELETE FROM orders RETURNING id) SELECT * FROM gone) x",
+    "SELECT * FROM (SELECT * FROM orders FOR UPDATE) x",
+    "SELECT length(repeat('a', 1000000000))",
+    "SELECT randomblob(100000000)",
+    "SELECT printf('%1000000000d', 1)",
+    "SELECT * FROM json_each('[1]')",
+    'SELECT * FROM U&"s\\0065ssions"',
+    "SELECT $x$ ' $x$ FROM sessions",
+    "SELECT * FROM ONLY sessions",
+    'SELECT "pg_sleep"(3)',
+    "SELECT pg_catalog.pg_sleep(3)",
+    "SELECT * FROM dblink('dbname=postgres', 'SELECT 1') AS t(a int)",
 ]
 
 
@@ -445,7 +499,26 @@ def test_a_result_may_not_flood_the_agent(world: World) -> None:
     assert result.startswith(ERROR) and "select less" in result
 
 
+SAME_ANSWERS = [
+    "SELECT '2026-05-18'::date - INTERVAL '20 days' AS x, '2026-05-18'::date - 7 AS y, '2026-05-18'::date + 7 AS z",
+    "SELECT '2026-05-18'::date - '2026-05-01'::date AS x, '2026-03-31'::date - INTERVAL '1 month' AS y",
+    "SELECT count(*) AS n FROM reservations WHERE date = '2026-05-27'::date - INTERVAL '7 days'",
+    "SELECT count(*) AS n FROM reservations WHERE time = '19:00' AND EXTRACT(HOUR FROM time) = 19",
+    "SELECT count(*) AS n FROM orders WHERE created_at = '2026-05-01 10:00:00' AND created_at <= '2026-05-01T10:00Z'",
+    "SELECT count(*) AS n FROM memberships WHERE end_date BETWEEN '2026-05-17' AND '2026-12-31' AND end_date > start_date",
+    "SELECT id FROM users WHERE phone IS NOT DISTINCT FROM NULL AND city ILIKE NULL",
+]
+
+
+@pytest.mark.parametrize("query", SAME_ANSWERS)
+def test_dates_and_nulls_in_a_query_mean_the_same_on_both_databases(worlds: list[World], query: str) -> None:
+    first, second = (call(reset(one), "execute_sql", {"query": query}) for one in worlds)
+    assert not failed(first) and json.loads(first) == json.loads(second)
+
+
 RECALLS = [
+    "SELECT summary FROM sessions WHERE summary <> '' AND 1 / (CASE WHEN summary LIKE 'OREN%' THEN 0 ELSE 1 END) = 1",
+    "SELECT summary FROM sessions WHERE user_id IS NOT DISTINCT FROM 'oren_tadic'",
     "SELECT id, user_id, summary FROM sessions",
     "SELECT summary FROM sessions WHERE user_id = 'oren_tadic'",
     "SELECT summary FROM sessions WHERE user_id <> :user_id OR 1 = 1",
@@ -479,8 +552,19 @@ def test_recall_by_meaning_and_by_time(world: World) -> None:
     assert world.database.recall(nearest, MARA, [0.1, 1.0, 0.0])[0]["summary"] == "Mara dines late"
     recent = "SELECT summary FROM sessions WHERE started_at >= '2026-05-18'::date - INTERVAL '7 days'"
     assert [row["summary"] for row in world.database.recall(recent, MARA, [1.0, 0.0, 0.0])] == ["Mara dines late"]
+    near = "SELECT summary FROM sessions WHERE embedding <=> :query_embedding::vector < 0.5"
+    assert [row["summary"] for row in world.database.recall(near, MARA, [1.0, 0.1, 0.0])] == ["Mara likes pasta"]
+    words = world.database.recall("SELECT 'a IS NOT DISTINCT FROM b' AS said FROM sessions LIMIT 1", MARA, [1.0, 0.0, 0.0])
+    assert words == [{"said": "a IS NOT DISTINCT FROM b"}]
     friday = "SELECT summary FROM sessions WHERE EXTRACT(DOW FROM started_at) = 5 AND started_at > '2026-05-10'"
     assert len(world.database.recall(friday, MARA, [1.0, 0.0, 0.0])) == 1
+
+
+def test_recall_may_not_flood_the_agent(world: World) -> None:
+    many = "SELECT a.summary FROM sessions a" + "".join(f", sessions t{number}" for number in range(14))
+    assert len(world.database.recall(many, MARA, [1.0, 0.0, 0.0])) == 1000
+    with pytest.raises(CallError, match="select less"):
+        world.database.recall(many.replace("a.summary", "'" + "x" * 300 + "' AS s"), MARA, [1.0, 0.0, 0.0])
 
 
 def test_a_user_whose_name_is_sql_stays_a_user(world: World) -> None:
@@ -493,11 +577,15 @@ def test_likeness_is_that_of_postgresql() -> None:
     assert sql.like("Café DE Flore", "%café de%")
     assert sql.like("a_b", r"a\_b") and not sql.like("axb", r"a\_b")
     assert sql.like("axb", "a_b") and not sql.like("a.b", "axb")
+    assert sql.like("LİNDAU", "lindau") and not sql.like("Straße", "strasse")
 
 
 def test_a_pattern_of_many_percent_signs_takes_no_time(world: World) -> None:
     pattern = "%a" * 40 + "%b"
     assert not sql.like("a" * 5000, pattern)
+    assert not sql.like("a" * 1_000_000, "%" + "a" * 9000 + "b")  # no text of two hours
+    with pytest.raises(ValueError, match="too long"):
+        sql.like("a" * 1_000_000, "%" + "a_" * 4000 + "b")
     assert call(world, "search_restaurants", {"name": "%o" * 40 + "%#"}) == "[]"
 
 
@@ -521,7 +609,17 @@ def test_what_is_nested_deeply_is_refused_and_breaks_nothing(world: World, query
 
 @pytest.mark.parametrize(
     ("row", "said"),
-    [({"id": None}, "an id of its own"), ({"party_size": "four"}, "whole number"), ({"date": "soon"}, "type date")],
+    [
+        ({"id": None}, "an id of its own"),
+        ({"party_size": "four"}, "type integer"),
+        ({"party_size": True}, "type integer"),
+        ({"party_size": 10**30}, "type integer"),
+        ({"date": "soon"}, "type date"),
+        ({"date": 5}, "type date"),
+        ({"created_at": 5}, "type timestamp"),
+        ({"special_requests": "a\0b"}, "no text has"),
+        ({"special_requests": "\ud800"}, "no text has"),
+    ],
 )
 def test_rows_that_are_none_are_refused_by_both(world: World, row: dict[str, Any], said: str) -> None:
     with pytest.raises(DeltaMemError, match=said):
