@@ -17,7 +17,7 @@ from eval.metrics import Interval
 from eval.records import PassageRecord, PointRecord, QuestionRecord
 from eval.summary import SUMMARY_FILE
 
-FAMILIES = ("locomo", "halumem", "personamem", "longmemeval", "beam", "came")
+FAMILIES = ("locomo", "halumem", "personamem", "longmemeval", "beam", "came", "momento")
 
 CLOSED_BOOK = "none"
 """The system without a memory: what the answerer knows by itself."""
@@ -174,6 +174,18 @@ def load_runs(folders: Sequence[Path]) -> list[FinishedRun]:
 
 
 def _load(folder: Path, name: str) -> FinishedRun:
+    if (folder / "trials.jsonl").is_file() and (
+        folder / SUMMARY_FILE
+    ).is_file():  # of Momento, whose tasks are the questions
+        from eval.momento.compared import as_run
+
+        try:
+            summary_of, tasks = as_run(folder)
+            summary = Summary.model_validate(summary_of)
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            problem = f"{folder / SUMMARY_FILE}: not the summary of a run of Momento as it is written now ({error!r})"
+            raise DeltaMemError(f"{problem}; the same command again writes it") from error
+        return FinishedRun(name, folder, summary, tasks, len(tasks), {}, [])
     for needed in (SUMMARY_FILE, "questions.jsonl"):
         if not (folder / needed).is_file():
             raise DeltaMemError(f"{folder} holds no {needed}: not the folder of a benchmark run, or it was stopped at once")
@@ -288,7 +300,8 @@ def _amounts(runs: Sequence[FinishedRun]) -> Iterator[str]:
     """By how much contexts, and passages, differ; whoever shows more has the easier task."""
     contexts = {run.name: run.headline.context_tokens for run in runs if run.summary.system != CLOSED_BOOK}
     passages = {run.name: run.summary.passages["tokens_each"] for run in runs if run.summary.passages}
-    equal = "compare at equal budgets (budgets=[1024,2048,4096]) before you compare scores"
+    budgets = "equal k" if runs[0].family == "momento" else "equal budgets (budgets=[1024,2048,4096])"
+    equal = f"compare at {budgets} before you compare scores"
     longer = "the same recall at k means more text for the longer passages"
     for what, amounts, meaning in (("context tokens an answer", contexts, equal), ("tokens a passage", passages, longer)):
         known = sorted(((amount, name) for name, amount in amounts.items() if amount), key=lambda one: one[0])

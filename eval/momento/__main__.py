@@ -11,6 +11,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack, ExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +31,7 @@ from eval.data import nothing_usable
 from eval.fingerprint import Makings
 from eval.models import CANARY, SYSTEMS, WITH_MODEL, Models, make_embedder, make_system, open_models
 from eval.momento.agent import LLMAgent, LLMUser, Model, ScriptedAgent, ScriptedUser, Toolbox
+from eval.momento.compared import SCORES, TRIALS_FILE, as_questions, interval_scores
 from eval.momento.database import open_database
 from eval.momento.facts import FactReader
 from eval.momento.mini import mini_catalogue, mini_tasks
@@ -40,7 +42,7 @@ from eval.momento.trial import InformationJudge, Trial, TrialRecord
 from eval.momento.world import Catalogue, World, read_catalogue
 from eval.records import Cost, IngestRecord, ingest_session
 from eval.runner import FAILED, MEMORY_FOLDER, REPORT_FILE
-from eval.summary import write_summary
+from eval.summary import ALL, write_summary
 from eval.systems.base import Memory, StoreKey, System
 
 if TYPE_CHECKING:
@@ -54,8 +56,6 @@ PROMPTS: Mapping[str, tuple[str, ...]] = {
     "momento_summary": ("messages",),
 }
 """Prompts with their fields."""
-
-_SHOWN = ("passed", "state", "coverage", "word_coverage", "tool_recall", "tool_recall_ordered")
 
 
 class MomentoConfig(BenchmarkConfig):
@@ -224,6 +224,7 @@ class Run:
             "prompts": {name: prompt.sha256 for name, prompt in self.prompts.items()},
             "scores": _scores({task: of for task, of in done.items() if of}),
             "by_kind": {kind: _scores(of) for kind, of in sorted(by_kind.items())},
+            "intervals": interval_scores(as_questions(records), resamples=self.config.resamples, seed=self.config.seed),
             "violations": sum(record.violations for record in records),
             "calls_of_tools": sum(len(record.actions) for record in records),
             "repeated_calls": sum(record.repeated_calls for record in records),
@@ -295,7 +296,7 @@ async def _evaluate(
         makings = Makings(config.out, run_config, mixed=config.mixed)
         files = stack.enter_context(ExitStack())
         sessions = files.enter_context(RecordFile(config.out / "sessions.jsonl", IngestRecord, lambda record: record.key))
-        trials = files.enter_context(RecordFile(config.out / "trials.jsonl", TrialRecord, lambda record: record.key))
+        trials = files.enter_context(RecordFile(config.out / TRIALS_FILE, TrialRecord, lambda record: record.key))
         worlds: asyncio.Queue[World] = asyncio.Queue()
         run = Run(
             *(
@@ -365,7 +366,9 @@ def page(summary: Mapping[str, Any], records: Sequence[TrialRecord]) -> str:
     """The report: scores, and every trial with what was said, recalled, called and changed."""
     ordered = sorted(records, key=lambda record: (record.task, record.trial))
     template = Path(__file__).with_name("report.html.j2")
-    return render_page(template, summary=summary, records=ordered, shown=_SHOWN, cost=cost_line(summary))
+    return render_page(
+        template, summary=summary, records=ordered, shown=SCORES, bounds=partial(_bounds, summary), cost=cost_line(summary)
+    )
 
 
 def lines(summary: Mapping[str, Any]) -> list[str]:
@@ -376,7 +379,8 @@ def lines(summary: Mapping[str, Any]) -> list[str]:
         of = scores[scope]
         if not of["tasks"]:
             continue
-        shown = ", ".join(f"{name} {100 * of[name]:.1f}" for name in _SHOWN)
+        ends = {name: f"{name}(valid)" if scope == "valid" else name for name in SCORES}
+        shown = ", ".join(f"{name} {100 * of[name]:.1f} {_bounds(summary, ends[name])}" for name in SCORES)
         k_of = "; ".join(
             f"{name.replace('k', str(k))} {100 * value:.1f}"
             for name in ("pass@k", "pass^k")
@@ -392,6 +396,12 @@ def lines(summary: Mapping[str, Any]) -> list[str]:
     )
     said += [cost_line(summary)] if any(cost["calls"] for cost in summary["cost"].values()) else []
     return [*said, *summary["warnings"]]
+
+
+def _bounds(summary: Mapping[str, Any], metric: str, kind: str = ALL) -> str:
+    """The interval of a score, in percent."""
+    interval = summary["intervals"].get(metric, {}).get(kind)
+    return f"[{100 * interval['low']:.1f}, {100 * interval['high']:.1f}]" if interval else ""
 
 
 def cost_line(summary: Mapping[str, Any]) -> str:

@@ -22,9 +22,13 @@ from scripted_server import Reply, Served, completion, failure, is_check, serve,
 from deltamem.config import CONFIGS, composed, validated
 from deltamem.errors import DeltaMemError
 from eval import fingerprint
+from eval.compare.page import render
+from eval.compare.runs import differences, load_runs
+from eval.compare.tables import paired_differences
 from eval.momento import __main__ as command
 from eval.momento.__main__ import MomentoConfig, evaluate, lines, main
 from eval.momento.agent import EARLIER, LLMAgent, Model, Said, Toolbox, with_images
+from eval.momento.compared import SCORES
 from eval.momento.database import SQLiteDatabase
 from eval.momento.mini import mini_tasks
 from eval.momento.recall import dialogue_sessions, read_verdicts
@@ -103,6 +107,56 @@ def test_three_trials_of_all_tasks_and_the_same_again_does_nothing(
     assert (tmp_path / "trials.jsonl").read_bytes() == before
     with pytest.raises(DeltaMemError, match="choose another out"):
         evaluate(configured(tmp_path, "system=oracle", "k=7"), QUIET)
+
+
+def test_intervals_are_over_tasks_and_runs_can_be_compared(tmp_path: Path) -> None:
+    few = evaluate(configured(tmp_path / "few", "system=naive_rag", "trials=2", "k=1", "limit=27"), QUIET)
+    for name, of in few["intervals"].items():
+        plain = few["scores"]["all"]
+        expected = plain[name] if name in plain else plain[f"{name[:4]}@k" if "@" in name else "pass^k"][int(name[-1])]
+        assert of["all"]["low"] <= of["all"]["estimate"] <= of["all"]["high"]
+        assert of["all"]["estimate"] == pytest.approx(expected, abs=1e-6), name
+        assert of["all"]["count"] == of["all"]["groups"] == 27  # two trials of a task are no two tasks
+        assert of["usual"]["estimate"] == pytest.approx(
+            few["by_kind"]["usual"]["all"].get(name, of["usual"]["estimate"]), abs=1e-6
+        )
+    assert {"passed", "pass@2", "pass^2"} <= few["intervals"].keys()
+    bounds = few["intervals"]["passed"]["all"]
+    assert f"[{100 * bounds['low']:.1f}, {100 * bounds['high']:.1f}]" in lines(few)[0]
+    assert f"[{100 * bounds['low']:.1f}, " in (tmp_path / "few" / "report.html").read_text()
+    evaluate(configured(tmp_path / "full", "system=full_context", "trials=2", "limit=27"), QUIET)
+    first, second = runs = load_runs([tmp_path / "few", tmp_path / "full"])
+    assert first.family == "momento" and first.paired and len(first.questions) == 27
+    assert first.headline.shown is not None
+    assert first.headline.shown.estimate == pytest.approx(few["scores"]["all"]["passed"], abs=1e-6)
+    gap = next(one for one in paired_differences(runs) if one.metric == "passed")
+    assert gap.interval.estimate == pytest.approx(few["scores"]["all"]["passed"] - 1, abs=1e-6) and gap.significant
+    evaluate(configured(tmp_path / "more", "system=naive_rag", "trials=1", "k=3", "limit=27"), QUIET)
+    said = " ".join(differences(load_runs([tmp_path / "few", tmp_path / "more"])))
+    assert "protocol k differs: 1 (few); 3 (more)" in said and "protocol trials differs: 2 (few); 1 (more)" in said
+    page = render(runs)
+    assert MINI.tasks[0].opening in page and "Momento" in page
+    assert second.summary.score("state", "usual") is not None
+
+
+def test_a_comparison_keeps_failures_and_what_is_not_finished_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bad = MINI.tasks[0].model_copy(update={"seed_data": {"orders": [{"id": None}]}})
+    monkeypatch.setattr(command, "mini_tasks", lambda seed: TaskSet("two", "0" * 64, "none", (bad, MINI.tasks[1])))
+    evaluate(configured(tmp_path / "run", "system=oracle", "trials=2"), QUIET)
+    (run,) = load_runs([tmp_path / "run"])
+    assert (
+        run.headline.failures == 2 and run.headline.shown is None and "2 of 4 trials failed" in (run.headline.withheld or "")
+    )
+    valid = run.summary.score("passed(valid)", "all")
+    assert valid is not None and valid.estimate == 1 and valid.count == 1 and "passed(valid)" not in run.summary.withheld
+    path = tmp_path / "run" / "summary.json"
+    summary = json.loads(path.read_text())
+    path.write_text(json.dumps(summary | {"partial": True}))
+    assert "only 4 of 4 trials" in (load_runs([tmp_path / "run"])[0].headline.withheld or "")
+    for broken in ({}, {"scores": 3}, summary | {"intervals": None}):
+        path.write_text(json.dumps(broken))
+        with pytest.raises(DeltaMemError, match="the same command again writes it"):
+            load_runs([tmp_path / "run"])
 
 
 def test_a_record_says_what_happened(tmp_path: Path) -> None:
@@ -461,12 +515,13 @@ def test_verdicts_are_found_in_whatever_is_around_them() -> None:
 
 
 def test_the_lines_name_what_failed_apart() -> None:
-    means = {"tasks": 1, "pass@k": {1: 0.5}, "pass^k": {1: 0.5}} | dict.fromkeys(command._SHOWN, 0.5)
+    means = {"tasks": 1, "pass@k": {1: 0.5}, "pass^k": {1: 0.5}} | dict.fromkeys(SCORES, 0.5)
     summary = {
         "system": "x",
         "scores": {"failed": 2, "trials": 4, "all": means, "valid": means},
         "by_kind": {},
         "data": {"chosen": 1, "file": "f"},
+        "intervals": {"passed(valid)": {"all": {"low": 0.25, "high": 0.75}}},
         "calls_of_tools": 0,
         "violations": 0,
         "seconds": 1,
@@ -474,4 +529,4 @@ def test_the_lines_name_what_failed_apart() -> None:
         "cost": {part: {"calls": 0} for part in ("agent", "user")},
     }
     said = lines(summary)
-    assert said[1].startswith("x (valid): passed 50.0") and "2 failed" in said[3] and said[-1] == "mixed"
+    assert said[1].startswith("x (valid): passed 50.0 [25.0, 75.0], ") and "2 failed" in said[3] and said[-1] == "mixed"
