@@ -174,9 +174,7 @@ def load_runs(folders: Sequence[Path]) -> list[FinishedRun]:
 
 
 def _load(folder: Path, name: str) -> FinishedRun:
-    if (folder / "trials.jsonl").is_file() and (
-        folder / SUMMARY_FILE
-    ).is_file():  # of Momento, whose tasks are the questions
+    if (folder / "trials.jsonl").is_file() and (folder / SUMMARY_FILE).is_file():  # Momento: its tasks are the questions
         from eval.momento.compared import as_run
 
         try:
@@ -300,7 +298,7 @@ def _amounts(runs: Sequence[FinishedRun]) -> Iterator[str]:
     """By how much contexts, and passages, differ; whoever shows more has the easier task."""
     contexts = {run.name: run.headline.context_tokens for run in runs if run.summary.system != CLOSED_BOOK}
     passages = {run.name: run.summary.passages["tokens_each"] for run in runs if run.summary.passages}
-    budgets = "equal k" if runs[0].family == "momento" else "equal budgets (budgets=[1024,2048,4096])"
+    budgets = "equal k" if any(run.family == "momento" for run in runs) else "equal budgets (budgets=[1024,2048,4096])"
     equal = f"compare at {budgets} before you compare scores"
     longer = "the same recall at k means more text for the longer passages"
     for what, amounts, meaning in (("context tokens an answer", contexts, equal), ("tokens a passage", passages, longer)):
