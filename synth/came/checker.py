@@ -4,12 +4,43 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
+from itertools import pairwise
 
 from deltamem.errors import DeltaMemError
 from synth.came.records import Operation, Reference, Storyboard, Turn, World
-from synth.came.world import quote
+from synth.came.world import quote, sentences
 
 _VALUE = re.compile(r"\$\d+|\d\d:\d\d|\d+(?:\.\d+)?%")
+_GOAL = re.compile(r"\bday \d+|\b(?:pro|con) case on [a-z]+", re.IGNORECASE)
+_DECISIONS = {
+    "book": re.compile(r"\b(?:book|reserve|go with|made up my mind)\b", re.IGNORECASE),
+    "drop": re.compile(r"\b(?:strike|drop|is out|rule out|no longer)\b", re.IGNORECASE),
+}
+_ROLES = {"indicate_date": "User", "inquire": "User", "compare": "User", "decide": "User", "inform": "Agent"}
+_VALUED = ("inform", "attack", "defend", "background")  # Besides the propositions of a debate
+
+
+def _misshapen(done: Operation, domain: str) -> str | None:
+    """What of its own fields an operation of this kind cannot have."""
+    side = done.goal.partition(" ")[0]
+    other = {"Pro": "Con", "Con": "Pro"}.get(side, "")
+    speakers: tuple[str, ...] = ("User", "Agent") if domain == "travel" else ("Pro", "Con")
+    if domain == "travel":
+        speakers = (_ROLES[done.action],) if done.action in _ROLES else speakers
+    elif done.action in ("propose", "attack", "defend"):
+        speakers = (other if done.action == "attack" else side,)
+    if done.role not in speakers:
+        return f"is not for {done.role} to do"
+    valued = done.action in _VALUED or (done.action == "propose" and domain == "debate")
+    if bool(done.attribute) != (valued or done.action == "inquire"):
+        return "has an attribute that it cannot have, or lacks one"
+    if bool(done.value) != (valued or done.action == "decide"):
+        return "has a value that it cannot have, or lacks one"
+    if done.action == "decide" and done.value not in _DECISIONS:
+        return f"decides {done.value}"
+    if bool(done.answers) != (done.action in ("inform", "defend")):
+        return "answers something that it cannot answer, or answers nothing"
+    return None
 
 
 def _subject(done: Operation) -> tuple[object, ...]:
@@ -32,6 +63,10 @@ class _Replay:
         """What is wrong with the next operation, in a few words."""
         if self.ended:
             return "follows the summary"
+        if done.id in self.done:
+            return "happens twice"
+        if (shape := _misshapen(done, self.world.domain)) is not None:
+            return shape
         if unknown := [name for name in done.entities if name not in self.names]:
             return f"names {unknown[0]}, which is not of the world"
         if done.answers and done.answers not in self.done:
@@ -105,6 +140,20 @@ def check(world: World, board: Storyboard) -> None:
                 focus = done.goal
             last = (done.entities[-1], done.goal, done.slot) if done.entities else last
         replay.apply(done)
+    if board.turns:
+        _check_order(board, place)
+
+
+def _check_order(board: Storyboard, place: str) -> None:
+    """Turns have ids of their own, say the operations in their order, and time goes on."""
+    order = list(dict.fromkeys(turn.operation for turn in board.turns))
+    changes = sum(before.operation != turn.operation for before, turn in pairwise(board.turns)) + 1
+    if order != [done.id for done in board.operations] or changes != len(order):
+        raise DeltaMemError(f"{place}: the turns do not say the operations in their order")
+    if len({turn.id for turn in board.turns}) != len(board.turns):
+        raise DeltaMemError(f"{place}: two turns have one id")
+    if any(before.time >= turn.time for before, turn in pairwise(board.turns)):
+        raise DeltaMemError(f"{place}: time does not go on from turn to turn")
 
 
 def names_goal(text: str, goal: str) -> bool:
@@ -117,16 +166,31 @@ def _unsaid(done: Operation, turn: Turn, replay: _Replay, focus: str, last: tupl
     """What of an operation cannot be recovered from its core turn."""
     text = turn.text
     resolved = turn.resolved or text
+    if turn.role != done.role:
+        return f"is said by {turn.role}, and the operation is of {done.role}"
+    own = (
+        text if turn.reference is None else re.sub(rf"\b{re.escape(turn.reference.phrase)}\b", "", text, flags=re.IGNORECASE)
+    )
+    if said := [goal for goal in _GOAL.findall(own) if not done.goal.casefold().startswith(goal.casefold())]:
+        return f"names {said[0]}, and the operation is of {done.goal}"
     if done.action != "summarize" and focus != done.goal and not names_goal(text, done.goal):
         return "does not say what it is about"
-    if turn.reference is not None and (wrong := _misleads(turn.reference, turn, replay, last)):
+    if turn.reference is not None and (wrong := _misleads(turn.reference, turn, done, replay, last)):
         return wrong
-    mentioned = {name for name in replay.names if name in resolved}
+    if turn.reference is None and turn.resolved:
+        return "resolves a reference that it does not hold"
+    if done.action == "decide":
+        (opposite,) = _DECISIONS.keys() - {done.value}
+        if _DECISIONS[opposite].search(text) and not _DECISIONS[done.value].search(text):
+            return f"says {opposite}, and the operation {done.value}"
+    mentioned = {name for name in replay.names if name in resolved or name in text}
     wanted = set(done.entities)
     if done.answers and done.action == "defend":
         wanted |= set(replay.done[done.answers].entities)
     if mentioned != wanted:
         return f"mentions {sorted(mentioned)}, and the operation {sorted(wanted)}"
+    if done.slot and done.slot.casefold() not in own.casefold():
+        return f"does not say that it is about {done.slot}"
     values = set(_VALUE.findall(text))
     if values != ({done.value} if done.attribute and done.action != "inquire" else set()):
         return f"holds the values {sorted(values)}, not those of the operation"
@@ -135,9 +199,20 @@ def _unsaid(done: Operation, turn: Turn, replay: _Replay, focus: str, last: tupl
     return None
 
 
-def _misleads(reference: Reference, turn: Turn, replay: _Replay, last: tuple[str, str, str] | None) -> str | None:
-    if reference.phrase.casefold() not in turn.text.casefold():
+def _misleads(
+    reference: Reference, turn: Turn, done: Operation, replay: _Replay, last: tuple[str, str, str] | None
+) -> str | None:
+    found = list(re.finditer(rf"\b{re.escape(reference.phrase)}\b", turn.text, re.IGNORECASE))
+    if not found:
         return "does not hold its reference"
+    said = (f"{turn.text[: match.start()]}{reference.entity}{turn.text[match.end() :]}" for match in found)
+    if turn.resolved.casefold() not in {text.casefold() for text in said}:
+        return "is not resolved by the name in place of its reference"
+    if bool(reference.number) != any(word in reference.phrase.split() for word in sentences().ordinals):
+        return "counts otherwise than its reference does"
+    here = (reference.goal, reference.slot) == (done.goal, done.slot)
+    if reference.number and names_goal(reference.phrase, reference.goal) == here:
+        return f"does not say that it refers to {reference.goal}"
     if not reference.number:
         fits = last == (reference.entity, reference.goal, reference.slot)
     else:

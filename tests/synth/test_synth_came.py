@@ -126,7 +126,52 @@ def chatty(operations, turns):
     turns[place] = turns[place].model_copy(update={"text": "That would be $5."})
 
 
+def said_by_another(operations, turns):
+    place = first(turns, lambda turn: turn.core and turn.role == "User")
+    turns[place] = turns[place].model_copy(update={"role": "Agent"})
+
+
+def decided_otherwise(operations, turns):
+    done = next(op for op in operations if op.action == "decide" and op.value == "drop")
+    place = first(operations, lambda op: op.id == done.id)
+    operations[place] = done.model_copy(update={"value": "book"})
+
+
+def resolved_to_another(operations, turns):
+    place = first(turns, lambda turn: turn.reference is not None)
+    turns[place] = turns[place].model_copy(update={"resolved": turns[place].resolved + " Surely."})
+
+
+def swapped_ids(operations, turns):
+    turns[1] = turns[1].model_copy(update={"id": turns[0].id})
+
+
+def back_in_time(operations, turns):
+    turns[2] = turns[2].model_copy(update={"time": turns[0].time})
+
+
+def turns_elsewhere(operations, turns):
+    turns.append(turns.pop(first(turns, lambda turn: not turn.core)))
+
+
+def twice(operations, turns):
+    operations.append(operations[0])
+
+
+def asked_by_the_agent(operations, turns):
+    place = first(operations, lambda op: op.action == "inquire")
+    operations[place] = operations[place].model_copy(update={"role": "Agent"})
+
+
 TRAVEL = {
+    said_by_another: "is said by Agent",
+    decided_otherwise: "says drop, and the operation book",
+    resolved_to_another: "is not resolved by the name",
+    swapped_ids: "two turns have one id",
+    back_in_time: "time does not go on",
+    turns_elsewhere: "in their order",
+    twice: "happens twice",
+    asked_by_the_agent: "is not for Agent to do",
     other_value: "does not hold in the world",
     before_it_was_proposed: "which nobody has proposed for it",
     one_fewer: "which nobody has proposed for it",
