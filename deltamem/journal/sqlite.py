@@ -455,7 +455,7 @@ CREATE TABLE buffers (
 );
 CREATE INDEX kept_turns ON buffers (touched_at) WHERE turns <> '[]';
 CREATE TABLE intent_collections (
-    id INTEGER PRIMARY KEY,
+    id INTEGER PRIMARY KEY AUTOINCREMENT,  -- never used twice: it is part of the stamp
     owner_id INTEGER NOT NULL REFERENCES owners (id) ON DELETE CASCADE,
     name TEXT NOT NULL CHECK (name <> ''),
     labeller TEXT NOT NULL,

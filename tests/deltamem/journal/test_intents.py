@@ -363,3 +363,15 @@ async def test_an_import_of_intents_of_no_memory_is_refused() -> None:
 def test_a_collection_needs_a_name() -> None:
     with pytest.raises(DeltaMemError, match="needs a name"):
         Journal.open(None).owner("ann").intents("")
+
+
+async def test_a_collection_that_begins_again_is_another_one() -> None:
+    with Journal.open(None) as journal:
+        log = journal.owner("ann").intents("steps")
+        log.begin("oracle")
+        stamp = log.stamp
+        log.clear()
+        log.begin("oracle")
+        assert log.stamp != stamp
+        with pytest.raises(StaleIntentsError):  # it was asked of what has been cleared, and may repeat it
+            log.keep_draft("scope", "the Alder Inn", after=stamp)
